@@ -1,0 +1,103 @@
+"""Metrics that stay exact however a batch is split: each carries what is needed to merge it with another.
+
+`Mean(sum=3.0, count=4)` merged with `Mean(sum=1.0, count=1)` is `Mean(4.0, 5)`, value 0.8: never a mean of means.
+Fields may be zero-dimensional tensors while a step runs, so that nothing waits for the device; `values` reads them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol, Self
+
+from torch import Tensor
+
+Number = float | Tensor
+
+
+class Stat(Protocol):
+    """A mergeable statistic."""
+
+    def merge(self, other: Any) -> Self: ...
+
+    @property
+    def value(self) -> float | None:
+        """The statistic as a plain number; None where nothing was counted."""
+        ...
+
+
+@dataclass(frozen=True)
+class Mean:
+    """A mean as (sum, count)."""
+
+    sum: Number
+    count: Number
+
+    def merge(self, other: Mean) -> Mean:
+        return Mean(self.sum + other.sum, self.count + other.count)
+
+    @property
+    def value(self) -> float | None:
+        count = float(self.count)
+        return float(self.sum) / count if count else None
+
+
+@dataclass(frozen=True)
+class Total:
+    """A sum."""
+
+    sum: Number
+
+    def merge(self, other: Total) -> Total:
+        return Total(self.sum + other.sum)
+
+    @property
+    def value(self) -> float | None:
+        return float(self.sum)
+
+
+@dataclass(frozen=True)
+class Maximum:
+    """A largest value; None where there was none."""
+
+    largest: Number | None
+
+    def merge(self, other: Maximum) -> Maximum:
+        found = [float(v) for v in (self.largest, other.largest) if v is not None]
+        return Maximum(max(found) if found else None)
+
+    @property
+    def value(self) -> float | None:
+        return None if self.largest is None else float(self.largest)
+
+
+@dataclass(frozen=True)
+class Minimum:
+    """A smallest value; None where there was none."""
+
+    smallest: Number | None
+
+    def merge(self, other: Minimum) -> Minimum:
+        found = [float(v) for v in (self.smallest, other.smallest) if v is not None]
+        return Minimum(min(found) if found else None)
+
+    @property
+    def value(self) -> float | None:
+        return None if self.smallest is None else float(self.smallest)
+
+
+Metrics = dict[str, Stat]
+
+
+def merge(parts: Iterable[Mapping[str, Stat]]) -> Metrics:
+    """Merge metrics by name; a name may be missing from some of the parts."""
+    merged: Metrics = {}
+    for part in parts:
+        for name, stat in part.items():
+            merged[name] = merged[name].merge(stat) if name in merged else stat
+    return merged
+
+
+def values(metrics: Mapping[str, Stat]) -> dict[str, float | None]:
+    """Plain numbers by name, for a log line."""
+    return {name: stat.value for name, stat in metrics.items()}

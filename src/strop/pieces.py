@@ -1,0 +1,130 @@
+"""Pieces: frozen pydantic models that are the configuration and the algorithm at once.
+
+A family is an abstract subclass of `Piece`; a piece is a concrete subclass of a family. Its fields are its
+hyper-parameters, its `__call__` is a pure function. It is written as `{"piece": "Cispo", "max_ratio": 5.0}` and found
+again by name among the subclasses of the family that the field asks for. A piece of the user's own is
+`{"piece": "module:Class"}`; its module must have been named with `--import` (see `allow_module`).
+
+State lives apart: a `StatefulPiece` is asked for `initial()` and `update(state, statistics)`, both JSON-able.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from abc import ABC
+from difflib import get_close_matches
+from typing import Any, ClassVar, Self
+
+from pydantic import BaseModel, ConfigDict, ModelWrapValidatorHandler, model_serializer, model_validator
+from pydantic.functional_serializers import SerializerFunctionWrapHandler
+
+from strop.types import InputError
+
+State = dict[str, Any]
+
+_allowed_modules: set[str] = set()
+
+
+def allow_module(name: str) -> None:
+    """Import a module of the user's own, so that its pieces may be named `module:Class`.
+
+    Raises:
+        InputError: the module cannot be imported.
+    """
+    try:
+        importlib.import_module(name)
+    except ImportError as error:
+        raise InputError(f"--import {name}: {error}; name a module that Python can import from here") from error
+    _allowed_modules.add(name)
+
+
+class Settings(BaseModel):
+    """A frozen section of the configuration: plain values a part is built from, no choice of implementation.
+
+    `alternatives` names fields of which one is given: an edit that gives one of them takes the others back.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+    alternatives: ClassVar[tuple[str, ...]] = ()
+
+
+class Piece(Settings, ABC):
+    """A frozen bundle of hyper-parameters that is also the function they parametrise."""
+
+    @classmethod
+    def piece_name(cls) -> str:
+        """How this piece is written in a configuration."""
+        if cls.__module__.split(".")[0] == "strop":
+            return cls.__name__
+        return f"{cls.__module__}:{cls.__name__}"
+
+    @classmethod
+    def from_text(cls, text: str) -> dict[str, Any]:
+        """The dictionary a bare string stands for; a family may know short forms beside the names of its pieces.
+
+        Raises:
+            ValueError: the text means nothing here.
+        """
+        return {"piece": text}
+
+    @model_serializer(mode="wrap")
+    def _write_name(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        return {"piece": self.piece_name(), **handler(self)}
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _find_by_name(cls, value: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
+        if isinstance(value, str):
+            value = cls.from_text(value)
+        if not isinstance(value, dict):
+            return handler(value)
+        fields = dict(value)
+        name = fields.pop("piece", None)
+        if name is None:
+            if inspect.isabstract(cls):
+                raise ValueError(f"say which piece: one of {', '.join(sorted(choices(cls)))}")
+            return handler(fields)
+        target = find(cls, name)
+        return handler(fields) if target is cls else target.model_validate(fields)
+
+
+class StatefulPiece(Piece):
+    """A piece that carries a JSON-able state through the run, checkpointed under the piece's path."""
+
+    def initial(self) -> State:
+        """The state before the first step."""
+        raise NotImplementedError(f"{type(self).__name__} must define initial()")
+
+    def update(self, state: State, statistics: dict[str, float]) -> State:
+        """The state after a step whose metrics are `statistics`; pure."""
+        raise NotImplementedError(f"{type(self).__name__} must define update()")
+
+
+def choices(family: type[Piece]) -> dict[str, type[Piece]]:
+    """Every concrete piece of a family by the name it is written with."""
+    found: dict[str, type[Piece]] = {}
+    if not inspect.isabstract(family):
+        found[family.piece_name()] = family
+    for subclass in family.__subclasses__():
+        found.update(choices(subclass))
+    return found
+
+
+def find(family: type[Piece], name: Any) -> type[Piece]:
+    """The concrete piece called `name` in `family`.
+
+    Raises:
+        ValueError: no such piece (with the nearest name), or its module was not allowed with `--import`.
+    """
+    if not isinstance(name, str):
+        raise ValueError(f"piece must be a name, not {name!r}")
+    if ":" in name and name.partition(":")[0] not in _allowed_modules:
+        module = name.partition(":")[0]
+        raise ValueError(f"piece {name!r} lives in module {module!r}; allow it with --import {module}")
+    known = choices(family)
+    if name in known:
+        return known[name]
+    near = get_close_matches(name, known, n=1, cutoff=0.5)
+    hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(sorted(known))}"
+    raise ValueError(f"no {family.__name__} is called {name!r}; {hint}")

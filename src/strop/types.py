@@ -1,0 +1,211 @@
+"""What passes between the parts of strop.
+
+Every object is immutable and keeps its per-token fields aligned in one place, so that nothing can be re-ordered apart.
+Shapes: T completion tokens, L tokens of a whole sequence (prompt then completion), G samples a prompt.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, Literal, NamedTuple, TypedDict
+
+import numpy as np
+from numpy.typing import NDArray
+
+IntArray = NDArray[np.int32]
+FloatArray = NDArray[np.float32]
+BoolArray = NDArray[np.bool_]
+
+
+class StropError(Exception):
+    """A problem the user can mend: its message is one line that names what is wrong and the way out.
+
+    The command line prints the message alone, without a traceback, and exits with `exit_code`.
+    """
+
+    exit_code = 1
+
+
+class InputError(StropError):
+    """A setting, a file or a flag that cannot be used as given."""
+
+    exit_code = 2
+
+
+class Message(TypedDict):
+    """One turn of a chat prompt."""
+
+    role: str
+    content: str
+
+
+Prompt = str | tuple[Message, ...]
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A question with a verifiable reference.
+
+    Example: `Problem(id="chain_sum-17", prompt="3+5-2=", reference="6", domain="math", source="chain_sum")`.
+
+    `prompt` is plain text or chat messages; `reference` is what the verifier compares with (an answer, or tests).
+    `extra` holds JSON-able facts a verifier or a report may want (a worked solution, a difficulty).
+    """
+
+    id: str
+    prompt: Prompt
+    reference: Any
+    domain: str = "math"
+    source: str = ""
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def question(self) -> str:
+        """The text by which two problems are the same question."""
+        if isinstance(self.prompt, str):
+            return self.prompt
+        return "\n".join(message["content"] for message in self.prompt if message["role"] != "system")
+
+
+class VersionSpan(NamedTuple):
+    """Completion tokens `start <= t < end` were sampled by weight version `version`."""
+
+    version: int
+    start: int
+    end: int
+
+
+FinishReason = Literal["stop", "length", "abort"]
+
+
+@dataclass(frozen=True, eq=False)
+class Completion:
+    """What an engine sampled for one request.
+
+    Example (T = 3, the last id being EOS): `token_ids=[17, 4, 2]`, `logprobs=[-0.1, -1.2, -0.01]`,
+    `versions=(VersionSpan(7, 0, 2), VersionSpan(8, 2, 3))`, `injected=[False, False, False]`, `finish_reason="stop"`.
+
+    Attributes:
+        request_id: the request this answers; `index` says which of its `n` samples.
+        prompt_ids: int32 [prompt tokens], exactly as submitted.
+        token_ids: int32 [T]; the EOS token or the tokens of a stop string are included, and trained.
+        logprobs: float32 [T]; natural log-prob of each sampled token under logits / temperature over the whole
+            vocabulary; 0.0 where `injected`.
+        versions: spans that cover 0..T without gap, in order.
+        injected: bool [T]; tokens forced into the context by an interruption, never trained.
+        text: the decoded completion, special tokens left out.
+        finish_reason: `stop` (EOS, stop id or stop string), `length` (budget spent), `abort` (cancelled).
+        interrupted_at: index of the first injected token, or None.
+    """
+
+    request_id: str
+    index: int
+    prompt_ids: IntArray
+    token_ids: IntArray
+    logprobs: FloatArray
+    versions: tuple[VersionSpan, ...]
+    injected: BoolArray
+    text: str
+    finish_reason: FinishReason
+    interrupted_at: int | None = None
+
+    def __post_init__(self) -> None:
+        lengths = {len(self.token_ids), len(self.logprobs), len(self.injected)}
+        if len(lengths) != 1:
+            raise ValueError(f"completion {self.request_id}: per-token fields of different lengths {sorted(lengths)}")
+
+    @property
+    def truncated(self) -> bool:
+        """Whether the budget ended the completion rather than the policy."""
+        return self.finish_reason == "length"
+
+
+class Status(StrEnum):
+    """How a verdict came about; `timeout` and `error` are the verifier's own failures and never a reward."""
+
+    CORRECT = "correct"
+    WRONG = "wrong"
+    UNPARSED = "unparsed"
+    TIMEOUT = "timeout"
+    ERROR = "error"
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """A verifier's judgement of one completion: `score` in [0, 1], its status, and why in a few words."""
+
+    score: float
+    status: Status
+    detail: str = ""
+
+    @property
+    def usable(self) -> bool:
+        """False where the verifier itself failed: the sample then leaves the loss and the group's statistics."""
+        return self.status not in (Status.TIMEOUT, Status.ERROR)
+
+
+@dataclass(frozen=True, eq=False)
+class Rollout:
+    """A completion of a problem with its verdict and the shaped reward."""
+
+    problem: Problem
+    completion: Completion
+    verdict: Verdict
+    reward: float
+
+
+@dataclass(frozen=True, eq=False)
+class Group:
+    """A problem and its G rollouts; `ticket` is its place in the order of admission."""
+
+    ticket: int
+    problem: Problem
+    rollouts: tuple[Rollout, ...]
+
+    @property
+    def usable(self) -> tuple[Rollout, ...]:
+        """The rollouts whose verdict is the policy's doing."""
+        return tuple(rollout for rollout in self.rollouts if rollout.verdict.usable)
+
+
+@dataclass(frozen=True, eq=False)
+class Sample:
+    """One training sequence, prompt then completion, every per-token field aligned over its L tokens.
+
+    Example (prompt of 2, completion of 3, the last token EOS): `token_ids=[5, 9, 17, 4, 2]`,
+    `trained=[F, F, T, T, T]`, `logprobs=[0, 0, -.1, -1.2, -.01]`, `advantages=[0, 0, .7, .7, .7]`.
+
+    A mask says what is trained; nothing is ever inferred from token ids, so pad = EOS cannot matter.
+
+    Attributes:
+        token_ids: int32 [L].
+        trained: bool [L]; the first token can never be trained (nothing predicts it).
+        logprobs: float32 [L], the generator's; 0 outside the completion.
+        advantages: float32 [L]; 0 outside the completion.
+        versions: int32 [L], the weight version that sampled each token; -1 on the prompt.
+        group: index of the sample's prompt group, for prompt-level aggregation.
+    """
+
+    token_ids: IntArray
+    trained: BoolArray
+    logprobs: FloatArray
+    advantages: FloatArray
+    versions: IntArray
+    group: int
+
+    def __post_init__(self) -> None:
+        fields = (self.token_ids, self.trained, self.logprobs, self.advantages, self.versions)
+        if len({len(values) for values in fields}) != 1:
+            raise ValueError(f"sample of group {self.group}: per-token fields of different lengths")
+        if len(self.trained) and self.trained[0]:
+            raise ValueError(f"sample of group {self.group}: the first token of a sequence cannot be trained")
+
+    def __len__(self) -> int:
+        return len(self.token_ids)
+
+    @property
+    def trained_tokens(self) -> int:
+        """How many tokens carry loss."""
+        return int(self.trained.sum())

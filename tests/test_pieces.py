@@ -1,0 +1,115 @@
+"""Pieces: found by name, round trip through JSON, refused in one line."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+from pydantic import SerializeAsAny, ValidationError
+
+import strop.algorithms  # noqa: F401  (defines the pieces)
+import strop.data  # noqa: F401
+import strop.trainer.optimizer  # noqa: F401
+import strop.verifiers  # noqa: F401
+from strop.algorithms import Aggregation, Cispo, PolicyLoss, PpoClip, PromptMean
+from strop.data import JsonLines, ParquetFile, ReasoningGym
+from strop.data.rows import HubDataset
+from strop.pieces import Piece, Settings, StatefulPiece, allow_module, choices
+from strop.verifiers import PythonFunction
+
+allow_module("math")
+
+EXAMPLES: dict[str, Piece] = {
+    "ConstantDenominator": strop.algorithms.ConstantDenominator(tokens=100),
+    "JsonLines": JsonLines(path="a.jsonl"),
+    "ParquetFile": ParquetFile(path="a.parquet"),
+    "HubDataset": HubDataset(dataset="a/b"),
+    "ReasoningGym": ReasoningGym(task="chain_sum"),
+    "PythonFunction": PythonFunction(function="math:sqrt"),
+}
+
+
+def families() -> list[type[Piece]]:
+    return [family for family in Piece.__subclasses__() if family is not StatefulPiece]
+
+
+def every_piece() -> list[tuple[type[Piece], type[Piece]]]:
+    return [
+        (family, piece)
+        for family in families()
+        for name, piece in choices(family).items()
+        if piece.__module__.startswith("strop.")
+    ]
+
+
+@pytest.mark.parametrize(("family", "piece"), every_piece(), ids=lambda kind: kind.__name__)
+def test_every_piece_survives_json(family: type[Piece], piece: type[Piece]) -> None:
+    original = EXAMPLES.get(piece.__name__) or piece()
+    written = json.loads(original.model_dump_json())
+    assert written["piece"] == piece.__name__
+    assert family.model_validate(written) == original
+
+
+class Holder(Settings):
+    loss: SerializeAsAny[PolicyLoss]
+
+
+def test_a_field_of_a_family_keeps_the_whole_piece() -> None:
+    holder = Holder(loss=Cispo(max_ratio=3.0))
+    assert json.loads(holder.model_dump_json()) == {"loss": {"piece": "Cispo", "max_ratio": 3.0}}
+    assert Holder.model_validate_json(holder.model_dump_json()) == holder
+
+
+def test_a_bare_name_is_the_piece_with_its_defaults() -> None:
+    assert Holder.model_validate({"loss": "PpoClip"}).loss == PpoClip()
+
+
+def test_families_refuse_to_be_made() -> None:
+    with pytest.raises(TypeError, match="abstract"):
+        Aggregation()  # type: ignore[abstract]
+
+
+def test_pieces_are_frozen() -> None:
+    with pytest.raises(ValidationError, match="frozen"):
+        Cispo().max_ratio = 3.0  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ({"piece": "Cipso"}, "did you mean 'Cispo'"),
+        ({"piece": "PromptMean"}, "no PolicyLoss is called 'PromptMean'"),
+        ({"max_ratio": 5.0}, "say which piece: one of Cispo"),
+        ({"piece": "Cispo", "ratio": 1}, "ratio"),
+        ({"piece": "Cispo", "max_ratio": float("inf")}, "finite"),
+        ({"piece": 7}, "must be a name"),
+        ({"piece": "os:system"}, "allow it with --import os"),
+    ],
+)
+def test_what_is_not_a_piece_is_refused(value: object, message: str) -> None:
+    with pytest.raises(ValidationError, match=message):
+        PolicyLoss.model_validate(value)
+
+
+def test_a_piece_of_the_users_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "my_pieces.py").write_text(
+        "from strop.algorithms import Aggregation\n"
+        "class Halved(Aggregation):\n"
+        "    share: float = 0.5\n"
+        "    def __call__(self, trained, group):\n"
+        "        return self.share / trained\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ValidationError, match="--import my_pieces"):
+        Aggregation.model_validate({"piece": "my_pieces:Halved"})
+    assert "my_pieces" not in sys.modules
+    allow_module("my_pieces")
+    piece = Aggregation.model_validate({"piece": "my_pieces:Halved", "share": 0.25})
+    assert json.loads(piece.model_dump_json()) == {"piece": "my_pieces:Halved", "share": 0.25}
+
+
+def test_equal_pieces_are_equal() -> None:
+    assert PromptMean() == PromptMean()
+    assert Cispo(max_ratio=4.0) != Cispo()
