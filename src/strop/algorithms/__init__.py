@@ -1,0 +1,29 @@
+"""Pure tensor pieces: advantages, losses, aggregation, selection, rewards. Importing the package defines them all."""
+
+from strop.algorithms.advantages import Advantage, GroupRelative, Outcomes
+from strop.algorithms.aggregation import Aggregation, ConstantDenominator, PromptMean, SampleMean, TokenMean
+from strop.algorithms.losses import Cispo, PolicyLoss, PpoClip, Reinforce
+from strop.algorithms.objective import Objective
+from strop.algorithms.rewards import BinaryReward, Reward
+from strop.algorithms.selection import Selection
+from strop.algorithms.tokens import Tokens
+
+__all__ = [
+    "Advantage",
+    "Aggregation",
+    "BinaryReward",
+    "Cispo",
+    "ConstantDenominator",
+    "GroupRelative",
+    "Objective",
+    "Outcomes",
+    "PolicyLoss",
+    "PpoClip",
+    "PromptMean",
+    "Reinforce",
+    "Reward",
+    "SampleMean",
+    "Selection",
+    "TokenMean",
+    "Tokens",
+]
