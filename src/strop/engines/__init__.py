@@ -1,0 +1,1 @@
+"""Engines sample completions from a policy; see `base` for the protocol."""

@@ -1,0 +1,51 @@
+"""The executor of max_lag = 0: one engine on the trainer's own parameters, stepped by the loop itself."""
+
+from __future__ import annotations
+
+import time
+
+from strop.engines.base import Request
+from strop.engines.torch_engine import TorchEngine
+from strop.orchestration.executor import Lost, Publication
+from strop.types import Completion, FloatArray, IntArray
+
+_STEPS_PER_POLL = 16
+
+
+class InProcess:
+    """Publication costs nothing: the engine computes with the very tensors the optimizer changes."""
+
+    def __init__(self, engine: TorchEngine) -> None:
+        self.engine = engine
+
+    @property
+    def unfinished(self) -> int:
+        """Sequences submitted and not yet reported."""
+        return self.engine.unfinished
+
+    def submit(self, request: Request) -> None:
+        """Queue a request with the engine."""
+        self.engine.submit(request)
+
+    def poll(self) -> list[Completion | Lost]:
+        """Sample a few tokens for every running sequence; the completions that finished."""
+        found: list[Completion | Lost] = []
+        for _ in range(_STEPS_PER_POLL):
+            if not self.engine.unfinished:
+                break
+            found += self.engine.step()
+        return found
+
+    def publish(self, version: int) -> Publication:
+        """Tell the engine that its parameters are a new version."""
+        begin = time.perf_counter()
+        self.engine.set_version(version)
+        return Publication(version, time.perf_counter() - begin)
+
+    def probe(self, token_ids: IntArray) -> list[FloatArray]:
+        """The engine's log-probs of a probe."""
+        return [self.engine.verify_weights(token_ids)]
+
+    def close(self) -> None:
+        """Close the engine."""
+        self.engine.close()

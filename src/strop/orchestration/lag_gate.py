@@ -1,0 +1,118 @@
+"""The lag gate: bounded staleness for one loop from strict on-policy (k = 0) to PipelineRL-k.
+
+A *version* is one publication of weights, after each training step. A group of completions starts under the version
+current at its admission; trained on version v its lag is v − start. The gate promises lag ≤ k for every trained token,
+and that training never waits for ever as long as every admitted group is resolved some time.
+
+Open = admitted and neither trained nor dropped, buffered ones too. P = prompts_per_step. Two rules, both needed:
+
+1. *Admission*: open < (k + 1)·P, so that generators never run further ahead than k + 1 steps' worth of groups.
+2. *Training*: a batch is the P oldest resolved groups. Version v is trained only if the groups left open can still be
+   trained in time. Sorted by start, the one at rank r is trained at version v + 1 + ⌊r / P⌋ at the earliest, hence
+   (v + 1 + ⌊r / P⌋) − start_r ≤ k for every r. For r < P this says that the oldest open group outside the batch is
+   not too old; the further ranks matter from k = 2 on: with P = 1 two stragglers of one version can only be trained
+   in two different steps, and without them the gate would let both become due at once, then wait for ever.
+
+With refill a dropped group frees its place at once; without refill it keeps its place until its step ends.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+Fate = Literal["running", "kept", "dropped"]
+
+
+@dataclass
+class OpenGroup:
+    """A group that was admitted and is neither trained nor dropped for good."""
+
+    start: int
+    fate: Fate = "running"
+
+
+@dataclass(frozen=True)
+class BatchTickets:
+    """The groups of a training step: `kept` are trained, `dropped` only held a place."""
+
+    kept: tuple[int, ...]
+    dropped: tuple[int, ...]
+
+
+class LagGate:
+    """Decides when a group may be admitted and when a step may be trained. Knows tickets and versions, nothing else."""
+
+    def __init__(self, prompts_per_step: int, max_lag: int, refill: bool) -> None:
+        self.prompts_per_step = prompts_per_step
+        self.max_lag = max_lag
+        self.refill = refill
+        self.version = 0
+        self.next_ticket = 0
+        self._open: dict[int, OpenGroup] = {}
+
+    @property
+    def open(self) -> int:
+        """Groups admitted and neither trained nor dropped for good."""
+        return len(self._open)
+
+    def admits(self, steps_left: int) -> bool:
+        """Whether one more group may start, given how many steps are still to be trained."""
+        return self.open < min(self.max_lag + 1, steps_left) * self.prompts_per_step
+
+    def admit(self) -> int:
+        """Open a group under the current version; its ticket."""
+        ticket = self.next_ticket
+        self.next_ticket += 1
+        self._open[ticket] = OpenGroup(self.version)
+        return ticket
+
+    def restart(self, ticket: int) -> None:
+        """A group that was lost, or left open by an earlier process, starts anew under the current version."""
+        self._open[ticket] = OpenGroup(self.version)
+
+    def start(self, ticket: int) -> int:
+        """The version an open group started under."""
+        return self._open[ticket].start
+
+    def resolve(self, ticket: int, keep: bool) -> None:
+        """All completions of a group are in and judged; `keep` says whether it passed selection."""
+        group = self._open[ticket]
+        if group.fate != "running":
+            raise ValueError(f"group {ticket} was resolved before")
+        if not keep and self.refill:
+            del self._open[ticket]
+        else:
+            group.fate = "kept" if keep else "dropped"
+
+    def batch(self) -> BatchTickets | None:
+        """The groups to train on now, or None where the step must wait."""
+        resolved = sorted((g.start, ticket) for ticket, g in self._open.items() if g.fate != "running")
+        if len(resolved) < self.prompts_per_step:
+            return None
+        chosen = [ticket for _, ticket in resolved[: self.prompts_per_step]]
+        if not self._rest_in_time(set(chosen)):
+            return None
+        kept = tuple(sorted(t for t in chosen if self._open[t].fate == "kept"))
+        return BatchTickets(kept, tuple(sorted(set(chosen) - set(kept))))
+
+    def _rest_in_time(self, chosen: set[int]) -> bool:
+        starts = sorted(group.start for ticket, group in self._open.items() if ticket not in chosen)
+        due = self.version + 1
+        return all(due + rank // self.prompts_per_step - start <= self.max_lag for rank, start in enumerate(starts))
+
+    def close(self, batch: BatchTickets, trained: bool) -> None:
+        """The step is over: its groups leave, and where anything was trained a new version begins."""
+        for ticket in (*batch.kept, *batch.dropped):
+            del self._open[ticket]
+        if trained:
+            self.version += 1
+
+    def state(self) -> dict[str, Any]:
+        """JSON-able: version and next ticket. Open groups are the ledger's to write down, and to `restart`."""
+        return {"version": self.version, "next_ticket": self.next_ticket}
+
+    def load(self, state: dict[str, Any]) -> None:
+        """Go on from `state()`, with no group open."""
+        self.version, self.next_ticket = state["version"], state["next_ticket"]
+        self._open.clear()

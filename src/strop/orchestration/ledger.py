@@ -1,0 +1,66 @@
+"""The ledger of open groups: which problem, which attempt, what has come in. The controller alone writes it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from strop.types import Completion, Group, Problem, Rollout, Verdict
+
+
+@dataclass
+class Entry:
+    """An open group and what is known of its completions so far, by sample index."""
+
+    ticket: int
+    index: int
+    problem: Problem
+    attempt: int
+    completions: dict[int, Completion] = field(default_factory=dict)
+    rollouts: dict[int, Rollout] = field(default_factory=dict)
+
+    @property
+    def request_id(self) -> str:
+        """The engine's name for this attempt; completions of an earlier one no longer match."""
+        return f"{self.ticket}.{self.attempt}"
+
+
+class Ledger:
+    """Groups from admission to training."""
+
+    def __init__(self, samples_per_prompt: int) -> None:
+        self.samples_per_prompt = samples_per_prompt
+        self._entries: dict[int, Entry] = {}
+        self._by_request: dict[str, int] = {}
+
+    def admit(self, ticket: int, index: int, problem: Problem, attempt: int = 0) -> Entry:
+        """Write down a new group; `index` is the problem's place in the data set."""
+        entry = Entry(ticket, index, problem, attempt)
+        self._entries[ticket] = entry
+        self._by_request[entry.request_id] = ticket
+        return entry
+
+    def retry(self, request_id: str) -> Entry:
+        """Start a lost group over: attempt + 1, nothing known."""
+        old = self._entries[self._by_request.pop(request_id)]
+        return self.admit(old.ticket, old.index, old.problem, old.attempt + 1)
+
+    def find(self, request_id: str) -> Entry | None:
+        """The group a completion belongs to; None where it belongs to an attempt given up."""
+        ticket = self._by_request.get(request_id)
+        return None if ticket is None else self._entries[ticket]
+
+    def judge(self, entry: Entry, sample: int, verdict: Verdict, reward: float) -> Group | None:
+        """Write down a verdict; the whole group once it was the last one missing."""
+        entry.rollouts[sample] = Rollout(entry.problem, entry.completions[sample], verdict, reward)
+        if len(entry.rollouts) < self.samples_per_prompt:
+            return None
+        return Group(entry.ticket, entry.problem, tuple(entry.rollouts[i] for i in sorted(entry.rollouts)))
+
+    def forget(self, ticket: int) -> None:
+        """The group was trained or dropped."""
+        del self._by_request[self._entries.pop(ticket).request_id]
+
+    def state(self) -> list[dict[str, Any]]:
+        """JSON-able: the open groups, to be generated again after a resume."""
+        return [{"ticket": e.ticket, "index": e.index, "attempt": e.attempt} for e in self._entries.values()]
