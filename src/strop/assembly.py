@@ -1,0 +1,66 @@
+"""From a configuration to the parts of a run: each part receives its own section, never the whole."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from transformers import PreTrainedTokenizerBase
+
+from strop.algorithms import Objective
+from strop.config import RunConfig
+from strop.console import View
+from strop.data import Data, load_data
+from strop.engines.torch_engine import TorchEngine
+from strop.orchestration.in_process import InProcess
+from strop.policy import Policy, load_policy
+from strop.seeds import derive
+from strop.trainer.step import Trainer
+from strop.types import InputError
+from strop.verifiers.pool import InlineJudge
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What a run is made of."""
+
+    policy: Policy
+    tokenizer: PreTrainedTokenizerBase
+    data: Data
+    executor: InProcess
+    judge: InlineJudge
+    trainer: Trainer
+
+
+def assemble(config: RunConfig, view: View) -> Parts:
+    """Load the model and the data, build engine, verifier and trainer.
+
+    Raises:
+        InputError: a model, a data set or a device that is not there, or cannot be used.
+    """
+    torch.manual_seed(derive(config.seed, "torch"))
+    policy, tokenizer = load_policy(config.model, seed=derive(config.seed, "model"))
+    policy.to(pick_device(config.device))
+    data = load_data(config.data, tokenizer)
+    for line in data.report():
+        view.note(line)
+    engine = TorchEngine(policy, tokenizer, config.engine)
+    batch = config.batch
+    updates = config.steps * batch.updates_per_step * batch.passes_per_batch
+    objective = Objective(loss=config.algorithm.loss)
+    trainer = Trainer(policy, objective, config.optim, updates, config.sampling.temperature)
+    return Parts(policy, tokenizer, data, InProcess(engine), InlineJudge(config.verifier), trainer)
+
+
+def pick_device(name: Literal["auto", "cpu", "cuda"]) -> torch.device:
+    """`auto` is the GPU where there is one.
+
+    Raises:
+        InputError: CUDA was asked for and is not there.
+    """
+    if name == "cuda" and not torch.cuda.is_available():
+        raise InputError("device=cuda: this torch sees no GPU; set device=cpu, or see `strop doctor`")
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    return torch.device(name)

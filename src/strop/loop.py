@@ -1,0 +1,253 @@
+"""The loop: problems → completions → verdicts → groups → filter → advantages → batch → update → publish weights.
+
+There is one loop for strict on-policy training and for PipelineRL-k; only the lag gate's k and the executor differ.
+
+    controller (this file, the single writer)                     generators (behind the executor)
+    ─────────────────────────────────────────                     ────────────────────────────────
+    admit    gate opens a group, sampler names a problem ──request──▶ sample tokens, each with its
+                                                                      log-prob and weight version
+    collect  completion ◀──────────────────────────────completion──── (n a request, as they finish)
+             └─▶ judge (verifier, beside generation) ─▶ verdict
+    resolve  the last verdict of a group: selection keeps or drops it; the gate hears of it
+    train    gate.batch() names the P oldest resolved groups, once the rest can still be in time
+             advantages ─▶ samples ─▶ updates ─▶ optimizer
+    publish  a new version ──────────────────────────────weights────▶ swapped between two tokens
+    record   metrics, rollouts, evaluation, checkpoint
+
+At k = 0 the gate lets nothing stay open over a step, so each arrow is followed by the next; with k > 0 the left and the
+right column run beside each other, and nothing in this file changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from strop.clock import Clock
+from strop.config import RunConfig
+from strop.console import View
+from strop.data import Dataset
+from strop.engines.base import Request
+from strop.metrics import Metrics, Total, merge, values
+from strop.orchestration.executor import Executor, Lost
+from strop.orchestration.lag_gate import BatchTickets, LagGate
+from strop.orchestration.ledger import Entry, Ledger
+from strop.samples import make_samples
+from strop.seeds import derive
+from strop.step_metrics import group_metrics, lag_metrics, verifier_failures
+from strop.trainer.packing import pack, split_into_updates
+from strop.trainer.step import NonFiniteLoss, Trainer
+from strop.types import Completion, Group, Sample, StropError, Verdict
+from strop.verifiers.pool import Judge
+
+EMPTY_BATCHES_BEFORE_GIVING_UP = 50
+TRUNCATION_WARNING = 0.10  # ScaleRL A.16: 10 to 15 % of truncated completions typically destabilised training
+
+
+class NothingToLearn(StropError):
+    """Step after step no group has rollouts of different outcome."""
+
+
+@dataclass(frozen=True)
+class StepRecord:
+    """What a finished training step leaves behind: its number, its metrics and every group it looked at."""
+
+    step: int
+    metrics: dict[str, float | None]
+    groups: tuple[Group, ...]
+
+
+class Loop:
+    """The controller. `next_step` trains one step and returns its record; the caller writes it down."""
+
+    def __init__(
+        self, config: RunConfig, dataset: Dataset, executor: Executor, judge: Judge, trainer: Trainer, view: View
+    ) -> None:
+        self.config = config
+        self.dataset = dataset
+        self.executor = executor
+        self.judge = judge
+        self.trainer = trainer
+        self.view = view
+        self.clock = Clock()
+        self.step = 0
+        self.interrupted = False
+        batch, selection = config.batch, config.algorithm.selection
+        self.gate = LagGate(batch.prompts_per_step, config.orchestration.max_lag, selection.refill)
+        self.ledger = Ledger(batch.samples_per_prompt)
+        self.sampler = config.data.sampler(len(dataset), config.seed)
+        self._resolved: dict[int, Group] = {}
+        self._refilled: list[Group] = []
+        self._empty_batches = 0
+
+    # ------------------------------------------------------------------ one step
+
+    def next_step(self) -> StepRecord | None:
+        """Generate, judge and train until one more step is trained; None when interrupted before that."""
+        while not self.interrupted:
+            self._admit()
+            self._collect()
+            batch = self.gate.batch()
+            if batch is not None:
+                record = self._train(batch)
+                if record is not None:
+                    return record
+            elif not self.executor.unfinished and not self.judge.pending and not self._may_admit():
+                raise StropError(f"step {self.step + 1}: nothing is being generated and no batch can be formed")
+        return None
+
+    def _may_admit(self) -> bool:
+        return self.gate.admits(self.config.steps - self.step)
+
+    def _admit(self) -> None:
+        while self._may_admit():
+            index = self.sampler.next()
+            self._request(self.ledger.admit(self.gate.admit(), index, self.dataset[index].problem))
+
+    def _request(self, entry: Entry) -> None:
+        # The seed does not depend on the attempt: a group that was lost comes back the same.
+        seed = derive(self.config.seed, "request", entry.ticket)
+        prompt_ids = self.dataset[entry.index].prompt_ids
+        samples = self.config.batch.samples_per_prompt
+        self.executor.submit(Request(entry.request_id, prompt_ids, self.config.sampling, seed, samples))
+
+    def _collect(self) -> None:
+        with self.clock.section("rollout"):
+            events = self.executor.poll()
+        for event in events:
+            if isinstance(event, Lost):
+                self._regenerate(event)
+            else:
+                self._hand_to_judge(event)
+        with self.clock.section("verify"):
+            verdicts = self.judge.poll()
+        for (request_id, sample), verdict in verdicts:
+            self._write_down(request_id, sample, verdict)
+
+    def _regenerate(self, lost: Lost) -> None:
+        if self.ledger.find(lost.request_id) is None:
+            return
+        entry = self.ledger.retry(lost.request_id)
+        self.gate.restart(entry.ticket)
+        self.view.note(f"group {entry.ticket} is generated again (attempt {entry.attempt + 1}): {lost.reason}")
+        self._request(entry)
+
+    def _hand_to_judge(self, completion: Completion) -> None:
+        entry = self.ledger.find(completion.request_id)
+        if entry is not None:
+            entry.completions[completion.index] = completion
+            self.judge.submit((completion.request_id, completion.index), entry.problem, completion)
+
+    def _write_down(self, request_id: str, sample: int, verdict: Verdict) -> None:
+        entry = self.ledger.find(request_id)
+        if entry is None:
+            return
+        reward = self.config.algorithm.reward(entry.completions[sample], verdict) if verdict.usable else 0.0
+        group = self.ledger.judge(entry, sample, verdict, reward)
+        if group is None:
+            return
+        selection = self.config.algorithm.selection
+        keep = selection.keeps(group)
+        self.gate.resolve(group.ticket, keep)
+        if keep or not selection.refill:
+            self._resolved[group.ticket] = group
+        else:
+            self._refilled.append(group)
+            self.ledger.forget(group.ticket)
+            if len(self._refilled) >= EMPTY_BATCHES_BEFORE_GIVING_UP * self.config.batch.prompts_per_step:
+                raise self._nothing_to_learn(self._refilled, EMPTY_BATCHES_BEFORE_GIVING_UP)
+
+    # ------------------------------------------------------------------ training
+
+    def _train(self, batch: BatchTickets) -> StepRecord | None:
+        """Train on a batch; None where no group of it teaches anything, so that it makes no step."""
+        version = self.gate.version
+        groups = [self._resolved.pop(ticket) for ticket in (*batch.kept, *batch.dropped)]
+        groups = sorted([*groups, *self._refilled], key=lambda group: group.ticket)
+        algorithm = self.config.algorithm
+        samples = make_samples(groups, set(batch.kept), algorithm.advantage, algorithm.truncation_mask)
+        self._refilled = []
+        for ticket in (*batch.kept, *batch.dropped):
+            self.ledger.forget(ticket)
+        if not any(sample.trained_tokens for sample in samples):
+            self.gate.close(batch, trained=False)
+            self._count_empty(groups)
+            return None
+        with self.clock.section("update"):
+            metrics = self._update(samples)
+        self.gate.close(batch, trained=True)
+        self._empty_batches = 0
+        self.step += 1
+        publication = self.executor.publish(self.gate.version)
+        self._warn(groups)
+        parts = [metrics, group_metrics(groups, batch.kept), lag_metrics(samples, version)]
+        row = values(merge(parts)) | {"version": float(self.gate.version), "seconds/publish": publication.seconds}
+        return StepRecord(self.step, row, tuple(groups))
+
+    def _update(self, samples: list[Sample]) -> Metrics:
+        """All optimizer steps of one training step."""
+        batch = self.config.batch
+        groups = len({sample.group for sample in samples if sample.trained_tokens})
+        updates = split_into_updates(
+            samples,
+            min(batch.updates_per_step, groups),
+            batch.passes_per_batch,
+            derive(self.config.seed, "split", self.step),
+        )
+        parts: list[Metrics] = []
+        for chosen in updates:
+            update = pack(chosen, self.config.algorithm.aggregation, batch.tokens_per_microbatch)
+            try:
+                parts.append(self.trainer.update(update))
+            except NonFiniteLoss as error:
+                raise NonFiniteLoss(f"step {self.step + 1}, {error}") from error
+        return merge(parts) | {"updates": Total(len(updates))}
+
+    def _count_empty(self, groups: list[Group]) -> None:
+        self._empty_batches += 1
+        if self._empty_batches >= EMPTY_BATCHES_BEFORE_GIVING_UP:
+            raise self._nothing_to_learn(groups, self._empty_batches)
+
+    def _nothing_to_learn(self, groups: list[Group], batches: int) -> NothingToLearn:
+        rate = values(group_metrics(groups, ()))["pass_rate"]
+        return NothingToLearn(
+            f"step {self.step + 1}: {batches} batches' worth of groups in a row had no rollouts of different outcome "
+            f"(pass rate of the last ones: {rate}): the problems are too hard or too easy for this model; take others "
+            "or a better starting model, or train on all groups with --set algorithm.selection.zero_variance=keep"
+        )
+
+    def _warn(self, groups: list[Group]) -> None:
+        for line in verifier_failures(groups):
+            self.view.note(f"step {self.step}: {line}; the sample left the loss")
+        rollouts = [rollout for group in groups for rollout in group.rollouts]
+        truncated = sum(rollout.completion.truncated for rollout in rollouts) / len(rollouts)
+        if truncated > TRUNCATION_WARNING and self.step == 1:
+            self.view.note(
+                f"step {self.step}: {truncated:.0%} of the completions were cut at sampling.max_new_tokens="
+                f"{self.config.sampling.max_new_tokens}; above 10 % training tends to become unstable"
+            )
+
+    # ------------------------------------------------------------------ state
+
+    def state(self) -> dict[str, Any]:
+        """JSON-able: everything but tensors that the next step depends on, as of the last finished step."""
+        return {
+            "step": self.step,
+            "gate": self.gate.state(),
+            "sampler": dict(self.sampler.state),
+            "open": self.ledger.state(),
+            "empty_batches": self._empty_batches,
+        }
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """Go on from `state()`; groups that were open then are generated again."""
+        self.step = state["step"]
+        self.gate.load(state["gate"])
+        self.sampler.restore(state["sampler"])
+        self._empty_batches = state["empty_batches"]
+        self.executor.publish(self.gate.version)
+        for row in state["open"]:
+            self.gate.restart(row["ticket"])
+            problem = self.dataset[row["index"]].problem
+            self._request(self.ledger.admit(row["ticket"], row["index"], problem, row["attempt"] + 1))

@@ -1,0 +1,73 @@
+"""Recipes: Python functions that return a `RunConfig`, one file a paper.
+
+A recipe is named `file` (its function `recipe`) or `file.variant` (its function `variant`); every public function of a
+file whose return annotation is `RunConfig` is one. The first line of its docstring is what `strop recipes` lists.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import pkgutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import TYPE_CHECKING
+
+from strop.types import InputError
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+    from strop.config import RunConfig
+
+
+@dataclass(frozen=True)
+class RecipeInfo:
+    """A recipe as it is listed."""
+
+    name: str
+    summary: str
+
+
+def catalogue() -> list[RecipeInfo]:
+    """All recipes by name."""
+    return [RecipeInfo(name, _summary(function)) for name, function in sorted(_all().items())]
+
+
+def build(name: str) -> RunConfig:
+    """The configuration a recipe returns.
+
+    Raises:
+        InputError: there is no such recipe (with the nearest name).
+    """
+    known = _all()
+    if name not in known:
+        near = get_close_matches(name, known, n=1, cutoff=0.5)
+        hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(sorted(known))}"
+        raise InputError(f"no recipe is called {name!r}; {hint}")
+    return known[name]()
+
+
+def _all() -> dict[str, Callable[[], RunConfig]]:
+    found: dict[str, Callable[[], RunConfig]] = {}
+    for info in pkgutil.iter_modules(__path__):
+        if not info.name.startswith("_"):
+            found.update(_of_module(info.name, importlib.import_module(f"{__name__}.{info.name}")))
+    return found
+
+
+def _of_module(file: str, module: ModuleType) -> dict[str, Callable[[], RunConfig]]:
+    functions = inspect.getmembers(module, inspect.isfunction)
+    recipes = {
+        name: function
+        for name, function in functions
+        if function.__module__ == module.__name__
+        and not name.startswith("_")
+        and function.__annotations__.get("return") in ("RunConfig", "strop.config.RunConfig")
+    }
+    return {file if name == "recipe" else f"{file}.{name}": function for name, function in recipes.items()}
+
+
+def _summary(function: Callable[[], RunConfig]) -> str:
+    return (inspect.getdoc(function) or "").split("\n")[0]

@@ -1,0 +1,37 @@
+"""GRPO: group-relative policy optimization, the recipe the others are measured against (DeepSeekMath; ScaleRL, Eq. 7).
+
+The defaults are small enough for a laptop and start from a fresh model, which is there to try the machinery: for
+reasoning to be sharpened there must be some. Name a model that has it with `--set model.path=…`.
+"""
+
+from __future__ import annotations
+
+from strop.algorithms import BinaryReward, GroupRelative, PpoClip, SampleMean, Selection
+from strop.config import AlgorithmSettings, BatchSettings, RunConfig
+from strop.data import ChainSum, DataSettings, HeldOutSettings
+from strop.engines.base import Sampling
+from strop.model_settings import FreshModel, ModelSettings
+from strop.trainer.optimizer import AdamW
+from strop.verifiers import Answer
+
+
+def recipe() -> RunConfig:
+    """GRPO: prompt-level std, symmetric clipping at 0.2, sample-level loss, every group trained on."""
+    return RunConfig(
+        recipe="grpo",
+        steps=100,
+        model=ModelSettings(fresh=FreshModel()),
+        data=DataSettings(source=ChainSum(), held_out=HeldOutSettings(count=64)),
+        verifier=Answer(extract="any"),
+        batch=BatchSettings(prompts_per_step=16, samples_per_prompt=8),
+        sampling=Sampling(temperature=1.0, max_new_tokens=256),
+        algorithm=AlgorithmSettings(
+            reward=BinaryReward(correct=1.0, wrong=0.0),
+            selection=Selection(zero_variance="keep"),
+            advantage=GroupRelative(normalization="prompt_std", ddof=1, eps=1e-6),
+            truncation_mask="none",
+            loss=PpoClip(clip_low=0.2, clip_high=0.2),
+            aggregation=SampleMean(),
+        ),
+        optim=AdamW(lr=1e-6, weight_decay=0.01, max_grad_norm=1.0),
+    )

@@ -1,0 +1,231 @@
+"""A run from start to end: the loop's records written down, evaluated, checkpointed; resumed; ended cleanly.
+
+    summary = train(resolve("grpo"), Path("runs/grpo"), view)
+    summary = resume(Path("runs/grpo"), view)          # goes on bit for bit where the last checkpoint stands
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import torch
+
+from strop.assembly import Parts, assemble
+from strop.model_files import export
+from strop.config import RunConfig, parse
+from strop.console import View
+from strop.evaluation import EvaluationResult, evaluate
+from strop.loop import Loop, StepRecord
+from strop.run_folder import RunFolder
+from strop.seeds import derive
+from strop.tracking import Trackers, open_trackers
+from strop.trainer import checkpoint
+from strop.types import StropError
+
+DISK_FULL_RETRIES = 3
+
+
+class Interrupted(StropError):
+    """Ctrl-C: the last finished step is checkpointed."""
+
+    exit_code = 130
+
+
+@dataclass(frozen=True)
+class Summary:
+    """How a run ended. `model` is relative to the run folder; pass rates are fractions, None where not evaluated."""
+
+    steps: int
+    model: str
+    train_pass_rate: float | None
+    held_out_pass_rate: float | None
+    best_step: int | None
+
+
+def train(config: RunConfig, out: Path, view: View, *, replace: bool = False) -> Summary:
+    """Start a run in a new folder and train it to its end.
+
+    Raises:
+        StropError: see the parts; Ctrl-C raises `Interrupted` after a clean checkpoint.
+    """
+    config.validate_run()
+    folder = RunFolder.create(out, config.model_dump(mode="json"), replace=replace)
+    try:
+        return _Run(config, folder, view).go()
+    finally:
+        folder.close()
+
+
+def resume(out: Path, view: View, step: int | None = None) -> Summary:
+    """Go on from the checkpoint of `step` (None: the newest), or from the start where there is none yet.
+
+    What the run wrote after that checkpoint is forgotten: metrics, rollouts and later checkpoints.
+    """
+    folder = RunFolder.resume(out)
+    try:
+        config = parse(folder.read_json("config.json"), str(folder.config_path))
+        run = _Run(config, folder, view)
+        found = checkpoint.latest(folder.checkpoints) if step is None else step
+        run.go_on(None if found is None else checkpoint.load(folder.checkpoints, found))
+        return run.go()
+    finally:
+        folder.close()
+
+
+class _Run:
+    """One process's share of a run."""
+
+    def __init__(self, config: RunConfig, folder: RunFolder, view: View) -> None:
+        self.config = config
+        self.folder = folder
+        self.view = view
+        self.parts: Parts = assemble(config, view)
+        parts = self.parts
+        self.loop = Loop(config, parts.data.train, parts.executor, parts.judge, parts.trainer, view)
+        self.boundary = self.loop.state()
+        self.saved: int | None = None
+        self.failed_saves = 0
+        self.held_out: dict[int, float] = {}
+        self.last: StepRecord | None = None
+        self.resumed_at: int | None = None
+
+    def go_on(self, found: checkpoint.Checkpoint | None) -> None:
+        """Take over a checkpoint's state and forget what came after it; None starts over."""
+        step = 0 if found is None else found.step
+        self.folder.truncate(step if found else -1)
+        self.resumed_at = step
+        if found is None:
+            return
+        checkpoint.rewind(self.folder.checkpoints, step)
+        self.parts.policy.load_weights(found.tensors["policy"])
+        self.parts.trainer.load_state_dict(found.tensors["optimizer"], found.state["trainer"])
+        torch.set_rng_state(found.tensors["rng"]["torch"])
+        self.held_out = {int(at): rate for at, rate in found.state["held_out"].items()}
+        self.loop.load(found.state["loop"])
+        self.boundary, self.saved = found.state["loop"], step
+        self.view.note(f"going on after step {step} of {self.config.steps}")
+
+    def go(self) -> Summary:
+        """Train what is left, write the model and the summary."""
+        trackers = open_trackers(
+            self.config.trackers, self.folder, self.config.model_dump(mode="json"), self.resumed_at
+        )
+        try:
+            with self._on_interrupt():
+                self._steps(trackers)
+                self._save_checkpoint(last=True)
+        finally:
+            trackers.close()
+            self.parts.executor.close()
+            self.parts.judge.close()
+        return self._finish()
+
+    def _steps(self, trackers: Trackers) -> None:
+        config, loop = self.config, self.loop
+        if config.evaluation.every is not None and loop.step == 0 and not self.held_out:
+            trackers.log(0, self._evaluate(0))
+        self.view.stage("rl", config.steps)
+        while loop.step < config.steps:
+            record = loop.next_step()
+            if record is None:
+                self._save_checkpoint(last=True)
+                raise Interrupted(
+                    f"stopped after step {loop.step} of {config.steps}; go on with: strop train --resume {self.folder.path}"
+                )
+            self._record(record, trackers)
+
+    def _record(self, record: StepRecord, trackers: Trackers) -> None:
+        """Write down a finished step: rollouts, evaluation, metrics, checkpoint, in the order resume relies on."""
+        config, step = self.config, record.step
+        self.boundary, self.last = self.loop.state(), record
+        row = dict(record.metrics)
+        every = config.evaluation.every
+        if every is not None and (step % every == 0 or step == config.steps):
+            row |= self._evaluate(step)
+        self.folder.write_rollouts(step, record.groups)
+        seconds = self.loop.clock.lap()
+        row |= {f"seconds/{name}": value for name, value in seconds.items()}
+        row["tokens_per_second"] = (row["tokens/generated"] or 0.0) / seconds["step"]
+        trackers.log(step, row)
+        self.view.advance(step, row)
+        if step % config.checkpoint.every == 0:
+            self._save_checkpoint()
+
+    def _evaluate(self, step: int) -> dict[str, float | None]:
+        result = self.measure(step)
+        self.held_out[step] = result.pass_rate
+        return {"evaluation/pass_rate": result.pass_rate, "evaluation/stderr": result.stderr}
+
+    def measure(self, step: int) -> EvaluationResult:
+        """Pass rate on the held-out problems. The samples' seeds are the same at every step, so points compare."""
+        config, held_out = self.config, self.parts.data.held_out
+        if held_out is None:
+            raise StropError("evaluation.every is set, but no problems are held out; set data.held_out")
+        sampling = config.sampling.model_copy(update={"temperature": config.evaluation.temperature})
+        with self.loop.clock.section("evaluation"):
+            return evaluate(
+                self.parts.executor.engine,
+                held_out,
+                config.evaluation.samples_per_problem,
+                sampling,
+                config.verifier,
+                seed=derive(config.seed, "evaluation"),
+            )
+
+    def _save_checkpoint(self, last: bool = False) -> None:
+        """Save the last finished step, unless it is saved. A full disk is met by trying again at later steps."""
+        step = self.boundary["step"]
+        if step == self.saved or step == 0:
+            return
+        tensors, trainer = self.parts.trainer.state_dict()
+        groups = {"policy": self.parts.policy.weights(), "optimizer": tensors, "rng": {"torch": torch.get_rng_state()}}
+        state: dict[str, Any] = {"loop": self.boundary, "trainer": trainer, "held_out": self.held_out}
+        settings = self.config.checkpoint
+        keep = checkpoint.Retention(last=settings.keep, best=int(settings.keep_best))
+        try:
+            checkpoint.save(
+                self.folder.checkpoints, step, groups, state, metric=self.held_out.get(step), retention=keep
+            )
+        except checkpoint.DiskFull as error:
+            self.failed_saves += 1
+            if last or self.failed_saves >= DISK_FULL_RETRIES:
+                raise
+            self.view.note(f"{error}; trying again after the next step")
+            return
+        self.saved, self.failed_saves = step, 0
+
+    def _finish(self) -> Summary:
+        export(self.parts.policy.model, self.parts.tokenizer, self.folder.model)
+        best = max(self.held_out, key=lambda step: (self.held_out[step], -step), default=None)
+        summary = Summary(
+            steps=self.loop.step,
+            model=str(self.folder.model.relative_to(self.folder.path)),
+            train_pass_rate=None if self.last is None else self.last.metrics["pass_rate"],
+            held_out_pass_rate=self.held_out.get(self.loop.step),
+            best_step=best,
+        )
+        self.folder.write_json("summary.json", asdict(summary))
+        return summary
+
+    @contextmanager
+    def _on_interrupt(self) -> Iterator[None]:
+        """The first Ctrl-C (or SIGTERM) asks the loop to end at a step's boundary, the second ends at once."""
+
+        def ask(number: int, frame: FrameType | None) -> None:
+            if self.loop.interrupted:
+                raise KeyboardInterrupt
+            self.loop.interrupted = True
+            self.view.note("stopping: the last finished step is being saved (again to stop at once)")
+
+        before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)

@@ -1,0 +1,140 @@
+"""Configurations: edited, refused in one line that names the key and the nearest choice, and written down whole."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from strop import recipes
+from strop.algorithms import Cispo, PpoClip
+from strop.config import RunConfig, edit, parse, resolve
+from strop.config_edit import parse_set
+from strop.data import Gsm8k
+from strop.types import InputError
+
+NAMES = [info.name for info in recipes.catalogue()]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_recipe_survives_json(name: str) -> None:
+    config = resolve(name)
+    assert parse(json.loads(config.to_json()), "config.json") == config
+    assert config.recipe == name
+
+
+@pytest.mark.parametrize("info", recipes.catalogue(), ids=lambda info: info.name)
+def test_every_recipe_says_what_it_is(info: recipes.RecipeInfo) -> None:
+    assert 20 < len(info.summary) < 140
+
+
+def test_set_reads_toml_values_and_bare_strings() -> None:
+    assert parse_set("optim.lr=2e-6") == {"optim": {"lr": 2e-6}}
+    assert parse_set("trackers=['wandb']") == {"trackers": ["wandb"]}
+    assert parse_set("data.source=gsm8k") == {"data": {"source": "gsm8k"}}
+    assert parse_set("data.held_out=none") == {"data": {"held_out": None}}
+    assert parse_set('a="x=y"') == {"a": "x=y"}
+
+
+def test_edits_reach_into_pieces() -> None:
+    config = edit(resolve("scalerl"), ["algorithm.loss.max_ratio=8", "optim.lr=2e-6", "batch.prompts_per_step=32"])
+    assert config.algorithm.loss == Cispo(max_ratio=8.0)
+    assert config.optim.lr == 2e-6 and config.optim.eps == 1e-15
+    assert config.batch.prompts_per_step == 32 and config.batch.samples_per_prompt == 16
+
+
+def test_another_piece_resets_its_siblings() -> None:
+    config = edit(resolve("grpo"), ["algorithm.loss.clip_high=0.28"])
+    assert config.algorithm.loss == PpoClip(clip_low=0.2, clip_high=0.28)
+    swapped = edit(edit(config, ["algorithm.loss=Cispo"]), ["algorithm.loss.piece=PpoClip"])
+    assert swapped.algorithm.loss == PpoClip()
+
+
+def test_a_source_by_its_short_name_and_path() -> None:
+    config = edit(resolve("grpo"), ["data.source=gsm8k", "data.path=train.jsonl"])
+    assert config.data.source == Gsm8k(path="train.jsonl")
+
+
+def test_a_path_takes_the_fresh_model_back() -> None:
+    config = edit(resolve("grpo"), ["model.path=some/model"])
+    assert config.model.path == "some/model" and config.model.fresh is None
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("optim.lrr=3", r"unknown setting optim.lrr=3; did you mean optim.lr\?"),
+        ("algoritm.loss=Cispo", r"unknown setting algoritm=.*; did you mean algorithm\?"),
+        ("algorithm.loss=Cipso", "algorithm.loss='Cipso': no PolicyLoss is called 'Cipso'; did you mean 'Cispo'"),
+        ("algorithm.loss.clip_hihg=1", r"unknown setting algorithm.loss.clip_hihg=1; did you mean algorithm.loss.clip_high\?"),
+        ("optim.lr=fast", "optim.lr='fast': .*valid number"),
+        ("optim.lr=-1", "optim.lr=-1: .*greater than 0"),
+        ("batch.prompts_per_step=0", "batch.prompts_per_step=0: .*greater than or equal to 1"),
+        ("batch.updates_per_step=17", "updates_per_step=17 exceeds batch.prompts_per_step=16.*lower it to 16"),
+        ("sampling.top_p=0.9", "top_p=0.9.*set sampling.top_p=1"),
+        ("sampling.temperature=0", "a temperature above 0"),
+        ("data.source=gsm9k", "data.source='gsm9k'.*did you mean 'gsm8k'"),
+        ("steps", "write key=value"),
+    ],
+)
+def test_bad_settings_are_refused_in_one_line(text: str, message: str) -> None:
+    with pytest.raises(InputError, match=message) as caught:
+        edit(resolve("grpo"), [text])
+    assert "\n" not in str(caught.value)
+
+
+def test_an_unknown_recipe_names_the_nearest() -> None:
+    with pytest.raises(InputError, match="did you mean 'scalerl'"):
+        resolve("scalrl")
+
+
+def test_toml_changes_a_recipe(tmp_path: Path) -> None:
+    file = tmp_path / "mine.toml"
+    file.write_text('recipe = "scalerl"\nsteps = 7\n[algorithm.loss]\nmax_ratio = 4.0\n')
+    config = resolve(str(file), ["seed=3"])
+    assert (config.steps, config.seed, config.algorithm.loss) == (7, 3, Cispo(max_ratio=4.0))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("steps = 7\n", "say which recipe"),
+        ('recipe = "scalerl"\nstep = 7\n', r"mine.toml: unknown setting step=7; did you mean steps\?"),
+        ("recipe = ", "mine.toml: not TOML"),
+        ('recipe = "scalerl"\nsteps = 0\n', "mine.toml: steps=0"),
+    ],
+)
+def test_bad_toml_names_the_file(tmp_path: Path, text: str, message: str) -> None:
+    file = tmp_path / "mine.toml"
+    file.write_text(text)
+    with pytest.raises(InputError, match=message):
+        resolve(str(file))
+
+
+def test_json_of_a_run_is_a_configuration(tmp_path: Path) -> None:
+    file = tmp_path / "config.json"
+    file.write_text(resolve("scalerl").to_json())
+    assert resolve(str(file)) == resolve("scalerl")
+    file.write_text('{"recipe": "x",\n oops}')
+    with pytest.raises(InputError, match="config.json, line 2: not JSON"):
+        resolve(str(file))
+
+
+def test_a_python_file_is_a_recipe(tmp_path: Path) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text("from strop.config import edit, resolve\ndef recipe():\n    return edit(resolve('grpo'), ['steps=5'])\n")
+    assert resolve(str(file)).steps == 5
+    file.write_text("recipe = 3\n")
+    with pytest.raises(InputError, match=r"define a function recipe\(\)"):
+        resolve(str(file))
+
+
+def test_a_missing_file_is_named() -> None:
+    with pytest.raises(InputError, match="nowhere.toml: no such file"):
+        resolve("nowhere.toml")
+
+
+def test_validate_returns_the_configuration() -> None:
+    config = resolve("grpo")
+    assert isinstance(config.validate_run(), RunConfig)
