@@ -1,0 +1,96 @@
+"""Models and tokenizers in and out of Hugging Face folders, and fresh small ones; safetensors only, never pickles."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from transformers import (
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    GenerationConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+)
+
+from strop.attention import NAME
+from strop.model_settings import DTypeName, FreshModel, ModelSettings
+from strop.types import InputError
+
+DTYPES: dict[DTypeName, torch.dtype] = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+
+
+def load_pretrained(settings: ModelSettings) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """The model and tokenizer at `settings.path`, with strop's attention.
+
+    Raises:
+        InputError: there is no such folder or hub name, or it holds no causal LM in safetensors.
+    """
+    path = settings.path
+    if path is None:
+        raise InputError("model.path is not set; name a hub model or a folder")
+    local = Path(path).expanduser()
+    if not local.is_dir() and (path.startswith((".", "/", "~")) or path.count("/") > 1):
+        raise InputError(f"model.path {path}: no such folder; name a folder with config.json, or a hub model")
+    source = str(local) if local.is_dir() else path
+    try:
+        tokenizer = load_tokenizer(source, settings.revision, settings.trust_remote_code)
+        model = AutoModelForCausalLM.from_pretrained(
+            source,
+            revision=settings.revision,
+            trust_remote_code=settings.trust_remote_code,
+            dtype=DTYPES[settings.dtype],
+            attn_implementation=NAME,
+            use_safetensors=True,
+        )
+    except (OSError, ValueError) as error:
+        reason = str(error).strip().splitlines()[0]
+        raise InputError(f"model.path {path}: {reason}; name a folder or hub model with safetensors weights") from error
+    if not isinstance(model, PreTrainedModel):
+        raise InputError(f"model.path {path}: {type(model).__name__} is not a transformers model")
+    return model, tokenizer
+
+
+def load_tokenizer(path: str, revision: str | None = None, trust_remote_code: bool = False) -> PreTrainedTokenizerBase:
+    """The tokenizer at a hub name or folder. Raises `OSError` or `ValueError` where there is none."""
+    tokenizer = AutoTokenizer.from_pretrained(path, revision=revision, trust_remote_code=trust_remote_code)
+    assert isinstance(tokenizer, PreTrainedTokenizerBase)
+    return tokenizer
+
+
+def fresh_model(
+    fresh: FreshModel, tokenizer: PreTrainedTokenizerBase, seed: int, dtype: DTypeName = "float32"
+) -> PreTrainedModel:
+    """A new Qwen3 whose parameters depend on `seed` alone; the global random state is left as it was."""
+    config = Qwen3Config(
+        vocab_size=len(tokenizer),
+        hidden_size=fresh.hidden_size,
+        intermediate_size=fresh.intermediate_size,
+        num_hidden_layers=fresh.layers,
+        num_attention_heads=fresh.heads,
+        num_key_value_heads=fresh.kv_heads,
+        head_dim=fresh.head_dim,
+        max_position_embeddings=fresh.max_positions,
+        tie_word_embeddings=fresh.tie_embeddings,
+        initializer_range=fresh.initializer_range,
+        eos_token_id=tokenizer.eos_token_id,
+        bos_token_id=tokenizer.bos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+        attn_implementation=NAME,
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model = Qwen3ForCausalLM(config)
+    model.generation_config = GenerationConfig(
+        eos_token_id=tokenizer.eos_token_id, bos_token_id=tokenizer.bos_token_id, pad_token_id=tokenizer.pad_token_id
+    )
+    return model.to(dtype=DTYPES[dtype])
+
+
+def export(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
+    """Write a folder that `AutoModelForCausalLM.from_pretrained` and `AutoTokenizer.from_pretrained` load."""
+    folder.mkdir(parents=True, exist_ok=True)
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)

@@ -1,0 +1,57 @@
+"""Which model a run trains, as settings; imports neither torch nor transformers."""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar, Literal, Self
+
+from pydantic import Field, model_validator
+
+from strop.pieces import Settings
+
+Positive = Annotated[int, Field(ge=1)]
+DTypeName = Literal["float32", "bfloat16"]
+
+
+class FreshModel(Settings):
+    """A new small Qwen3; its vocabulary is the tokenizer's."""
+
+    hidden_size: Positive = 128
+    layers: Positive = 4
+    heads: Positive = 4
+    kv_heads: Positive = 2
+    head_dim: Positive = 32
+    intermediate_size: Positive = 384
+    tie_embeddings: bool = True
+    max_positions: Positive = 4096
+    initializer_range: Annotated[float, Field(gt=0)] = 0.02
+
+
+class ModelSettings(Settings):
+    """Which model, and how it computes.
+
+    Attributes:
+        path: a hub name or a folder; or else `fresh`.
+        dtype: type of the parameters and of the activations.
+        trainer_fp32_head: logits of `Policy.forward` accumulated and kept in float32, whatever `dtype`.
+        generator_fp32_head: the same for an engine on this policy (ScaleRL wants both).
+        chunk_tokens: rows of logits that exist at once.
+        gradient_checkpointing: compute layers again in backward instead of keeping their activations.
+    """
+
+    alternatives: ClassVar[tuple[str, ...]] = ("path", "fresh")
+
+    path: str | None = None
+    fresh: FreshModel | None = None
+    dtype: DTypeName = "float32"
+    trainer_fp32_head: bool = True
+    generator_fp32_head: bool = True
+    chunk_tokens: Positive = 1024
+    gradient_checkpointing: bool = False
+    revision: str | None = None
+    trust_remote_code: bool = False
+
+    @model_validator(mode="after")
+    def _one_source(self) -> Self:
+        if (self.path is None) == (self.fresh is None):
+            raise ValueError("set either path (a hub name or a folder) or fresh (a new small model)")
+        return self

@@ -1,0 +1,254 @@
+"""The policy: a transformers causal LM that gives log-probs and entropies of packed tokens.
+
+    policy, tokenizer = load_policy(ModelSettings(path="Qwen/Qwen3-0.6B", dtype="bfloat16"))
+    logprob, entropy = policy(packed, temperature=1.0)        # float32 [M] each, differentiable
+
+Shapes: S sequences, N packed tokens, M targets, E hidden size, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from strop.attention import NAME, AttentionContext, PackedContext
+from strop.byte_tokenizer import byte_tokenizer
+from strop.head import logprob_entropy, project
+from strop.model_files import export, fresh_model, load_pretrained
+from strop.model_settings import FreshModel, ModelSettings
+from strop.types import InputError
+
+__all__ = ["FreshModel", "ModelSettings", "Packed", "Policy", "export", "load_policy"]
+
+# Settings by which a model's own forward alters the logits after the head; the policy computes the plain head only.
+_LOGIT_ALTERATIONS = ("final_logit_softcapping", "logits_scaling", "logit_scale")
+_PROBE_LENGTHS = (9, 7)
+
+
+@dataclass(frozen=True, eq=False)
+class Packed:
+    """S sequences one after another, and which of their tokens are to be scored.
+
+    Example (sequences [5, 9, 17] and [5, 2], scoring 17 and 2): `token_ids=[5, 9, 17, 5, 2]`,
+    `positions=[0, 1, 2, 0, 1]`, `lengths=(3, 2)`, `rows=[1, 3]`, `targets=[17, 2]`.
+
+    Attributes:
+        token_ids: int64 [N].
+        positions: int64 [N]; they start again at 0 in every sequence.
+        lengths: tokens of each sequence, summing to N.
+        rows: int64 [M], indices into N of the hidden states that predict the targets.
+        targets: int64 [M].
+    """
+
+    token_ids: Tensor
+    positions: Tensor
+    lengths: tuple[int, ...]
+    rows: Tensor
+    targets: Tensor
+
+    def __post_init__(self) -> None:
+        n = len(self.token_ids)
+        if sum(self.lengths) != n or len(self.positions) != n or len(self.rows) != len(self.targets):
+            raise ValueError(
+                f"packed fields disagree: {n} tokens, {len(self.positions)} positions, lengths of sum "
+                f"{sum(self.lengths)}, {len(self.rows)} rows, {len(self.targets)} targets"
+            )
+
+    @classmethod
+    def whole(cls, sequences: Sequence[Sequence[int]]) -> Packed:
+        """Every token but the first of each sequence as a target, in order."""
+        lengths = tuple(len(ids) for ids in sequences)
+        token_ids = torch.tensor([token for ids in sequences for token in ids], dtype=torch.int64)
+        positions = torch.cat([torch.arange(length) for length in lengths])
+        rows = (positions[1:] > 0).nonzero()[:, 0]
+        return cls(token_ids, positions, lengths, rows, token_ids[rows + 1])
+
+    def to(self, device: torch.device) -> Packed:
+        """The same tokens on another device."""
+        return replace(
+            self,
+            token_ids=self.token_ids.to(device),
+            positions=self.positions.to(device),
+            rows=self.rows.to(device),
+            targets=self.targets.to(device),
+        )
+
+
+class Policy(nn.Module):
+    """A causal LM of transformers with strop's attention and head; `policy.model` is the model itself, to save or wrap.
+
+    Raises:
+        InputError: the model computes something the policy does not: sliding or linear layers, altered logits, dropout.
+    """
+
+    def __init__(self, model: PreTrainedModel, settings: ModelSettings) -> None:
+        super().__init__()
+        self.settings = settings
+        _refuse_by_config(model)
+        if model.config._attn_implementation != NAME:
+            model.set_attn_implementation(NAME)
+        if settings.gradient_checkpointing:
+            model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+        self.model = model
+        model.eval()
+        if self.device.type != "meta":
+            _refuse_by_probe(self)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the parameters are."""
+        return next(self.parameters()).device
+
+    @property
+    def vocabulary(self) -> int:
+        """V, the rows of the head."""
+        return int(self.head_weight.shape[0])
+
+    @property
+    def head_weight(self) -> Tensor:
+        """The head's own parameter [V, E], which is the embedding's where they are tied."""
+        weight = self._head.weight
+        assert isinstance(weight, Tensor)
+        return weight
+
+    @property
+    def head_bias(self) -> Tensor | None:
+        """The head's bias [V], where it has one."""
+        bias = self._head.bias
+        assert bias is None or isinstance(bias, Tensor)
+        return bias
+
+    @property
+    def _head(self) -> nn.Module:
+        head = self.model.get_output_embeddings()
+        if not isinstance(head, nn.Linear):
+            raise InputError(f"{type(self.model).__name__} has no linear language-model head; use a causal LM")
+        return head
+
+    def weights(self) -> dict[str, Tensor]:
+        """Every parameter once, by its name in `policy.model` (a tied head under its embedding's name), detached."""
+        return {name: parameter.detach() for name, parameter in self.model.named_parameters()}
+
+    @torch.no_grad()
+    def load_weights(self, weights: Mapping[str, Tensor]) -> None:
+        """Take back what `weights` gave.
+
+        Raises:
+            InputError: names or shapes are those of another model.
+        """
+        own = dict(self.model.named_parameters())
+        if own.keys() != weights.keys() or any(own[name].shape != value.shape for name, value in weights.items()):
+            raise InputError(
+                "these weights belong to another model; resume with the configuration they were saved with"
+            )
+        for name, value in weights.items():
+            own[name].copy_(value)
+
+    def hidden(self, token_ids: Tensor, positions: Tensor, context: AttentionContext) -> Tensor:
+        """Last hidden states [N, E] of token_ids, positions int64 [N], attending as `context` says."""
+        output = self.model.base_model(
+            input_ids=token_ids[None], position_ids=positions[None], use_cache=False, strop_context=context
+        )
+        states = output.last_hidden_state
+        assert isinstance(states, Tensor)
+        return states[0]
+
+    def logits(self, hidden: Tensor, fp32: bool) -> Tensor:
+        """float32 logits [M, V] of hidden [M, E], undivided by any temperature."""
+        return project(hidden, self.head_weight, self.head_bias, fp32)
+
+    def forward(self, packed: Packed, temperature: float) -> tuple[Tensor, Tensor]:
+        """Log-prob [M] of each target and entropy [M] of what predicts it, float32, nats, of logits / temperature.
+
+        Raises:
+            ValueError: the temperature is not positive.
+        """
+        if self.settings.gradient_checkpointing and torch.is_grad_enabled() and not self.model.training:
+            self.model.train()  # transformers checkpoints in training mode only; there is no dropout to switch on
+        context = PackedContext(packed.lengths, packed.token_ids.device)
+        hidden = self.hidden(packed.token_ids, packed.positions, context)
+        return logprob_entropy(
+            hidden[packed.rows],
+            self.head_weight,
+            self.head_bias,
+            packed.targets,
+            temperature,
+            self.settings.chunk_tokens,
+            self.settings.trainer_fp32_head,
+        )
+
+
+def load_policy(
+    settings: ModelSettings, tokenizer: PreTrainedTokenizerBase | None = None, seed: int = 0
+) -> tuple[Policy, PreTrainedTokenizerBase]:
+    """The policy and tokenizer of `settings`: a stored model, or a fresh one for `tokenizer` (None: one token a byte).
+
+    Raises:
+        InputError: no such model, or a model the policy cannot compute.
+    """
+    if settings.fresh is not None:
+        tokenizer = byte_tokenizer() if tokenizer is None else tokenizer
+        return Policy(fresh_model(settings.fresh, tokenizer, seed, settings.dtype), settings), tokenizer
+    model, stored = load_pretrained(settings)
+    return Policy(model, settings), stored if tokenizer is None else tokenizer
+
+
+def _refuse_by_config(model: PreTrainedModel) -> None:
+    config: Mapping[str, object] = model.config.to_dict()
+    name = type(model).__name__
+    layers = config.get("layer_types") or ()
+    assert isinstance(layers, (list, tuple))
+    strange = sorted({str(kind) for kind in layers} - {"full_attention"})
+    if strange:
+        raise InputError(f"{name} has {', '.join(strange)} layers; strop computes full causal attention only")
+    for key in _LOGIT_ALTERATIONS:
+        if config.get(key) not in (None, 1, 1.0):
+            raise InputError(f"{name} alters its logits ({key} = {config[key]}); strop computes the plain head only")
+    dropout = [key for key, given in config.items() if "dropout" in key and isinstance(given, float) and given > 0]
+    if dropout:
+        raise InputError(f"{name} has dropout ({', '.join(dropout)}); set it to 0: log-probs must be reproducible")
+
+
+class _Counting:
+    """A packed context that notes which layers call it."""
+
+    def __init__(self, inner: PackedContext) -> None:
+        self.inner = inner
+        self.layers: set[int] = set()
+
+    def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:
+        self.layers.add(layer)
+        return self.inner.attend(layer, query, key, value, scale)
+
+
+@torch.no_grad()
+def _refuse_by_probe(policy: Policy) -> None:
+    """Hold the policy's log-probs against the model's own logits on a few tokens."""
+    model, name = policy.model, type(policy.model).__name__
+    packed = Packed.whole([[(7919 * t + 1) % policy.vocabulary for t in range(n)] for n in _PROBE_LENGTHS])
+    packed = packed.to(policy.device)
+    context = _Counting(PackedContext(packed.lengths, policy.device))
+    try:
+        own = model(
+            input_ids=packed.token_ids[None],
+            position_ids=packed.positions[None],
+            use_cache=False,
+            strop_context=context,
+        ).logits[0]
+        ours = policy.logits(policy.hidden(packed.token_ids, packed.positions, context), fp32=False)
+    except (ValueError, TypeError) as error:
+        raise InputError(f"{name} cannot run with strop's attention: {error}") from error
+    layers = model.config.num_hidden_layers
+    if len(context.layers) != layers:
+        raise InputError(
+            f"{name}: {len(context.layers)} of {layers} layers use plain attention; strop needs all of them"
+        )
+    gap = (own.float().log_softmax(-1) - ours.log_softmax(-1)).abs().max().item()
+    if not gap < (1e-3 if own.dtype == torch.float32 else 3e-2):
+        raise InputError(
+            f"{name}: log-probs differ from the model's own by {gap:.3g}; does it scale or cap its logits?"
+        )

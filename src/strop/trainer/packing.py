@@ -1,0 +1,195 @@
+"""Samples of an update → micro-batches of whole sequences, every trained token with its final loss weight.
+
+    for samples in split_into_updates(step_samples, updates_per_step=4, passes_per_batch=1, seed=step):
+        update = pack(samples, TokenMean(), tokens_per_microbatch=16_384)
+        metrics = trainer.update(update)
+
+S sequences of an update, L tokens of a sequence, N packed tokens and M trained tokens of a micro-batch.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from strop.algorithms.aggregation import Aggregation
+from strop.algorithms.tokens import Tokens
+from strop.policy import Packed
+from strop.types import FloatArray, InputError, Sample, StropError
+
+
+class NothingToTrain(StropError):
+    """No sample of the update has a trained token; a loop that filters samples skips such an update."""
+
+
+class TooFewGroups(StropError):
+    """A step's trained prompt groups cannot fill its updates."""
+
+
+@dataclass(frozen=True, eq=False)
+class MicroBatch:
+    """What one forward and backward sees: `packed` feeds the policy, `tokens` the objective; their M rows align."""
+
+    packed: Packed
+    tokens: Tokens
+
+
+@dataclass(frozen=True, eq=False)
+class Update:
+    """The micro-batches of one optimizer step.
+
+    Attributes:
+        micro_batches: at least one; `Tokens.sequence` is unique over all of them.
+        sequences: S, sequences with a trained token.
+        tokens: packed tokens, prompts included.
+        trained_tokens: tokens that carry loss.
+        room: tokens the micro-batches could hold: the budget of each, or the length of a sequence beyond the budget.
+    """
+
+    micro_batches: tuple[MicroBatch, ...]
+    sequences: int
+    tokens: int
+    trained_tokens: int
+    room: int
+
+    @property
+    def efficiency(self) -> float:
+        """How full the micro-batches are, in (0, 1]."""
+        return self.tokens / self.room
+
+
+def pack(samples: Sequence[Sample], aggregation: Aggregation, tokens_per_microbatch: int) -> Update:
+    """Pack an update's samples into as few micro-batches as best-fit-decreasing finds.
+
+    A sequence is never split: one longer than the budget has a micro-batch to itself. Samples without a trained token
+    are left out, and do not count in the aggregation's denominators. The weights come from the whole update, so
+    neither the budget nor the order of the samples changes Σ weight · loss.
+
+    Args:
+        samples: of one update; `Tokens.sequence` is the index into it.
+        aggregation: gives a token of sequence s its weight from all trained counts and groups.
+        tokens_per_microbatch: the budget in tokens, prompts included.
+
+    Raises:
+        NothingToTrain: no sample has a trained token.
+    """
+    if tokens_per_microbatch < 1:
+        raise InputError(f"tokens_per_microbatch is {tokens_per_microbatch}; it must be at least 1")
+    kept = [index for index, sample in enumerate(samples) if sample.trained_tokens]
+    if not kept:
+        raise NothingToTrain(f"none of the update's {len(samples)} samples has a trained token")
+    trained = np.array([samples[index].trained_tokens for index in kept], dtype=np.int32)
+    groups = np.array([samples[index].group for index in kept], dtype=np.int32)
+    weights: FloatArray = np.zeros(len(samples), dtype=np.float32)
+    weights[kept] = aggregation(trained, groups)
+    lengths = [len(samples[index]) for index in kept]
+    bins = fill_bins(lengths, tokens_per_microbatch)
+    batches = tuple(_micro_batch(samples, weights, [kept[place] for place in members]) for members in bins)
+    room = sum(max(tokens_per_microbatch, len(batch.packed.token_ids)) for batch in batches)
+    return Update(batches, len(kept), sum(lengths), int(trained.sum()), room)
+
+
+def fill_bins(lengths: Sequence[int], budget: int) -> list[list[int]]:
+    """Best-fit-decreasing bin packing in O(S log S) comparisons; a length over the budget has a bin of its own.
+
+    Longest first, equal lengths in the order given; each goes where it leaves the least room. Within a bin the order
+    is longest first too, so that attention which buckets by length wastes least.
+
+    Returns:
+        For each bin the indices into `lengths`.
+    """
+    order = sorted(range(len(lengths)), key=lambda index: (-lengths[index], index))
+    bins: list[list[int]] = []
+    free: list[tuple[int, int]] = []  # (room left, bin), sorted
+    for index in order:
+        length = lengths[index]
+        place = bisect_left(free, (length, -1))
+        if place < len(free):
+            room, chosen = free.pop(place)
+        else:
+            room, chosen = budget, len(bins)
+            bins.append([])
+        bins[chosen].append(index)
+        if room > length:
+            insort(free, (room - length, chosen))
+    return bins
+
+
+def _micro_batch(samples: Sequence[Sample], weights: FloatArray, members: Sequence[int]) -> MicroBatch:
+    """Lay the sequences `members` end to end; the target at position t is predicted by the row of position t - 1."""
+    chosen = [samples[index] for index in members]
+    lengths = tuple(len(sample) for sample in chosen)
+    positions = np.concatenate([np.arange(length) for length in lengths])
+    token_ids = np.concatenate([sample.token_ids for sample in chosen])
+    trained = np.concatenate([sample.trained for sample in chosen])
+    versions = np.concatenate([sample.versions for sample in chosen])
+    logprobs = np.concatenate([sample.logprobs for sample in chosen])
+    advantages = np.concatenate([sample.advantages for sample in chosen])
+    sequence = np.repeat(np.asarray(members), lengths)
+    at = np.flatnonzero(trained)  # never 0: the first token of a sequence is not trained (Sample checks it)
+    packed = Packed(
+        token_ids=_int64(token_ids), positions=_int64(positions), lengths=lengths,
+        rows=_int64(at - 1), targets=_int64(token_ids[at]),
+    )  # fmt: skip
+    tokens = Tokens(
+        sequence=_int64(sequence[at]), position=_int64(positions[at]), version=_int64(versions[at]),
+        generator_logprob=_float32(logprobs[at]), advantage=_float32(advantages[at]),
+        weight=_float32(weights[sequence[at]]),
+    )  # fmt: skip
+    return MicroBatch(packed, tokens)
+
+
+def _int64(values: np.ndarray) -> torch.Tensor:
+    return torch.from_numpy(values.astype(np.int64))
+
+
+def _float32(values: np.ndarray) -> torch.Tensor:
+    return torch.from_numpy(values.astype(np.float32))
+
+
+def split_into_updates(
+    samples: Sequence[Sample], updates_per_step: int, passes_per_batch: int, seed: int
+) -> list[list[Sample]]:
+    """Divide a step's samples into its updates by whole prompt groups, shuffled anew in each pass.
+
+    Samples without a trained token are left out first, so that no update can be empty. Within a pass the number of
+    groups differs by at most one between updates. With one update a pass it holds everything.
+
+    Args:
+        samples: of the step; those of equal `group` stay together, in the order given.
+        updates_per_step: updates of one pass over the samples.
+        passes_per_batch: how many times the samples are gone through.
+        seed: of the shuffles; equal seeds give equal splits.
+
+    Returns:
+        passes_per_batch · updates_per_step lists, in the order to train them.
+
+    Raises:
+        NothingToTrain: no sample has a trained token.
+        TooFewGroups: fewer groups with trained tokens than updates.
+    """
+    if updates_per_step < 1 or passes_per_batch < 1:
+        raise InputError(f"updates_per_step {updates_per_step} and passes_per_batch {passes_per_batch} must be >= 1")
+    members: dict[int, list[Sample]] = {}
+    for sample in samples:
+        if sample.trained_tokens:
+            members.setdefault(sample.group, []).append(sample)
+    if not members:
+        raise NothingToTrain(f"none of the step's {len(samples)} samples has a trained token")
+    if len(members) < updates_per_step:
+        raise TooFewGroups(
+            f"{len(members)} prompt groups with trained tokens cannot fill {updates_per_step} updates; "
+            "lower updates_per_step or raise prompts_per_step"
+        )
+    groups = sorted(members)
+    random = np.random.default_rng(seed)
+    updates: list[list[Sample]] = []
+    for _ in range(passes_per_batch):
+        shuffled = random.permutation(len(groups))
+        for part in np.array_split(shuffled, updates_per_step):
+            updates.append([sample for place in part for sample in members[groups[place]]])
+    return updates

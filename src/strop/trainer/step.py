@@ -1,0 +1,252 @@
+"""One optimizer step: score if asked → forward and backward per micro-batch → check → clip → AdamW.
+
+    trainer = Trainer(policy, Objective(loss=Cispo()), AdamW(lr=5e-7), total_updates=1000, temperature=1.0)
+    metrics = trainer.update(update)
+
+A critic is a second `Trainer`: its module gives (value, zeros) instead of (log-prob, entropy), its objective the loss.
+M trained tokens of a micro-batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from strop.algorithms.tokens import Tokens, concatenate
+from strop.metrics import Mean, Metrics, Total, merge
+from strop.trainer.optimizer import AdamW, MasterAdamW
+from strop.trainer.packing import MicroBatch, Update
+from strop.types import StropError
+
+Scores = list[tuple[Tensor, Tensor]]
+
+
+class NonFiniteLoss(StropError):
+    """A loss or gradient that is not finite, found before the optimizer step: no parameter was changed."""
+
+
+class TrainingObjective(Protocol):
+    """What a `Trainer` minimises."""
+
+    @property
+    def needs_scores(self) -> bool:
+        """Whether `prepare` wants `scored_logprob` and `scored_entropy` of the whole update."""
+        ...
+
+    @property
+    def needs_reference(self) -> bool:
+        """Whether `reference_logprob` must be there (see `with_reference`)."""
+        ...
+
+    def prepare(self, tokens: Tokens) -> Tokens:
+        """All tokens of the update, scored → the same rows with what depends on all of them filled in."""
+        ...
+
+    def __call__(self, tokens: Tokens, logprob: Tensor, entropy: Tensor) -> tuple[Tensor, Metrics]:
+        """The scalar Σ_m weight[m] · loss[m] of a micro-batch, and metrics that merge over micro-batches."""
+        ...
+
+
+def score(policy: nn.Module, update: Update, temperature: float) -> Scores:
+    """Log-prob [M] and full-vocabulary entropy [M] (nats) of each micro-batch under `policy`, without gradient."""
+    with torch.no_grad():
+        return [policy(_on(batch, _device(policy)).packed, temperature) for batch in update.micro_batches]
+
+
+def with_scores(update: Update, scores: Scores) -> Update:
+    """The update with `scored_logprob` and `scored_entropy` filled; a `Trainer` then scores it no more.
+
+    For anchors fixed once a batch: score every update of the batch before the first is trained.
+    """
+    return _with_tokens(
+        update,
+        [
+            replace(_on(batch, logprob.device).tokens, scored_logprob=logprob, scored_entropy=entropy)
+            for batch, (logprob, entropy) in zip(update.micro_batches, scores, strict=True)
+        ],
+    )
+
+
+def with_reference(update: Update, scores: Scores) -> Update:
+    """The update with `reference_logprob` filled from the scores of the reference policy."""
+    return _with_tokens(
+        update,
+        [
+            replace(_on(batch, logprob.device).tokens, reference_logprob=logprob)
+            for batch, (logprob, _) in zip(update.micro_batches, scores, strict=True)
+        ],
+    )
+
+
+class Trainer:
+    """A module, what it minimises and its optimizer.
+
+    Args:
+        policy: `policy(packed, temperature) -> (logprob [M], entropy [M])` with gradients.
+        objective: the loss, see `TrainingObjective`.
+        optimizer: settings of the optimizer; its state is built here.
+        total_updates: length of the run in updates, for the schedule.
+        temperature: that of sampling; log-probs and entropies are of logits / temperature.
+    """
+
+    def __init__(
+        self,
+        policy: nn.Module,
+        objective: TrainingObjective,
+        optimizer: AdamW,
+        total_updates: int,
+        temperature: float = 1.0,
+    ) -> None:
+        self.policy = policy
+        self.objective = objective
+        self.settings = optimizer
+        self.total_updates = total_updates
+        self.temperature = temperature
+        self.updates = 0
+        self.optimizer = MasterAdamW(optimizer, policy.named_parameters())
+
+    @property
+    def device(self) -> torch.device:
+        """Where the policy's parameters are."""
+        return _device(self.policy)
+
+    def score(self, update: Update) -> Scores:
+        """Log-prob [M] and entropy [M] of each micro-batch under the policy as it is now, without gradient."""
+        return score(self.policy, update, self.temperature)
+
+    def update(self, update: Update) -> Metrics:
+        """Train on the update: one optimizer step, whatever the number of micro-batches.
+
+        Scores first where the objective asks for it and the update does not hold scores yet (`with_scores`).
+
+        Returns:
+            The objective's metrics, and: `loss`, `grad_norm` (before clipping), `lr`, `entropy` (full vocabulary,
+            nats, mean over trained tokens), `packing_efficiency`, `tokens`, `trained_tokens`, `sequences`,
+            `micro_batches`.
+
+        Raises:
+            NonFiniteLoss: the loss or the gradient is not finite; parameters and optimizer are as they were.
+            StropError: the objective needs reference log-probs that the update does not hold.
+        """
+        if self.objective.needs_reference and any(b.tokens.reference_logprob is None for b in update.micro_batches):
+            raise StropError("the objective needs reference log-probs; give the run a reference policy")
+        batches = self._prepared(update)
+        with _training(self.policy):
+            self.optimizer.zero_grad()
+            losses, parts = zip(*(self._backward(batch) for batch in batches), strict=True)
+            loss, norm = torch.stack(losses), self.optimizer.grad_norm()
+            if not (torch.isfinite(loss).all() and torch.isfinite(norm)):
+                raise NonFiniteLoss(self._explain(batches, loss))
+            lr = self.settings.learning_rate(self.updates, self.total_updates)
+            self.optimizer.step(lr, norm)
+        self.updates += 1
+        return merge(parts) | {
+            "loss": Mean(loss.double().sum(), 1),
+            "grad_norm": Mean(norm, 1),
+            "lr": Mean(lr, 1),
+            "packing_efficiency": Mean(update.tokens, update.room),
+            "tokens": Total(update.tokens),
+            "trained_tokens": Total(update.trained_tokens),
+            "sequences": Total(update.sequences),
+            "micro_batches": Total(len(batches)),
+        }
+
+    def _prepared(self, update: Update) -> Sequence[MicroBatch]:
+        """The micro-batches on the policy's device, with what the objective computes over all of their tokens."""
+        if not self.objective.needs_scores:
+            return [_on(batch, self.device) for batch in update.micro_batches]
+        if any(batch.tokens.scored_logprob is None for batch in update.micro_batches):
+            update = with_scores(update, self.score(update))
+        batches = [_on(batch, self.device) for batch in update.micro_batches]
+        prepared = self.objective.prepare(concatenate([batch.tokens for batch in batches]))
+        parts = _split(prepared, [len(batch.tokens) for batch in batches])
+        return [replace(batch, tokens=tokens) for batch, tokens in zip(batches, parts, strict=True)]
+
+    def _backward(self, batch: MicroBatch) -> tuple[Tensor, Metrics]:
+        """Forward and backward of one micro-batch; its share of the loss, detached, and its metrics."""
+        logprob, entropy = self.policy(batch.packed, self.temperature)
+        loss, metrics = self.objective(batch.tokens, logprob, entropy)
+        if "entropy" in metrics:
+            raise ValueError("an objective must not report `entropy`: the trainer does")
+        loss.backward()
+        self.optimizer.accumulate()
+        return loss.detach(), metrics | {"entropy": Mean(entropy.detach().double().sum(), len(entropy))}
+
+    def _explain(self, batches: Sequence[MicroBatch], loss: Tensor) -> str:
+        """One line on what is not finite; micro-batches are run once more where only the gradient tells."""
+        self.optimizer.zero_grad()
+        place = f"update {self.updates}"
+        kept = "no parameter was changed"
+        bad = torch.nonzero(~torch.isfinite(loss)).flatten()
+        if len(bad):
+            first = int(bad[0])
+            return f"{place}, micro-batch {first} of {len(batches)}: the loss is {float(loss[first])}; {kept}"
+        for index, batch in enumerate(batches):
+            self._backward(batch)
+            names = [name for name, g in self.optimizer.gradients().items() if not torch.isfinite(g).all()]
+            self.optimizer.zero_grad()
+            if names:
+                where = f"{names[0]} and {len(names) - 1} more" if len(names) > 1 else names[0]
+                return f"{place}, micro-batch {index} of {len(batches)}: the gradient of {where} is not finite; {kept}"
+        return f"{place}: the gradient is finite in each of {len(batches)} micro-batches, its norm is not; {kept}"
+
+    def state_dict(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """Optimizer tensors by flat name (see `MasterAdamW.state_dict`) and counters that JSON can hold.
+
+        The module's parameters are not in it; save them beside it.
+        """
+        return self.optimizer.state_dict(), {"updates": self.updates}
+
+    def load_state_dict(self, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
+        """Take back what `state_dict` gave; load the module's parameters before.
+
+        Raises:
+            StropError: the state does not belong to this module.
+        """
+        self.optimizer.load_state_dict(tensors)
+        self.updates = int(state["updates"])
+
+
+@contextmanager
+def _training(policy: nn.Module) -> Iterator[None]:
+    """Train mode inside, the former mode afterwards: an engine may share the module."""
+    before = policy.training
+    policy.train()
+    try:
+        yield
+    finally:
+        policy.train(before)
+
+
+def _device(policy: nn.Module) -> torch.device:
+    return next(policy.parameters()).device
+
+
+def _on(batch: MicroBatch, device: torch.device) -> MicroBatch:
+    """The micro-batch with its tensors on `device`."""
+    if batch.packed.token_ids.device == device and batch.tokens.weight.device == device:
+        return batch
+    return MicroBatch(batch.packed.to(device), batch.tokens.to(device))
+
+
+def _with_tokens(update: Update, tokens: Sequence[Tokens]) -> Update:
+    pairs = zip(update.micro_batches, tokens, strict=True)
+    return replace(update, micro_batches=tuple(replace(batch, tokens=part) for batch, part in pairs))
+
+
+def _split(tokens: Tokens, sizes: Sequence[int]) -> list[Tokens]:
+    """Undo `concatenate`."""
+    if len(tokens) != sum(sizes):
+        raise ValueError(f"prepare() returned {len(tokens)} tokens for {sum(sizes)}")
+    parts: list[Tokens] = []
+    start = 0
+    for size in sizes:
+        rows = {name: column[start : start + size] for name, column in vars(tokens).items() if column is not None}
+        parts.append(replace(tokens, **rows))
+        start += size
+    return parts
