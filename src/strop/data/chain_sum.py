@@ -1,0 +1,89 @@
+"""Chain sums such as `3+5-2+7+1=`: problems without end, without a download, that a tiny model can learn."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+import re
+from collections.abc import Iterator
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from strop.data.source import ProblemSource
+from strop.types import InputError, Problem
+
+MAX_DRAWS_PER_PROBLEM = 200
+
+
+class ChainSum(ProblemSource):
+    """`count` different chain sums, the same for the same fields on every machine.
+
+    The prompt is `3+5-2+7+1=`, the reference its result as text; the running sum never falls below zero.
+
+    Fields:
+        part: `train` and `held_out` draw from two disjoint sets of questions, told apart by a hash of their text, so
+            that models trained on one can be tested on the other whatever the seeds; `all` draws from both.
+    """
+
+    count: Annotated[int, Field(ge=1)] = 4096
+    terms: Annotated[int, Field(ge=1)] = 5
+    digits: Annotated[int, Field(ge=1, le=9)] = 1
+    signs: Literal["+", "+-"] = "+-"
+    part: Literal["all", "train", "held_out"] = "all"
+    seed: int = 0
+
+    @property
+    def label(self) -> str:
+        return f"chain sums of {self.terms} terms with {self.digits} digits"
+
+    def problems(self) -> Iterator[Problem]:
+        """The sums in the order in which they are drawn, each text once.
+
+        Raises:
+            InputError: there are fewer different sums than `count`.
+        """
+        rng = random.Random(self.seed)
+        seen: set[str] = set()
+        for _ in range(self.count * MAX_DRAWS_PER_PROBLEM):
+            question = draw_question(rng, self.terms, self.digits, self.signs)
+            if question in seen or self.part not in ("all", part_of(question)):
+                continue
+            yield Problem(
+                id=f"chain_sum-{len(seen)}", prompt=question, reference=str(solve(question)), source="chain_sum"
+            )
+            seen.add(question)
+            if len(seen) == self.count:
+                return
+        raise InputError(
+            f"{self.label}: only {len(seen)} different ones were found and count is {self.count}; "
+            "raise terms or digits, or lower count"
+        )
+
+
+def part_of(question: str) -> Literal["train", "held_out"]:
+    """The part a question belongs to by its text alone: one in eight is held out."""
+    return "held_out" if hashlib.blake2b(question.encode(), digest_size=1).digest()[0] < 32 else "train"
+
+
+def draw_question(rng: random.Random, terms: int, digits: int = 1, signs: str = "+-") -> str:
+    """One chain sum; a minus is drawn only where the running sum stays at zero or above."""
+    low, high = (1 if digits == 1 else 10 ** (digits - 1)), 10**digits - 1
+    total = rng.randint(low, high)
+    text = str(total)
+    for _ in range(terms - 1):
+        term = rng.randint(low, high)
+        sign = rng.choice(signs) if term <= total else "+"
+        total += term if sign == "+" else -term
+        text += f"{sign}{term}"
+    return text + "="
+
+
+def signed_terms(question: str) -> tuple[str, ...]:
+    """The terms with their signs: `"3+5-2="` gives `("3", "+5", "-2")`."""
+    return tuple(re.findall(r"[+-]?[0-9]+", question))
+
+
+def solve(question: str) -> int:
+    """The result of a chain sum."""
+    return sum(int(term) for term in signed_terms(question))

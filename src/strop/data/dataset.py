@@ -1,0 +1,196 @@
+"""Problems with their prompts as token ids, and the split into training and held-out problems.
+
+data = load_data(settings, tokenizer)
+data.train[3].prompt_ids, data.held_out, data.report()
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from strop.data.settings import DataSettings, HeldOutSettings
+from strop.data.source import question_key
+from strop.data.templates import PromptTemplate, Tokenizer, encode_prompt, opening
+from strop.types import InputError, IntArray, Problem
+
+
+@dataclass(frozen=True, eq=False)
+class Example:
+    """A problem as the policy gets it: `prompt_ids`, int32 [prompt tokens].
+
+    Where the prompt ends with an opened think block, `problem.extra["opening"]` holds `<think>`, which verifiers read
+    in front of the completion.
+    """
+
+    problem: Problem
+    prompt_ids: IntArray
+
+
+@dataclass(frozen=True, eq=False)
+class Dataset:
+    """Examples in a fixed order, and how many problems their prompt budget kept out."""
+
+    name: str
+    examples: tuple[Example, ...]
+    over_budget: int = 0
+    max_prompt_tokens: int | None = None
+
+    def __len__(self) -> int:
+        return len(self.examples)
+
+    def __getitem__(self, index: int) -> Example:
+        return self.examples[index]
+
+    def __iter__(self) -> Iterator[Example]:
+        return iter(self.examples)
+
+    @property
+    def problems(self) -> tuple[Problem, ...]:
+        """The problems alone."""
+        return tuple(example.problem for example in self.examples)
+
+    @property
+    def longest_prompt(self) -> int:
+        """Tokens of the longest prompt; 0 where there is none."""
+        return max((len(example.prompt_ids) for example in self.examples), default=0)
+
+    @property
+    def fingerprint(self) -> str:
+        """A hash of ids, prompts and references in order: equal fingerprints are the same data for a resumed run."""
+        digest = hashlib.blake2b(digest_size=16)
+        for example in self.examples:
+            for part in (example.problem.id, example.prompt_ids.tolist(), example.problem.reference):
+                digest.update(repr(part).encode() + b"\0")
+        return digest.hexdigest()
+
+    def subset(self, indices: Sequence[int]) -> Dataset:
+        """The examples at `indices`, in that order."""
+        return replace(self, examples=tuple(self.examples[index] for index in indices))
+
+
+@dataclass(frozen=True, eq=False)
+class Data:
+    """What a run trains on and what it is evaluated on; `removed` training problems asked a held-out question."""
+
+    train: Dataset
+    held_out: Dataset | None
+    removed: int
+
+    def report(self) -> tuple[str, ...]:
+        """Lines for the user: how many problems there are, and how many were left out and why."""
+        sets = [("train", self.train), *([("held out", self.held_out)] if self.held_out is not None else [])]
+        lines = [
+            f"{role}: {len(data)} problems of {data.name}, prompts up to {data.longest_prompt} tokens"
+            for role, data in sets
+        ]
+        lines += [
+            f"{role}: {data.over_budget} problems left out, their prompts exceed {data.max_prompt_tokens} tokens"
+            for role, data in sets
+            if data.over_budget
+        ]
+        if self.removed:
+            lines.append(f"train: {self.removed} problems left out, their questions are held out")
+        return tuple(lines)
+
+
+def load_data(settings: DataSettings, tokenizer: Tokenizer) -> Data:
+    """Read, render, filter by length and split, as `settings` say.
+
+    Raises:
+        InputError: a source cannot be read, nothing is left to train on, or the held-out count is too large.
+    """
+    problems = settings.source.load(settings.limit)
+    loaded = build_dataset(settings.source.label, problems, settings.template, tokenizer, settings.max_prompt_tokens)
+    held_out = _held_out(loaded, settings, tokenizer)
+    if held_out is None:
+        return Data(loaded, None, removed=0)
+    forbidden = {question_key(example.problem) for example in held_out}
+    rest = [index for index, example in enumerate(loaded) if question_key(example.problem) not in forbidden]
+    if not rest:
+        raise InputError(f"{loaded.name}: all {len(loaded)} problems are held out, none is left to train on")
+    train = loaded.subset(rest)
+    assert_disjoint(held_out.problems, train.problems)
+    taken = len(held_out) if _splits_source(settings.held_out) else 0
+    return Data(train, held_out, removed=len(loaded) - len(train) - taken)
+
+
+def build_dataset(
+    name: str, problems: Sequence[Problem], template: PromptTemplate, tokenizer: Tokenizer, max_prompt_tokens: int
+) -> Dataset:
+    """Render every problem; those whose prompt exceeds `max_prompt_tokens` are left out and counted.
+
+    Raises:
+        InputError: none is left.
+    """
+    examples = [make_example(problem, template, tokenizer) for problem in problems]
+    fitting = tuple(example for example in examples if len(example.prompt_ids) <= max_prompt_tokens)
+    if not fitting:
+        shortest = min((len(example.prompt_ids) for example in examples), default=0)
+        raise InputError(
+            f"{name}: no prompt of {len(examples)} fits in data.max_prompt_tokens={max_prompt_tokens}; "
+            f"the shortest has {shortest} tokens"
+        )
+    return Dataset(name, fitting, len(examples) - len(fitting), max_prompt_tokens)
+
+
+def make_example(problem: Problem, template: PromptTemplate, tokenizer: Tokenizer) -> Example:
+    """One problem, rendered."""
+    text = template.render(problem, tokenizer)
+    begun = opening(text)
+    if begun:
+        problem = replace(problem, extra={**problem.extra, "opening": begun})
+    return Example(problem, encode_prompt(text, tokenizer, template.adds_bos))
+
+
+def split_by_question(dataset: Dataset, count: int, seed: int) -> Dataset:
+    """`count` examples with different questions, drawn by `seed`, in the order of the data set.
+
+    Raises:
+        InputError: fewer than `count` + 1 different questions.
+    """
+    first_of: dict[str, int] = {}
+    for index, example in enumerate(dataset):
+        first_of.setdefault(question_key(example.problem), index)
+    if count >= len(first_of):
+        raise InputError(
+            f"data.held_out.count={count} leaves nothing to train on: {dataset.name} has {len(first_of)} different "
+            "questions"
+        )
+    # RandomState's stream is frozen, so that the same problems stay held out whatever numpy is installed.
+    order = np.random.RandomState(np.random.MT19937(np.random.SeedSequence(seed))).permutation(len(first_of))
+    firsts = list(first_of.values())
+    return replace(dataset.subset(sorted(firsts[place] for place in order[:count])), over_budget=0)
+
+
+def assert_disjoint(held_out: Sequence[Problem], *others: Sequence[Problem]) -> None:
+    """Refuse held-out problems whose question, white space aside, is also in one of `others` (RL or SFT problems).
+
+    Raises:
+        InputError: names the first such problem.
+    """
+    asked = {question_key(problem): problem.id for others_of_kind in others for problem in others_of_kind}
+    shared = [problem for problem in held_out if question_key(problem) in asked]
+    if shared:
+        twin = asked[question_key(shared[0])]
+        raise InputError(
+            f"{len(shared)} held-out problems are also trained on, such as {shared[0].id!r} (the question of {twin!r})"
+        )
+
+
+def _splits_source(settings: HeldOutSettings | None) -> bool:
+    return settings is not None and settings.source is None
+
+
+def _held_out(loaded: Dataset, settings: DataSettings, tokenizer: Tokenizer) -> Dataset | None:
+    held_out = settings.held_out
+    if held_out is None:
+        return None
+    if held_out.source is None:
+        assert held_out.count is not None  # HeldOutSettings refuses to be without both
+        return split_by_question(loaded, held_out.count, held_out.seed)
+    problems = held_out.source.load(held_out.count)
+    return build_dataset(held_out.source.label, problems, settings.template, tokenizer, settings.max_prompt_tokens)

@@ -1,0 +1,228 @@
+"""Problems from tables: JSON lines, Parquet, and the rows of a Hugging Face data set.
+
+`Columns` says which column is what. A dotted name reaches into nested columns: `reward_model.ground_truth`.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from strop.data.source import ProblemSource, check_problem, nearest
+from strop.extras import require
+from strop.pieces import Settings
+from strop.types import InputError, Message, Problem, Prompt
+
+
+class Row(NamedTuple):
+    """One record: its number from 1, where it stands (`train.jsonl:12`), and its columns."""
+
+    number: int
+    where: str
+    columns: Mapping[str, Any]
+
+
+class Columns(Settings):
+    """Which column holds what: `Columns(prompt="question")`.
+
+    `prompt` is text or a list of chat messages; `id` is the row's number under the source's name where there is no such
+    column; the columns named in `extra` are kept in `Problem.extra`.
+    """
+
+    prompt: str = "prompt"
+    answer: str = "answer"
+    id: str | None = None
+    extra: tuple[str, ...] = ()
+
+
+class RowSource(ProblemSource):
+    """A source with one problem a row."""
+
+    columns: Columns = Columns()
+    domain: str = "math"
+
+    @property
+    @abstractmethod
+    def name(self) -> str:
+        """The `source` of the problems and the beginning of their ids."""
+
+    @abstractmethod
+    def rows(self) -> Iterator[Row]:
+        """The records one by one."""
+
+    def problems(self) -> Iterator[Problem]:
+        """One problem a row; a row that makes none raises `InputError` with the place where it stands."""
+        for row in self.rows():
+            try:
+                problem = self._problem(row)
+                check_problem(problem)
+            except ValueError as error:
+                raise InputError(f"{row.where}: {error}") from error
+            yield problem
+
+    def _problem(self, row: Row) -> Problem:
+        columns = self.columns
+        identity = pick(row.columns, columns.id) if columns.id is not None else f"{self.name}-{row.number}"
+        return Problem(
+            id=str(identity),
+            prompt=as_prompt(pick(row.columns, columns.prompt)),
+            reference=pick(row.columns, columns.answer),
+            domain=self.domain,
+            source=self.name,
+            extra={name: pick(row.columns, name) for name in columns.extra},
+        )
+
+
+class JsonLines(RowSource):
+    """A file with one JSON object a line, gzipped when its name ends in `.gz`; blank lines are skipped."""
+
+    path: str
+
+    @property
+    def name(self) -> str:
+        return Path(self.path).name.split(".")[0]
+
+    @property
+    def label(self) -> str:
+        return self.path
+
+    def rows(self) -> Iterator[Row]:
+        """One record a line; a broken line raises `InputError` with the file and the line's number."""
+        path = existing_file(self.path)
+        try:
+            with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as lines:
+                for number, line in enumerate(lines, start=1):
+                    if line.strip():
+                        where = f"{self.path}:{number}"
+                        yield Row(number, where, _parse_line(line, where))
+        except (OSError, EOFError) as error:
+            raise InputError(f"{self.path}: cannot be read ({_first_line(error)})") from error
+
+
+class ParquetFile(RowSource):
+    """A Parquet file, read by batches."""
+
+    path: str
+
+    @property
+    def name(self) -> str:
+        return Path(self.path).stem
+
+    @property
+    def label(self) -> str:
+        return self.path
+
+    def rows(self) -> Iterator[Row]:
+        """One record a row; a file that is not Parquet raises `InputError`."""
+        import pyarrow
+        from pyarrow import parquet
+
+        path = existing_file(self.path)
+        number = 0
+        try:
+            with parquet.ParquetFile(path) as table:
+                for batch in table.iter_batches(batch_size=1024):
+                    for columns in batch.to_pylist():
+                        number += 1
+                        yield Row(number, f"{self.path}: row {number}", columns)
+        except (pyarrow.ArrowInvalid, OSError) as error:
+            raise InputError(f"{self.path}: not a Parquet file that can be read ({_first_line(error)})") from error
+
+
+class HubDataset(RowSource):
+    """A data set of the Hugging Face hub, or a folder that `datasets.load_dataset` reads. Needs the extra `hub`.
+
+    Example: `HubDataset(dataset="openai/gsm8k", subset="main", columns=Columns(prompt="question"))`.
+    """
+
+    dataset: str
+    subset: str | None = None
+    split: str = "train"
+    revision: str | None = None
+
+    @property
+    def name(self) -> str:
+        return self.dataset.rstrip("/").rsplit("/", 1)[-1]
+
+    @property
+    def label(self) -> str:
+        return f"hub data set {self.dataset} ({self.split})"
+
+    def rows(self) -> Iterator[Row]:
+        """One record a row.
+
+        Raises:
+            InputError: the package `datasets` is absent, or the data set cannot be had (unknown name, no network …).
+        """
+        datasets = require("datasets", extra="hub", purpose="data sets of the Hugging Face hub")
+        try:
+            table = datasets.load_dataset(self.dataset, self.subset, split=self.split, revision=self.revision)
+        except Exception as error:  # the library's errors have no common class, and each of them ends here for the user
+            reason = f"{type(error).__name__}: {_first_line(error)}"
+            raise InputError(
+                f"{self.label} cannot be loaded ({reason}); is the name right, is there a network?"
+            ) from error
+        for number, columns in enumerate(table, start=1):
+            yield Row(number, f"{self.label}: row {number}", columns)
+
+
+def existing_file(path: str) -> Path:
+    """`path` as a file that exists, `~` expanded.
+
+    Raises:
+        InputError: there is none.
+    """
+    found = Path(path).expanduser()
+    if found.is_dir():
+        raise InputError(f"{path} is a folder; name a file in it")
+    if not found.is_file():
+        raise InputError(f"{path}: no such file")
+    return found
+
+
+def pick(columns: Mapping[str, Any], name: str) -> Any:
+    """The column `name`, or what a dotted name reaches in nested columns.
+
+    Raises:
+        ValueError: there is no such column; names the nearest.
+    """
+    if name in columns:
+        return columns[name]
+    first, dot, rest = name.partition(".")
+    inner = columns.get(first)
+    if dot and isinstance(inner, Mapping):
+        return pick(inner, rest)
+    raise ValueError(f"no column {name!r} (set data.source.columns); {nearest(name, columns)}")
+
+
+def as_prompt(value: Any) -> Prompt:
+    """Text as it is, a list of chat messages as a tuple of their roles and contents.
+
+    Raises:
+        ValueError: it is neither.
+    """
+    if isinstance(value, str):
+        return value
+    if not isinstance(value, list | tuple) or not all(isinstance(message, Mapping) for message in value):
+        raise ValueError(f"the prompt must be text or a list of chat messages, not {type(value).__name__}")
+    return tuple(Message(role=pick(message, "role"), content=pick(message, "content")) for message in value)
+
+
+def _parse_line(line: bytes, where: str) -> Mapping[str, Any]:
+    try:
+        value = json.loads(line.decode("utf-8-sig"))
+    except UnicodeDecodeError as error:
+        raise InputError(f"{where}: not UTF-8 text (byte {error.start + 1})") from error
+    except json.JSONDecodeError as error:
+        raise InputError(f"{where}: not valid JSON ({error.msg}, column {error.colno})") from error
+    if not isinstance(value, dict):
+        raise InputError(f"{where}: a line must be a JSON object, not {type(value).__name__}")
+    return value
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [""])[0][:200]

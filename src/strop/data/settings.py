@@ -1,0 +1,86 @@
+"""The `data` section of a run's configuration."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Self
+
+from pydantic import Field, SerializeAsAny, model_validator
+
+from strop.data.chain_sum import ChainSum
+from strop.data.names import add_path, expand_source
+from strop.data.sampler import Sampler
+from strop.data.source import ProblemSource
+from strop.data.templates import Plain, PromptTemplate
+from strop.pieces import Settings
+
+Count = Annotated[int, Field(ge=1)]
+Seed = Annotated[int, Field(ge=0)]
+
+
+class _WithSource(Settings):
+    """Lets `source` be a short name (`gsm8k`, `reasoning-gym:chain_sum`, a file) and `path` stand for `source.path`."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _expand_source(cls, fields: Any) -> Any:
+        if not isinstance(fields, dict):
+            return fields
+        source, path = fields.get("source"), fields.get("path")
+        if isinstance(source, str):
+            expanded = expand_source(source, path)
+        elif path is None:
+            return fields
+        elif source is None:
+            expanded = expand_source(path)
+        else:
+            expanded = add_path(source.model_dump() if isinstance(source, ProblemSource) else dict(source), path)
+        return {**fields, "source": expanded, "path": None}
+
+
+class HeldOutSettings(_WithSource):
+    """Problems to evaluate on, never trained on: no training problem may ask the same question.
+
+    Fields:
+        count: how many; None takes all of `source`.
+        source: where from; None draws `count` of the training source.
+        path: short for `source.path`.
+        seed: which are drawn from the training source. Runs that are compared keep it.
+    """
+
+    count: Count | None = None
+    source: SerializeAsAny[ProblemSource] | None = None
+    path: str | None = None
+    seed: Seed = 0
+
+    @model_validator(mode="after")
+    def _say_how_many(self) -> Self:
+        if self.count is None and self.source is None:
+            raise ValueError("set held_out.count, held_out.source, or both")
+        return self
+
+
+class DataSettings(_WithSource):
+    """What a run trains on.
+
+    Fields:
+        source: a source, or its short name: `gsm8k`, `chain_sum`, `reasoning-gym:TASK`, a `.jsonl` or `.parquet` file,
+            `OWNER/NAME` or `hub:NAME` for a data set of the hub.
+        path: short for `source.path`; None once resolved.
+        template: how a problem becomes a prompt.
+        max_prompt_tokens: problems whose prompt is longer are left out, counted and reported.
+        limit: the first so many problems of the source only.
+        shuffle_seed: the order of training problems; None follows the run's seed.
+        held_out: problems to evaluate on; None for none.
+    """
+
+    source: SerializeAsAny[ProblemSource] = ChainSum()
+    path: str | None = None
+    template: SerializeAsAny[PromptTemplate] = Plain()
+    max_prompt_tokens: Count = 1024
+    limit: Count | None = None
+    shuffle_seed: Seed | None = None
+    held_out: HeldOutSettings | None = None
+
+    def sampler(self, size: int, run_seed: int) -> Sampler:
+        """The order in which `size` training problems are drawn in a run with seed `run_seed`."""
+        return Sampler(size, run_seed if self.shuffle_seed is None else self.shuffle_seed)

@@ -1,0 +1,178 @@
+"""Prompt templates: from a problem to the token ids that the policy continues.
+
+A template is a pure function of the problem and the tokenizer. Where the rendered prompt ends inside a think block that
+it opened itself, the response will not repeat the opening, so `opening` tells the verifier.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import Any, ClassVar, Literal, Protocol
+
+import numpy as np
+
+from strop.pieces import Piece
+from strop.types import InputError, IntArray, Message, Problem
+
+THINK = "<think>"
+
+
+class Tokenizer(Protocol):
+    """What a template needs of a tokenizer; those of transformers have it."""
+
+    @property
+    def bos_token_id(self) -> int | None: ...
+
+    @property
+    def chat_template(self) -> Any: ...
+
+    def encode(self, text: str, *, add_special_tokens: bool) -> list[int]: ...
+
+    def apply_chat_template(
+        self, conversation: list[dict[str, str]], *, tokenize: bool, add_generation_prompt: bool
+    ) -> Any: ...
+
+
+class PromptTemplate(Piece):
+    """How a problem is put to the policy; a template of one's own defines `render`."""
+
+    adds_bos: ClassVar[bool] = True  # whether the tokenizer's BOS, if it uses one, is ours to put in front
+
+    @abstractmethod
+    def render(self, problem: Problem, tokenizer: Tokenizer) -> str:
+        """The prompt as text."""
+
+    def __call__(self, problem: Problem, tokenizer: Tokenizer) -> IntArray:
+        """The prompt as token ids, int32 [prompt tokens]; at most one BOS, and no EOS.
+
+        Raises:
+            InputError: the tokenizer cannot do what the template asks, or nothing is left of the prompt.
+        """
+        return encode_prompt(self.render(problem, tokenizer), tokenizer, self.adds_bos)
+
+
+class Plain(PromptTemplate):
+    """`prefix + question + suffix`, for base models; the messages of a chat prompt are joined by new lines."""
+
+    prefix: str = ""
+    suffix: str = ""
+
+    def render(self, problem: Problem, tokenizer: Tokenizer) -> str:
+        """The prompt as text; the tokenizer is not asked."""
+        return f"{self.prefix}{joined(problem)}{self.suffix}"
+
+
+class ChatTemplate(PromptTemplate):
+    """The tokenizer's own chat template, up to where the assistant begins.
+
+    Fields:
+        system: a system message; refused where the problem brings one.
+        instruction: put on a line of its own after the last user message.
+    """
+
+    adds_bos: ClassVar[bool] = False  # a chat template writes it itself
+
+    system: str | None = None
+    instruction: str | None = None
+
+    def messages(self, problem: Problem) -> list[Message]:
+        """The chat that is rendered.
+
+        Raises:
+            InputError: both the template and the problem have a system message.
+        """
+        prompt = problem.prompt
+        chat = [Message(role="user", content=prompt)] if isinstance(prompt, str) else list(prompt)
+        if self.instruction is not None:
+            chat[-1] = Message(role="user", content=f"{chat[-1]['content']}\n{self.instruction}")
+        if self.system is None:
+            return chat
+        if any(message["role"] == "system" for message in chat):
+            raise InputError(f"problem {problem.id!r} has a system message, and the template has one; drop one of them")
+        return [Message(role="system", content=self.system), *chat]
+
+    def render(self, problem: Problem, tokenizer: Tokenizer) -> str:
+        """The prompt as text, special tokens written out.
+
+        Raises:
+            InputError: the tokenizer has no chat template, or its template refuses the messages.
+        """
+        from jinja2 import TemplateError
+
+        if not tokenizer.chat_template:
+            raise InputError(
+                "the tokenizer has no chat template; use data.template=Plain or data.template=OpenReasonerZero"
+            )
+        chat = [dict(role=message["role"], content=message["content"]) for message in self.messages(problem)]
+        try:
+            return str(tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=True))
+        except TemplateError as error:
+            raise InputError(f"the tokenizer's chat template refuses problem {problem.id!r}: {error}") from error
+
+
+class OpenReasonerZero(PromptTemplate):
+    """Open-Reasoner-Zero's prompt for base models, which ends in `Assistant: <think>`.
+
+    `wording="code"` is the released code's text, `"paper"` that of Table 5, which differs in a few words. Sampling
+    wants the stop strings of `STOP`.
+    """
+
+    STOP: ClassVar[tuple[str, ...]] = ("User:", "Human:", "Assistant:", "</answer>")
+
+    wording: Literal["code", "paper"] = "code"
+
+    def render(self, problem: Problem, tokenizer: Tokenizer) -> str:
+        """The prompt as text; the tokenizer is not asked."""
+        return ORZ[self.wording].replace("{prompt}", joined(problem))
+
+
+_TASK = (
+    "You must put your answer inside <answer> </answer> tags, i.e., <answer> answer here </answer>. "
+    "And your final answer will be extracted automatically by the \\boxed{} tag.\n"
+)
+ORZ = {
+    "code": (
+        "A conversation between User and Assistant. The User asks a question, and the Assistant solves it. "
+        "The Assistant first thinks about the reasoning process in the mind and then provides the User with the "
+        "answer. The reasoning process is enclosed within <think> </think> and answer is enclosed within <answer> "
+        "</answer> tags, respectively, i.e., <think> reasoning process here </think> <answer> answer here </answer>. "
+        f"User: {_TASK}This is the problem:\n{{prompt}}\nAssistant: <think>"
+    ),
+    "paper": (
+        "A conversation between User and Assistant. The user asks a question, and the Assistant solves it. "
+        "The assistant first thinks about the reasoning process in the mind and then provides the user with the "
+        "answer. The reasoning process and answer are enclosed within <think> </think> and <answer> </answer> "
+        "tags, respectively, i.e., <think> reasoning process here </think> <answer> answer here </answer>. "
+        f"User: {_TASK}{{prompt}}\nAssistant: <think>"
+    ),
+}
+
+
+def joined(problem: Problem) -> str:
+    """The prompt of a problem as one text."""
+    if isinstance(problem.prompt, str):
+        return problem.prompt
+    return "\n".join(message["content"] for message in problem.prompt)
+
+
+def opening(rendered: str) -> str:
+    """What of the response the prompt has already written: `<think>` where it ends with that, else nothing."""
+    return THINK if rendered.rstrip().endswith(THINK) else ""
+
+
+def encode_prompt(text: str, tokenizer: Tokenizer, add_bos: bool) -> IntArray:
+    """Token ids of a prompt, int32 [prompt tokens].
+
+    The BOS goes in front where `add_bos`, the tokenizer uses one and the text does not begin with it; other special
+    tokens that the tokenizer would add (an EOS at the end) would break off the prompt and are left out.
+
+    Raises:
+        InputError: there is no token.
+    """
+    ids = list(tokenizer.encode(text, add_special_tokens=False))
+    bos = tokenizer.bos_token_id
+    if add_bos and bos is not None and tokenizer.encode("", add_special_tokens=True)[:1] == [bos] and ids[:1] != [bos]:
+        ids = [bos, *ids]
+    if not ids:
+        raise InputError("a prompt without tokens: the template rendered an empty text")
+    return np.array(ids, dtype=np.int32)

@@ -1,0 +1,162 @@
+"""Samples of every problem from an engine, judged as they arrive."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable
+
+import numpy as np
+
+from strop.data import Dataset
+from strop.engines.base import Engine, Request, Sampling
+from strop.evaluation.result import EvaluationResult
+from strop.seeds import derive
+from strop.types import Completion, InputError, Rollout, StropError, Verdict
+from strop.verifiers import Verifier
+
+Progress = Callable[[int, int, Rollout], None]
+
+STALL_SECONDS = 1800.0
+
+
+def evaluate(
+    engine: Engine,
+    dataset: Dataset,
+    samples_per_problem: int,
+    sampling: Sampling,
+    verifier: Verifier,
+    seed: int = 0,
+    progress: Progress | None = None,
+    stall_seconds: float = STALL_SECONDS,
+) -> EvaluationResult:
+    """Sample every problem `samples_per_problem` times and judge the completions.
+
+    A problem's samples depend on `seed` and its id alone, not on the other problems, so that two evaluations with the
+    same seed compare sample by sample.
+
+    Args:
+        engine: idle; its weights are those that are evaluated.
+        dataset: P problems with their prompts.
+        samples_per_problem: N.
+        sampling: how tokens are drawn.
+        verifier: judges each completion; its reward is not shaped.
+        seed: of the samples.
+        progress: called as `progress(done, total, rollout)` after each judged completion.
+        stall_seconds: how long no completion may arrive.
+
+    Raises:
+        InputError: the engine is busy, a prompt leaves no room for `max_new_tokens`, or there is nothing to evaluate.
+        StropError: a completion was aborted, or none arrived for `stall_seconds`.
+    """
+    if samples_per_problem < 1 or not len(dataset):
+        raise InputError(f"nothing to evaluate: {len(dataset)} problems, {samples_per_problem} samples of each")
+    if engine.unfinished:
+        raise InputError(f"the engine still has {engine.unfinished} sequences to finish; evaluate when it is idle")
+    started = time.monotonic()
+    tally = _Tally(dataset, samples_per_problem, verifier)
+    outstanding: Counter[str] = Counter()  # samples that the engine has yet to report, by request
+    try:
+        for index, example in enumerate(dataset):
+            stream = derive(seed, "evaluation", example.problem.id)
+            request = Request(_request_id(index), example.prompt_ids, sampling, stream, samples_per_problem)
+            engine.submit(request)
+            outstanding[request.id] = samples_per_problem
+        _collect(engine, tally, outstanding, progress, stall_seconds)
+    except BaseException:
+        _leave_idle(engine, outstanding)
+        raise
+    return tally.result(engine.weight_version, time.monotonic() - started)
+
+
+def _collect(
+    engine: Engine, tally: _Tally, outstanding: Counter[str], progress: Progress | None, stall_seconds: float
+) -> None:
+    """Step until every sample is judged."""
+    last_arrival = time.monotonic()
+    while tally.done < tally.total:
+        completions = engine.step()
+        outstanding.subtract(completion.request_id for completion in completions)
+        for completion in completions:
+            rollout = tally.judge(completion)
+            last_arrival = time.monotonic()
+            if progress is not None:
+                progress(tally.done, tally.total, rollout)
+        if time.monotonic() - last_arrival > stall_seconds:
+            raise StropError(
+                f"evaluation: no completion for {stall_seconds:.0f} s, {tally.total - tally.done} of {tally.total} are "
+                f"missing; the engine says: {engine.health().detail}"
+            )
+
+
+def _leave_idle(engine: Engine, outstanding: Counter[str]) -> None:
+    """Take back what was asked of the engine, so that whoever goes on with it does not meet our completions."""
+    if not engine.health().ok:
+        return
+    for request_id, samples in outstanding.items():
+        if samples > 0:
+            engine.cancel(request_id)
+    engine.step()  # reports what was cancelled, to nobody
+
+
+class _Tally:
+    """The verdicts so far, each in its place."""
+
+    def __init__(self, dataset: Dataset, samples: int, verifier: Verifier) -> None:
+        self._dataset, self._verifier = dataset, verifier
+        self._index_of = {_request_id(index): index for index in range(len(dataset))}
+        shape = (len(dataset), samples)
+        self._verdicts: dict[tuple[int, int], Verdict] = {}
+        self._answers: list[list[str | None]] = [[None] * samples for _ in range(len(dataset))]
+        self._truncated = np.zeros(shape, dtype=np.bool_)
+        self._lengths = np.zeros(shape, dtype=np.int32)
+
+    @property
+    def total(self) -> int:
+        """Samples asked for."""
+        return int(self._lengths.size)
+
+    @property
+    def done(self) -> int:
+        """Samples judged."""
+        return len(self._verdicts)
+
+    def judge(self, completion: Completion) -> Rollout:
+        """Judge and record one completion."""
+        index = self._index_of.get(completion.request_id)
+        if index is None:
+            raise StropError(f"evaluation: the engine reported request {completion.request_id!r}, which is not ours")
+        if completion.finish_reason == "abort":
+            raise StropError(f"evaluation: sample {completion.index} of {completion.request_id!r} was aborted")
+        problem = self._dataset[index].problem
+        place = index, completion.index
+        verdict = self._verifier(problem, completion.text, completion.truncated)
+        self._verdicts[place] = verdict
+        self._answers[index][completion.index] = self._verifier.answer(problem, completion.text)
+        self._truncated[place] = completion.truncated
+        self._lengths[place] = len(completion.token_ids)
+        return Rollout(problem, completion, verdict, reward=verdict.score if verdict.usable else 0.0)
+
+    def result(self, version: int, seconds: float) -> EvaluationResult:
+        """Everything recorded."""
+        scores = np.zeros(self._lengths.shape, dtype=np.float32)
+        usable = np.zeros(self._lengths.shape, dtype=np.bool_)
+        for place, verdict in self._verdicts.items():
+            usable[place] = verdict.usable
+            scores[place] = verdict.score if verdict.usable else 0.0
+        return EvaluationResult(
+            dataset=self._dataset.name,
+            problem_ids=tuple(problem.id for problem in self._dataset.problems),
+            scores=scores,
+            correct=scores == 1.0,
+            usable=usable,
+            truncated=self._truncated,
+            lengths=self._lengths,
+            answers=tuple(tuple(row) for row in self._answers),
+            version=version,
+            seconds=seconds,
+        )
+
+
+def _request_id(index: int) -> str:
+    return f"evaluation-{index}"

@@ -1,0 +1,167 @@
+"""What an evaluation found, and how two of them differ. Shapes: P problems, N samples a problem."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from strop.evaluation.intervals import Array, Interval, bootstrap, majority, pass_at_k
+from strop.types import BoolArray, FloatArray, InputError, IntArray
+
+
+@dataclass(frozen=True, eq=False)
+class EvaluationResult:
+    """The judged samples of every problem.
+
+    Samples whose verifier failed are not `usable`: they count in no rate, and are reported by number.
+
+    Attributes:
+        dataset: the name of the problems' source.
+        problem_ids: [P].
+        scores: float32 [P, N], the verifier's; 0 where not usable.
+        correct: bool [P, N], score 1.
+        usable: bool [P, N], the verdict is the policy's doing.
+        truncated: bool [P, N], the budget ended the completion.
+        lengths: int32 [P, N], completion tokens.
+        answers: [P][N], what the verifier says is the answer, for majority votes; None where there is none.
+        version: the engine's weight version.
+        seconds: wall time.
+    """
+
+    dataset: str
+    problem_ids: tuple[str, ...]
+    scores: FloatArray
+    correct: BoolArray
+    usable: BoolArray
+    truncated: BoolArray
+    lengths: IntArray
+    answers: tuple[tuple[str | None, ...], ...]
+    version: int
+    seconds: float
+
+    @property
+    def samples_per_problem(self) -> int:
+        """N."""
+        return int(self.scores.shape[1])
+
+    @property
+    def failures(self) -> int:
+        """Samples that the verifier could not judge."""
+        return int((~self.usable).sum())
+
+    @property
+    def judged(self) -> BoolArray:
+        """bool [P]: problems with at least a usable sample; the others count in no rate."""
+        return self.usable.sum(axis=1) > 0
+
+    @property
+    def pass_rates(self) -> Array:
+        """float64 [P]: the share of each problem's usable samples that is correct; NaN where there is none."""
+        usable = self.usable.sum(axis=1)
+        return np.where(usable > 0, (self.correct & self.usable).sum(axis=1) / np.maximum(usable, 1), np.nan)
+
+    @property
+    def pass_rate(self) -> float:
+        """avg@N: the mean of `pass_rates` over problems."""
+        return float(self._judged_rates().mean())
+
+    @property
+    def stderr(self) -> float:
+        """The standard error of `pass_rate` over problems; 0 for a single problem, of which nothing can be said."""
+        rates = self._judged_rates()
+        return float(rates.std(ddof=1) / np.sqrt(len(rates))) if len(rates) > 1 else 0.0
+
+    @property
+    def mean_score(self) -> float:
+        """The mean score of usable samples, partial credit counted."""
+        self._judged_rates()
+        return float(self.scores[self.usable].mean())
+
+    @property
+    def mean_length(self) -> float:
+        """Completion tokens of a sample."""
+        return float(self.lengths.mean())
+
+    @property
+    def truncation_rate(self) -> float:
+        """The share of samples that the budget ended."""
+        return float(self.truncated.mean())
+
+    def interval(self, seed: int = 0, level: float = 0.95) -> Interval:
+        """The bootstrap interval of `pass_rate` over problems."""
+        return bootstrap(self._judged_rates(), seed, level)
+
+    def pass_at(self, k: int) -> float:
+        """pass@k, unbiased, over problems with at least k usable samples.
+
+        Raises:
+            InputError: no problem has that many.
+        """
+        usable = self.usable.sum(axis=1).astype(np.int64)
+        enough = usable >= k
+        if k < 1 or not enough.any():
+            raise InputError(f"pass@{k} cannot be told from {self.samples_per_problem} samples a problem")
+        correct = (self.correct & self.usable).sum(axis=1).astype(np.int64)
+        return float(pass_at_k(correct[enough], usable[enough], k).mean())
+
+    def majority_rate(self) -> float:
+        """maj@N: the share of problems whose most frequent answer is correct; ties count by their share."""
+        self._judged_rates()
+        votes = [
+            majority(tuple(answer for answer, usable in zip(row, mask, strict=True) if usable), correct[mask])
+            for row, mask, correct, judged in zip(self.answers, self.usable, self.correct, self.judged, strict=True)
+            if judged
+        ]
+        return float(np.mean(votes))
+
+    def summary(self, seed: int = 0) -> dict[str, Any]:
+        """The result as JSON-able numbers; pass@k for the powers of two up to N."""
+        powers = [2**power for power in range(self.samples_per_problem.bit_length())]
+        most_usable = int(self.usable.sum(axis=1).max())
+        return {
+            "dataset": self.dataset,
+            "problems": len(self.problem_ids),
+            "samples_per_problem": self.samples_per_problem,
+            "pass_rate": self.pass_rate,
+            "interval": list(self.interval(seed)),
+            "pass_at": {str(k): self.pass_at(k) for k in powers if k <= most_usable},
+            "majority_rate": self.majority_rate(),
+            "mean_score": self.mean_score,
+            "mean_length": self.mean_length,
+            "truncation_rate": self.truncation_rate,
+            "verifier_failures": self.failures,
+            "weight_version": self.version,
+            "seconds": self.seconds,
+        }
+
+    def _judged_rates(self) -> Array:
+        rates = self.pass_rates[self.judged]
+        if not len(rates):
+            raise InputError(f"{self.dataset}: the verifier failed on every sample, so there is no pass rate")
+        return rates
+
+
+class Gain(NamedTuple):
+    """A difference of pass rates with its interval (fractions)."""
+
+    gain: float
+    interval: Interval
+
+
+def paired_gain(before: EvaluationResult, after: EvaluationResult, seed: int = 0, level: float = 0.95) -> Gain:
+    """By how much the pass rate grew on the same problems, with its bootstrap interval over problems.
+
+    Pairing takes out how hard the problems are: only the difference on each problem varies.
+
+    Raises:
+        InputError: the results are of different problems.
+    """
+    if before.problem_ids != after.problem_ids:
+        raise InputError("a gain is told from two evaluations of the same problems in the same order")
+    both = before.judged & after.judged
+    if not both.any():
+        raise InputError("no problem was judged in both evaluations")
+    differences = after.pass_rates[both] - before.pass_rates[both]
+    return Gain(float(differences.mean()), bootstrap(differences, seed, level))

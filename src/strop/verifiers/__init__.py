@@ -1,0 +1,8 @@
+"""Verifiers: what makes a response right."""
+
+from strop.verifiers.answer import Answer
+from strop.verifiers.base import Verifier
+from strop.verifiers.function import PythonFunction
+from strop.verifiers.gym import ReasoningGymScorer
+
+__all__ = ["Answer", "PythonFunction", "ReasoningGymScorer", "Verifier"]

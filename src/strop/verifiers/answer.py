@@ -1,0 +1,51 @@
+"""`Answer`: the response's answer equals the reference, as a number or as text. Exact, quick, cannot hang."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+
+from strop.types import Problem, Status, Verdict
+from strop.verifiers.base import Verifier, response, shortened
+from strop.verifiers.extract import Where, extract_answer
+from strop.verifiers.numbers import canonical, same_answer
+
+
+class Answer(Verifier):
+    """Compares simple numbers and texts; mathematics in LaTeX wants a verifier that understands it.
+
+    Fields:
+        extract: where the answer stands: `boxed`, `answer_tag`, `last_number`, or `any` of them (see `extract_answer`).
+        box_required: an answer tag without a box in it is unparsed (the rule of Open-Reasoner-Zero's code).
+    """
+
+    extract: Where = "boxed"
+    box_required: bool = False
+
+    def judge(self, problem: Problem, text: str, truncated: bool) -> Verdict:
+        """Correct, wrong, unparsed where there is no answer, error where the reference is neither text nor number."""
+        reference = reference_text(problem)
+        if reference is None:
+            return Verdict(
+                0.0, Status.ERROR, f"Answer compares texts and numbers, not {type(problem.reference).__name__}"
+            )
+        found = extract_answer(text, self.extract, self.box_required)
+        if found is None:
+            return Verdict(0.0, Status.UNPARSED, "no answer")
+        if same_answer(found, reference):
+            return Verdict(1.0, Status.CORRECT, shortened(found))
+        return Verdict(0.0, Status.WRONG, f"{shortened(found)}, not {shortened(reference)}")
+
+    def answer(self, problem: Problem, text: str) -> str | None:
+        """The canonical form of the answer that a completion gives."""
+        found = extract_answer(response(problem, text), self.extract, self.box_required)
+        return None if found is None else canonical(found)
+
+
+def reference_text(problem: Problem) -> str | None:
+    """The reference as text, numbers written out in full; None where it is neither."""
+    reference = problem.reference
+    if isinstance(reference, bool):
+        return None
+    if isinstance(reference, float):
+        return format(Decimal(repr(reference)), "f")
+    return str(reference) if isinstance(reference, str | int) else None

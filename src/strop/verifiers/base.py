@@ -1,0 +1,71 @@
+"""The verifier family: a response in, a verdict out.
+
+    verdict = Answer()(problem, "3+5=8, so \\\\boxed{8}", truncated=False)   # Verdict(score=1.0, status="correct", …)
+
+What the response caused scores 0 (`wrong`, `unparsed`); what failed in the verifier itself is `timeout` or `error`,
+which is never a reward.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+
+from strop.pieces import Piece
+from strop.types import Problem, Status, Verdict
+
+
+class Verifier(Piece):
+    """Judges responses; a verifier of one's own defines `judge`.
+
+    Fields:
+        require_stop: a truncated response scores 0 whatever it says (Open-Reasoner-Zero); else it is judged as it is.
+    """
+
+    require_stop: bool = False
+
+    def __call__(self, problem: Problem, text: str, truncated: bool) -> Verdict:
+        """The verdict on a completion.
+
+        Args:
+            problem: what was asked; what its prompt already wrote of the response (`extra["opening"]`) is put in front.
+            text: the completion, special tokens left out.
+            truncated: the budget ended it.
+        """
+        if truncated and self.require_stop:
+            return Verdict(0.0, Status.UNPARSED, "truncated")
+        return self.judge(problem, response(problem, text), truncated)
+
+    @abstractmethod
+    def judge(self, problem: Problem, text: str, truncated: bool) -> Verdict:
+        """The verdict on a whole response, a think block opened by the prompt included."""
+
+    def answer(self, problem: Problem, text: str) -> str | None:
+        """The answer that a completion gives, in a form in which equal answers are equal texts, for majority votes.
+
+        None where it gives none, or where this verifier cannot tell.
+        """
+        return None
+
+
+def response(problem: Problem, text: str) -> str:
+    """The whole response: what the prompt wrote of it, then the completion."""
+    return f"{problem.extra.get('opening', '')}{text}"
+
+
+def scored(score: float, detail: str, partial_credit: bool) -> Verdict:
+    """The verdict for a score: 1 is correct; less is wrong, and worth 0 unless `partial_credit`.
+
+    A score outside [0, 1] is an error of whoever computed it.
+    """
+    if not (math.isfinite(score) and 0.0 <= score <= 1.0):
+        return Verdict(0.0, Status.ERROR, f"a score must lie in [0, 1], not {score}")
+    if score == 1.0:
+        return Verdict(1.0, Status.CORRECT, detail)
+    return Verdict(score if partial_credit else 0.0, Status.WRONG, detail)
+
+
+def shortened(text: str, limit: int = 60) -> str:
+    """`text` on one line, at most `limit` characters."""
+    line = " ".join(text.split())
+    return line if len(line) <= limit else f"{line[: limit - 1]}…"

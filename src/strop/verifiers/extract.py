@@ -1,0 +1,102 @@
+"""Finding the answer in a response. Every function is linear in its length, whatever the policy writes."""
+
+from __future__ import annotations
+
+import re
+from typing import Literal, NamedTuple
+
+from strop.verifiers.numbers import NUMBER
+
+Where = Literal["boxed", "answer_tag", "any", "last_number"]
+
+_BRACES = re.compile(r"\\(?:boxed|fbox)\s*\{|\\.|[{}]", re.DOTALL)
+_LAST_NUMBER = re.compile(rf"(?<![\w.]){NUMBER}", re.ASCII)
+
+
+def extract_answer(text: str, where: Where, box_required: bool = False) -> str | None:
+    """The answer of a response, or None.
+
+    Args:
+        text: the whole response; a think block that it leaves open hides every answer.
+        where: `boxed`: the last balanced box; `answer_tag`: the last `<answer>…</answer>`, the box inside it if there
+            is one; `last_number`; `any`: the first of these three that is there.
+        box_required: an answer tag without a box inside is no answer.
+    """
+    final = after_thinking(text)
+    if final is None:
+        return None
+    if where == "boxed":
+        return last_boxed(final)
+    if where == "answer_tag":
+        return answer_tag(final, box_required)
+    if where == "last_number":
+        return last_number(final)
+    for found in (last_boxed(final), answer_tag(final, box_required), last_number(final)):
+        if found is not None:
+            return found
+    return None
+
+
+def after_thinking(text: str) -> str | None:
+    """What follows the last `</think>`; all of a text without thinking; None where a think block was left open."""
+    _, _, final = text.rpartition("</think>")
+    return None if "<think>" in final else final
+
+
+def last_boxed(text: str) -> str | None:
+    r"""The content of the last balanced `\boxed{…}` or `\fbox{…}`, the outermost of nested ones.
+
+    `\boxed{1} or \boxed{\frac{1}{2}}` gives `\frac{1}{2}`; a box that is never closed does not count.
+    """
+    last: _Box | None = None
+    open_braces: list[tuple[int, int] | None] = []  # of a box, where it and its content begin; None for other braces
+    for match in _BRACES.finditer(text):
+        token = match.group()
+        if token == "}":
+            opened = open_braces.pop() if open_braces else None
+            if opened is not None:
+                last = _close(text, *opened, match.start(), last)
+        elif token == "{":
+            open_braces.append(None)
+        elif token.endswith("{") and len(token) > 2:  # not an escaped brace
+            open_braces.append((match.start(), match.end()))
+    return None if last is None else text[last.begin : last.end].strip()
+
+
+def answer_tag(text: str, box_required: bool = False) -> str | None:
+    """The content of the last `<answer>…</answer>`: its last box, else (unless `box_required`) all of it."""
+    end = text.rfind("</answer>")
+    begin = text.rfind("<answer>", 0, end) if end >= 0 else -1
+    if begin < 0:
+        return None
+    content = text[begin + len("<answer>") : end].strip()
+    boxed = last_boxed(content)
+    if boxed is not None or box_required:
+        return boxed
+    return content or None
+
+
+def last_number(text: str) -> str | None:
+    """The last number of a text, as it is written there."""
+    last = None
+    for match in _LAST_NUMBER.finditer(text.replace("\N{MINUS SIGN}", "-")):
+        last = match.group()
+    return last
+
+
+class _Box(NamedTuple):
+    """A closed box `text[outer_begin:outer_end]` and its answer `text[begin:end]`."""
+
+    outer_begin: int
+    outer_end: int
+    begin: int
+    end: int
+
+
+def _close(text: str, outer_begin: int, begin: int, end: int, inner: _Box | None) -> _Box:
+    """The box closed at `end`; where a box inside is all that it holds, that one's answer is its answer."""
+    if inner is not None and inner.outer_begin >= begin:
+        around = text[begin : inner.outer_begin] + text[inner.outer_end : end]
+        if not around.strip():
+            return _Box(outer_begin, end + 1, inner.begin, inner.end)
+    return _Box(outer_begin, end + 1, begin, end)

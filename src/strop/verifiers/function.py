@@ -1,0 +1,66 @@
+"""A verifier that is a Python function of the user's own."""
+
+from __future__ import annotations
+
+import importlib
+import numbers
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from pydantic import field_validator
+
+from strop import pieces
+from strop.types import Problem, Status, Verdict
+from strop.verifiers.base import Verifier, scored, shortened
+
+
+class PythonFunction(Verifier):
+    """Calls `function(problem, text) -> bool | float | Verdict`; `function` is written `module:name`.
+
+    The module must have been named with `--import`. A float lies in [0, 1]. An exception, or any other result, is a
+    verdict of status error: that sample leaves the loss, it is never a reward of zero.
+
+    Fields:
+        partial_credit: keep scores between 0 and 1; else anything short of 1 is worth 0.
+    """
+
+    function: str
+    partial_credit: bool = True
+
+    @field_validator("function")
+    @classmethod
+    def _must_be_callable(cls, function: str) -> str:
+        resolve(function)
+        return function
+
+    def judge(self, problem: Problem, text: str, truncated: bool) -> Verdict:
+        """What the function says."""
+        try:
+            result = resolve(self.function)(problem, text)
+        except Exception as error:  # the user's code may raise anything; it becomes a verdict that says so
+            return Verdict(0.0, Status.ERROR, f"{type(error).__name__} in {self.function}: {shortened(str(error))}")
+        if isinstance(result, Verdict):
+            return result
+        if isinstance(result, numbers.Real | np.bool_):
+            return scored(float(result), "", self.partial_credit)
+        return Verdict(
+            0.0, Status.ERROR, f"{self.function} returned {type(result).__name__}, not bool, float or Verdict"
+        )
+
+
+def resolve(function: str) -> Callable[[Problem, str], Any]:
+    """The function called `module:name`.
+
+    Raises:
+        ValueError: it is not written so, its module was not allowed, or it has no such function.
+    """
+    module, colon, name = function.partition(":")
+    if not colon or not module or not name:
+        raise ValueError(f"{function!r} is not written module:function")
+    if module not in pieces._allowed_modules:
+        raise ValueError(f"{function!r} lives in module {module!r}; allow it with --import {module}")
+    found = vars(importlib.import_module(module)).get(name)
+    if not callable(found):
+        raise ValueError(f"module {module!r} has no function {name!r}")
+    return found

@@ -1,0 +1,41 @@
+"""Simple numbers and texts: when two written answers are the same."""
+
+from __future__ import annotations
+
+import re
+from decimal import Decimal
+
+NUMBER = r"[+-]?(?:(?:[1-9][0-9]{0,2}(?:,[0-9]{3})+(?![0-9])|[0-9]+)(?:\.[0-9]+)?|\.[0-9]+)"
+_NUMBER = re.compile(NUMBER)
+_EDGES = " \t\r\n$"
+_LATEX = ((r"\$", "$"), ("{,}", ","), (r"\!", ""), ("\N{MINUS SIGN}", "-"))
+
+
+def normalise(text: str) -> str:
+    """An answer without what does not count: outer white space, `$`, trailing periods, runs of white space."""
+    for written, plain in _LATEX:
+        text = text.replace(written, plain)
+    bare = text.lstrip(_EDGES).rstrip(_EDGES + ".")
+    return " ".join(bare.split()) or text.strip()
+
+
+def as_number(text: str) -> Decimal | None:
+    """The number that a normalised answer is, or None: `+1,250.50` is 1250.5, `1,25` and `1e3` are none."""
+    return Decimal(text.replace(",", "")) if _NUMBER.fullmatch(text) else None
+
+
+def canonical(text: str) -> str:
+    """One text for all ways of writing the same answer: `007.50` and `7.5` both give `7.5`."""
+    plain = normalise(text)
+    number = as_number(plain)
+    if number is None:
+        return plain
+    digits = format(number, "f")
+    if "." in digits:
+        digits = digits.rstrip("0").rstrip(".")
+    return "0" if digits == "-0" else digits
+
+
+def same_answer(first: str, second: str) -> bool:
+    """Whether two answers are the same number, or else the same text."""
+    return canonical(first) == canonical(second)

@@ -1,0 +1,213 @@
+"""Sources: what they read, and how a bad file is refused in one line that names the place."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pyarrow import parquet
+
+from strop.data import ChainSum, Columns, Gsm8k, HubDataset, JsonLines, ParquetFile, ProblemSource, ReasoningGym
+from strop.data.chain_sum import signed_terms, solve
+from strop.types import InputError, Problem
+
+ALL_SUMS_OF_TWO = {
+    f"{a}{sign}{b}=" for a in range(1, 10) for b in range(1, 10) for sign in "+-" if sign == "+" or b <= a
+}
+ROWS: list[dict[str, Any]] = [{"prompt": "1+1=", "answer": "2"}, {"prompt": "2+2=", "answer": 4}]
+
+
+def write_lines(path: Path, lines: Sequence[object]) -> str:
+    path.write_text("".join((line if isinstance(line, str) else json.dumps(line)) + "\n" for line in lines))
+    return str(path)
+
+
+def test_json_lines(tmp_path: Path) -> None:
+    problems = JsonLines(path=write_lines(tmp_path / "sums.jsonl", [ROWS[0], "", ROWS[1]])).load()
+    assert [(p.id, p.prompt, p.reference, p.source) for p in problems] == [
+        ("sums-1", "1+1=", "2", "sums"),
+        ("sums-3", "2+2=", 4, "sums"),  # ids follow the lines of the file, blank ones counted
+    ]
+
+
+def test_json_lines_gzipped_with_byte_order_mark_and_limit(tmp_path: Path) -> None:
+    path = tmp_path / "sums.jsonl.gz"
+    path.write_bytes(gzip.compress(b"\xef\xbb\xbf" + "\n".join(map(json.dumps, ROWS)).encode()))
+    assert [p.id for p in JsonLines(path=str(path)).load(limit=1)] == ["sums-1"]
+
+
+def test_columns(tmp_path: Path) -> None:
+    chat = [{"role": "user", "content": "1+1="}]
+    row = {"chat": chat, "reward_model": {"ground_truth": "2"}, "uid": 7, "level": "easy"}
+    columns = Columns(prompt="chat", answer="reward_model.ground_truth", id="uid", extra=("level",))
+    path = write_lines(tmp_path / "verl.jsonl", [row])
+    expected = Problem("7", tuple(chat), "2", domain="sums", source="verl", extra={"level": "easy"})  # type: ignore[arg-type]
+    assert JsonLines(path=path, columns=columns, domain="sums").load() == (expected,)
+
+
+@pytest.mark.parametrize(
+    ("line", "complaint"),
+    [
+        ('{"prompt": "1+1=", "answer": 2', "not valid JSON"),
+        ('["1+1=", 2]', "a line must be a JSON object, not list"),
+        ({"promt": "1+1=", "answer": 2}, "no column 'prompt'.*did you mean 'promt'"),
+        ({"prompt": "1+1=", "answer": None}, "the answer is empty"),
+        ({"prompt": "1+1=", "answer": float("nan")}, "the answer is nan"),
+        ({"prompt": "  ", "answer": 2}, "the prompt is empty"),
+        ({"prompt": 7, "answer": 2}, "the prompt must be text or a list of chat messages, not int"),
+        ({"prompt": [], "answer": 2}, "last message must be the user's"),
+        ({"prompt": [{"role": "user"}], "answer": 2}, "no column 'content'"),
+        ({"prompt": [{"role": "robot", "content": "x"}], "answer": 2}, "unknown role 'robot'"),
+        ({"prompt": [{"role": "user", "content": 1}], "answer": 2}, "must be text"),
+        ({"prompt": [{"role": "assistant", "content": "x"}], "answer": 2}, "last message must be the user's"),
+    ],
+)
+def test_a_broken_line_is_named(tmp_path: Path, line: object, complaint: str) -> None:
+    path = write_lines(tmp_path / "bad.jsonl", [ROWS[0], line])
+    with pytest.raises(InputError, match=rf"bad\.jsonl:2: .*{complaint}") as caught:
+        JsonLines(path=path).load()
+    assert "\n" not in str(caught.value)
+
+
+def test_bytes_that_are_no_text_are_named(tmp_path: Path) -> None:
+    path = tmp_path / "bad.jsonl"
+    path.write_bytes(json.dumps(ROWS[0]).encode() + b'\n{"prompt": "\xff"}\n')
+    with pytest.raises(InputError, match=r"bad\.jsonl:2: not UTF-8"):
+        JsonLines(path=str(path)).load()
+
+
+def test_a_broken_line_after_the_limit_is_not_read(tmp_path: Path) -> None:
+    assert len(JsonLines(path=write_lines(tmp_path / "bad.jsonl", [*ROWS, "{"])).load(limit=2)) == 2
+
+
+@pytest.mark.parametrize("name", ["missing.jsonl", "missing.parquet", "."])
+def test_a_file_that_is_not_there(tmp_path: Path, name: str) -> None:
+    source: ProblemSource = (ParquetFile if name.endswith("parquet") else JsonLines)(path=str(tmp_path / name))
+    with pytest.raises(InputError, match="no such file|is a folder"):
+        source.load()
+
+
+def test_an_empty_file_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="no problems in it"):
+        JsonLines(path=write_lines(tmp_path / "empty.jsonl", [""])).load()
+
+
+def test_ids_must_be_unique(tmp_path: Path) -> None:
+    rows = [{**row, "id": "a"} for row in ROWS]
+    with pytest.raises(InputError, match="two problems have the id 'a'"):
+        JsonLines(path=write_lines(tmp_path / "twice.jsonl", rows), columns=Columns(id="id")).load()
+
+
+def test_parquet(tmp_path: Path) -> None:
+    path = tmp_path / "sums.parquet"
+    chats = [[{"role": "user", "content": row["prompt"]}] for row in ROWS]
+    parquet.write_table(pyarrow.table({"prompt": chats, "answer": ["2", "4"]}), path)
+    problems = ParquetFile(path=str(path)).load()
+    assert [(p.id, p.question, p.reference) for p in problems] == [("sums-1", "1+1=", "2"), ("sums-2", "2+2=", "4")]
+    path.write_text("no table")
+    with pytest.raises(InputError, match="not a Parquet file"):
+        ParquetFile(path=str(path)).load()
+
+
+def test_gsm8k(tmp_path: Path) -> None:
+    solution = "She has 1,000 + 250 = <<1000+250=1250>>1,250.\n#### 1,250"
+    path = write_lines(tmp_path / "train.jsonl", [{"question": "How many?", "answer": solution}])
+    (problem,) = Gsm8k(path=path).load()
+    assert (problem.id, problem.reference, problem.extra) == ("gsm8k-1", "1250", {"solution": solution})
+    with pytest.raises(InputError, match=r"train\.jsonl:1: .*####"):
+        Gsm8k(path=write_lines(tmp_path / "train.jsonl", [{"question": "How many?", "answer": "1250"}])).load()
+
+
+@given(terms=st.integers(2, 6), digits=st.integers(1, 3), signs=st.sampled_from(["+", "+-"]), seed=st.integers(0, 99))
+@settings(max_examples=40, deadline=None)
+def test_chain_sums(terms: int, digits: int, signs: Any, seed: int) -> None:
+    source = ChainSum(count=20, terms=terms, digits=digits, signs=signs, seed=seed)
+    problems = source.load()
+    assert problems == source.load()
+    assert len({p.prompt for p in problems}) == 20
+    for problem in problems:
+        assert isinstance(problem.prompt, str) and problem.prompt.endswith("=")
+        parts = [int(term) for term in signed_terms(problem.prompt)]
+        assert len(parts) == terms and all(len(str(abs(term))) == digits for term in parts)
+        assert all(sum(parts[:end]) >= 0 for end in range(1, terms + 1))
+        assert problem.reference == str(eval(problem.prompt.rstrip("=")))
+
+
+def test_chain_sums_stay_the_same() -> None:
+    """A run is repeated from its seed for years: these texts may not change."""
+    assert [p.prompt for p in ChainSum(count=3, seed=7).load()] == ["6-3+1+9-2=", "1+9+4-2+7=", "4-2+1+4-1="]
+    assert solve("3+5-2+7+1=") == 14
+
+
+def test_the_parts_of_chain_sums_are_disjoint_whatever_the_seed() -> None:
+    train = {p.question for seed in range(3) for p in ChainSum(count=60, terms=2, part="train", seed=seed).load()}
+    held_out = {p.question for seed in range(3) for p in ChainSum(count=10, terms=2, part="held_out", seed=seed).load()}
+    assert not train & held_out
+    assert {p.question for p in ChainSum(count=126, terms=2).load()} == ALL_SUMS_OF_TWO
+    assert train | held_out <= ALL_SUMS_OF_TWO
+
+
+def test_too_many_chain_sums() -> None:
+    with pytest.raises(InputError, match="only 9 different ones"):
+        ChainSum(count=10, terms=1).load()
+
+
+def test_reasoning_gym() -> None:
+    pytest.importorskip("reasoning_gym", reason="extra gym")
+    source = ReasoningGym(task="chain_sum", size=3, seed=5, parameters={"max_terms": 2})
+    problems = source.load()
+    assert problems == source.load() and len(problems) == 3
+    assert json.loads(json.dumps(problems[1].extra)) == {
+        "task": "chain_sum",
+        "size": 3,
+        "seed": 5,
+        "parameters": {"max_terms": 2},
+        "index": 1,
+    }
+
+
+def test_reasoning_gym_refusals() -> None:
+    pytest.importorskip("reasoning_gym", reason="extra gym")
+    with pytest.raises(InputError, match="no task 'chain_sums'; did you mean 'chain_sum'"):
+        ReasoningGym(task="chain_sums").load()
+    with pytest.raises(InputError, match="parameters .* are refused .*trems"):
+        ReasoningGym(task="chain_sum", parameters={"trems": 3}).load()
+    with pytest.raises(ValueError, match="seed belong beside parameters"):
+        ReasoningGym(task="chain_sum", parameters={"seed": 3})
+
+
+@pytest.mark.parametrize(
+    ("source", "package", "extra"),
+    [
+        (HubDataset(dataset="openai/gsm8k"), "datasets", "hub"),
+        (Gsm8k(), "datasets", "hub"),
+        (ReasoningGym(task="basic_arithmetic"), "reasoning_gym", "gym"),
+    ],
+)
+def test_an_absent_extra_is_named(
+    monkeypatch: pytest.MonkeyPatch, source: ProblemSource, package: str, extra: str
+) -> None:
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(InputError, match=rf'need the package {package}: pip install "strop\[{extra}\]"'):
+        source.load()
+
+
+def test_hub_dataset_reads_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    datasets = pytest.importorskip("datasets", reason="extra hub")
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", True)
+    folder = tmp_path / "sums"
+    folder.mkdir()
+    write_lines(folder / "train.jsonl", [{**row, "answer": str(row["answer"])} for row in ROWS])
+    source = HubDataset(dataset=str(folder))
+    assert [(p.id, p.reference) for p in source.load()] == [("sums-1", "2"), ("sums-2", "4")]
+    with pytest.raises(InputError, match="hub data set .* cannot be loaded"):
+        HubDataset(dataset=str(folder), split="nothing").load()

@@ -1,0 +1,158 @@
+"""Evaluation: every sample judged in its place, failures set aside, the engine left idle."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import pytest
+from tests.evaluation.scripted import ScriptedEngine
+from tests.tiny import tiny_qwen3
+
+from strop.byte_tokenizer import byte_tokenizer
+from strop.data import ChainSum, Dataset, Plain, build_dataset
+from strop.engines.base import Engine, Request, Sampling
+from strop.engines.torch_engine import EngineSettings, TorchEngine
+from strop.evaluation import EvaluationResult, Interval, evaluate, paired_gain
+from strop.types import FinishReason, InputError, Problem, Rollout, Status, StropError, Verdict
+from strop.verifiers import Answer, Verifier
+
+TOKENIZER = byte_tokenizer()
+
+
+def dataset(references: Sequence[str] = ("1", "2", "3")) -> Dataset:
+    problems = [Problem(f"p{reference}", f"{reference}=", reference) for reference in references]
+    return build_dataset("digits", problems, Plain(), TOKENIZER, 8)
+
+
+def says(engine_answers: Mapping[str, Sequence[str]]) -> ScriptedEngine:
+    """Sample i of the question `q=` answers `engine_answers[q][i]`; `…` is a truncated sample."""
+
+    def script(request: Request, index: int) -> tuple[str, FinishReason]:
+        answer = engine_answers[str(TOKENIZER.decode(request.prompt_ids)).rstrip("=")][index]
+        return ("…", "length") if answer == "…" else (rf"\boxed{{{answer}}}", "stop")
+
+    return ScriptedEngine(script)
+
+
+ANSWERS = {"1": ["1", "1", "9", "8"], "2": ["2", "3", "3", "…"], "3": ["4", "4", "4", "4"]}
+
+
+def test_every_sample_is_judged_in_its_place() -> None:
+    seen: list[tuple[int, int, str]] = []
+
+    def progress(done: int, total: int, rollout: Rollout) -> None:
+        seen.append((done, total, rollout.problem.id))
+
+    result = evaluate(says(ANSWERS), dataset(), 4, Sampling(), Answer(), progress=progress)
+    assert result.correct.tolist() == [[1, 1, 0, 0], [1, 0, 0, 0], [0, 0, 0, 0]]
+    assert result.answers[1] == ("2", "3", "3", None)
+    assert result.truncated.tolist()[1] == [False, False, False, True]
+    assert [done for done, _, _ in seen] == list(range(1, 13)) and seen[0][1:] == (12, "p3")
+    assert result.pass_rates.tolist() == [0.5, 0.25, 0.0]
+    assert (result.pass_rate, result.mean_score, result.truncation_rate) == (0.25, 0.25, 1 / 12)
+    assert result.stderr == pytest.approx(0.25 / np.sqrt(3))
+    assert result.pass_at(1) == 0.25 and result.pass_at(4) == pytest.approx(2 / 3)
+    assert result.pass_at(2) == pytest.approx((5 / 6 + 1 / 2 + 0) / 3)
+    assert result.majority_rate() == pytest.approx(1 / 3)
+    assert result.mean_length == pytest.approx((11 * len(r"\boxed{1}") + 1) / 12)
+
+
+def test_summary_is_json() -> None:
+    summary = json.loads(json.dumps(evaluate(says(ANSWERS), dataset(), 4, Sampling(), Answer()).summary()))
+    assert summary["pass_at"].keys() == {"1", "2", "4"}
+    low, high = summary["interval"]
+    assert 0 <= low < summary["pass_rate"] < high <= 0.5
+    assert (summary["problems"], summary["weight_version"], summary["verifier_failures"]) == (3, 7, 0)
+
+
+class Fails(Verifier):
+    """Cannot judge an answer of 9, nor anything about problem p3."""
+
+    def judge(self, problem: Problem, text: str, truncated: bool) -> Verdict:
+        if "9" in text or problem.id == "p3":
+            return Verdict(0.0, Status.ERROR, "cannot")
+        return Answer()(problem, text, truncated)
+
+
+def test_what_the_verifier_could_not_judge_counts_in_no_rate() -> None:
+    result = evaluate(says(ANSWERS), dataset(), 4, Sampling(), Fails())
+    assert result.failures == 5
+    assert result.pass_rates.tolist()[:2] == [2 / 3, 0.25] and np.isnan(result.pass_rates[2])
+    assert result.pass_rate == pytest.approx((2 / 3 + 0.25) / 2)
+    assert result.pass_at(4) == 1.0  # of p2, the only one with four usable samples
+    assert set(result.summary()["pass_at"]) == {"1", "2", "4"}
+
+
+def test_no_rate_where_nothing_could_be_judged() -> None:
+    result = evaluate(says(ANSWERS), dataset(["3"]), 4, Sampling(), Fails())
+    for rate in (lambda: result.pass_rate, result.majority_rate, result.interval, lambda: result.pass_at(1)):
+        with pytest.raises(InputError):
+            rate()
+
+
+def test_a_problems_seed_is_its_own() -> None:
+    whole, part = says(ANSWERS), says(ANSWERS)
+    evaluate(whole, dataset(), 2, Sampling(), Answer(), seed=5)
+    evaluate(part, dataset(["2"]), 2, Sampling(), Answer(), seed=5)
+    seeds = [request.seed for request in whole.requests.values()]
+    assert len(set(seeds)) == 3
+    assert [request.seed for request in part.requests.values()] == [seeds[1]]
+
+
+def test_gain_on_the_same_problems() -> None:
+    before = evaluate(says(ANSWERS), dataset(), 4, Sampling(), Answer())
+    better = {question: [question] * 4 for question in ANSWERS}
+    after = evaluate(says(better), dataset(), 4, Sampling(), Answer())
+    gain, interval = paired_gain(before, after)
+    assert gain == 0.75 and interval.low >= 0.5 and interval.high <= 1.0
+    assert paired_gain(before, before) == (0.0, Interval(0.0, 0.0))
+    with pytest.raises(InputError, match="same problems"):
+        paired_gain(before, evaluate(says(ANSWERS), dataset(["1"]), 4, Sampling(), Answer()))
+
+
+def aborts(request: Request, index: int) -> tuple[str, FinishReason]:
+    return "", "abort"
+
+
+def test_an_aborted_sample_ends_the_evaluation_and_leaves_the_engine_idle() -> None:
+    engine = ScriptedEngine(aborts)
+    with pytest.raises(StropError, match="was aborted"):
+        evaluate(engine, dataset(), 2, Sampling(), Answer())
+    assert engine.unfinished == 0
+
+
+def test_an_engine_that_stalls_ends_the_evaluation() -> None:
+    engine = ScriptedEngine(aborts, stalls=True)
+    with pytest.raises(StropError, match="no completion for 0 s, 6 of 6 are missing; the engine says: scripted"):
+        evaluate(engine, dataset(), 2, Sampling(), Answer(), stall_seconds=0.01)
+    assert engine.unfinished == 0
+
+
+def test_what_cannot_be_evaluated() -> None:
+    engine = says(ANSWERS)
+    with pytest.raises(InputError, match="nothing to evaluate: 3 problems, 0 samples"):
+        evaluate(engine, dataset(), 0, Sampling(), Answer())
+    long = build_dataset("long", [Problem("a", "1", "1"), Problem("b", "1" * 101, "1")], Plain(), TOKENIZER, 200)
+    with pytest.raises(InputError, match="too long"):
+        evaluate(engine, long, 1, Sampling(), Answer())
+    assert engine.unfinished == 0
+    engine.submit(Request("mine", np.zeros(1, dtype=np.int32), Sampling(), seed=0))
+    with pytest.raises(InputError, match="still has 1 sequences"):
+        evaluate(engine, dataset(), 1, Sampling(), Answer())
+
+
+def test_the_embedded_engine() -> None:
+    """A random model: about nothing is right, and a second evaluation of the same problems says the same."""
+    problems = build_dataset("sums", ChainSum(count=5, terms=2).load(), Plain(), TOKENIZER, 8)
+
+    def run(engine: Engine, data: Dataset) -> EvaluationResult:
+        return evaluate(engine, data, 3, Sampling(max_new_tokens=6), Answer(extract="any"), seed=1)
+
+    engine = TorchEngine(tiny_qwen3(), TOKENIZER, EngineSettings(slots=16))
+    first, again, part = run(engine, problems), run(engine, problems), run(engine, problems.subset([3, 1]))
+    assert first.lengths.shape == (5, 3) and 0 < first.mean_length <= 6
+    assert first.answers == again.answers and np.array_equal(first.lengths, again.lengths)
+    assert part.lengths.tolist() == first.lengths[[3, 1]].tolist()
+    assert engine.unfinished == 0
