@@ -67,7 +67,7 @@ def test_a_path_takes_the_fresh_model_back() -> None:
         ("optim.lrr=3", r"unknown setting optim.lrr=3; did you mean optim.lr\?"),
         ("algoritm.loss=Cispo", r"unknown setting algoritm=.*; did you mean algorithm\?"),
         ("algorithm.loss=Cipso", "algorithm.loss='Cipso': no PolicyLoss is called 'Cipso'; did you mean 'Cispo'"),
-        ("algorithm.loss.clip_hihg=1", r"unknown setting algorithm.loss.clip_hihg=1; did you mean algorithm.loss.clip_high\?"),
+        ("algorithm.loss.clip_hihg=1", r"algorithm.loss.clip_hihg=1; did you mean algorithm.loss.clip_high\?"),
         ("optim.lr=fast", "optim.lr='fast': .*valid number"),
         ("optim.lr=-1", "optim.lr=-1: .*greater than 0"),
         ("batch.prompts_per_step=0", "batch.prompts_per_step=0: .*greater than or equal to 1"),
@@ -123,7 +123,9 @@ def test_json_of_a_run_is_a_configuration(tmp_path: Path) -> None:
 
 def test_a_python_file_is_a_recipe(tmp_path: Path) -> None:
     file = tmp_path / "mine.py"
-    file.write_text("from strop.config import edit, resolve\ndef recipe():\n    return edit(resolve('grpo'), ['steps=5'])\n")
+    file.write_text(
+        "from strop.config import edit, resolve\ndef recipe():\n    return edit(resolve('grpo'), ['steps=5'])\n"
+    )
     assert resolve(str(file)).steps == 5
     file.write_text("recipe = 3\n")
     with pytest.raises(InputError, match=r"define a function recipe\(\)"):

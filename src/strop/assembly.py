@@ -12,7 +12,9 @@ from strop.algorithms import Objective
 from strop.config import RunConfig
 from strop.console import View
 from strop.data import Data, load_data
+from strop.embedded import NAME, EmbeddedBase, embedded_base
 from strop.engines.torch_engine import TorchEngine
+from strop.model_settings import ModelSettings
 from strop.orchestration.in_process import InProcess
 from strop.policy import Policy, load_policy
 from strop.seeds import derive
@@ -40,7 +42,7 @@ def assemble(config: RunConfig, view: View) -> Parts:
         InputError: a model, a data set or a device that is not there, or cannot be used.
     """
     torch.manual_seed(derive(config.seed, "torch"))
-    policy, tokenizer = load_policy(config.model, seed=derive(config.seed, "model"))
+    policy, tokenizer = load_policy(located(config.model, config.seed, view), seed=derive(config.seed, "model"))
     policy.to(pick_device(config.device))
     data = load_data(config.data, tokenizer)
     for line in data.report():
@@ -51,6 +53,13 @@ def assemble(config: RunConfig, view: View) -> Parts:
     objective = Objective(loss=config.algorithm.loss)
     trainer = Trainer(policy, objective, config.optim, updates, config.sampling.temperature)
     return Parts(policy, tokenizer, data, InProcess(engine), InlineJudge(config.verifier), trainer)
+
+
+def located(model: ModelSettings, seed: int, view: View) -> ModelSettings:
+    """`model` with the reserved path `embedded` replaced by the folder of the embedded base of this seed."""
+    if model.path != NAME:
+        return model
+    return model.model_copy(update={"path": str(embedded_base(EmbeddedBase(seed=seed), view))})
 
 
 def pick_device(name: Literal["auto", "cpu", "cuda"]) -> torch.device:

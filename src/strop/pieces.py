@@ -16,8 +16,14 @@ from abc import ABC
 from difflib import get_close_matches
 from typing import Any, ClassVar, Self
 
-from pydantic import BaseModel, ConfigDict, ModelWrapValidatorHandler, model_serializer, model_validator
-from pydantic.functional_serializers import SerializerFunctionWrapHandler
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    ModelWrapValidatorHandler,
+    SerializerFunctionWrapHandler,
+    model_serializer,
+    model_validator,
+)
 
 from strop.types import InputError
 
@@ -86,7 +92,11 @@ class Piece(Settings, ABC):
                 raise ValueError(f"say which piece: one of {', '.join(sorted(choices(cls)))}")
             return handler(fields)
         target = find(cls, name)
-        return handler(fields) if target is cls else target.model_validate(fields)
+        if target is cls:
+            return handler(fields)
+        found = target.model_validate(fields)
+        assert isinstance(found, cls)  # `find` looks among the subclasses
+        return found
 
 
 class StatefulPiece(Piece):
@@ -99,6 +109,11 @@ class StatefulPiece(Piece):
     def update(self, state: State, statistics: dict[str, float]) -> State:
         """The state after a step whose metrics are `statistics`; pure."""
         raise NotImplementedError(f"{type(self).__name__} must define update()")
+
+
+def is_allowed(module: str) -> bool:
+    """Whether a module was named with `--import`."""
+    return module in _allowed_modules
 
 
 def choices(family: type[Piece]) -> dict[str, type[Piece]]:
@@ -119,8 +134,8 @@ def find(family: type[Piece], name: Any) -> type[Piece]:
     """
     if not isinstance(name, str):
         raise ValueError(f"piece must be a name, not {name!r}")
-    if ":" in name and name.partition(":")[0] not in _allowed_modules:
-        module = name.partition(":")[0]
+    module, colon, _ = name.partition(":")
+    if colon and not is_allowed(module):
         raise ValueError(f"piece {name!r} lives in module {module!r}; allow it with --import {module}")
     known = choices(family)
     if name in known:

@@ -7,6 +7,8 @@
 from __future__ import annotations
 
 import signal
+import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -17,11 +19,12 @@ from typing import Any
 import torch
 
 from strop.assembly import Parts, assemble
-from strop.model_files import export
 from strop.config import RunConfig, parse
 from strop.console import View
 from strop.evaluation import EvaluationResult, evaluate
 from strop.loop import Loop, StepRecord
+from strop.model_files import export
+from strop.plots import plot_run
 from strop.run_folder import RunFolder
 from strop.seeds import derive
 from strop.tracking import Trackers, open_trackers
@@ -48,7 +51,17 @@ class Summary:
     best_step: int | None
 
 
-def train(config: RunConfig, out: Path, view: View, *, replace: bool = False) -> Summary:
+@dataclass(frozen=True, eq=False)
+class Outcome:
+    """A finished run for callers from Python: its summary, and this process's evaluations by step."""
+
+    summary: Summary
+    evaluations: dict[int, EvaluationResult]
+    parameters: int
+    seconds: float
+
+
+def train(config: RunConfig, out: Path, view: View, *, replace: bool = False) -> Outcome:
     """Start a run in a new folder and train it to its end.
 
     Raises:
@@ -62,7 +75,7 @@ def train(config: RunConfig, out: Path, view: View, *, replace: bool = False) ->
         folder.close()
 
 
-def resume(out: Path, view: View, step: int | None = None) -> Summary:
+def resume(out: Path, view: View, step: int | None = None) -> Outcome:
     """Go on from the checkpoint of `step` (None: the newest), or from the start where there is none yet.
 
     What the run wrote after that checkpoint is forgotten: metrics, rollouts and later checkpoints.
@@ -92,6 +105,7 @@ class _Run:
         self.saved: int | None = None
         self.failed_saves = 0
         self.held_out: dict[int, float] = {}
+        self.evaluations: dict[int, EvaluationResult] = {}
         self.last: StepRecord | None = None
         self.resumed_at: int | None = None
 
@@ -111,8 +125,9 @@ class _Run:
         self.boundary, self.saved = found.state["loop"], step
         self.view.note(f"going on after step {step} of {self.config.steps}")
 
-    def go(self) -> Summary:
-        """Train what is left, write the model and the summary."""
+    def go(self) -> Outcome:
+        """Train what is left, write the model, the curves and the summary."""
+        begin = time.perf_counter()
         trackers = open_trackers(
             self.config.trackers, self.folder, self.config.model_dump(mode="json"), self.resumed_at
         )
@@ -124,7 +139,9 @@ class _Run:
             trackers.close()
             self.parts.executor.close()
             self.parts.judge.close()
-        return self._finish()
+        summary = self._finish()
+        parameters = sum(weight.numel() for weight in self.parts.policy.weights().values())
+        return Outcome(summary, self.evaluations, parameters, time.perf_counter() - begin)
 
     def _steps(self, trackers: Trackers) -> None:
         config, loop = self.config, self.loop
@@ -136,7 +153,8 @@ class _Run:
             if record is None:
                 self._save_checkpoint(last=True)
                 raise Interrupted(
-                    f"stopped after step {loop.step} of {config.steps}; go on with: strop train --resume {self.folder.path}"
+                    f"stopped after step {loop.step} of {config.steps}; "
+                    f"go on with: strop train --resume {self.folder.path}"
                 )
             self._record(record, trackers)
 
@@ -160,6 +178,7 @@ class _Run:
     def _evaluate(self, step: int) -> dict[str, float | None]:
         result = self.measure(step)
         self.held_out[step] = result.pass_rate
+        self.evaluations[step] = result
         return {"evaluation/pass_rate": result.pass_rate, "evaluation/stderr": result.stderr}
 
     def measure(self, step: int) -> EvaluationResult:
@@ -169,14 +188,19 @@ class _Run:
             raise StropError("evaluation.every is set, but no problems are held out; set data.held_out")
         sampling = config.sampling.model_copy(update={"temperature": config.evaluation.temperature})
         with self.loop.clock.section("evaluation"):
-            return evaluate(
+            samples = config.evaluation.samples_per_problem
+            self.view.stage("evaluate", len(held_out) * samples)
+            result = evaluate(
                 self.parts.executor.engine,
                 held_out,
-                config.evaluation.samples_per_problem,
+                samples,
                 sampling,
                 config.verifier,
                 seed=derive(config.seed, "evaluation"),
+                progress=lambda done, total, rollout: self.view.advance(done, {}),
             )
+            self.view.stage("rl", config.steps)
+            return result
 
     def _save_checkpoint(self, last: bool = False) -> None:
         """Save the last finished step, unless it is saved. A full disk is met by trying again at later steps."""
@@ -211,6 +235,7 @@ class _Run:
             best_step=best,
         )
         self.folder.write_json("summary.json", asdict(summary))
+        plot_run(self.folder.path)
         return summary
 
     @contextmanager
@@ -223,6 +248,9 @@ class _Run:
             self.loop.interrupted = True
             self.view.note("stopping: the last finished step is being saved (again to stop at once)")
 
+        if threading.current_thread() is not threading.main_thread():
+            yield  # signals are the main thread's
+            return
         before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
         try:
             yield

@@ -17,6 +17,7 @@ def group_metrics(groups: Sequence[Group], survivors: Collection[int]) -> Metric
     whole = [r for r in usable if not r.completion.truncated]
     correct = [r for r in usable if r.verdict.score == 1]
     lengths = [len(r.completion.token_ids) for r in rollouts]
+    uniform = sum(len({r.verdict.score for r in group.usable}) <= 1 for group in groups)
     return {
         "reward/mean": Mean(sum(r.reward for r in usable), len(usable)),
         "pass_rate": Mean(sum(r.verdict.score for r in usable), len(usable)),
@@ -27,7 +28,7 @@ def group_metrics(groups: Sequence[Group], survivors: Collection[int]) -> Metric
         "truncation_rate": Mean(sum(r.completion.truncated for r in rollouts), len(rollouts)),
         "unparsed_rate": Mean(sum(r.verdict.status is Status.UNPARSED for r in rollouts), len(rollouts)),
         "verifier/failures": Total(len(rollouts) - len(usable)),
-        "groups/zero_variance_share": Mean(sum(len({r.verdict.score for r in g.usable}) <= 1 for g in groups), len(groups)),
+        "groups/zero_variance_share": Mean(uniform, len(groups)),
         "groups/trained": Total(len(survivors)),
         "tokens/generated": Total(sum(lengths)),
     }
@@ -37,7 +38,8 @@ def lag_metrics(samples: Sequence[Sample], version: int) -> Metrics:
     """Version trained minus version that sampled, per trained token."""
     lags = [version - sample.versions[sample.trained] for sample in samples]
     flat = np.concatenate(lags) if lags else np.zeros(0, dtype=np.int32)
-    return {"lag/mean": Mean(float(flat.sum()), len(flat)), "lag/max": Maximum(float(flat.max()) if len(flat) else None)}
+    largest = float(flat.max()) if len(flat) else None
+    return {"lag/mean": Mean(float(flat.sum()), len(flat)), "lag/max": Maximum(largest)}
 
 
 def verifier_failures(groups: Sequence[Group]) -> list[str]:

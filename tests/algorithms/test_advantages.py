@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -10,7 +12,7 @@ from hypothesis import strategies as st
 from strop.algorithms import GroupRelative, Outcomes
 
 
-def outcomes(*groups: list[float], survives: list[bool] | None = None) -> Outcomes:
+def outcomes(*groups: Sequence[float], survives: list[bool] | None = None) -> Outcomes:
     rewards = [r for group in groups for r in group]
     member = [i for i, group in enumerate(groups) for _ in group]
     alive = survives or [True] * len(groups)

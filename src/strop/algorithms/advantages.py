@@ -1,4 +1,7 @@
-"""Advantages: how much better a completion was than the policy's usual one. S completions of the step, T tokens of one."""
+"""Advantages: how much better a completion was than the policy's usual one.
+
+S completions of the step, T tokens of one.
+"""
 
 from __future__ import annotations
 

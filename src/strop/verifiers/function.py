@@ -58,7 +58,7 @@ def resolve(function: str) -> Callable[[Problem, str], Any]:
     module, colon, name = function.partition(":")
     if not colon or not module or not name:
         raise ValueError(f"{function!r} is not written module:function")
-    if module not in pieces._allowed_modules:
+    if not pieces.is_allowed(module):
         raise ValueError(f"{function!r} lives in module {module!r}; allow it with --import {module}")
     found = vars(importlib.import_module(module)).get(name)
     if not callable(found):

@@ -1,0 +1,117 @@
+"""The embedded base: a small model made on the spot, that reinforcement learning can sharpen. No download.
+
+`model.path = "embedded"` names it in any configuration. A fresh Qwen3 of about a million parameters is fine-tuned on
+chain sums worked by a fallible demonstrator; the result is kept in the cache under its settings and seed, so that it is
+made once. Its problems are the `train` part of `ChainSum`; the `held_out` part is never shown to it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import random
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+from pydantic import Field
+from transformers import PreTrainedTokenizerBase
+
+from strop.byte_tokenizer import byte_tokenizer
+from strop.console import View
+from strop.data.chain_sum import draw_question, part_of
+from strop.data.demonstrator import FallibleDemonstrator
+from strop.metrics import values
+from strop.model_files import export
+from strop.model_settings import FreshModel, ModelSettings
+from strop.pieces import Settings
+from strop.policy import load_policy
+from strop.seeds import derive
+from strop.trainer.optimizer import AdamW, Cosine
+from strop.trainer.sft import Demonstration, FineTuning, SftSettings
+
+FORMAT = 1  # raise it when the same settings would make another model
+NAME = "embedded"
+WORDS = ("\\boxed{",)
+
+
+class EmbeddedBase(Settings):
+    """How the embedded base is made: its shape, its teacher and its fine-tuning."""
+
+    seed: Annotated[int, Field(ge=0)] = 0
+    terms: Annotated[int, Field(ge=2)] = 5
+    digits: Annotated[int, Field(ge=1)] = 1
+    demonstrations: Annotated[int, Field(ge=1)] = 40_000
+    demonstrator: FallibleDemonstrator = FallibleDemonstrator()
+    model: FreshModel = FreshModel(
+        hidden_size=128, layers=4, heads=4, kv_heads=2, head_dim=32, intermediate_size=384, max_positions=256,
+        tie_embeddings=False, initializer_range=0.05,
+    )  # fmt: skip
+    training: SftSettings = SftSettings(
+        tokens_per_batch=4096, max_length=128, steps=500, tokens_per_microbatch=4096,
+        optimizer=AdamW(
+            lr=3e-3, betas=(0.9, 0.98), weight_decay=0.0, warmup_steps=30, schedule=Cosine(final_fraction=0.05)
+        ),
+    )  # fmt: skip
+
+    def key(self) -> str:
+        """The name of the base in the cache."""
+        text = f"{FORMAT} {self.model_dump_json()}"
+        return f"base-{hashlib.blake2b(text.encode(), digest_size=8).hexdigest()}"
+
+
+def cache_folder() -> Path:
+    """Where strop keeps what it can make again: $STROP_CACHE, else the user's cache folder."""
+    own = os.environ.get("STROP_CACHE")
+    if own:
+        return Path(own).expanduser()
+    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "strop"
+
+
+def embedded_base(settings: EmbeddedBase, view: View) -> Path:
+    """The base's folder; made first where the cache does not hold it."""
+    folder = cache_folder() / settings.key()
+    if folder.is_dir():
+        view.note(f"base model: from the cache, {folder}")
+        return folder
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    partial = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
+    try:
+        _make(settings, partial, view)
+        # Another process may have been quicker; what it made is the same.
+        if not folder.is_dir():
+            partial.rename(folder)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+    return folder
+
+
+def _make(settings: EmbeddedBase, folder: Path, view: View) -> None:
+    tokenizer = byte_tokenizer(WORDS)
+    model = ModelSettings(fresh=settings.model)
+    policy, _ = load_policy(model, tokenizer, derive(settings.seed, "model"))
+    training = settings.training.model_copy(update={"seed": derive(settings.seed, "shuffle") % 2**32})
+    tuning = FineTuning(policy, demonstrations(settings, tokenizer), training)
+    view.stage("sft", tuning.total)
+    for event in tuning.events():
+        view.advance(event.step, values(event.metrics))
+    export(policy.model, tokenizer, folder)
+
+
+def demonstrations(settings: EmbeddedBase, tokenizer: PreTrainedTokenizerBase) -> list[Demonstration]:
+    """What the demonstrator writes for questions of the training part; a question may come more than once."""
+    rng = random.Random(derive(settings.seed, "demonstrations"))
+    found: list[Demonstration] = []
+    while len(found) < settings.demonstrations:
+        question = draw_question(rng, settings.terms, settings.digits)
+        if part_of(question) == "train":
+            completion = tokenizer.encode(settings.demonstrator(question, rng), add_special_tokens=False)
+            found.append(
+                Demonstration(
+                    np.array(tokenizer.encode(question, add_special_tokens=False), dtype=np.int32),
+                    np.array([*completion, tokenizer.eos_token_id], dtype=np.int32),
+                )
+            )
+    return found

@@ -1,0 +1,42 @@
+"""The quickstart: ScaleRL's recipe with k = 0, on chain sums, from the embedded base. Minutes on two cores."""
+
+from __future__ import annotations
+
+from strop.algorithms import BinaryReward, Cispo, GroupRelative, PromptMean, Selection
+from strop.config import AlgorithmSettings, BatchSettings, CheckpointSettings, EvaluationSettings, RunConfig
+from strop.data import ChainSum, DataSettings, HeldOutSettings
+from strop.engines.base import Sampling
+from strop.engines.torch_engine.settings import EngineSettings
+from strop.model_settings import ModelSettings
+from strop.trainer.optimizer import AdamW
+from strop.verifiers import Answer
+
+STEPS = 24
+
+
+def recipe() -> RunConfig:
+    """Quickstart: ScaleRL in miniature, from the embedded base model, on sums of five digits; minutes on two cores."""
+    return RunConfig(
+        recipe="quickstart",
+        steps=STEPS,
+        model=ModelSettings(path="embedded", trainer_fp32_head=True, generator_fp32_head=True),
+        data=DataSettings(
+            source=ChainSum(part="train", count=4096, seed=1),
+            held_out=HeldOutSettings(source=ChainSum(part="held_out", count=256, seed=2)),
+        ),
+        verifier=Answer(extract="boxed"),
+        batch=BatchSettings(prompts_per_step=16, samples_per_prompt=16, tokens_per_microbatch=8192),
+        sampling=Sampling(temperature=1.0, max_new_tokens=96),
+        algorithm=AlgorithmSettings(
+            reward=BinaryReward(correct=1.0, wrong=-1.0),
+            selection=Selection(zero_variance="drop"),
+            advantage=GroupRelative(normalization="batch_std", ddof=0, batch="survivors"),
+            truncation_mask="after",
+            loss=Cispo(max_ratio=5.0),
+            aggregation=PromptMean(),
+        ),
+        optim=AdamW(lr=5e-4, eps=1e-15, weight_decay=0.01, warmup_steps=2),
+        engine=EngineSettings(slots=128),
+        evaluation=EvaluationSettings(every=STEPS, samples_per_problem=8),
+        checkpoint=CheckpointSettings(every=12),
+    )

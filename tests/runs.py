@@ -1,0 +1,48 @@
+"""Small real runs for tests: a random model of two layers, sums of two digits, a few steps a second."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file
+
+from strop.config import RunConfig, edit, resolve
+
+SMALL = (
+    "steps=4",
+    "model.fresh.hidden_size=32", "model.fresh.layers=2", "model.fresh.head_dim=8", "model.fresh.intermediate_size=48",
+    "model.fresh.max_positions=128",
+    "model.fresh.initializer_range=0.2",
+    "data.source.terms=2", "data.source.count=40", "data.held_out.count=8",
+    "batch.prompts_per_step=6", "batch.samples_per_prompt=4", "batch.tokens_per_microbatch=256",
+    "sampling.max_new_tokens=12", "engine.slots=16", "optim.lr=1e-3", "verifier.extract=last_number",
+    "evaluation.every=2", "evaluation.samples_per_problem=2", "checkpoint.every=1", "checkpoint.keep=2",
+)  # fmt: skip
+
+
+def small_config(*sets: str) -> RunConfig:
+    """GRPO on a tiny random model, changed by `sets`."""
+    return edit(resolve("grpo"), [*SMALL, *sets])
+
+
+def parameters(run: Path) -> dict[str, torch.Tensor]:
+    """The exported model's parameters."""
+    return load_file(run / "model" / "model.safetensors")
+
+
+def metrics(run: Path) -> list[dict[str, Any]]:
+    """The metric lines without what depends on the clock."""
+    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    timed = ("time", "seconds", "tokens_per_second")
+    return [{name: value for name, value in row.items() if not name.startswith(timed)} for row in rows]
+
+
+def assert_same_run(one: Path, other: Path) -> None:
+    """The two runs came to the same, bit for bit."""
+    assert metrics(one) == metrics(other)
+    left, right = parameters(one), parameters(other)
+    assert left.keys() == right.keys()
+    assert all(torch.equal(left[name], right[name]) for name in left)

@@ -1,0 +1,220 @@
+"""Whole runs: the same from its config.json alone, after Ctrl-C, after kill -9 at any moment, across epochs."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from tests.runs import assert_same_run, metrics, parameters, small_config
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from strop.config import resolve
+from strop.console import SilentView
+from strop.run import Interrupted, resume, train
+from strop.trainer import checkpoint
+from strop.trainer.step import NonFiniteLoss, Trainer
+from strop.types import StropError
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An undisturbed run."""
+    out = tmp_path_factory.mktemp("runs") / "whole"
+    train(small_config(), out, SilentView())
+    return out
+
+
+def test_the_run_folder_holds_everything(finished: Path) -> None:
+    rows = metrics(finished)
+    assert [row["step"] for row in rows] == [0, 1, 2, 3, 4]
+    assert rows[0].keys() == {"step", "evaluation/pass_rate", "evaluation/stderr"}
+    assert "evaluation/pass_rate" in rows[2] and "evaluation/pass_rate" not in rows[1]
+    assert [row["version"] for row in rows[1:]] == [1, 2, 3, 4]
+    assert all(row["lag/max"] == 0 and row["groups/trained"] == 6 for row in rows[1:])
+    assert sorted(p.name for p in (finished / "rollouts").iterdir()) == [f"step_{s:06d}.parquet" for s in (1, 2, 3, 4)]
+    assert (finished / "plots" / "training.png").stat().st_size > 10_000
+    summary = json.loads((finished / "summary.json").read_text())
+    assert summary["steps"] == 4 and summary["model"] == "model"
+
+
+def test_the_exported_model_is_the_trained_one(finished: Path) -> None:
+    model = AutoModelForCausalLM.from_pretrained(finished / "model")
+    tokenizer = AutoTokenizer.from_pretrained(finished / "model")
+    assert tokenizer.decode(tokenizer.encode("3+5=", add_special_tokens=False)) == "3+5="
+    saved = checkpoint.load(finished / "checkpoints").tensors["policy"]
+    assert all(torch.equal(value, saved[name]) for name, value in model.named_parameters())
+
+
+def test_training_changed_the_model(finished: Path, tmp_path: Path) -> None:
+    train(small_config("steps=1", "optim.lr=1e-12"), tmp_path / "still", SilentView())
+    still, moved = parameters(tmp_path / "still"), parameters(finished)
+    assert max((still[name] - moved[name]).abs().max() for name in still) > 1e-4
+
+
+def test_a_run_from_its_config_alone_is_the_same_run(finished: Path, tmp_path: Path) -> None:
+    train(resolve(str(finished / "config.json")), tmp_path / "again", SilentView())
+    assert_same_run(finished, tmp_path / "again")
+
+
+@pytest.mark.parametrize("step", [1, 3])
+def test_going_back_to_a_checkpoint_repeats_the_run(finished: Path, tmp_path: Path, step: int) -> None:
+    out = tmp_path / "back"
+    train(small_config("checkpoint.keep=4"), out, SilentView())
+    resume(out, SilentView(), step=step)
+    finished_rows, rows = metrics(finished), metrics(out)
+    assert rows == finished_rows
+    assert all(torch.equal(a, b) for a, b in zip(parameters(finished).values(), parameters(out).values(), strict=True))
+
+
+def test_resuming_a_finished_run_changes_nothing(finished: Path, tmp_path: Path) -> None:
+    out = tmp_path / "done"
+    train(small_config(), out, SilentView())
+    resume(out, SilentView())
+    assert_same_run(finished, out)
+
+
+class StopsAfter(SilentView):
+    """Sends a signal to this process when a training step is done."""
+
+    def __init__(self, step: int, number: int) -> None:
+        self.step, self.number, self.name = step, number, ""
+
+    def stage(self, name: str, total: int | None) -> None:
+        self.name = name
+
+    def advance(self, step: int, metrics: object) -> None:
+        if self.name == "rl" and step == self.step:
+            os.kill(os.getpid(), self.number)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_ctrl_c_saves_the_last_step(finished: Path, tmp_path: Path, number: int) -> None:
+    out = tmp_path / "stopped"
+    config = small_config("checkpoint.every=100", "evaluation.every=100")
+    with pytest.raises(Interrupted, match="go on with: strop train --resume") as caught:
+        train(config, out, StopsAfter(2, number))
+    assert caught.value.exit_code == 130
+    assert checkpoint.latest(out / "checkpoints") == 2
+    resume(out, SilentView())
+    assert [row["step"] for row in metrics(out)] == [0, 1, 2, 3, 4]
+    assert all(torch.equal(a, b) for a, b in zip(parameters(finished).values(), parameters(out).values(), strict=True))
+
+
+def in_child(work: Callable[[], object]) -> int:
+    """Run `work` in a forked child; its process id."""
+    child = os.fork()
+    if child == 0:
+        try:
+            work()
+        finally:
+            os._exit(0)
+    return child
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_kill_9_at_any_moment_loses_and_repeats_nothing(finished: Path, tmp_path: Path, seed: int) -> None:
+    out = tmp_path / "killed"
+    moment = random.Random(seed)
+
+    def go() -> None:
+        if (out / "run.json").exists():
+            resume(out, SilentView())
+        else:
+            train(small_config(), out, SilentView())
+
+    for _ in range(3):
+        child = in_child(go)
+        time.sleep(moment.uniform(0.1, 1.5))
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+    go()
+    assert_same_run(finished, out)
+
+
+def test_epochs_follow_each_other_without_a_stop(tmp_path: Path) -> None:
+    # 16 training problems, 6 a step: the epoch ends inside the third step.
+    sets = ("data.source.count=24", "steps=6", "checkpoint.every=2", "evaluation.every=none")
+    train(small_config(*sets), tmp_path / "whole", SilentView())
+    seen = [group for step in range(1, 7) for group in problems_of(tmp_path / "whole", step)]
+    assert len(seen) == 36
+    assert sorted(seen[:16]) == sorted(seen[16:32]) and len(set(seen[:16])) == 16
+    with pytest.raises(Interrupted):
+        train(small_config(*sets), tmp_path / "parts", StopsAfter(3, signal.SIGINT))
+    resume(tmp_path / "parts", SilentView())
+    assert_same_run(tmp_path / "whole", tmp_path / "parts")
+
+
+def problems_of(run: Path, step: int) -> list[str]:
+    from strop.run_folder import RunFolder
+
+    rows = RunFolder.open(run).read_rollouts(step)
+    return [row["problem_id"] for row in rows[::4]]
+
+
+def test_a_loss_that_is_not_finite_stops_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    update = Trainer.update
+
+    def poisoned(self: Trainer, batch: object) -> object:
+        if self.updates == 2:
+            with torch.no_grad():
+                next(iter(self.policy.parameters()))[:] = float("nan")
+        return update(self, batch)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Trainer, "update", poisoned)
+    with pytest.raises(NonFiniteLoss, match="step 3, update 2, micro-batch 0"):
+        train(small_config("checkpoint.every=1", "evaluation.every=none"), tmp_path / "nan", SilentView())
+    monkeypatch.undo()
+    saved = checkpoint.load(tmp_path / "nan" / "checkpoints")
+    assert saved.step == 2
+    assert all(torch.isfinite(value).all() for value in saved.tensors["policy"].values())
+
+
+def test_a_full_disk_is_tried_again_and_then_ends_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    full_at = {1, 2}
+
+    def save(root: Path, step: int, *args: object, **kwargs: object) -> Path:
+        if step in full_at:
+            raise checkpoint.DiskFull(f"no space for step {step}")
+        return real(root, step, *args, **kwargs)  # type: ignore[arg-type]
+
+    real = checkpoint.save
+    monkeypatch.setattr(checkpoint, "save", save)
+    train(small_config("evaluation.every=none"), tmp_path / "twice", SilentView())
+    assert checkpoint.latest(tmp_path / "twice" / "checkpoints") == 4
+    full_at.add(3)
+    with pytest.raises(StropError, match="no space for step 3"):
+        train(small_config("evaluation.every=none"), tmp_path / "thrice", SilentView())
+
+
+def test_problems_that_teach_nothing_end_the_run(tmp_path: Path) -> None:
+    sets = ("algorithm.selection.zero_variance=drop", "verifier.extract=boxed", "evaluation.every=none")
+    for refill in ("false", "true"):
+        with pytest.raises(StropError, match="too hard or too easy"):
+            train(
+                small_config(*sets, f"algorithm.selection.refill={refill}", "batch.prompts_per_step=2"),
+                tmp_path / refill,
+                SilentView(),
+            )
+
+
+def test_dynamic_sampling_fills_the_batch(tmp_path: Path) -> None:
+    sets = ("algorithm.selection.zero_variance=drop", "algorithm.selection.refill=true", "steps=2")
+    train(small_config(*sets), tmp_path / "refill", SilentView())
+    rows = metrics(tmp_path / "refill")[1:]
+    assert all(row["groups/trained"] == 6 for row in rows)
+    assert any(row["groups/zero_variance_share"] > 0 for row in rows)
+
+
+def test_several_updates_a_step(tmp_path: Path) -> None:
+    sets = ("batch.updates_per_step=3", "batch.passes_per_batch=2", "steps=2", "optim.lr=3e-2")
+    train(small_config(*sets), tmp_path / "updates", SilentView())
+    rows = metrics(tmp_path / "updates")[1:]
+    assert all(row["updates"] == 6 for row in rows)
+    assert rows[-1]["ratio/max"] > 1.001 and rows[-1]["ratio/min"] < 0.999
