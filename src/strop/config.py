@@ -20,8 +20,8 @@ from strop.config_edit import apply_edits, explain
 from strop.data import DataSettings
 from strop.engines.base import Sampling
 from strop.engines.torch_engine.settings import EngineSettings
-from strop.pieces import Settings
 from strop.model_settings import ModelSettings
+from strop.pieces import Settings
 from strop.samples import TruncationMask
 from strop.trainer.optimizer import AdamW
 from strop.types import InputError

@@ -18,7 +18,9 @@ from strop.console import SECONDS, Pace, Values, duration, known, number, percen
 HISTORY = 200
 TREND_WIDTH = 24
 BLOCKS = "▁▂▃▄▅▆▇█"
-PART_STYLES = {"rollout": "cyan", "verify": "magenta", "update": "green", "evaluation": "yellow", "other": "bright_black"}
+PART_STYLES = {
+    "rollout": "cyan", "verify": "magenta", "update": "green", "evaluation": "yellow", "other": "bright_black",
+}  # fmt: skip
 
 # Label, metrics shown side by side, how each is written. The trend is of the first.
 ROWS: tuple[tuple[str, tuple[str, ...], Callable[[float], str]], ...] = (

@@ -1,0 +1,82 @@
+# make quickstart   watch a small model learn to reason, from nothing, on this machine
+# make test         run the tests
+# The first of them makes .venv and installs what constraints.txt pins; afterwards that takes no time.
+#
+#   make quickstart ARGS="--seed 2"     further arguments of `strop quickstart`
+#   make test ARGS="-k lag -x"          further arguments of pytest
+#   make install PIP_FLAGS="..."        further arguments of pip, for instance another index
+#   make install PYTHON=python3.12      another interpreter (3.11 to 3.13)
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help install quickstart test test-all lint format types clean
+
+VENV := .venv
+BIN := $(VENV)/bin
+ARGS ?=
+PIP_FLAGS ?=
+WORKERS ?= auto
+SUPPORTED := import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 14))
+PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3; do \
+	$$p -c '$(SUPPORTED)' >/dev/null 2>&1 && echo $$p && break; done)
+
+PIP = $(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt $(PIP_FLAGS)
+# The exact pin of torch: it is installed first and alone, so that nothing after it can pull in another build.
+TORCH := $(shell sed -n 's/^\(torch==[^ ]*\).*/\1/p' constraints.txt)
+
+# reasoning-gym (the extra `gym`) builds a C extension. Its own stamp makes it install once a compiler has appeared.
+CC_FOUND := $(shell command -v cc 2>/dev/null)
+comma := ,
+EXTRAS := dev,hub,ray,tensorboard,wandb$(if $(CC_FOUND),$(comma)gym)
+
+READY := $(VENV)/.strop-venv
+CORE := $(VENV)/.strop-core
+FULL := $(VENV)/.strop-full$(if $(CC_FOUND),-gym)
+
+help:
+	@sed -n '/^#/!q;s/^# \{0,1\}//p' Makefile
+
+# Without the system's ensurepip (Debian packages it apart) pip installs itself into the new environment.
+$(READY):
+	@test -n "$(PYTHON)" || { echo "strop needs Python 3.11, 3.12 or 3.13; none was found. Name one: make PYTHON=..." >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV) || { $(PYTHON) -m venv --clear --without-pip $(VENV) \
+		&& $(PYTHON) -m pip --python $(BIN)/python install $(PIP_FLAGS) pip; }
+	@touch $@
+
+$(CORE): pyproject.toml constraints.txt | $(READY)
+	@echo "Installing $(TORCH) (the large one), then strop and its dependencies, into $(VENV) ..."
+	$(PIP) $(TORCH)
+	$(PIP) -q -e .
+	@touch $@
+
+$(FULL): pyproject.toml constraints.txt $(CORE)
+	@test -n "$(CC_FOUND)" || echo "No C compiler (cc) here: leaving out the extra gym (reasoning-gym); its tests are skipped."
+	@echo "Installing the extras $(EXTRAS) ..."
+	$(PIP) -q -e '.[$(EXTRAS)]'
+	@touch $@
+
+install: $(FULL)
+
+quickstart: $(CORE)
+	$(BIN)/strop quickstart $(ARGS)
+
+# One thread a worker: the tests are small, and threads of several workers would only fight for the cores.
+test: $(FULL)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --maxprocesses 8 --dist worksteal $(ARGS)
+
+test-all: $(FULL)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --maxprocesses 8 --dist worksteal \
+		-m 'slow or not slow' --timeout 1800 $(ARGS)
+
+lint: $(FULL)
+	$(BIN)/ruff check .
+
+format: $(FULL)
+	$(BIN)/ruff check --fix .
+
+types: $(FULL)
+	$(BIN)/mypy
+
+clean:
+	rm -rf build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -not -path './$(VENV)/*' -prune -exec rm -rf {} +

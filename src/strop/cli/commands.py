@@ -1,0 +1,51 @@
+"""The commands, in the order in which a new user meets them."""
+
+from __future__ import annotations
+
+import typer
+
+from strop.cli import inspect_commands, model_commands, run_commands
+
+app = typer.Typer(
+    name="strop",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,  # the plain help keeps paragraphs and examples as they are written, and is quicker
+    help="""Reinforcement learning from verifiable rewards for reasoning models.
+
+    Begin with `strop quickstart`: it makes a small model, teaches it to imitate, then lets it find out by
+    reinforcement learning what works, in minutes and on any machine.
+
+    \b
+    strop quickstart                                   see it work
+    strop recipes                                      what can be trained
+    strop recipes show grpo                            every setting of one
+    strop train grpo --set optim.lr=2e-6               train, with a setting changed
+    strop train --resume runs/grpo                     go on after an interruption
+    strop eval runs/grpo                               measure the result
+    strop doctor                                       what this machine has and lacks
+
+    Every command explains itself: strop train --help.
+    """,
+)
+
+app.command("quickstart", short_help="Watch a small model learn to reason, from nothing.")(run_commands.quickstart)
+app.command("train", short_help="Train by reinforcement learning.")(run_commands.train)
+app.command("sft", short_help="Fine-tune a model on demonstrations.")(run_commands.sft)
+app.command("eval", short_help="Measure the pass rate of a model.")(model_commands.evaluate)
+app.command("sample", short_help="Let a model answer a prompt or some problems.")(model_commands.sample)
+app.add_typer(inspect_commands.recipes_app, name="recipes", short_help="List what can be trained, or show it.")
+app.command("plot", short_help="Draw the curves of a run as a PNG.")(inspect_commands.plot)
+app.command("export", short_help="Write a checkpoint as a Hugging Face folder.")(model_commands.export)
+app.command("doctor", short_help="Say what this machine has and lacks.")(inspect_commands.doctor)
+
+
+@app.callback(invoke_without_command=True)
+def root(version: bool = typer.Option(False, "--version", help="Print the version and end.")) -> None:
+    """Options of strop itself."""
+    if version:
+        from strop import __version__
+
+        print(__version__)
+        raise typer.Exit

@@ -1,0 +1,115 @@
+"""Commands that look and change nothing: recipes, doctor, plot."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from strop.cli.options import Imports, Json, Sets, allow, print_table, show
+
+MARKS = {"ok": "ok", "note": "note", "problem": "PROBLEM"}
+
+recipes_app = typer.Typer(
+    rich_markup_mode=None,
+    help="""What can be trained: list the recipes, or show every setting of one.
+
+    \b
+    strop recipes
+    strop recipes show scalerl
+    strop recipes show grpo --set data.source=gsm8k --set data.path=train.jsonl
+    """
+)
+
+
+@recipes_app.callback(invoke_without_command=True)
+def recipes(context: typer.Context, as_json: Json = False) -> None:
+    """List the recipes."""
+    if context.invoked_subcommand is not None:
+        return
+    from strop.recipes import catalogue
+
+    found = catalogue()
+    value = [{"name": recipe.name, "summary": recipe.summary} for recipe in found]
+    show(as_json, value, lambda: print_table(("recipe", ""), [(recipe.name, recipe.summary) for recipe in found]))
+
+
+@recipes_app.command("show")
+def show_recipe(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="A recipe, or a .toml, .json or .py file.")],
+    sets: Sets = [],  # noqa: B006  (typer copies it)
+    imports: Imports = [],  # noqa: B006
+    as_json: Json = False,
+) -> None:
+    """Show every setting of a recipe, each as --set would take it.
+
+    With --json it prints a whole configuration, which `strop train FILE.json` accepts.
+    """
+    from strop.config import resolve
+
+    allow(imports)
+    config = resolve(name, sets).model_dump(mode="json")
+
+    def lines() -> None:
+        for key, value in flatten(config):
+            print(f"{key}={value}")
+
+    show(as_json, config, lines)
+
+
+def flatten(value: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
+    """`("optim.lr", "2e-06")` for every setting, written as `--set` reads it."""
+    for key, entry in value.items():
+        if isinstance(entry, dict) and entry:
+            yield from flatten(entry, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", _as_set_reads(entry)
+
+
+def _as_set_reads(value: Any) -> str:
+    import json
+
+    from strop.config_edit import parse_set
+
+    if value is None:
+        return "none"
+    if isinstance(value, str) and parse_set(f"key={value}")["key"] == value:
+        return value
+    return json.dumps(value, ensure_ascii=False)
+
+
+def doctor(as_json: Json = False) -> None:
+    """Say what this machine has, what is missing and how to install it.
+
+    The exit code is 1 when something will not work, 0 otherwise.
+    """
+    from strop.doctor import as_json as plain_values
+    from strop.doctor import examine
+
+    findings = examine()
+
+    def table() -> None:
+        rows = [(MARKS[finding.level], finding.topic, finding.found) for finding in findings]
+        print_table(("", "what", "found"), rows)
+        for finding in findings:
+            if finding.advice:
+                print(f"{finding.topic}: {finding.advice}")
+
+    show(as_json, plain_values(findings), table)
+    if any(finding.level == "problem" for finding in findings):
+        raise typer.Exit(1)
+
+
+def plot(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")],
+    out: Annotated[
+        Path | None, typer.Option("--out", metavar="FILE", help="The PNG to write; by default RUN/plots/training.png.")
+    ] = None,
+) -> None:
+    """Draw the training curves of a run as one PNG; works while the run goes on."""
+    from strop.plots import plot_run
+    from strop.run_folder import RunFolder
+
+    print(plot_run(RunFolder.open(run).path, out))

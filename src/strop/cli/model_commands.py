@@ -1,0 +1,134 @@
+"""Commands on a finished model: eval, sample, export."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from strop.cli.options import Imports, Json, Plain, Sets, allow, print_json, print_table, viewing
+
+Model = Annotated[str, typer.Argument(metavar="MODEL", help="A run folder, a model folder, or a hub name.")]
+Recipe = Annotated[
+    str | None,
+    typer.Option(
+        metavar="RECIPE|FILE",
+        help="Where prompt template, verifier and sampling come from; by default the run's own, else grpo.",
+    ),
+]
+Source = Annotated[
+    str | None,
+    typer.Option(metavar="SOURCE", help="gsm8k, chain_sum, reasoning-gym:TASK, FILE.jsonl, OWNER/NAME …"),
+]
+SourcePath = Annotated[str | None, typer.Option("--path", metavar="FILE", help="The file of a source that reads one.")]
+
+RATES = ("pass_rate", "interval", "pass_at", "majority_rate", "truncation_rate")
+
+
+def evaluate(
+    model: Model,
+    source: Source = None,
+    path: SourcePath = None,
+    samples: Annotated[int, typer.Option(help="Completions of each problem.", min=1)] = 4,
+    limit: Annotated[int | None, typer.Option(help="The first so many problems only.", min=1)] = None,
+    temperature: Annotated[float | None, typer.Option(help="0 is greedy; by default the run's own.", min=0)] = None,
+    recipe: Recipe = None,
+    sets: Sets = [],  # noqa: B006  (typer copies it)
+    imports: Imports = [],  # noqa: B006
+    plain: Plain = False,
+    as_json: Json = False,
+) -> None:
+    """Measure the pass rate of a model on problems with checkable answers.
+
+    A run folder is measured on the problems it held out, unless --source names others. Progress goes to standard
+    error, so that --json leaves standard output to the result.
+
+    \b
+    strop eval runs/quickstart
+    strop eval runs/first --source gsm8k --path test.jsonl --samples 8
+    strop eval Qwen/Qwen3-0.6B --source reasoning-gym:chain_sum --limit 200 --json
+    """
+    from strop import tasks
+
+    allow(imports)
+    config = tasks.configure(model, recipe, sets, source, path, limit)
+    with viewing(plain, f"strop · eval · {model}", "stopped; nothing was measured", to_stderr=True) as view:
+        report = tasks.evaluate_model(config, samples, temperature, view)
+    if as_json:
+        print_json(report)
+    else:
+        print_table(("", model), [(name.replace("_", " "), _readable(name, value)) for name, value in report.items()])
+
+
+def sample(
+    model: Model,
+    prompt: Annotated[str | None, typer.Option(help="What to ask.")] = None,
+    source: Source = None,
+    path: SourcePath = None,
+    count: Annotated[int, typer.Option("--n", help="Completions of each prompt.", min=1)] = 1,
+    limit: Annotated[int, typer.Option(help="Problems of --source to ask.", min=1)] = 4,
+    temperature: Annotated[float | None, typer.Option(help="0 is greedy; by default the run's own.", min=0)] = None,
+    max_new_tokens: Annotated[int | None, typer.Option(help="By default the run's own.", min=1)] = None,
+    seed: Annotated[int, typer.Option(help="Of the sampling.", min=0)] = 0,
+    recipe: Recipe = None,
+    sets: Sets = [],  # noqa: B006
+    imports: Imports = [],  # noqa: B006
+    as_json: Json = False,
+) -> None:
+    """Let a model answer a prompt, or some problems of a source, and judge the answers where there is a reference.
+
+    \b
+    strop sample runs/quickstart --prompt '3+5-2='
+    strop sample runs/first --source gsm8k --path test.jsonl --n 4
+    strop sample Qwen/Qwen3-0.6B --prompt 'What is 17 * 23?' --max-new-tokens 200
+    """
+    from strop.types import InputError
+
+    if (prompt is None) == (source is None):
+        raise InputError("say what to ask: --prompt TEXT, or --source SOURCE for problems of a source")
+    from strop import tasks  # after the check: torch takes seconds to load
+
+    allow(imports)
+    config = tasks.configure(model, recipe, sets, source, path, limit)
+    with viewing(True, "strop · sample", "stopped", to_stderr=True) as view:
+        answers = tasks.sample_model(config, prompt, count, temperature, max_new_tokens, seed, view)
+    if as_json:
+        print_json(answers)
+        return
+    for answer in answers:
+        verdict = "" if answer["status"] is None else f" · {answer['status']}, the answer is {answer['reference']}"
+        print(f"── {answer['prompt']}")
+        print(answer["completion"])
+        print(f"   {answer['tokens']} tokens, ended by {answer['finish_reason']}{verdict}\n")
+
+
+def export(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")],
+    out: Annotated[
+        Path | None, typer.Option("--out", metavar="FOLDER", help="Where to write; by default RUN/model.")
+    ] = None,
+    step: Annotated[
+        int | None, typer.Option(help="The checkpoint to export; by default the newest one.", min=0)
+    ] = None,
+) -> None:
+    """Write a checkpoint as a Hugging Face folder, which transformers and other engines load.
+
+    \b
+    strop export runs/first
+    strop export runs/first --step 40 --out my-model
+    """
+    from strop import tasks
+
+    print(tasks.export_checkpoint(run, out, step))
+
+
+def _readable(name: str, value: object) -> str:
+    """A value of the report for people: rates as percentages."""
+    if isinstance(value, dict):
+        return ", ".join(f"{key}: {_readable(name, entry)}" for key, entry in value.items())
+    if isinstance(value, list):
+        return " to ".join(_readable(name, entry) for entry in value)
+    if not isinstance(value, float):
+        return str(value)
+    return f"{100 * value:.1f}%" if name in RATES else f"{value:.4g}"

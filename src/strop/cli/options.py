@@ -1,0 +1,106 @@
+"""Arguments that several commands share, and how a terminal is written to."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from strop.console import View
+
+INTERRUPTED = 130
+
+Sets = Annotated[
+    list[str],
+    typer.Option(
+        "--set",
+        metavar="KEY=VALUE",
+        help="Change a setting, such as optim.lr=2e-6; may be repeated.",
+        show_default=False,
+    ),
+]
+Imports = Annotated[
+    list[str],
+    typer.Option(
+        "--import",
+        metavar="MODULE",
+        help="Import a module of your own, whose pieces may then be named module:Class; may be repeated.",
+        show_default=False,
+    ),
+]
+Plain = Annotated[bool, typer.Option("--plain", help="One line a step instead of the live view.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
+Out = Annotated[
+    Path | None,
+    typer.Option("--out", metavar="FOLDER", help="The run folder to make; by default a new one under runs/."),
+]
+
+
+def allow(modules: Sequence[str]) -> None:
+    """Import what `--import` names; modules beside the current folder are found too."""
+    from strop.pieces import allow_module
+
+    if modules and "" not in sys.path and str(Path.cwd()) not in sys.path:
+        sys.path.insert(0, str(Path.cwd()))
+    for module in modules:
+        allow_module(module)
+
+
+def free_folder(name: str) -> Path:
+    """`runs/NAME`, or `runs/NAME-2`, `-3` … where that is taken."""
+    folder = Path("runs") / name
+    count = 1
+    while folder.exists() and any(folder.iterdir()):
+        count += 1
+        folder = Path("runs") / f"{name}-{count}"
+    return folder
+
+
+@contextmanager
+def viewing(plain: bool, title: str, on_interrupt: str, to_stderr: bool = False) -> Iterator[View]:
+    """A view that is closed whatever happens; a Ctrl-C that nobody met ends with `on_interrupt` and exit code 130."""
+    from strop.console import open_view
+
+    view = open_view(plain, title, sys.stderr if to_stderr else sys.stdout)
+    try:
+        yield view
+    except KeyboardInterrupt:
+        view.close()
+        print(on_interrupt, file=sys.stderr)
+        raise typer.Exit(INTERRUPTED) from None
+    finally:
+        view.close()
+
+
+def print_json(value: Any) -> None:
+    """Machine-readable output, alone on standard output."""
+    print(json.dumps(value, indent=2, ensure_ascii=False))
+
+
+def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """A table without lines, which is as good to read as to copy from."""
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_header=any(columns))
+    for place, column in enumerate(columns):
+        table.add_column(column, no_wrap=place == 0, overflow="fold")
+    for row in rows:
+        table.add_row(*(Text(cell) for cell in row))
+    Console(highlight=False).print(table)
+
+
+def show(as_json: bool, value: Any, table: Callable[[], None]) -> None:
+    """Print `value` as JSON or draw the table."""
+    if as_json:
+        print_json(value)
+    else:
+        table()

@@ -1,0 +1,164 @@
+"""Commands that make a run: quickstart, train, sft."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from strop.cli.options import Imports, Out, Plain, Sets, allow, free_folder, viewing
+
+
+def quickstart(
+    seed: Annotated[int, typer.Option(help="Model, problems and sampling follow from it.", min=0)] = 0,
+    out: Annotated[Path, typer.Option(metavar="FOLDER", help="The run folder; a former run in it is replaced.")] = Path(
+        "runs/quickstart"
+    ),
+    plain: Plain = False,
+) -> None:
+    """Watch a small language model learn to reason better, from nothing, in minutes.
+
+    It makes a model of about a million parameters, fine-tunes it on the worked examples of an unreliable teacher, then
+    trains it by reinforcement learning on sums whose answers can be checked. The pass rate on problems it has never
+    seen is measured before and after.
+
+    \b
+    strop quickstart
+    strop quickstart --seed 1 --out runs/again
+    """
+    from strop import quickstart as heavy
+    from strop.cli.reports import report_quickstart
+
+    with viewing(plain, f"strop · quickstart · {out}", "stopped; begin again with: strop quickstart") as view:
+        heavy.run(seed, out, view)
+    report_quickstart(out)
+
+
+def train(
+    target: Annotated[
+        str | None,
+        typer.Argument(metavar="RECIPE|FILE", help="A recipe (see strop recipes), or a .toml, .json or .py file."),
+    ] = None,
+    sets: Sets = [],  # noqa: B006  (typer copies it)
+    out: Out = None,
+    resume: Annotated[
+        Path | None, typer.Option(metavar="RUN", help="Go on with a run from its newest checkpoint.")
+    ] = None,
+    step: Annotated[
+        int | None, typer.Option(help="With --resume: the checkpoint to go on from; later ones are dropped.", min=0)
+    ] = None,
+    imports: Imports = [],  # noqa: B006
+    plain: Plain = False,
+) -> None:
+    """Train by reinforcement learning from verifiable rewards.
+
+    The run folder holds everything: config.json (start the same run from it), metrics.jsonl, rollouts, checkpoints,
+    the model. Ctrl-C saves the last finished step and ends; --resume goes on from there.
+
+    \b
+    strop train grpo
+    strop train grpo --set data.source=gsm8k --set data.path=train.jsonl
+    strop train scalerl --set model.path=Qwen/Qwen3-0.6B --set data.source=problems.jsonl
+    strop train my-run.toml --set steps=200 --out runs/first
+    strop train runs/first/config.json
+    strop train --resume runs/first
+    strop train --resume runs/first --step 40
+
+    A TOML file names a recipe and what it changes:
+
+    \b
+    recipe = "grpo"
+    steps = 200
+    optim.lr = 2e-6
+    data.source = "problems.jsonl"
+    """
+    from strop.cli.reports import report_run
+    from strop.types import InputError
+
+    allow(imports)
+    if resume is not None:
+        if target is not None or sets or out is not None:
+            raise InputError(
+                f"--resume goes on with {resume} as it was configured; leave out the recipe, --set and --out, or start "
+                f"a new run: strop train {resume}/config.json --set key=value"
+            )
+        _resume(resume, step, plain)
+        report_run(resume)
+        return
+    if target is None:
+        raise InputError("name what to train: a recipe (see strop recipes), a file, or --resume RUN")
+    if step is not None:
+        raise InputError("--step says which checkpoint to go on from; it needs --resume RUN")
+    from strop import run as heavy
+    from strop.config import resolve
+
+    config = resolve(target, sets)
+    folder = out if out is not None else free_folder(config.recipe)
+    with viewing(plain, f"strop · {config.recipe} · {folder}", _go_on(folder)) as view:
+        heavy.train(config, folder, view)
+    report_run(folder)
+
+
+def _resume(folder: Path, step: int | None, plain: bool) -> None:
+    from strop.run_folder import RunFolder
+
+    RunFolder.open(folder)  # says what is wrong before torch takes its seconds to load
+    from strop import run as heavy
+
+    with viewing(plain, f"strop · {folder}", _go_on(folder)) as view:
+        heavy.resume(folder, view, step)
+
+
+def _go_on(folder: Path) -> str:
+    return f"stopped at once; go on from the newest checkpoint with: strop train --resume {folder}"
+
+
+def sft(
+    model: Annotated[
+        str | None,
+        typer.Argument(metavar="MODEL", help="A folder, a hub name, or `fresh` for a new small model."),
+    ] = None,
+    demonstrations: Annotated[
+        Path | None, typer.Option("--data", metavar="FILE", help="JSON lines with prompt and completion.")
+    ] = None,
+    sets: Sets = [],  # noqa: B006
+    out: Out = None,
+    resume: Annotated[Path | None, typer.Option(metavar="RUN", help="Go on with a fine-tuning run.")] = None,
+    imports: Imports = [],  # noqa: B006
+    plain: Plain = False,
+) -> None:
+    """Fine-tune a model on demonstrations, the usual start of RL.
+
+    Each line of the file is a JSON object with `prompt` (text or chat messages) and `completion` (text); the end of
+    the completion is learned too. The model lands in RUN/model, ready for `strop train --set model.path=RUN/model`.
+
+    \b
+    strop sft Qwen/Qwen3-0.6B --data worked-examples.jsonl
+    strop sft fresh --data tiny.jsonl --set training.steps=200 --set training.epochs=none
+    strop sft --resume runs/sft
+    """
+    from strop.cli.reports import report_run
+    from strop.run_folder import RunFolder
+    from strop.types import InputError
+
+    allow(imports)
+    if resume is None and (model is None or demonstrations is None):
+        raise InputError("name the model and the demonstrations: strop sft MODEL --data FILE.jsonl")
+    if resume is not None:
+        RunFolder.open(resume)  # says what is wrong before torch takes its seconds to load
+    from strop import fine_tuning
+
+    if resume is not None:
+        if model is not None or demonstrations is not None or sets or out is not None:
+            raise InputError(f"--resume goes on with {resume} as it was configured; leave out the other arguments")
+        with viewing(plain, f"strop · sft · {resume}", f"stopped; go on with: strop sft --resume {resume}") as view:
+            fine_tuning.resume(resume, view)
+        report_run(resume)
+        return
+    assert model is not None and demonstrations is not None
+    config = fine_tuning.configure(model, demonstrations, sets)
+    folder = out if out is not None else free_folder("sft")
+    with viewing(plain, f"strop · sft · {folder}", f"stopped; go on with: strop sft --resume {folder}") as view:
+        fine_tuning.train(config, folder, view)
+    report_run(folder)

@@ -1,0 +1,192 @@
+"""What the command line does with a finished model: measure it, let it answer, write it out.
+
+A model is named by a run folder, a model folder or a hub name; prompt template, verifier and sampling come from the
+run's own configuration, or from a recipe.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from transformers import PreTrainedTokenizerBase
+
+from strop.assembly import located, pick_device
+from strop.config import RunConfig, parse, resolve
+from strop.console import View
+from strop.data import Dataset, load_data
+from strop.data.dataset import Example, make_example
+from strop.engines.base import Request, Sampling
+from strop.engines.torch_engine import TorchEngine
+from strop.evaluation import evaluate
+from strop.fine_tuning import is_fine_tuning, load_model, stored_config
+from strop.model_files import export
+from strop.policy import Policy, load_policy
+from strop.run_folder import RunFolder, is_run
+from strop.seeds import derive
+from strop.trainer import checkpoint
+from strop.types import Completion, InputError, Problem, Rollout
+
+DEFAULT_RECIPE = "grpo"
+
+
+def configure(
+    model: str,
+    recipe: str | None = None,
+    sets: Sequence[str] = (),
+    source: str | None = None,
+    path: str | None = None,
+    limit: int | None = None,
+) -> RunConfig:
+    """The configuration under which `model` is used; `source` replaces both its problems and its held-out ones.
+
+    Raises:
+        InputError: no such model or recipe, or an invalid setting.
+    """
+    base, place = recipe, model
+    if is_run(Path(model)):
+        run = RunFolder.open(model)
+        place = str(run.model)
+        if not run.model.is_dir():
+            raise InputError(f"{model} has no model yet; write that of its newest checkpoint: strop export {model}")
+        if base is None and not is_fine_tuning(run):
+            base = str(run.config_path)
+    edits = ["model.fresh=none", f"model.path={json.dumps(place)}"]
+    if source is not None:
+        edits += [f"data.source={json.dumps(source)}", "data.held_out=none"]
+    if path is not None:
+        edits.append(f"data.path={json.dumps(path)}")
+    if limit is not None:
+        edits.append(f"data.limit={limit}")
+    return resolve(base if base is not None else DEFAULT_RECIPE, [*edits, *sets])
+
+
+def evaluate_model(config: RunConfig, samples: int, temperature: float | None, view: View) -> dict[str, Any]:
+    """Pass rate, pass@k, majority vote, length and truncation on the held-out problems, or on all where none are.
+
+    Raises:
+        StropError: the model or the problems cannot be used.
+    """
+    policy, tokenizer = _load(config, view)
+    dataset = _problems(config, tokenizer, view)
+    sampling = _sampling(config, temperature, None)
+    view.stage("evaluate", len(dataset) * samples)
+    correct = 0
+
+    def progress(done: int, total: int, rollout: Rollout) -> None:
+        nonlocal correct
+        correct += rollout.verdict.score == 1
+        view.advance(done, {"pass_rate": correct / done})
+
+    engine = TorchEngine(policy, tokenizer, config.engine)
+    try:
+        seed = derive(config.seed, "evaluation")
+        result = evaluate(engine, dataset, samples, sampling, config.verifier, seed, progress)
+    finally:
+        engine.close()
+    return result.summary()
+
+
+def sample_model(
+    config: RunConfig,
+    prompt: str | None,
+    count: int,
+    temperature: float | None,
+    max_new_tokens: int | None,
+    seed: int,
+    view: View,
+) -> list[dict[str, Any]]:
+    """`count` completions of `prompt`, or of each of the configured problems where it is None, in order.
+
+    A completion of a problem is judged; its `status` and `reference` are None for a prompt without a reference.
+    """
+    policy, tokenizer = _load(config, view)
+    if prompt is None:
+        examples: Sequence[Example] = _problems(config, tokenizer, view).examples
+    else:
+        problem = Problem("prompt", prompt, reference=None)
+        examples = (make_example(problem, config.data.template, tokenizer),)
+    sampling = _sampling(config, temperature, max_new_tokens)
+    engine = TorchEngine(policy, tokenizer, config.engine)
+    completions: dict[tuple[str, int], Completion] = {}
+    try:
+        for place, example in enumerate(examples):
+            engine.submit(Request(str(place), example.prompt_ids, sampling, derive(seed, "sample", place), count))
+        while engine.unfinished:
+            completions |= {(found.request_id, found.index): found for found in engine.step()}
+    finally:
+        engine.close()
+    return [
+        _answer(config, example.problem, completions[str(place), index])
+        for place, example in enumerate(examples)
+        for index in range(count)
+    ]
+
+
+def export_checkpoint(run_path: Path, out: Path | None = None, step: int | None = None) -> Path:
+    """Write the model of a checkpoint (None: the newest) as a Hugging Face folder, RUN/model unless `out` is given.
+
+    Raises:
+        StropError: no such run or checkpoint; `out` holds something else.
+    """
+    run = RunFolder.open(run_path)
+    target = run.model if out is None else out
+    if out is not None and out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise InputError(f"{out} is there and not empty; choose another folder with --out")
+    found = checkpoint.load(run.checkpoints, step)
+    if is_fine_tuning(run):
+        policy, tokenizer = load_model(stored_config(run))
+    else:
+        config = parse(run.read_json("config.json"), str(run.config_path))
+        policy, tokenizer = _load(config, None)
+    policy.load_weights(found.tensors["policy"])
+    partial = target.with_name(f".{target.name}.partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    export(policy.model, tokenizer, partial)
+    shutil.rmtree(target, ignore_errors=True)
+    partial.rename(target)
+    return target
+
+
+def _load(config: RunConfig, view: View | None) -> tuple[Policy, PreTrainedTokenizerBase]:
+    from strop.console import SilentView
+
+    settings = located(config.model, config.seed, view if view is not None else SilentView())
+    policy, tokenizer = load_policy(settings, seed=derive(config.seed, "model"))
+    policy.to(pick_device(config.device))
+    return policy.eval(), tokenizer
+
+
+def _problems(config: RunConfig, tokenizer: PreTrainedTokenizerBase, view: View) -> Dataset:
+    data = load_data(config.data, tokenizer)
+    chosen = data.held_out if data.held_out is not None else data.train
+    kind = "held-out problems" if data.held_out is not None else "problems"
+    view.note(f"{len(chosen)} {kind} of {chosen.name}")
+    if chosen.over_budget:
+        view.note(f"{chosen.over_budget} problems left out, their prompts exceed {chosen.max_prompt_tokens} tokens")
+    return chosen
+
+
+def _sampling(config: RunConfig, temperature: float | None, max_new_tokens: int | None) -> Sampling:
+    changes: dict[str, Any] = {
+        "temperature": config.evaluation.temperature if temperature is None else temperature
+    }  # fmt: skip
+    if max_new_tokens is not None:
+        changes["max_new_tokens"] = max_new_tokens
+    return Sampling.model_validate({**config.sampling.model_dump(), **changes})
+
+
+def _answer(config: RunConfig, problem: Problem, completion: Completion) -> dict[str, Any]:
+    judged = problem.reference is not None
+    verdict = config.verifier(problem, completion.text, completion.truncated) if judged else None
+    return {
+        "prompt": problem.question,
+        "completion": completion.text,
+        "tokens": len(completion.token_ids),
+        "finish_reason": completion.finish_reason,
+        "status": None if verdict is None else str(verdict.status),
+        "reference": problem.reference,
+    }

@@ -1,0 +1,30 @@
+"""What all tests share: no network, and markers that skip with the reason."""
+
+import importlib.util
+import os
+from collections.abc import Iterator
+
+import pytest
+
+# Set before anything of Hugging Face is imported: a test that asks the hub for something is wrong.
+os.environ["HF_HUB_OFFLINE"] = "1"
+os.environ["WANDB_MODE"] = "offline"
+
+
+def _missing(item: pytest.Item) -> Iterator[str]:
+    """Why the item cannot run here."""
+    if item.get_closest_marker("ray") is not None and importlib.util.find_spec("ray") is None:
+        yield 'needs the extra ray: pip install "strop[ray]"'
+    if item.get_closest_marker("vllm") is not None and not os.environ.get("STROP_VLLM_PYTHON"):
+        yield "needs STROP_VLLM_PYTHON, the interpreter of an environment with vLLM"
+    if item.get_closest_marker("gpu") is not None:
+        import torch
+
+        if not torch.cuda.is_available():
+            yield "needs a CUDA device"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        for reason in _missing(item):
+            item.add_marker(pytest.mark.skip(reason=reason))

@@ -1,0 +1,53 @@
+"""The picture of a run: drawn from metrics.jsonl alone, panels only for what is there."""
+
+from pathlib import Path
+
+import pytest
+
+from strop.plots import plot_run, points, smooth
+from strop.run_folder import RunFolder
+from strop.types import InputError
+
+PNG = b"\x89PNG\r\n"
+
+
+def test_a_run_becomes_one_png(tmp_path: Path) -> None:
+    run = RunFolder.create(tmp_path, {})
+    run.append_metrics(0, {"evaluation/pass_rate": 0.2, "evaluation/stderr": 0.02})
+    for step in range(1, 41):
+        run.append_metrics(
+            step,
+            {
+                "pass_rate": step / 50,
+                "entropy": float("nan") if step == 3 else 0.1,
+                "ratio/min": 0.1,
+                "ratio/mean": 1.0,
+                "ratio/max": 8.0,
+                "seconds/rollout": 1.0,
+                "seconds/update": 0.5 if step > 2 else None,
+            },
+        )
+    target = plot_run(tmp_path)
+    assert target == tmp_path / "plots" / "training.png" and target.read_bytes().startswith(PNG)
+
+
+def test_a_fine_tuning_run_has_a_picture_too(tmp_path: Path) -> None:
+    run = RunFolder.create(tmp_path, {})
+    run.append_metrics(1, {"loss": 2.0})
+    assert plot_run(tmp_path, tmp_path / "loss.png").read_bytes().startswith(PNG)
+
+
+def test_nothing_to_draw_is_said(tmp_path: Path) -> None:
+    RunFolder.create(tmp_path, {})
+    with pytest.raises(InputError, match="nothing to draw yet"):
+        plot_run(tmp_path)
+
+
+def test_of_two_lines_of_a_step_the_last_counts() -> None:
+    rows: list[dict[str, float | None]] = [{"step": 1, "a": 1.0}, {"step": 2, "a": None}, {"step": 1, "a": 3.0}]
+    assert points(rows, "a") == ([1], [3.0])
+
+
+def test_smoothing_keeps_length_and_constants() -> None:
+    assert smooth([2.0] * 7, 5) == [2.0] * 7
+    assert smooth([0.0, 3.0, 0.0], 3) == [1.5, 1.0, 1.5]
