@@ -1,0 +1,56 @@
+"""Helpers of the engine tests: random prompts, running an engine to its end, the policy's own log-probs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from tests.tiny import byte_tokenizer
+
+from strop.engines.base import Request, Sampling
+from strop.engines.torch_engine import EngineSettings, TorchEngine
+from strop.policy import Packed, Policy
+from strop.types import Completion, FloatArray, IntArray
+
+
+def engine_of(policy: Policy, **settings: object) -> TorchEngine:
+    """An engine of 16 slots unless told otherwise."""
+    return TorchEngine(policy, byte_tokenizer(), EngineSettings.model_validate({"slots": 16, **settings}))
+
+
+def prompts(count: int, seed: int = 0, longest: int = 12) -> list[IntArray]:
+    """Ragged random prompts, the first of a single token."""
+    rng = np.random.default_rng(seed)
+    lengths = [1, *rng.integers(1, longest + 1, count - 1)]
+    return [rng.integers(0, 256, length).astype(np.int32) for length in lengths]
+
+
+def requests(ids: Sequence[IntArray], sampling: Sampling, n: int = 1) -> list[Request]:
+    """One request a prompt, named and seeded by its place."""
+    return [Request(str(i), prompt, sampling, seed=1000 + i, n=n) for i, prompt in enumerate(ids)]
+
+
+def drain(engine: TorchEngine) -> list[Completion]:
+    """Every completion, in the order they finished."""
+    found: list[Completion] = []
+    while engine.unfinished:
+        found += engine.step()
+    return found
+
+
+def run(engine: TorchEngine, todo: Sequence[Request]) -> dict[tuple[str, int], Completion]:
+    """Submit, drain, and index by (request id, sample)."""
+    for request in todo:
+        engine.submit(request)
+    found = drain(engine)
+    indexed = {(c.request_id, c.index): c for c in found}
+    assert len(indexed) == len(found) == sum(request.n for request in todo)
+    return indexed
+
+
+def policy_logprobs(policy: Policy, completion: Completion, temperature: float = 1.0) -> FloatArray:
+    """The policy's log-probs [T] of a completion's tokens."""
+    ids = [*completion.prompt_ids.tolist(), *completion.token_ids.tolist()]
+    logprob, _ = policy(Packed.whole([ids]), temperature)
+    found: FloatArray = logprob.detach().numpy()[len(completion.prompt_ids) - 1 :]
+    return found
