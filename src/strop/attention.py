@@ -26,9 +26,10 @@ NAME = "strop"
 # a position bias …) is refused, because ignoring it would silently compute another model.
 _HARMLESS = frozenset({"position_ids", "use_cache", "output_attentions", "output_router_logits", "cache_position"})
 
-# Dense batches are padded to whole vectors of float32: then the bits of a sequence's result do not depend on how much
-# padding its neighbours cause (on CPUs with vectors of up to 512 bits).
+# The bits of a sequence's result must not depend on its neighbours. Up to 191 tokens it is enough to pad to whole
+# vectors of float32 (up to 512 bits); longer ones are cut into blocks by their padded length: only equals run together.
 _LANES = 16
+_MIXED = 192
 
 
 class AttentionContext(Protocol):
@@ -156,11 +157,12 @@ def _bucketed(lengths: tuple[int, ...], device: torch.device) -> tuple[tuple[Buc
         return (Bucket(None, len(lengths), lengths[0]),), None
     size = torch.tensor(lengths)
     start = size.cumsum(0) - size
-    order = sorted(range(len(lengths)), key=lambda s: -lengths[s])
+    padded = [-(-length // _LANES) * _LANES for length in lengths]
     groups: list[list[int]] = []
-    for s in order:
+    for s in sorted(range(len(lengths)), key=lambda s: -lengths[s]):
+        longest = padded[groups[-1][0]] if groups else 0
         # At most a fifth of padding, and a few tokens more for short sequences, where a call costs more than padding.
-        if groups and lengths[s] * 1.25 + 16 >= lengths[groups[-1][0]]:
+        if padded[s] == longest or (longest < _MIXED and padded[s] * 1.25 + _LANES >= longest > 0):
             groups[-1].append(s)
         else:
             groups.append([s])
@@ -168,7 +170,7 @@ def _bucketed(lengths: tuple[int, ...], device: torch.device) -> tuple[tuple[Buc
     inverse = torch.empty(int(size.sum()), dtype=torch.int64)
     base = 0
     for group in groups:
-        longest = -(-lengths[group[0]] // _LANES) * _LANES
+        longest = padded[group[0]]
         member = torch.tensor(group)
         offset = torch.arange(longest)
         # Padding repeats a sequence's own last token: finite, and never looked at.

@@ -52,6 +52,8 @@ class Packed:
 
     def __post_init__(self) -> None:
         n = len(self.token_ids)
+        if not self.lengths or min(self.lengths) < 1:
+            raise ValueError(f"packed sequences must have at least a token each, not {self.lengths}")
         if sum(self.lengths) != n or len(self.positions) != n or len(self.rows) != len(self.targets):
             raise ValueError(
                 f"packed fields disagree: {n} tokens, {len(self.positions)} positions, lengths of sum "

@@ -1,0 +1,109 @@
+"""The device's share of a step: one forward pass over decoding rows and prompts, then the draw.
+
+Shapes: W decoding rows, R prompt tokens that ride along, E hidden size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from strop.attention import PackedContext
+from strop.engines.torch_engine.kv import Ids, Prefill, PrefillJob, SlotCache, SlotContext
+from strop.engines.torch_engine.sampling import Draw, draw, uniforms
+from strop.engines.torch_engine.scheduler import LEAST_ROWS
+from strop.engines.torch_engine.slots import Slots
+from strop.policy import Policy
+from strop.types import FloatArray, IntArray
+
+
+class Runner:
+    """Runs a policy over the slots; `prefill_tokens` bounds the prompt tokens of one forward pass."""
+
+    def __init__(self, policy: Policy, slots: Slots, cache: SlotCache, prefill_tokens: int) -> None:
+        self.policy = policy
+        self.slots = slots
+        self.cache = cache
+        self.prefill_tokens = prefill_tokens
+
+    def step(self, width: int, jobs: Sequence[PrefillJob]) -> tuple[Ids, FloatArray]:
+        """Compute the prompts of `jobs`, then a token [W] and its log-prob [W] for each of the first `width` slots."""
+        portions = self._portions(jobs)
+        last = portions.pop() if portions else []
+        self._prefill(portions)
+        hidden = self._forward(width, Prefill(last, self.policy.device, 0) if last else None)
+        tokens, logprobs = draw(self._logits(hidden[:width]), self._how(width))
+        return tokens.cpu().numpy(), logprobs.cpu().numpy()
+
+    def prefill(self, jobs: Sequence[PrefillJob]) -> None:
+        """Compute the keys and values of `jobs`, and nothing else."""
+        self._prefill(self._portions(jobs))
+
+    def probe(self, token_ids: IntArray) -> FloatArray:
+        """Log-probs [L - 1] of `token_ids` [L] after the first at temperature 1."""
+        device = self.policy.device
+        ids = torch.from_numpy(token_ids.astype(np.int64)).to(device)
+        positions = torch.arange(len(ids), device=device)
+        hidden = self.policy.hidden(ids, positions, PackedContext((len(ids),), device))
+        logprobs = self._logits(hidden[:-1]).log_softmax(-1)
+        found: FloatArray = logprobs.gather(1, ids[1:, None])[:, 0].float().cpu().numpy()
+        return found
+
+    def _prefill(self, portions: Sequence[Sequence[PrefillJob]]) -> None:
+        for portion in portions:
+            self._forward(0, Prefill(portion, self.policy.device, LEAST_ROWS))
+
+    def _portions(self, jobs: Sequence[PrefillJob]) -> list[list[PrefillJob]]:
+        """The jobs in portions of at most `prefill_tokens` tokens, or of one longer job."""
+        portions: list[list[PrefillJob]] = []
+        room = 0
+        for job in jobs:
+            if not portions or len(job.token_ids) > room:
+                portions.append([])
+                room = self.prefill_tokens
+            portions[-1].append(job)
+            room -= len(job.token_ids)
+        return portions
+
+    def _forward(self, width: int, prefill: Prefill | None) -> Tensor:
+        """Last hidden states [W + R, E]; keys and values go to the cache."""
+        slots, device = self.slots, self.policy.device
+        ids, positions = slots.token[:width], slots.position[:width]
+        length = int(positions[slots.active[:width]].max()) + 1 if width else 0
+        decoding = _sent(positions, device)
+        if prefill is not None:
+            ids = np.concatenate((ids, prefill.token_ids))
+            positions = np.concatenate((positions, prefill.positions))
+            length = max(length, int(prefill.positions.max()) + 1)
+        context = SlotContext(self.cache, decoding, length, prefill)
+        return self.policy.hidden(_sent(ids, device), _sent(positions, device), context)
+
+    def _logits(self, hidden: Tensor) -> Tensor:
+        return self.policy.logits(hidden, self.policy.settings.generator_fp32_head)
+
+    def _how(self, width: int) -> Draw:
+        """How the next token of each row is drawn."""
+        slots, device = self.slots, self.policy.device
+        part = slice(0, width)
+        uniform = _sent(uniforms(slots.key[part], slots.position[part] - slots.first[part]), device)
+        temperature = slots.temperature[part]
+        greedy, truncated = slots.greedy[part], np.flatnonzero(slots.truncated[part])
+        some = len(truncated) > 0
+        top_k = np.where(slots.top_k[truncated] > 0, slots.top_k[truncated], self.policy.vocabulary)
+        return Draw(
+            uniform=uniform,
+            temperature=_sent(temperature[:, None], device) if (temperature != 1).any() else None,
+            greedy=_sent(greedy, device) if greedy.any() else None,
+            truncated=_sent(truncated, device) if some else None,
+            top_k=_sent(top_k, device) if some else None,
+            top_p=_sent(slots.top_p[truncated], device) if some else None,
+        )
+
+
+def _sent(values: NDArray[np.generic], device: torch.device) -> Tensor:
+    """An array as a tensor on the device; on a CPU the same memory."""
+    return torch.from_numpy(np.ascontiguousarray(values)).to(device)

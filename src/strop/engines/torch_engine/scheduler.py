@@ -1,0 +1,85 @@
+"""Who runs where: waiting samples get free slots, and the last running ones move to the front when the rest is done."""
+
+from __future__ import annotations
+
+from collections import deque
+
+import numpy as np
+
+from strop.engines.torch_engine.kv import PrefillJob, SlotCache
+from strop.engines.torch_engine.slots import Entry, Sequence, Slots
+
+# The row count from which the rows of a float32 matrix product no longer depend on it.
+LEAST_ROWS = 16
+
+
+def sixteens(rows: int) -> int:
+    """`rows` rounded up to whole multiples of `LEAST_ROWS`."""
+    return -(-rows // LEAST_ROWS) * LEAST_ROWS
+
+
+class Scheduler:
+    """The queue of requests and their way into slots.
+
+    `epoch` counts weight changes: a prompt's keys and values are lent only to samples of the same request and epoch.
+    """
+
+    def __init__(self, slots: Slots, cache: SlotCache, shrink: bool) -> None:
+        self.slots = slots
+        self.cache = cache
+        self.waiting: deque[Entry] = deque()
+        self.epoch = 0
+        self._may_shrink = shrink
+
+    def admit(self, version: int) -> list[PrefillJob]:
+        """Give free slots to waiting samples, first come first served; the prompts that must be computed for it."""
+        jobs: list[PrefillJob] = []
+        free = self.slots.free() if self.waiting else []
+        while free and self.waiting:
+            entry = self.waiting[0]
+            taken, free = free[: entry.waiting], free[entry.waiting :]
+            donor = self._donor(entry)
+            for slot in taken:
+                self.slots.occupy(slot, Sequence(entry, entry.next_index, [(version, 0)]), self.epoch)
+                entry.next_index += 1
+            if donor is not None:
+                self.cache.copy([donor], [slot for slot in taken if slot != donor], len(entry.prefix))
+            else:
+                entry.donor = taken[0]
+                if len(entry.prefix):
+                    jobs.append(PrefillJob(entry.prefix, tuple(taken)))
+            if not entry.waiting:
+                self.waiting.popleft()
+        return jobs
+
+    def _donor(self, entry: Entry) -> int | None:
+        """A slot that holds the entry's prompt, computed with the present weights."""
+        slot = entry.donor
+        if slot is None or self.slots.prompt_of[slot] is not entry or self.slots.prompt_epoch[slot] != self.epoch:
+            return None
+        return slot
+
+    def width(self) -> int:
+        """Rows to decode: whole sixteens up to the last running slot, or all slots; 0 if none runs."""
+        running = np.flatnonzero(self.slots.active)
+        if not len(running):
+            return 0
+        if not self._may_shrink:
+            return self.slots.count
+        return min(sixteens(int(running[-1]) + 1), self.slots.count)
+
+    def shrink(self) -> None:
+        """When nothing waits and half of the rows idle, move the last sequences to the front: fewer rows to decode.
+
+        Sequences admitted in this step never move: lowest slots first, they all lie in front already.
+        """
+        slots = self.slots
+        running = slots.running()
+        least = sixteens(len(running))
+        if self.waiting or not self._may_shrink or not running or self.width() < 2 * least:
+            return
+        high = [slot for slot in running if slot >= least]
+        low = [slot for slot in slots.free() if slot < least][: len(high)]
+        self.cache.copy(high, low, int(slots.position[high].max()))
+        for source, target in zip(high, low, strict=True):
+            slots.move(source, target)

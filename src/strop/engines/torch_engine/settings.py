@@ -1,0 +1,33 @@
+"""Settings of the embedded engine; imports neither torch nor transformers."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field
+
+from strop.model_settings import DTypeName
+from strop.pieces import Settings
+
+
+class EngineSettings(Settings):
+    """How many sequences run at once, and within what bounds.
+
+    Attributes:
+        slots: sequences that run at once; at least 16, below which a float32 matrix product computes a row differently
+            with the number of rows, so that completions would depend on their neighbours.
+        max_tokens: longest prompt + completion; None takes the model's own limit.
+        dtype: of the engine's own copy of the parameters; None keeps the policy's.
+        share_parameters: read the trainer's own parameters (after an update the owner calls `set_version`), or own
+            a copy that `update_weights` fills.
+        prefill_tokens: prompt tokens computed in one forward pass at most (a longer prompt goes alone).
+        shrink: decode only as many rows as there are running sequences (a multiple of 16); False always decodes all
+            slots, for machines whose matrix products change with the number of rows.
+    """
+
+    slots: Annotated[int, Field(ge=16)] = 64
+    max_tokens: Annotated[int, Field(ge=2)] | None = None
+    dtype: DTypeName | None = None
+    share_parameters: bool = True
+    prefill_tokens: Annotated[int, Field(ge=16)] = 8192
+    shrink: bool = True

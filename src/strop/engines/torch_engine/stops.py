@@ -1,0 +1,45 @@
+"""Stop strings: found in the decoded tail of a completion, also where they span tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from transformers import PreTrainedTokenizerBase
+
+
+class StopStrings:
+    """Looks for stop strings as tokens arrive; one object for all requests of an engine.
+
+    The tail that is decoded has one token for every byte of the longest stop string and a few more, because a token is
+    at least a byte, and a decoder may drop a space in front of its first token.
+    """
+
+    _SPARE = 4
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
+        self._tokenizer = tokenizer
+        self._pieces: dict[int, str] = {}
+
+    def window(self, stops: Sequence[str]) -> int:
+        """How many of the last tokens `found` needs to see."""
+        return max(len(stop.encode()) for stop in stops) + self._SPARE
+
+    def found(self, stops: Sequence[str], tail: Sequence[int]) -> bool:
+        """Whether a stop string ends within the last token of `tail` (the last `window` tokens, or all there are)."""
+        if not self._may_end(stops, tail[-1]):
+            return False
+        text = self._decode(tail)
+        return any(stop in text for stop in stops)
+
+    def _may_end(self, stops: Sequence[str], token: int) -> bool:
+        """A cheap test that spares decoding most tails: can `token` hold the last character of a stop string?"""
+        if token not in self._pieces:
+            self._pieces[token] = self._decode([token])
+        piece = self._pieces[token]
+        # A lone token may decode to the replacement sign (part of a character) and may lose spaces at its ends.
+        return "\ufffd" in piece or any(stop[-1] in piece or stop[-1].isspace() for stop in stops)
+
+    def _decode(self, tokens: Sequence[int]) -> str:
+        text = self._tokenizer.decode(list(tokens), skip_special_tokens=False, clean_up_tokenization_spaces=False)
+        assert isinstance(text, str)
+        return text

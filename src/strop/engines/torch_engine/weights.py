@@ -1,0 +1,80 @@
+"""Swapping weights, all or nothing: everything is checked before anything is written."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from strop.engines.base import WeightSource
+from strop.policy import Policy
+from strop.types import InputError
+
+
+def stage(policy: Policy, source: WeightSource, dtypes: frozenset[torch.dtype]) -> dict[str, Tensor]:
+    """The new tensor of every parameter of `policy.model`, by name, checked but not yet written.
+
+    A tied head may be given or left out; where it is given it must equal the embedding it is tied to. Tensors that an
+    iterable yields must stay as they are until the swap.
+
+    Raises:
+        InputError: names missing, unknown or given twice, a shape or dtype that does not fit, a value that is not
+            finite, or a tied head that differs.
+    """
+    given = _collected(source)
+    own = policy.weights()
+    tied = _tied_names(policy, own)
+    _check_names(given, own, tied)
+    for name, tensor in given.items():
+        target = own[tied.get(name, name)]
+        if tensor.shape != target.shape:
+            raise InputError(f"weights: {name} has shape {tuple(tensor.shape)}, the model's is {tuple(target.shape)}")
+        if tensor.dtype not in dtypes:
+            raise InputError(f"weights: {name} is {tensor.dtype}, expected {' or '.join(sorted(map(str, dtypes)))}")
+        if not bool(torch.isfinite(tensor).all()):
+            raise InputError(f"weights: {name} has values that are not finite; the version is refused")
+    for name, original in tied.items():
+        if name in given and not torch.equal(given[name], given[original].to(given[name].device)):
+            raise InputError(f"weights: {name} is tied to {original} but differs from it")
+    return {name: given[name] for name in own}
+
+
+def same_storage(policy: Policy, staged: Mapping[str, Tensor]) -> bool:
+    """Whether the staged tensors are the policy's own parameters, so that there is nothing to write."""
+    return all(staged[name].data_ptr() == tensor.data_ptr() for name, tensor in policy.weights().items())
+
+
+@torch.no_grad()
+def swap(policy: Policy, staged: Mapping[str, Tensor]) -> None:
+    """Write staged tensors into the parameters, converting to their type and device."""
+    for name, parameter in policy.model.named_parameters():
+        parameter.copy_(staged[name])
+
+
+def _collected(source: WeightSource) -> dict[str, Tensor]:
+    if isinstance(source, Mapping):
+        return dict(source)
+    given: dict[str, Tensor] = {}
+    for name, tensor in source:
+        if name in given:
+            raise InputError(f"weights: {name} is given twice")
+        given[name] = tensor
+    return given
+
+
+def _tied_names(policy: Policy, own: Mapping[str, Tensor]) -> dict[str, str]:
+    """Names under which a parameter appears again, each with the name that `Policy.weights` knows it by."""
+    first = {tensor.data_ptr(): name for name, tensor in own.items()}
+    again = policy.model.named_parameters(remove_duplicate=False)
+    return {name: first[tensor.data_ptr()] for name, tensor in again if name not in own}
+
+
+def _check_names(given: Mapping[str, Tensor], own: Mapping[str, Tensor], tied: Mapping[str, str]) -> None:
+    missing = sorted(own.keys() - given.keys())
+    unknown = sorted(given.keys() - own.keys() - tied.keys())
+    if missing or unknown:
+        raise InputError(
+            f"weights: {len(missing)} parameters missing {missing[:3]}, {len(unknown)} unknown {unknown[:3]}; "
+            "send every parameter under its name in the model"
+        )
