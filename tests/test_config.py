@@ -12,6 +12,7 @@ from strop.algorithms import Cispo, PpoClip
 from strop.config import RunConfig, edit, parse, resolve
 from strop.config_edit import parse_set
 from strop.data import Gsm8k
+from strop.model_settings import FreshModel
 from strop.types import InputError
 
 NAMES = [info.name for info in recipes.catalogue()]
@@ -59,6 +60,8 @@ def test_a_source_by_its_short_name_and_path() -> None:
 def test_a_path_takes_the_fresh_model_back() -> None:
     config = edit(resolve("grpo"), ["model.path=some/model"])
     assert config.model.path == "some/model" and config.model.fresh is None
+    again = edit(config, ["model.fresh.layers=3", "model.fresh.heads=8"])
+    assert again.model.path is None and again.model.fresh == FreshModel(layers=3, heads=8)
 
 
 @pytest.mark.parametrize(

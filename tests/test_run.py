@@ -20,7 +20,7 @@ from strop.console import SilentView
 from strop.run import Interrupted, resume, train
 from strop.trainer import checkpoint
 from strop.trainer.step import NonFiniteLoss, Trainer
-from strop.types import StropError
+from strop.types import InputError, StropError
 
 
 @pytest.fixture(scope="module")
@@ -210,6 +210,11 @@ def test_dynamic_sampling_fills_the_batch(tmp_path: Path) -> None:
     rows = metrics(tmp_path / "refill")[1:]
     assert all(row["groups/trained"] == 6 for row in rows)
     assert any(row["groups/zero_variance_share"] > 0 for row in rows)
+
+
+def test_a_budget_beyond_the_models_context_is_refused_before_training(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="lower sampling.max_new_tokens to 124"):
+        train(small_config("sampling.max_new_tokens=200"), tmp_path / "long", SilentView())
 
 
 def test_several_updates_a_step(tmp_path: Path) -> None:

@@ -48,11 +48,22 @@ def assemble(config: RunConfig, view: View) -> Parts:
     for line in data.report():
         view.note(line)
     engine = TorchEngine(policy, tokenizer, config.engine)
+    _refuse_too_long(config, data, engine.capabilities.max_tokens)
     batch = config.batch
     updates = config.steps * batch.updates_per_step * batch.passes_per_batch
     objective = Objective(loss=config.algorithm.loss)
     trainer = Trainer(policy, objective, config.optim, updates, config.sampling.temperature)
     return Parts(policy, tokenizer, data, InProcess(engine), InlineJudge(config.verifier), trainer)
+
+
+def _refuse_too_long(config: RunConfig, data: Data, room: int) -> None:
+    longest = max(part.longest_prompt for part in (data.train, data.held_out) if part is not None)
+    budget = config.sampling.max_new_tokens
+    if longest + budget > room:
+        raise InputError(
+            f"the longest prompt ({longest} tokens) and sampling.max_new_tokens={budget} exceed the {room} tokens of the "
+            f"model; lower sampling.max_new_tokens to {max(room - longest, 1)}, or data.max_prompt_tokens"
+        )
 
 
 def located(model: ModelSettings, seed: int, view: View) -> ModelSettings:

@@ -47,7 +47,7 @@ def apply_edits(data: dict[str, Any], edits: dict[str, Any], model: type[BaseMod
     """
     merged = dict(data)
     if issubclass(model, Settings) and any(edits.get(name) is not None for name in model.alternatives):
-        merged |= dict.fromkeys(model.alternatives)
+        merged |= dict.fromkeys(name for name in model.alternatives if name not in edits)
     for key, value in edits.items():
         if key != "piece" and key not in model.model_fields:
             raise InputError(_unknown(f"{path}{key}", value, [f"{path}{name}" for name in model.model_fields]))

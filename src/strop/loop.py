@@ -80,6 +80,7 @@ class Loop:
         self._resolved: dict[int, Group] = {}
         self._refilled: list[Group] = []
         self._empty_batches = 0
+        self._truncates = self._idles = False
 
     # ------------------------------------------------------------------ one step
 
@@ -180,9 +181,9 @@ class Loop:
         self._empty_batches = 0
         self.step += 1
         publication = self.executor.publish(self.gate.version)
-        self._warn(groups)
         parts = [metrics, group_metrics(groups, batch.kept), lag_metrics(samples, version)]
         row = values(merge(parts)) | {"version": float(self.gate.version), "seconds/publish": publication.seconds}
+        self._warn(groups, row)
         return StepRecord(self.step, row, tuple(groups))
 
     def _update(self, samples: list[Sample]) -> Metrics:
@@ -217,16 +218,22 @@ class Loop:
             "or a better starting model, or train on all groups with --set algorithm.selection.zero_variance=keep"
         )
 
-    def _warn(self, groups: list[Group]) -> None:
+    def _warn(self, groups: list[Group], row: Mapping[str, float | None]) -> None:
         for line in verifier_failures(groups):
             self.view.note(f"step {self.step}: {line}; the sample left the loss")
-        rollouts = [rollout for group in groups for rollout in group.rollouts]
-        truncated = sum(rollout.completion.truncated for rollout in rollouts) / len(rollouts)
-        if truncated > TRUNCATION_WARNING and self.step == 1:
+        truncated, uniform = row["truncation_rate"] or 0.0, row["groups/zero_variance_share"] == 1
+        if truncated > TRUNCATION_WARNING and not self._truncates:
             self.view.note(
                 f"step {self.step}: {truncated:.0%} of the completions were cut at sampling.max_new_tokens="
                 f"{self.config.sampling.max_new_tokens}; above 10 % training tends to become unstable"
             )
+        if uniform and not self._idles:
+            self.view.note(
+                f"step {self.step}: pass rate {row['pass_rate'] or 0.0:.1%}, and no group had rollouts of different outcome: "
+                "such a step teaches nothing; take easier or harder problems, or a better starting model"
+            )
+        # Said when it begins, not at every step that it lasts.
+        self._truncates, self._idles = truncated > TRUNCATION_WARNING, uniform
 
     # ------------------------------------------------------------------ state
 

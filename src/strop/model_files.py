@@ -75,6 +75,7 @@ def fresh_model(
         max_position_embeddings=fresh.max_positions,
         tie_word_embeddings=fresh.tie_embeddings,
         initializer_range=fresh.initializer_range,
+        rope_parameters={"rope_type": "default", "rope_theta": fresh.rope_theta},
         eos_token_id=tokenizer.eos_token_id,
         bos_token_id=tokenizer.bos_token_id,
         pad_token_id=tokenizer.pad_token_id,

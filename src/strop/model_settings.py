@@ -23,6 +23,7 @@ class FreshModel(Settings):
     intermediate_size: Positive = 384
     tie_embeddings: bool = True
     max_positions: Positive = 4096
+    rope_theta: Annotated[float, Field(gt=1)] = 10_000.0
     initializer_range: Annotated[float, Field(gt=0)] = 0.02
 
 

@@ -67,10 +67,11 @@ def train(config: RunConfig, out: Path, view: View, *, replace: bool = False) ->
     Raises:
         StropError: see the parts; Ctrl-C raises `Interrupted` after a clean checkpoint.
     """
-    config.validate_run()
+    # The parts come first: what cannot be loaded leaves no folder behind.
+    parts = assemble(config.validate_run(), view)
     folder = RunFolder.create(out, config.model_dump(mode="json"), replace=replace)
     try:
-        return _Run(config, folder, view).go()
+        return _Run(config, parts, folder, view).go()
     finally:
         folder.close()
 
@@ -83,7 +84,7 @@ def resume(out: Path, view: View, step: int | None = None) -> Outcome:
     folder = RunFolder.resume(out)
     try:
         config = parse(folder.read_json("config.json"), str(folder.config_path))
-        run = _Run(config, folder, view)
+        run = _Run(config, assemble(config, view), folder, view)
         found = checkpoint.latest(folder.checkpoints) if step is None else step
         run.go_on(None if found is None else checkpoint.load(folder.checkpoints, found))
         return run.go()
@@ -94,12 +95,11 @@ def resume(out: Path, view: View, step: int | None = None) -> Outcome:
 class _Run:
     """One process's share of a run."""
 
-    def __init__(self, config: RunConfig, folder: RunFolder, view: View) -> None:
+    def __init__(self, config: RunConfig, parts: Parts, folder: RunFolder, view: View) -> None:
         self.config = config
         self.folder = folder
         self.view = view
-        self.parts: Parts = assemble(config, view)
-        parts = self.parts
+        self.parts = parts
         self.loop = Loop(config, parts.data.train, parts.executor, parts.judge, parts.trainer, view)
         self.boundary = self.loop.state()
         self.saved: int | None = None

@@ -33,7 +33,7 @@ class FallibleDemonstrator(Settings):
 
     guess: Share = 0.6
     partial: Share = 0.15
-    slip: Share = 0.05
+    slip: Share = 0.02
     spread: Annotated[int, Field(ge=1)] = 5
 
     @model_validator(mode="after")

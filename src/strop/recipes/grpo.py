@@ -22,7 +22,7 @@ def recipe() -> RunConfig:
         steps=100,
         model=ModelSettings(fresh=FreshModel()),
         data=DataSettings(source=ChainSum(), held_out=HeldOutSettings(count=64)),
-        verifier=Answer(extract="any"),
+        verifier=Answer(extract="boxed"),
         batch=BatchSettings(prompts_per_step=16, samples_per_prompt=8),
         sampling=Sampling(temperature=1.0, max_new_tokens=256),
         algorithm=AlgorithmSettings(

@@ -25,7 +25,7 @@ def recipe() -> RunConfig:
             held_out=HeldOutSettings(source=ChainSum(part="held_out", count=256, seed=2)),
         ),
         verifier=Answer(extract="boxed"),
-        batch=BatchSettings(prompts_per_step=16, samples_per_prompt=16, tokens_per_microbatch=8192),
+        batch=BatchSettings(prompts_per_step=32, samples_per_prompt=8, tokens_per_microbatch=8192),
         sampling=Sampling(temperature=1.0, max_new_tokens=96),
         algorithm=AlgorithmSettings(
             reward=BinaryReward(correct=1.0, wrong=-1.0),
@@ -35,7 +35,7 @@ def recipe() -> RunConfig:
             loss=Cispo(max_ratio=5.0),
             aggregation=PromptMean(),
         ),
-        optim=AdamW(lr=5e-4, eps=1e-15, weight_decay=0.01, warmup_steps=2),
+        optim=AdamW(lr=3e-4, eps=1e-15, weight_decay=0.01, warmup_steps=2),
         engine=EngineSettings(slots=128),
         evaluation=EvaluationSettings(every=STEPS, samples_per_problem=8),
         checkpoint=CheckpointSettings(every=12),
