@@ -61,8 +61,8 @@ def _refuse_too_long(config: RunConfig, data: Data, room: int) -> None:
     budget = config.sampling.max_new_tokens
     if longest + budget > room:
         raise InputError(
-            f"the longest prompt ({longest} tokens) and sampling.max_new_tokens={budget} exceed the {room} tokens of the "
-            f"model; lower sampling.max_new_tokens to {max(room - longest, 1)}, or data.max_prompt_tokens"
+            f"the longest prompt ({longest} tokens) and sampling.max_new_tokens={budget} exceed the {room} tokens of "
+            f"the model; lower sampling.max_new_tokens to {max(room - longest, 1)}, or data.max_prompt_tokens"
         )
 
 

@@ -46,11 +46,11 @@ class EmbeddedBase(Settings):
     demonstrations: Annotated[int, Field(ge=1)] = 40_000
     demonstrator: FallibleDemonstrator = FallibleDemonstrator()
     model: FreshModel = FreshModel(
-        hidden_size=128, layers=4, heads=8, kv_heads=4, head_dim=32, intermediate_size=384, max_positions=256,
+        hidden_size=128, layers=3, heads=8, kv_heads=4, head_dim=32, intermediate_size=384, max_positions=256,
         tie_embeddings=False, rope_theta=100.0, initializer_range=0.08,
     )  # fmt: skip
     training: SftSettings = SftSettings(
-        tokens_per_batch=640, max_length=128, steps=1200, tokens_per_microbatch=4096,
+        tokens_per_batch=640, max_length=128, steps=1100, tokens_per_microbatch=4096,
         optimizer=AdamW(
             lr=3e-3, betas=(0.9, 0.95), weight_decay=0.01, warmup_steps=50, schedule=Cosine(final_fraction=0.05)
         ),

@@ -229,8 +229,8 @@ class Loop:
             )
         if uniform and not self._idles:
             self.view.note(
-                f"step {self.step}: pass rate {row['pass_rate'] or 0.0:.1%}, and no group had rollouts of different outcome: "
-                "such a step teaches nothing; take easier or harder problems, or a better starting model"
+                f"step {self.step}: pass rate {row['pass_rate'] or 0.0:.1%}, and no group had rollouts of different "
+                "outcome: such a step teaches nothing; take easier or harder problems, or a better starting model"
             )
         # Said when it begins, not at every step that it lasts.
         self._truncates, self._idles = truncated > TRUNCATION_WARNING, uniform

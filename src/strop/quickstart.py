@@ -64,7 +64,7 @@ def _summary(outcome: Outcome, seed: int, sft_seconds: float, total: float) -> Q
     seconds = {
         "sft": sft_seconds,
         "eval_before": before.seconds,
-        "rl": outcome.seconds - before.seconds - after.seconds,
+        "rl": outcome.seconds - sum(result.seconds for result in outcome.evaluations.values()),
         "eval_after": after.seconds,
         "total": total,
     }

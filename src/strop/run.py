@@ -169,7 +169,8 @@ class _Run:
         self.folder.write_rollouts(step, record.groups)
         seconds = self.loop.clock.lap()
         row |= {f"seconds/{name}": value for name, value in seconds.items()}
-        row["tokens_per_second"] = (row["tokens/generated"] or 0.0) / seconds["step"]
+        training = seconds["step"] - seconds.get("evaluation", 0.0)
+        row["tokens_per_second"] = (row["tokens/generated"] or 0.0) / training
         trackers.log(step, row)
         self.view.advance(step, row)
         if step % config.checkpoint.every == 0:

@@ -37,6 +37,6 @@ def recipe() -> RunConfig:
         ),
         optim=AdamW(lr=3e-4, eps=1e-15, weight_decay=0.01, warmup_steps=2),
         engine=EngineSettings(slots=128),
-        evaluation=EvaluationSettings(every=STEPS, samples_per_problem=8),
+        evaluation=EvaluationSettings(every=8, samples_per_problem=8),
         checkpoint=CheckpointSettings(every=12),
     )
