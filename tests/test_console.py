@@ -126,3 +126,24 @@ def test_sparkline() -> None:
     assert sparkline([]) == "" and sparkline([2.0, 2.0]) == "▁▁"
     assert sparkline([0.0, 0.5, 1.0]) == "▁▅█"
     assert len(sparkline([float(i % 7) for i in range(500)], width=24)) == 24
+
+
+def test_a_long_evaluation_is_seen_beside_the_stage() -> None:
+    stream, clock = io.StringIO(), FakeClock()
+    view = PlainView(stream, clock)
+    view.stage("rl", 4)
+    for done in range(1, 31):
+        clock.now += 1.0
+        view.aside("evaluation", done, 30)
+    assert stream.getvalue().splitlines()[1:] == ["evaluation 11/30", "evaluation 21/30"]
+    console = Console(file=io.StringIO(), width=80, force_terminal=True)
+    live = LiveView("t", console)
+    live.stage("rl", 4)
+    live.aside("evaluation", 3, 30)
+    with console.capture() as seen:
+        console.print(live._render())
+    live.aside("evaluation", 30, 30)
+    with console.capture() as gone:
+        console.print(live._render())
+    live.close()
+    assert "evaluation 3/30" in seen.get() and "evaluation" not in gone.get()

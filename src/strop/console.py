@@ -17,6 +17,7 @@ Values = Mapping[str, float | None]
 Clock = Callable[[], float]
 
 LIVE_MINIMUM_WIDTH = 60
+ASIDE_INTERVAL = 10.0
 
 
 class View(Protocol):
@@ -28,6 +29,10 @@ class View(Protocol):
 
     def advance(self, step: int, metrics: Values) -> None:
         """Step `step` of the stage is done (1-based; a resumed stage starts at a later one)."""
+        ...
+
+    def aside(self, name: str, done: int, total: int) -> None:
+        """`done` of `total` of something between two steps, such as an evaluation; done == total ends it."""
         ...
 
     def note(self, text: str) -> None:
@@ -46,6 +51,9 @@ class SilentView:
         pass
 
     def advance(self, step: int, metrics: Values) -> None:
+        pass
+
+    def aside(self, name: str, done: int, total: int) -> None:
         pass
 
     def note(self, text: str) -> None:
@@ -171,6 +179,7 @@ class PlainView:
         self._name = ""
         self._pace: Pace | None = None
         self._written: float | None = None
+        self._aside: float | None = None
 
     def stage(self, name: str, total: int | None) -> None:
         self._name, self._pace, self._written = name, Pace(total, self._clock), None
@@ -186,6 +195,16 @@ class PlainView:
         if steady or self._written is None or now - self._written >= self._interval:
             self._written = now
             self._print(describe_step(self._name, step, total, metrics, self._pace.left))
+
+    def aside(self, name: str, done: int, total: int) -> None:
+        now = self._clock()
+        if self._aside is None:
+            self._aside = now
+        elif now - self._aside >= ASIDE_INTERVAL and done < total:
+            self._aside = now
+            self._print(f"{name} {done}/{total}")
+        if done == total:
+            self._aside = None
 
     def note(self, text: str) -> None:
         self._print(text)

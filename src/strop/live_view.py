@@ -68,6 +68,7 @@ class LiveView:
         self._pace = Pace(None)
         self._latest: dict[str, float] = {}
         self._history: dict[str, deque[float]] = {}
+        self._aside: tuple[str, int, int] | None = None
         self._lock = threading.Lock()  # rich draws from a thread of its own
         self._live = Live(
             console=console, get_renderable=self._render, refresh_per_second=refresh_per_second, transient=False
@@ -90,6 +91,10 @@ class LiveView:
                     self._latest[name] = value
                     self._history.setdefault(name, deque(maxlen=HISTORY)).append(value)
 
+    def aside(self, name: str, done: int, total: int) -> None:
+        with self._lock:
+            self._aside = (name, done, total) if done < total else None
+
     def note(self, text: str) -> None:
         self._console.print(Text(text))
 
@@ -102,6 +107,13 @@ class LiveView:
 
     def _panel(self) -> RenderableType:
         parts: list[RenderableType] = [self._progress()]
+        if self._aside is not None:
+            name, done, total = self._aside
+            line = Table.grid(padding=(0, 2), expand=True)
+            line.add_column(no_wrap=True)
+            line.add_column(ratio=1)
+            line.add_row(Text(f"{name} {done}/{total}"), ProgressBar(total=total, completed=done))
+            parts.append(line)
         if self._latest:
             parts += [Text(), self._metrics()]
             shares = self._seconds()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
@@ -14,6 +16,7 @@ from transformers import (
     Qwen3Config,
     Qwen3ForCausalLM,
 )
+from transformers.utils import logging
 
 from strop.attention import NAME
 from strop.model_settings import DTypeName, FreshModel, ModelSettings
@@ -37,20 +40,33 @@ def load_pretrained(settings: ModelSettings) -> tuple[PreTrainedModel, PreTraine
     source = str(local) if local.is_dir() else path
     try:
         tokenizer = load_tokenizer(source, settings.revision, settings.trust_remote_code)
-        model = AutoModelForCausalLM.from_pretrained(
-            source,
-            revision=settings.revision,
-            trust_remote_code=settings.trust_remote_code,
-            dtype=DTYPES[settings.dtype],
-            attn_implementation=NAME,
-            use_safetensors=True,
-        )
+        with _without_progress_bars():
+            model = AutoModelForCausalLM.from_pretrained(
+                source,
+                revision=settings.revision,
+                trust_remote_code=settings.trust_remote_code,
+                dtype=DTYPES[settings.dtype],
+                attn_implementation=NAME,
+                use_safetensors=True,
+            )
     except (OSError, ValueError) as error:
         reason = str(error).strip().splitlines()[0]
         raise InputError(f"model.path {path}: {reason}; name a folder or hub model with safetensors weights") from error
     if not isinstance(model, PreTrainedModel):
         raise InputError(f"model.path {path}: {type(model).__name__} is not a transformers model")
     return model, tokenizer
+
+
+@contextmanager
+def _without_progress_bars() -> Iterator[None]:
+    """transformers draws a bar for every load, which would tear our own view."""
+    shown = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            logging.enable_progress_bar()
 
 
 def load_tokenizer(path: str, revision: str | None = None, trust_remote_code: bool = False) -> PreTrainedTokenizerBase:

@@ -174,6 +174,9 @@ def _draw_ratio(axes: Axes, rows: Rows) -> None:
     lowest, highest = points(rows, "ratio/min")[1], points(rows, "ratio/max")[1]
     if lowest and highest and min(lowest) > 0 and max(highest) / min(lowest) > 20:
         _logarithmic(axes)
+    elif lowest and highest:
+        # Strict on-policy ratios differ from 1 by rounding alone; a hundredth either side keeps that in proportion.
+        axes.set_ylim(min(*lowest, 0.99), max(*highest, 1.01))
     _title(axes, "Importance ratio")
 
 

@@ -145,9 +145,11 @@ class _Run:
 
     def _steps(self, trackers: Trackers) -> None:
         config, loop = self.config, self.loop
-        if config.evaluation.every is not None and loop.step == 0 and not self.held_out:
-            trackers.log(0, self._evaluate(0))
         self.view.stage("rl", config.steps)
+        if config.evaluation.every is not None and loop.step == 0 and not self.held_out:
+            found = self._evaluate(0)
+            trackers.log(0, found)
+            self.view.note(f"before training: held-out pass rate {found['evaluation/pass_rate']:.1%}")
         while loop.step < config.steps:
             record = loop.next_step()
             if record is None:
@@ -190,18 +192,15 @@ class _Run:
         sampling = config.sampling.model_copy(update={"temperature": config.evaluation.temperature})
         with self.loop.clock.section("evaluation"):
             samples = config.evaluation.samples_per_problem
-            self.view.stage("evaluate", len(held_out) * samples)
-            result = evaluate(
+            return evaluate(
                 self.parts.executor.engine,
                 held_out,
                 samples,
                 sampling,
                 config.verifier,
                 seed=derive(config.seed, "evaluation"),
-                progress=lambda done, total, rollout: self.view.advance(done, {}),
+                progress=lambda done, total, rollout: self.view.aside("evaluation", done, total),
             )
-            self.view.stage("rl", config.steps)
-            return result
 
     def _save_checkpoint(self, last: bool = False) -> None:
         """Save the last finished step, unless it is saved. A full disk is met by trying again at later steps."""
