@@ -13,10 +13,10 @@ ROOT = Path(strop.__file__).parent
 
 # Lower layers first; a module imports, at import time, from its own layer or those below it.
 LAYERS = (
-    {"types", "pieces", "metrics", "seeds", "clock", "extras", "files", "console", "model_settings"},
+    {"types", "pieces", "metrics", "seeds", "clock", "extras", "files", "interrupt", "console", "model_settings"},
     {"algorithms", "data", "policy", "attention", "head", "model_files", "byte_tokenizer", "metrics_file"},
     {"verifiers", "rollout_table", "samples", "plots"},
-    {"engines", "trainer", "orchestration", "evaluation", "run_folder", "step_metrics", "live_view"},
+    {"engines", "trainer", "orchestration", "evaluation", "run_folder", "step_metrics", "live_view", "states"},
     {"config_edit", "config", "tracking", "embedded"},
     {"loop", "assembly", "recipes"},
     {"run", "fine_tuning", "tasks", "quickstart", "doctor"},

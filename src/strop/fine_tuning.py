@@ -7,12 +7,9 @@
 from __future__ import annotations
 
 import json
-import signal
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
-from types import FrameType
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -25,6 +22,7 @@ from strop.config_edit import apply_edits, explain, parse_set
 from strop.console import View
 from strop.data import Columns, JsonLines, Plain, PromptTemplate
 from strop.data.dataset import make_example
+from strop.interrupt import on_interrupt
 from strop.metrics import values
 from strop.model_files import export
 from strop.model_settings import FreshModel, ModelSettings
@@ -168,7 +166,7 @@ class _FineTuningRun:
             self.policy.load_weights(found.tensors["policy"])
             self.tuning.trainer.load_state_dict(found.tensors["optimizer"], found.state["trainer"])
             self.view.note(f"going on after update {step} of {self.tuning.total}")
-        with self._on_interrupt():
+        with on_interrupt(self._ask_to_stop):
             self._train(step)
         export(self.policy.model, self.tokenizer, self.folder.model)
         return self.folder.model
@@ -203,21 +201,8 @@ class _FineTuningRun:
         keep = checkpoint.Retention(last=1, best=0)
         checkpoint.save(self.folder.checkpoints, step, groups, {"trainer": state}, retention=keep)
 
-    @contextmanager
-    def _on_interrupt(self) -> Iterator[None]:
-        """The first Ctrl-C (or SIGTERM) asks to end after the update at hand, the second ends at once."""
-
-        def ask(number: int, frame: FrameType | None) -> None:
-            if self.interrupted:
-                raise KeyboardInterrupt
-            self.interrupted = True
-
-        before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
+    def _ask_to_stop(self) -> None:
+        self.interrupted = True
 
 
 def _parse(data: dict[str, Any], origin: str) -> SftConfig:

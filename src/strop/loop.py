@@ -35,6 +35,7 @@ from strop.orchestration.lag_gate import BatchTickets, LagGate
 from strop.orchestration.ledger import Entry, Ledger
 from strop.samples import make_samples
 from strop.seeds import derive
+from strop.states import States
 from strop.step_metrics import group_metrics, lag_metrics, verifier_failures
 from strop.trainer.packing import pack, split_into_updates
 from strop.trainer.step import NonFiniteLoss, Trainer
@@ -76,6 +77,7 @@ class Loop:
         batch, selection = config.batch, config.algorithm.selection
         self.gate = LagGate(batch.prompts_per_step, config.orchestration.max_lag, selection.refill)
         self.ledger = Ledger(batch.samples_per_prompt)
+        self.states = States(config)
         self.sampler = config.data.sampler(len(dataset), config.seed)
         self._resolved: dict[int, Group] = {}
         self._refilled: list[Group] = []
@@ -183,6 +185,8 @@ class Loop:
         publication = self.executor.publish(self.gate.version)
         parts = [metrics, group_metrics(groups, batch.kept), lag_metrics(samples, version)]
         row = values(merge(parts)) | {"version": float(self.gate.version), "seconds/publish": publication.seconds}
+        self.states.update(row)
+        row |= self.states.numbers()
         self._warn(groups, row)
         return StepRecord(self.step, row, tuple(groups))
 
@@ -243,6 +247,7 @@ class Loop:
             "step": self.step,
             "gate": self.gate.state(),
             "sampler": dict(self.sampler.state),
+            "states": self.states.values,
             "open": self.ledger.state(),
             "empty_batches": self._empty_batches,
         }
@@ -252,6 +257,7 @@ class Loop:
         self.step = state["step"]
         self.gate.load(state["gate"])
         self.sampler.restore(state["sampler"])
+        self.states.load(state["states"])
         self._empty_batches = state["empty_batches"]
         self.executor.publish(self.gate.version)
         for row in state["open"]:

@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import importlib
 import inspect
-from abc import ABC
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from difflib import get_close_matches
 from typing import Any, ClassVar, Self
 
@@ -100,15 +101,15 @@ class Piece(Settings, ABC):
 
 
 class StatefulPiece(Piece):
-    """A piece that carries a JSON-able state through the run, checkpointed under the piece's path."""
+    """A piece that carries a JSON-able state through the run, checkpointed under the piece's path (see `states`)."""
 
+    @abstractmethod
     def initial(self) -> State:
         """The state before the first step."""
-        raise NotImplementedError(f"{type(self).__name__} must define initial()")
 
-    def update(self, state: State, statistics: dict[str, float]) -> State:
+    @abstractmethod
+    def update(self, state: State, statistics: Mapping[str, float | None]) -> State:
         """The state after a step whose metrics are `statistics`; pure."""
-        raise NotImplementedError(f"{type(self).__name__} must define update()")
 
 
 def is_allowed(module: str) -> bool:

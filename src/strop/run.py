@@ -6,14 +6,9 @@
 
 from __future__ import annotations
 
-import signal
-import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import torch
@@ -22,6 +17,7 @@ from strop.assembly import Parts, assemble
 from strop.config import RunConfig, parse
 from strop.console import View
 from strop.evaluation import EvaluationResult, evaluate
+from strop.interrupt import on_interrupt
 from strop.loop import Loop, StepRecord
 from strop.model_files import export
 from strop.plots import plot_run
@@ -132,7 +128,7 @@ class _Run:
             self.config.trackers, self.folder, self.config.model_dump(mode="json"), self.resumed_at
         )
         try:
-            with self._on_interrupt():
+            with on_interrupt(self._ask_to_stop):
                 self._steps(trackers)
                 self._save_checkpoint(last=True)
         finally:
@@ -238,22 +234,6 @@ class _Run:
         plot_run(self.folder.path)
         return summary
 
-    @contextmanager
-    def _on_interrupt(self) -> Iterator[None]:
-        """The first Ctrl-C (or SIGTERM) asks the loop to end at a step's boundary, the second ends at once."""
-
-        def ask(number: int, frame: FrameType | None) -> None:
-            if self.loop.interrupted:
-                raise KeyboardInterrupt
-            self.loop.interrupted = True
-            self.view.note("stopping: the last finished step is being saved (again to stop at once)")
-
-        if threading.current_thread() is not threading.main_thread():
-            yield  # signals are the main thread's
-            return
-        before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
+    def _ask_to_stop(self) -> None:
+        self.loop.interrupted = True
+        self.view.note("stopping: the last finished step is being saved (again to stop at once)")
