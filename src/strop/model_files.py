@@ -35,7 +35,9 @@ def load_pretrained(settings: ModelSettings) -> tuple[PreTrainedModel, PreTraine
     if path is None:
         raise InputError("model.path is not set; name a hub model or a folder")
     local = Path(path).expanduser()
-    if not local.is_dir() and (path.startswith((".", "/", "~")) or path.count("/") > 1):
+    # OWNER/NAME is the hub's unless OWNER is a folder here.
+    beside_a_folder = local.parent != Path(".") and local.parent.is_dir()
+    if not local.is_dir() and (path.startswith((".", "/", "~")) or path.count("/") > 1 or beside_a_folder):
         raise InputError(f"model.path {path}: no such folder; name a folder with config.json, or a hub model")
     source = str(local) if local.is_dir() else path
     try:

@@ -21,7 +21,7 @@ from strop.interrupt import on_interrupt
 from strop.loop import Loop, StepRecord
 from strop.model_files import export
 from strop.plots import plot_run
-from strop.run_folder import RunFolder
+from strop.run_folder import RunFolder, check_free
 from strop.seeds import derive
 from strop.tracking import Trackers, open_trackers
 from strop.trainer import checkpoint
@@ -63,7 +63,8 @@ def train(config: RunConfig, out: Path, view: View, *, replace: bool = False) ->
     Raises:
         StropError: see the parts; Ctrl-C raises `Interrupted` after a clean checkpoint.
     """
-    # The parts come first: what cannot be loaded leaves no folder behind.
+    # The parts come before the folder: what cannot be loaded leaves none behind.
+    check_free(out, replace)
     parts = assemble(config.validate_run(), view)
     folder = RunFolder.create(out, config.model_dump(mode="json"), replace=replace)
     try:
@@ -80,9 +81,10 @@ def resume(out: Path, view: View, step: int | None = None) -> Outcome:
     folder = RunFolder.resume(out)
     try:
         config = parse(folder.read_json("config.json"), str(folder.config_path))
+        at = checkpoint.latest(folder.checkpoints) if step is None else step
+        found = None if at is None else checkpoint.load(folder.checkpoints, at)
         run = _Run(config, assemble(config, view), folder, view)
-        found = checkpoint.latest(folder.checkpoints) if step is None else step
-        run.go_on(None if found is None else checkpoint.load(folder.checkpoints, found))
+        run.go_on(found)
         return run.go()
     finally:
         folder.close()

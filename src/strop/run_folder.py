@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import fcntl
 import json
+import os
 import re
 import shutil
 import time
@@ -32,7 +33,7 @@ FORMAT = 1
 MARKER = "run.json"
 LOCK = ".lock"
 CONTENTS = (
-    "config.json", "metrics.jsonl", "rollouts", "checkpoints", "model", "plots", "summary.json", "tensorboard", "wandb",
+    "metrics.jsonl", "rollouts", "checkpoints", "model", "plots", "summary.json", "tensorboard", "wandb",
 )  # fmt: skip
 _STEP_FILE = re.compile(r"step_(\d+)\.parquet")
 
@@ -55,26 +56,29 @@ class RunFolder:
         Raises:
             InputError: the folder holds a run (without `replace`) or anything else, or is in use by another process.
         """
-        run = cls(Path(path))
-        if run.path.exists() and not run.path.is_dir():
-            raise InputError(f"{run.path} is a file; choose another folder with --out")
-        if is_run(run.path):
-            if not replace:
-                raise InputError(
-                    f"{run.path} already holds a run: go on with it by --resume {run.path}, "
-                    "or choose another folder with --out"
-                )
+        target = Path(path)
+        check_free(target, replace)
+        began = time.strftime("%Y-%m-%dT%H:%M:%S%z")
+        marker = {"format": FORMAT, "strop": strop.__version__, "began": began}
+        if is_run(target):
+            run = cls(target)
             run._acquire()
+            run.write_json("config.json", config)
             run._clear()
-        elif run.path.is_dir() and any(entry.name != LOCK for entry in run.path.iterdir()):
-            raise InputError(f"{run.path} is not empty and not a run of strop; choose another folder with --out")
-        with writing(run.path):
+            run.write_json(MARKER, marker)
+            return run
+        # Filled beside and renamed, so that a kill leaves a run with its configuration, or none.
+        run = cls(target.with_name(f".{target.name}.{os.getpid()}{TEMPORARY}"))
+        with writing(target):
             run.path.mkdir(parents=True, exist_ok=True)
         run._acquire()
-        began = time.strftime("%Y-%m-%dT%H:%M:%S%z")
-        run.write_json(MARKER, {"format": FORMAT, "strop": strop.__version__, "began": began})
         run.write_json("config.json", config)
-        return run
+        run.write_json(MARKER, marker)
+        with writing(target):
+            run.path.rename(target)
+        moved = cls(target)
+        moved._lock = run._lock
+        return moved
 
     @classmethod
     def open(cls, path: Path | str) -> RunFolder:
@@ -232,13 +236,30 @@ class RunFolder:
         self._lock = lock
 
     def _clear(self) -> None:
-        """Remove what strop wrote and nothing else."""
+        """Remove what strop wrote and nothing else, but for the configuration, which is the new run's."""
         for name in CONTENTS:
             target = self.path / name
             if target.is_dir() and not target.is_symlink():
                 shutil.rmtree(target)
             else:
                 target.unlink(missing_ok=True)
+
+
+def check_free(path: Path, replace: bool = False) -> None:
+    """Refuse a folder that `RunFolder.create` could not use, before any work is done for it.
+
+    Raises:
+        InputError: it holds a run (without `replace`), or anything else.
+    """
+    if path.exists() and not path.is_dir():
+        raise InputError(f"{path} is a file; choose another folder with --out")
+    if is_run(path):
+        if not replace:
+            raise InputError(
+                f"{path} already holds a run: go on with it by --resume {path}, or choose another folder with --out"
+            )
+    elif path.is_dir() and any(path.iterdir()):
+        raise InputError(f"{path} is not empty and not a run of strop; choose another folder with --out")
 
 
 def is_run(path: Path) -> bool:

@@ -158,7 +158,7 @@ def split_by_question(dataset: Dataset, count: int, seed: int) -> Dataset:
     if count >= len(first_of):
         raise InputError(
             f"data.held_out.count={count} leaves nothing to train on: {dataset.name} has {len(first_of)} different "
-            "questions"
+            "questions; lower it, or hold out none with data.held_out=none"
         )
     # RandomState's stream is frozen, so that the same problems stay held out whatever numpy is installed.
     order = np.random.RandomState(np.random.MT19937(np.random.SeedSequence(seed))).permutation(len(first_of))
