@@ -74,7 +74,6 @@ def embedded_base(settings: EmbeddedBase, view: View) -> Path:
     """The base's folder; made first where the cache does not hold it."""
     folder = cache_folder() / settings.key()
     if folder.is_dir():
-        view.note(f"base model: from the cache, {folder}")
         return folder
     folder.parent.mkdir(parents=True, exist_ok=True)
     partial = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))

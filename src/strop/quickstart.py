@@ -42,8 +42,9 @@ class QuickstartSummary:
 def run(seed: int, out: Path, view: View) -> QuickstartSummary:
     """Make the base, train it, write summary.json and the curves into `out`; a former quickstart there is replaced."""
     begin = time.perf_counter()
-    located(ModelSettings(path="embedded"), seed, view)
+    base = located(ModelSettings(path="embedded"), seed, view).path
     sft_seconds = time.perf_counter() - begin
+    view.note(f"base model: {base}")
     config = edit(recipe(), [f"seed={seed}"])
     outcome = train(config, out, view, replace=True)
     summary = _summary(outcome, seed, sft_seconds, time.perf_counter() - begin)

@@ -173,7 +173,7 @@ class _Run:
         row["tokens_per_second"] = (row["tokens/generated"] or 0.0) / training
         trackers.log(step, row)
         self.view.advance(step, row)
-        if step % config.checkpoint.every == 0:
+        if step % config.checkpoint.every == 0 or self.failed_saves:
             self._save_checkpoint()
 
     def _evaluate(self, step: int) -> dict[str, float | None]:
