@@ -43,6 +43,7 @@ def metrics(run: Path) -> list[dict[str, Any]]:
 def assert_same_run(one: Path, other: Path) -> None:
     """The two runs came to the same, bit for bit."""
     assert metrics(one) == metrics(other)
+    assert json.loads((one / "summary.json").read_text()) == json.loads((other / "summary.json").read_text())
     left, right = parameters(one), parameters(other)
     assert left.keys() == right.keys()
     assert all(torch.equal(left[name], right[name]) for name in left)

@@ -102,15 +102,16 @@ def _make(settings: EmbeddedBase, folder: Path, view: View) -> None:
 def demonstrations(settings: EmbeddedBase, tokenizer: PreTrainedTokenizerBase) -> list[Demonstration]:
     """What the demonstrator writes for questions of the training part; a question may come more than once."""
     rng = random.Random(derive(settings.seed, "demonstrations"))
-    found: list[Demonstration] = []
-    while len(found) < settings.demonstrations:
+    questions: list[str] = []
+    completions: list[str] = []
+    while len(questions) < settings.demonstrations:
         question = draw_question(rng, settings.terms, settings.digits)
         if part_of(question) == "train":
-            completion = tokenizer.encode(settings.demonstrator(question, rng), add_special_tokens=False)
-            found.append(
-                Demonstration(
-                    np.array(tokenizer.encode(question, add_special_tokens=False), dtype=np.int32),
-                    np.array([*completion, tokenizer.eos_token_id], dtype=np.int32),
-                )
-            )
-    return found
+            questions.append(question)
+            completions.append(settings.demonstrator(question, rng))
+    prompt_ids = tokenizer(questions, add_special_tokens=False)["input_ids"]
+    completion_ids = tokenizer(completions, add_special_tokens=False)["input_ids"]
+    return [
+        Demonstration(np.array(prompt, dtype=np.int32), np.array([*ids, tokenizer.eos_token_id], dtype=np.int32))
+        for prompt, ids in zip(prompt_ids, completion_ids, strict=True)
+    ]

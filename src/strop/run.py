@@ -104,7 +104,6 @@ class _Run:
         self.failed_saves = 0
         self.held_out: dict[int, float] = {}
         self.evaluations: dict[int, EvaluationResult] = {}
-        self.last: StepRecord | None = None
         self.resumed_at: int | None = None
 
     def go_on(self, found: checkpoint.Checkpoint | None) -> None:
@@ -161,7 +160,7 @@ class _Run:
     def _record(self, record: StepRecord, trackers: Trackers) -> None:
         """Write down a finished step: rollouts, evaluation, metrics, checkpoint, in the order resume relies on."""
         config, step = self.config, record.step
-        self.boundary, self.last = self.loop.state(), record
+        self.boundary = self.loop.state()
         row = dict(record.metrics)
         every = config.evaluation.every
         if every is not None and (step % every == 0 or step == config.steps):
@@ -225,10 +224,11 @@ class _Run:
     def _finish(self) -> Summary:
         export(self.parts.policy.model, self.parts.tokenizer, self.folder.model)
         best = max(self.held_out, key=lambda step: (self.held_out[step], -step), default=None)
+        trained = [row["pass_rate"] for row in self.folder.read_metrics() if "pass_rate" in row]
         summary = Summary(
             steps=self.loop.step,
             model=str(self.folder.model.relative_to(self.folder.path)),
-            train_pass_rate=None if self.last is None else self.last.metrics["pass_rate"],
+            train_pass_rate=trained[-1] if trained else None,
             held_out_pass_rate=self.held_out.get(self.loop.step),
             best_step=best,
         )
