@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from strop import recipes
-from strop.algorithms import Cispo, PpoClip
+from strop.algorithms import Cispo, GroupRelative, PpoClip
 from strop.config import RunConfig, edit, parse, resolve
 from strop.config_edit import parse_set
 from strop.data import Gsm8k
@@ -78,13 +78,23 @@ def test_a_path_takes_the_fresh_model_back() -> None:
         ("sampling.top_p=0.9", "top_p=0.9.*set sampling.top_p=1"),
         ("sampling.temperature=0", "a temperature above 0"),
         ("data.source=gsm9k", "data.source='gsm9k'.*did you mean 'gsm8k'"),
+        ("data.held_out=none", "no problems are held out: set data.held_out.count"),
+        ("algorithm.reward.correct=0", "must exceed wrong"),
         ("steps", "write key=value"),
     ],
 )
 def test_bad_settings_are_refused_in_one_line(text: str, message: str) -> None:
     with pytest.raises(InputError, match=message) as caught:
-        edit(resolve("grpo"), [text])
+        edit(resolve("grpo"), ["evaluation.every=5", text])
     assert "\n" not in str(caught.value)
+
+
+def test_none_is_a_choice_where_one_is_called_so() -> None:
+    config = edit(resolve("scalerl"), ["algorithm.truncation_mask=none", "algorithm.advantage.normalization=none"])
+    assert config.algorithm.truncation_mask == "none" and config.algorithm.advantage == GroupRelative(
+        normalization="none", ddof=0
+    )
+    assert edit(config, ["evaluation.every=none"]).evaluation.every is None
 
 
 def test_an_unknown_recipe_names_the_nearest() -> None:

@@ -17,7 +17,11 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from strop.config import resolve
 from strop.console import SilentView
+from strop.loop import WeightMismatch
+from strop.orchestration.executor import Publication
+from strop.orchestration.in_process import InProcess
 from strop.run import Interrupted, resume, train
+from strop.run_folder import RunFolder
 from strop.trainer import checkpoint
 from strop.trainer.step import NonFiniteLoss, Trainer
 from strop.types import InputError, StropError
@@ -152,8 +156,6 @@ def test_epochs_follow_each_other_without_a_stop(tmp_path: Path) -> None:
 
 
 def problems_of(run: Path, step: int) -> list[str]:
-    from strop.run_folder import RunFolder
-
     rows = RunFolder.open(run).read_rollouts(step)
     return [row["problem_id"] for row in rows[::4]]
 
@@ -223,3 +225,63 @@ def test_several_updates_a_step(tmp_path: Path) -> None:
     rows = metrics(tmp_path / "updates")[1:]
     assert all(row["updates"] == 6 for row in rows)
     assert rows[-1]["ratio/max"] > 1.001 and rows[-1]["ratio/min"] < 0.999
+
+
+def test_an_engine_of_its_own_follows_the_trainer(tmp_path: Path) -> None:
+    shared = small_config("evaluation.every=none")
+    own = small_config("engine.share_parameters=false", "evaluation.every=none")
+    train(shared, tmp_path / "shared", SilentView())
+    train(own, tmp_path / "own", SilentView())
+    assert metrics(tmp_path / "shared") == metrics(tmp_path / "own")
+
+
+def test_a_generator_left_behind_ends_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def publish(self: InProcess, version: int) -> Publication:
+        self.engine.set_version(version)
+        return Publication(version, 0.0)
+
+    monkeypatch.setattr(InProcess, "publish", publish)
+    with pytest.raises(WeightMismatch, match="step 1: generator 0 differs"):
+        train(small_config("engine.share_parameters=false", "optim.lr=0.3"), tmp_path / "stale", SilentView())
+
+
+def test_a_refused_resume_deletes_nothing(finished: Path, tmp_path: Path) -> None:
+    out = tmp_path / "changed"
+    train(small_config("checkpoint.keep=4"), out, SilentView())
+    config = json.loads((out / "config.json").read_text())
+    config["data"]["source"]["seed"] = 99
+    (out / "config.json").write_text(json.dumps(config))
+    with pytest.raises(InputError, match="the training problems are not those the run began with"):
+        resume(out, SilentView(), step=2)
+    assert checkpoint.latest(out / "checkpoints") == 4
+    assert metrics(out) == metrics(finished)
+
+
+def test_the_best_step_is_kept(tmp_path: Path) -> None:
+    out = tmp_path / "best"
+    sets = ("steps=6", "checkpoint.every=5", "evaluation.every=1", "checkpoint.keep=1", "optim.lr=1e-2")
+    train(small_config(*sets), out, SilentView())
+    best = json.loads((out / "summary.json").read_text())["best_step"]
+    rates = {row["step"]: row["evaluation/pass_rate"] for row in metrics(out) if row["step"] > 0}
+    assert best == min(step for step in rates if rates[step] == max(rates.values()))
+    assert checkpoint.load(out / "checkpoints", best).step == best
+
+
+def test_groups_that_taught_nothing_are_written_down(tmp_path: Path) -> None:
+    sets = ("batch.prompts_per_step=1", "algorithm.selection.zero_variance=drop", "evaluation.every=none")
+    train(small_config(*sets), tmp_path / "skips", SilentView())
+    rows = metrics(tmp_path / "skips")
+    tickets = [
+        row["ticket"] for step in range(1, 5) for row in RunFolder.open(tmp_path / "skips").read_rollouts(step)[::4]
+    ]
+    assert len(tickets) > 4 and tickets == sorted(set(tickets)) == list(range(len(tickets)))
+    assert all(row["groups/trained"] == 1 for row in rows)
+
+
+def test_weights_that_overflowed_are_not_saved(tmp_path: Path) -> None:
+    with pytest.raises(StropError, match="not finite"):
+        train(small_config("optim.lr=1e30", "evaluation.every=none"), tmp_path / "over", SilentView())
+    saved = checkpoint.latest(tmp_path / "over" / "checkpoints")
+    assert saved is None or all(
+        torch.isfinite(w).all() for w in checkpoint.load(tmp_path / "over" / "checkpoints").tensors["policy"].values()
+    )

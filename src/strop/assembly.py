@@ -53,7 +53,7 @@ def assemble(config: RunConfig, view: View) -> Parts:
     updates = config.steps * batch.updates_per_step * batch.passes_per_batch
     objective = Objective(loss=config.algorithm.loss)
     trainer = Trainer(policy, objective, config.optim, updates, config.sampling.temperature)
-    return Parts(policy, tokenizer, data, InProcess(engine), InlineJudge(config.verifier), trainer)
+    return Parts(policy, tokenizer, data, InProcess(engine, policy), InlineJudge(config.verifier), trainer)
 
 
 def _refuse_too_long(config: RunConfig, data: Data, room: int) -> None:

@@ -120,6 +120,16 @@ class RunConfig(Settings):
                 f"top_k={self.sampling.top_k}: training needs the whole distribution, or its log-probs are not those "
                 "of the sampler; set sampling.top_p=1, no sampling.top_k and a temperature above 0"
             )
+        if self.evaluation.every is not None and self.data.held_out is None:
+            raise InputError(
+                f"evaluation.every={self.evaluation.every}, but no problems are held out: set data.held_out.count, or "
+                "evaluation.every=none"
+            )
+        if batch.samples_per_prompt == 1 and self.algorithm.selection.zero_variance == "drop":
+            raise InputError(
+                "batch.samples_per_prompt=1 with algorithm.selection.zero_variance=drop drops every group (one "
+                "completion cannot differ from itself); raise samples_per_prompt to 2 or more, or keep such groups"
+            )
         if self.orchestration.max_lag > 0:
             raise InputError(
                 f"orchestration.max_lag={self.orchestration.max_lag}: generation beside training is not built yet; "

@@ -51,13 +51,15 @@ def apply_edits(data: dict[str, Any], edits: dict[str, Any], model: type[BaseMod
     for key, value in edits.items():
         if key != "piece" and key not in model.model_fields:
             raise InputError(_unknown(f"{path}{key}", value, [f"{path}{name}" for name in model.model_fields]))
-        merged[key] = _merge_field(merged.get(key), value, _model_of(model, key), f"{path}{key}.")
+        merged[key] = _merge_field(
+            merged.get(key), value, _model_of(model, key), f"{path}{key}.", _admits_none(model, key)
+        )
     return merged
 
 
-def _merge_field(old: Any, new: Any, model: type[BaseModel] | None, path: str) -> Any:
+def _merge_field(old: Any, new: Any, model: type[BaseModel] | None, path: str, admits_none: bool) -> Any:
     if model is None:
-        return new
+        return "none" if new is None and not admits_none else new
     given = f"={new!r}" if isinstance(new, str) else ""
     try:
         if issubclass(model, Piece) and isinstance(new, str):
@@ -80,6 +82,14 @@ def _model_of(model: type[BaseModel], key: str) -> type[BaseModel] | None:
     if key not in model.model_fields:
         return None
     return _first_model(model.model_fields[key].annotation)
+
+
+def _admits_none(model: type[BaseModel], key: str) -> bool:
+    """Whether `none` means None there; a choice may well be called "none"."""
+    if key not in model.model_fields:
+        return False
+    annotation = model.model_fields[key].annotation
+    return annotation is None or type(None) in get_args(annotation)
 
 
 def _first_model(annotation: Any) -> type[BaseModel] | None:

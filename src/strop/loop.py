@@ -20,9 +20,12 @@ right column run beside each other, and nothing in this file changes.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+import numpy as np
+import torch
 
 from strop.clock import Clock
 from strop.config import RunConfig
@@ -33,7 +36,8 @@ from strop.metrics import Metrics, Total, merge, values
 from strop.orchestration.executor import Executor, Lost
 from strop.orchestration.lag_gate import BatchTickets, LagGate
 from strop.orchestration.ledger import Entry, Ledger
-from strop.samples import make_samples
+from strop.policy import Packed
+from strop.samples import countable, make_samples
 from strop.seeds import derive
 from strop.states import States
 from strop.step_metrics import group_metrics, lag_metrics, verifier_failures
@@ -43,11 +47,21 @@ from strop.types import Completion, Group, Sample, StropError, Verdict
 from strop.verifiers.pool import Judge
 
 EMPTY_BATCHES_BEFORE_GIVING_UP = 50
+PROBE_TOKENS = 64
+PROBE_TOLERANCE = 0.1  # nats a token, mean; bfloat16 against float32 stays well below, stale weights do not
 TRUNCATION_WARNING = 0.10  # ScaleRL A.16: 10 to 15 % of truncated completions typically destabilised training
 
 
 class NothingToLearn(StropError):
-    """Step after step no group has rollouts of different outcome."""
+    """Step after step no group has rollouts of different outcome; `groups` are those looked at in vain."""
+
+    def __init__(self, message: str, groups: Sequence[Group]) -> None:
+        super().__init__(message)
+        self.groups = tuple(groups)
+
+
+class WeightMismatch(StropError):
+    """After a publication a generator does not compute what the trainer computes."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +94,8 @@ class Loop:
         self.states = States(config)
         self.sampler = config.data.sampler(len(dataset), config.seed)
         self._resolved: dict[int, Group] = {}
-        self._refilled: list[Group] = []
+        self._refilled: list[Group] = []  # dropped and replaced since the last trained step
+        self._skipped: list[Group] = []  # of batches that taught nothing since then
         self._empty_batches = 0
         self._truncates = self._idles = False
 
@@ -137,6 +152,9 @@ class Loop:
         self._request(entry)
 
     def _hand_to_judge(self, completion: Completion) -> None:
+        if completion.finish_reason == "abort":
+            self._regenerate(Lost(completion.request_id, "its generation was cancelled"))
+            return
         entry = self.ledger.find(completion.request_id)
         if entry is not None:
             entry.completions[completion.index] = completion
@@ -151,7 +169,7 @@ class Loop:
         if group is None:
             return
         selection = self.config.algorithm.selection
-        keep = selection.keeps(group)
+        keep = selection.keeps(countable(group, self.config.algorithm.truncation_mask))
         self.gate.resolve(group.ticket, keep)
         if keep or not selection.refill:
             self._resolved[group.ticket] = group
@@ -166,23 +184,27 @@ class Loop:
     def _train(self, batch: BatchTickets) -> StepRecord | None:
         """Train on a batch; None where no group of it teaches anything, so that it makes no step."""
         version = self.gate.version
-        groups = [self._resolved.pop(ticket) for ticket in (*batch.kept, *batch.dropped)]
-        groups = sorted([*groups, *self._refilled], key=lambda group: group.ticket)
+        chosen = [self._resolved.pop(ticket) for ticket in (*batch.kept, *batch.dropped)]
+        groups = sorted([*chosen, *self._refilled], key=lambda group: group.ticket)
+        self._refilled = []
         algorithm = self.config.algorithm
         samples = make_samples(groups, set(batch.kept), algorithm.advantage, algorithm.truncation_mask)
-        self._refilled = []
         for ticket in (*batch.kept, *batch.dropped):
             self.ledger.forget(ticket)
         if not any(sample.trained_tokens for sample in samples):
             self.gate.close(batch, trained=False)
-            self._count_empty(groups)
+            self._skipped += groups
+            self._empty_batches += 1
+            if self._empty_batches >= EMPTY_BATCHES_BEFORE_GIVING_UP:
+                raise self._nothing_to_learn(self._skipped, self._empty_batches)
             return None
         with self.clock.section("update"):
             metrics = self._update(samples)
         self.gate.close(batch, trained=True)
-        self._empty_batches = 0
+        groups, self._skipped, self._empty_batches = [*self._skipped, *groups], [], 0
         self.step += 1
         publication = self.executor.publish(self.gate.version)
+        self._verify_generators()
         parts = [metrics, group_metrics(groups, batch.kept), lag_metrics(samples, version)]
         row = values(merge(parts)) | {"version": float(self.gate.version), "seconds/publish": publication.seconds}
         self.states.update(row)
@@ -209,17 +231,28 @@ class Loop:
                 raise NonFiniteLoss(f"step {self.step + 1}, {error}") from error
         return merge(parts) | {"updates": Total(len(updates))}
 
-    def _count_empty(self, groups: list[Group]) -> None:
-        self._empty_batches += 1
-        if self._empty_batches >= EMPTY_BATCHES_BEFORE_GIVING_UP:
-            raise self._nothing_to_learn(groups, self._empty_batches)
+    def _verify_generators(self) -> None:
+        """Hold every generator's log-probs of a probe against the trainer's: a stale head shows nowhere else."""
+        probe = self.dataset[0].prompt_ids[:PROBE_TOKENS]
+        if len(probe) < 2:
+            return
+        with torch.no_grad():
+            expected, _ = self.trainer.policy(Packed.whole([probe.tolist()]).to(self.trainer.device), 1.0)
+        for number, found in enumerate(self.executor.probe(probe)):
+            gap = float(np.abs(found - expected.float().cpu().numpy()).mean())
+            if not gap <= PROBE_TOLERANCE:
+                raise WeightMismatch(
+                    f"step {self.step}: generator {number} differs from the trainer by {gap:.3g} nats a token after "
+                    f"version {self.gate.version} was published; its weights are not the trainer's"
+                )
 
     def _nothing_to_learn(self, groups: list[Group], batches: int) -> NothingToLearn:
         rate = values(group_metrics(groups, ()))["pass_rate"]
         return NothingToLearn(
             f"step {self.step + 1}: {batches} batches' worth of groups in a row had no rollouts of different outcome "
             f"(pass rate of the last ones: {rate}): the problems are too hard or too easy for this model; take others "
-            "or a better starting model, or train on all groups with --set algorithm.selection.zero_variance=keep"
+            "or a better starting model, or train on all groups with --set algorithm.selection.zero_variance=keep",
+            groups,
         )
 
     def _warn(self, groups: list[Group], row: Mapping[str, float | None]) -> None:
@@ -247,7 +280,7 @@ class Loop:
             "step": self.step,
             "gate": self.gate.state(),
             "sampler": dict(self.sampler.state),
-            "states": self.states.values,
+            "states": dict(self.states.values),
             "open": self.ledger.state(),
             "empty_batches": self._empty_batches,
         }

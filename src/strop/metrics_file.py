@@ -53,8 +53,9 @@ class MetricsFile:
     def close(self) -> None:
         """Close the file; the next `append` opens it again."""
         if self._file is not None:
-            self._file.close()
-            self._file = None
+            file, self._file = self._file, None
+            with writing(self.path):
+                file.close()
 
 
 def read_metrics(path: Path) -> list[dict[str, float | None]]:

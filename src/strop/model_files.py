@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import torch
+from safetensors import SafetensorError
+from torch import nn
 from transformers import (
     AutoModelForCausalLM,
     AutoTokenizer,
@@ -19,8 +22,9 @@ from transformers import (
 from transformers.utils import logging
 
 from strop.attention import NAME
+from strop.files import writing
 from strop.model_settings import DTypeName, FreshModel, ModelSettings
-from strop.types import InputError
+from strop.types import InputError, StropError
 
 DTYPES: dict[DTypeName, torch.dtype] = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
@@ -105,11 +109,33 @@ def fresh_model(
     model.generation_config = GenerationConfig(
         eos_token_id=tokenizer.eos_token_id, bos_token_id=tokenizer.bos_token_id, pad_token_id=tokenizer.pad_token_id
     )
-    return model.to(dtype=DTYPES[dtype])
+    cast_parameters(model, DTYPES[dtype])
+    return model
+
+
+def cast_parameters(module: nn.Module, dtype: torch.dtype) -> None:
+    """Cast parameters in place and leave buffers: rotary frequencies stay float32, as a loaded model has them."""
+    for parameter in module.parameters():
+        parameter.data = parameter.data.to(dtype)
 
 
 def export(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
-    """Write a folder that `AutoModelForCausalLM.from_pretrained` and `AutoTokenizer.from_pretrained` load."""
-    folder.mkdir(parents=True, exist_ok=True)
-    model.save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
+    """Write a folder that `AutoModelForCausalLM.from_pretrained` and `AutoTokenizer.from_pretrained` load.
+
+    It is filled beside and renamed, so that a kill leaves the former folder or the new one.
+
+    Raises:
+        StropError: it cannot be written.
+    """
+    partial = folder.with_name(f".{folder.name}.partial")
+    with writing(folder), _without_progress_bars():
+        shutil.rmtree(partial, ignore_errors=True)
+        partial.mkdir(parents=True)
+        try:
+            model.save_pretrained(partial)
+        except SafetensorError as error:
+            raise StropError(f"cannot write {folder}: {error}; is the disk full?") from error
+        tokenizer.save_pretrained(partial)
+        if folder.is_dir():
+            shutil.rmtree(folder)
+        partial.rename(folder)

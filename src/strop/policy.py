@@ -96,7 +96,7 @@ class Policy(nn.Module):
         if settings.gradient_checkpointing:
             model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
         self.model = model
-        model.eval()
+        self.eval()
         if self.device.type != "meta":
             _refuse_by_probe(self)
 

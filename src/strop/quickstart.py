@@ -49,7 +49,7 @@ def run(seed: int, out: Path, view: View) -> QuickstartSummary:
     outcome = train(config, out, view, replace=True)
     summary = _summary(outcome, seed, sft_seconds, time.perf_counter() - begin)
     folder = RunFolder.open(out)
-    folder.write_json("summary.json", as_json(summary))
+    folder.write_json("summary.json", folder.read_json("summary.json") | as_json(summary))
     return summary
 
 

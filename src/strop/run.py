@@ -18,14 +18,14 @@ from strop.config import RunConfig, parse
 from strop.console import View
 from strop.evaluation import EvaluationResult, evaluate
 from strop.interrupt import on_interrupt
-from strop.loop import Loop, StepRecord
+from strop.loop import Loop, NothingToLearn, StepRecord
 from strop.model_files import export
 from strop.plots import plot_run
 from strop.run_folder import RunFolder, check_free
 from strop.seeds import derive
 from strop.tracking import Trackers, open_trackers
 from strop.trainer import checkpoint
-from strop.types import StropError
+from strop.types import InputError, StropError
 
 DISK_FULL_RETRIES = 3
 
@@ -108,19 +108,26 @@ class _Run:
 
     def go_on(self, found: checkpoint.Checkpoint | None) -> None:
         """Take over a checkpoint's state and forget what came after it; None starts over."""
-        step = 0 if found is None else found.step
-        self.folder.truncate(step if found else -1)
-        self.resumed_at = step
         if found is None:
+            self.resumed_at = 0
+            self.folder.truncate(-1)
             return
-        checkpoint.rewind(self.folder.checkpoints, step)
+        if found.state["data"] != self.parts.data.train.fingerprint:
+            raise InputError(
+                f"{self.folder.path}: the training problems are not those the run began with; restore them, or start a "
+                f"new run: strop train {self.folder.config_path}"
+            )
         self.parts.policy.load_weights(found.tensors["policy"])
         self.parts.trainer.load_state_dict(found.tensors["optimizer"], found.state["trainer"])
         torch.set_rng_state(found.tensors["rng"]["torch"])
         self.held_out = {int(at): rate for at, rate in found.state["held_out"].items()}
         self.loop.load(found.state["loop"])
-        self.boundary, self.saved = found.state["loop"], step
-        self.view.note(f"going on after step {step} of {self.config.steps}")
+        self.boundary, self.saved = found.state["loop"], found.step
+        # Only now, when nothing can refuse any more, is later work forgotten.
+        self.resumed_at = found.step
+        self.folder.truncate(found.step)
+        checkpoint.rewind(self.folder.checkpoints, found.step)
+        self.view.note(f"going on after step {found.step} of {self.config.steps}")
 
     def go(self) -> Outcome:
         """Train what is left, write the model, the curves and the summary."""
@@ -147,9 +154,15 @@ class _Run:
             found = self._evaluate(0)
             trackers.log(0, found)
             self.view.note(f"before training: held-out pass rate {found['evaluation/pass_rate']:.1%}")
+            loop.clock.lap()
         while loop.step < config.steps:
-            record = loop.next_step()
+            try:
+                record = loop.next_step()
+            except NothingToLearn as error:
+                self.folder.write_rollouts(loop.step + 1, error.groups)
+                raise
             if record is None:
+                self.view.note("stopping: the last finished step is being saved")
                 self._save_checkpoint(last=True)
                 raise Interrupted(
                     f"stopped after step {loop.step} of {config.steps}; "
@@ -162,18 +175,30 @@ class _Run:
         config, step = self.config, record.step
         self.boundary = self.loop.state()
         row = dict(record.metrics)
-        every = config.evaluation.every
-        if every is not None and (step % every == 0 or step == config.steps):
-            row |= self._evaluate(step)
         self.folder.write_rollouts(step, record.groups)
+        every = config.evaluation.every
+        evaluated = every is not None and (step % every == 0 or step == config.steps)
+        if evaluated:
+            try:
+                row |= self._evaluate(step)
+            except BaseException:  # the step is trained, whatever keeps it from being measured
+                trackers.log(step, row)
+                self._save_checkpoint(last=True)
+                raise
         seconds = self.loop.clock.lap()
         row |= {f"seconds/{name}": value for name, value in seconds.items()}
         training = seconds["step"] - seconds.get("evaluation", 0.0)
         row["tokens_per_second"] = (row["tokens/generated"] or 0.0) / training
         trackers.log(step, row)
         self.view.advance(step, row)
-        if step % config.checkpoint.every == 0 or self.failed_saves:
+        best = evaluated and config.checkpoint.keep_best and step == self._best_step()
+        if best or step % config.checkpoint.every == 0 or self.failed_saves:
             self._save_checkpoint()
+
+    def _best_step(self) -> int | None:
+        """The earliest step with the highest held-out pass rate; the untrained model does not compete."""
+        trained = {step: rate for step, rate in self.held_out.items() if step > 0}
+        return max(trained, key=lambda step: (trained[step], -step), default=None)
 
     def _evaluate(self, step: int) -> dict[str, float | None]:
         result = self.measure(step)
@@ -204,9 +229,21 @@ class _Run:
         step = self.boundary["step"]
         if step == self.saved or step == 0:
             return
+        weights = self.parts.policy.weights()
+        broken = [name for name, weight in weights.items() if not torch.isfinite(weight).all()]
+        if broken:
+            raise StropError(
+                f"step {step}: parameter {broken[0]} is not finite, so the step is not saved; go back with "
+                f"strop train --resume {self.folder.path}, and lower optim.lr in a new run"
+            )
         tensors, trainer = self.parts.trainer.state_dict()
-        groups = {"policy": self.parts.policy.weights(), "optimizer": tensors, "rng": {"torch": torch.get_rng_state()}}
-        state: dict[str, Any] = {"loop": self.boundary, "trainer": trainer, "held_out": self.held_out}
+        groups = {"policy": weights, "optimizer": tensors, "rng": {"torch": torch.get_rng_state()}}
+        state: dict[str, Any] = {
+            "loop": self.boundary,
+            "trainer": trainer,
+            "held_out": self.held_out,
+            "data": self.parts.data.train.fingerprint,
+        }
         settings = self.config.checkpoint
         keep = checkpoint.Retention(last=settings.keep, best=int(settings.keep_best))
         try:
@@ -223,19 +260,20 @@ class _Run:
 
     def _finish(self) -> Summary:
         export(self.parts.policy.model, self.parts.tokenizer, self.folder.model)
-        best = max(self.held_out, key=lambda step: (self.held_out[step], -step), default=None)
         trained = [row["pass_rate"] for row in self.folder.read_metrics() if "pass_rate" in row]
         summary = Summary(
             steps=self.loop.step,
             model=str(self.folder.model.relative_to(self.folder.path)),
             train_pass_rate=trained[-1] if trained else None,
             held_out_pass_rate=self.held_out.get(self.loop.step),
-            best_step=best,
+            best_step=self._best_step(),
         )
-        self.folder.write_json("summary.json", asdict(summary))
+        path = self.folder.path / "summary.json"
+        before = self.folder.read_json(path.name) if path.exists() else {}
+        self.folder.write_json(path.name, before | asdict(summary))
         plot_run(self.folder.path)
         return summary
 
     def _ask_to_stop(self) -> None:
+        # A signal may arrive while the view is drawing: nothing is printed from here.
         self.loop.interrupted = True
-        self.view.note("stopping: the last finished step is being saved (again to stop at once)")

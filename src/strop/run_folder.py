@@ -33,7 +33,7 @@ FORMAT = 1
 MARKER = "run.json"
 LOCK = ".lock"
 CONTENTS = (
-    "metrics.jsonl", "rollouts", "checkpoints", "model", "plots", "summary.json", "tensorboard", "wandb",
+    "checkpoints", "metrics.jsonl", "rollouts", "model", "plots", "summary.json", "tensorboard", "wandb",
 )  # fmt: skip
 _STEP_FILE = re.compile(r"step_(\d+)\.parquet")
 
@@ -63,8 +63,8 @@ class RunFolder:
         if is_run(target):
             run = cls(target)
             run._acquire()
+            run._clear()  # first of all the checkpoints: none may be resumed under another configuration
             run.write_json("config.json", config)
-            run._clear()
             run.write_json(MARKER, marker)
             return run
         # Filled beside and renamed, so that a kill leaves a run with its configuration, or none.

@@ -31,8 +31,7 @@ def make_samples(
     counted = [
         (index, group.ticket, rollout)
         for index, group in enumerate(groups)
-        for rollout in group.usable
-        if not (truncation_mask == "before" and rollout.completion.truncated)
+        for rollout in countable(group, truncation_mask)
     ]
     if not counted:
         return []
@@ -42,6 +41,13 @@ def make_samples(
         for (_, ticket, rollout), values in zip(counted, advantages, strict=True)
         if ticket in survivors and not (truncation_mask == "after" and rollout.completion.truncated)
     ]
+
+
+def countable(group: Group, truncation_mask: TruncationMask) -> tuple[Rollout, ...]:
+    """The rollouts that enter the group's statistics and selection."""
+    if truncation_mask != "before":
+        return group.usable
+    return tuple(rollout for rollout in group.usable if not rollout.completion.truncated)
 
 
 def _outcomes(counted: Sequence[tuple[int, int, Rollout]], survivors: Collection[int]) -> Outcomes:

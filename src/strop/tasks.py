@@ -7,7 +7,6 @@ run's own configuration, or from a recipe.
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -143,11 +142,7 @@ def export_checkpoint(run_path: Path, out: Path | None = None, step: int | None 
         config = parse(run.read_json("config.json"), str(run.config_path))
         policy, tokenizer = _load(config, None)
     policy.load_weights(found.tensors["policy"])
-    partial = target.with_name(f".{target.name}.partial")
-    shutil.rmtree(partial, ignore_errors=True)
-    export(policy.model, tokenizer, partial)
-    shutil.rmtree(target, ignore_errors=True)
-    partial.rename(target)
+    export(policy.model, tokenizer, target)
     return target
 
 

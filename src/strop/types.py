@@ -115,6 +115,9 @@ class Completion:
         lengths = {len(self.token_ids), len(self.logprobs), len(self.injected)}
         if len(lengths) != 1:
             raise ValueError(f"completion {self.request_id}: per-token fields of different lengths {sorted(lengths)}")
+        edges = [0, *(span.end for span in self.versions)]
+        if [span.start for span in self.versions] != edges[:-1] or edges[-1] != len(self.token_ids):
+            raise ValueError(f"completion {self.request_id}: version spans {self.versions} leave gaps or overlap")
 
     @property
     def truncated(self) -> bool:

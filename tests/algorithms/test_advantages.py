@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pytest
@@ -36,6 +37,12 @@ def test_grpo_of_four_right_in_sixteen() -> None:
 
 def test_a_group_of_one_keeps_its_reward() -> None:
     np.testing.assert_allclose(GroupRelative().per_completion(outcomes([1.0])), [1 / (1 + 1e-6)])
+
+
+@pytest.mark.parametrize("normalization", ["batch_std", "none"])
+def test_a_group_of_one_has_nothing_to_compare_with(normalization: Any) -> None:
+    found = GroupRelative(normalization=normalization).per_completion(outcomes([1.0], [1.0, 0.0]))
+    assert found[0] == 0 and found[1] > 0
 
 
 def test_a_uniform_group_has_no_advantage() -> None:

@@ -11,23 +11,30 @@ from strop.types import Rollout, Status, Verdict
 
 def test_uniform_groups_are_dropped_or_kept() -> None:
     mixed, solved = group(0, rollout(1), rollout(0)), group(1, rollout(1), rollout(1))
-    assert Selection(zero_variance="drop").keeps(mixed)
-    assert not Selection(zero_variance="drop").keeps(solved)
-    assert Selection(zero_variance="keep").keeps(solved)
+    assert Selection(zero_variance="drop").keeps(mixed.usable)
+    assert not Selection(zero_variance="drop").keeps(solved.usable)
+    assert Selection(zero_variance="keep").keeps(solved.usable)
 
 
 def test_the_verifiers_failures_do_not_make_a_group_mixed() -> None:
-    assert not Selection().keeps(group(0, rollout(1), rollout(0, Status.TIMEOUT)))
-    assert not Selection(zero_variance="keep").keeps(group(0, rollout(0, Status.ERROR)))
+    assert not Selection().keeps(group(0, rollout(1), rollout(0, Status.TIMEOUT)).usable)
+    assert not Selection(zero_variance="keep").keeps(group(0, rollout(0, Status.ERROR)).usable)
 
 
 def test_variance_of_score_or_of_reward() -> None:
     shaped = [Rollout(PROBLEM, completion(), Verdict(1.0, Status.CORRECT), reward) for reward in (1.0, 0.5)]
-    assert not Selection(of="score").keeps(group(0, *shaped))
-    assert Selection(of="reward").keeps(group(0, *shaped))
+    assert not Selection(of="score").keeps(shaped)
+    assert Selection(of="reward").keeps(shaped)
 
 
 @pytest.mark.parametrize(("score", "reward"), [(1.0, 1.0), (0.0, -1.0), (0.5, 0.0)])
 def test_binary_reward(score: float, reward: float) -> None:
     verdict = Verdict(score, Status.CORRECT if score == 1 else Status.WRONG)
     assert BinaryReward(correct=1.0, wrong=-1.0)(completion(), verdict) == reward
+
+
+def test_settings_that_contradict_each_other_are_refused() -> None:
+    with pytest.raises(ValueError, match="drops none"):
+        Selection(zero_variance="keep", refill=True)
+    with pytest.raises(ValueError, match="must exceed wrong"):
+        BinaryReward(correct=0.0, wrong=0.0)

@@ -241,3 +241,14 @@ def test_bfloat16_runs_with_the_head_in_float32():
         np.testing.assert_allclose(completion.logprobs, policy_logprobs(policy, completion), atol=0.25)
     logits = policy.logits(torch.randn(16, 32, dtype=torch.bfloat16), policy.settings.generator_fp32_head)
     assert not torch.equal(logits, logits.bfloat16().float())
+
+
+@pytest.mark.parametrize("first", range(1, 70, 6))
+def test_a_slot_freed_at_the_end_of_the_cache_does_no_harm(first: int) -> None:
+    """A sequence that ends just where the cache does, while a shorter one runs on (every length up to 100 tokens)."""
+    policy = tiny_qwen3()
+    for budget in range(first, first + 6):
+        engine = engine_of(policy)
+        engine.submit(Request("long", np.arange(30, dtype=np.int32), Sampling(max_new_tokens=budget), seed=1))
+        engine.submit(Request("short", np.arange(2, dtype=np.int32), Sampling(max_new_tokens=budget + 9), seed=2))
+        assert len(drain(engine)) == 2

@@ -47,7 +47,8 @@ class GroupRelative(Advantage):
     r"""The group's mean reward is the baseline: A_i = (r_i − mean_g(r)) / scale.
 
     `normalization` chooses the scale:
-      - `prompt_std`: std_g(r) + eps (GRPO, Eq. 5 of ScaleRL). A group of one keeps its reward (mean 0, std 1).
+      - `prompt_std`: std_g(r) + eps (GRPO, Eq. 5 of ScaleRL). A group of one keeps its reward (mean 0, std 1);
+        under the other scales, which only compare within a group, it has advantage 0.
       - `batch_std`: standard deviation of all centred rewards A_i of the batch + eps (ScaleRL's Â_std).
       - `none`: 1 (Dr. GRPO).
 
@@ -73,13 +74,14 @@ class GroupRelative(Advantage):
         size = np.bincount(member)
         mean = np.bincount(member, weights=outcomes.rewards) / size
         alone = size[member] == 1
-        centred = outcomes.rewards - np.where(alone, 0.0, mean[member])
+        centred = outcomes.rewards - mean[member]
         if self.normalization == "none":
             return centred
         if self.normalization == "prompt_std":
             squares = np.bincount(member, weights=(outcomes.rewards - mean[member]) ** 2)
             spread = np.sqrt(squares / np.maximum(size - self.ddof, 1))
-            return centred / (np.where(alone, 1.0, spread[member]) + self.eps)
+            # The public code's rule for a group of one: mean 0, standard deviation 1.
+            return np.where(alone, outcomes.rewards, centred) / (np.where(alone, 1.0, spread[member]) + self.eps)
         counted = centred[outcomes.survives] if self.batch == "survivors" else centred
         if len(counted) <= self.ddof:
             return centred

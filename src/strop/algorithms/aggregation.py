@@ -7,8 +7,10 @@ splitting the update into other micro-batches or over ranks changes nothing. S s
 from __future__ import annotations
 
 from abc import abstractmethod
+from typing import Annotated
 
 import numpy as np
+from pydantic import Field
 
 from strop.pieces import Piece
 from strop.types import FloatArray, IntArray
@@ -56,7 +58,7 @@ class PromptMean(Aggregation):
 class ConstantDenominator(Aggregation):
     """A fixed token count per sequence: 1 / (S · tokens), so that length carries no weight of its own (Dr. GRPO)."""
 
-    tokens: int
+    tokens: Annotated[int, Field(ge=1)]
 
     def __call__(self, trained: IntArray, group: IntArray) -> FloatArray:
         return np.full(len(trained), 1.0 / (len(trained) * self.tokens), dtype=np.float32)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from abc import abstractmethod
 
+from pydantic import model_validator
+
 from strop.pieces import Piece
 from strop.types import Completion, Verdict
 
@@ -21,6 +23,12 @@ class BinaryReward(Reward):
 
     correct: float = 1.0
     wrong: float = 0.0
+
+    @model_validator(mode="after")
+    def _right_is_better(self) -> BinaryReward:
+        if self.correct <= self.wrong:
+            raise ValueError(f"correct={self.correct} must exceed wrong={self.wrong}")
+        return self
 
     def __call__(self, completion: Completion, verdict: Verdict) -> float:
         return self.wrong + (self.correct - self.wrong) * verdict.score

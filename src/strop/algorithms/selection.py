@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal
 
+from pydantic import model_validator
+
 from strop.pieces import Settings
-from strop.types import Group
+from strop.types import Rollout
 
 
 class Selection(Settings):
@@ -23,14 +26,18 @@ class Selection(Settings):
     of: Literal["score", "reward"] = "score"
     refill: bool = False
 
-    def keeps(self, group: Group) -> bool:
-        """Whether the group is trained on. A group without a usable rollout never is."""
-        usable = group.usable
-        if not usable:
-            return False
-        return self.zero_variance == "keep" or not self.is_uniform(group)
+    @model_validator(mode="after")
+    def _refill_what_is_dropped(self) -> Selection:
+        if self.refill and self.zero_variance == "keep":
+            raise ValueError("refill=true replaces dropped groups, and zero_variance='keep' drops none; set 'drop'")
+        return self
 
-    def is_uniform(self, group: Group) -> bool:
-        """Whether all usable rollouts came to the same."""
-        values = {r.verdict.score if self.of == "score" else r.reward for r in group.usable}
-        return len(values) <= 1
+    def keeps(self, rollouts: Sequence[Rollout]) -> bool:
+        """Whether a group is trained on whose countable rollouts are these. Without any it never is."""
+        if not rollouts:
+            return False
+        return self.zero_variance == "keep" or not self.is_uniform(rollouts)
+
+    def is_uniform(self, rollouts: Sequence[Rollout]) -> bool:
+        """Whether all of them came to the same."""
+        return len({r.verdict.score if self.of == "score" else r.reward for r in rollouts}) <= 1

@@ -1,4 +1,4 @@
-"""The executor of max_lag = 0: one engine on the trainer's own parameters, stepped by the loop itself."""
+"""The executor of max_lag = 0: one engine in the trainer's process, stepped by the loop itself."""
 
 from __future__ import annotations
 
@@ -7,16 +7,18 @@ import time
 from strop.engines.base import Request
 from strop.engines.torch_engine import TorchEngine
 from strop.orchestration.executor import Lost, Publication
+from strop.policy import Policy
 from strop.types import Completion, FloatArray, IntArray
 
 _STEPS_PER_POLL = 16
 
 
 class InProcess:
-    """Publication costs nothing: the engine computes with the very tensors the optimizer changes."""
+    """Publication is nearly free where the engine computes with the very tensors the optimizer changes."""
 
-    def __init__(self, engine: TorchEngine) -> None:
+    def __init__(self, engine: TorchEngine, policy: Policy) -> None:
         self.engine = engine
+        self._policy = policy
 
     @property
     def unfinished(self) -> int:
@@ -37,9 +39,9 @@ class InProcess:
         return found
 
     def publish(self, version: int) -> Publication:
-        """Tell the engine that its parameters are a new version."""
+        """Give the engine the policy's parameters; where it shares them only their version is new."""
         begin = time.perf_counter()
-        self.engine.set_version(version)
+        self.engine.update_weights(self._policy.weights().items(), version)
         return Publication(version, time.perf_counter() - begin)
 
     def probe(self, token_ids: IntArray) -> list[FloatArray]:

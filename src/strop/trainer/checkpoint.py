@@ -213,8 +213,9 @@ def _prune(root: Path, retention: Retention) -> None:
     keep = set(steps[-retention.last :])
     metrics = {step: _metric(root / f"step-{step:08d}") for step in steps}
     sign = 1 if retention.mode == "max" else -1
-    ranked = sorted((sign * metric, step) for step, metric in metrics.items() if metric is not None)
-    keep |= {step for _, step in ranked[len(ranked) - min(retention.best, len(ranked)) :]}
+    # Of equal metrics the earlier step is the better one: it took less compute.
+    ranked = sorted((sign * metric, -step) for step, metric in metrics.items() if metric is not None)
+    keep |= {-earlier for _, earlier in ranked[len(ranked) - min(retention.best, len(ranked)) :]}
     for step in steps:
         if step not in keep:
             _remove(root / f"step-{step:08d}")

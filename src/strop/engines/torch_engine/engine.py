@@ -25,9 +25,9 @@ from strop.engines.torch_engine.scheduler import Scheduler
 from strop.engines.torch_engine.settings import EngineSettings
 from strop.engines.torch_engine.slots import Entry, Slots
 from strop.engines.torch_engine.stops import StopStrings
-from strop.model_files import DTYPES
+from strop.model_files import DTYPES, cast_parameters
 from strop.policy import Policy
-from strop.types import Completion, FinishReason, FloatArray, InputError, IntArray
+from strop.types import Completion, FinishReason, FloatArray, InputError, IntArray, StropError
 
 
 class TorchEngine:
@@ -48,7 +48,8 @@ class TorchEngine:
                 f"engine.dtype {settings.dtype} differs from the policy's {own}: set engine.share_parameters = false"
             )
         if not settings.share_parameters:
-            policy = copy.deepcopy(policy).requires_grad_(False).to(dtype=wanted)
+            policy = copy.deepcopy(policy).requires_grad_(False)
+            cast_parameters(policy, wanted)
         self.policy = policy
         self.settings = settings
         self._tokenizer = tokenizer
@@ -97,13 +98,13 @@ class TorchEngine:
 
         Raises:
             InputError: an earlier step failed.
-            FloatingPointError: a log-prob is not finite.
+            StropError: a log-prob is not finite.
         """
         self._refuse_if_failed()
         try:
             if not self._paused:
                 self._advance()
-        except Exception as error:
+        except BaseException as error:  # an interrupt too leaves slots half prepared
             self._failure = f"{type(error).__name__}: {error}"
             raise
         reports, self._reports = self._reports, []
@@ -218,7 +219,10 @@ class TorchEngine:
         active = slots.active[part]
         done = slots.position[part] - slots.first[part]
         if not np.isfinite(logprobs[active]).all():
-            raise FloatingPointError("a sampled log-prob is not finite: the weights or activations have overflowed")
+            raise StropError(
+                f"a sampled log-prob is not finite: weights of version {self._version} have overflowed; go back to an "
+                "earlier checkpoint with a lower optim.lr"
+            )
         rows = np.flatnonzero(active)
         slots.drawn[rows, done[rows]] = tokens[rows]
         slots.logprobs[rows, done[rows]] = logprobs[rows]

@@ -74,11 +74,15 @@ class Runner:
         slots, device = self.slots, self.policy.device
         ids, positions = slots.token[:width], slots.position[:width]
         length = int(positions[slots.active[:width]].max()) + 1 if width else 0
+        if prefill is not None:
+            length = max(length, int(prefill.positions.max()) + 1)
+        self.cache.reserve(length)
+        # A free slot may stand just beyond the cache; what it writes in the last place is behind any prompt it lends.
+        positions = np.minimum(positions, self.cache.capacity - 1)
         decoding = _sent(positions, device)
         if prefill is not None:
             ids = np.concatenate((ids, prefill.token_ids))
             positions = np.concatenate((positions, prefill.positions))
-            length = max(length, int(prefill.positions.max()) + 1)
         context = SlotContext(self.cache, decoding, length, prefill)
         return self.policy.hidden(_sent(ids, device), _sent(positions, device), context)
 
