@@ -140,9 +140,26 @@ def test_a_python_file_is_a_recipe(tmp_path: Path) -> None:
         "from strop.config import edit, resolve\ndef recipe():\n    return edit(resolve('grpo'), ['steps=5'])\n"
     )
     assert resolve(str(file)).steps == 5
-    file.write_text("recipe = 3\n")
+    bad = tmp_path / "bad_recipe.py"
+    bad.write_text("recipe = 3\n")
     with pytest.raises(InputError, match=r"define a function recipe\(\)"):
-        resolve(str(file))
+        resolve(str(bad))
+
+
+def test_a_piece_of_a_python_recipe_can_be_edited_and_read_back(tmp_path: Path) -> None:
+    file = tmp_path / "own_reward_recipe.py"
+    file.write_text(
+        "from strop.algorithms import BinaryReward\nfrom strop.config import resolve\n"
+        "class Doubled(BinaryReward):\n    factor: float = 2.0\n"
+        "def recipe():\n"
+        "    base = resolve('grpo')\n"
+        "    algorithm = base.algorithm.model_copy(update={'reward': Doubled()})\n"
+        "    return base.model_copy(update={'algorithm': algorithm})\n"
+    )
+    config = resolve(str(file), ["algorithm.reward.factor=3"])
+    written = json.loads(config.to_json())
+    assert written["algorithm"]["reward"]["piece"] == "own_reward_recipe:Doubled"
+    assert parse(written, "config.json") == config
 
 
 def test_a_missing_file_is_named() -> None:

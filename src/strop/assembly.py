@@ -12,6 +12,7 @@ from strop.algorithms import Objective
 from strop.config import RunConfig
 from strop.console import View
 from strop.data import Data, load_data
+from strop.data.chain_sum import part_of
 from strop.embedded import NAME, EmbeddedBase, embedded_base
 from strop.engines.torch_engine import TorchEngine
 from strop.model_settings import ModelSettings
@@ -47,6 +48,7 @@ def assemble(config: RunConfig, view: View) -> Parts:
     data = load_data(config.data, tokenizer)
     for line in data.report():
         view.note(line)
+    _warn_of_seen_questions(config, data, view)
     engine = TorchEngine(policy, tokenizer, config.engine)
     _refuse_too_long(config, data, engine.capabilities.max_tokens)
     batch = config.batch
@@ -54,6 +56,19 @@ def assemble(config: RunConfig, view: View) -> Parts:
     objective = Objective(loss=config.algorithm.loss)
     trainer = Trainer(policy, objective, config.optim, updates, config.sampling.temperature)
     return Parts(policy, tokenizer, data, InProcess(engine, policy), InlineJudge(config.verifier), trainer)
+
+
+def _warn_of_seen_questions(config: RunConfig, data: Data, view: View) -> None:
+    """The embedded base was fine-tuned on the training part of chain sums; what is held out should be of the other."""
+    if config.model.path != NAME or data.held_out is None:
+        return
+    seen = [p for p in data.held_out.problems if p.source == "chain_sum" and part_of(p.question) == "train"]
+    if seen:
+        view.note(
+            f"{len(seen)} of {len(data.held_out)} held-out sums are of the part that the embedded base may have been "
+            "fine-tuned on; for a clean test set data.held_out.source.piece=ChainSum and "
+            "data.held_out.source.part=held_out"
+        )
 
 
 def _refuse_too_long(config: RunConfig, data: Data, room: int) -> None:

@@ -21,7 +21,7 @@ from strop.data import DataSettings
 from strop.engines.base import Sampling
 from strop.engines.torch_engine.settings import EngineSettings
 from strop.model_settings import ModelSettings
-from strop.pieces import Settings
+from strop.pieces import Settings, load_module
 from strop.samples import TruncationMask
 from strop.trainer.optimizer import AdamW
 from strop.types import InputError
@@ -209,9 +209,8 @@ def _from_toml(path: Path) -> RunConfig:
 
 
 def _from_python(path: Path) -> RunConfig:
-    import runpy
-
-    found = runpy.run_path(str(path)).get("recipe")
+    module = load_module(path)
+    found = module.__dict__.get("recipe")
     config = found() if callable(found) else found
     if not isinstance(config, RunConfig):
         raise InputError(f"{path}: define a function recipe() that returns a strop.config.RunConfig")

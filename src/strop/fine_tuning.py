@@ -152,7 +152,9 @@ class _FineTuningRun:
         self.config, self.folder, self.view = config, folder, view
         self.policy, self.tokenizer = load_model(config)
         demonstrations = read_demonstrations(config, self.tokenizer)
-        self.tuning = FineTuning(self.policy, demonstrations, config.training)
+        shuffle = derive(config.seed, "shuffle", config.training.seed) % 2**32
+        training = config.training.model_copy(update={"seed": shuffle})
+        self.tuning = FineTuning(self.policy, demonstrations, training)
         view.note(f"{len(demonstrations)} demonstrations of {config.demonstrations}")
         if self.tuning.overflow is not None:
             view.note(self.tuning.overflow)

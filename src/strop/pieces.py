@@ -11,10 +11,14 @@ State lives apart: a `StatefulPiece` is asked for `initial()` and `update(state,
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import inspect
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from difflib import get_close_matches
+from pathlib import Path
+from types import ModuleType
 from typing import Any, ClassVar, Self
 
 from pydantic import (
@@ -44,6 +48,25 @@ def allow_module(name: str) -> None:
     except ImportError as error:
         raise InputError(f"--import {name}: {error}; name a module that Python can import from here") from error
     _allowed_modules.add(name)
+
+
+def load_module(path: Path) -> ModuleType:
+    """Run a Python file as the module of its name, whose pieces may then be named.
+
+    Raises:
+        InputError: a module of that name is loaded already, so that pieces could be taken for one another's.
+    """
+    name = path.stem
+    known = sys.modules.get(name)
+    if known is not None and Path(known.__file__ or "").resolve() != path.resolve():
+        raise InputError(f"{path}: a module called {name!r} is loaded already; rename the file")
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None and spec.loader is not None  # a .py file has both
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    _allowed_modules.add(name)
+    return module
 
 
 class Settings(BaseModel):

@@ -72,7 +72,7 @@ class SftSettings(Settings):
     epochs: PositiveInt | None = None
     steps: PositiveInt | None = None
     tokens_per_microbatch: PositiveInt = 32_768
-    seed: int = 0
+    seed: Annotated[int, Field(ge=0)] = 0
     optimizer: SerializeAsAny[AdamW] = AdamW(lr=3e-5)
 
     @model_validator(mode="after")
