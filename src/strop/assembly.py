@@ -44,10 +44,16 @@ def assemble(config: RunConfig, view: View) -> Parts:
     """
     torch.manual_seed(derive(config.seed, "torch"))
     policy, tokenizer = load_policy(located(config.model, config.seed, view), seed=derive(config.seed, "model"))
+    if config.model.fresh is not None:
+        view.note("model: fresh, its weights are random; name one that can do something with --set model.path=…")
     policy.to(pick_device(config.device))
     data = load_data(config.data, tokenizer)
     for line in data.report():
         view.note(line)
+    for problem in data.train.problems:
+        reason = config.verifier.refuses(problem)
+        if reason is not None:
+            raise InputError(f"{data.train.name}: problem {problem.id!r}: {reason}; choose another verifier")
     _warn_of_seen_questions(config, data, view)
     engine = TorchEngine(policy, tokenizer, config.engine)
     _refuse_too_long(config, data, engine.capabilities.max_tokens)

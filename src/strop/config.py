@@ -10,6 +10,7 @@ dictionary and validates it again; naming another `piece` resets that piece's ot
 from __future__ import annotations
 
 import json
+import traceback
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -21,7 +22,7 @@ from strop.data import DataSettings
 from strop.engines.base import Sampling
 from strop.engines.torch_engine.settings import EngineSettings
 from strop.model_settings import ModelSettings
-from strop.pieces import Settings, load_module
+from strop.pieces import OneOrMore, Settings, load_module
 from strop.samples import TruncationMask
 from strop.trainer.optimizer import AdamW
 from strop.types import InputError
@@ -99,7 +100,7 @@ class RunConfig(Settings):
     orchestration: OrchestrationSettings = OrchestrationSettings()
     evaluation: EvaluationSettings = EvaluationSettings()
     checkpoint: CheckpointSettings = CheckpointSettings()
-    trackers: tuple[Literal["tensorboard", "wandb"], ...] = ()
+    trackers: OneOrMore[Literal["tensorboard", "wandb"]] = ()
 
     def validate_run(self) -> Self:
         """Refuse settings that contradict each other.
@@ -182,9 +183,16 @@ def resolve(target: str, sets: list[str] | tuple[str, ...] = ()) -> RunConfig:
     return edit(config, sets).validate_run() if sets else config.validate_run()
 
 
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path}: not UTF-8 text (byte {error.start + 1})") from error
+
+
 def _from_json(path: Path) -> RunConfig:
     try:
-        return parse(json.loads(path.read_text()), str(path))
+        return parse(json.loads(_text(path)), str(path))
     except json.JSONDecodeError as error:
         raise InputError(f"{path}, line {error.lineno}: not JSON: {error.msg}") from error
 
@@ -195,7 +203,7 @@ def _from_toml(path: Path) -> RunConfig:
     from strop import recipes
 
     try:
-        changes = tomllib.loads(path.read_text())
+        changes = tomllib.loads(_text(path))
     except tomllib.TOMLDecodeError as error:
         raise InputError(f"{path}: not TOML: {error}") from error
     name = changes.pop("recipe", None)
@@ -209,9 +217,20 @@ def _from_toml(path: Path) -> RunConfig:
 
 
 def _from_python(path: Path) -> RunConfig:
-    module = load_module(path)
-    found = module.__dict__.get("recipe")
-    config = found() if callable(found) else found
+    try:
+        module = load_module(path)
+        found = module.__dict__.get("recipe")
+        config = found() if callable(found) else found
+    except ValidationError as error:
+        raise InputError(f"{path}: {explain(error)}") from error
+    except InputError:
+        raise
+    except Exception as error:
+        # The user's own code: where it failed and why says more than our frames around it.
+        frames = reversed(traceback.extract_tb(error.__traceback__))
+        line = next((frame.lineno for frame in frames if frame.filename == str(path)), 0)
+        line = error.lineno or 0 if isinstance(error, SyntaxError) else line
+        raise InputError(f"{path}, line {line}: {type(error).__name__}: {error}") from error
     if not isinstance(config, RunConfig):
         raise InputError(f"{path}: define a function recipe() that returns a strop.config.RunConfig")
     return config

@@ -31,6 +31,7 @@ from strop.policy import load_policy
 from strop.seeds import derive
 from strop.trainer.optimizer import AdamW, Cosine
 from strop.trainer.sft import Demonstration, FineTuning, SftSettings
+from strop.types import InputError
 
 FORMAT = 1  # raise it when the same settings would make another model
 NAME = "embedded"
@@ -75,8 +76,13 @@ def embedded_base(settings: EmbeddedBase, view: View) -> Path:
     folder = cache_folder() / settings.key()
     if folder.is_dir():
         return folder
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    partial = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        partial = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
+    except OSError as error:
+        raise InputError(
+            f"cannot keep the base model in {folder.parent}: {error.strerror}; name another folder with STROP_CACHE"
+        ) from error
     try:
         _make(settings, partial, view)
         # Another process may have been quicker; what it made is the same.

@@ -10,7 +10,7 @@ import json
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
 from pydantic import Field, SerializeAsAny, ValidationError
@@ -29,7 +29,7 @@ from strop.model_settings import FreshModel, ModelSettings
 from strop.pieces import Settings
 from strop.policy import Policy, load_policy
 from strop.run import Interrupted
-from strop.run_folder import RunFolder
+from strop.run_folder import RunFolder, check_free
 from strop.seeds import derive
 from strop.tracking import open_trackers
 from strop.trainer import checkpoint
@@ -80,9 +80,11 @@ def train(config: SftConfig, out: Path, view: View) -> Path:
     Raises:
         StropError: see the parts; Ctrl-C raises `Interrupted` after a clean checkpoint.
     """
+    check_free(out)
+    parts = assemble(config, view)
     folder = RunFolder.create(out, config.model_dump(mode="json"))
     try:
-        return _FineTuningRun(config, folder, view).go(None)
+        return _FineTuningRun(config, parts, folder, view).go(None)
     finally:
         folder.close()
 
@@ -93,7 +95,7 @@ def resume(out: Path, view: View) -> Path:
     try:
         config = stored_config(folder)
         newest = checkpoint.latest(folder.checkpoints)
-        return _FineTuningRun(config, folder, view).go(newest)
+        return _FineTuningRun(config, assemble(config, view), folder, view).go(newest)
     finally:
         folder.close()
 
@@ -145,19 +147,32 @@ def _demonstration(
     return Demonstration(prompt_ids, np.array([*completion, eos], dtype=np.int32))
 
 
+class Parts(NamedTuple):
+    """What a fine-tuning run is made of."""
+
+    policy: Policy
+    tokenizer: PreTrainedTokenizerBase
+    tuning: FineTuning
+
+
+def assemble(config: SftConfig, view: View) -> Parts:
+    """Load the model and the demonstrations, before any folder is made."""
+    policy, tokenizer = load_model(config)
+    demonstrations = read_demonstrations(config, tokenizer)
+    shuffle = derive(config.seed, "shuffle", config.training.seed) % 2**32
+    tuning = FineTuning(policy, demonstrations, config.training.model_copy(update={"seed": shuffle}))
+    view.note(f"{len(demonstrations)} demonstrations of {config.demonstrations}")
+    if tuning.overflow is not None:
+        view.note(tuning.overflow)
+    return Parts(policy, tokenizer, tuning)
+
+
 class _FineTuningRun:
     """One process's share of a run."""
 
-    def __init__(self, config: SftConfig, folder: RunFolder, view: View) -> None:
+    def __init__(self, config: SftConfig, parts: Parts, folder: RunFolder, view: View) -> None:
         self.config, self.folder, self.view = config, folder, view
-        self.policy, self.tokenizer = load_model(config)
-        demonstrations = read_demonstrations(config, self.tokenizer)
-        shuffle = derive(config.seed, "shuffle", config.training.seed) % 2**32
-        training = config.training.model_copy(update={"seed": shuffle})
-        self.tuning = FineTuning(self.policy, demonstrations, training)
-        view.note(f"{len(demonstrations)} demonstrations of {config.demonstrations}")
-        if self.tuning.overflow is not None:
-            view.note(self.tuning.overflow)
+        self.policy, self.tokenizer, self.tuning = parts
         self.interrupted = False
 
     def go(self, step: int | None) -> Path:

@@ -193,6 +193,8 @@ class Loop:
             self.ledger.forget(ticket)
         if not any(sample.trained_tokens for sample in samples):
             self.gate.close(batch, trained=False)
+            if not any(group.usable for group in groups):
+                raise StropError(f"step {self.step + 1}: no completion could be judged: {verifier_failures(groups)[0]}")
             self._skipped += groups
             self._empty_batches += 1
             if self._empty_batches >= EMPTY_BATCHES_BEFORE_GIVING_UP:
@@ -248,10 +250,12 @@ class Loop:
 
     def _nothing_to_learn(self, groups: list[Group], batches: int) -> NothingToLearn:
         rate = values(group_metrics(groups, ()))["pass_rate"]
+        broken = ", or training has broken it (optim.lr too high?)" if self.step else ""
         return NothingToLearn(
             f"step {self.step + 1}: {batches} batches' worth of groups in a row had no rollouts of different outcome "
-            f"(pass rate of the last ones: {rate}): the problems are too hard or too easy for this model; take others "
-            "or a better starting model, or train on all groups with --set algorithm.selection.zero_variance=keep",
+            f"(pass rate of the last ones: {rate}): the problems are too hard or too easy for this model"
+            f"{broken}; take others or a better starting model, or train on all "
+            "groups with --set algorithm.selection.zero_variance=keep",
             groups,
         )
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import SafetensorError
@@ -26,6 +27,7 @@ from strop.files import writing
 from strop.model_settings import DTypeName, FreshModel, ModelSettings
 from strop.types import InputError, StropError
 
+TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model", "tekken.json")
 DTYPES: dict[DTypeName, torch.dtype] = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
@@ -43,24 +45,45 @@ def load_pretrained(settings: ModelSettings) -> tuple[PreTrainedModel, PreTraine
     beside_a_folder = local.parent != Path(".") and local.parent.is_dir()
     if not local.is_dir() and (path.startswith((".", "/", "~")) or path.count("/") > 1 or beside_a_folder):
         raise InputError(f"model.path {path}: no such folder; name a folder with config.json, or a hub model")
+    if (local / "run.json").is_file():
+        raise InputError(f"model.path {path}: this is a run; its model is {local / 'model'}")
+    # Without any of these transformers would make up a tokenizer of a few special tokens.
+    if local.is_dir() and not any((local / name).is_file() for name in TOKENIZER_FILES):
+        raise InputError(f"model.path {path}: holds no tokenizer; copy tokenizer.json and its config into it")
     source = str(local) if local.is_dir() else path
     try:
         tokenizer = load_tokenizer(source, settings.revision, settings.trust_remote_code)
         with _without_progress_bars():
-            model = AutoModelForCausalLM.from_pretrained(
+            model, report = AutoModelForCausalLM.from_pretrained(
                 source,
                 revision=settings.revision,
                 trust_remote_code=settings.trust_remote_code,
                 dtype=DTYPES[settings.dtype],
                 attn_implementation=NAME,
                 use_safetensors=True,
+                output_loading_info=True,
             )
-    except (OSError, ValueError) as error:
-        reason = str(error).strip().splitlines()[0]
-        raise InputError(f"model.path {path}: {reason}; name a folder or hub model with safetensors weights") from error
+    except (OSError, ValueError, AssertionError, SafetensorError) as error:
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise InputError(f"model.path {path}: cannot be loaded: {reason}") from error
+    _refuse_incomplete(path, report)
+    if len(tokenizer) > model.get_input_embeddings().weight.shape[0]:
+        raise InputError(
+            f"model.path {path}: the tokenizer has {len(tokenizer)} tokens, the model embeddings for "
+            f"{model.get_input_embeddings().weight.shape[0]}; they do not belong together"
+        )
     if not isinstance(model, PreTrainedModel):
         raise InputError(f"model.path {path}: {type(model).__name__} is not a transformers model")
     return model, tokenizer
+
+
+def _refuse_incomplete(path: str, report: Mapping[str, Any]) -> None:
+    """transformers fills what the files lack with random numbers; a policy made of those would train in silence."""
+    for kind in ("missing_keys", "mismatched_keys"):
+        names = sorted(str(name) for name in report.get(kind) or ())
+        if names:
+            state = f"{len(names)} weights are {kind.removesuffix('_keys')}"
+            raise InputError(f"model.path {path}: {state}, such as {names[0]}; get a whole model")
 
 
 @contextmanager

@@ -19,10 +19,11 @@ from collections.abc import Mapping
 from difflib import get_close_matches
 from pathlib import Path
 from types import ModuleType
-from typing import Any, ClassVar, Self
+from typing import Annotated, Any, ClassVar, Self, TypeVar
 
 from pydantic import (
     BaseModel,
+    BeforeValidator,
     ConfigDict,
     ModelWrapValidatorHandler,
     SerializerFunctionWrapHandler,
@@ -33,6 +34,10 @@ from pydantic import (
 from strop.types import InputError
 
 State = dict[str, Any]
+
+T = TypeVar("T")
+# A tuple that a single value may stand for: `--set trackers=tensorboard`.
+OneOrMore = Annotated[tuple[T, ...], BeforeValidator(lambda given: (given,) if isinstance(given, str | int) else given)]
 
 _allowed_modules: set[str] = set()
 

@@ -80,7 +80,10 @@ def resume(out: Path, view: View, step: int | None = None) -> Outcome:
     """
     folder = RunFolder.resume(out)
     try:
-        config = parse(folder.read_json("config.json"), str(folder.config_path))
+        stored = folder.read_json("config.json")
+        if "demonstrations" in stored:
+            raise InputError(f"{out} is a fine-tuning run; go on with it by strop sft --resume {out}")
+        config = parse(stored, str(folder.config_path))
         at = checkpoint.latest(folder.checkpoints) if step is None else step
         found = None if at is None else checkpoint.load(folder.checkpoints, at)
         run = _Run(config, assemble(config, view), folder, view)
@@ -123,6 +126,9 @@ class _Run:
         self.held_out = {int(at): rate for at, rate in found.state["held_out"].items()}
         self.loop.load(found.state["loop"])
         self.boundary, self.saved = found.state["loop"], found.step
+        if found.state["config"] != self.config.model_dump(mode="json"):
+            changed = f"{self.folder.config_path} was changed since step {found.step}"
+            self.view.note(f"{changed}: the run goes on with the change")
         # Only now, when nothing can refuse any more, is later work forgotten.
         self.resumed_at = found.step
         self.folder.truncate(found.step)
@@ -243,6 +249,7 @@ class _Run:
             "trainer": trainer,
             "held_out": self.held_out,
             "data": self.parts.data.train.fingerprint,
+            "config": self.config.model_dump(mode="json"),
         }
         settings = self.config.checkpoint
         keep = checkpoint.Retention(last=settings.keep, best=int(settings.keep_best))

@@ -69,13 +69,17 @@ class RunFolder:
             return run
         # Filled beside and renamed, so that a kill leaves a run with its configuration, or none.
         run = cls(target.with_name(f".{target.name}.{os.getpid()}{TEMPORARY}"))
-        with writing(target):
-            run.path.mkdir(parents=True, exist_ok=True)
-        run._acquire()
-        run.write_json("config.json", config)
-        run.write_json(MARKER, marker)
-        with writing(target):
-            run.path.rename(target)
+        try:
+            with writing(target):
+                run.path.mkdir(parents=True, exist_ok=True)
+            run._acquire()
+            run.write_json("config.json", config)
+            run.write_json(MARKER, marker)
+            with writing(target):
+                run.path.rename(target)
+        except BaseException:
+            shutil.rmtree(run.path, ignore_errors=True)  # the error that matters is on its way up
+            raise
         moved = cls(target)
         moved._lock = run._lock
         return moved
@@ -253,6 +257,8 @@ def check_free(path: Path, replace: bool = False) -> None:
     """
     if path.exists() and not path.is_dir():
         raise InputError(f"{path} is a file; choose another folder with --out")
+    if not path.name or path.resolve() == Path.cwd():
+        raise InputError(f"{path} is the folder you are in; choose one of its own with --out")
     if is_run(path):
         if not replace:
             raise InputError(

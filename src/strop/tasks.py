@@ -55,7 +55,7 @@ def configure(
             base = str(run.config_path)
     edits = ["model.fresh=none", f"model.path={json.dumps(place)}"]
     if source is not None:
-        edits += [f"data.source={json.dumps(source)}", "data.held_out=none"]
+        edits += [f"data.source={json.dumps(source)}", "data.held_out=none", "evaluation.every=none"]
     if path is not None:
         edits.append(f"data.path={json.dumps(path)}")
     if limit is not None:
@@ -72,6 +72,8 @@ def evaluate_model(config: RunConfig, samples: int, temperature: float | None, v
     policy, tokenizer = _load(config, view)
     dataset = _problems(config, tokenizer, view)
     sampling = _sampling(config, temperature, None)
+    engine = TorchEngine(policy, tokenizer, config.engine)
+    sampling = _fitted(sampling, dataset.longest_prompt, engine, view)
     view.stage("evaluate", len(dataset) * samples)
     correct = 0
 
@@ -80,7 +82,6 @@ def evaluate_model(config: RunConfig, samples: int, temperature: float | None, v
         correct += rollout.verdict.score == 1
         view.advance(done, {"pass_rate": correct / done})
 
-    engine = TorchEngine(policy, tokenizer, config.engine)
     try:
         seed = derive(config.seed, "evaluation")
         result = evaluate(engine, dataset, samples, sampling, config.verifier, seed, progress)
@@ -110,6 +111,7 @@ def sample_model(
         examples = (make_example(problem, config.data.template, tokenizer),)
     sampling = _sampling(config, temperature, max_new_tokens)
     engine = TorchEngine(policy, tokenizer, config.engine)
+    sampling = _fitted(sampling, max(len(example.prompt_ids) for example in examples), engine, view)
     completions: dict[tuple[str, int], Completion] = {}
     try:
         for place, example in enumerate(examples):
@@ -158,7 +160,7 @@ def _load(config: RunConfig, view: View | None) -> tuple[Policy, PreTrainedToken
 def _problems(config: RunConfig, tokenizer: PreTrainedTokenizerBase, view: View) -> Dataset:
     data = load_data(config.data, tokenizer)
     chosen = data.held_out if data.held_out is not None else data.train
-    kind = "held-out problems" if data.held_out is not None else "problems"
+    kind = "held-out problems" if data.held_out is not None else "problems (none are held out)"
     view.note(f"{len(chosen)} {kind} of {chosen.name}")
     if chosen.over_budget:
         view.note(f"{chosen.over_budget} problems left out, their prompts exceed {chosen.max_prompt_tokens} tokens")
@@ -172,6 +174,20 @@ def _sampling(config: RunConfig, temperature: float | None, max_new_tokens: int 
     if max_new_tokens is not None:
         changes["max_new_tokens"] = max_new_tokens
     return Sampling.model_validate({**config.sampling.model_dump(), **changes})
+
+
+def _fitted(sampling: Sampling, longest_prompt: int, engine: TorchEngine, view: View) -> Sampling:
+    """`sampling` with no more new tokens than the model has room for after the longest prompt."""
+    room = engine.capabilities.max_tokens - longest_prompt
+    if room < 1:
+        raise InputError(
+            f"the longest prompt has {longest_prompt} tokens, the model's limit is {engine.capabilities.max_tokens}; "
+            "lower data.max_prompt_tokens"
+        )
+    if sampling.max_new_tokens <= room:
+        return sampling
+    view.note(f"completions end at {room} tokens, not {sampling.max_new_tokens}: the model has room for no more")
+    return sampling.model_copy(update={"max_new_tokens": room})
 
 
 def _answer(config: RunConfig, problem: Problem, completion: Completion) -> dict[str, Any]:

@@ -213,7 +213,6 @@ REFUSED = [
     (np.zeros((2, 2), np.int32), Sampling(), 1, "non-empty row"),
     (np.array([258], np.int32), Sampling(), 1, "outside the 258"),
     (np.array([-1], np.int32), Sampling(), 1, "outside the 258"),
-    (ONE, Sampling(stop=("",)), 1, "empty stop string"),
     (ONE, Sampling(stop_token_ids=(900,)), 1, "stop_token_ids"),
     (ONE, Sampling(), 0, "at least one sample"),
 ]

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 from tests.tiny import byte_tokenizer
 
+from strop.engines.base import Sampling
 from strop.engines.torch_engine.sampling import Draw, draw, stream_key, truncate, uniforms
 from strop.engines.torch_engine.stops import StopStrings
 
@@ -98,3 +100,10 @@ def test_stop_strings_of_one_space():
     stops = StopStrings(tokenizer)
     assert stops.found((": ",), tokenizer("so: ").input_ids)
     assert not stops.found((": ",), tokenizer("so :").input_ids)
+
+
+def test_a_stop_that_cannot_be_is_refused() -> None:
+    for wrong in ({"stop": ("",)}, {"stop_token_ids": (-1,)}):
+        with pytest.raises(ValueError, match=r"stop(_token_ids)?.0"):
+            Sampling.model_validate(wrong)
+    assert Sampling.model_validate({"stop": "</answer>"}).stop == ("</answer>",)

@@ -111,6 +111,7 @@ def export(
     step: Annotated[
         int | None, typer.Option(help="The checkpoint to export; by default the newest one.", min=0)
     ] = None,
+    imports: Imports = [],  # noqa: B006
 ) -> None:
     """Write a checkpoint as a Hugging Face folder, which transformers and other engines load.
 
@@ -120,6 +121,7 @@ def export(
     """
     from strop import tasks
 
+    allow(imports)
     print(tasks.export_checkpoint(run, out, step))
 
 

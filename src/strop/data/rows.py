@@ -219,6 +219,8 @@ def _parse_line(line: bytes, where: str) -> Mapping[str, Any]:
         raise InputError(f"{where}: not UTF-8 text (byte {error.start + 1})") from error
     except json.JSONDecodeError as error:
         raise InputError(f"{where}: not valid JSON ({error.msg}, column {error.colno})") from error
+    except (ValueError, RecursionError) as error:  # a number of thousands of digits, thousands of brackets
+        raise InputError(f"{where}: not usable JSON ({_first_line(error)})") from error
     if not isinstance(value, dict):
         raise InputError(f"{where}: a line must be a JSON object, not {type(value).__name__}")
     return value

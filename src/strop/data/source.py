@@ -83,6 +83,10 @@ def check_problem(problem: Problem) -> None:
             raise ValueError("the prompt is empty")
     else:
         _check_messages(problem.prompt)
+    try:
+        problem.question.encode()
+    except UnicodeEncodeError as error:
+        raise ValueError("the prompt holds half of a surrogate pair, which is no character") from error
     reference = problem.reference
     if reference is None or (isinstance(reference, str) and not reference.strip()):
         raise ValueError("the answer is empty")

@@ -18,7 +18,7 @@ from typing import Annotated, Literal, Protocol
 from pydantic import Field
 from torch import Tensor
 
-from strop.pieces import Settings
+from strop.pieces import OneOrMore, Settings
 from strop.types import Completion, FloatArray, IntArray
 
 
@@ -33,8 +33,8 @@ class Sampling(Settings):
     top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
     top_k: Annotated[int, Field(ge=1)] | None = None
     max_new_tokens: Annotated[int, Field(ge=1)] = 128
-    stop: tuple[str, ...] = ()
-    stop_token_ids: tuple[int, ...] = ()
+    stop: OneOrMore[Annotated[str, Field(min_length=1)]] = ()
+    stop_token_ids: OneOrMore[Annotated[int, Field(ge=0)]] = ()
 
     @property
     def truncates(self) -> bool:

@@ -181,24 +181,24 @@ def _manifest(folder: Path) -> dict[str, Any]:
     try:
         manifest = json.loads(path.read_text())
     except FileNotFoundError as error:
-        raise StropError(f"{folder} is not a whole checkpoint: manifest.json is missing; load another step") from error
+        raise StropError(f"{folder} is no whole checkpoint: manifest.json is missing; take another --step") from error
     except ValueError as error:
-        raise StropError(f"{folder} is damaged: manifest.json is not JSON; load another step") from error
+        raise StropError(f"{folder} is damaged: manifest.json is not JSON; take another --step") from error
     if not isinstance(manifest, dict) or manifest.get("format") != _FORMAT:
-        raise StropError(f"{path} is not a manifest of format {_FORMAT}; load another step")
+        raise StropError(f"{path} is not a manifest of format {_FORMAT}; take another --step")
     return manifest
 
 
 def _verify(path: Path, facts: Mapping[str, Any]) -> None:
     """Raise unless the file has the size and hash that the manifest gives it."""
     if not path.is_file():
-        raise StropError(f"{path} is missing; load another step")
+        raise StropError(f"{path} is missing; take another --step")
     if path.stat().st_size != facts["size"]:
-        raise StropError(f"{path} has {path.stat().st_size} bytes, not {facts['size']}; load another step")
+        raise StropError(f"{path} has {path.stat().st_size} bytes, not {facts['size']}; take another --step")
     with path.open("rb") as file:
         digest = hashlib.file_digest(file, tensor_file.new_hash).hexdigest()
     if digest != facts["blake2b"]:
-        raise StropError(f"{path} is damaged (its hash differs from the manifest's); load another step")
+        raise StropError(f"{path} is damaged (its hash differs from the manifest's); take another --step")
 
 
 def _steps(root: Path) -> list[int]:

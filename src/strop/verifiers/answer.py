@@ -35,6 +35,12 @@ class Answer(Verifier):
             return Verdict(1.0, Status.CORRECT, shortened(found))
         return Verdict(0.0, Status.WRONG, f"{shortened(found)}, not {shortened(reference)}")
 
+    def refuses(self, problem: Problem) -> str | None:
+        """A reference that is neither text nor number."""
+        if reference_text(problem) is None:
+            return f"Answer compares texts and numbers, and the reference is {type(problem.reference).__name__}"
+        return None
+
     def answer(self, problem: Problem, text: str) -> str | None:
         """The canonical form of the answer that a completion gives."""
         found = extract_answer(response(problem, text), self.extract, self.box_required)

@@ -40,6 +40,10 @@ class Verifier(Piece):
     def judge(self, problem: Problem, text: str, truncated: bool) -> Verdict:
         """The verdict on a whole response, a think block opened by the prompt included."""
 
+    def refuses(self, problem: Problem) -> str | None:
+        """Why this verifier can never judge the problem, or None; asked before training begins."""
+        return None
+
     def answer(self, problem: Problem, text: str) -> str | None:
         """The answer that a completion gives, in a form in which equal answers are equal texts, for majority votes.
 

@@ -64,8 +64,6 @@ def checked(request: Request, limits: Limits) -> Entry:
         )
     if request.n < 1:
         raise InputError(f"{name}: n = {request.n}, ask for at least one sample")
-    if "" in sampling.stop:
-        raise InputError(f"{name}: an empty stop string would stop everything; leave it out")
     strange = [one for one in sampling.stop_token_ids if not 0 <= one < limits.vocabulary]
     if strange:
         raise InputError(f"{name}: stop_token_ids {strange} are outside the {limits.vocabulary} known")
