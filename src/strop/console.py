@@ -186,6 +186,7 @@ class PlainView:
         self._print(f"{name}: {total} steps" if total is not None else name)
 
     def advance(self, step: int, metrics: Values) -> None:
+        """A line for the step, unless it is one of many quick ones."""
         if self._pace is None:
             self.stage("steps", None)
         assert self._pace is not None
@@ -197,6 +198,7 @@ class PlainView:
             self._print(describe_step(self._name, step, total, metrics, self._pace.left))
 
     def aside(self, name: str, done: int, total: int) -> None:
+        """A line now and then, where it takes longer."""
         now = self._clock()
         if self._aside is None:
             self._aside = now

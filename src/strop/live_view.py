@@ -83,6 +83,7 @@ class LiveView:
             self._name, self._pace = name, Pace(total)
 
     def advance(self, step: int, metrics: Values) -> None:
+        """Take over the step's metrics; the next refresh draws them."""
         with self._lock:
             self._pace.advance(step)
             for name in metrics:
