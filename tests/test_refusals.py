@@ -87,9 +87,10 @@ def test_a_verifier_that_always_fails_says_why(tmp_path: Path) -> None:
 
     allow_module(__name__)
     sets = ("evaluation.every=none", "verifier=PythonFunction", f"verifier.function={__name__}:fails")
-    config = small_config(*sets)
-    with pytest.raises(StropError, match="no completion could be judged: verifier error: .*boom"):
-        train(config, tmp_path / "run", SilentView())
+    refill = ("algorithm.selection.zero_variance=drop", "algorithm.selection.refill=true")
+    for name, more in (("plain", ()), ("refill", refill)):
+        with pytest.raises(StropError, match="no completion could be judged: verifier error: .*boom"):
+            train(small_config(*sets, *more), tmp_path / name, SilentView())
 
 
 @pytest.mark.parametrize(

@@ -139,7 +139,7 @@ class RunConfig(Settings):
         return self
 
     def to_json(self) -> str:
-        """The configuration as it is written into the run folder."""
+        """The configuration as JSON text that `resolve` reads back, as a run's config.json."""
         return json.dumps(self.model_dump(mode="json"), indent=2) + "\n"
 
 

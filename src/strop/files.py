@@ -34,3 +34,8 @@ def replacing(target: Path) -> Iterator[Path]:
             temporary.replace(target)
         finally:
             temporary.unlink(missing_ok=True)
+
+
+def first_line(error: Exception) -> str:
+    """What an error of another library says, short enough for one line of ours; its type where it says nothing."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]

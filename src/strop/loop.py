@@ -176,6 +176,8 @@ class Loop:
         else:
             self._refilled.append(group)
             self.ledger.forget(group.ticket)
+            if len(self._refilled) >= self.config.batch.prompts_per_step:
+                self._refuse_unjudged(self._refilled)
             if len(self._refilled) >= EMPTY_BATCHES_BEFORE_GIVING_UP * self.config.batch.prompts_per_step:
                 raise self._nothing_to_learn(self._refilled, EMPTY_BATCHES_BEFORE_GIVING_UP)
 
@@ -193,8 +195,7 @@ class Loop:
             self.ledger.forget(ticket)
         if not any(sample.trained_tokens for sample in samples):
             self.gate.close(batch, trained=False)
-            if not any(group.usable for group in groups):
-                raise StropError(f"step {self.step + 1}: no completion could be judged: {verifier_failures(groups)[0]}")
+            self._refuse_unjudged(groups)
             self._skipped += groups
             self._empty_batches += 1
             if self._empty_batches >= EMPTY_BATCHES_BEFORE_GIVING_UP:
@@ -247,6 +248,11 @@ class Loop:
                     f"step {self.step}: generator {number} differs from the trainer by {gap:.3g} nats a token after "
                     f"version {self.gate.version} was published; its weights are not the trainer's"
                 )
+
+    def _refuse_unjudged(self, groups: list[Group]) -> None:
+        """End a run whose verifier failed on a whole batch: more of the same would not help."""
+        if not any(group.usable for group in groups):
+            raise StropError(f"step {self.step + 1}: no completion could be judged: {verifier_failures(groups)[0]}")
 
     def _nothing_to_learn(self, groups: list[Group], batches: int) -> NothingToLearn:
         rate = values(group_metrics(groups, ()))["pass_rate"]

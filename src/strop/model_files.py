@@ -23,7 +23,7 @@ from transformers import (
 from transformers.utils import logging
 
 from strop.attention import NAME
-from strop.files import writing
+from strop.files import first_line, writing
 from strop.model_settings import DTypeName, FreshModel, ModelSettings
 from strop.types import InputError, StropError
 
@@ -64,8 +64,7 @@ def load_pretrained(settings: ModelSettings) -> tuple[PreTrainedModel, PreTraine
                 output_loading_info=True,
             )
     except (OSError, ValueError, AssertionError, SafetensorError) as error:
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise InputError(f"model.path {path}: cannot be loaded: {reason}") from error
+        raise InputError(f"model.path {path}: cannot be loaded: {first_line(error)}") from error
     _refuse_incomplete(path, report)
     if len(tokenizer) > model.get_input_embeddings().weight.shape[0]:
         raise InputError(

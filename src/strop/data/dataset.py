@@ -9,12 +9,12 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-
-import numpy as np
+from functools import cached_property
 
 from strop.data.settings import DataSettings, HeldOutSettings
 from strop.data.source import question_key
 from strop.data.templates import PromptTemplate, Tokenizer, encode_prompt, opening
+from strop.seeds import permutation
 from strop.types import InputError, IntArray, Problem
 
 
@@ -58,7 +58,7 @@ class Dataset:
         """Tokens of the longest prompt; 0 where there is none."""
         return max((len(example.prompt_ids) for example in self.examples), default=0)
 
-    @property
+    @cached_property
     def fingerprint(self) -> str:
         """A hash of ids, prompts and references in order: equal fingerprints are the same data for a resumed run."""
         digest = hashlib.blake2b(digest_size=16)
@@ -160,8 +160,7 @@ def split_by_question(dataset: Dataset, count: int, seed: int) -> Dataset:
             f"data.held_out.count={count} leaves nothing to train on: {dataset.name} has {len(first_of)} different "
             "questions; lower it, or hold out none with data.held_out=none"
         )
-    # RandomState's stream is frozen, so that the same problems stay held out whatever numpy is installed.
-    order = np.random.RandomState(np.random.MT19937(np.random.SeedSequence(seed))).permutation(len(first_of))
+    order = permutation(seed, len(first_of))
     firsts = list(first_of.values())
     return replace(dataset.subset(sorted(firsts[place] for place in order[:count])), over_budget=0)
 

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 from strop.data.source import ProblemSource, check_problem, nearest
 from strop.extras import require
+from strop.files import first_line
 from strop.pieces import Settings
 from strop.types import InputError, Message, Problem, Prompt
 
@@ -100,7 +101,7 @@ class JsonLines(RowSource):
                         where = f"{self.path}:{number}"
                         yield Row(number, where, _parse_line(line, where))
         except (OSError, EOFError) as error:
-            raise InputError(f"{self.path}: cannot be read ({_first_line(error)})") from error
+            raise InputError(f"{self.path}: cannot be read ({first_line(error)})") from error
 
 
 class ParquetFile(RowSource):
@@ -130,7 +131,7 @@ class ParquetFile(RowSource):
                         number += 1
                         yield Row(number, f"{self.path}: row {number}", columns)
         except (pyarrow.ArrowInvalid, OSError) as error:
-            raise InputError(f"{self.path}: not a Parquet file that can be read ({_first_line(error)})") from error
+            raise InputError(f"{self.path}: not a Parquet file that can be read ({first_line(error)})") from error
 
 
 class HubDataset(RowSource):
@@ -162,7 +163,7 @@ class HubDataset(RowSource):
         try:
             table = datasets.load_dataset(self.dataset, self.subset, split=self.split, revision=self.revision)
         except Exception as error:  # the library's errors have no common class, and each of them ends here for the user
-            reason = f"{type(error).__name__}: {_first_line(error)}"
+            reason = f"{type(error).__name__}: {first_line(error)}"
             raise InputError(
                 f"{self.label} cannot be loaded ({reason}); is the name right, is there a network?"
             ) from error
@@ -220,11 +221,7 @@ def _parse_line(line: bytes, where: str) -> Mapping[str, Any]:
     except json.JSONDecodeError as error:
         raise InputError(f"{where}: not valid JSON ({error.msg}, column {error.colno})") from error
     except (ValueError, RecursionError) as error:  # a number of thousands of digits, thousands of brackets
-        raise InputError(f"{where}: not usable JSON ({_first_line(error)})") from error
+        raise InputError(f"{where}: not usable JSON ({first_line(error)})") from error
     if not isinstance(value, dict):
         raise InputError(f"{where}: a line must be a JSON object, not {type(value).__name__}")
     return value
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).splitlines() or [""])[0][:200]

@@ -7,6 +7,7 @@ from typing import TypedDict
 import numpy as np
 from numpy.typing import NDArray
 
+from strop.seeds import permutation
 from strop.types import InputError
 
 
@@ -69,6 +70,4 @@ class Sampler:
         self._order = self._permutation()
 
     def _permutation(self) -> NDArray[np.intp]:
-        # RandomState's stream is frozen; Generator.permutation may change with numpy, and a resumed run with it.
-        entropy = np.random.SeedSequence([self._seed, self._epoch])
-        return np.random.RandomState(np.random.MT19937(entropy)).permutation(self._size)
+        return permutation([self._seed, self._epoch], self._size)
