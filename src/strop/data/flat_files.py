@@ -5,29 +5,19 @@ from __future__ import annotations
 import csv
 import json
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
-from strop.data.rows import BrokenRow, Row, RowSource, existing_file
+from strop.data.rows import BrokenRow, FileSource, Row, existing_file
 from strop.files import first_line
 from strop.types import InputError
 
 LONGEST_CELL = 2**31 - 1
 
 
-class CsvFile(RowSource):
+class CsvFile(FileSource):
     """A CSV file with a header; every cell is text."""
 
-    path: str
     delimiter: str = ","
-
-    @property
-    def name(self) -> str:
-        return Path(self.path).stem
-
-    @property
-    def label(self) -> str:
-        return self.path
 
     def records(self) -> Iterator[Row | BrokenRow]:
         """One record a row; a row with more or fewer cells than the header is broken."""
@@ -49,21 +39,11 @@ class CsvFile(RowSource):
             raise InputError(f"{self.path}: cannot be read as CSV in UTF-8 ({first_line(error)})") from error
 
 
-class JsonFile(RowSource):
+class JsonFile(FileSource):
     """A JSON file that is one list; it is read into memory whole.
 
     An entry is an object, or a list, whose columns are then called `0`, `1` … as the hub names them.
     """
-
-    path: str
-
-    @property
-    def name(self) -> str:
-        return Path(self.path).stem
-
-    @property
-    def label(self) -> str:
-        return self.path
 
     def records(self) -> Iterator[Row | BrokenRow]:
         """One record an entry."""

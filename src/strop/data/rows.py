@@ -103,18 +103,26 @@ class RowSource(ProblemSource):
         )
 
 
-class JsonLines(RowSource):
-    """A file with one JSON object a line, gzipped when its name ends in `.gz`; blank lines are skipped."""
+class FileSource(RowSource):
+    """A file with one problem a row, called by its path."""
 
     path: str
 
     @property
     def name(self) -> str:
-        return Path(self.path).name.split(".")[0]
+        return Path(self.path).stem
 
     @property
     def label(self) -> str:
         return self.path
+
+
+class JsonLines(FileSource):
+    """A file with one JSON object a line, gzipped when its name ends in `.gz`; blank lines are skipped."""
+
+    @property
+    def name(self) -> str:
+        return Path(self.path).name.split(".")[0]
 
     def records(self) -> Iterator[Row | BrokenRow]:
         """One record a line."""
@@ -132,18 +140,8 @@ class JsonLines(RowSource):
             raise InputError(f"{self.path}: cannot be read ({first_line(error)})") from error
 
 
-class ParquetFile(RowSource):
+class ParquetFile(FileSource):
     """A Parquet file, read by batches; one that `strop data prepare` wrote gives its problems back whole."""
-
-    path: str
-
-    @property
-    def name(self) -> str:
-        return Path(self.path).stem
-
-    @property
-    def label(self) -> str:
-        return self.path
 
     def problems(self) -> Iterator[Problem]:
         """One problem a row; `columns` and `domain` say how, unless the file says it itself."""
