@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from pydantic import SerializeAsAny
 
-from strop.prepare.stage import Dropped, FilterStep, Stage
+from strop.prepare.stage import Dropped, FilterStep, Stage, settle
 from strop.types import Problem, Verdict
 from strop.verifiers import MathVerifier, Verifier
 from strop.verifiers.processes import ProcessPool, Result
@@ -65,15 +65,7 @@ class AskingStep(FilterStep):
             return
         pool = ProcessPool(self.verifier)
         try:
-            changed = 0
-            for problem, found in self._decisions(stage.problems(), pool):
-                if isinstance(found, Dropped):
-                    stage.drop(problem, found)
-                else:
-                    changed += found is not problem
-                    stage.keep(found)
-            if changed:
-                stage.counts["changed"] = changed
+            settle(stage, self._decisions(stage.problems(), pool))
         finally:
             pool.close()
 
