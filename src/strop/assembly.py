@@ -22,7 +22,9 @@ from strop.orchestration.in_process import InProcess
 from strop.policy import Policy, load_policy
 from strop.seeds import derive
 from strop.trainer.critic import HEAD_FILE, Critic
+from strop.trainer.ranks import ALONE, Ranks
 from strop.trainer.step import Trainer
+from strop.trainer.storage import Storage
 from strop.types import InputError
 from strop.verifiers.judges import judge_for
 from strop.verifiers.pool import Judge, first_refusal
@@ -64,7 +66,7 @@ def assemble(config: RunConfig, view: View) -> Parts:
     engine = TorchEngine(policy, tokenizer, config.engine)
     engine.check(config.sampling)
     _refuse_too_long(config, data, engine.capabilities.max_tokens)
-    learner = _learner(config, policy, view)
+    learner = make_learner(config, _modules(config, policy, view))
     judge = judge_for(config.verifier)
     executor = InProcess(engine, policy)
     if config.orchestration.max_lag == 0:
@@ -74,21 +76,43 @@ def assemble(config: RunConfig, view: View) -> Parts:
     return Parts(policy, tokenizer, data, executor, judge, learner, evaluator, judge_for(config.verifier))
 
 
-def _learner(config: RunConfig, policy: Policy, view: View) -> Learner:
-    """The policy's trainer, and the critic and reference policy where the algorithm wants them."""
+@dataclass(frozen=True)
+class Modules:
+    """What a learner trains, and what it holds on to: whole, or all of them sharded over the same ranks."""
+
+    policy: Policy
+    critic: Critic | None = None
+    reference: Policy | None = None
+
+
+def make_learner(
+    config: RunConfig, modules: Modules, ranks: Ranks = ALONE, storage: Storage | None = None
+) -> Learner:
+    """The trainers of the policy and, where there is one, of the critic."""
     batch, temperature = config.batch, config.sampling.temperature
     updates = config.steps * batch.updates_per_step * batch.passes_per_batch
-    trainer = Trainer(policy, objective_of(config.algorithm), config.optim, updates, temperature)
+    trainer = Trainer(modules.policy, objective_of(config.algorithm), config.optim, updates, temperature, ranks)
+    critic = None
+    if modules.critic is not None:
+        settings = config.critic
+        assert settings is not None
+        total = config.steps * settings.updates_per_step * settings.passes_per_batch
+        critic = Trainer(modules.critic, settings.loss, settings.optim, total, temperature, ranks)
+    return Learner(config, trainer, critic, modules.reference, storage)
+
+
+def wants_reference(config: RunConfig) -> bool:
+    """Whether some stage holds on to the starting policy."""
+    return any(stage.algorithm.needs_reference for stage in stage_configs(config))
+
+
+def _modules(config: RunConfig, policy: Policy, view: View) -> Modules:
+    """The policy, and the critic and reference policy where the algorithm wants them, in this process."""
     critic = None
     if config.critic is not None:
-        settings = config.critic
-        module = _critic(config, settings.path, policy, view).to(policy.device)
-        total = config.steps * settings.updates_per_step * settings.passes_per_batch
-        critic = Trainer(module, settings.loss, settings.optim, total, temperature)
-    reference = None
-    if any(stage.algorithm.needs_reference for stage in stage_configs(config)):
-        reference = copy.deepcopy(policy).requires_grad_(False)
-    return Learner(config, trainer, critic, reference)
+        critic = _critic(config, config.critic.path, policy, view).to(policy.device)
+    reference = copy.deepcopy(policy).requires_grad_(False) if wants_reference(config) else None
+    return Modules(policy, critic, reference)
 
 
 def _critic(config: RunConfig, path: str | None, policy: Policy, view: View) -> Critic:
@@ -109,13 +133,22 @@ def _critic(config: RunConfig, path: str | None, policy: Policy, view: View) -> 
             critic = Critic.from_policy(load_policy(settings)[0], seed)
     except InputError as error:
         raise InputError(f"critic.path={path}: {error}") from error
+    check_tokens(critic, policy, path)
+    return critic
+
+
+def check_tokens(critic: Critic, policy: Policy, path: str) -> None:
+    """Refuse a critic from `path` that does not know the policy's tokens.
+
+    Raises:
+        InputError: naming both numbers.
+    """
     known = critic.model.get_input_embeddings().weight.shape[0]
     if known < policy.vocabulary:
         raise InputError(
             f"critic.path={path}: it knows {known} tokens and the policy {policy.vocabulary}; name a model with the "
             "policy's tokenizer"
         )
-    return critic
 
 
 def _warn_of_seen_questions(config: RunConfig, data: Data, view: View) -> None:

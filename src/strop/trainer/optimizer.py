@@ -107,7 +107,7 @@ class MasterAdamW:
     master rounded. Gradients are moved to the masters after each backward (`accumulate`), so that the sum over
     micro-batches is fp32 as well. An fp32 or fp64 parameter is its own master.
 
-    Parameters may be sharded (`DTensor`): masters and moments are then sharded alike, and all ranks must make each call.
+    Parameters may be sharded (`DTensor`): masters and moments are then sharded alike, and all ranks make each call.
     """
 
     def __init__(self, settings: AdamW, parameters: Iterable[tuple[str, nn.Parameter]]) -> None:
