@@ -33,7 +33,6 @@ from strop.trainer import dcp_file, tensor_file
 from strop.types import StropError
 
 SHARDED = "sharded"
-FULL = (errno.ENOSPC, errno.EDQUOT)
 _FORMATS = (1, 2)  # 2: with a folder of shards
 _FOLDER = re.compile(r"step-(\d{8,})")
 _GROUP = re.compile(r"[A-Za-z0-9_-]+")
@@ -142,9 +141,16 @@ def filling(root: Path, step: int) -> Iterator[Path]:
         _sync_folder(root)
     except BaseException as error:
         shutil.rmtree(partial, ignore_errors=True)  # the error that matters is on its way up
-        if isinstance(error, OSError) and error.errno in FULL:
-            raise DiskFull(f"no space for checkpoint {folder}; earlier ones are kept, free some space") from error
+        if isinstance(error, OSError):
+            raise explained(error, folder) from error
         raise
+
+
+def explained(error: OSError, folder: Path) -> Exception:
+    """`DiskFull` where that is what kept `folder` from being written, else the error itself."""
+    if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+        return error
+    return DiskFull(f"no space for checkpoint {folder}; earlier ones are kept, free some space")
 
 
 def latest(root: Path) -> int | None:

@@ -7,6 +7,7 @@ it belongs to is; what is handed on is an export. A tensor is kept under `GROUP/
 from __future__ import annotations
 
 import errno
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Protocol
@@ -85,7 +86,9 @@ def read(folder: Path, group: str, layout: Layout = WHOLE) -> dict[str, Tensor]:
     for key, facts in dcp.FileSystemReader(folder).read_metadata().state_dict_metadata.items():
         if key.startswith(prefix) and isinstance(facts, TensorStorageMetadata):
             found[key] = layout.empty(facts.size, facts.properties.dtype)
-    dcp.load(found, storage_reader=dcp.FileSystemReader(folder), no_dist=True)
+    with warnings.catch_warnings():  # of a process that reads alone, which is what is wanted
+        warnings.filterwarnings("ignore", message="torch.distributed is disabled", category=UserWarning)
+        dcp.load(found, storage_reader=dcp.FileSystemReader(folder), no_dist=True)
     return {key.removeprefix(prefix): tensor for key, tensor in found.items()}
 
 

@@ -8,8 +8,8 @@ waits for a rank that has given up. `checkpoint.load` reads the folder, for any 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -52,7 +52,7 @@ def save(
     """
     ranks = Together(group)
     first = ranks.rank == 0
-    with ExitStack() as open_folder:
+    with ExitStack() as open_folder, _told_alike(checkpoint.folder_of(root, step)):
         partial = _all(ranks, lambda: open_folder.enter_context(checkpoint.filling(root, step)) if first else None)[0]
         assert partial is not None
         shards = partial / checkpoint.SHARDED
@@ -62,6 +62,15 @@ def save(
         _all(ranks, open_folder.close)  # the first rank renames the folder into its place
     if first and retention is not None:
         checkpoint.prune(root, retention)
+
+
+@contextmanager
+def _told_alike(folder: Path) -> Iterator[None]:
+    """A full disk is `DiskFull` on every rank, not on the first alone."""
+    try:
+        yield
+    except OSError as error:
+        raise checkpoint.explained(error, folder) from error
 
 
 def _all(ranks: Together, work: Callable[[], T]) -> list[T]:
