@@ -1,25 +1,39 @@
 """The learner of one of several ranks: the same `Learner`, its modules sharded and its trainers told of the ranks.
 
-    place, learner = join(config, rank=1, size=2, rendezvous="tcp://127.0.0.1:29400", seconds=1800.0)
+    learner = join(config, rank=1, size=2, rendezvous="file:///tmp/meet", seconds=1800.0)
 """
 
 from __future__ import annotations
 
 import datetime
+import hashlib
+import json
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
+from transformers import PreTrainedTokenizerBase
 
 from strop.assembly import Modules, check_tokens, located, make_learner, pick_device, wants_reference
 from strop.config import RunConfig
 from strop.console import SilentView
-from strop.learner import Learner
+from strop.learner import Learner, Lesson
+from strop.metrics import plain, values
+from strop.orchestration.gang import Handler, serve
+from strop.orchestration.link import Line
+from strop.orchestration.messages import StoredWeights
+from strop.orchestration.weight_store import WeightStore
 from strop.seeds import derive
+from strop.trainer import checkpoint
+from strop.trainer.dcp_file import Groups
 from strop.trainer.ranks import Together
 from strop.trainer.sharding import Place, sharded_critic, sharded_policy
 from strop.trainer.storage import ShardedStorage
-from strop.types import InputError
+from strop.types import Group, InputError, IntArray
 
 
 def join(config: RunConfig, rank: int, size: int, rendezvous: str, seconds: float) -> Learner:
@@ -46,7 +60,7 @@ def join(config: RunConfig, rank: int, size: int, rendezvous: str, seconds: floa
     place = Place(init_device_mesh(device.type, (size,)), device)
     # Groups of their own: exchanges of different threads and of different backends must not meet.
     ranks = Together(dist.new_group(backend="gloo", timeout=timeout))
-    storage = ShardedStorage(place, dist.new_group(backend="gloo", timeout=timeout))
+    storage = ShardedStorage(place, ranks, dist.new_group(backend="gloo", timeout=timeout))
     return make_learner(config, sharded_modules(config, place), ranks, storage)
 
 
@@ -73,3 +87,129 @@ def sharded_modules(config: RunConfig, place: Place) -> Modules:
         check_tokens(critic, policy, str(path))
     reference = sharded_policy(model, seed, place).requires_grad_(False) if wants_reference(config) else None
     return Modules(policy, critic, reference)
+
+
+# ---------------------------------------------------------------------- as a worker
+
+
+@dataclass(frozen=True)
+class RankSettings:
+    """Of a rank as a worker: the run's configuration as plain data, and what `join` takes."""
+
+    config: dict[str, Any]
+    rank: int
+    size: int
+    rendezvous: str
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What a rank says of the policy and of all ranks: parameters, bytes of a published version, devices."""
+
+    parameters: int
+    computing_parameters: int
+    bytes: int
+    devices: int
+
+
+def main(line: Line, settings: RankSettings) -> None:
+    """Join the other ranks, then do what the controller calls for."""
+    config = RunConfig.model_validate(settings.config)
+    learner = join(config, settings.rank, settings.size, settings.rendezvous, settings.seconds)
+    serve(line, settings.rank == 0, RankServer(learner).handlers())
+
+
+class RankServer:
+    """The calls of `GangLearner`, each with the digest of what all ranks must come to ('' where that is nothing)."""
+
+    def __init__(self, learner: Learner) -> None:
+        self._learner = learner
+
+    def handlers(self) -> dict[str, Handler]:
+        """By the name of the call."""
+        return {
+            "facts": self.facts, "enter": self.enter, "replan": self.replan, "learn": self.learn, "probe": self.probe,
+            "broken": self.broken, "publish": self.publish, "save": self.save, "settle": self.settle,
+            "load": self.load, "export": self.export,
+        }  # fmt: skip
+
+    def facts(self) -> tuple[Facts, str]:
+        """Of the policy and of all ranks."""
+        learner = self._learner
+        devices = sum(learner.trainer.ranks.gather(learner.devices))
+        size = sum(weight.numel() * weight.element_size() for weight in learner.policy.weights().values())
+        return Facts(learner.parameters, learner.computing_parameters, size, devices), ""
+
+    def enter(self, config: dict[str, Any], updates: int) -> tuple[None, str]:
+        """Go on with the settings of a new stage."""
+        self._learner.enter(RunConfig.model_validate(config), updates)
+        return None, ""
+
+    def replan(self, updates_left: int, steps_left: int) -> tuple[None, str]:
+        """Learning rates end with the run that is planned now."""
+        self._learner.replan(updates_left, steps_left)
+        return None, ""
+
+    def learn(
+        self, groups: Sequence[Group], survivors: Collection[int], step: int, states: Mapping[str, Mapping[str, Any]]
+    ) -> tuple[Lesson | None, str]:
+        """Train on a batch; all ranks must have trained on the same samples and report the same metrics."""
+        lesson = self._learner.learn(groups, survivors, step, states)
+        if lesson is None:
+            return None, ""
+        found = Lesson(lesson.samples, plain(lesson.metrics))
+        return found, digest(found)
+
+    def probe(self, token_ids: IntArray) -> tuple[Any, str]:
+        """Log-probs; every rank computes all of them from the same gathered weights."""
+        found = self._learner.probe(token_ids)
+        return found, hashlib.blake2b(found.tobytes(), digest_size=16).hexdigest()
+
+    def broken(self) -> tuple[str | None, str]:
+        """The name of a parameter that is not finite."""
+        name = self._learner.broken()
+        return name, str(name)
+
+    def publish(self, root: str, version: int) -> tuple[StoredWeights | None, str]:
+        """Gather the weights; the first rank writes them."""
+        weights = self._learner.weights()
+        return (WeightStore(Path(root)).write(version, weights.items()) if weights else None), ""
+
+    def save(
+        self,
+        root: Path,
+        step: int,
+        state: Mapping[str, Any],
+        extra: Groups,
+        metric: float | None,
+        retention: checkpoint.Retention,
+    ) -> tuple[None, str]:
+        """Begin a checkpoint."""
+        self._learner.save(root, step, state, extra, metric, retention)
+        return None, ""
+
+    def settle(self, wait: bool) -> tuple[bool, str]:
+        """Whether no save is under way."""
+        done = self._learner.settle(wait)
+        return done, str(done)
+
+    def load(self, root: Path, step: int) -> tuple[None, str]:
+        """Take back a checkpoint."""
+        self._learner.load(root, step)
+        return None, ""
+
+    def export(self, tokenizer: PreTrainedTokenizerBase, model: Path, critic: Path) -> tuple[None, str]:
+        """Gather the policy and the critic; the first rank writes them."""
+        self._learner.export(tokenizer, model, critic)
+        return None, ""
+
+
+def digest(lesson: Lesson) -> str:
+    """A number that two lessons share where they trained on the same samples and report the same metrics."""
+    found = hashlib.blake2b(digest_size=16)
+    for sample in lesson.samples:
+        found.update(sample.id.to_bytes(8, "little", signed=True))
+        found.update(sample.advantages.tobytes())
+    found.update(json.dumps(values(lesson.metrics), sort_keys=True).encode())
+    return found.hexdigest()

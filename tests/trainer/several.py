@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch.multiprocessing as mp
+from torch.multiprocessing.spawn import start_processes
 
 from strop.config import RunConfig
 from strop.learner import Learner
@@ -25,7 +25,7 @@ def together(config: RunConfig, size: int, folder: Path, work: Work) -> list[Any
         AssertionError: with the traceback of a rank that failed.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    ranks = mp.start_processes(_rank, (config, size, folder, work), size, join=False, start_method="fork")
+    ranks = start_processes(_rank, (config, size, folder, work), size, join=False, start_method="fork")
     assert ranks is not None
     while not ranks.join():
         pass

@@ -18,6 +18,7 @@ from torch import Tensor
 from strop.learner import Learner
 from strop.trainer import checkpoint
 from strop.trainer.checkpoint import DiskFull, Retention
+from strop.types import StropError
 
 CONFIG = small_config(*MODEL, *CRITIC, *KL, "algorithm.reference.reset_every=1", "model.dtype=bfloat16")
 KEEP = Retention(last=9)
@@ -99,7 +100,7 @@ def test_a_damaged_shard_is_refused(tmp_path: Path) -> None:
     content = bytearray(shard.read_bytes())
     content[len(content) // 2] ^= 1
     shard.write_bytes(content)
-    with pytest.raises(checkpoint.StropError, match="damaged"):
+    with pytest.raises(StropError, match="damaged"):
         checkpoint.load(root, 2)
     assert checkpoint.load(root, 1).step == 1
 

@@ -63,12 +63,13 @@ def write(folder: Path, staged: Mapping[str, Tensor], group: dist.ProcessGroup) 
     Raises:
         OSError: a rank's file system refused, with its `errno`; on every rank.
     """
-    from torch.distributed import checkpoint as dcp
     from torch.distributed.checkpoint.api import CheckpointException
+    from torch.distributed.checkpoint.filesystem import FileSystemWriter
+    from torch.distributed.checkpoint.state_dict_saver import save
 
-    writer = dcp.FileSystemWriter(folder, single_file_per_rank=True, sync_files=True, overwrite=True)
+    writer = FileSystemWriter(folder, single_file_per_rank=True, sync_files=True, overwrite=True)
     try:
-        dcp.save(dict(staged), storage_writer=writer, process_group=group)
+        save(dict(staged), storage_writer=writer, process_group=group)
     except CheckpointException as error:
         raise OSError(_errno(error), f"cannot write {folder}: {_reason(error)}") from error
     rank = dist.get_rank(group)
@@ -78,17 +79,18 @@ def write(folder: Path, staged: Mapping[str, Tensor], group: dist.ProcessGroup) 
 
 def read(folder: Path, group: str, layout: Layout = WHOLE) -> dict[str, Tensor]:
     """The tensors of a group by name; a process reads what its layout asks for, and waits for no other."""
-    from torch.distributed import checkpoint as dcp
+    from torch.distributed.checkpoint.filesystem import FileSystemReader
     from torch.distributed.checkpoint.metadata import TensorStorageMetadata
+    from torch.distributed.checkpoint.state_dict_loader import load
 
     prefix = f"{group}/"
     found: dict[str, Tensor] = {}
-    for key, facts in dcp.FileSystemReader(folder).read_metadata().state_dict_metadata.items():
+    for key, facts in FileSystemReader(folder).read_metadata().state_dict_metadata.items():
         if key.startswith(prefix) and isinstance(facts, TensorStorageMetadata):
             found[key] = layout.empty(facts.size, facts.properties.dtype)
     with warnings.catch_warnings():  # of a process that reads alone, which is what is wanted
         warnings.filterwarnings("ignore", message="torch.distributed is disabled", category=UserWarning)
-        dcp.load(found, storage_reader=dcp.FileSystemReader(folder), no_dist=True)
+        load(found, storage_reader=FileSystemReader(folder), no_dist=True)
     return {key.removeprefix(prefix): tensor for key, tensor in found.items()}
 
 

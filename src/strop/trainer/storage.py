@@ -23,6 +23,7 @@ from strop.trainer import checkpoint, dcp_file
 from strop.trainer.background import Background
 from strop.trainer.critic import Critic
 from strop.trainer.dcp_file import WHOLE, Groups, Layout
+from strop.trainer.ranks import Ranks
 
 _THREAD = "checkpoint"
 
@@ -132,14 +133,22 @@ class ShardedStorage(_Saving):
 
     Args:
         layout: the rank's place.
-        group: of all ranks, on the CPU, and for nothing else: saves go on beside training.
+        ranks: all of them.
+        group: of all of them, on the CPU, and for nothing else: saves go on beside training.
     """
 
-    def __init__(self, layout: Layout, group: dist.ProcessGroup) -> None:
+    def __init__(self, layout: Layout, ranks: Ranks, group: dist.ProcessGroup) -> None:
         super().__init__()
         self.layout = layout
+        self._ranks = ranks
         self._group = group
-        self._first = dist.get_rank(group) == 0
+        self._first = ranks.rank == 0
+
+    def settle(self, wait: bool) -> bool:
+        """See `Storage.settle`; every rank comes to the same."""
+        if not wait and any(self._ranks.gather(self.background.busy)):
+            return False
+        return super().settle(wait=True)
 
     def begin(
         self,
