@@ -16,9 +16,15 @@ from strop.data import Data, load_data
 from strop.data.chain_sum import part_of
 from strop.embedded import EXPERTS, NAME, embedded_base, named_base
 from strop.engines.torch_engine import TorchEngine
-from strop.learner import Learner, objective_of
+from strop.gang_learner import GangLearner
+from strop.learner import Learner, Learning, objective_of
 from strop.model_settings import ModelSettings
+from strop.orchestration.executor import Executor
+from strop.orchestration.fleet import Fleet, Supervision
+from strop.orchestration.generator import GeneratorSettings
 from strop.orchestration.in_process import InProcess
+from strop.orchestration.link import Launcher, WorkerSpec
+from strop.orchestration.processes import Processes
 from strop.policy import Policy, load_policy
 from strop.seeds import derive
 from strop.trainer.critic import HEAD_FILE, Critic
@@ -34,14 +40,25 @@ from strop.verifiers.pool import Judge, first_refusal
 class Parts:
     """What a run is made of."""
 
-    policy: Policy
     tokenizer: PreTrainedTokenizerBase
     data: Data
-    executor: InProcess
+    executor: Executor
     judge: Judge
-    learner: Learner
+    learner: Learning
     evaluator: TorchEngine
     evaluation_judge: Judge
+
+    def start(self, folder: Path) -> None:
+        """Start what runs in processes of its own, for the run in `folder`."""
+        self.learner.start(folder)
+        self.executor.start(folder)
+
+    def close(self) -> None:
+        """End everything."""
+        self.executor.close()
+        self.judge.close()
+        self.evaluation_judge.close()
+        self.learner.close()
 
 
 def assemble(config: RunConfig, view: View) -> Parts:
@@ -55,6 +72,8 @@ def assemble(config: RunConfig, view: View) -> Parts:
     if config.model.fresh is not None:
         view.note("model: fresh, its weights are random; name one that can do something with --set model.path=…")
     policy.to(pick_device(config.device))
+    if config.orchestration.trainers > 1:  # the ranks have GPUs of their own; this copy evaluates
+        policy.to(_spare_device(policy.device, config.orchestration.trainers))
     data = load_data(config.data, tokenizer)
     for line in data.report():
         view.note(line)
@@ -66,14 +85,64 @@ def assemble(config: RunConfig, view: View) -> Parts:
     engine = TorchEngine(policy, tokenizer, config.engine)
     engine.check(config.sampling)
     _refuse_too_long(config, data, engine.capabilities.max_tokens)
-    learner = make_learner(config, _modules(config, policy, view))
+    launcher = Processes()
+    learner = _learner(config, policy, launcher, view)
     judge = judge_for(config.verifier)
-    executor = InProcess(engine, policy)
-    if config.orchestration.max_lag == 0:
-        return Parts(policy, tokenizer, data, executor, judge, learner, engine, judge)
+    executor = _executor(config, policy, engine, learner, launcher, view)
+    if config.orchestration.in_process and config.orchestration.max_lag == 0:
+        return Parts(tokenizer, data, executor, judge, learner, engine, judge)
     # Completions in flight must not meet those of an evaluation.
     evaluator = TorchEngine(policy, tokenizer, config.engine)
-    return Parts(policy, tokenizer, data, executor, judge, learner, evaluator, judge_for(config.verifier))
+    return Parts(tokenizer, data, executor, judge, learner, evaluator, judge_for(config.verifier))
+
+
+def _executor(
+    config: RunConfig, policy: Policy, engine: TorchEngine, learner: Learning, launcher: Launcher, view: View
+) -> Executor:
+    """The engine beside the trainer, or workers that each build one."""
+    orchestration = config.orchestration
+    if orchestration.in_process:
+        return InProcess(engine, policy, orchestration.kv)
+    model = located(config.model, config.seed, view)
+    count = orchestration.generators
+    # Between two updates at max_lag = 0 the trainer waits; otherwise it computes beside its generators.
+    threads = max(torch.get_num_threads() // (count + (orchestration.max_lag > 0)), 1)
+    devices = [_spare_device(policy.device, orchestration.trainers + number) for number in range(count)]
+    specs = [
+        WorkerSpec(
+            role=f"generator-{number}",
+            entry="strop.orchestration.generator:main",
+            settings=GeneratorSettings(model, config.engine, derive(config.seed, "model"), device),
+            threads=threads,
+        )
+        for number, device in enumerate(devices)
+    ]
+    return Fleet(
+        launcher=launcher,
+        specs=specs,
+        source=learner.publish,
+        version_bytes=sum(weight.nbytes for weight in policy.weights().values()),
+        supervision=Supervision(
+            orchestration.silence_seconds, orchestration.stall_seconds, orchestration.restarts
+        ),
+        note=view.note,
+        kv=orchestration.kv,
+    )
+
+
+def _spare_device(device: torch.device, number: int) -> str:
+    """The CPU beside a CPU; of several GPUs the one of that number, the trainer's ranks having the first ones."""
+    if device.type != "cuda":
+        return str(device)
+    return f"cuda:{number % torch.cuda.device_count()}"
+
+
+def _learner(config: RunConfig, policy: Policy, launcher: Launcher, view: View) -> Learning:
+    """A learner in this process, or in ranks of its own."""
+    trainers = config.orchestration.trainers
+    if trainers == 1:
+        return make_learner(config, _modules(config, policy, view))
+    return GangLearner(config, launcher, max(torch.get_num_threads() // trainers, 1), view.note)
 
 
 @dataclass(frozen=True)

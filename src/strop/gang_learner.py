@@ -8,6 +8,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +21,33 @@ from strop.orchestration.gang import Gang
 from strop.orchestration.link import Launcher, WorkerSpec
 from strop.orchestration.messages import StoredWeights
 from strop.orchestration.weight_store import Claim, WeightStore, claim, read
-from strop.sharded_learner import Facts, RankSettings
 from strop.trainer import checkpoint
 from strop.trainer.dcp_file import Groups
 from strop.types import FloatArray, Group, IntArray, StropError
 
 # One host: exchanges stay on the loopback device unless the user has said otherwise.
 _LOOPBACK = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"}
+
+
+@dataclass(frozen=True)
+class RankSettings:
+    """Of a rank as a worker: the run's configuration as plain data, and what `join` takes."""
+
+    config: dict[str, Any]
+    rank: int
+    size: int
+    rendezvous: str
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What a rank says of the policy and of all ranks: parameters, bytes of a published version, devices."""
+
+    parameters: int
+    computing_parameters: int
+    bytes: int
+    devices: int
 
 
 class GangLearner:

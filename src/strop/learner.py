@@ -25,6 +25,8 @@ from strop.algorithms import Objective, TokenMean, UpdateContext
 from strop.compute import devices_of
 from strop.config import AlgorithmSettings, CriticSettings, RunConfig
 from strop.metrics import Metrics, Total, merge
+from strop.orchestration.messages import StoredWeights
+from strop.orchestration.weight_store import WeightStore
 from strop.policy import Packed, Policy, copy_parameters
 from strop.samples import Candidate, make_candidates, make_samples
 from strop.seeds import derive
@@ -49,6 +51,10 @@ class Lesson:
 
 class Learning(Protocol):
     """What a run knows of its learner: in this process (`Learner`), or in several of its own (`GangLearner`)."""
+
+    def start(self, folder: Path) -> None:
+        """Begin, for the run in `folder`; nothing else is called before."""
+        ...
 
     @property
     def parameters(self) -> int:
@@ -85,6 +91,14 @@ class Learning(Protocol):
 
     def weights(self) -> Mapping[str, Tensor]:
         """Every parameter of the policy whole, by its name in the model; perhaps the live ones: read them at once."""
+        ...
+
+    def publish(self, store: WeightStore, version: int) -> StoredWeights:
+        """Write them into a store.
+
+        Raises:
+            DiskFull: there is no room for them.
+        """
         ...
 
     def broken(self) -> str | None:
@@ -165,6 +179,9 @@ class Learner:
         self.reference = reference
         self.storage: Storage = PlainStorage() if storage is None else storage
         self._reference_moved = False
+
+    def start(self, folder: Path) -> None:
+        """Nothing to start."""
 
     @property
     def policy(self) -> Policy:
@@ -345,6 +362,10 @@ class Learner:
     def weights(self) -> Mapping[str, Tensor]:
         """The policy's parameters, the live ones; over several ranks, copies on the first rank and none on others."""
         return self.storage.whole(self.policy.weights())
+
+    def publish(self, store: WeightStore, version: int) -> StoredWeights:
+        """Write the weights into a store; only what holds them whole can."""
+        return store.write(version, self.weights().items())
 
     def broken(self) -> str | None:
         """The name of a parameter that is not finite; None where all are."""

@@ -11,6 +11,9 @@
     plots/                       pictures
     report/                      what `strop report` wrote
     summary.json                 what came out of it
+    processes.json, logs/, stacks/   the run's processes, what they print, and their stacks where they were asked for
+    quarantine.json              problems that ended more than one generator
+    weights/                     published weights, where memory has no room for them
 
 Whole files are written beside and renamed (`files.py`); metrics.jsonl alone grows in place (`metrics_file.py`).
 """
@@ -38,7 +41,7 @@ MARKER = "run.json"
 LOCK = ".lock"
 CONTENTS = (
     "checkpoints", "metrics.jsonl", "rollouts", "model", "critic", "plots", "report", "summary.json", "tensorboard",
-    "wandb", PASS_RATES,
+    "wandb", PASS_RATES, "processes.json", "logs", "stacks", "quarantine.json", "weights",
 )  # fmt: skip
 _STEP_FILE = re.compile(r"step_(\d+)\.parquet")
 

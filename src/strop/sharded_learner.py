@@ -9,7 +9,6 @@ import datetime
 import hashlib
 import json
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +20,7 @@ from transformers import PreTrainedTokenizerBase
 from strop.assembly import Modules, check_tokens, located, make_learner, pick_device, wants_reference
 from strop.config import RunConfig
 from strop.console import SilentView
+from strop.gang_learner import Facts, RankSettings
 from strop.learner import Learner, Lesson
 from strop.metrics import plain, values
 from strop.orchestration.gang import Handler, serve
@@ -90,27 +90,6 @@ def sharded_modules(config: RunConfig, place: Place) -> Modules:
 
 
 # ---------------------------------------------------------------------- as a worker
-
-
-@dataclass(frozen=True)
-class RankSettings:
-    """Of a rank as a worker: the run's configuration as plain data, and what `join` takes."""
-
-    config: dict[str, Any]
-    rank: int
-    size: int
-    rendezvous: str
-    seconds: float
-
-
-@dataclass(frozen=True)
-class Facts:
-    """What a rank says of the policy and of all ranks: parameters, bytes of a published version, devices."""
-
-    parameters: int
-    computing_parameters: int
-    bytes: int
-    devices: int
 
 
 def main(line: Line, settings: RankSettings) -> None:

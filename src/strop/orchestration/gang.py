@@ -122,8 +122,9 @@ class Gang:
             missing = [link for place, link in enumerate(self.links) if place not in found]
             self._launcher.wait(missing, _LOOK_SECONDS)
             for place, link in enumerate(self.links):
-                replies = [m for m in link.receive() if isinstance(m, Answer | Refusal) and m.number == number]
-                found |= {place: reply for reply in replies}
+                for message in link.receive():
+                    if isinstance(message, Answer | Refusal) and message.number == number:
+                        found[place] = message
             self._check(missing)
             if any(isinstance(reply, Refusal) for reply in found.values()):
                 deadline = deadline or time.monotonic() + _AGREE_SECONDS

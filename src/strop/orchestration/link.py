@@ -16,6 +16,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Protocol
 
 CLOSING_SECONDS = 5.0
@@ -121,6 +122,10 @@ class Link(Protocol):
 
 class Launcher(Protocol):
     """Starts workers. One launcher may serve several masters: each ends its own links (`end`)."""
+
+    def attach(self, folder: Path) -> None:
+        """The run's folder, for whatever the launcher writes down of its workers; before the first launch."""
+        ...
 
     def launch(self, spec: WorkerSpec) -> Link:
         """Start a worker and return without waiting for it. What it says first is its own affair.

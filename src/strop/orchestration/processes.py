@@ -106,7 +106,7 @@ class Processes:
 
     Args:
         folder: the run's folder, which gets `processes.json` (who lives), `logs/ROLE.txt` (what they print) and
-            `stacks/ROLE.txt` (their stacks, on SIGUSR1). None: none of these. May be set later, before a launch.
+            `stacks/ROLE.txt` (their stacks, on SIGUSR1). None: none of these.
     """
 
     def __init__(self, folder: Path | None = None) -> None:
@@ -115,6 +115,10 @@ class Processes:
         self._links: list[ProcessLink] = []
         self._thread: threading.Thread | None = None
         self._wake: socket.socket | None = None
+
+    def attach(self, folder: Path) -> None:
+        """The run's folder."""
+        self.folder = folder
 
     def launch(self, spec: WorkerSpec) -> ProcessLink:
         """Start a worker.

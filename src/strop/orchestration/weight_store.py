@@ -191,11 +191,9 @@ def claim(folder: Path, version_bytes: int, memory: Path = MEMORY) -> Claim:
     fcntl.flock(owner, fcntl.LOCK_EX)
     owner.write(f"{os.getpid()} {folder.resolve()}\n")
     owner.flush()
-    path = memory / f"{_PREFIX}{run}-{os.getpid()}"
-    number = 0
-    while path.exists():  # another store of this very process
-        number += 1
-        path = path.with_name(f"{_PREFIX}{run}-{os.getpid()}-{number}")
+    name = f"{_PREFIX}{run}-{os.getpid()}"
+    taken = len(list(memory.glob(f"{name}*")))  # by other stores of this very process
+    path = memory / (f"{name}-{taken}" if taken else name)
     os.rename(partial, path)
     return Claim(path, owner)
 
