@@ -82,7 +82,10 @@ def assemble(config: RunConfig, view: View) -> Parts:
         problem, reason = refused
         raise InputError(f"{data.train.name}: problem {problem.id!r}: {reason}; choose another verifier")
     _warn_of_seen_questions(config, data, view)
-    engine = TorchEngine(policy, tokenizer, config.engine)
+    # Where the trainer's parameters lie in other processes, this one's copy follows what they publish.
+    own = config.orchestration.trainers > 1
+    settings = config.engine.model_copy(update={"share_parameters": False}) if own else config.engine
+    engine = TorchEngine(policy, tokenizer, settings)
     engine.check(config.sampling)
     _refuse_too_long(config, data, engine.capabilities.max_tokens)
     launcher = Processes()
@@ -92,7 +95,7 @@ def assemble(config: RunConfig, view: View) -> Parts:
     if config.orchestration.in_process and config.orchestration.max_lag == 0:
         return Parts(tokenizer, data, executor, judge, learner, engine, judge)
     # Completions in flight must not meet those of an evaluation.
-    evaluator = TorchEngine(policy, tokenizer, config.engine)
+    evaluator = engine if own else TorchEngine(policy, tokenizer, settings)
     return Parts(tokenizer, data, executor, judge, learner, evaluator, judge_for(config.verifier))
 
 
