@@ -135,7 +135,8 @@ class Critic(nn.Module):
             self.model.train()  # transformers checkpoints in training mode only; there is no dropout to switch on
         context = PackedContext(packed.lengths, packed.token_ids.device)
         hidden = last_hidden(self.model, packed.token_ids, packed.positions, context)[packed.rows]
-        value = self.value_head(hidden.to(self.value_head.weight.dtype))[:, 0]
+        # A copy: a sharded module hangs its backward on what it returns, which must not be a view.
+        value = self.value_head(hidden.to(self.value_head.weight.dtype))[:, 0].clone()
         return value, torch.zeros_like(value)
 
 

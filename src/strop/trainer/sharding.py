@@ -276,6 +276,7 @@ def export_policy(policy: Policy, tokenizer: PreTrainedTokenizerBase, folder: Pa
     """
     model = _twin(AutoModelForCausalLM, policy.model, policy.weights(), first)
     if model is not None:
+        model.generation_config = policy.model.generation_config
         export(model, tokenizer, folder)
 
 
@@ -304,5 +305,4 @@ def _twin(kind: Any, model: PreTrainedModel, weights: Mapping[str, Tensor], firs
         parent, _, leaf = name.rpartition(".")
         setattr(twin.get_submodule(parent), leaf, nn.Parameter(gathered[name], parameter.requires_grad))
     twin.tie_weights()
-    twin.generation_config = model.generation_config
     return twin
