@@ -112,6 +112,7 @@ def _to_the_end(
     begin = time.perf_counter()
     evaluations: dict[int, EvaluationResult] = {}
     losses = 0
+    run: _Run | None = None
     while True:
         try:
             run = _Run(config, parts, folder, view, evaluations)
@@ -120,7 +121,8 @@ def _to_the_end(
             return Outcome(run.go(), evaluations, parts.learner.parameters, time.perf_counter() - begin)
         except GangLost as error:
             losses += 1
-            if losses > config.orchestration.trainer_restarts:
+            stopping = run is not None and run.loop.interrupted
+            if stopping or losses > config.orchestration.trainer_restarts:
                 raise
             view.note(f"{error}; going on from the last checkpoint (loss {losses})")
         finally:

@@ -13,7 +13,7 @@ from typing import IO, Any
 import pytest
 import torch
 
-from strop.orchestration import processes, worker
+from strop.orchestration import worker
 
 
 class Forked:
@@ -53,5 +53,5 @@ class Forked:
 def forking() -> Iterator[None]:
     """Launchers fork their workers inside."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(processes.subprocess, "Popen", Forked)
+        patch.setattr("strop.orchestration.processes.subprocess.Popen", Forked)
         yield

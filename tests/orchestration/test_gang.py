@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from tests.orchestration.forked import forking
 
 from strop.orchestration.gang import Disagreement, Gang, GangLost
 from strop.orchestration.link import WorkerSpec
@@ -26,7 +27,8 @@ def make(tmp_path: Path) -> Iterator[Make]:
         gangs.append(Gang(Processes(tmp_path), specs, silence=3.0, stall=stall))
         return gangs[-1]
 
-    yield made
+    with forking():
+        yield made
     for gang in gangs:
         gang.close()
     for gang in gangs:

@@ -38,6 +38,7 @@ CASES = {
     ),
 }  # fmt: skip
 
+NORM = "model.model.norm.weight"
 # How an update is packed; and a share that is rounding alone where V is still V_old.
 DIFFERENT = ("micro_batches", "packing_efficiency", "value/clipped_share")
 SIZES = {"clip-cov": (4,), "kl-cov": (2,), "entropy quantile": (4,), "experts": (2,)}  # else 1, 2 and 4 ranks
@@ -110,3 +111,24 @@ def test_ranks_come_to_what_one_process_does(case: str, tmp_path: Path) -> None:
         for other in others:  # every rank knows the same, to the last bit
             assert other["rows"] == first["rows"]
             assert other["policy"] == {} and (other["probe"] == first["probe"]).all()
+
+
+def test_bf16_computes_in_bf16_and_steps_in_float32(tmp_path: Path) -> None:
+    config = small_config(*MODEL, "model.dtype=bfloat16", "optim.lr=1e-6", "optim.weight_decay=0.0")
+
+    def work(learner: Learner, rank: int = 0) -> dict[str, Any]:
+        start = learner.storage.whole({"": learner.trainer.optimizer.masters[NORM]})
+        start = {name: master.clone() for name, master in start.items()}
+        found = three_steps(learner, rank)
+        return found | {"start": start, "end": learner.storage.whole({"": learner.trainer.optimizer.masters[NORM]})}
+
+    expected = work(single(config))
+    first, _ = together(config, 2, tmp_path, work)
+    for one, two in zip(first["rows"], expected["rows"], strict=True):
+        assert one["grad_norm"] == pytest.approx(two["grad_norm"], rel=0.05)
+        assert one["entropy"] == pytest.approx(two["entropy"], rel=1e-3)
+    assert all(weight.dtype == torch.bfloat16 for weight in first["policy"].values())
+    # The master of a norm that is 1 moves by the learning rate an update, which no bfloat16 near 1 could.
+    moved = (first["end"][""] - first["start"][""]).abs()
+    assert first["end"][""].dtype == torch.float32 and 5e-7 < float(moved.median()) < 4e-6
+    assert (first["policy"]["model.norm.weight"] == 1).all()
