@@ -19,7 +19,7 @@ LAYERS = (
     {"compute", "diagnostics", "engines", "evaluation", "live_view", "orchestration", "run_folder", "trainer"},
     {"scaling", "states"},
     {"config_edit", "config_checks", "config", "tracking", "embedded"},
-    {"loop", "learner", "curriculum", "assembly", "recipes", "tiny"},
+    {"loop", "learner", "gang_learner", "sharded_learner", "curriculum", "assembly", "recipes", "tiny"},
     {"run", "fine_tuning", "tasks", "quickstart", "doctor", "benchmarking", "prepare", "report"},
     {"ablation"},
     {"cli", "__main__"},

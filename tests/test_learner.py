@@ -19,7 +19,9 @@ STILL = ("optim.lr=1e-12", "evaluation.every=none", "algorithm.advantage.normali
 
 
 def learner(*sets: str) -> Learner:
-    return assemble(small_config(*STILL, *sets), SilentView()).learner
+    found = assemble(small_config(*STILL, *sets), SilentView()).learner
+    assert isinstance(found, Learner)
+    return found
 
 
 def scored(module: Learner, samples: list[Sample]) -> list[FloatArray]:
@@ -65,6 +67,7 @@ def test_a_truncated_completion_out_of_the_loss_still_has_values() -> None:
     sets = ("algorithm.advantage=Gae", "critic.optim.lr=1e-12", "algorithm.truncation_mask=after")
     config = small_config(*STILL[:2], *sets, "steps=1")
     made = assemble(config, SilentView()).learner
+    assert isinstance(made, Learner)
     groups = [group(0, rollout(1), rollout(0), rollout(0, finish="length", length=6))]
     lesson = made.learn(groups, {0}, 0, {})
     assert lesson is not None and len(lesson.samples) == 2 and made.critic is not None

@@ -16,18 +16,21 @@ from strop.data import Data, load_data
 from strop.data.chain_sum import part_of
 from strop.embedded import EXPERTS, NAME, embedded_base, named_base
 from strop.engines.torch_engine import TorchEngine
-from strop.learner import Learner, objective_of
+from strop.gang_learner import GangLearner
+from strop.learner import Learner, Learning, objective_of
 from strop.model_settings import ModelSettings
 from strop.orchestration.executor import Executor
 from strop.orchestration.fleet import Fleet, Supervision
 from strop.orchestration.generator import GeneratorSettings
 from strop.orchestration.in_process import InProcess
-from strop.orchestration.link import WorkerSpec
+from strop.orchestration.link import Launcher, WorkerSpec
 from strop.orchestration.processes import Processes
 from strop.policy import Policy, load_policy
 from strop.seeds import derive
 from strop.trainer.critic import HEAD_FILE, Critic
+from strop.trainer.ranks import ALONE, Ranks
 from strop.trainer.step import Trainer
+from strop.trainer.storage import Storage
 from strop.types import InputError
 from strop.verifiers.judges import judge_for
 from strop.verifiers.pool import Judge, first_refusal
@@ -37,14 +40,25 @@ from strop.verifiers.pool import Judge, first_refusal
 class Parts:
     """What a run is made of."""
 
-    policy: Policy
     tokenizer: PreTrainedTokenizerBase
     data: Data
     executor: Executor
     judge: Judge
-    learner: Learner
+    learner: Learning
     evaluator: TorchEngine
     evaluation_judge: Judge
+
+    def start(self, folder: Path) -> None:
+        """Start what runs in processes of its own, for the run in `folder`."""
+        self.learner.start(folder)
+        self.executor.start(folder)
+
+    def close(self) -> None:
+        """End everything."""
+        self.executor.close()
+        self.judge.close()
+        self.evaluation_judge.close()
+        self.learner.close()
 
 
 def assemble(config: RunConfig, view: View) -> Parts:
@@ -58,6 +72,8 @@ def assemble(config: RunConfig, view: View) -> Parts:
     if config.model.fresh is not None:
         view.note("model: fresh, its weights are random; name one that can do something with --set model.path=…")
     policy.to(pick_device(config.device))
+    if config.orchestration.trainers > 1:  # the ranks have GPUs of their own; this copy evaluates
+        policy.to(_spare_device(policy.device, config.orchestration.trainers))
     data = load_data(config.data, tokenizer)
     for line in data.report():
         view.note(line)
@@ -66,20 +82,26 @@ def assemble(config: RunConfig, view: View) -> Parts:
         problem, reason = refused
         raise InputError(f"{data.train.name}: problem {problem.id!r}: {reason}; choose another verifier")
     _warn_of_seen_questions(config, data, view)
-    engine = TorchEngine(policy, tokenizer, config.engine)
+    # Where the trainer's parameters lie in other processes, this one's copy follows what they publish.
+    own = config.orchestration.trainers > 1
+    settings = config.engine.model_copy(update={"share_parameters": False}) if own else config.engine
+    engine = TorchEngine(policy, tokenizer, settings)
     engine.check(config.sampling)
     _refuse_too_long(config, data, engine.capabilities.max_tokens)
-    learner = _learner(config, policy, view)
+    launcher = Processes()
+    learner = _learner(config, policy, launcher, view)
     judge = judge_for(config.verifier)
-    executor = _executor(config, policy, engine, view)
+    executor = _executor(config, policy, engine, learner, launcher, view)
     if config.orchestration.in_process and config.orchestration.max_lag == 0:
-        return Parts(policy, tokenizer, data, executor, judge, learner, engine, judge)
+        return Parts(tokenizer, data, executor, judge, learner, engine, judge)
     # Completions in flight must not meet those of an evaluation.
-    evaluator = TorchEngine(policy, tokenizer, config.engine)
-    return Parts(policy, tokenizer, data, executor, judge, learner, evaluator, judge_for(config.verifier))
+    evaluator = engine if own else TorchEngine(policy, tokenizer, settings)
+    return Parts(tokenizer, data, executor, judge, learner, evaluator, judge_for(config.verifier))
 
 
-def _executor(config: RunConfig, policy: Policy, engine: TorchEngine, view: View) -> Executor:
+def _executor(
+    config: RunConfig, policy: Policy, engine: TorchEngine, learner: Learning, launcher: Launcher, view: View
+) -> Executor:
     """The engine beside the trainer, or workers that each build one."""
     orchestration = config.orchestration
     if orchestration.in_process:
@@ -88,21 +110,20 @@ def _executor(config: RunConfig, policy: Policy, engine: TorchEngine, view: View
     count = orchestration.generators
     # Between two updates at max_lag = 0 the trainer waits; otherwise it computes beside its generators.
     threads = max(torch.get_num_threads() // (count + (orchestration.max_lag > 0)), 1)
+    devices = [_spare_device(policy.device, orchestration.trainers + number) for number in range(count)]
     specs = [
         WorkerSpec(
             role=f"generator-{number}",
             entry="strop.orchestration.generator:main",
-            settings=GeneratorSettings(
-                model, config.engine, derive(config.seed, "model"), _generator_device(policy.device, number)
-            ),
+            settings=GeneratorSettings(model, config.engine, derive(config.seed, "model"), device),
             threads=threads,
         )
-        for number in range(count)
+        for number, device in enumerate(devices)
     ]
     return Fleet(
-        launcher=Processes(),
+        launcher=launcher,
         specs=specs,
-        source=lambda store, version: store.write(version, policy.weights().items()),
+        source=learner.publish,
         version_bytes=sum(weight.nbytes for weight in policy.weights().values()),
         supervision=Supervision(
             orchestration.silence_seconds, orchestration.stall_seconds, orchestration.restarts
@@ -112,28 +133,58 @@ def _executor(config: RunConfig, policy: Policy, engine: TorchEngine, view: View
     )
 
 
-def _generator_device(trainer: torch.device, number: int) -> str:
-    """The CPU beside a CPU; of several GPUs one that the trainer does not have."""
-    if trainer.type != "cuda":
-        return str(trainer)
-    return f"cuda:{(number + 1) % torch.cuda.device_count()}"
+def _spare_device(device: torch.device, number: int) -> str:
+    """The CPU beside a CPU; of several GPUs the one of that number, the trainer's ranks having the first ones."""
+    if device.type != "cuda":
+        return str(device)
+    return f"cuda:{number % torch.cuda.device_count()}"
 
 
-def _learner(config: RunConfig, policy: Policy, view: View) -> Learner:
-    """The policy's trainer, and the critic and reference policy where the algorithm wants them."""
+def _learner(config: RunConfig, policy: Policy, launcher: Launcher, view: View) -> Learning:
+    """A learner in this process, or in ranks of its own."""
+    trainers = config.orchestration.trainers
+    if trainers == 1:
+        return make_learner(config, _modules(config, policy, view))
+    return GangLearner(config, launcher, max(torch.get_num_threads() // trainers, 1), view.note)
+
+
+@dataclass(frozen=True)
+class Modules:
+    """What a learner trains, and what it holds on to: whole, or all of them sharded over the same ranks."""
+
+    policy: Policy
+    critic: Critic | None = None
+    reference: Policy | None = None
+
+
+def make_learner(
+    config: RunConfig, modules: Modules, ranks: Ranks = ALONE, storage: Storage | None = None
+) -> Learner:
+    """The trainers of the policy and, where there is one, of the critic."""
     batch, temperature = config.batch, config.sampling.temperature
     updates = config.steps * batch.updates_per_step * batch.passes_per_batch
-    trainer = Trainer(policy, objective_of(config.algorithm), config.optim, updates, temperature)
+    trainer = Trainer(modules.policy, objective_of(config.algorithm), config.optim, updates, temperature, ranks)
+    critic = None
+    if modules.critic is not None:
+        settings = config.critic
+        assert settings is not None
+        total = config.steps * settings.updates_per_step * settings.passes_per_batch
+        critic = Trainer(modules.critic, settings.loss, settings.optim, total, temperature, ranks)
+    return Learner(config, trainer, critic, modules.reference, storage)
+
+
+def wants_reference(config: RunConfig) -> bool:
+    """Whether some stage holds on to the starting policy."""
+    return any(stage.algorithm.needs_reference for stage in stage_configs(config))
+
+
+def _modules(config: RunConfig, policy: Policy, view: View) -> Modules:
+    """The policy, and the critic and reference policy where the algorithm wants them, in this process."""
     critic = None
     if config.critic is not None:
-        settings = config.critic
-        module = _critic(config, settings.path, policy, view).to(policy.device)
-        total = config.steps * settings.updates_per_step * settings.passes_per_batch
-        critic = Trainer(module, settings.loss, settings.optim, total, temperature)
-    reference = None
-    if any(stage.algorithm.needs_reference for stage in stage_configs(config)):
-        reference = copy.deepcopy(policy).requires_grad_(False)
-    return Learner(config, trainer, critic, reference)
+        critic = _critic(config, config.critic.path, policy, view).to(policy.device)
+    reference = copy.deepcopy(policy).requires_grad_(False) if wants_reference(config) else None
+    return Modules(policy, critic, reference)
 
 
 def _critic(config: RunConfig, path: str | None, policy: Policy, view: View) -> Critic:
@@ -154,13 +205,22 @@ def _critic(config: RunConfig, path: str | None, policy: Policy, view: View) -> 
             critic = Critic.from_policy(load_policy(settings)[0], seed)
     except InputError as error:
         raise InputError(f"critic.path={path}: {error}") from error
+    check_tokens(critic, policy, path)
+    return critic
+
+
+def check_tokens(critic: Critic, policy: Policy, path: str) -> None:
+    """Refuse a critic from `path` that does not know the policy's tokens.
+
+    Raises:
+        InputError: naming both numbers.
+    """
     known = critic.model.get_input_embeddings().weight.shape[0]
     if known < policy.vocabulary:
         raise InputError(
             f"critic.path={path}: it knows {known} tokens and the policy {policy.vocabulary}; name a model with the "
             "policy's tokenizer"
         )
-    return critic
 
 
 def _warn_of_seen_questions(config: RunConfig, data: Data, view: View) -> None:

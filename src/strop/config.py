@@ -181,18 +181,25 @@ class OrchestrationSettings(Settings):
         max_lag: k; versions that may lie between the start of a group and its training.
         on_stale: a step waits for groups that would otherwise become too old, or drops them.
         executor: `in_process` generates in turn with training, on the trainer's own parameters; `embedded` in worker
-            processes beside it. `auto` is the first at max_lag = 0 with one generator, the second otherwise.
+            processes beside it. `auto` is the first at max_lag = 0 with one generator and one trainer, the second
+            otherwise.
         generators: workers that generate, each with `engine.slots`.
+        trainers: ranks that the trainer's modules are sharded over, each a process with a GPU of its own where there
+            are GPUs; 1 trains in this process.
+        trainer_restarts: how often a run whose ranks were lost goes on from its last checkpoint.
         kv: what becomes of the cached keys and values of running completions when weights change.
         restarts: deaths of generators that a run survives.
         silence_seconds: a worker of which nothing was heard for so long is killed and counts as dead.
-        stall_seconds: so does one that lives but makes no step for so long; loading a model is a step.
+        stall_seconds: so does one that lives but makes no step for so long; loading a model is a step, and for
+            trainers everything that a training step computes.
     """
 
     max_lag: Annotated[int, Field(ge=0)] = 0
     on_stale: OnStale = "wait"
     executor: Literal["auto", "in_process", "embedded"] = "auto"
     generators: Count = 1
+    trainers: Count = 1
+    trainer_restarts: Annotated[int, Field(ge=0)] = 3
     kv: KvMode = "keep"
     restarts: Annotated[int, Field(ge=0)] = 10
     silence_seconds: Annotated[float, Field(ge=5)] = 60.0
@@ -201,7 +208,7 @@ class OrchestrationSettings(Settings):
     @property
     def in_process(self) -> bool:
         """Whether the trainer's process generates too."""
-        alone = self.max_lag == 0 and self.generators == 1
+        alone = self.max_lag == 0 and self.generators == 1 and self.trainers == 1
         return self.executor == "in_process" or (self.executor == "auto" and alone)
 
 

@@ -98,6 +98,11 @@ def _check_orchestration(config: RunConfig) -> None:
             f"orchestration.generators={orchestration.generators} are processes of their own, and "
             "orchestration.executor=in_process has none; set orchestration.executor=embedded, or generators=1"
         )
+    if orchestration.executor == "in_process" and orchestration.trainers > 1:
+        raise InputError(
+            f"orchestration.trainers={orchestration.trainers} keep the parameters in processes of their own, where "
+            "orchestration.executor=in_process cannot generate with them; set executor=embedded, or trainers=1"
+        )
     if orchestration.on_stale == "drop" and orchestration.max_lag == 0:
         raise InputError(
             "orchestration.on_stale=drop has nothing to drop at orchestration.max_lag=0, where a step takes all groups "

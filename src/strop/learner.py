@@ -13,22 +13,32 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from pathlib import Path
+from typing import Any, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
+from transformers import PreTrainedTokenizerBase
 
 from strop.algorithms import Objective, TokenMean, UpdateContext
+from strop.compute import devices_of
 from strop.config import AlgorithmSettings, CriticSettings, RunConfig
 from strop.metrics import Metrics, Total, merge
-from strop.policy import Policy
+from strop.orchestration.messages import StoredWeights
+from strop.orchestration.weight_store import WeightStore
+from strop.policy import Packed, Policy, copy_parameters
 from strop.samples import Candidate, make_candidates, make_samples
 from strop.seeds import derive
+from strop.trainer import checkpoint
+from strop.trainer.critic import Critic
+from strop.trainer.dcp_file import Groups
+from strop.trainer.optimizer import own_part
 from strop.trainer.packing import pack, split_into_updates
 from strop.trainer.scoring import score_samples
 from strop.trainer.step import NonFiniteLoss, Trainer
-from strop.types import FloatArray, Group, Sample, StropError
+from strop.trainer.storage import PlainStorage, Storage
+from strop.types import FloatArray, Group, IntArray, Sample, StropError
 
 
 @dataclass(frozen=True)
@@ -37,6 +47,103 @@ class Lesson:
 
     samples: tuple[Sample, ...]
     metrics: Metrics
+
+
+class Learning(Protocol):
+    """What a run knows of its learner: in this process (`Learner`), or in several of its own (`GangLearner`)."""
+
+    def start(self, folder: Path) -> None:
+        """Begin, for the run in `folder`; nothing else is called before."""
+        ...
+
+    @property
+    def parameters(self) -> int:
+        """Of the policy."""
+        ...
+
+    @property
+    def computing_parameters(self) -> int:
+        """Of the policy; see `Policy.computing_parameters`."""
+        ...
+
+    @property
+    def devices(self) -> int:
+        """GPUs, or cores on a machine without, that training keeps busy."""
+        ...
+
+    def enter(self, config: RunConfig, updates: int) -> None:
+        """Go on with the settings of a new stage; a changed optimizer starts its schedule, of `updates`, anew."""
+        ...
+
+    def replan(self, updates_left: int, steps_left: int) -> None:
+        """After `load` with another configuration: learning rates end with the run that is planned now."""
+        ...
+
+    def learn(
+        self, groups: Sequence[Group], survivors: Collection[int], step: int, states: Mapping[str, Mapping[str, Any]]
+    ) -> Lesson | None:
+        """Train on a batch; see `Learner.learn`."""
+        ...
+
+    def probe(self, token_ids: IntArray) -> FloatArray:
+        """The policy's log-probs [L - 1] of `token_ids` [L], at temperature 1."""
+        ...
+
+    def weights(self) -> Mapping[str, Tensor]:
+        """Every parameter of the policy whole, by its name in the model; perhaps the live ones: read them at once."""
+        ...
+
+    def publish(self, store: WeightStore, version: int) -> StoredWeights:
+        """Write them into a store.
+
+        Raises:
+            DiskFull: there is no room for them.
+        """
+        ...
+
+    def broken(self) -> str | None:
+        """The name of a parameter of the policy that is not finite; None where all are."""
+        ...
+
+    def save(
+        self,
+        root: Path,
+        step: int,
+        state: Mapping[str, Any],
+        extra: Groups,
+        metric: float | None,
+        retention: checkpoint.Retention,
+    ) -> None:
+        """Begin a checkpoint of everything that is trained, with the run's own state; training may go on at once.
+
+        Raises:
+            StropError: what went wrong with the save before, which is waited for.
+        """
+        ...
+
+    def settle(self, wait: bool) -> bool:
+        """Whether no save is under way; with `wait`, once that is so. Raises what went wrong with it."""
+        ...
+
+    def load(self, root: Path, step: int) -> None:
+        """Take back a checkpoint, whatever number of ranks saved it; its files have been checked.
+
+        Raises:
+            StropError: it was saved by a run with other modules.
+        """
+        ...
+
+    def export(self, tokenizer: PreTrainedTokenizerBase, model: Path, critic: Path) -> None:
+        """Write the policy as a Hugging Face folder, and the critic where there is one.
+
+        Raises:
+            StropError: it cannot be written.
+        """
+        ...
+
+    def close(self) -> None:
+        """End what the learner runs in; a save under way is finished first where it can be."""
+        ...
 
 
 def objective_of(algorithm: AlgorithmSettings) -> Objective:
@@ -53,16 +160,50 @@ class Learner:
         trainer: of the policy.
         critic: the critic's trainer; its module gives (value, zeros) of packed tokens.
         reference: the policy that KL terms hold on to.
+        storage: how all of that reaches the disk.
+
+    Where its modules are sharded, the trainers know the ranks, and every rank makes each call with the same arguments.
     """
 
     def __init__(
-        self, config: RunConfig, trainer: Trainer, critic: Trainer | None = None, reference: Policy | None = None
+        self,
+        config: RunConfig,
+        trainer: Trainer,
+        critic: Trainer | None = None,
+        reference: Policy | None = None,
+        storage: Storage | None = None,
     ) -> None:
         self.config = config
         self.trainer = trainer
         self.critic = critic
         self.reference = reference
+        self.storage: Storage = PlainStorage() if storage is None else storage
         self._reference_moved = False
+
+    def start(self, folder: Path) -> None:
+        """Nothing to start."""
+
+    @property
+    def policy(self) -> Policy:
+        """The policy that is trained."""
+        policy = self.trainer.policy
+        assert isinstance(policy, Policy)
+        return policy
+
+    @property
+    def parameters(self) -> int:
+        """Of the policy."""
+        return sum(weight.numel() for weight in self.policy.weights().values())
+
+    @property
+    def computing_parameters(self) -> int:
+        """Of the policy."""
+        return self.policy.computing_parameters
+
+    @property
+    def devices(self) -> int:
+        """Of this process."""
+        return devices_of(self.policy.device)
 
     def enter(self, config: RunConfig, updates: int) -> None:
         """Go on with the settings of a new stage; a changed optimizer starts its schedule, of `updates`, anew."""
@@ -143,7 +284,7 @@ class Learner:
     def _score(self, module: torch.nn.Module, wanted: Sequence[Candidate]) -> tuple[list[FloatArray], list[FloatArray]]:
         samples = [candidate.sample for candidate in wanted]
         budget = self.config.batch.tokens_per_microbatch
-        return score_samples(module, samples, self.config.sampling.temperature, budget)
+        return score_samples(module, samples, self.config.sampling.temperature, budget, self.trainer.ranks)
 
     def _token_rewards(self, sample: Sample) -> FloatArray | None:
         """KL in the reward of each token, float32 [L]; None where there is none, or nobody asked for this sample."""
@@ -179,7 +320,8 @@ class Learner:
         updates = split_into_updates(samples, min(batch.updates_per_step, groups), batch.passes_per_batch, seed)
         parts: list[Metrics] = []
         for number, chosen in enumerate(updates):
-            update = pack(chosen, self.config.algorithm.aggregation, batch.tokens_per_microbatch)
+            ranks = self.trainer.ranks.size
+            update = pack(chosen, self.config.algorithm.aggregation, batch.tokens_per_microbatch, ranks)
             context = UpdateContext(derive(self.config.seed, "update", step, number), states)
             parts.append(self.trainer.update(update, context))
         return merge(parts) | {"updates": Total(len(updates))}
@@ -196,7 +338,8 @@ class Learner:
             derive(self.config.seed, "critic split", step),
         )
         budget = self.config.batch.tokens_per_microbatch
-        merged = merge([self.critic.update(pack(chosen, TokenMean(), budget)) for chosen in updates])
+        ranks = self.critic.ranks.size
+        merged = merge([self.critic.update(pack(chosen, TokenMean(), budget, ranks)) for chosen in updates])
         kept = {f"critic/{name}": merged[name] for name in ("loss", "lr", "grad_norm", "tokens")}
         values = {name: stat for name, stat in merged.items() if name.startswith("value/")}
         return kept | values | {"critic/updates": Total(len(updates))}
@@ -204,19 +347,70 @@ class Learner:
     def _reset_reference(self, done: int) -> None:
         every = self.config.algorithm.reference.reset_every
         if self.reference is not None and every is not None and done % every == 0:
-            policy = self.trainer.policy
-            assert isinstance(policy, Policy)
-            self.reference.load_weights(policy.weights())
+            self.reference.load_weights(self.policy.weights())
             self._reference_moved = True
+
+    # ------------------------------------------------------------------ what others see of the policy
+
+    @torch.no_grad()
+    def probe(self, token_ids: IntArray) -> FloatArray:
+        """The policy's log-probs [L - 1] of `token_ids` [L], at temperature 1."""
+        packed = Packed.whole([token_ids.tolist()]).to(self.trainer.device)
+        found: FloatArray = self.policy(packed, 1.0)[0].float().cpu().numpy()
+        return found
+
+    def weights(self) -> Mapping[str, Tensor]:
+        """The policy's parameters, the live ones; over several ranks, copies on the first rank and none on others."""
+        return self.storage.whole(self.policy.weights())
+
+    def publish(self, store: WeightStore, version: int) -> StoredWeights:
+        """Write the weights into a store; only what holds them whole can."""
+        return store.write(version, self.weights().items())
+
+    def broken(self) -> str | None:
+        """The name of a parameter that is not finite; None where all are."""
+        own = next((n for n, w in self.policy.weights().items() if not torch.isfinite(own_part(w)).all()), None)
+        return next((name for name in self.trainer.ranks.gather(own) if name is not None), None)
+
+    def export(self, tokenizer: PreTrainedTokenizerBase, model: Path, critic: Path) -> None:
+        """Write the policy to `model`, and the critic, where there is one, to `critic`."""
+        self.storage.export_policy(self.policy, tokenizer, model)
+        if self.critic is not None:
+            assert isinstance(self.critic.policy, Critic)
+            self.storage.export_critic(self.critic.policy, tokenizer, critic)
 
     # ------------------------------------------------------------------ checkpoints
 
+    def save(
+        self,
+        root: Path,
+        step: int,
+        state: Mapping[str, Any],
+        extra: Groups,
+        metric: float | None,
+        retention: checkpoint.Retention,
+    ) -> None:
+        """Begin a checkpoint; what `state_dict` says beside the tensors goes into its state as `learner`."""
+        tensors, own = self.state_dict()
+        self.storage.begin(root, step, tensors, {**state, "learner": own}, extra, metric, retention)
+
+    def settle(self, wait: bool) -> bool:
+        """Whether no save is under way; see `Learning.settle`."""
+        return self.storage.settle(wait)
+
+    def load(self, root: Path, step: int) -> None:
+        """Take back a checkpoint."""
+        found = checkpoint.load(root, step, self.storage.layout, check=False)
+        self.load_state_dict(found.tensors, found.state["learner"])
+
+    def close(self) -> None:
+        """Finish the save that is under way."""
+        self.settle(wait=True)
+
     def state_dict(self) -> tuple[dict[str, dict[str, Tensor]], dict[str, Any]]:
         """Named tensors by group, and what JSON can hold: the policy, its optimizer, and what else there is."""
-        policy = self.trainer.policy
-        assert isinstance(policy, Policy)
         optimizer, counters = self.trainer.state_dict()
-        tensors: dict[str, dict[str, Tensor]] = {"policy": policy.weights(), "optimizer": optimizer}
+        tensors: dict[str, dict[str, Tensor]] = {"policy": self.policy.weights(), "optimizer": optimizer}
         state: dict[str, Any] = {"policy": counters}
         if self.critic is not None:
             critic = self.critic.policy
@@ -232,14 +426,12 @@ class Learner:
         Raises:
             StropError: it was saved by a run with other modules.
         """
-        policy = self.trainer.policy
-        assert isinstance(policy, Policy)
-        policy.load_weights(tensors["policy"])
+        self.policy.load_weights(tensors["policy"])
         self.trainer.load_state_dict(tensors["optimizer"], state["policy"])
         if (self.critic is None) != ("critic" not in tensors):
             raise StropError("only one of the checkpoint and the configuration has a critic; resume with the same")
         if self.critic is not None:
-            self.critic.policy.load_state_dict(tensors["critic"])
+            copy_parameters(self.critic.policy, tensors["critic"])
             self.critic.load_state_dict(tensors["critic-optimizer"], state["critic"])
         if self.reference is not None and "reference" in tensors:
             self.reference.load_weights(tensors["reference"])

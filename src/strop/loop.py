@@ -25,7 +25,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import torch
 
 from strop.clock import Clock
 from strop.config import RunConfig
@@ -34,13 +33,12 @@ from strop.curriculum import Curriculum
 from strop.data import Dataset
 from strop.diagnostics import Memory, alerts, group_metrics, lag_metrics, step_diagnostics, verifier_failures
 from strop.engines.base import Request
-from strop.learner import Learner, Lesson
+from strop.learner import Learning, Lesson
 from strop.metrics import merge, values
 from strop.orchestration.executor import PROBE_TOLERANCE, Executor, Lost, Publication, Quarantined
 from strop.orchestration.lag_gate import BatchTickets, LagGate
 from strop.orchestration.ledger import Entry, Ledger
 from strop.orchestration.stale import StaleGroups
-from strop.policy import Packed
 from strop.samples import countable
 from strop.seeds import derive
 from strop.states import States
@@ -78,7 +76,7 @@ class Loop:
     """The controller. `next_step` trains one step and returns its record; the caller writes it down."""
 
     def __init__(
-        self, config: RunConfig, dataset: Dataset, executor: Executor, judge: Judge, learner: Learner, view: View
+        self, config: RunConfig, dataset: Dataset, executor: Executor, judge: Judge, learner: Learning, view: View
     ) -> None:
         self.dataset = dataset
         self.executor = executor
@@ -303,11 +301,9 @@ class Loop:
         prompt = self.dataset[0].prompt_ids[:PROBE_TOKENS]
         probe = np.resize(prompt, max(len(prompt), 2))
         publication = self.executor.publish(self.gate.version, probe)
-        with torch.no_grad():
-            trainer = self.learner.trainer
-            expected, _ = trainer.policy(Packed.whole([probe.tolist()]).to(trainer.device), 1.0)
+        expected = self.learner.probe(probe)
         for number, found in publication.probed.items():
-            gap = float(np.abs(found - expected.float().cpu().numpy()).mean())
+            gap = float(np.abs(found - expected).mean())
             if not gap <= PROBE_TOLERANCE:
                 raise WeightMismatch(
                     f"step {self.step}: generator {number} differs from the trainer by {gap:.3g} nats a token after "

@@ -7,7 +7,7 @@ Fields may be zero-dimensional tensors while a step runs, so that nothing waits 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any, Protocol, Self
 
 from torch import Tensor
@@ -190,6 +190,19 @@ def merge(parts: Iterable[Mapping[str, Stat]]) -> Metrics:
         for name, stat in part.items():
             merged[name] = merged[name].merge(stat) if name in merged else stat
     return merged
+
+
+def plain(metrics: Mapping[str, Stat]) -> Metrics:
+    """The same statistics of plain numbers, for another process."""
+    return {name: _plain(stat) for name, stat in metrics.items()}
+
+
+def _plain(stat: Any) -> Any:
+    if isinstance(stat, Tensor):
+        return stat.item()
+    if not is_dataclass(stat) or isinstance(stat, type):
+        return stat
+    return replace(stat, **{field.name: _plain(vars(stat)[field.name]) for field in fields(stat)})
 
 
 def values(metrics: Mapping[str, Stat]) -> dict[str, float | None]:

@@ -15,20 +15,19 @@ import numpy as np
 import torch
 
 from strop.assembly import Parts, assemble
-from strop.compute import ComputeMeter, devices_of
+from strop.compute import ComputeMeter
 from strop.config import RunConfig, parse
 from strop.console import View
 from strop.data import NoProblemsLeft
 from strop.evaluation import EvaluationResult, evaluate
 from strop.interrupt import on_interrupt
 from strop.loop import Loop, NothingToLearn, StepRecord
-from strop.model_files import export
+from strop.orchestration.gang import GangLost
 from strop.plots import plot_run
 from strop.run_folder import RunFolder, check_free
 from strop.seeds import derive
 from strop.tracking import Trackers, open_trackers
 from strop.trainer import checkpoint
-from strop.trainer.critic import Critic
 from strop.types import InputError, StropError
 
 DISK_FULL_RETRIES = 3
@@ -72,7 +71,7 @@ def train(config: RunConfig, out: Path, view: View, *, replace: bool = False) ->
     parts = assemble(config.validate_run(), view)
     folder = RunFolder.create(out, config.model_dump(mode="json"), replace=replace)
     try:
-        return _Run(config, parts, folder, view).go()
+        return _to_the_end(config, parts, folder, view)
     finally:
         folder.close()
 
@@ -88,30 +87,77 @@ def resume(out: Path, view: View, step: int | None = None) -> Outcome:
         if "demonstrations" in stored:
             raise InputError(f"{out} is a fine-tuning run; go on with it by strop sft --resume {out}")
         config = parse(stored, str(folder.config_path))
-        at = checkpoint.latest(folder.checkpoints) if step is None else step
-        found = None if at is None else checkpoint.load(folder.checkpoints, at)
-        run = _Run(config, assemble(config, view), folder, view)
-        run.go_on(found)
-        return run.go()
+        found = _checkpoint(folder, step)
+        return _to_the_end(config, assemble(config, view), folder, view, _Resume(found))
     finally:
         folder.close()
+
+
+@dataclass(frozen=True)
+class _Resume:
+    """Go on from a checkpoint; None starts over."""
+
+    found: checkpoint.Checkpoint | None
+
+
+def _checkpoint(folder: RunFolder, step: int | None = None) -> checkpoint.Checkpoint | None:
+    at = checkpoint.latest(folder.checkpoints) if step is None else step
+    return None if at is None else checkpoint.load(folder.checkpoints, at)
+
+
+def _to_the_end(
+    config: RunConfig, parts: Parts, folder: RunFolder, view: View, at: _Resume | None = None
+) -> Outcome:
+    """Train a run to its end. Where the trainer's ranks are lost, it goes on from its last checkpoint, as a resume."""
+    begin = time.perf_counter()
+    evaluations: dict[int, EvaluationResult] = {}
+    losses = 0
+    run: _Run | None = None
+    while True:
+        try:
+            run = _Run(config, parts, folder, view, evaluations)
+            if at is not None:
+                run.go_on(at.found)
+            return Outcome(run.go(), evaluations, parts.learner.parameters, time.perf_counter() - begin)
+        except GangLost as error:
+            losses += 1
+            stopping = run is not None and run.loop.interrupted
+            if stopping or losses > config.orchestration.trainer_restarts:
+                raise
+            view.note(f"{error}; going on from the last checkpoint (loss {losses})")
+        finally:
+            parts.close()
+        at = _Resume(_checkpoint(folder))
+        parts = assemble(config, view)
+
+
+@dataclass(frozen=True)
+class _Save:
+    """A checkpoint that is being written, and the pass rates that go with it."""
+
+    step: int
+    pass_rates: list[str]
 
 
 class _Run:
     """One process's share of a run."""
 
-    def __init__(self, config: RunConfig, parts: Parts, folder: RunFolder, view: View) -> None:
+    def __init__(
+        self, config: RunConfig, parts: Parts, folder: RunFolder, view: View, evaluations: dict[int, EvaluationResult]
+    ) -> None:
         self.config = config
         self.folder = folder
         self.view = view
         self.parts = parts
+        parts.start(folder.path)
         self.loop = Loop(config, parts.data.train, parts.executor, parts.judge, parts.learner, view)
-        self.compute = ComputeMeter(devices_of(parts.policy.device), parts.policy.computing_parameters)
+        self.compute = ComputeMeter(parts.learner.devices, parts.learner.computing_parameters)
         self.boundary = self.loop.state()
         self.saved: int | None = None
+        self.saving: _Save | None = None
         self.failed_saves = 0
         self.held_out: dict[int, float] = {}
-        self.evaluations: dict[int, EvaluationResult] = {}
+        self.evaluations = evaluations
         self.resumed_at: int | None = None
 
     def go_on(self, found: checkpoint.Checkpoint | None) -> None:
@@ -126,7 +172,7 @@ class _Run:
                 f"new run: strop train {self.folder.config_path}"
             )
         self.loop.load(found.state["loop"])
-        self.parts.learner.load_state_dict(found.tensors, found.state["learner"])
+        self.parts.learner.load(self.folder.checkpoints, found.step)
         torch.set_rng_state(found.tensors["rng"]["torch"])
         self.compute.load(found.state["compute"])
         self.held_out = {int(at): rate for at, rate in found.state["held_out"].items()}
@@ -142,15 +188,13 @@ class _Run:
         checkpoint.rewind(self.folder.checkpoints, found.step)
         self.view.note(f"going on after step {found.step} of {self.config.steps}")
 
-    def go(self) -> Outcome:
+    def go(self) -> Summary:
         """Train what is left, write the model, the curves and the summary."""
-        begin = time.perf_counter()
         trackers = open_trackers(
             self.config.trackers, self.folder, self.config.model_dump(mode="json"), self.resumed_at
         )
         try:
             with on_interrupt(self._ask_to_stop):
-                self.parts.executor.start(self.folder.path)
                 self.loop.reopen()
                 self.loop.clock.lap()  # starting generators is no part of a step
                 self._steps(trackers)
@@ -159,11 +203,7 @@ class _Run:
             self._list_quarantined()
             trackers.close()
             self.parts.executor.close()
-            self.parts.judge.close()
-            self.parts.evaluation_judge.close()
-        summary = self._finish()
-        parameters = sum(weight.numel() for weight in self.parts.policy.weights().values())
-        return Outcome(summary, self.evaluations, parameters, time.perf_counter() - begin)
+        return self._finish()
 
     def _steps(self, trackers: Trackers) -> None:
         config, loop = self.config, self.loop
@@ -215,6 +255,7 @@ class _Run:
         row["tokens_per_second"] = (row["tokens/generated"] or 0.0) / training
         trackers.log(step, row)
         self.view.advance(step, row)
+        self._settle(wait=False)
         best = evaluated and config.checkpoint.keep_best and step == self._best_step()
         if best or step % config.checkpoint.every == 0 or self.failed_saves:
             self._save_checkpoint()
@@ -255,7 +296,7 @@ class _Run:
         measured = {"temperature": config.evaluation.temperature, "top_p": config.evaluation.top_p}
         sampling = config.sampling.model_copy(update=measured)
         with self.loop.clock.section("evaluation"):
-            self.parts.evaluator.update_weights(self.parts.policy.weights().items(), self.loop.gate.version)
+            self.parts.evaluator.update_weights(self.parts.learner.weights().items(), self.loop.gate.version)
             samples = config.evaluation.samples_per_problem
             return evaluate(
                 self.parts.evaluator,
@@ -269,22 +310,23 @@ class _Run:
             )
 
     def _save_checkpoint(self, last: bool = False) -> None:
-        """Save the last finished step, unless it is saved. A full disk is met by trying again at later steps."""
+        """Begin to save the last finished step, unless it is saved; with `last`, see it through.
+
+        It is written while training goes on. A full disk is met by trying again at later steps.
+        """
+        self._settle(wait=True)
         step = self.boundary["step"]
         if step == self.saved or step == 0:
             return
-        weights = self.parts.policy.weights()
-        broken = [name for name, weight in weights.items() if not torch.isfinite(weight).all()]
-        if broken:
+        learner = self.parts.learner
+        broken = learner.broken()
+        if broken is not None:
             raise StropError(
-                f"step {step}: parameter {broken[0]} is not finite, so the step is not saved; go back with "
+                f"step {step}: parameter {broken} is not finite, so the step is not saved; go back with "
                 f"strop train --resume {self.folder.path}, and lower optim.lr in a new run"
             )
-        tensors, learner = self.parts.learner.state_dict()
-        groups = {**tensors, "rng": {"torch": torch.get_rng_state()}}
         state: dict[str, Any] = {
             "loop": self.boundary,
-            "learner": learner,
             "compute": self.compute.state(),
             "held_out": self.held_out,
             "data": self.parts.data.train.fingerprint,
@@ -292,25 +334,33 @@ class _Run:
         }
         settings = self.config.checkpoint
         keep = checkpoint.Retention(last=settings.keep, best=int(settings.keep_best))
+        extra = {"rng": {"torch": torch.get_rng_state()}}
+        rates = list(self.loop.curriculum.history.lines([p.id for p in self.parts.data.train.problems]))
+        learner.save(self.folder.checkpoints, step, state, extra, self.held_out.get(step), keep)
+        self.saving = _Save(step, rates)
+        if last:
+            self._settle(wait=True, last=True)
+
+    def _settle(self, wait: bool, last: bool = False) -> None:
+        """What became of the save that was begun."""
+        if self.saving is None:
+            return
         try:
-            checkpoint.save(
-                self.folder.checkpoints, step, groups, state, metric=self.held_out.get(step), retention=keep
-            )
+            if not self.parts.learner.settle(wait):
+                return
         except checkpoint.DiskFull as error:
+            self.saving = None
             self.failed_saves += 1
             if last or self.failed_saves >= DISK_FULL_RETRIES:
                 raise
             self.view.note(f"{error}; trying again after the next step")
             return
-        self.saved, self.failed_saves = step, 0
-        self.folder.write_pass_rates(self.loop.curriculum.history.lines([p.id for p in self.parts.data.train.problems]))
+        self.saved, self.failed_saves = self.saving.step, 0
+        self.folder.write_pass_rates(self.saving.pass_rates)
+        self.saving = None
 
     def _finish(self) -> Summary:
-        export(self.parts.policy.model, self.parts.tokenizer, self.folder.model)
-        if self.parts.learner.critic is not None:
-            critic = self.parts.learner.critic.policy
-            assert isinstance(critic, Critic)
-            critic.export(self.parts.tokenizer, self.folder.path / "critic")
+        self.parts.learner.export(self.parts.tokenizer, self.folder.model, self.folder.path / "critic")
         trained = [row["pass_rate"] for row in self.folder.read_metrics() if "pass_rate" in row]
         summary = Summary(
             steps=self.loop.step,

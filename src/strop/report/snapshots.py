@@ -14,7 +14,7 @@ from strop.model_settings import ModelSettings
 from strop.policy import Policy, load_policy
 from strop.report.runs import RunData
 from strop.seeds import derive
-from strop.trainer import tensor_file
+from strop.trainer import checkpoint
 from strop.trainer.critic import HEAD_FILE, Critic
 from strop.types import InputError, StropError
 
@@ -126,8 +126,8 @@ class Models:
         assert snapshot.source is not None
         if (snapshot.source / "manifest.json").is_file():
             try:
-                return tensor_file.read(snapshot.source / "policy.safetensors")
-            except Exception as error:  # safetensors raises errors of its own for each kind of damage
+                return checkpoint.read_group(snapshot.source, "policy")
+            except Exception as error:  # each format raises errors of its own for each kind of damage
                 raise StropError(f"{snapshot.source}: the policy in it cannot be read: {error}") from error
         settings = self.policy.settings.model_copy(update={"fresh": None, "path": str(snapshot.source)})
         exported, _ = load_policy(settings)

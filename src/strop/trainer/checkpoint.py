@@ -1,7 +1,10 @@
-"""Checkpoints of one rank: safetensors and JSON, never pickle; a folder is complete or it is not there.
+"""Checkpoints: a folder is complete or it is not there.
 
     save(root, step=12, tensors={"policy": …, "optimizer": …}, state={"updates": 12}, retention=Retention())
     root/step-00000012/{policy.safetensors, optimizer.safetensors, state.json, manifest.json}
+
+One rank writes safetensors and JSON, never pickles. Several ranks write their shards beside each other
+(`sharded_checkpoint`, the folder `sharded`); `load` reads either, for one rank or for one of any number.
 
 A save is written to `.tmp-step-00000012`, every file fsynced, `manifest.json` (sizes and BLAKE2b of the others) last;
 then the folder is renamed and `root` fsynced. A kill at any moment leaves the old checkpoints or the new one beside
@@ -16,7 +19,8 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -25,10 +29,11 @@ from pydantic import Field
 from torch import Tensor
 
 from strop.pieces import Settings
-from strop.trainer import tensor_file
+from strop.trainer import dcp_file, tensor_file
 from strop.types import StropError
 
-_FORMAT = 1
+SHARDED = "sharded"
+_FORMATS = (1, 2)  # 2: with a folder of shards
 _FOLDER = re.compile(r"step-(\d{8,})")
 _GROUP = re.compile(r"[A-Za-z0-9_-]+")
 _PARTIAL = ".tmp-"
@@ -46,13 +51,34 @@ class Retention(Settings):
     mode: Literal["max", "min"] = "max"
 
 
+class Groups(Mapping[str, dict[str, Tensor]]):
+    """The groups of a checkpoint by name; each is read when it is asked for, in a layout, and anew every time."""
+
+    def __init__(self, folder: Path, whole: Sequence[str], sharded: Sequence[str], layout: dcp_file.Layout) -> None:
+        self._folder, self._whole, self._sharded, self._layout = folder, whole, sharded, layout
+
+    def __getitem__(self, group: str) -> dict[str, Tensor]:
+        if group in self._sharded:
+            return dcp_file.read(self._folder / SHARDED, group, self._layout)
+        if group not in self._whole:
+            raise KeyError(group)
+        stored = tensor_file.read(self._folder / f"{group}.safetensors")
+        return {name: self._layout.lay(tensor) for name, tensor in stored.items()}
+
+    def __iter__(self) -> Iterator[str]:
+        return iter((*self._whole, *self._sharded))
+
+    def __len__(self) -> int:
+        return len(self._whole) + len(self._sharded)
+
+
 @dataclass(frozen=True, eq=False)
 class Checkpoint:
-    """A checkpoint read back: tensors (on the CPU) by group and name, and the JSON state."""
+    """A checkpoint read back: tensors by group and name, and the JSON state."""
 
     step: int
     path: Path
-    tensors: dict[str, dict[str, Tensor]]
+    tensors: Mapping[str, dict[str, Tensor]]
     state: Any
 
 
@@ -81,10 +107,28 @@ def save(
         DiskFull: no space (or quota) left; earlier checkpoints are untouched.
         StropError: a checkpoint of that step is there.
     """
-    for group in tensors:
-        if not _GROUP.fullmatch(group):
-            raise ValueError(f"tensor group {group!r} cannot be a file name")
-    folder = root / f"step-{step:08d}"
+    with filling(root, step) as partial:
+        files = write_groups(partial, tensors)
+        seal(partial, step, files, list(tensors), state, metric)
+    if retention is not None:
+        prune(root, retention)
+    return folder_of(root, step)
+
+
+def folder_of(root: Path, step: int) -> Path:
+    """Where the checkpoint of a step is, or would be."""
+    return root / f"step-{step:08d}"
+
+
+@contextmanager
+def filling(root: Path, step: int) -> Iterator[Path]:
+    """An empty folder to fill and `seal`; renamed to its place at the end, removed where anything is raised.
+
+    Raises:
+        DiskFull: no space (or quota) left; earlier checkpoints are untouched.
+        StropError: a checkpoint of that step is there.
+    """
+    folder = folder_of(root, step)
     if folder.exists():
         raise StropError(f"{folder} is there already; rewind the run to an earlier step, or move the folder away")
     partial = root / f"{_PARTIAL}{folder.name}"
@@ -92,17 +136,21 @@ def save(
         root.mkdir(parents=True, exist_ok=True)
         sweep(root)
         partial.mkdir()
-        _write(partial, step, tensors, state, metric)
+        yield partial
         os.rename(partial, folder)
         _sync_folder(root)
-    except OSError as error:
+    except BaseException as error:
         shutil.rmtree(partial, ignore_errors=True)  # the error that matters is on its way up
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise DiskFull(f"no space for checkpoint {folder}; earlier ones are kept, free some space") from error
+        if isinstance(error, OSError):
+            raise explained(error, folder) from error
         raise
-    if retention is not None:
-        _prune(root, retention)
-    return folder
+
+
+def explained(error: OSError, folder: Path) -> Exception:
+    """`DiskFull` where that is what kept `folder` from being written, else the error itself."""
+    if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+        return error
+    return DiskFull(f"no space for checkpoint {folder}; earlier ones are kept, free some space")
 
 
 def latest(root: Path) -> int | None:
@@ -115,8 +163,16 @@ def steps(root: Path) -> list[int]:
     return sorted(_steps(root))
 
 
-def load(root: Path, step: int | None = None) -> Checkpoint:
+def load(
+    root: Path, step: int | None = None, layout: dcp_file.Layout = dcp_file.WHOLE, check: bool = True
+) -> Checkpoint:
     """Read the checkpoint of `step` (None: the newest), after checking every file's size and hash.
+
+    Args:
+        root: the folder of all checkpoints.
+        step: which one.
+        layout: how its tensors are to lie; by default whole, on the CPU.
+        check: False where another process has just checked the files.
 
     Raises:
         StropError: there is none, or a file is missing, cut short or altered.
@@ -124,17 +180,27 @@ def load(root: Path, step: int | None = None) -> Checkpoint:
     found = latest(root) if step is None else step
     if found is None:
         raise StropError(f"{root} holds no checkpoint")
-    folder = root / f"step-{found:08d}"
+    folder = folder_of(root, found)
     if not folder.is_dir():
         have = ", ".join(str(s) for s in sorted(_steps(root))) or "none"
         raise StropError(f"{root} holds no checkpoint of step {found}; it has {have}")
     manifest = _manifest(folder)
     if manifest["step"] != found:
         raise StropError(f"{folder} holds step {manifest['step']}; the folder was renamed")
-    for name, facts in manifest["files"].items():
+    for name, facts in manifest["files"].items() if check else ():
         _verify(folder / name, facts)
-    tensors = {group: tensor_file.read(folder / f"{group}.safetensors") for group in manifest["groups"]}
-    return Checkpoint(found, folder, tensors, json.loads((folder / "state.json").read_text()))
+    groups = Groups(folder, manifest["groups"], manifest.get("sharded", []), layout)
+    return Checkpoint(found, folder, groups, json.loads((folder / "state.json").read_text()))
+
+
+def read_group(folder: Path, group: str) -> dict[str, Tensor]:
+    """One group of the checkpoint in `folder`, whole, its files unchecked.
+
+    Raises:
+        StropError: the folder is no whole checkpoint.
+    """
+    manifest = _manifest(folder)
+    return Groups(folder, manifest["groups"], manifest.get("sharded", []), dcp_file.WHOLE)[group]
 
 
 def rewind(root: Path, step: int) -> None:
@@ -149,17 +215,37 @@ def sweep(root: Path) -> None:
         shutil.rmtree(leftover)
 
 
-def _write(folder: Path, step: int, tensors: Mapping[str, Mapping[str, Tensor]], state: Any, metric: Any) -> None:
-    """Fill `folder`, the manifest last, and make all of it durable."""
-    files: dict[str, dict[str, Any]] = {}
+Facts = dict[str, dict[str, Any]]  # size and hash of files, by name
+
+
+def write_groups(folder: Path, tensors: Mapping[str, Mapping[str, Tensor]]) -> Facts:
+    """Write each group as a safetensors file; the files' facts."""
+    for group in tensors:
+        if not _GROUP.fullmatch(group):
+            raise ValueError(f"tensor group {group!r} cannot be a file name")
+    files: Facts = {}
     for group, members in tensors.items():
         name = f"{group}.safetensors"
         size, digest = tensor_file.write(folder / name, members)
         files[name] = {"size": size, "blake2b": digest}
+    return files
+
+
+def facts_of(path: Path) -> dict[str, Any]:
+    """Size and hash of a file that is there."""
+    return {"size": path.stat().st_size, "blake2b": _digest(path)}
+
+
+def seal(
+    folder: Path, step: int, files: Facts, groups: Sequence[str], state: Any, metric: Any, sharded: Sequence[str] = ()
+) -> None:
+    """Write the state and, last, the manifest, and make all of it durable."""
     text = json.dumps(state, allow_nan=False).encode()
     _write_bytes(folder / "state.json", text)
     files["state.json"] = {"size": len(text), "blake2b": tensor_file.new_hash(text).hexdigest()}
-    manifest = {"format": _FORMAT, "step": step, "metric": metric, "groups": list(tensors), "files": files}
+    manifest = {"format": 2 if sharded else 1, "step": step, "metric": metric, "groups": list(groups), "files": files}
+    if sharded:
+        manifest["sharded"] = list(sharded)
     _write_bytes(folder / "manifest.json", json.dumps(manifest, indent=1, allow_nan=False).encode())
     _sync_folder(folder)
 
@@ -189,8 +275,8 @@ def _manifest(folder: Path) -> dict[str, Any]:
         raise StropError(f"{folder} is no whole checkpoint: manifest.json is missing; take another --step") from error
     except ValueError as error:
         raise StropError(f"{folder} is damaged: manifest.json is not JSON; take another --step") from error
-    if not isinstance(manifest, dict) or manifest.get("format") != _FORMAT:
-        raise StropError(f"{path} is not a manifest of format {_FORMAT}; take another --step")
+    if not isinstance(manifest, dict) or manifest.get("format") not in _FORMATS:
+        raise StropError(f"{path} is not a manifest of format 1 or 2; take another --step")
     return manifest
 
 
@@ -200,10 +286,13 @@ def _verify(path: Path, facts: Mapping[str, Any]) -> None:
         raise StropError(f"{path} is missing; take another --step")
     if path.stat().st_size != facts["size"]:
         raise StropError(f"{path} has {path.stat().st_size} bytes, not {facts['size']}; take another --step")
-    with path.open("rb") as file:
-        digest = hashlib.file_digest(file, tensor_file.new_hash).hexdigest()
-    if digest != facts["blake2b"]:
+    if _digest(path) != facts["blake2b"]:
         raise StropError(f"{path} is damaged (its hash differs from the manifest's); take another --step")
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, tensor_file.new_hash).hexdigest()
 
 
 def _steps(root: Path) -> list[int]:
@@ -212,7 +301,7 @@ def _steps(root: Path) -> list[int]:
     return [int(match[1]) for entry in root.iterdir() if (match := _FOLDER.fullmatch(entry.name))]
 
 
-def _prune(root: Path, retention: Retention) -> None:
+def prune(root: Path, retention: Retention) -> None:
     """Remove the checkpoints that are neither among the newest nor among the best."""
     steps = sorted(_steps(root))
     keep = set(steps[-retention.last :])

@@ -62,7 +62,7 @@ class Critic(nn.Module):
         hidden = int(model.config.hidden_size)
         self.value_head = nn.Linear(hidden, 1, bias=False, device="meta").to_empty(device="cpu")
         with torch.no_grad():
-            self.value_head.weight.normal_(0.0, 1 / (hidden + 1), generator=torch.Generator().manual_seed(seed))
+            self.value_head.weight.copy_(initial_head(hidden, seed))
         self.value_head.to(next(model.parameters()).device)
         self.eval()
 
@@ -135,8 +135,14 @@ class Critic(nn.Module):
             self.model.train()  # transformers checkpoints in training mode only; there is no dropout to switch on
         context = PackedContext(packed.lengths, packed.token_ids.device)
         hidden = last_hidden(self.model, packed.token_ids, packed.positions, context)[packed.rows]
-        value = self.value_head(hidden.to(self.value_head.weight.dtype))[:, 0]
+        # A copy: a sharded module hangs its backward on what it returns, which must not be a view.
+        value = self.value_head(hidden.to(self.value_head.weight.dtype))[:, 0].clone()
         return value, torch.zeros_like(value)
+
+
+def initial_head(hidden: int, seed: int) -> Tensor:
+    """The weight [1, E] that a value head starts with, float32 on the CPU."""
+    return torch.empty(1, hidden).normal_(0.0, 1 / (hidden + 1), generator=torch.Generator().manual_seed(seed))
 
 
 class ValueLoss(Piece):

@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 import torch
 from pydantic import Field, SerializeAsAny, field_validator
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 
 from strop.pieces import Piece, Settings
 from strop.types import StropError
@@ -105,6 +106,8 @@ class MasterAdamW:
     A bf16 parameter of 1.0 cannot take a step of 1e-6 (its spacing is 8e-3); its master can, and the parameter is the
     master rounded. Gradients are moved to the masters after each backward (`accumulate`), so that the sum over
     micro-batches is fp32 as well. An fp32 or fp64 parameter is its own master.
+
+    Parameters may be sharded (`DTensor`): masters and moments are then sharded alike, and all ranks make each call.
     """
 
     def __init__(self, settings: AdamW, parameters: Iterable[tuple[str, nn.Parameter]]) -> None:
@@ -145,10 +148,19 @@ class MasterAdamW:
         """The accumulated gradients by parameter name; a parameter that took no part has none."""
         return {name: master.grad for name, master in self.masters.items() if master.grad is not None}
 
+    def broken_gradients(self) -> list[str]:
+        """Names of the parameters whose gradient, as far as this rank holds it, is not finite."""
+        return [name for name, gradient in self.gradients().items() if not torch.isfinite(own_part(gradient)).all()]
+
+    def order(self, name: str) -> int:
+        """The place of a parameter among those that are trained."""
+        return list(self.parameters).index(name)
+
     def grad_norm(self) -> Tensor:
-        """The global Euclidean norm of the accumulated gradients, a scalar."""
+        """The Euclidean norm of all accumulated gradients, over all ranks, a scalar."""
         gradients = list(self.gradients().values())
-        return nn.utils.get_total_norm(gradients) if gradients else torch.zeros(())
+        norm = nn.utils.get_total_norm(gradients) if gradients else torch.zeros(())
+        return norm.full_tensor() if isinstance(norm, DTensor) else norm
 
     def step(self, lr: float, norm: Tensor) -> None:
         """Clip gradients of global norm `norm`, take one step at `lr`, write lowered parameters, drop the gradients.
@@ -193,7 +205,7 @@ class MasterAdamW:
 
     @torch.no_grad()
     def load_state_dict(self, tensors: Mapping[str, Tensor]) -> None:
-        """Take back what `state_dict` gave; lowered parameters are written from their masters.
+        """Take back what `state_dict` gave, sharded as the parameters; lowered ones are written from their masters.
 
         Raises:
             StropError: a name or shape that does not fit the module, or a master that is missing; nothing is changed.
@@ -219,6 +231,11 @@ class MasterAdamW:
             else:
                 self._adamw.state[master][kind] = value.to(device=master.device, copy=True)
         self._write_parameters()
+
+
+def own_part(tensor: Tensor) -> Tensor:
+    """What this rank holds of a tensor: all of a plain one, its shard of a sharded one."""
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
 def _master_of(parameter: nn.Parameter) -> nn.Parameter:

@@ -9,6 +9,7 @@ S sequences of an update, L tokens of a sequence, N packed tokens and M trained 
 
 from __future__ import annotations
 
+import heapq
 from bisect import bisect_left, insort
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -64,8 +65,8 @@ class Update:
         return self.tokens / self.room
 
 
-def pack(samples: Sequence[Sample], aggregation: Aggregation, tokens_per_microbatch: int) -> Update:
-    """Pack an update's samples into as few micro-batches as best-fit-decreasing finds.
+def pack(samples: Sequence[Sample], aggregation: Aggregation, tokens_per_microbatch: int, ranks: int = 1) -> Update:
+    """Pack an update's samples into as few micro-batches as best-fit-decreasing finds; see `even_bins` for `ranks` > 1.
 
     A sequence is never split: one longer than the budget has a micro-batch to itself. Samples without a trained token
     are left out, and do not count in the aggregation's denominators. The weights come from the whole update, so
@@ -75,6 +76,7 @@ def pack(samples: Sequence[Sample], aggregation: Aggregation, tokens_per_microba
         samples: of one update; `Tokens.sequence` is the index into it.
         aggregation: gives a token of sequence s its weight from all trained counts and groups.
         tokens_per_microbatch: the budget in tokens, prompts included.
+        ranks: how many there are to compute the micro-batches side by side.
 
     Raises:
         NothingToTrain: no sample has a trained token.
@@ -89,7 +91,7 @@ def pack(samples: Sequence[Sample], aggregation: Aggregation, tokens_per_microba
     weights: FloatArray = np.zeros(len(samples), dtype=np.float32)
     weights[kept] = aggregation(trained, groups)
     lengths = [len(samples[index]) for index in kept]
-    bins = fill_bins(lengths, tokens_per_microbatch)
+    bins = fill_bins(lengths, tokens_per_microbatch) if ranks == 1 else even_bins(lengths, tokens_per_microbatch, ranks)
     batches = tuple(_micro_batch(samples, weights, [kept[place] for place in members]) for members in bins)
     room = sum(max(tokens_per_microbatch, len(batch.packed.token_ids)) for batch in batches)
     return Update(batches, len(kept), sum(lengths), int(trained.sum()), room)
@@ -119,6 +121,29 @@ def fill_bins(lengths: Sequence[int], budget: int) -> list[list[int]]:
         if room > length:
             insort(free, (room - length, chosen))
     return bins
+
+
+def even_bins(lengths: Sequence[int], budget: int, ranks: int) -> list[list[int]]:
+    """Bins for ranks that wait for each other: as few rounds of `ranks` bins as the budget allows, filled alike.
+
+    Longest first, each into the emptiest bin. A length over the budget has a bin of its own, and no bin is empty: the
+    last round may have fewer than `ranks`.
+
+    Returns:
+        For each bin the indices into `lengths`.
+    """
+    order = sorted(range(len(lengths)), key=lambda index: (-lengths[index], index))
+    rounds = max(1, -(-sum(lengths) // (budget * ranks)))
+    while True:
+        filled = [(0, place) for place in range(rounds * ranks)]
+        bins: list[list[int]] = [[] for _ in filled]
+        for index in order:
+            tokens, place = heapq.heappop(filled)
+            bins[place].append(index)
+            heapq.heappush(filled, (tokens + lengths[index], place))
+        if all(tokens <= budget or len(bins[place]) == 1 for tokens, place in filled):
+            return [members for members in bins if members]
+        rounds += 1
 
 
 def _micro_batch(samples: Sequence[Sample], weights: FloatArray, members: Sequence[int]) -> MicroBatch:
@@ -175,6 +200,17 @@ def _int64(values: np.ndarray) -> torch.Tensor:
 
 def _float32(values: np.ndarray) -> torch.Tensor:
     return torch.from_numpy(values.astype(np.float32))
+
+
+def _empty() -> MicroBatch:
+    none, nothing = torch.zeros(0, dtype=torch.int64), torch.zeros(0)
+    one = torch.zeros(1, dtype=torch.int64)
+    tokens = Tokens(none, none, none, none, nothing, nothing, nothing, nothing)
+    return MicroBatch(Packed(token_ids=one, positions=one, lengths=(1,), rows=none, targets=none), tokens)
+
+
+# One token that is not trained: what a rank computes to take part in the exchanges of those that have work.
+EMPTY = _empty()
 
 
 def split_into_updates(

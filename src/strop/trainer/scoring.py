@@ -14,22 +14,29 @@ from torch import nn
 
 from strop.algorithms.aggregation import TokenMean
 from strop.trainer.packing import pack
+from strop.trainer.ranks import ALONE, Ranks
 from strop.trainer.step import score
 from strop.types import FloatArray, Sample
 
 
 def score_samples(
-    module: nn.Module, samples: Sequence[Sample], temperature: float, tokens_per_microbatch: int
+    module: nn.Module,
+    samples: Sequence[Sample],
+    temperature: float,
+    tokens_per_microbatch: int,
+    ranks: Ranks = ALONE,
 ) -> tuple[list[FloatArray], list[FloatArray]]:
     """The module's two outputs for every trained token of every sample, float32 [L] each, 0 elsewhere.
+
+    Each of `ranks` computes its share and has everything.
 
     Raises:
         NothingToTrain: no sample has a trained token.
     """
-    update = pack(samples, TokenMean(), tokens_per_microbatch)
+    update = pack(samples, TokenMean(), tokens_per_microbatch, ranks.size)
     first: list[FloatArray] = [np.zeros(len(sample), dtype=np.float32) for sample in samples]
     second: list[FloatArray] = [np.zeros(len(sample), dtype=np.float32) for sample in samples]
-    for batch, outputs in zip(update.micro_batches, score(module, update, temperature), strict=True):
+    for batch, outputs in zip(update.micro_batches, score(module, update, temperature, ranks=ranks), strict=True):
         left, right = (output.float().cpu().numpy() for output in outputs)
         sequence, position = batch.tokens.sequence.numpy(), batch.tokens.position.numpy()
         for index in np.unique(sequence):

@@ -22,6 +22,7 @@ from strop.algorithms.tokens import Tokens, concatenate
 from strop.metrics import Mean, Metrics, Total, merge
 from strop.trainer.optimizer import AdamW, MasterAdamW
 from strop.trainer.packing import MicroBatch, Update
+from strop.trainer.ranks import ALONE, Ranks, Share
 from strop.types import StropError
 
 Scores = list[tuple[Tensor, ...]]
@@ -59,14 +60,18 @@ class WantsCollision(Protocol):
     def needs_collision(self) -> bool: ...
 
 
-def score(policy: nn.Module, update: Update, temperature: float, collision: bool = False) -> Scores:
+def score(
+    policy: nn.Module, update: Update, temperature: float, collision: bool = False, ranks: Ranks = ALONE
+) -> Scores:
     """Log-prob [M] and full-vocabulary entropy [M] (nats) of each micro-batch under `policy`, without gradient.
 
-    With `collision`, `head.collision` [M] as a third.
+    With `collision`, `head.collision` [M] as a third. Each of `ranks` computes its share and has all scores.
     """
     more = {"with_collision": True} if collision else {}
+    share, device = Share(update, ranks), _device(policy)
     with torch.no_grad():
-        return [policy(_on(batch, _device(policy)).packed, temperature, **more) for batch in update.micro_batches]
+        own = [policy(batch.packed.to(device), temperature, **more) for batch in share.take(update.micro_batches)]
+    return share.collect(own)
 
 
 _SCORE_COLUMNS = ("scored_logprob", "scored_entropy", "scored_collision")
@@ -92,6 +97,7 @@ class Trainer:
         optimizer: settings of the optimizer; its state is built here.
         total_updates: length of the run in updates, for the schedule.
         temperature: that of sampling; log-probs and entropies are of logits / temperature.
+        ranks: that hold shards of the module between them and call everything here together.
     """
 
     def __init__(
@@ -101,8 +107,10 @@ class Trainer:
         optimizer: AdamW,
         total_updates: int,
         temperature: float = 1.0,
+        ranks: Ranks = ALONE,
     ) -> None:
         self.policy = policy
+        self.ranks = ranks
         self.objective = objective
         self.settings = optimizer
         self.total_updates = total_updates
@@ -129,7 +137,7 @@ class Trainer:
 
     def score(self, update: Update) -> Scores:
         """Log-prob [M] and entropy [M] of each micro-batch under the policy as it is now, without gradient."""
-        return score(self.policy, update, self.temperature)
+        return score(self.policy, update, self.temperature, ranks=self.ranks)
 
     def update(self, update: Update, context: UpdateContext = NO_CONTEXT) -> Metrics:
         """Train on the update: one optimizer step, whatever the number of micro-batches.
@@ -144,10 +152,12 @@ class Trainer:
         Raises:
             NonFiniteLoss: the loss or the gradient is not finite; parameters and optimizer are as they were.
         """
-        batches = self._prepared(update, context)
+        share = Share(update, self.ranks)
+        batches = self._prepared(update, share, context)
         with _training(self.policy):
             self.optimizer.zero_grad()
-            losses, parts = zip(*(self._backward(batch, context) for batch in batches), strict=True)
+            found = share.collect([self._backward(batch, context) for batch in batches])
+            losses, parts = zip(*found, strict=True)
             loss, norm = torch.stack(losses), self.optimizer.grad_norm()
             if not (torch.isfinite(loss).all() and torch.isfinite(norm)):
                 raise NonFiniteLoss(self._explain(batches, loss, context))
@@ -162,26 +172,32 @@ class Trainer:
             "tokens": Total(update.tokens),
             "trained_tokens": Total(update.trained_tokens),
             "sequences": Total(update.sequences),
-            "micro_batches": Total(len(batches)),
+            "micro_batches": Total(len(losses)),
         }
 
-    def _prepared(self, update: Update, context: UpdateContext) -> Sequence[MicroBatch]:
-        """The micro-batches on the policy's device, with what the objective computes over all of their tokens."""
+    def _prepared(self, update: Update, share: Share, context: UpdateContext) -> list[MicroBatch]:
+        """This rank's micro-batches on its device, with what the objective computes over all tokens of the update."""
         if self.objective.needs_scores:
             collision = isinstance(self.objective, WantsCollision) and self.objective.needs_collision
-            update = with_scores(update, score(self.policy, update, self.temperature, collision))
-        batches = [_on(batch, self.device) for batch in update.micro_batches]
-        prepared = self.objective.prepare(concatenate([batch.tokens for batch in batches]), context)
-        parts = _split(prepared, [len(batch.tokens) for batch in batches])
-        return [replace(batch, tokens=tokens) for batch, tokens in zip(batches, parts, strict=True)]
+            update = with_scores(update, score(self.policy, update, self.temperature, collision, self.ranks))
+        tokens = [batch.tokens.to(self.device) for batch in update.micro_batches]
+        prepared = self.objective.prepare(concatenate(tokens), context)
+        parts = _split(prepared, [len(part) for part in tokens])
+        pairs = zip(update.micro_batches, parts, strict=True)
+        own = share.take([replace(batch, tokens=part) for batch, part in pairs])
+        return [_on(batch, self.device) for batch in own]
 
     def _backward(self, batch: MicroBatch, context: UpdateContext) -> tuple[Tensor, Metrics]:
         """Forward and backward of one micro-batch; its share of the loss, detached, and its metrics."""
         logprob, entropy = self.policy(batch.packed, self.temperature)
-        loss, metrics = self.objective(batch.tokens, logprob, entropy, context)
+        if len(batch.tokens):
+            loss, metrics = self.objective(batch.tokens, logprob, entropy, context)
+        else:  # a zero that the gradient exchange of the other ranks can go through
+            loss, metrics = logprob.sum() + entropy.sum(), {}
         if "entropy" in metrics:
             raise ValueError("an objective must not report `entropy`: the trainer does")
-        loss.backward()
+        # Sharded modules average gradients over ranks; token weights are of the whole update, so their sum is wanted.
+        (loss * self.ranks.size).backward()
         self.optimizer.accumulate()
         return loss.detach(), metrics | {"entropy": Mean(entropy.detach().double().sum(), len(entropy))}
 
@@ -193,15 +209,17 @@ class Trainer:
         bad = torch.nonzero(~torch.isfinite(loss)).flatten()
         if len(bad):
             first = int(bad[0])
-            return f"{place}, micro-batch {first} of {len(batches)}: the loss is {float(loss[first])}; {kept}"
+            return f"{place}, micro-batch {first} of {len(loss)}: the loss is {float(loss[first])}; {kept}"
+        what = "micro-batch" if self.ranks.size == 1 else "round"
         for index, batch in enumerate(batches):
             self._backward(batch, context)
-            names = [name for name, g in self.optimizer.gradients().items() if not torch.isfinite(g).all()]
+            names = self.optimizer.broken_gradients()
             self.optimizer.zero_grad()
-            if names:
-                where = f"{names[0]} and {len(names) - 1} more" if len(names) > 1 else names[0]
-                return f"{place}, micro-batch {index} of {len(batches)}: the gradient of {where} is not finite; {kept}"
-        return f"{place}: the gradient is finite in each of {len(batches)} micro-batches, its norm is not; {kept}"
+            every = sorted({name for part in self.ranks.gather(names) for name in part}, key=self.optimizer.order)
+            if every:
+                where = f"{every[0]} and {len(every) - 1} more" if len(every) > 1 else every[0]
+                return f"{place}, {what} {index} of {len(batches)}: the gradient of {where} is not finite; {kept}"
+        return f"{place}: the gradient is finite in each {what} of {len(batches)}, its norm is not; {kept}"
 
     def state_dict(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Optimizer tensors by flat name (see `MasterAdamW.state_dict`) and counters that JSON can hold.

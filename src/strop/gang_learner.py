@@ -1,0 +1,224 @@
+"""The learner whose modules are sharded over processes of their own: what the run sees of them.
+
+Every rank is told the same and computes its share (`sharded_learner`); the first one answers, the others say a digest.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+from transformers import PreTrainedTokenizerBase
+
+from strop.config import RunConfig
+from strop.learner import Lesson
+from strop.orchestration.gang import Gang
+from strop.orchestration.link import Launcher, WorkerSpec
+from strop.orchestration.messages import StoredWeights
+from strop.orchestration.weight_store import Claim, WeightStore, claim, read
+from strop.trainer import checkpoint
+from strop.trainer.dcp_file import Groups
+from strop.types import FloatArray, Group, IntArray, StropError
+
+# One host: exchanges stay on the loopback device unless the user has said otherwise.
+_LOOPBACK = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"}
+
+
+@dataclass(frozen=True)
+class RankSettings:
+    """Of a rank as a worker: the run's configuration as plain data, and what `join` takes."""
+
+    config: dict[str, Any]
+    rank: int
+    size: int
+    rendezvous: str
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What a rank says of the policy and of all ranks: parameters, bytes of a published version, devices."""
+
+    parameters: int
+    computing_parameters: int
+    bytes: int
+    devices: int
+
+
+class GangLearner:
+    """A `Learning` over `config.orchestration.trainers` ranks.
+
+    Args:
+        config: of the run.
+        launcher: starts the ranks.
+        threads: of each rank, for computing on a CPU.
+        note: is told, in one line, what does not end the run.
+        environment: variables of the ranks besides; the default keeps what they say to each other on this host.
+    """
+
+    def __init__(
+        self,
+        config: RunConfig,
+        launcher: Launcher,
+        threads: int,
+        note: Callable[[str], None],
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        self._config = config
+        self._launcher = launcher
+        self._threads = threads
+        self._note = note
+        self._environment = dict(_LOOPBACK if environment is None else environment)
+        self._gang: Gang | None = None
+        self._facts: Facts | None = None
+        self._meeting: Path | None = None
+        self._claim: Claim | None = None
+        self._folder = Path()
+        self._stored: StoredWeights | None = None  # the present weights, where they lie in a store
+
+    # ------------------------------------------------------------------ the ranks
+
+    def start(self, folder: Path) -> None:
+        """Launch the ranks, which load their shards meanwhile."""
+        self._folder = folder
+        self._launcher.attach(folder)
+        # Ranks meet at a file: unlike a port it listens to nobody.
+        self._meeting = Path(tempfile.mkdtemp(prefix="strop-ranks-"))
+        orchestration = self._config.orchestration
+        data = self._config.model_dump(mode="json")
+        specs = [
+            WorkerSpec(
+                role=f"trainer-{rank}",
+                entry="strop.sharded_learner:main",
+                settings=RankSettings(
+                    data, rank, orchestration.trainers, f"file://{self._meeting}/meet", orchestration.stall_seconds
+                ),
+                threads=self._threads,
+                environment=self._environment,
+            )
+            for rank in range(orchestration.trainers)
+        ]
+        self._gang = Gang(self._launcher, specs, orchestration.silence_seconds, orchestration.stall_seconds)
+
+    def _call(self, method: str, *arguments: Any) -> Any:
+        if self._gang is None:
+            raise StropError("the trainer's ranks are not started")
+        return self._gang.call(method, *arguments)
+
+    @property
+    def facts(self) -> Facts:
+        """What the ranks said of the model they hold; waits until they have loaded it."""
+        if self._facts is None:
+            self._facts = self._call("facts")
+        return self._facts
+
+    @property
+    def parameters(self) -> int:
+        """Of the policy."""
+        return self.facts.parameters
+
+    @property
+    def computing_parameters(self) -> int:
+        """Of the policy."""
+        return self.facts.computing_parameters
+
+    @property
+    def devices(self) -> int:
+        """Of all ranks."""
+        return self.facts.devices
+
+    def close(self) -> None:
+        """End the ranks, once they have written what they were writing; may be called twice."""
+        if self._gang is not None and self._gang.alive:
+            try:
+                self.settle(wait=True)
+            except StropError as error:
+                self._note(str(error))
+            self._gang.close()
+        if self._meeting is not None:
+            shutil.rmtree(self._meeting, ignore_errors=True)  # nobody meets there any more
+        if self._claim is not None:
+            self._claim.release()
+
+    # ------------------------------------------------------------------ training
+
+    def enter(self, config: RunConfig, updates: int) -> None:
+        """Go on with the settings of a new stage."""
+        self._call("enter", config.model_dump(mode="json"), updates)
+
+    def replan(self, updates_left: int, steps_left: int) -> None:
+        """After `load` with another configuration."""
+        self._call("replan", updates_left, steps_left)
+
+    def learn(
+        self, groups: Sequence[Group], survivors: Collection[int], step: int, states: Mapping[str, Mapping[str, Any]]
+    ) -> Lesson | None:
+        """Train on a batch."""
+        self._stored = None
+        lesson = self._call("learn", list(groups), set(survivors), step, dict(states))
+        assert lesson is None or isinstance(lesson, Lesson)
+        return lesson
+
+    def probe(self, token_ids: IntArray) -> FloatArray:
+        """The policy's log-probs of a probe."""
+        found: FloatArray = self._call("probe", token_ids)
+        return found
+
+    def broken(self) -> str | None:
+        """The name of a parameter that is not finite; None where all are."""
+        name = self._call("broken")
+        assert name is None or isinstance(name, str)
+        return name
+
+    # ------------------------------------------------------------------ weights
+
+    def publish(self, store: WeightStore, version: int) -> StoredWeights:
+        """Have the first rank write the weights as `version` of a store.
+
+        Raises:
+            DiskFull: there is no room for them.
+        """
+        stored = self._call("publish", str(store.root.resolve()), version)
+        assert isinstance(stored, StoredWeights)
+        self._stored = stored
+        return stored
+
+    def weights(self) -> Mapping[str, Tensor]:
+        """Every parameter whole, in a mapped file; it may be gone after the next publication."""
+        if self._stored is None:
+            if self._claim is None:
+                self._claim = claim(self._folder, self.facts.bytes)
+            self._stored = self.publish(WeightStore(self._claim.path), 0)
+        return read(self._stored)
+
+    # ------------------------------------------------------------------ the disk
+
+    def save(
+        self,
+        root: Path,
+        step: int,
+        state: Mapping[str, Any],
+        extra: Groups,
+        metric: float | None,
+        retention: checkpoint.Retention,
+    ) -> None:
+        """Begin a checkpoint."""
+        self._call("save", root.resolve(), step, dict(state), extra, metric, retention)
+
+    def settle(self, wait: bool) -> bool:
+        """Whether no save is under way."""
+        return bool(self._call("settle", wait))
+
+    def load(self, root: Path, step: int) -> None:
+        """Take back a checkpoint."""
+        self._stored = None
+        self._call("load", root.resolve(), step)
+
+    def export(self, tokenizer: PreTrainedTokenizerBase, model: Path, critic: Path) -> None:
+        """Have the first rank write the policy, and the critic where there is one."""
+        self._call("export", tokenizer, model.resolve(), critic.resolve())

@@ -1,0 +1,194 @@
+"""The learner of one of several ranks: the same `Learner`, its modules sharded and its trainers told of the ranks.
+
+    learner = join(config, rank=1, size=2, rendezvous="file:///tmp/meet", seconds=1800.0)
+"""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+import json
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+from transformers import PreTrainedTokenizerBase
+
+from strop.assembly import Modules, check_tokens, located, make_learner, pick_device, wants_reference
+from strop.config import RunConfig
+from strop.console import SilentView
+from strop.gang_learner import Facts, RankSettings
+from strop.learner import Learner, Lesson
+from strop.metrics import plain, values
+from strop.orchestration.gang import Handler, serve
+from strop.orchestration.link import Line
+from strop.orchestration.messages import StoredWeights
+from strop.orchestration.weight_store import WeightStore
+from strop.seeds import derive
+from strop.trainer import checkpoint
+from strop.trainer.dcp_file import Groups
+from strop.trainer.ranks import Together
+from strop.trainer.sharding import Place, sharded_critic, sharded_policy
+from strop.trainer.storage import ShardedStorage
+from strop.types import Group, InputError, IntArray
+
+
+def join(config: RunConfig, rank: int, size: int, rendezvous: str, seconds: float) -> Learner:
+    """Meet the other ranks and build this one's share of the learner; every rank is called with the same `config`.
+
+    Args:
+        config: of the run.
+        rank: of this process, from 0; on GPUs, it takes the GPU of that number, modulo those it sees.
+        size: how many ranks there are.
+        rendezvous: where they meet: `tcp://HOST:PORT` or `file://PATH`.
+        seconds: how long an exchange may take before it is given up.
+
+    Raises:
+        StropError: a model cannot be loaded.
+    """
+    device = pick_device(config.device)
+    timeout = datetime.timedelta(seconds=seconds)
+    if device.type == "cuda":
+        device = torch.device("cuda", rank % torch.cuda.device_count())
+        torch.cuda.set_device(device)
+    backend = "nccl" if device.type == "cuda" else "gloo"
+    dist.init_process_group(backend, init_method=rendezvous, rank=rank, world_size=size, timeout=timeout)
+    torch.manual_seed(derive(config.seed, "torch"))
+    place = Place(init_device_mesh(device.type, (size,)), device)
+    # Groups of their own: exchanges of different threads and of different backends must not meet.
+    ranks = Together(dist.new_group(backend="gloo", timeout=timeout))
+    storage = ShardedStorage(place, ranks, dist.new_group(backend="gloo", timeout=timeout))
+    return make_learner(config, sharded_modules(config, place), ranks, storage)
+
+
+def sharded_modules(config: RunConfig, place: Place) -> Modules:
+    """Policy, critic and reference policy as one process would build them, this rank's rows of each.
+
+    Raises:
+        InputError: there is no such model, or it cannot be trained.
+    """
+    model = located(config.model, config.seed, SilentView())
+    seed = derive(config.seed, "model")
+    policy = sharded_policy(model, seed, place)
+    critic = None
+    if config.critic is not None:
+        path = config.critic.path
+        settings = model
+        if path is not None:
+            named = config.model.model_copy(update={"path": path, "fresh": None, "revision": None})
+            settings = located(named, config.seed, SilentView())
+        try:
+            critic = sharded_critic(settings, derive(config.seed, "critic"), seed if path is None else 0, place)
+        except InputError as error:
+            raise InputError(f"critic.path={path}: {error}") from error
+        check_tokens(critic, policy, str(path))
+    reference = sharded_policy(model, seed, place).requires_grad_(False) if wants_reference(config) else None
+    return Modules(policy, critic, reference)
+
+
+# ---------------------------------------------------------------------- as a worker
+
+
+def main(line: Line, settings: RankSettings) -> None:
+    """Join the other ranks, then do what the controller calls for."""
+    config = RunConfig.model_validate(settings.config)
+    learner = join(config, settings.rank, settings.size, settings.rendezvous, settings.seconds)
+    serve(line, settings.rank == 0, RankServer(learner).handlers())
+
+
+class RankServer:
+    """The calls of `GangLearner`, each with the digest of what all ranks must come to ('' where that is nothing)."""
+
+    def __init__(self, learner: Learner) -> None:
+        self._learner = learner
+
+    def handlers(self) -> dict[str, Handler]:
+        """By the name of the call."""
+        return {
+            "facts": self.facts, "enter": self.enter, "replan": self.replan, "learn": self.learn, "probe": self.probe,
+            "broken": self.broken, "publish": self.publish, "save": self.save, "settle": self.settle,
+            "load": self.load, "export": self.export,
+        }  # fmt: skip
+
+    def facts(self) -> tuple[Facts, str]:
+        """Of the policy and of all ranks."""
+        learner = self._learner
+        devices = sum(learner.trainer.ranks.gather(learner.devices))
+        size = sum(weight.numel() * weight.element_size() for weight in learner.policy.weights().values())
+        return Facts(learner.parameters, learner.computing_parameters, size, devices), ""
+
+    def enter(self, config: dict[str, Any], updates: int) -> tuple[None, str]:
+        """Go on with the settings of a new stage."""
+        self._learner.enter(RunConfig.model_validate(config), updates)
+        return None, ""
+
+    def replan(self, updates_left: int, steps_left: int) -> tuple[None, str]:
+        """Learning rates end with the run that is planned now."""
+        self._learner.replan(updates_left, steps_left)
+        return None, ""
+
+    def learn(
+        self, groups: Sequence[Group], survivors: Collection[int], step: int, states: Mapping[str, Mapping[str, Any]]
+    ) -> tuple[Lesson | None, str]:
+        """Train on a batch; all ranks must have trained on the same samples and report the same metrics."""
+        lesson = self._learner.learn(groups, survivors, step, states)
+        if lesson is None:
+            return None, ""
+        found = Lesson(lesson.samples, plain(lesson.metrics))
+        return found, digest(found)
+
+    def probe(self, token_ids: IntArray) -> tuple[Any, str]:
+        """Log-probs; every rank computes all of them from the same gathered weights."""
+        found = self._learner.probe(token_ids)
+        return found, hashlib.blake2b(found.tobytes(), digest_size=16).hexdigest()
+
+    def broken(self) -> tuple[str | None, str]:
+        """The name of a parameter that is not finite."""
+        name = self._learner.broken()
+        return name, str(name)
+
+    def publish(self, root: str, version: int) -> tuple[StoredWeights | None, str]:
+        """Gather the weights; the first rank writes them."""
+        weights = self._learner.weights()
+        return (WeightStore(Path(root)).write(version, weights.items()) if weights else None), ""
+
+    def save(
+        self,
+        root: Path,
+        step: int,
+        state: Mapping[str, Any],
+        extra: Groups,
+        metric: float | None,
+        retention: checkpoint.Retention,
+    ) -> tuple[None, str]:
+        """Begin a checkpoint."""
+        self._learner.save(root, step, state, extra, metric, retention)
+        return None, ""
+
+    def settle(self, wait: bool) -> tuple[bool, str]:
+        """Whether no save is under way."""
+        done = self._learner.settle(wait)
+        return done, str(done)
+
+    def load(self, root: Path, step: int) -> tuple[None, str]:
+        """Take back a checkpoint."""
+        self._learner.load(root, step)
+        return None, ""
+
+    def export(self, tokenizer: PreTrainedTokenizerBase, model: Path, critic: Path) -> tuple[None, str]:
+        """Gather the policy and the critic; the first rank writes them."""
+        self._learner.export(tokenizer, model, critic)
+        return None, ""
+
+
+def digest(lesson: Lesson) -> str:
+    """A number that two lessons share where they trained on the same samples and report the same metrics."""
+    found = hashlib.blake2b(digest_size=16)
+    for sample in lesson.samples:
+        found.update(sample.id.to_bytes(8, "little", signed=True))
+        found.update(sample.advantages.tobytes())
+    found.update(json.dumps(values(lesson.metrics), sort_keys=True).encode())
+    return found.hexdigest()

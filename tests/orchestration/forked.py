@@ -1,0 +1,57 @@
+"""Workers forked from the test instead of started anew: the same program and sockets, without seconds of imports."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import IO, Any
+
+import pytest
+import torch
+
+from strop.orchestration import worker
+
+
+class Forked:
+    """What the launcher uses of `subprocess.Popen`."""
+
+    def __init__(
+        self, command: Sequence[str], *, stdout: IO[bytes], env: Mapping[str, str], **_ignored: Any
+    ) -> None:
+        self.returncode: int | None = None
+        self.pid = os.fork()
+        if self.pid == 0:
+            try:
+                os.dup2(stdout.fileno(), 1)
+                os.dup2(stdout.fileno(), 2)
+                os.setsid()
+                os.environ.update(env)
+                torch.set_num_threads(1)
+                sys.argv = list(command[2:])
+                worker.main()
+            except BaseException:  # nothing of the test may go on in the child
+                traceback.print_exc()
+            os._exit(1)
+
+    def kill(self) -> None:
+        """SIGKILL."""
+        if self.returncode is None:
+            os.kill(self.pid, signal.SIGKILL)
+
+    def wait(self) -> int:
+        """Its status, as subprocess has it."""
+        if self.returncode is None:
+            self.returncode = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+        return self.returncode
+
+
+@contextmanager
+def forking() -> Iterator[None]:
+    """Launchers fork their workers inside."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("strop.orchestration.processes.subprocess.Popen", Forked)
+        yield
