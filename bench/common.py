@@ -19,8 +19,14 @@ from typing import IO, Any, NamedTuple
 
 import numpy as np
 import torch
-from transformers import PreTrainedModel, PreTrainedTokenizerBase, Qwen2Config, Qwen2ForCausalLM, Qwen3Config
-from transformers import Qwen3ForCausalLM
+from transformers import (
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+)
 
 from strop.byte_tokenizer import byte_tokenizer
 from strop.model_files import DTYPES

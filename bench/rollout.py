@@ -7,7 +7,7 @@
 
 The long-tailed case: `--sequences` completions, eight a prompt, of log-normal lengths up to `--longest`, on a model of
 random weights; float32, bfloat16, and the one over the other. `generate` runs batches of as many rows as the engine has
-slots, so that both hold equally many keys and values, each until its longest row is done; its log-probs would cost extra.
+slots, so that both hold equally many keys and values, each until its longest row is done, and without log-probs.
 The limit is the time that the matrix products and the reading of each token's keys and values would take on their own.
 The decode case (for a GPU): so many running sequences of so much context; the limit is reading weights, keys and values
 once a step at the bandwidth of a copy.
@@ -23,8 +23,22 @@ from pathlib import Path
 import numpy as np
 import torch
 from common import (
-    SHAPES, OtherProcess, Spent, bandwidth, begin, emit, endless_tokenizer, interleaved, kv_bytes_a_token, long_tailed,
-    matrix_rate, model_of, parameter_count, parser_of, policy_of, timed,
+    SHAPES,
+    OtherProcess,
+    Spent,
+    bandwidth,
+    begin,
+    emit,
+    endless_tokenizer,
+    interleaved,
+    kv_bytes_a_token,
+    long_tailed,
+    matrix_rate,
+    model_of,
+    parameter_count,
+    parser_of,
+    policy_of,
+    timed,
 )  # fmt: skip
 from transformers import GenerationConfig, PreTrainedModel
 
@@ -83,7 +97,6 @@ def generate(model: PreTrainedModel, work: Work, rows: int, device: str) -> Call
 
 def continuous(model: PreTrainedModel, work: Work, device: str) -> Callable[[], Spent]:
     """Sample everything with transformers' continuous batching."""
-    model.set_attn_implementation("sdpa_paged" if device == "cpu" else "paged|sdpa")
     configuration = GenerationConfig(do_sample=True, top_k=0, top_p=1.0, eos_token_id=-1, pad_token_id=0)
 
     def run() -> None:
@@ -173,8 +186,8 @@ def decode(given: argparse.Namespace, dtype: torch.dtype, running: int, context:
     middle = context + warm + steps * (given.repeats + 1) // 2
     least = (weights + running * middle * kv_bytes_a_token(model)) / bandwidth(given.device)
     emit(
-        "rollout", f"decode {given.model} {running} x {context} {str(dtype)[6:]}", 1000 * spent.wall / steps, None, None,
-        "ms a step", 1000 * least, device=given.device, tokens_per_second=running * steps / spent.wall,
+        "rollout", f"decode {given.model} {running} x {context} {str(dtype)[6:]}", 1000 * spent.wall / steps, None,
+        None, "ms a step", 1000 * least, device=given.device, tokens_per_second=running * steps / spent.wall,
     )  # fmt: skip
 
 
