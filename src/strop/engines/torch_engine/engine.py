@@ -216,6 +216,7 @@ class TorchEngine:
         """One token for every running sequence, after giving free slots to waiting samples."""
         if self.policy.model.training:
             self.policy.model.eval()
+        self._scheduler.sort()
         jobs = self._scheduler.admit(self._version)
         self._scheduler.shrink()
         width = self._scheduler.width()

@@ -1,13 +1,14 @@
 """Keys and values of running sequences, one slot each, and the attention of an engine step over them.
 
 Shapes: W decoding slots (rows 0..W-1 of a step), R prompt tokens after them, H query heads, K key/value heads,
-D head dimension, C capacity of a slot in tokens, L keys read by a step.
+D head dimension, C capacity of a slot in tokens, L keys read by the rows of a span.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -18,6 +19,8 @@ from strop.attention import PackedContext
 
 # Keys are read, and capacity grows, by whole blocks of tokens, so that shapes repeat.
 BLOCK = 32
+# Slots that always read equally many keys: fewer, and the calls would cost more than the padding that they save.
+_TOGETHER = 8
 Ids = NDArray[np.int64]
 
 
@@ -26,12 +29,46 @@ def blocks(tokens: int) -> int:
     return -(-tokens // BLOCK) * BLOCK
 
 
+class Span(NamedTuple):
+    """Rows `start` to `stop` of a step, which all read the first `length` keys of their slots."""
+
+    start: int
+    stop: int
+    length: int
+
+
+def spans(lengths: Ids) -> list[Span]:
+    """Divide rows of `lengths` [W] tokens into spans of similar length: at most about a fifth of padding where the
+    rows are in order of length, and down to a single span where they are not."""
+    starts = np.arange(0, len(lengths), _TOGETHER)
+    found: list[Span] = []
+    shortest = 0
+    for start, longest in zip(starts.tolist(), np.maximum.reduceat(lengths, starts).tolist(), strict=True):
+        length, stop = blocks(longest), min(start + _TOGETHER, len(lengths))
+        if found:
+            last = found[-1]
+            low, high = min(shortest, length), max(last.length, length)
+            if high <= low * 1.25 + BLOCK:
+                found[-1], shortest = Span(last.start, stop, high), low
+                continue
+        found.append(Span(start, stop, length))
+        shortest = length
+    return found
+
+
+def keys_read(parts: Sequence[Span]) -> int:
+    """Keys that the rows of all spans read, padding included."""
+    return sum((stop - start) * length for start, stop, length in parts)
+
+
 class SlotCache:
     """Per layer, keys and values [slots, K, C, D]; C grows with the longest running sequence."""
 
     def __init__(self, slots: int, device: torch.device) -> None:
         self.slots = slots
         self.device = device
+        # On a GPU a call costs more than the padding of rows that read more keys than they have.
+        self.by_length = device.type == "cpu"
         self.capacity = BLOCK
         self._layers: dict[int, tuple[Tensor, Tensor]] = {}
 
@@ -61,8 +98,15 @@ class SlotCache:
             self._layers[index] = (bigger[0], bigger[1])
         self.capacity = grown
 
+    def spans(self, lengths: Ids) -> list[Span]:
+        """Which rows of `lengths` [W] tokens are to be attended together on this device."""
+        return spans(lengths) if self.by_length else [Span(0, len(lengths), blocks(int(lengths.max())))]
+
     def copy(self, source: Sequence[int], target: Sequence[int], tokens: int) -> None:
-        """Copy the first `tokens` tokens of slots `source` to slots `target`, pairwise (or one source to all)."""
+        """Copy the first `tokens` tokens of slots `source` to slots `target`, pairwise (or one source to all).
+
+        All of them are read before any is written, so that slots may change places.
+        """
         if not tokens or not target:
             return
         self.reserve(tokens)
@@ -113,18 +157,18 @@ class SlotContext:
     sequence admitted in this very step already sees its prompt.
     """
 
-    def __init__(self, cache: SlotCache, positions: Tensor, length: int, prefill: Prefill | None) -> None:
-        """`positions` int64 [W] of the decoding tokens in slots 0..W-1; `length` tokens in the longest that counts."""
+    def __init__(self, cache: SlotCache, positions: Tensor, rows: Sequence[Span], prefill: Prefill | None) -> None:
+        """`positions` int64 [W] of the decoding tokens in slots 0..W-1; `rows` cover them, within the capacity."""
         self.cache = cache
         self.prefill = prefill
         self.positions = positions
         self.width = len(positions)
-        self.length = blocks(length)
-        cache.reserve(self.length)
+        self.spans = rows
         if self.width:
             self.rows = torch.arange(self.width, device=positions.device)
-            seen = torch.arange(self.length, device=positions.device) <= positions[:, None]
-            self.bias = torch.zeros(seen.shape, device=positions.device).masked_fill_(~seen, -torch.inf)[:, None]
+            places = torch.arange(max(span.length for span in rows), device=positions.device)
+            unseen = torch.where(places <= positions[:, None], 0.0, -torch.inf)
+            self.bias = [unseen[start:stop, None, :length] for start, stop, length in rows]
 
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:
         """Attention [W + R, H, D] of query [W + R, H, D], key and value [W + R, K, D]."""
@@ -137,22 +181,26 @@ class SlotContext:
         if w:
             keys[self.rows, :, self.positions] = key[:w]
             values[self.rows, :, self.positions] = value[:w]
-            parts.append(self._decode(query[:w], keys, values, scale))
+            for span, bias in zip(self.spans, self.bias, strict=True):
+                parts.append(_decode(query[span.start : span.stop], keys, values, span, bias, scale))
         if p is not None:
             parts.append(p.context.attend(layer, query[w:], key[w:], value[w:], scale))
         return parts[0] if len(parts) == 1 else torch.cat(parts)
 
-    def _decode(self, query: Tensor, keys: Tensor, values: Tensor, scale: float) -> Tensor:
-        """One query [W, H, D] a slot over its first `length` keys and values; the single place for a GPU kernel."""
-        w, h, d = query.shape
-        kv = keys.shape[1]
-        k = keys.view(-1, self.cache.capacity, keys.shape[3])[: w * kv, : self.length]
-        v = values.view(-1, self.cache.capacity, values.shape[3])[: w * kv, : self.length]
-        grouped = query.reshape(w * kv, h // kv, d)
+
+def _decode(query: Tensor, keys: Tensor, values: Tensor, span: Span, bias: Tensor, scale: float) -> Tensor:
+    """One query [w, H, D] a slot of the span over its first `length` keys and values; the place for a GPU kernel."""
+    w, h, d = query.shape
+    kv, capacity = keys.shape[1:3]
+    part, length = slice(span.start * kv, span.stop * kv), span.length
+    k = keys.view(-1, capacity, d)[part, :length]
+    v = values.view(-1, capacity, d)[part, :length]
+    grouped = query.reshape(w * kv, h // kv, d)
+    if query.dtype == torch.float32:
         scores = torch.baddbmm(grouped.new_empty(1, 1, 1), grouped, k.transpose(1, 2), beta=0, alpha=scale)
-        scores = scores.view(w, h, self.length)
-        if scores.dtype == torch.float32:
-            weights = scores.add_(self.bias).softmax(-1)
-        else:
-            weights = (scores.float() + self.bias).softmax(-1).to(v.dtype)
-        return torch.bmm(weights.view(w * kv, h // kv, self.length), v).view(w, h, -1)
+        weights = scores.view(w, h, length).add_(bias).softmax(-1)
+    else:
+        # Keys on the left: the other way round a CPU's half-precision product first copies all of them.
+        scores = torch.bmm(k, grouped.transpose(1, 2)).transpose(1, 2).reshape(w, h, length)
+        weights = torch.add(bias, scores, alpha=scale).softmax(-1).to(v.dtype)
+    return torch.bmm(weights.view(w * kv, h // kv, length), v).view(w, h, -1)

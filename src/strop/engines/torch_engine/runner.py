@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from strop.attention import PackedContext
-from strop.engines.torch_engine.kv import Ids, Prefill, PrefillJob, SlotCache, SlotContext
+from strop.engines.torch_engine.kv import Ids, Prefill, PrefillJob, SlotCache, SlotContext, blocks
 from strop.engines.torch_engine.sampling import Draw, draw, uniforms
 from strop.engines.torch_engine.scheduler import LEAST_ROWS
 from strop.engines.torch_engine.slots import Slots
@@ -73,17 +73,18 @@ class Runner:
         """Last hidden states [W + R, E]; keys and values go to the cache."""
         slots, device = self.slots, self.policy.device
         ids, positions = slots.token[:width], slots.position[:width]
-        length = int(positions[slots.active[:width]].max()) + 1 if width else 0
+        lengths = slots.lengths(width)
+        longest = int(lengths.max()) if width else 0
         if prefill is not None:
-            length = max(length, int(prefill.positions.max()) + 1)
-        self.cache.reserve(length)
+            longest = max(longest, int(prefill.positions.max()) + 1)
+        self.cache.reserve(blocks(longest))
         # A free slot may stand just beyond the cache; what it writes in the last place is behind any prompt it lends.
         positions = np.minimum(positions, self.cache.capacity - 1)
         decoding = _sent(positions, device)
         if prefill is not None:
             ids = np.concatenate((ids, prefill.token_ids))
             positions = np.concatenate((positions, prefill.positions))
-        context = SlotContext(self.cache, decoding, length, prefill)
+        context = SlotContext(self.cache, decoding, self.cache.spans(lengths) if width else (), prefill)
         return self.policy.hidden(_sent(ids, device), _sent(positions, device), context)
 
     def _logits(self, hidden: Tensor) -> Tensor:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence as Sequence_
 
 import numpy as np
 
-from strop.engines.torch_engine.kv import PrefillJob, SlotCache
+from strop.engines.torch_engine.kv import BLOCK, PrefillJob, SlotCache, keys_read, spans
 from strop.engines.torch_engine.slots import Entry, Sequence, Slots
 
 # The row count from which the rows of a float32 matrix product no longer depend on it.
 LEAST_ROWS = 16
+# What copying a key and its value costs, in keys and values that attention reads.
+_COPY = 4
 
 
 def sixteens(rows: int) -> int:
@@ -30,6 +33,7 @@ class Scheduler:
         self.waiting: deque[Entry] = deque()
         self.epoch = 0
         self._may_shrink = shrink
+        self._read_in_vain = 0
 
     def admit(self, version: int) -> list[PrefillJob]:
         """Give free slots to waiting samples, first come first served; the prompts that must be computed for it."""
@@ -69,17 +73,42 @@ class Scheduler:
         return min(sixteens(int(running[-1]) + 1), self.slots.count)
 
     def shrink(self) -> None:
-        """When nothing waits and half of the rows idle, move the last sequences to the front: fewer rows to decode.
+        """When nothing waits and sixteen rows idle, move the last sequences to the front: fewer rows to decode.
 
-        Sequences admitted in this step never move: lowest slots first, they all lie in front already.
+        A move costs what a row costs in two or three steps, so it soon pays. Sequences admitted in this step never
+        move: lowest slots first, they all lie in front already.
         """
         slots = self.slots
         running = slots.running()
         least = sixteens(len(running))
-        if self.waiting or not self._may_shrink or not running or self.width() < 2 * least:
+        if self.waiting or not self._may_shrink or not running or self.width() <= least:
             return
         high = [slot for slot in running if slot >= least]
         low = [slot for slot in slots.free() if slot < least][: len(high)]
-        self.cache.copy(high, low, int(slots.position[high].max()))
-        for source, target in zip(high, low, strict=True):
-            slots.move(source, target)
+        self._move(high, low)
+
+    def sort(self) -> None:
+        """Move the longest sequences to the front once the keys that rows have read in vain since the last time would
+        have paid for it.
+
+        Called before sequences are admitted, whose prompts are yet to be written into their slots.
+        """
+        width = self.width()
+        if not width or not self.cache.by_length:
+            return
+        lengths = self.slots.lengths(width)
+        best = keys_read(spans(np.sort(lengths)[::-1]))
+        self._read_in_vain += keys_read(spans(lengths)) - best
+        if self._read_in_vain < best:  # no move of many sequences is as cheap as that
+            return
+        running = np.flatnonzero(self.slots.active)
+        wanted = running[np.argsort(-(lengths[running] // BLOCK), kind="stable")]
+        moving = wanted != running
+        if self._read_in_vain >= _COPY * int(lengths[wanted[moving]].sum()):
+            self._move(wanted[moving].tolist(), running[moving].tolist())
+            self._read_in_vain = 0
+
+    def _move(self, source: Sequence_[int], target: Sequence_[int]) -> None:
+        if source:
+            self.cache.copy(source, target, int(self.slots.position[source].max()))
+            self.slots.move(source, target)

@@ -8,6 +8,7 @@ Shapes: Q slots, C longest sequence in tokens.
 
 from __future__ import annotations
 
+from collections.abc import Sequence as Sequence_
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -170,19 +171,28 @@ class Slots:
         self.thinks[slot] = False
         self.inject_at[slot] = NEVER
 
-    def move(self, source: int, target: int) -> None:
-        """Move a running sequence to a free slot (its keys and values are the cache's affair)."""
+    def lengths(self, width: int) -> NDArray[np.int64]:
+        """Tokens that the first `width` slots attend to in the next step, int64 [width]; 1 where free."""
+        return np.where(self.active[:width], self.position[:width] + 1, 1)
+
+    def move(self, source: Sequence_[int], target: Sequence_[int]) -> None:
+        """Move running sequences, pairwise, to slots that are free or are moved away from here (their keys and values
+        are the cache's affair)."""
+        of, to = np.array(source), np.array(target)
+        done = int((self.position[of] - self.first[of]).max())
+        self.drawn[to, :done] = self.drawn[of, :done]
+        self.logprobs[to, :done] = self.logprobs[of, :done]
         for values in (
             self.active, self.token, self.position, self.first, self.budget, self.key, self.temperature, self.top_p,
             self.top_k, self.greedy, self.truncated, self.has_strings, self.stop_ids, self.prompt_epoch, self.inject_at,
             self.thinks,
         ):  # fmt: skip
-            values[target] = values[source]
-        done = int(self.position[source] - self.first[source])
-        self.drawn[target, :done] = self.drawn[source, :done]
-        self.logprobs[target, :done] = self.logprobs[source, :done]
-        self.sequences[target] = self.sequences[source]
-        self.prompt_of[target] = entry = self.prompt_of[source]
-        if entry is not None and entry.donor == source:
-            entry.donor = target
-        self.release(source)
+            values[to] = values[of]
+        moved = [(self.sequences[slot], self.prompt_of[slot]) for slot in source]
+        donors = [entry is not None and entry.donor == slot for slot, (_, entry) in zip(source, moved, strict=True)]
+        for slot, (sequence, entry), donor in zip(target, moved, donors, strict=True):
+            self.sequences[slot], self.prompt_of[slot] = sequence, entry
+            if donor and entry is not None:
+                entry.donor = slot
+        for slot in set(source) - set(target):
+            self.release(slot)

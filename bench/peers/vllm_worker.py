@@ -1,0 +1,39 @@
+"""vLLM as a peer of bench/rollout.py; runs in a virtual environment that has vllm, and imports nothing else of ours."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+
+os.environ.update(VLLM_ENABLE_V1_MULTIPROCESSING="0", HF_HUB_OFFLINE="1", VLLM_NO_USAGE_STATS="1", DO_NOT_TRACK="1")
+
+from vllm import LLM, SamplingParams  # noqa: E402 (reads the environment when imported)
+
+
+def main() -> None:
+    """Load the model, then sample everything once for each line on standard input."""
+    what = json.loads(sys.argv[1])
+    engine = LLM(
+        model=what["model"], dtype=what["dtype"], skip_tokenizer_init=True, max_model_len=what["tokens"] + 8,
+        max_num_seqs=what["rows"], enforce_eager=True, kv_cache_memory_bytes=what["kv_bytes"], disable_log_stats=True,
+        logprobs_mode="processed_logprobs", seed=0,
+    )  # fmt: skip
+    prompts = [{"prompt_token_ids": prompt} for prompt, _ in what["work"]]
+    sampling = [
+        SamplingParams(temperature=1.0, max_tokens=length, ignore_eos=True, detokenize=False, logprobs=0)
+        for _, length in what["work"]
+    ]
+    print(json.dumps({"ready": True}), flush=True)
+    for _ in sys.stdin:
+        wall, cpu = time.perf_counter(), time.process_time()
+        found = engine.generate(prompts, sampling, use_tqdm=False)
+        spent = {"wall": time.perf_counter() - wall, "cpu": time.process_time() - cpu}
+        lengths = [len(one.outputs[0].token_ids) for one in found]
+        assert lengths == [length for _, length in what["work"]], "vLLM sampled other lengths than asked for"
+        print(json.dumps(spent), flush=True)
+
+
+if __name__ == "__main__":
+    main()

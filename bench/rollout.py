@@ -1,0 +1,223 @@
+"""Rollout: useful completion tokens a second of the embedded engine, beside other ways to sample them.
+
+    python bench/rollout.py                                        # transformers' generate, batches of the same memory
+    python bench/rollout.py --peer continuous --sequences 64       # transformers' continuous batching
+    python bench/rollout.py --peer vllm --vllm-python PYTHON
+    python bench/rollout.py --device cuda --case decode --model qwen3-0.6b
+
+The long-tailed case: `--sequences` completions, eight a prompt, of log-normal lengths up to `--longest`, on a model of
+random weights; float32, bfloat16, and the one over the other. `generate` runs batches of as many rows as the engine has
+slots, so that both hold equally many keys and values, each until its longest row is done, and without log-probs.
+The limit is the time that the matrix products and the reading of each token's keys and values would take on their own.
+The decode case (for a GPU): so many running sequences of so much context; the limit is reading weights, keys and values
+once a step at the bandwidth of a copy.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import torch
+from common import (
+    SHAPES,
+    OtherProcess,
+    Spent,
+    bandwidth,
+    begin,
+    emit,
+    endless_tokenizer,
+    interleaved,
+    kv_bytes_a_token,
+    long_tailed,
+    matrix_rate,
+    model_of,
+    parameter_count,
+    parser_of,
+    policy_of,
+    timed,
+)  # fmt: skip
+from transformers import GenerationConfig, PreTrainedModel
+
+from strop.engines.base import Request, Sampling
+from strop.engines.torch_engine import EngineSettings, TorchEngine
+
+GROUP = 8
+DECODE = ((1024, 1024), (256, 2048), (256, 4096), (64, 16_384))
+Work = list[tuple[list[int], int]]  # prompt ids, completion tokens
+
+
+def work_of(sequences: int, longest: int, vocabulary: int) -> Work:
+    """Prompts of 16 to 64 tokens, each for a group of completions, and how long every completion is."""
+    rng = np.random.default_rng(1)
+    prompts = [rng.integers(0, vocabulary, int(rng.integers(16, 65))).tolist() for _ in range(-(-sequences // GROUP))]
+    return [(prompts[place // GROUP], length) for place, length in enumerate(long_tailed(sequences, longest))]
+
+
+def engine_of(model: PreTrainedModel, slots: int, tokens: int) -> TorchEngine:
+    """An engine over a model of its own."""
+    return TorchEngine(policy_of(model), endless_tokenizer(), EngineSettings(slots=slots, max_tokens=tokens))
+
+
+def ours(engine: TorchEngine, work: Work, device: str) -> Callable[[], Spent]:
+    """Sample everything with the embedded engine."""
+
+    def run() -> None:
+        for place, (prompt, length) in enumerate(work):
+            sampling = Sampling(max_new_tokens=length)
+            engine.submit(Request(str(place), np.array(prompt, np.int32), sampling, seed=place))
+        tokens = 0
+        while engine.unfinished:
+            tokens += sum(len(completion.token_ids) for completion in engine.step())
+        assert tokens == sum(length for _, length in work)
+
+    return lambda: timed(run, device)
+
+
+def generate(model: PreTrainedModel, work: Work, rows: int, device: str) -> Callable[[], Spent]:
+    """Sample everything with `generate`, `rows` sequences at a time, prompts padded on the left."""
+
+    def run() -> None:
+        for start in range(0, len(work), rows):
+            batch = work[start : start + rows]
+            width = max(len(prompt) for prompt, _ in batch)
+            ids = torch.tensor([[0] * (width - len(prompt)) + prompt for prompt, _ in batch], device=device)
+            mask = torch.tensor([[0] * (width - len(prompt)) + [1] * len(prompt) for prompt, _ in batch], device=device)
+            with torch.inference_mode():
+                model.generate(
+                    ids, attention_mask=mask, do_sample=True, top_k=0, top_p=1.0, pad_token_id=0,
+                    max_new_tokens=max(length for _, length in batch),
+                )  # fmt: skip
+
+    return lambda: timed(run, device)
+
+
+def continuous(model: PreTrainedModel, work: Work, device: str) -> Callable[[], Spent]:
+    """Sample everything with transformers' continuous batching."""
+    configuration = GenerationConfig(do_sample=True, top_k=0, top_p=1.0, eos_token_id=-1, pad_token_id=0)
+
+    def run() -> None:
+        manager = model.init_continuous_batching(generation_config=configuration)
+        manager.start()
+        for place, (prompt, length) in enumerate(work):
+            manager.add_request(prompt, request_id=str(place), max_new_tokens=length)
+        done = 0
+        for result in manager:
+            if result.is_finished():
+                assert len(result.generated_tokens) == work[int(result.request_id)][1]
+                done += 1
+                if done == len(work):
+                    break
+        manager.stop(block=True)
+
+    return lambda: timed(run, device)
+
+
+def vllm(model: PreTrainedModel, work: Work, rows: int, given: argparse.Namespace, folder: Path) -> OtherProcess:
+    """Sample everything with vLLM, in its own virtual environment."""
+    if given.vllm_python is None:
+        raise SystemExit("--peer vllm wants --vllm-python, the interpreter of a virtual environment that has it")
+    model.save_pretrained(folder)
+    what = {
+        "model": str(folder), "dtype": str(next(model.parameters()).dtype).removeprefix("torch."), "rows": rows,
+        "work": work, "tokens": max(len(prompt) + length for prompt, length in work),
+        "kv_bytes": 2 * rows * kv_bytes_a_token(model) * max(len(prompt) + length for prompt, length in work),
+    }  # fmt: skip
+    return OtherProcess(given.vllm_python, "vllm_worker.py", what, {})
+
+
+def least_seconds(model: PreTrainedModel, work: Work, dtype: torch.dtype, device: str) -> tuple[float, float]:
+    """Seconds that the matrix products of all tokens, and that reading their keys and values, cannot go below."""
+    decoded = sum(length for _, length in work)
+    read = sum(length * (len(prompt) + (length + 1) / 2) for prompt, length in work) * kv_bytes_a_token(model)
+    return 2 * parameter_count(model) * decoded / matrix_rate(dtype, device), read / bandwidth(device)
+
+
+def long_tail(given: argparse.Namespace, dtype: torch.dtype, slots: int) -> float:
+    """One precision and number of slots: prints its line, and gives useful tokens a second."""
+    model = model_of(given.model, dtype, given.device)
+    work = work_of(given.sequences, given.longest, model.config.vocab_size)
+    tokens = sum(length for _, length in work)
+    engine = engine_of(model_of(given.model, dtype, given.device), slots, 64 + given.longest)
+    sides = {"ours": ours(engine, work, given.device)}
+    with tempfile.TemporaryDirectory() as folder:
+        other: OtherProcess | None = None
+        if given.peer == "generate":
+            sides["peer"] = generate(model, work, slots, given.device)
+        elif given.peer == "continuous":
+            sides["peer"] = continuous(model, work, given.device)
+        elif given.peer == "vllm":
+            other = vllm(model, work, slots, given, Path(folder))
+            sides["peer"] = other.spent
+        found = interleaved(sides, given.repeats)
+        if other is not None:
+            other.close()
+    rates = {name: tokens / spent.wall for name, spent in found.items()}
+    products, reading = least_seconds(model, work, dtype, given.device)
+    emit(
+        "rollout", f"long tail {given.model} {given.sequences} sequences {slots} slots {str(dtype)[6:]}", rates["ours"],
+        rates.get("peer"), None if given.peer == "none" else given.peer, "tokens/s", tokens / (products + reading),
+        found["peer"].cpu / found["ours"].cpu if "peer" in found else None, ours_cpu_s=found["ours"].cpu,
+        products_s=products, reading_s=reading, device=given.device, threads=torch.get_num_threads(),
+    )  # fmt: skip
+    return tokens / found["ours"].cpu if given.by_cpu else rates["ours"]
+
+
+def decode(given: argparse.Namespace, dtype: torch.dtype, running: int, context: int) -> None:
+    """Steps of `running` sequences that have `context` tokens each: milliseconds a step."""
+    model = model_of(given.model, dtype, given.device)
+    steps, warm = given.steps, 4
+    engine = engine_of(model, running, context + warm + steps * (given.repeats + 1) + 1)
+    prompt = np.random.default_rng(0).integers(0, model.config.vocab_size, context).astype(np.int32)
+    sampling = Sampling(max_new_tokens=warm + steps * (given.repeats + 1))
+    engine.submit(Request("decode", prompt, sampling, seed=0, n=running))
+    for _ in range(warm):
+        engine.step()
+
+    def run() -> None:
+        for _ in range(steps):
+            engine.step()
+
+    spent = interleaved({"ours": lambda: timed(run, given.device)}, given.repeats)["ours"]
+    weights = parameter_count(model) * next(model.parameters()).element_size()
+    middle = context + warm + steps * (given.repeats + 1) // 2
+    least = (weights + running * middle * kv_bytes_a_token(model)) / bandwidth(given.device)
+    emit(
+        "rollout", f"decode {given.model} {running} x {context} {str(dtype)[6:]}", 1000 * spent.wall / steps, None,
+        None, "ms a step", 1000 * least, device=given.device, tokens_per_second=running * steps / spent.wall,
+    )  # fmt: skip
+
+
+def main() -> None:
+    """Run the cases asked for."""
+    parser = parser_of(__doc__, ("generate", "continuous", "vllm"))
+    parser.add_argument("--case", choices=("long-tail", "decode"), default="long-tail")
+    parser.add_argument("--model", choices=SHAPES, default="3.4m")
+    parser.add_argument("--dtype", default="float32,bfloat16", help="precisions, one or both")
+    parser.add_argument("--sequences", type=int, default=256)
+    parser.add_argument("--slots", default="64", help="numbers of slots")
+    parser.add_argument("--longest", type=int, default=512)
+    parser.add_argument("--shapes", default=",".join(f"{n}x{c}" for n, c in DECODE), help="of the decode case")
+    parser.add_argument("--steps", type=int, default=16, help="of a timing of the decode case")
+    parser.add_argument("--by-cpu", action="store_true", help="compare precisions by processor time: on a busy machine")
+    parser.add_argument("--vllm-python", type=Path)
+    given = parser.parse_args()
+    begin(given)
+    dtypes = [getattr(torch, name) for name in given.dtype.split(",")]
+    if given.case == "decode":
+        for shape in given.shapes.split(","):
+            for dtype in dtypes if given.device == "cpu" else [torch.bfloat16]:
+                decode(given, dtype, *map(int, shape.split("x")))
+        return
+    for slots in map(int, given.slots.split(",")):
+        rates = {dtype: long_tail(given, dtype, slots) for dtype in dtypes}
+        if len(rates) == 2:
+            emit("rollout", f"bfloat16 over float32 {given.model} {slots} slots", rates[torch.bfloat16],
+                 rates[torch.float32], "ours in float32", "tokens/s")  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()

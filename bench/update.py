@@ -1,0 +1,157 @@
+"""The update: useful tokens a second of one optimizer step over packed sequences, beside a padded baseline.
+
+    python bench/update.py                                     # 3.4M parameters, 256 sequences, float32 and bfloat16
+    python bench/update.py --device cuda --model qwen3-1.7b --dtype bfloat16 --sequences 16 --longest 4096 \\
+        --tokens 16384 --checkpointing
+
+Both sides make one AdamW step on the same prompts and completions of long-tailed lengths, in micro-batches of at most
+`--tokens` tokens: ours packed, with GRPO's clipped loss, log-probs and entropies; the baseline a plain transformers
+model over rows padded on the right (sequences in the order they come), `cross_entropy` over logits of every position,
+clipping and fused AdamW. Tokens count prompts and completions, never padding. The limit is the model's operations
+(three products of each parameter, causal attention, the head) at the measured rate of a matrix product; recomputation
+is not counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from common import (
+    SHAPES,
+    Spent,
+    begin,
+    emit,
+    interleaved,
+    long_tailed,
+    matrix_rate,
+    model_of,
+    parameter_count,
+    parser_of,
+    policy_of,
+    timed,
+)  # fmt: skip
+from transformers import PreTrainedModel
+
+from strop.algorithms import Objective, PpoClip, TokenMean
+from strop.trainer.optimizer import AdamW
+from strop.trainer.packing import Update, pack
+from strop.trainer.step import Trainer
+from strop.types import Sample
+
+
+def samples_of(count: int, longest: int, vocabulary: int) -> list[Sample]:
+    """Sequences with a prompt of 16 to 64 tokens and a completion of long-tailed length, with random advantages."""
+    rng = np.random.default_rng(2)
+    samples: list[Sample] = []
+    for place, completion in enumerate(long_tailed(count, longest)):
+        prompt = int(rng.integers(16, 65))
+        length = prompt + completion
+        trained = np.arange(length) >= prompt
+        samples.append(
+            Sample(
+                token_ids=rng.integers(0, vocabulary, length).astype(np.int32),
+                trained=trained,
+                logprobs=np.where(trained, -np.log(vocabulary), 0.0).astype(np.float32),
+                advantages=np.where(trained, rng.normal(), 0.0).astype(np.float32),
+                versions=np.where(trained, 0, -1).astype(np.int32),
+                group=place // 8,
+                id=place,
+            )
+        )
+    return samples
+
+
+def ours(trainer: Trainer, update: Update, device: str) -> Callable[[], Spent]:
+    """One update of the trainer."""
+    return lambda: timed(lambda: trainer.update(update), device)
+
+
+def padded(
+    model: PreTrainedModel, samples: Sequence[Sample], tokens: int, device: str, settings: AdamW
+) -> Callable[[], Spent]:
+    """One update of a plain model over padded rows."""
+    optimizer = torch.optim.AdamW(model.parameters(), lr=settings.lr, fused=True)
+    longest = max(map(len, samples))
+    rows = max(tokens // longest, 1)
+    trained = sum(sample.trained_tokens for sample in samples)
+
+    def run() -> None:
+        for start in range(0, len(samples), rows):
+            batch = samples[start : start + rows]
+            width = max(map(len, batch))
+            ids, mask = torch.zeros(len(batch), width, dtype=torch.int64), torch.zeros(len(batch), width)
+            labels, advantage = torch.full((len(batch), width), -100), torch.zeros(len(batch), width)
+            for row, sample in enumerate(batch):
+                size = len(sample)
+                ids[row, :size] = torch.from_numpy(sample.token_ids.astype(np.int64))
+                mask[row, :size] = 1
+                labels[row, :size] = torch.where(torch.from_numpy(sample.trained), ids[row, :size], -100)
+                advantage[row, :size] = torch.from_numpy(sample.advantages)
+            ids, mask, labels, advantage = (part.to(device) for part in (ids, mask, labels, advantage))
+            logits = model(input_ids=ids, attention_mask=mask, use_cache=False).logits[:, :-1].float()
+            loss = F.cross_entropy(logits.transpose(1, 2), labels[:, 1:], reduction="none")
+            ((loss * advantage[:, 1:]).sum() / trained).backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return lambda: timed(run, device)
+
+
+def operations(model: PreTrainedModel, samples: Sequence[Sample]) -> float:
+    """Operations of forward and backward: 6 a parameter and token (the head at trained tokens only), and causal
+    attention."""
+    c = model.config
+    head = c.vocab_size * c.hidden_size
+    body = parameter_count(model) - head * (1 if c.tie_word_embeddings else 2)
+    heads = getattr(c, "head_dim", None) or c.hidden_size // c.num_attention_heads
+    # Scores and their product with the values, 2 operations each, half of the square, 3 times with backward.
+    attention = 6 * c.num_hidden_layers * c.num_attention_heads * heads
+    squares = sum(len(sample) ** 2 for sample in samples)
+    tokens, trained = sum(map(len, samples)), sum(sample.trained_tokens for sample in samples)
+    return 6.0 * (body * tokens + head * trained) + attention * squares
+
+
+def main() -> None:
+    """Run the cases asked for."""
+    parser = parser_of(__doc__, ("padded",))
+    parser.add_argument("--model", choices=SHAPES, default="3.4m")
+    parser.add_argument("--dtype", default="float32,bfloat16", help="precisions, one or both")
+    parser.add_argument("--sequences", type=int, default=256)
+    parser.add_argument("--longest", type=int, default=512)
+    parser.add_argument("--tokens", type=int, default=2048, help="of a micro-batch")
+    parser.add_argument("--checkpointing", action="store_true", help="compute activations again in backward")
+    given = parser.parse_args()
+    begin(given)
+    settings = AdamW(lr=1e-6)
+    for name in given.dtype.split(","):
+        dtype = getattr(torch, name)
+        model = model_of(given.model, dtype, given.device)
+        samples = samples_of(given.sequences, given.longest, model.config.vocab_size)
+        update = pack(samples, TokenMean(), given.tokens)
+        policy = policy_of(model, gradient_checkpointing=given.checkpointing)
+        sides = {"ours": ours(Trainer(policy, Objective(PpoClip()), settings, 1000), update, given.device)}
+        if given.peer == "padded":
+            plain = model_of(given.model, dtype, given.device).train()
+            if given.checkpointing:
+                plain.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+            sides["peer"] = padded(plain, samples, given.tokens, given.device, settings)
+        found = interleaved(sides, given.repeats)
+        tokens = sum(map(len, samples))
+        rate = matrix_rate(dtype, given.device)
+        emit(
+            "update", f"{given.model} {given.sequences} sequences up to {given.longest} {name}",
+            tokens / found["ours"].wall, tokens / found["peer"].wall if "peer" in found else None,
+            None if given.peer == "none" else "padded cross_entropy", "tokens/s",
+            tokens / (operations(model, samples) / rate),
+            found["peer"].cpu / found["ours"].cpu if "peer" in found else None,
+            packing_efficiency=update.efficiency, ours_cpu_s=found["ours"].cpu, micro_batches=len(update.micro_batches),
+            device=given.device, threads=torch.get_num_threads(),
+        )  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()
