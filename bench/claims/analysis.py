@@ -1,10 +1,9 @@
-"""What a handful of paired seeds say about a claim: the effect with its interval, and the verdict, by a rule fixed
-before any run was made.
+"""What a handful of paired seeds say about a claim: the effect with its interval, and the verdict, by a fixed rule.
 
     effect    the mean over seeds of what is measured, each seed's value a difference between arms of that seed
     interval  mean ± t · s / √n, Student's t with n − 1 degrees of freedom, at LEVEL
 
-`margin` m is the smallest effect of interest. What a claim says of the effect, and when the runs agree with it:
+m, the `margin`, is the smallest effect of interest. What a claim says of the effect, and when the runs agree with it:
 
 | says | agrees | disagrees |
 | --- | --- | --- |
@@ -13,8 +12,8 @@ before any run was made.
 | apart | interval leaves 0 out, mean beyond ± m | interval within ± m |
 | not above | interval below m | interval above 0, mean at least m |
 
-Else it is undecided: so is whatever has fewer than three seeds. "Above" disagrees where the interval rules out an effect
-that matters, be it that there is none or that it goes the other way.
+Else it is undecided: so is whatever has fewer than three seeds. "Above" disagrees where the interval rules out an
+effect that matters, be it that there is none or that it goes the other way.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ BASE = ("algorithm.aggregation=TokenMean", "algorithm.selection.zero_variance=dr
 
 @dataclass(frozen=True)
 class Arm:
-    """`recipe` in its tiny form with the settings of `COMMON` and then `sets`. `about` says what is different, in words.
+    """`recipe` in its tiny form with the settings of `COMMON` and then `sets`; `about` says what is different.
 
     `weight` is about how many times the seconds of `base` a run takes.
     """
@@ -64,10 +64,10 @@ def _archer_kl(beta: float) -> str:
     return _term(f'piece="KlPenalty", estimator="k3", beta={beta}, beta_reasoning=0.0, clamp=10.0')
 
 
-SHORT = 26  # tokens: too few for some sums worked out in full, which take 26 to 36
+SHORT = 30  # tokens: too few for about half of the sums worked out in full, which take 26 to 36
 PIPELINE = ("algorithm.loss.clip_high=0.28",)
 ARCHER = ("steps=8", "evaluation.every=2")
-LONG = ("steps=48", "evaluation.every=4", "evaluation.samples_per_problem=4", "data.held_out.source.count=256")
+LONG = ("steps=48", "evaluation.every=4", "data.held_out.source.count=256")
 LARGE = ("steps=2", "evaluation.every=1", "batch.prompts_per_step=128", *_updates(8))
 
 ARMS: dict[str, Arm] = {
@@ -82,6 +82,7 @@ ARMS: dict[str, Arm] = {
     # KL (Skywork-OR1 3.2.6, Open-Reasoner-Zero 3.2)
     "kl0": Arm("a KL term of weight 0, to measure KL", (_term('piece="KlPenalty", beta=0.0'),), weight=1.2),
     "kl": Arm("a KL loss of weight 0.1", (_term('piece="KlPenalty", beta=0.1'),), weight=1.2),
+    "kl_strong": Arm("a KL loss of weight 1", (_term('piece="KlPenalty", beta=1.0'),), weight=1.2),
     "kl_reward": Arm("KL in the reward, weight 0.1", ("algorithm.kl_in_reward.beta=0.1",), weight=1.2),
     # entropy control (Skywork-OR1 3.2.5, 4.5)
     "adaptive": Arm(
@@ -126,15 +127,22 @@ ARMS: dict[str, Arm] = {
     "bf16": Arm("bfloat16", ("model.dtype=bfloat16", "steps=6", "evaluation.every=6"), weight=0.5),
     "bf16_head": Arm(
         "bfloat16 with float32 heads",
-        ("model.dtype=bfloat16", "steps=6", "evaluation.every=6", "model.trainer_fp32_head=true",
-         "model.generator_fp32_head=true"),
+        (
+            "model.dtype=bfloat16",
+            "steps=6",
+            "evaluation.every=6",
+            "model.trainer_fp32_head=true",
+            "model.generator_fp32_head=true",
+        ),
         weight=0.5,
     ),  # fmt: skip
     # contexts (Skywork-OR1 3.2.2), few problems (ScaleRL 3.2)
     "staged": Arm(
         f"{SHORT} tokens for the first half",
-        (f'stages=[{{steps={STEPS // 2}, set={{"sampling.max_new_tokens"={SHORT}}}}}, '
-         '{set={"sampling.max_new_tokens"=38}}]',),
+        (
+            f'stages=[{{steps={STEPS // 2}, set={{"sampling.max_new_tokens"={SHORT}}}}}, '
+            '{set={"sampling.max_new_tokens"=38}}]',
+        ),
     ),  # fmt: skip
     "few": Arm("64 problems, four times", ("data.source.count=64",)),
     "few_npr": Arm(
@@ -158,18 +166,21 @@ ARMS: dict[str, Arm] = {
     "archer_mask": Arm(
         "Archer, knowledge tokens not trained",
         (*ARCHER, _loss('piece="LowEntropyMask", loss={piece="PpoClip", clip_low=0.5, clip_high=0.5}')),
-        "archer.math", 1.8,
+        "archer.math",
+        1.8,
     ),  # fmt: skip
     # equal mini-batches (Skywork-OR1, Ablation 7)
     "on_policy4": Arm(
         "4 prompts a step, one update, 64 steps",
-        ("steps=64", "evaluation.every=16", "batch.prompts_per_step=4", "engine.slots=32"), weight=1.8,
+        ("steps=64", "evaluation.every=16", "batch.prompts_per_step=4", "engine.slots=32"),
+        weight=1.8,
     ),  # fmt: skip
     # length (ScaleRL A.11)
     "interruption": Arm("ScaleRL with k = 0", ("orchestration.max_lag=0", "engine.slots=64"), "scalerl"),
     "penalty": Arm(
         "ScaleRL with k = 0, a length penalty for interruptions",
-        ("orchestration.max_lag=0", "engine.slots=64"), "scalerl.loo_lp",
+        ("orchestration.max_lag=0", "engine.slots=64"),
+        "scalerl.loo_lp",
     ),  # fmt: skip
     # long enough for a curve (ScaleRL 2.1, A.4), measured well
     "long": Arm("GRPO, strictly on-policy, 48 steps", LONG, weight=5.0),

@@ -1,7 +1,7 @@
 """Run arms and keep their curves: one small JSON file an arm and seed; what is there is not run again.
 
-    DIR/curves/ARM-seed0.json    the curve: configuration, and of every step the metrics that claims read
-    DIR/runs/ARM-seed0/          the run's folder while it runs; removed afterwards unless it is to be kept
+DIR/curves/ARM-seed0.json    the curve: configuration, and of every step the metrics that claims read
+DIR/runs/ARM-seed0/          the run's folder while it runs; removed afterwards unless it is to be kept
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.claims.arms import ARMS
+
 from strop.config import RunConfig
 from strop.console import SilentView
 from strop.files import replacing

@@ -11,9 +11,9 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
-
 from bench.claims.analysis import rank_correlation
 from bench.claims.execute import Curve
+
 from strop.scaling import Curve as Points
 from strop.scaling import FitSettings, fit
 
@@ -79,7 +79,7 @@ def total(name: str) -> Measure:
 
 
 def unsteadiness(curve: Curve) -> float | None:
-    """How far held-out entropy strays from where it began: the mean of |log(H_t / H_0)| over evaluations after step 0."""
+    """How far held-out entropy strays from its beginning: the mean of |log(H_t / H_0)| over evaluations."""
     series = curve.series(ENTROPY)
     if len(series) < 2 or series[0][0] != 0 or min(value for _, value in series) <= 0:
         return None
@@ -117,12 +117,12 @@ def of(measure: Measure, arm: str, less: float = 0.0) -> Effect:
     return effect
 
 
-def growth(measure: Measure, arm: str, name: str) -> Effect:
-    """log(measure of `arm` / the metric's first value of `arm`)."""
+def growth(measure: Measure, arm: str, name: str, sign: float = 1.0) -> Effect:
+    """sign · log(measure of `arm` / the metric's first value of `arm`)."""
 
     def effect(curves: Curves) -> float | None:
         end, start = measure(curves[arm]), first(name)(curves[arm])
-        return None if not end or not start else math.log(end / start)
+        return None if not end or not start else sign * math.log(end / start)
 
     return effect
 
