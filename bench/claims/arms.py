@@ -67,7 +67,7 @@ def _archer_kl(beta: float) -> str:
 SHORT = 30  # tokens: too few for about half of the sums worked out in full, which take 26 to 36
 PIPELINE = ("algorithm.loss.clip_high=0.28",)
 ARCHER = ("steps=8", "evaluation.every=2")
-LONG = ("steps=48", "evaluation.every=4", "data.held_out.source.count=256")
+LONG = ("steps=32", "evaluation.every=2")
 LARGE = ("steps=2", "evaluation.every=1", "batch.prompts_per_step=128", *_updates(8))
 
 ARMS: dict[str, Arm] = {
@@ -183,6 +183,6 @@ ARMS: dict[str, Arm] = {
         "scalerl.loo_lp",
     ),  # fmt: skip
     # long enough for a curve (ScaleRL 2.1, A.4), measured well
-    "long": Arm("GRPO, strictly on-policy, 48 steps", LONG, weight=5.0),
-    "long4": Arm("4 updates a step, 48 steps", _updates(4, *LONG), weight=5.0),
+    "long": Arm("GRPO, strictly on-policy, 32 steps", LONG, weight=2.2),
+    "long4": Arm("4 updates a step, 32 steps", _updates(4, *LONG), weight=2.2),
 }

@@ -121,7 +121,7 @@ def test_effects_between_arms() -> None:
 def test_a_fit_to_the_first_half_is_held_against_the_second() -> None:
     steps = np.arange(4.0, 65.0, 4.0)
     rates = Sigmoid(0.8, 1.8, 9.0, 0.2).value(steps)
-    rows = [{"step": 0.0, m.PASS: 0.2, "evaluation/stderr": 0.01}]
+    rows: list[dict[str, float | None]] = [{"step": 0.0, m.PASS: 0.2, "evaluation/stderr": 0.01}]
     spent = 0.0
     for step in range(1, 65):
         row: dict[str, float | None] = {"step": float(step), "tokens/generated": 100.0}
