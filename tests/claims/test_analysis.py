@@ -80,9 +80,10 @@ def test_ranks_and_their_correlation() -> None:
 def curve(arm: str = "a", **columns: list[float | None]) -> Curve:
     """A curve whose columns are given from step 0 on; `__` in a name stands for a slash."""
     length = max(len(values) for values in columns.values())
-    rows = [
-        {"step": float(step)} | {k.replace("__", "/"): v[step] for k, v in columns.items()} for step in range(length)
-    ]
+    rows: list[dict[str, float | None]] = [{"step": float(step)} for step in range(length)]
+    for name, values in columns.items():
+        for row, value in zip(rows, values, strict=True):
+            row[name.replace("__", "/")] = value
     return Curve(arm, 0, 1.0, tuple(rows))
 
 
