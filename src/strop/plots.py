@@ -148,7 +148,8 @@ def _draw_loss(axes: Axes, rows: Rows) -> None:
 
 
 def _draw_entropy(axes: Axes, rows: Rows) -> None:
-    _line(axes, rows, "entropy", "entropy", PURPLE)
+    _line(axes, rows, "entropy", "training", PURPLE)
+    _line(axes, rows, "evaluation/entropy", "held-out", ORANGE)
     axes.set_ylim(bottom=0)
     _title(axes, "Entropy (nats a token)")
 

@@ -275,7 +275,8 @@ class _Run:
         result = self.measure(step)
         self.held_out[step] = result.pass_rate
         self.evaluations[step] = result
-        return {"evaluation/pass_rate": result.pass_rate, "evaluation/stderr": result.stderr} | self._by_domain(result)
+        measured = {"evaluation/pass_rate": result.pass_rate, "evaluation/stderr": result.stderr}
+        return measured | {"evaluation/entropy": result.entropy} | self._by_domain(result)
 
     def _by_domain(self, result: EvaluationResult) -> dict[str, float | None]:
         """The pass rate of each domain, where the held-out problems are of several."""

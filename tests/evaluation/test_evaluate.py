@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 from tests.evaluation.scripted import ScriptedEngine
 from tests.tiny import tiny_qwen3
 
@@ -15,6 +17,7 @@ from strop.data import ChainSum, Dataset, Plain, build_dataset
 from strop.engines.base import Engine, Request, Sampling
 from strop.engines.torch_engine import EngineSettings, TorchEngine
 from strop.evaluation import EvaluationResult, Interval, evaluate, paired_gain
+from strop.policy import Packed
 from strop.types import Completion, FinishReason, InputError, Problem, Rollout, Status, StropError, Verdict
 from strop.verifiers import Answer, Verifier
 from strop.verifiers.pool import Key
@@ -157,6 +160,50 @@ def test_the_embedded_engine() -> None:
     assert first.answers == again.answers and np.array_equal(first.lengths, again.lengths)
     assert part.lengths.tolist() == first.lengths[[3, 1]].tolist()
     assert engine.unfinished == 0
+
+
+class Surprised(ScriptedEngine):
+    """Every token of sample i has the log-prob −(i + 1); the first token of each is injected, with log-prob 0."""
+
+    def step(self) -> list[Completion]:
+        found = []
+        for completion in super().step():
+            injected = np.arange(len(completion.token_ids)) == 0
+            logprobs = np.where(injected, 0.0, -1.0 - completion.index).astype(np.float32)
+            found.append(replace(completion, logprobs=logprobs, injected=injected))
+        return found
+
+
+def test_entropy_is_the_mean_surprise_of_sampled_tokens() -> None:
+    """Of texts of 2, 5 and 3 tokens 1, 4 and 2 are sampled, at 1, 2 and 3 nats: (1 + 8 + 6) / 7."""
+    texts = {"1": ("ab", "abcde", "abc"), "2": ("ab", "ab", "ab")}
+
+    def script(request: Request, index: int) -> tuple[str, FinishReason]:
+        return texts[str(TOKENIZER.decode(request.prompt_ids)).rstrip("=")][index], "stop"
+
+    result = evaluate(Surprised(script), dataset(("1", "2")), 3, Sampling(), Answer())
+    assert result.entropy == pytest.approx((1 + 8 + 6 + 1 + 2 + 3) / 10)
+    assert result.subset([0]).entropy == pytest.approx(15 / 7) and result.subset([1]).entropy == pytest.approx(2.0)
+
+
+@pytest.mark.parametrize("sampling", [Sampling(top_p=0.7), Sampling(top_k=5), Sampling(temperature=0.0)])
+def test_no_entropy_where_tokens_are_drawn_from_another_distribution(sampling: Sampling) -> None:
+    assert evaluate(says(ANSWERS), dataset(), 4, sampling, Answer()).entropy is None
+
+
+def test_sampled_entropy_is_that_of_the_whole_vocabulary() -> None:
+    """One token of one prompt, 2,000 times: within four standard errors of the exact entropy, at temperature 1.5."""
+    policy, temperature = tiny_qwen3(), 1.5
+    problems = dataset(("7",))
+    engine = TorchEngine(policy, TOKENIZER, EngineSettings(slots=256))
+    sampling = Sampling(max_new_tokens=1, temperature=temperature)
+    result = evaluate(engine, problems, 2000, sampling, Answer(extract="any"))
+    with torch.no_grad():
+        _, entropy = policy(Packed.whole([[*problems[0].prompt_ids.tolist(), 0]]), temperature)
+    exact = float(entropy[-1])  # of the distribution that the token after the prompt is drawn from
+    assert result.surprise is not None and result.entropy is not None
+    error = float(result.surprise.std() / np.sqrt(result.surprise.size))
+    assert error < 0.05 and abs(result.entropy - exact) < 4 * error
 
 
 class SlowJudge:

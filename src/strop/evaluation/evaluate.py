@@ -70,7 +70,7 @@ def evaluate(
     except BaseException:
         _leave_idle(engine, outstanding)
         raise
-    return tally.result(engine.weight_version, time.monotonic() - started)
+    return tally.result(engine.weight_version, time.monotonic() - started, sampling)
 
 
 def _collect(
@@ -120,6 +120,8 @@ class _Tally:
         self._answers: list[list[str | None]] = [[None] * samples for _ in range(len(dataset))]
         self._truncated = np.zeros(shape, dtype=np.bool_)
         self._lengths = np.zeros(shape, dtype=np.int32)
+        self._surprise = np.zeros(shape, dtype=np.float64)
+        self._sampled = np.zeros(shape, dtype=np.int32)
 
     @property
     def total(self) -> int:
@@ -146,6 +148,9 @@ class _Tally:
         self._answers[index][completion.index] = self._verifier.answer(problem, completion.text)
         self._truncated[place] = completion.truncated
         self._lengths[place] = len(completion.token_ids)
+        drawn = ~completion.injected
+        self._surprise[place] = -completion.logprobs[drawn].sum(dtype=np.float64)
+        self._sampled[place] = drawn.sum()
 
     def judged(self) -> list[tuple[int, Rollout]]:
         """What was judged since the last call, each with the number of samples judged by then."""
@@ -157,8 +162,10 @@ class _Tally:
             found.append((self.done, Rollout(self._dataset[index].problem, completion, verdict, reward)))
         return found
 
-    def result(self, version: int, seconds: float) -> EvaluationResult:
-        """Everything recorded."""
+    def result(self, version: int, seconds: float, sampling: Sampling) -> EvaluationResult:
+        """Everything recorded, of completions drawn as `sampling` says."""
+        # What a truncated distribution gives is no estimate of the entropy of the whole one.
+        whole = not sampling.truncates
         scores = np.zeros(self._lengths.shape, dtype=np.float32)
         usable = np.zeros(self._lengths.shape, dtype=np.bool_)
         for place, verdict in self._verdicts.items():
@@ -175,6 +182,8 @@ class _Tally:
             answers=tuple(tuple(row) for row in self._answers),
             version=version,
             seconds=seconds,
+            surprise=self._surprise if whole else None,
+            sampled=self._sampled if whole else None,
         )
 
 

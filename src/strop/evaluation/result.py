@@ -29,6 +29,9 @@ class EvaluationResult:
         answers: [P][N], what the verifier says is the answer, for majority votes; None where there is none.
         version: the engine's weight version.
         seconds: wall time.
+        surprise: float64 [P, N], Σ −log π over the sampled tokens of a completion, nats, at the sampling temperature;
+            None where the tokens were not drawn from that distribution (greedy, top-p, top-k), or it was not kept.
+        sampled: int32 [P, N], how many tokens that is (injected ones are no samples); None with `surprise`.
     """
 
     dataset: str
@@ -41,6 +44,8 @@ class EvaluationResult:
     answers: tuple[tuple[str | None, ...], ...]
     version: int
     seconds: float
+    surprise: Array | None = None
+    sampled: IntArray | None = None
 
     @property
     def samples_per_problem(self) -> int:
@@ -101,6 +106,17 @@ class EvaluationResult:
         """The share of samples that the budget ended."""
         return float(self.truncated.mean())
 
+    @property
+    def entropy(self) -> float | None:
+        """Entropy of the policy on these problems, nats a token at the sampling temperature; None without `surprise`.
+
+        The mean of −log π(token) over all sampled tokens. Its expectation is the mean over tokens of the
+        whole-vocabulary entropy, since each token was drawn from the distribution whose log-probability it carries.
+        """
+        if self.surprise is None or self.sampled is None or not self.sampled.sum():
+            return None
+        return float(self.surprise.sum() / self.sampled.sum())
+
     def subset(self, indices: Sequence[int]) -> EvaluationResult:
         """The evaluation of the problems at `indices`, in that order."""
         chosen = list(indices)
@@ -113,6 +129,8 @@ class EvaluationResult:
             truncated=self.truncated[chosen],
             lengths=self.lengths[chosen],
             answers=tuple(self.answers[index] for index in chosen),
+            surprise=None if self.surprise is None else self.surprise[chosen],
+            sampled=None if self.sampled is None else self.sampled[chosen],
         )
 
     def interval(self, seed: int = 0, level: float = 0.95) -> Interval:

@@ -62,9 +62,10 @@ GROUPS: tuple[tuple[str, tuple[Curves, ...]], ...] = (
                 "entropy",
                 "Entropy",
                 "zero",
-                "Nats a token: over the whole vocabulary, and its sampled estimate, the mean of −log p.",
+                "Nats a token: over the whole vocabulary, its sampled estimate (mean of −log p), the same held out.",
                 ("entropy", "full"),
                 ("entropy/sampled", "sampled"),
+                ("evaluation/entropy", "held out"),
             ),
             _curves(
                 "entropy-flow",

@@ -1,0 +1,330 @@
+"""The claims: what a paper says, quoted briefly, and what of our runs would show it.
+
+Of every claim the arms, what is measured, what the claim says of it and the smallest effect of interest were written
+down before the runs were made. Pass rates are fractions, ratios natural logarithms.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from bench.claims import measures as m
+from bench.claims.analysis import LOG_MARGIN, PASS_MARGIN, Says
+from bench.claims.arms import ARMS, STEPS
+from bench.claims.measures import ENTROPY, PASS, Effect
+
+# fmt: off
+
+LATE_PASS, LATE_ENTROPY = m.late(PASS), m.late(ENTROPY)
+COURSE = m.course(PASS)
+
+
+class Claim(NamedTuple):
+    """A claim and its test.
+
+    Fields:
+        name: on the command line and in tables.
+        paper: and its section.
+        quote: what it says.
+        arms: those it needs.
+        measured: the effect, in words.
+        effect: of the curves of one seed; None where it cannot be told.
+        says: what the claim says of the effect.
+        margin: the smallest effect of interest.
+        unit: `pass rate`, `log ratio` or another word.
+    """
+
+    name: str
+    paper: str
+    quote: str
+    arms: tuple[str, ...]
+    measured: str
+    effect: Effect
+    says: Says = "above"
+    margin: float = PASS_MARGIN
+    unit: str = "pass rate"
+
+
+def _passes(name: str, paper: str, quote: str, one: str, other: str, says: Says = "above") -> Claim:
+    """Late held-out pass rate of one arm less the other's."""
+    words = f"late pass rate, `{one}` − `{other}`"
+    return Claim(name, paper, quote, (one, other), words, m.minus(LATE_PASS, one, other), says)
+
+
+def _entropies(name: str, paper: str, quote: str, one: str, other: str, says: Says = "above") -> Claim:
+    """Late held-out entropy of one arm over the other's."""
+    words = f"log of late held-out entropy, `{one}` / `{other}`"
+    effect = m.log_ratio(LATE_ENTROPY, one, other)
+    return Claim(name, paper, quote, (one, other), words, effect, says, LOG_MARGIN, "log ratio")
+
+
+def _steadier(name: str, quote: str, other: str) -> Claim:
+    words = f"mean |log H_t / H_0|, `{other}` − `opefo`"
+    effect = m.minus(m.unsteadiness, other, "opefo")
+    return Claim(name, "OPEFO 6.3", quote, ("opefo", other), words, effect, "above", LOG_MARGIN, "log ratio")
+
+
+STEADY = "“OPEFO maintains a smooth and stable entropy trajectory”"
+SLOWS = "“experiments with N_SGD ∈ {2, 4} exhibit faster policy convergence”"
+BETTER = "“Ultimately, the on-policy update … achieves superior test performance”"
+# Arms that differ from `base` in one thing, and are measured as it is.
+ALIKE = (
+    "base", "nsgd2", "nsgd4", "grpo8", "opefo", "entropy_reg", "clip_higher", "adaptive", "bonus_low", "bonus_high",
+    "keep",
+)
+PREDICTS = m.correlation(m.first(ENTROPY, 3), m.last(PASS), ALIKE)
+HALFWAY = f"rank correlation over {len(ALIKE)} arms of entropy up to step {STEPS // 2} and the last pass rate"
+
+
+def _updates() -> list[Claim]:
+    return [
+        _entropies("on-policy-slows-collapse-2", "Skywork-OR1 4.4", SLOWS, "base", "nsgd2"),
+        _entropies("on-policy-slows-collapse-4", "Skywork-OR1 4.4", SLOWS, "base", "nsgd4"),
+        _entropies(
+            "on-policy-collapses-alike", "OPEFO 4",
+            "GRPO of 8 updates and strict on-policy: “Both curves exhibit highly similar dynamics”",
+            "base", "grpo8", "same",
+        ),
+        _passes("on-policy-passes-more", "Skywork-OR1 4.4", BETTER, "base", "nsgd4"),
+        Claim(
+            "on-policy-passes-more-later", "Skywork-OR1 4.4", BETTER + " “when … training steps is sufficiently large”",
+            ("long", "long4"), "late pass rate of 32 steps, `long` − `long4`", m.minus(LATE_PASS, "long", "long4"),
+        ),
+        _passes(
+            "on-policy-beats-split", "OPEFO 6.2",
+            "“a clear and consistent empirical advantage of the strict on-policy setting”", "base", "grpo8",
+        ),
+        _entropies(
+            "equal-mini-batch-entropy", "Skywork-OR1 4.4, Ablation 7",
+            "on-policy with the smaller D_T: “premature entropy collapse does not occur”", "on_policy4", "nsgd4",
+        ),
+        _passes(
+            "equal-mini-batch-passes", "Skywork-OR1 4.4, Ablation 7",
+            "“the on-policy update outperforms the off-policy update with the same D_T”", "on_policy4", "nsgd4",
+        ),
+    ]
+
+
+def _opefo() -> list[Claim]:
+    better = "“OPEFO further improves performance over strict on-policy GRPO”"
+    best = "one-sided and static λ “consistently underperform” OPEFO"
+    positive = "“Overall, λ* remains positive throughout training”"
+    return [
+        _steadier("opefo-steadier-than-grpo", f"{STEADY}; GRPO collapses", "grpo8"),
+        _steadier("opefo-steadier-than-on-policy", f"{STEADY}; strict on-policy GRPO collapses", "base"),
+        _steadier("opefo-steadier-than-entropy-reg", f"{STEADY}; the bonus: “uncontrolled growth”", "entropy_reg"),
+        _steadier("opefo-steadier-than-clip-higher", f"{STEADY}; clip-higher oscillates", "clip_higher"),
+        _passes("opefo-passes-more", "OPEFO 6.2", better, "opefo", "base"),
+        Claim(
+            "opefo-lambda-positive", "OPEFO 6.5", positive, ("opefo",), "smallest λ* of any step of `opefo`",
+            m.of(m.smallest("opefo/lambda"), "opefo"), "above", 0.0, "λ",
+        ),
+        Claim(
+            "grpo-flow-negative", "OPEFO 4",
+            "“entropy-decreasing updates consistently outweigh entropy-increasing ones”", ("base",),
+            "mean λ* that would balance the steps of `base`", m.of(m.mean("entropy_flow/lambda"), "base"),
+            "above", 0.0, "λ",
+        ),
+        _passes("opefo-beats-static", "OPEFO 6.5", best, "opefo", "opefo_static"),
+        _passes("opefo-beats-increasing", "OPEFO 6.5", best, "opefo", "opefo_up"),
+        _passes("opefo-beats-decreasing", "OPEFO 6.5", best, "opefo", "opefo_down"),
+    ]
+
+
+def _entropy_control() -> list[Claim]:
+    sensitive = "“the entropy loss is highly sensitive” to the coefficient"
+    return [
+        Claim(
+            "adaptive-keeps-target", "Skywork-OR1 3.2.5", "“the current entropy remains lower-bounded by the target”",
+            ("adaptive",), "sampled entropy of the last quarter of `adaptive`, less the target of 0.2",
+            m.of(m.last_quarter("entropy/sampled"), "adaptive", 0.2), "above", 0.0, "nats",
+        ),
+        _entropies(
+            "adaptive-prevents-collapse", "Skywork-OR1 4.5, Ablation 9", "“successfully prevents entropy collapse”",
+            "adaptive", "nsgd4",
+        ),
+        _passes(
+            "adaptive-passes-more", "Skywork-OR1 4.5, Ablation 9", "“and results in higher test performance”",
+            "adaptive", "nsgd4",
+        ),
+        Claim(
+            "coefficient-is-sensitive", "Skywork-OR1 4.5, Ablation 8", sensitive, ("bonus_low", "bonus_high"),
+            "log of late held-out entropy, `bonus_high` / `bonus_low`",
+            m.log_ratio(LATE_ENTROPY, "bonus_high", "bonus_low"), "above", 0.7, "log ratio",
+        ),
+        Claim(
+            "coefficient-high-explodes", "Skywork-OR1 4.5, Ablation 8",
+            "a high coefficient: “the entropy eventually rises sharply”",
+            ("bonus_high",), "log of late over first held-out entropy of `bonus_high`",
+            m.growth(LATE_ENTROPY, "bonus_high", ENTROPY), "above", LOG_MARGIN, "log ratio",
+        ),
+        Claim(
+            "coefficient-low-collapses", "Skywork-OR1 4.5, Ablation 8", "a low one: “it still collapses”",
+            ("bonus_low",), "log of first over late held-out entropy of `bonus_low`",
+            m.growth(LATE_ENTROPY, "bonus_low", ENTROPY, -1.0), "above", LOG_MARGIN, "log ratio",
+        ),
+        Claim(
+            "entropy-predicts", "Skywork-OR1 4.2",
+            "“Faster entropy collapse generally leads to worse test performance”",
+            ALIKE, HALFWAY, PREDICTS, "above", 0.3, "rank correlation",
+        ),
+        Claim(
+            "entropy-does-not-predict", "ScaleRL A.13", "entropy is “not necessarily a reliable predictor”",
+            ALIKE, HALFWAY, PREDICTS, "same", 0.3, "rank correlation",
+        ),
+        Claim(
+            "batch-size-same-entropy", "ScaleRL A.13",
+            "two batch sizes: “nearly identical entropy trajectories per step”",
+            ("base", "batch8"), "log of held-out entropy over the course, `base` / `batch8`",
+            m.log_ratio(m.course(ENTROPY), "base", "batch8"), "same", LOG_MARGIN, "log ratio",
+        ),
+        Claim(
+            "batch-size-passes-more", "ScaleRL A.13", "the larger one “achieving much stronger” performance per step",
+            ("base", "batch8"), "pass rate over the course, `base` − `batch8`", m.minus(COURSE, "base", "batch8"),
+        ),
+        _entropies(
+            "group-size-same-entropy", "Skywork-OR1 4.3", "group size “has only a minor effect on entropy dynamics”",
+            "base", "group4", "same",
+        ),
+        _passes(
+            "group-size-passes-more", "Skywork-OR1 5.2, Ablation 12",
+            "a larger group “can lead to a better test performance”", "base", "group4",
+        ),
+        Claim(
+            "temperature-low-entropy", "Skywork-OR1 3.2.4", "at 0.6 “the model … begins with extremely low entropy”",
+            ("temp1", "temp06"), "log of sampled entropy of the first 4 steps, `temp1` / `temp06`",
+            m.log_ratio(m.first("entropy/sampled", 4), "temp1", "temp06"), "above", LOG_MARGIN, "log ratio",
+        ),
+        _passes(
+            "temperature-passes-more", "Skywork-OR1 3.2.4",
+            "at 0.6 it “learns more slowly than at a temperature of 1.0”", "temp1", "temp06",
+        ),
+    ]
+
+
+def _kl() -> list[Claim]:
+    harm = "“The KL penalty hinders further improvements”"
+    needed = "without it “model entropy drops rapidly”, performance “falls below” even DAPO"
+    return [
+        Claim(
+            "kl-pulls-back", "Skywork-OR1 3.2.6", "“strongly pulls the actor model's policy back toward the reference”",
+            ("kl0", "kl"), "log of KL to the start in the last quarter, `kl0` / `kl`",
+            m.log_ratio(m.last_quarter("kl/penalised"), "kl0", "kl"), "above", LOG_MARGIN, "log ratio",
+        ),
+        Claim(
+            "kl-strong-pulls-back", "Skywork-OR1 3.2.6", "the same with a weight of 1", ("kl0", "kl_strong"),
+            "log of KL to the start in the last quarter, `kl0` / `kl_strong`",
+            m.log_ratio(m.last_quarter("kl/penalised"), "kl0", "kl_strong"), "above", LOG_MARGIN, "log ratio",
+        ),
+        _passes("kl-loss-harms", "Skywork-OR1 3.2.6", harm, "kl0", "kl"),
+        _passes("kl-strong-harms", "Skywork-OR1 3.2.6", harm + ", with a weight of 1", "kl0", "kl_strong"),
+        _passes("kl-reward-harms", "Open-Reasoner-Zero 3.2", "“Both KL Loss and KL Penalty … slow down the training”",
+                "kl0", "kl_reward"),
+        _passes("archer-kl-is-needed", "Archer 4.3.1", needed, "archer", "archer_kl0"),
+        _entropies("archer-kl-keeps-entropy", "Archer 4.3.1", needed, "archer", "archer_kl0"),
+        _passes("archer-kl-too-strong", "Archer 4.3.1", "0.005: “slows down learning progress”",
+                "archer", "archer_kl5"),
+        _passes("archer-clip-0-is-worse", "Archer 3.2.1", "clip 0 on low-entropy tokens: “learns more slowly”",
+                "archer", "archer_clip0"),
+        _passes("archer-mask-is-worse", "Archer 3.2.1", "“completely excluding … low-entropy tokens is suboptimal”",
+                "archer", "archer_mask"),
+    ]
+
+
+def _lengths() -> list[Claim]:
+    mask, between = "Adv-Mask-Before: “the clip ratio increases steadily”", "Adv-Mask-After: “an intermediate point”"
+    truncated = m.last_quarter("truncation_rate")
+    paper = "Skywork-OR1 3.2.3, Ablation 3"
+
+    def more(name: str, quote: str, one: str, other: str) -> Claim:
+        words = f"truncation rate of the last quarter, `{one}` − `{other}`"
+        return Claim(name, paper, quote, (one, other), words, m.minus(truncated, one, other), unit="share")
+
+    return [
+        more("mask-before-truncates", mask, "short_before", "short"),
+        more("mask-after-between-1", between, "short_before", "short_after"),
+        more("mask-after-between-2", between, "short_after", "short"),
+        _passes("mask-before-passes-less", paper, "“the overall training accuracy continues to decline”",
+                "short", "short_before"),
+        _passes("stages-reach-as-much", "Skywork-OR1 3.2.2", "staged context “reaches the same level”",
+                "staged", "base", "same"),
+        Claim(
+            "stages-spend-less", "Skywork-OR1 3.2.2", "“significantly improving token efficiency”", ("base", "staged"),
+            "log of tokens generated, `base` / `staged`", m.log_ratio(m.total("tokens/generated"), "base", "staged"),
+            "above", 0.05, "log ratio",
+        ),
+        _passes(
+            "penalty-does-not-help", "ScaleRL A.11",
+            "“replacing interruption with length penalty … does not improve performance”", "penalty", "interruption",
+            "not above",
+        ),
+    ]
+
+
+def _scalerl() -> list[Claim]:
+    section = "ScaleRL 3.2"
+    cap, high = "CISPO's cap: “little difference in performance”", "“ε_max fundamentally changes … A”"
+    higher = "a higher clip ratio of 0.25 “can prevent premature entropy collapse”"
+    average, similar = "“prompt-average achieves the highest” pass rate", "normalisations “yield similar performance”"
+    off = m.minus(m.last(PASS), "pipeline8", "off8")
+    return [
+        _passes("zero-variance-filter", section, "“using the effective batch performs better”", "base", "keep"),
+        _passes("no-positive-resampling", section, "“improves scalability and the asymptotic reward”",
+                "few_npr", "few"),
+        _passes("cispo-cap-4-and-8", "ScaleRL A.18.2", cap, "cispo8", "cispo4", "same"),
+        _passes("dapo-clip-28", "ScaleRL A.18.1", high, "clip28", "nsgd4", "apart"),
+        _entropies("clip-25-slows-collapse", "Skywork-OR1 4.5, Ablation 10", higher, "clip25", "nsgd4"),
+        _entropies("clip-28-raises-entropy", "Skywork-OR1 4.5, Ablation 10", "at 0.28 “entropy rises sharply”",
+                   "clip28", "nsgd4"),
+        _passes("prompt-mean-over-sample-mean", section, average, "prompt_mean", "sample_mean"),
+        _passes("prompt-mean-over-token-mean", section, average, "prompt_mean", "base"),
+        _passes("batch-deviation", section, similar, "batch_std", "base", "same"),
+        _passes("no-deviation", section, similar, "no_std", "base", "same"),
+        Claim(
+            "fp32-head-mismatch", "ScaleRL A.19", "the FP32 head “makes the ratio much more accurate”",
+            ("bf16", "bf16_head"), "log of mean |log-prob trainer − generator|, `bf16` / `bf16_head`",
+            m.log_ratio(m.mean("mismatch/mean"), "bf16", "bf16_head"), "above", LOG_MARGIN, "log ratio",
+        ),
+        Claim(
+            "pipeline-per-update", "ScaleRL A.20",
+            "PipelineRL and PPO-off-policy: “the performance gains per step is similar”",
+            ("pipeline8", "off8"), "pass rate after 16 updates, `pipeline8` − `off8`", off, "same",
+        ),
+        _passes("pipeline-4-and-8", "ScaleRL A.12", "“4 and 8 off-policyness performed equally well”",
+                "pipeline8", "pipeline4", "same"),
+    ]
+
+
+def _others() -> list[Claim]:
+    robust = "sigmoidal fits are “substantially more robust and stable than power-law fits”"
+    bar = "a fit on the first half of a run predicts the second within .03"
+    return [
+        _passes("gae-lambda-1", "Open-Reasoner-Zero 3.2", "λ = 1 “consistently outperforming” 0.95", "gae", "gae95"),
+        Claim(
+            "sigmoid-over-power-law", "ScaleRL A.4", robust, ("long",),
+            "mean |error| on the second half, power law − sigmoid, `long`, steps", m.sigmoid_gain("long"), "above", 0.0,
+        ),
+        Claim(
+            "sigmoid-over-power-law-4", "ScaleRL A.4", robust, ("long4",),
+            "mean |error| on the second half, power law − sigmoid, `long4`, steps", m.sigmoid_gain("long4"),
+            "above", 0.0,
+        ),
+        Claim(
+            "half-predicts-half-steps", "our own bar", bar, ("long",),
+            "0.03 − mean |error| on the second half of `long`, steps",
+            m.extrapolation("mean_absolute", "long", "steps", -1.0, 0.03), "above", 0.0,
+        ),
+        Claim(
+            "half-predicts-half-tokens", "our own bar", bar, ("long",),
+            "0.03 − mean |error| on the second half of `long`, tokens",
+            m.extrapolation("mean_absolute", "long", "tokens", -1.0, 0.03), "above", 0.0,
+        ),
+    ]
+
+
+CLAIMS: dict[str, Claim] = {
+    claim.name: claim
+    for group in (_updates, _opefo, _entropy_control, _kl, _lengths, _scalerl, _others)
+    for claim in group()
+}
+assert all(arm in ARMS for claim in CLAIMS.values() for arm in claim.arms)

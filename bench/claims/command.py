@@ -1,0 +1,95 @@
+"""The command line of the claims: what to run, how often, and where it is told."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Collection, Sequence
+from pathlib import Path
+
+from bench.claims import report
+from bench.claims.analysis import Result, judge
+from bench.claims.catalogue import CLAIMS, Claim
+from bench.claims.execute import Curve, Job, execute, load, missing
+
+from strop.types import StropError
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run, judge, tell; the exit code."""
+    asked = _parser().parse_args(arguments)
+    unknown = [name for name in asked.names if name not in CLAIMS]
+    if unknown:
+        print(f"no such claim: {', '.join(unknown)}; --list names them", file=sys.stderr)
+        return 2
+    if asked.list:
+        for claim in CLAIMS.values():
+            print(f"{claim.name}: {claim.paper}; {', '.join(claim.arms)}")
+        return 0
+    chosen = [CLAIMS[name] for name in asked.names] or list(CLAIMS.values())
+    try:
+        if not asked.tell:
+            _run(asked, chosen, asked.seeds)
+            undecided = [claim for claim in chosen if judged(asked.out, claim).verdict == "undecided"]
+            _run(asked, undecided, asked.more)
+    except StropError as error:
+        print(error, file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        print("stopped; the same command goes on with what is left", file=sys.stderr)
+        return 130
+    results = {claim.name: judged(asked.out, claim) for claim in chosen}
+    for line in report.lines(chosen, results):
+        print(json.dumps(line), flush=True)
+    report.write(asked.out, chosen, results, asked.docs)
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description="The papers' claims, tried on the embedded model.")
+    parser.add_argument("names", nargs="*", metavar="NAME", help="claims; all by default")
+    parser.add_argument("--seeds", type=int, default=3, help="paired seeds of every claim, 0, 1, … (3)")
+    parser.add_argument("--more", type=int, default=0, help="seeds of claims that --seeds leave undecided (none)")
+    parser.add_argument("--out", type=Path, default=Path("runs/claims"), help="where curves are kept (runs/claims)")
+    parser.add_argument("--jobs", type=int, default=1, help="runs side by side (1)")
+    parser.add_argument("--keep", action="store_true", help="keep the run folders")
+    parser.add_argument("--tell", action="store_true", help="run nothing, judge what is there")
+    parser.add_argument("--docs", type=Path, help="a folder whose claims.md gets the table and the figure")
+    parser.add_argument("--list", action="store_true", help="list the claims")
+    return parser
+
+
+def _run(asked: argparse.Namespace, claims: Sequence[Claim], seeds: int) -> None:
+    """The runs that `claims` need, seed by seed, so that what is finished can be compared."""
+    arms = dict.fromkeys(arm for claim in claims for arm in claim.arms)
+    jobs: list[Job] = [(arm, seed) for seed in range(seeds) for arm in arms]
+    left = len(missing(asked.out, jobs))
+    begin = time.monotonic()
+    for done, curve in enumerate(execute(asked.out, jobs, asked.jobs, asked.keep), 1):
+        print(_progress(curve, done, left, time.monotonic() - begin), file=sys.stderr, flush=True)
+
+
+def _progress(curve: Curve, done: int, left: int, seconds: float) -> str:
+    rates = [rate for _, rate in curve.series("evaluation/pass_rate")]
+    to = f"{rates[0]:.3f} to {rates[-1]:.3f}" if rates else "not measured"
+    minutes = seconds / done * (left - done) / 60
+    return f"{done}/{left} {curve.arm}, seed {curve.seed}: {to} in {curve.seconds:.0f} s; {minutes:.0f} min left"
+
+
+def judged(out: Path, claim: Claim, seeds: Collection[int] = range(100)) -> Result:
+    """The verdict on a claim by the seeds whose runs are all there."""
+    values: dict[int, float] = {}
+    for seed in seeds:
+        curves: dict[str, Curve] = {}
+        for arm in claim.arms:
+            curve = load(out, arm, seed)
+            if curve is None:
+                break
+            curves[arm] = curve
+        if len(curves) == len(set(claim.arms)):
+            value = claim.effect(curves)
+            if value is not None:
+                values[seed] = value
+    return judge(values, claim.says, claim.margin)

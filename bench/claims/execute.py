@@ -1,0 +1,124 @@
+"""Run arms and keep their curves: one small JSON file an arm and seed; what is there is not run again.
+
+DIR/curves/ARM-seed0.json    the curve: configuration, and of every step the metrics that claims read
+DIR/runs/ARM-seed0/          the run's folder while it runs; removed afterwards unless it is to be kept
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+from bench.claims.arms import ARMS
+
+from strop.config import RunConfig
+from strop.console import SilentView
+from strop.files import replacing
+from strop.metrics_file import read_metrics
+from strop.run import train
+from strop.run_folder import RunFolder
+
+KEPT = (
+    "pass_rate", "reward/mean", "evaluation/pass_rate", "evaluation/stderr", "evaluation/entropy", "entropy",
+    "entropy/sampled", "length/mean", "truncation_rate", "unparsed_rate", "groups/zero_variance_share",
+    "groups/trained", "tokens/generated", "grad_norm", "ratio/mean", "ratio/min", "ratio/max", "ratio/clipped_share",
+    "mismatch/mean", "mismatch/max", "mismatch/k3", "lag/mean", "lag/max", "updates", "kl/penalised", "kl/knowledge",
+    "kl/reasoning", "opefo/lambda", "entropy_flow/positive", "entropy_flow/negative", "entropy_flow/lambda",
+    "value/explained_variance", "interruption/share", "repetition/repeatness", "problems/left",
+    "state/algorithm.regularizers.0.coefficient",
+)  # fmt: skip
+DIGITS = 6
+
+
+@dataclass(frozen=True)
+class Curve:
+    """What is kept of a run: `rows` as metrics.jsonl has them, cut to `KEPT`; `seconds` of wall time."""
+
+    arm: str
+    seed: int
+    seconds: float
+    rows: tuple[dict[str, float | None], ...]
+
+    def series(self, name: str) -> list[tuple[int, float]]:
+        """(step, value) of every step that has the metric."""
+        found = ((int(row["step"] or 0), row.get(name)) for row in self.rows)
+        return [(step, value) for step, value in found if value is not None]
+
+
+def fingerprint(config: RunConfig) -> str:
+    """What a curve depends on; another one under the same name is not taken for it."""
+    text = json.dumps(config.model_dump(mode="json"), sort_keys=True)
+    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+
+
+def curve_path(out: Path, arm: str, seed: int) -> Path:
+    """Where a curve is kept."""
+    return out / "curves" / f"{arm}-seed{seed}.json"
+
+
+def load(out: Path, arm: str, seed: int, key: str | None = None) -> Curve | None:
+    """The curve of a finished run; None where there is none, or none of the configuration `key`."""
+    path = curve_path(out, arm, seed)
+    if not path.is_file():
+        return None
+    stored: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    if key is not None and stored["key"] != key:
+        return None
+    return Curve(arm, seed, stored["seconds"], tuple(stored["rows"]))
+
+
+def run_one(out: Path, arm: str, seed: int, config: RunConfig, keep: bool = False) -> Curve:
+    """Train, and keep the curve. A run that was cut off begins anew: it takes less than a minute."""
+    folder = out / "runs" / f"{arm}-seed{seed}"
+    begin = time.perf_counter()
+    train(config, folder, SilentView(), replace=True)
+    seconds = time.perf_counter() - begin
+    rows = [_cut(row) for row in read_metrics(RunFolder.open(folder).metrics_path)]
+    stored = {"arm": arm, "seed": seed, "key": fingerprint(config), "seconds": round(seconds, 1), "rows": rows}
+    path = curve_path(out, arm, seed)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with replacing(path) as temporary:
+        lines = ",\n".join(json.dumps(row) for row in rows)
+        head = json.dumps({name: stored[name] for name in ("arm", "seed", "key", "seconds")})
+        temporary.write_text(f'{head[:-1]}, "rows": [\n{lines}\n]}}\n', encoding="utf-8")
+    if not keep:
+        shutil.rmtree(folder)
+    return Curve(arm, seed, seconds, tuple(rows))
+
+
+def _cut(row: dict[str, Any]) -> dict[str, float | None]:
+    kept = {name: row[name] for name in KEPT if row.get(name) is not None}
+    return {"step": row["step"]} | {name: float(f"{value:.{DIGITS}g}") for name, value in kept.items()}
+
+
+Job = tuple[str, int]
+Report = Callable[[Curve, bool], None]
+
+
+def missing(out: Path, jobs: Iterable[Job]) -> list[tuple[Job, RunConfig]]:
+    """The jobs that have no curve of their present configuration yet."""
+    wanted = [(job, ARMS[job[0]].config(job[1])) for job in jobs]
+    return [(job, config) for job, config in wanted if load(out, *job, fingerprint(config)) is None]
+
+
+def execute(out: Path, jobs: Sequence[Job], workers: int = 1, keep: bool = False) -> Iterator[Curve]:
+    """The curves of the jobs that are not finished yet, as they come; with `workers` processes at once."""
+    waiting = missing(out, jobs)
+    if workers == 1:
+        for (arm, seed), config in waiting:
+            # Another process may have made it in the meantime.
+            if load(out, arm, seed, fingerprint(config)) is None:
+                yield run_one(out, arm, seed, config, keep)
+        return
+    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
+        made = [pool.submit(run_one, out, arm, seed, config, keep) for (arm, seed), config in waiting]
+        for done in as_completed(made):
+            yield done.result()

@@ -1,0 +1,136 @@
+"""The figures: every effect with its interval and margin, by unit; and the curves of arms that many claims share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from bench.claims.analysis import Result, Verdict
+from bench.claims.catalogue import Claim
+from bench.claims.execute import Curve, load
+
+from strop.files import replacing
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+COLORS: dict[Verdict, str] = {"agrees": "#2a7f62", "disagrees": "#b3432b", "undecided": "#8a8f98"}
+GRID, INK, BAND = "#e3e6ea", "#2b2f36", "#eef1f5"
+PANELS = (
+    ("Differences of pass rates and shares, points", ("pass rate", "share"), 100.0),
+    ("Logarithms of ratios", ("log ratio",), 1.0),
+    ("Others", ("λ", "nats", "rank correlation"), 1.0),
+)
+HELD_OUT = (("evaluation/pass_rate", "Held-out pass rate"), ("evaluation/entropy", "Held-out entropy, nats a token"))
+SHOWN = (
+    ("base", "#2864a8"), ("nsgd4", "#d9822b"), ("grpo8", "#8a8f98"), ("opefo", "#3a8f5c"), ("adaptive", "#7d5ba6"),
+    ("bonus_high", "#c0392b"),
+)  # fmt: skip
+
+
+def draw(claims: Sequence[Claim], results: Mapping[str, Result], target: Path) -> None:
+    """A forest plot of what was run, a panel a unit, as SVG."""
+    parts = [
+        (title, [claim for claim in claims if claim.unit in units and results[claim.name].effect is not None], scale)
+        for title, units, scale in PANELS
+    ]
+    parts = [part for part in parts if part[1]]
+    if not parts:
+        return
+
+    def fill(figure: Figure) -> None:
+        heights = [len(chosen) + 1.5 for _, chosen, _ in parts]
+        grid = figure.add_gridspec(len(parts), 1, height_ratios=heights)
+        for place, (title, chosen, scale) in enumerate(parts):
+            _forest(figure.add_subplot(grid[place]), title, chosen, results, scale)
+
+    rows = sum(len(chosen) + 2.5 for _, chosen, _ in parts)
+    _save(fill, target, (8.6, 0.235 * rows + 0.6))
+
+
+def _forest(axes: Axes, title: str, claims: Sequence[Claim], results: Mapping[str, Result], scale: float) -> None:
+    axes.axvline(0.0, color=INK, linewidth=0.8)
+    for row, claim in enumerate(claims):
+        found = results[claim.name]
+        assert found.effect is not None
+        color = COLORS[found.verdict]
+        half = claim.margin * scale
+        axes.barh(row, 2 * half, left=-half, height=0.9, color=BAND, zorder=0)
+        if found.effect.interval is not None:
+            low, high = (value * scale for value in found.effect.interval)
+            axes.plot([low, high], [row, row], color=color, linewidth=1.8, solid_capstyle="butt")
+        axes.plot([value * scale for value in found.values.values()], [row] * len(found.values), ".", color=color,
+                  markersize=3.5, alpha=0.6)  # fmt: skip
+        axes.plot(found.effect.value * scale, row, "o", color=color, markersize=5)
+    axes.set_yticks(range(len(claims)), [claim.name for claim in claims], fontsize=8)
+    axes.set_ylim(len(claims) - 0.4, -0.6)
+    axes.set_title(title, fontsize=9.5, loc="left")
+    axes.tick_params(axis="x", labelsize=8)
+    _bounded(axes, claims, results, scale)
+    _tidy(axes)
+
+
+def _bounded(axes: Axes, claims: Sequence[Claim], results: Mapping[str, Result], scale: float) -> None:
+    """Let the values themselves choose the width: an interval of three seeds may be wider than all else."""
+    values = [abs(v) * scale for claim in claims for v in results[claim.name].values.values()]
+    most = 1.6 * max([*values, *(claim.margin * scale for claim in claims)])
+    axes.set_xlim(-most, most)
+
+
+def draw_curves(out: Path, target: Path) -> None:
+    """Held-out pass rate and entropy of the arms that many claims share, mean over seeds with every seed faint."""
+    curves = {name: [c for seed in range(100) if (c := load(out, name, seed)) is not None] for name, _ in SHOWN}
+    if not any(curves.values()):
+        return
+
+    def fill(figure: Figure) -> None:
+        for place, (metric, title) in enumerate(
+            (("evaluation/pass_rate", "Held-out pass rate"), ("evaluation/entropy", "Held-out entropy, nats a token")),
+            1,
+        ):
+            axes = figure.add_subplot(1, 2, place)
+            for name, color in SHOWN:
+                _mean_curve(axes, curves[name], metric, name, color)
+            axes.set_title(title, fontsize=9.5, loc="left")
+            axes.set_xlabel("step", fontsize=8)
+            axes.tick_params(labelsize=8)
+            axes.set_ylim(bottom=0.0)
+            _tidy(axes)
+            if place == 1:
+                axes.legend(fontsize=7.5, frameon=False)
+
+    _save(fill, target, (8.6, 3.2))
+
+
+def _mean_curve(axes: Axes, curves: Sequence[Curve], metric: str, label: str, color: str) -> None:
+    found = [dict(curve.series(metric)) for curve in curves]
+    if not found:
+        return
+    steps = sorted(found[0])
+    for one in found:
+        axes.plot(steps, [one[step] for step in steps], color=color, linewidth=0.7, alpha=0.3)
+    means = [sum(one[step] for one in found) / len(found) for step in steps]
+    axes.plot(steps, means, color=color, linewidth=1.8, label=label)
+
+
+def _tidy(axes: Axes) -> None:
+    axes.grid(True, axis="both", color=GRID, linewidth=0.7)
+    axes.set_axisbelow(True)
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)
+
+
+def _save(fill: Callable[[Figure], None], target: Path, size: tuple[float, float]) -> None:
+    # The canvas is made directly: pyplot would keep global state and might look for a display.
+    import matplotlib
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=size, dpi=150, layout="constrained")
+    FigureCanvasAgg(figure)
+    fill(figure)
+    # Without a fixed salt and date the same results would give another file each time.
+    with replacing(target) as temporary, matplotlib.rc_context({"svg.hashsalt": "claims"}):
+        figure.savefig(temporary, format="svg", metadata={"Date": None})

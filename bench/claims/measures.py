@@ -1,0 +1,187 @@
+"""What is measured of the curves of one seed: numbers of an arm, and differences between arms.
+
+Held-out figures are those of the evaluations, whose problems and sampling seeds are the same for every arm. "Late" is
+the mean of the last half of the evaluations after the first, or of the last quarter of the steps; "course" the mean
+over all evaluations after the first, which is higher for what rises sooner.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+from bench.claims.analysis import rank_correlation
+from bench.claims.execute import Curve
+
+from strop.scaling import Curve as Points
+from strop.scaling import FitSettings, fit
+
+Curves = Mapping[str, Curve]
+Measure = Callable[[Curve], float | None]
+Effect = Callable[[Curves], float | None]
+
+PASS, ENTROPY = "evaluation/pass_rate", "evaluation/entropy"
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return sum(values) / len(values) if values else None
+
+
+def late(name: str) -> Measure:
+    """The mean of an evaluation's metric over the last half of the evaluations after step 0."""
+
+    def measure(curve: Curve) -> float | None:
+        values = [value for step, value in curve.series(name) if step > 0]
+        return _mean(values[len(values) // 2 :])
+
+    return measure
+
+
+def course(name: str) -> Measure:
+    """The mean of an evaluation's metric over all evaluations after step 0."""
+    return lambda curve: _mean([value for step, value in curve.series(name) if step > 0])
+
+
+def last(name: str) -> Measure:
+    """The last value of a metric."""
+    return lambda curve: next((value for _, value in reversed(curve.series(name))), None)
+
+
+def last_quarter(name: str) -> Measure:
+    """The mean of a step's metric over the last quarter of the steps."""
+
+    def measure(curve: Curve) -> float | None:
+        values = [value for _, value in curve.series(name)]
+        return _mean(values[-max(len(values) // 4, 1) :])
+
+    return measure
+
+
+def first(name: str, count: int = 1) -> Measure:
+    """The mean of a metric's first `count` values."""
+    return lambda curve: _mean([value for _, value in curve.series(name)][:count])
+
+
+def smallest(name: str) -> Measure:
+    """The smallest value of a metric."""
+    return lambda curve: min((value for _, value in curve.series(name)), default=None)
+
+
+def mean(name: str) -> Measure:
+    """The mean of a metric over all steps."""
+    return lambda curve: _mean([value for _, value in curve.series(name)])
+
+
+def total(name: str) -> Measure:
+    """The sum of a metric over all steps."""
+    return lambda curve: math.fsum(value for _, value in curve.series(name))
+
+
+def unsteadiness(curve: Curve) -> float | None:
+    """How far held-out entropy strays from its beginning: the mean of |log(H_t / H_0)| over evaluations."""
+    series = curve.series(ENTROPY)
+    if len(series) < 2 or series[0][0] != 0 or min(value for _, value in series) <= 0:
+        return None
+    start = series[0][1]
+    return _mean([abs(math.log(value / start)) for _, value in series[1:]])
+
+
+def minus(measure: Measure, one: str, other: str) -> Effect:
+    """The measure of arm `one` less that of arm `other`."""
+
+    def effect(curves: Curves) -> float | None:
+        left, right = measure(curves[one]), measure(curves[other])
+        return None if left is None or right is None else left - right
+
+    return effect
+
+
+def log_ratio(measure: Measure, one: str, other: str) -> Effect:
+    """log(measure of `one` / measure of `other`)."""
+
+    def effect(curves: Curves) -> float | None:
+        left, right = measure(curves[one]), measure(curves[other])
+        return None if not left or not right or left / right <= 0 else math.log(left / right)
+
+    return effect
+
+
+def of(measure: Measure, arm: str, less: float = 0.0) -> Effect:
+    """The measure of one arm less a number."""
+
+    def effect(curves: Curves) -> float | None:
+        found = measure(curves[arm])
+        return None if found is None else found - less
+
+    return effect
+
+
+def growth(measure: Measure, arm: str, name: str, sign: float = 1.0) -> Effect:
+    """sign · log(measure of `arm` / the metric's first value of `arm`)."""
+
+    def effect(curves: Curves) -> float | None:
+        end, start = measure(curves[arm]), first(name)(curves[arm])
+        return None if not end or not start else sign * math.log(end / start)
+
+    return effect
+
+
+def correlation(x: Measure, y: Measure, arms: Sequence[str]) -> Effect:
+    """The rank correlation of two measures over arms."""
+
+    def effect(curves: Curves) -> float | None:
+        pairs = [(x(curves[arm]), y(curves[arm])) for arm in arms]
+        known = [(a, b) for a, b in pairs if a is not None and b is not None]
+        return rank_correlation([a for a, _ in known], [b for _, b in known]) if len(known) > 2 else None
+
+    return effect
+
+
+# ---------------------------------------------------------------------- fits
+
+
+def points(curve: Curve, x: str) -> Points:
+    """The held-out curve as `strop fit` reads it; `x` is steps, or tokens generated so far."""
+    errors = dict(curve.series("evaluation/stderr"))
+    spent = dict.fromkeys([0], 0.0)
+    for step, tokens in curve.series("tokens/generated"):
+        spent[step] = spent[max(spent)] + tokens
+    series = curve.series(PASS)
+    at = [float(step) if x == "steps" else spent[step] for step, _ in series[1:]]
+    rates = [rate for _, rate in series[1:]]
+    stderr = np.array([errors[step] for step, _ in series[1:]])
+    return Points(curve.arm, np.array(at), np.array(rates), series[0][1], stderr, errors[0], unit=x)
+
+
+def half_fit(curve: Curve, x: str) -> dict[str, float] | str:
+    """The errors on the second half of a sigmoid and a power law fitted to the first half; the reason where refused."""
+    whole = points(curve, x)
+    found = fit(whole, FitSettings(fit_until=float(whole.compute[-1]) / 2, bootstrap=100))
+    error = found.held_back_error()
+    if found.refused is not None or error is None:
+        return found.refused or "no points are held back"
+    return {
+        "mean": error.mean_error, "mean_absolute": error.mean_absolute_error, "largest": error.largest_error,
+        "power_law": error.power_law, "points": float(error.points),
+    }  # fmt: skip
+
+
+def extrapolation(name: str, arm: str, x: str = "steps", sign: float = 1.0, plus: float = 0.0) -> Effect:
+    """sign · an error of `half_fit` + plus; None where the fit was refused."""
+
+    def effect(curves: Curves) -> float | None:
+        found = half_fit(curves[arm], x)
+        return None if isinstance(found, str) else sign * found[name] + plus
+
+    return effect
+
+
+def sigmoid_gain(arm: str, x: str = "steps") -> Effect:
+    """By how much the power law's mean absolute error on the second half exceeds the sigmoid's."""
+
+    def effect(curves: Curves) -> float | None:
+        found = half_fit(curves[arm], x)
+        return None if isinstance(found, str) else found["power_law"] - found["mean_absolute"]
+
+    return effect
