@@ -21,7 +21,8 @@ LAYERS = (
     {"scaling", "states"},
     {"config_edit", "config_checks", "config", "tracking", "embedded"},
     {"loop", "learner", "curriculum", "assembly", "recipes", "tiny"},
-    {"run", "fine_tuning", "tasks", "quickstart", "doctor", "benchmarking", "prepare", "report"},
+    {"run", "fine_tuning", "tasks", "quickstart", "doctor", "benchmarking", "planning", "prepare",
+     "report"},
     {"ablation"},
     {"cli", "__main__"},
 )
