@@ -174,9 +174,15 @@ class AlgorithmSettings(Settings):
 
 
 class OrchestrationSettings(Settings):
-    """Who generates, and how stale it may become (`lag_gate`)."""
+    """Who generates, and how stale it may become (`lag_gate`).
+
+    Fields:
+        watchdog_seconds: a run in which nothing is made for so long (no tokens, verdict, update or publication) is ended
+            with the stacks of its processes; none never ends one.
+    """
 
     max_lag: Annotated[int, Field(ge=0)] = 0
+    watchdog_seconds: Annotated[float, Field(gt=0)] | None = 1800.0
 
 
 class EvaluationSettings(Settings):

@@ -43,6 +43,7 @@ from strop.policy import Packed
 from strop.samples import countable
 from strop.seeds import derive
 from strop.states import States
+from strop.supervision import progress
 from strop.types import Completion, Group, StropError, Verdict
 from strop.verifiers.pool import Judge
 
@@ -135,6 +136,8 @@ class Loop:
     def _collect(self) -> None:
         with self.clock.section("rollout"):
             events = self.executor.poll()
+        if events:
+            progress.made("a completion")
         for event in events:
             if isinstance(event, Lost):
                 self._regenerate(event)
@@ -144,6 +147,8 @@ class Loop:
             if not self.executor.unfinished:
                 self.judge.wait(JUDGE_SECONDS)  # nothing else to do
             verdicts = self.judge.poll()
+        if verdicts:
+            progress.made("a verdict")
         for (request_id, sample), verdict in verdicts:
             self._write_down(request_id, sample, verdict)
 
@@ -203,6 +208,7 @@ class Loop:
         self._refilled = []
         with self.clock.section("update"):
             lesson = self.learner.learn(groups, set(batch.kept), self.step, self.states.values)
+        progress.made(f"the update of step {self.step + 1}")
         for group in chosen:
             self._forget(group)
         self.gate.close(batch, trained=lesson is not None)
@@ -220,6 +226,7 @@ class Loop:
     def _finish_step(self, groups: list[Group], batch: BatchTickets, lesson: Lesson, version: int) -> StepRecord:
         """Publish what was learned, and say what the step was like."""
         publication = self.executor.publish(self.gate.version)
+        progress.made(f"the publication of version {self.gate.version}")
         self._verify_generators()
         parts = [
             lesson.metrics,

@@ -26,6 +26,7 @@ from strop.model_files import export
 from strop.plots import plot_run
 from strop.run_folder import RunFolder, check_free
 from strop.seeds import derive
+from strop.supervision.watch import Watch
 from strop.tracking import Trackers, open_trackers
 from strop.trainer import checkpoint
 from strop.trainer.critic import Critic
@@ -103,9 +104,10 @@ class _Run:
     def __init__(self, config: RunConfig, parts: Parts, folder: RunFolder, view: View) -> None:
         self.config = config
         self.folder = folder
-        self.view = view
+        self.watch = Watch(folder.path, config.orchestration.watchdog_seconds, view)
+        self.view = self.watch.view
         self.parts = parts
-        self.loop = Loop(config, parts.data.train, parts.executor, parts.judge, parts.learner, view)
+        self.loop = Loop(config, parts.data.train, parts.executor, parts.judge, parts.learner, self.view)
         self.compute = ComputeMeter(devices_of(parts.policy.device), parts.policy.computing_parameters)
         self.boundary = self.loop.state()
         self.saved: int | None = None
@@ -145,6 +147,10 @@ class _Run:
 
     def go(self) -> Outcome:
         """Train what is left, write the model, the curves and the summary."""
+        with self.watch:
+            return self._go()
+
+    def _go(self) -> Outcome:
         begin = time.perf_counter()
         trackers = open_trackers(
             self.config.trackers, self.folder, self.config.model_dump(mode="json"), self.resumed_at

@@ -11,6 +11,9 @@
     plots/                       pictures
     report/                      what `strop report` wrote
     summary.json                 what came out of it
+    status.json                  the driver's heartbeat, every second (`supervision/watch.py`)
+    processes.json               the run's processes, where there are several (`supervision/stacks.py`)
+    stacks/                      where each process hung, should the watchdog have ended the run
 
 Whole files are written beside and renamed (`files.py`); metrics.jsonl alone grows in place (`metrics_file.py`).
 """
@@ -38,7 +41,7 @@ MARKER = "run.json"
 LOCK = ".lock"
 CONTENTS = (
     "checkpoints", "metrics.jsonl", "rollouts", "model", "critic", "plots", "report", "summary.json", "tensorboard",
-    "wandb", PASS_RATES,
+    "wandb", PASS_RATES, "status.json", "processes.json", "stacks",
 )  # fmt: skip
 _STEP_FILE = re.compile(r"step_(\d+)\.parquet")
 

@@ -12,6 +12,7 @@ from strop.engines.base import Request
 from strop.engines.torch_engine import TorchEngine
 from strop.orchestration.executor import Lost, Publication
 from strop.policy import Policy
+from strop.supervision import progress
 from strop.types import Completion, FloatArray, IntArray
 
 _STEPS_PER_POLL = 16
@@ -40,6 +41,7 @@ class InProcess:
             if not self.engine.unfinished:
                 break
             found += self.engine.step()
+            progress.made("tokens")
         return found
 
     def publish(self, version: int) -> Publication:

@@ -75,9 +75,9 @@ class Generator:
         self.version = version
 
     def stand_still(self, begin: float, end: float) -> None:
-        """Do nothing from `begin` to `end`: something else has the device."""
+        """Something else has the device from `begin` to `end`: a decode step under way ends so much later."""
         self._advance(begin)
-        self.time = max(self.time, end)
+        self.time += end - begin
 
     def _start(self) -> None:
         while self._waiting and len(self._running) < self._slots:
