@@ -66,7 +66,9 @@ def predictions(steps: int, clock: str, folder: Path) -> None:
     from strop.planning.setup import setup_of
     from strop.run_folder import RunFolder
 
-    runs = {name: train(folder / str(number), sets, steps, clock) for number, (name, sets) in enumerate(MEASURED.items())}
+    runs = {
+        name: train(folder / str(number), sets, steps, clock) for number, (name, sets) in enumerate(MEASURED.items())
+    }
     for sources in (["32 x 8"], list(MEASURED)):
         known = measure([RunFolder.open(runs[name]) for name in sources])
         show(bench="costs", sources=sources, costs={k: v for k, v in known.costs.model_dump().items() if v},

@@ -177,8 +177,8 @@ class OrchestrationSettings(Settings):
     """Who generates, and how stale it may become (`lag_gate`).
 
     Fields:
-        watchdog_seconds: a run in which nothing is made for so long (no tokens, verdict, update or publication) is ended
-            with the stacks of its processes; none never ends one.
+        watchdog_seconds: a run in which nothing is made for so long (no tokens, verdict, update or publication) is
+            ended with the stacks of its processes; none never ends one.
     """
 
     max_lag: Annotated[int, Field(ge=0)] = 0

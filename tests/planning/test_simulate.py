@@ -9,7 +9,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from strop.planning import Constant, Costs, Empirical, LogNormal, Setup, Simulation, Straggling, pipeline_bound, simulate
+from strop.planning import (
+    Constant,
+    Costs,
+    Empirical,
+    LogNormal,
+    Setup,
+    Simulation,
+    Straggling,
+    pipeline_bound,
+    simulate,
+)
 from strop.planning.lengths import IntLengths, Lengths
 from strop.types import InputError, StropError
 
@@ -36,7 +46,7 @@ def ends(found: Simulation) -> list[float]:
 
 
 def test_synchronous_steps_are_generation_then_update() -> None:
-    # Two prompts × two samples of 10 tokens; a decode step of n sequences takes 1 + 0.5·n s. All four run: 10 × 3 = 30 s.
+    # Two prompts × two samples of 10 tokens; a decode step of n sequences takes 1 + 0.5·n s. All run: 10 × 3 = 30 s.
     # The update: 2 s and 0.1 s for each of 40 tokens: 6 s. Publication 1 s, writing down 3 s.
     costs = Costs(decode_step=1, decode_sequence=0.5, train_update=2, train_token=0.1, publish=1, record_step=3)
     found = simulate(Setup(2, 2), costs, Constant(10), steps=3)
@@ -151,6 +161,14 @@ def test_ppo_off_policy_makes_k_updates_of_a_batch_k_times_as_large() -> None:
     assert found.update_seconds == pytest.approx(14)
 
 
+def test_truncated_completions_cost_generation_and_no_training() -> None:
+    # Lengths 4 and 10 of prompts of 3 tokens, masked from 10 on: 10 s of generation, 1 s for each of 4 + 3 tokens.
+    setup = Setup(1, 2, prompt_tokens=3, masked_from=10)
+    found = simulate(setup, Costs(decode_step=1, train_token=1), InOrder((4, 10)), steps=1)
+    assert found.total == pytest.approx(10 + 7)
+    assert found.tokens == 14
+
+
 def test_settings_that_make_no_sense_are_refused() -> None:
     with pytest.raises(InputError, match="generators=0"):
         Setup(1, 1, generators=0)
@@ -174,7 +192,8 @@ def test_the_bound_of_one_lag_is_its_formula() -> None:
     piped = pipeline_bound(setup.pipeline(3), costs, Constant(10))
     assert (piped.seconds, piped.limit) == (pytest.approx(12.5), "generation")
     # On shared devices generation and training add up.
-    assert pipeline_bound(replace(setup, colocated=True).pipeline(3), costs, Constant(10)).seconds == pytest.approx(22.5)
+    shared = replace(setup, colocated=True, max_lag=3)
+    assert pipeline_bound(shared, costs, Constant(10)).seconds == pytest.approx(22.5)
 
 
 def test_stragglers_are_spread_over_the_versions_they_may_take() -> None:
@@ -200,6 +219,7 @@ SETUPS = st.builds(
     colocated=st.booleans(),
     assign=st.sampled_from(["group", "sample"]),
     prompt_tokens=st.sampled_from([0.0, 7.0]),
+    masked_from=st.sampled_from([None, 12]),
 )
 SECOND = st.sampled_from([0.0, 0.3, 1.0, 5.0])
 COSTS = st.builds(

@@ -221,27 +221,22 @@ def _print(value: dict[str, Any]) -> None:
             print(f"note: {note}")
     known = ", ".join(f"{name}={number(seconds)}" for name, seconds in value["costs"].items() if seconds)
     print(f"costs in seconds: {known or 'none'}")
-    columns = (
-        "", "generators", "trainers", "s/update", "bound", "step p50", "p95", "trainer idle", "generators idle",
-        "tokens/s", "lag",
-    )  # fmt: skip
+    columns = ("", "gen+train", "s/update", "bound", "p50, p95", "idle gen, train", "tokens/s", "lag")
     print_table(columns, [_row(row) for row in value["plans"]])
+    print("s/update: seconds an optimizer update; p50, p95: of a step; bound: set by gen(eration), lon(gest), tra(iner)")
 
 
 def _row(row: dict[str, Any]) -> list[str]:
-    from strop.console import number, percent
+    from strop.console import number
 
     setup, step = row["setup"], row["step_seconds"]
     return [
         row["name"],
-        f"{setup['generators']}",
-        "shared" if setup["colocated"] else f"{setup['trainers']}",
+        "shared" if setup["colocated"] else f"{setup['generators']}+{setup['trainers']}",
         number(row["seconds_per_update"]),
-        f"{number(row['bound_seconds_per_update'])} ({row['bound_by']})",
-        number(step["p50"]),
-        number(step["p95"]),
-        percent(row["trainer_idle"]),
-        percent(row["generators_idle"]),
+        f"{number(row['bound_seconds_per_update'])} ({row['bound_by'][:3]})",
+        f"{number(step['p50'])}, {number(step['p95'])}",
+        f"{row['generators_idle']:.0%}, {row['trainer_idle']:.0%}",
         number(row["tokens_per_second"]),
         f"{row['mean_lag']:.2f}",
     ]

@@ -17,7 +17,7 @@ REFRESH_SECONDS = 2.0
 
 def status(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")],
-    watch: Annotated[bool, typer.Option("--watch", help="Show it again every two seconds, until the run ends.")] = False,
+    watch: Annotated[bool, typer.Option("--watch", help="Show it again every two seconds until the run ends.")] = False,
     as_json: Json = False,
 ) -> None:
     """Say whether a run is alive, how far it is, how quick, and what its processes do.

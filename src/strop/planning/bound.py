@@ -58,7 +58,8 @@ def pipeline_bound(setup: Setup, costs: Costs, lengths: Lengths, draws: int = DR
     generated = setup.prompts_per_step / (1 - setup.drop) if setup.refill else float(setup.prompts_per_step)
     tokens = float(np.mean([group.sum() for group in groups]))
     contexts = float(np.mean([_contexts(group, setup.prompt_tokens) for group in groups]))
-    trainer = _trainer_seconds(setup, costs, kept, tokens)
+    trained = float(np.mean([sum(setup.trained(length) for length in group.tolist()) for group in groups]))
+    trainer = _trainer_seconds(setup, costs, kept * trained, kept * tokens)
     open_sequences = (setup.max_lag + 1) * setup.prompts_per_step * setup.samples_per_prompt
     at_once = min(setup.slots, -(-open_sequences // setup.generators))
     each = costs.decode_step / at_once + costs.decode_sequence
@@ -74,11 +75,11 @@ def _contexts(group: NDArray[np.int64], prompt: float) -> float:
     return float((group * prompt + group * (group - 1) / 2).sum())
 
 
-def _trainer_seconds(setup: Setup, costs: Costs, groups: float, tokens: float) -> float:
-    """U, for `groups` trained groups of `tokens` generated tokens each."""
-    whole = groups * (tokens + setup.prompt_tokens * setup.samples_per_prompt) * setup.passes_per_batch
+def _trainer_seconds(setup: Setup, costs: Costs, trained: float, generated: float) -> float:
+    """U, for a step of so many tokens."""
     updates = setup.updates_per_step * setup.passes_per_batch
-    return costs.updating(whole, updates, setup.trainers) + costs.publish + costs.recording(groups * tokens)
+    updating = costs.updating(trained * setup.passes_per_batch, updates, setup.trainers)
+    return updating + costs.publish + costs.recording(generated)
 
 
 def _parts(groups: list[NDArray[np.int64]], size: int) -> list[list[NDArray[np.int64]]]:

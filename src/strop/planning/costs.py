@@ -87,4 +87,5 @@ def costs_from(data: Mapping[str, object], origin: str) -> Costs:
     try:
         return Costs.model_validate(dict(data))
     except ValidationError as error:
-        raise InputError(f"{origin}: {explain(error)}; costs are {', '.join(Costs.model_fields)}, in seconds") from error
+        known = ", ".join(Costs.model_fields)
+        raise InputError(f"{origin}: {explain(error)}; costs are {known}, in seconds") from error

@@ -21,13 +21,15 @@ def plot_plans(plans: Sequence[Simulation], bounds: Sequence[float], target: Pat
     left, right = figure.subplots(1, 2, sharey=True, width_ratios=(3, 2))
     places = range(len(plans))
     left.barh(places, [plan.update_seconds for plan in plans], color=BLUE, height=0.62)
-    left.vlines(bounds, [p - 0.42 for p in places], [p + 0.42 for p in places], color=ORANGE, linewidth=2, label="bound")
+    low, high = [place - 0.42 for place in places], [place + 0.42 for place in places]
+    left.vlines(bounds, low, high, color=ORANGE, linewidth=2, label="bound")
     left.set_yticks(list(places), [label(plan) for plan in plans])
     left.invert_yaxis()
     left.set_xlabel("seconds an update")
     left.legend(fontsize=8, frameon=False)
-    right.barh([p - 0.17 for p in places], [plan.trainer_idle for plan in plans], 0.32, color=GREY, label="trainer")
-    right.barh([p + 0.17 for p in places], [plan.generators_idle for plan in plans], 0.32, color=BLUE, label="generators")
+    trainer, generators = [plan.trainer_idle for plan in plans], [plan.generators_idle for plan in plans]
+    right.barh([place - 0.17 for place in places], trainer, 0.32, color=GREY, label="trainer")
+    right.barh([place + 0.17 for place in places], generators, 0.32, color=BLUE, label="generators")
     right.set_xlim(0, 1)
     right.set_xlabel("idle share")
     right.legend(fontsize=8, frameon=False)

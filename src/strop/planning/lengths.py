@@ -105,7 +105,7 @@ class Empirical:
 
 
 def parse_lengths(text: str, limit: int) -> Lengths:
-    """Lengths from `--lengths`: `constant:8000`, `lognormal:MEDIAN,SIGMA[,WITHIN]`, with `+SHARExFACTOR` for stragglers.
+    """Lengths from `--lengths`: `constant:8000`, `lognormal:MEDIAN,SIGMA[,WITHIN]`; `+SHARExFACTOR` adds stragglers.
 
     Raises:
         InputError: it is none of these.

@@ -24,6 +24,7 @@ class Setup:
         colocated: generators and trainer take turns on the same devices, as in one process.
         assign: `group` gives a prompt's samples to generators in ticket order, as the loop does; `sample` spreads them.
         prompt_tokens: mean length of a prompt; it is context when decoding, and trained through.
+        masked_from: completions of so many tokens or more were truncated and are not trained on; None trains on all.
     """
 
     prompts_per_step: int
@@ -40,6 +41,7 @@ class Setup:
     colocated: bool = False
     assign: Literal["group", "sample"] = "group"
     prompt_tokens: float = 0.0
+    masked_from: int | None = None
 
     def __post_init__(self) -> None:
         least = {
@@ -59,6 +61,11 @@ class Setup:
         """Devices in all."""
         generating = self.generators * self.devices_per_generator
         return max(generating, self.trainers) if self.colocated else generating + self.trainers
+
+    def trained(self, tokens: int) -> float:
+        """Tokens, its prompt's included, that a completion of `tokens` tokens gives the trainer to compute."""
+        masked = self.masked_from is not None and tokens >= self.masked_from
+        return 0.0 if masked else tokens + self.prompt_tokens
 
     @property
     def name(self) -> str:
@@ -89,4 +96,5 @@ def setup_of(config: RunConfig) -> Setup:
         refill=config.algorithm.selection.refill,
         slots=config.engine.slots,
         colocated=True,
+        masked_from=None if config.algorithm.truncation_mask == "none" else config.sampling.max_new_tokens,
     )

@@ -34,7 +34,7 @@ class Simulation:
         trainer_busy, publishing, recording: seconds of the whole run.
         generators_busy: seconds that generators decoded, summed over them.
         running: sequences that ran at once, summed over generators, mean over time.
-        tokens: generated tokens that were trained on.
+        tokens: generated tokens of the groups that were trained on.
         lags: mean lag of the trained tokens of each step, in versions.
         max_lag: the largest lag of a trained group's first token.
         trained: tickets, in the order of training.
@@ -102,10 +102,11 @@ class Simulation:
 
 @dataclass
 class _Group:
-    """A group under way: sequences missing, tokens so far, and the versions that sampled them."""
+    """A group under way: sequences missing, tokens so far, those to train on, the versions that sampled them."""
 
     missing: int
     tokens: int = 0
+    trained: float = 0.0
     version_sum: float = 0.0
 
 
@@ -233,6 +234,7 @@ class _Run:
         group = self.groups[finished.ticket]
         group.missing -= 1
         group.tokens += finished.tokens
+        group.trained += self.setup.trained(finished.tokens)
         group.version_sum += finished.version_sum
         if group.missing == 0:
             heapq.heappush(self.verdicts, (end + self.costs.verdict, finished.ticket))
@@ -248,7 +250,7 @@ class _Run:
             self.max_lag = max(self.max_lag, *(version - self.gate.start(ticket) for ticket in batch.kept))
             self.trained += batch.kept
             self.tokens += tokens
-            self._spend("update", self._update_seconds(tokens, len(groups)))
+            self._spend("update", self._update_seconds(sum(group.trained for group in groups)))
         self.gate.close(batch, trained=bool(batch.kept))
         for ticket in (*batch.kept, *batch.dropped):
             del self.groups[ticket]
@@ -262,11 +264,10 @@ class _Run:
         self.step += 1
         self.step_ends.append(self.now)
 
-    def _update_seconds(self, tokens: int, groups: int) -> float:
+    def _update_seconds(self, tokens: float) -> float:
         setup = self.setup
-        prompts = setup.prompt_tokens * groups * setup.samples_per_prompt
         updates = setup.updates_per_step * setup.passes_per_batch
-        return self.costs.updating((tokens + prompts) * setup.passes_per_batch, updates, setup.trainers)
+        return self.costs.updating(tokens * setup.passes_per_batch, updates, setup.trainers)
 
     def _spend(self, what: str, seconds: float) -> None:
         """The controller is busy; generators go on, or wait where they share its devices."""

@@ -41,9 +41,9 @@ class RunStatus:
     """What is known of a run; None where the folder does not say.
 
     Attributes:
-        state: `running`; `stalled`: alive without a heartbeat; `finished`; `interrupted` by Ctrl-C; `failed` with `error`;
-            `stuck`: ended by the watchdog; `dead`: its driver is gone without a word; `unknown`: no heartbeat was
-            written, or its host cannot be asked.
+        state: `running`; `stalled`: alive without a heartbeat; `finished`; `interrupted` by Ctrl-C; `failed` with
+            `error`; `stuck`: ended by the watchdog; `dead`: its driver is gone without a word; `unknown`: no heartbeat
+            was written, or its host cannot be asked.
         explanation: the state in words, where it takes some.
         eta: seconds left at the pace of the last steps.
         shares: of the last step's seconds.
@@ -127,7 +127,9 @@ def read_status(folder: RunFolder, now: float | None = None) -> RunStatus:
     )
 
 
-def _state(folder: RunFolder, said: dict[str, Any] | None, driver: Worker | None, age: float | None) -> tuple[State, str]:
+def _state(
+    folder: RunFolder, said: dict[str, Any] | None, driver: Worker | None, age: float | None
+) -> tuple[State, str]:
     if said is None or driver is None or age is None:
         if (folder.path / "summary.json").exists():
             return "finished", ""
@@ -147,7 +149,8 @@ def _state(folder: RunFolder, said: dict[str, Any] | None, driver: Worker | None
     if not driver.alive:
         return "dead", f"its driver (process {driver.pid}) ended without a word, about {age:.0f} s ago; {go_on}"
     if age >= STALE_SECONDS:
-        return "stalled", f"its driver lives (state {process_state(driver.pid)}) and has had no heartbeat for {age:.0f} s"
+        lives = f"its driver lives (state {process_state(driver.pid)})"
+        return "stalled", f"{lives} and has had no heartbeat for {age:.0f} s"
     return "running", ""
 
 

@@ -7,7 +7,7 @@ A thread of its own does both, so that they go on whatever the main thread hangs
 `watchdog_seconds`:
 
 1. every process writes its stacks under RUN/stacks (`stacks.dump_stacks`);
-2. `NoProgress` is raised in the main thread, by a signal: from a sleep, a lock or a read it comes out as any error does;
+2. `NoProgress` is raised in the main thread, by a signal: it comes out of a sleep, a lock or a read as any error does;
 3. the run's workers are killed, so that nobody waits for them;
 4. where the main thread is not out within `GRACE_SECONDS`, its children are killed and the process ends by `os._exit`.
 
@@ -116,6 +116,7 @@ class Watch:
         if self.seconds is not None and threading.current_thread() is threading.main_thread():
             self._handler = signal.signal(RAISE_SIGNAL, self._raise)
         self.write("running")
+        self._set_timer()
         self._thread.start()
         return self
 
@@ -181,19 +182,23 @@ class Watch:
             if overslept > 10 * BEAT_SECONDS:  # stopped by a signal, or the machine slept
                 self.progress.excuse(overslept)
             before = now
-            if self.seconds is not None:
-                faulthandler.dump_traceback_later(2 * self.seconds + 10 * BEAT_SECONDS, exit=True, file=2)
-                if self.progress.age >= self.seconds:
-                    self._end()
-                    return
+            self._set_timer()
+            if self.seconds is not None and self.progress.age >= self.seconds:
+                self._end()
+                return
             self.write("running")
+
+    def _set_timer(self) -> None:
+        """Put off the end by the timer in C, which needs no interpreter."""
+        if self.seconds is not None:
+            faulthandler.dump_traceback_later(2 * self.seconds + 10 * BEAT_SECONDS, exit=True, file=2)
 
     def _end(self) -> None:
         """The run hangs: see the top of this file."""
         assert self.seconds is not None
         self._error = (
-            f"no progress for {duration(self.progress.age)} (orchestration.watchdog_seconds={self.seconds:g}): the last "
-            f"was {self.progress.what}; the stacks of every process are in {self.run / STACKS}; "
+            f"no progress for {duration(self.progress.age)} (orchestration.watchdog_seconds={self.seconds:g}): "
+            f"the last was {self.progress.what}; the stacks of every process are in {self.run / STACKS}; "
             f"go on with: strop train --resume {self.run}"
         )
         workers = [self._me]
