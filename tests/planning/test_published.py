@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from strop.planning import simulate
+from strop.planning import Simulation, simulate
 from strop.planning.published import (
     SCALERL,
     SCALERL_LENGTHS,
@@ -28,7 +28,7 @@ def test_more_devices_help_less_and_less() -> None:
 
 def test_pipeline_rl_is_quicker_than_ppo_off_policy_for_it_leaves_less_idle() -> None:
     # ScaleRL, 3.1 and A.12: fewer tokens are not the reason, waiting is.
-    def run(k: int, pipeline: bool):  # type: ignore[no-untyped-def]
+    def run(k: int, pipeline: bool) -> Simulation:
         setup = SCALERL.pipeline(k) if pipeline else SCALERL.alternating(k)
         return simulate(setup, scalerl_costs(), SCALERL_LENGTHS, steps=24 // setup.updates_per_step)
 

@@ -171,11 +171,10 @@ def test_children_and_theirs_are_ended() -> None:
         time.sleep(0.02)
     grandchild = Worker.of("grandchild", descendants(child.pid)[0])
     parent = Worker.of("child", child.pid)
-    assert parent.alive and grandchild.alive
-    found = descendants(os.getpid())
-    assert child.pid in found and grandchild.pid in found
+    assert [parent.alive, grandchild.alive] == [True, True]
+    assert {child.pid, grandchild.pid} <= set(descendants(os.getpid()))
     kill_children(child.pid)
-    assert not grandchild.alive and parent.alive
+    assert [parent.alive, grandchild.alive] == [True, False]
     child.kill()
     child.wait()
 

@@ -223,7 +223,7 @@ def _print(value: dict[str, Any]) -> None:
     print(f"costs in seconds: {known or 'none'}")
     columns = ("", "gen+train", "s/update", "bound", "p50, p95", "idle gen, train", "tokens/s", "lag")
     print_table(columns, [_row(row) for row in value["plans"]])
-    print("s/update: seconds an optimizer update; p50, p95: of a step; bound: set by gen(eration), lon(gest), tra(iner)")
+    print("s/update: seconds an optimizer update; p50, p95: of a step; bound: set by generation, longest, trainer")
 
 
 def _row(row: dict[str, Any]) -> list[str]:
