@@ -24,7 +24,7 @@ from strop.run import Interrupted, resume, train
 from strop.run_folder import RunFolder
 from strop.trainer import checkpoint
 from strop.trainer.step import NonFiniteLoss, Trainer
-from strop.types import InputError, StropError
+from strop.types import InputError, IntArray, StropError
 
 
 @pytest.fixture(scope="module")
@@ -236,9 +236,9 @@ def test_an_engine_of_its_own_follows_the_trainer(tmp_path: Path) -> None:
 
 
 def test_a_generator_left_behind_ends_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def publish(self: InProcess, version: int) -> Publication:
+    def publish(self: InProcess, version: int, probe: IntArray) -> Publication:
         self.engine.set_version(version)
-        return Publication(version, 0.0)
+        return Publication(version, 0.0, {0: self.engine.verify_weights(probe)})
 
     monkeypatch.setattr(InProcess, "publish", publish)
     with pytest.raises(WeightMismatch, match="step 1: generator 0 differs"):

@@ -18,7 +18,12 @@ from strop.embedded import EXPERTS, NAME, embedded_base, named_base
 from strop.engines.torch_engine import TorchEngine
 from strop.learner import Learner, objective_of
 from strop.model_settings import ModelSettings
+from strop.orchestration.executor import Executor
+from strop.orchestration.fleet import Fleet, Supervision
+from strop.orchestration.generator import GeneratorSettings
 from strop.orchestration.in_process import InProcess
+from strop.orchestration.link import WorkerSpec
+from strop.orchestration.processes import Processes
 from strop.policy import Policy, load_policy
 from strop.seeds import derive
 from strop.trainer.critic import HEAD_FILE, Critic
@@ -35,7 +40,7 @@ class Parts:
     policy: Policy
     tokenizer: PreTrainedTokenizerBase
     data: Data
-    executor: InProcess
+    executor: Executor
     judge: Judge
     learner: Learner
     evaluator: TorchEngine
@@ -66,12 +71,52 @@ def assemble(config: RunConfig, view: View) -> Parts:
     _refuse_too_long(config, data, engine.capabilities.max_tokens)
     learner = _learner(config, policy, view)
     judge = judge_for(config.verifier)
-    executor = InProcess(engine, policy)
-    if config.orchestration.max_lag == 0:
+    executor = _executor(config, policy, engine, view)
+    if config.orchestration.in_process and config.orchestration.max_lag == 0:
         return Parts(policy, tokenizer, data, executor, judge, learner, engine, judge)
     # Completions in flight must not meet those of an evaluation.
     evaluator = TorchEngine(policy, tokenizer, config.engine)
     return Parts(policy, tokenizer, data, executor, judge, learner, evaluator, judge_for(config.verifier))
+
+
+def _executor(config: RunConfig, policy: Policy, engine: TorchEngine, view: View) -> Executor:
+    """The engine beside the trainer, or workers that each build one."""
+    orchestration = config.orchestration
+    if orchestration.in_process:
+        return InProcess(engine, policy, orchestration.kv)
+    model = located(config.model, config.seed, view)
+    count = orchestration.generators
+    # Between two updates at max_lag = 0 the trainer waits; otherwise it computes beside its generators.
+    threads = max(torch.get_num_threads() // (count + (orchestration.max_lag > 0)), 1)
+    specs = [
+        WorkerSpec(
+            role=f"generator-{number}",
+            entry="strop.orchestration.generator:main",
+            settings=GeneratorSettings(
+                model, config.engine, derive(config.seed, "model"), _generator_device(policy.device, number)
+            ),
+            threads=threads,
+        )
+        for number in range(count)
+    ]
+    return Fleet(
+        launcher=Processes(),
+        specs=specs,
+        source=lambda store, version: store.write(version, policy.weights().items()),
+        version_bytes=sum(weight.nbytes for weight in policy.weights().values()),
+        supervision=Supervision(
+            orchestration.silence_seconds, orchestration.stall_seconds, orchestration.restarts
+        ),
+        note=view.note,
+        kv=orchestration.kv,
+    )
+
+
+def _generator_device(trainer: torch.device, number: int) -> str:
+    """The CPU beside a CPU; of several GPUs one that the trainer does not have."""
+    if trainer.type != "cuda":
+        return str(trainer)
+    return f"cuda:{(number + 1) % torch.cuda.device_count()}"
 
 
 def _learner(config: RunConfig, policy: Policy, view: View) -> Learner:

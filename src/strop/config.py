@@ -32,9 +32,10 @@ from strop.algorithms import (
 from strop.config_checks import check
 from strop.config_edit import apply_edits, explain, nested
 from strop.data import DataSettings, ProblemFilter
-from strop.engines.base import Sampling
+from strop.engines.base import KvMode, Sampling
 from strop.engines.torch_engine.settings import EngineSettings
 from strop.model_settings import ModelSettings
+from strop.orchestration.lag_gate import OnStale
 from strop.pieces import OneOrMore, Settings, load_module
 from strop.samples import TruncationMask
 from strop.trainer.critic import ValueLoss
@@ -174,15 +175,37 @@ class AlgorithmSettings(Settings):
 
 
 class OrchestrationSettings(Settings):
-    """Who generates, and how stale it may become (`lag_gate`).
+    """Who generates, how stale it may become (`lag_gate`), and what becomes of generators that fail.
 
     Fields:
+        max_lag: k; versions that may lie between the start of a group and its training.
+        on_stale: a step waits for groups that would otherwise become too old, or drops them.
+        executor: `in_process` generates in turn with training, on the trainer's own parameters; `embedded` in worker
+            processes beside it. `auto` is the first at max_lag = 0 with one generator, the second otherwise.
+        generators: workers that generate, each with `engine.slots`.
+        kv: what becomes of the cached keys and values of running completions when weights change.
+        restarts: deaths of generators that a run survives.
+        silence_seconds: a worker of which nothing was heard for so long is killed and counts as dead.
+        stall_seconds: so does one that lives but makes no step for so long; loading a model is a step.
         watchdog_seconds: a run in which nothing is made for so long (no tokens, verdict, update or publication) is
             ended with the stacks of its processes; none never ends one.
     """
 
     max_lag: Annotated[int, Field(ge=0)] = 0
+    on_stale: OnStale = "wait"
+    executor: Literal["auto", "in_process", "embedded"] = "auto"
+    generators: Count = 1
+    kv: KvMode = "keep"
+    restarts: Annotated[int, Field(ge=0)] = 10
+    silence_seconds: Annotated[float, Field(ge=5)] = 60.0
+    stall_seconds: Annotated[float, Field(ge=5)] = 900.0
     watchdog_seconds: Annotated[float, Field(gt=0)] | None = 1800.0
+
+    @property
+    def in_process(self) -> bool:
+        """Whether the trainer's process generates too."""
+        alone = self.max_lag == 0 and self.generators == 1
+        return self.executor == "in_process" or (self.executor == "auto" and alone)
 
 
 class EvaluationSettings(Settings):

@@ -20,6 +20,7 @@ def check(config: RunConfig) -> None:
     _check_sampling(config)
     _check_algorithm(config)
     _check_critic(config)
+    _check_orchestration(config)
     if config.evaluation.every is not None and config.data.held_out is None:
         raise InputError(
             f"evaluation.every={config.evaluation.every}, but no problems are held out: set data.held_out.count, or "
@@ -88,3 +89,22 @@ def _check_critic(config: RunConfig) -> None:
         )
     if not wants and config.critic is not None:
         raise InputError(f"algorithm.advantage={name} never reads the critic that is trained; set critic=none, or Gae")
+
+
+def _check_orchestration(config: RunConfig) -> None:
+    orchestration = config.orchestration
+    if orchestration.executor == "in_process" and orchestration.generators > 1:
+        raise InputError(
+            f"orchestration.generators={orchestration.generators} are processes of their own, and "
+            "orchestration.executor=in_process has none; set orchestration.executor=embedded, or generators=1"
+        )
+    if orchestration.on_stale == "drop" and orchestration.max_lag == 0:
+        raise InputError(
+            "orchestration.on_stale=drop has nothing to drop at orchestration.max_lag=0, where a step takes all groups "
+            "that were begun; set on_stale=wait, or raise max_lag"
+        )
+    if orchestration.stall_seconds < orchestration.silence_seconds:
+        raise InputError(
+            f"orchestration.stall_seconds={orchestration.stall_seconds:g} is below silence_seconds="
+            f"{orchestration.silence_seconds:g}: one that is silent has stalled too; make it the longer one"
+        )

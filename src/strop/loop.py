@@ -36,9 +36,10 @@ from strop.diagnostics import Memory, alerts, group_metrics, lag_metrics, step_d
 from strop.engines.base import Request
 from strop.learner import Learner, Lesson
 from strop.metrics import merge, values
-from strop.orchestration.executor import Executor, Lost
+from strop.orchestration.executor import PROBE_TOLERANCE, Executor, Lost, Publication, Quarantined
 from strop.orchestration.lag_gate import BatchTickets, LagGate
 from strop.orchestration.ledger import Entry, Ledger
+from strop.orchestration.stale import StaleGroups
 from strop.policy import Packed
 from strop.samples import countable
 from strop.seeds import derive
@@ -50,7 +51,7 @@ from strop.verifiers.pool import Judge
 EMPTY_BATCHES_BEFORE_GIVING_UP = 50
 JUDGE_SECONDS = 0.2
 PROBE_TOKENS = 64
-PROBE_TOLERANCE = 0.1  # nats a token, mean; bfloat16 against float32 stays well below, stale weights do not
+BRIEFLY, PATIENCE = 0.002, 0.1  # seconds to wait for generators: beside the judge, and where nothing else is to do
 
 
 class NothingToLearn(StropError):
@@ -90,7 +91,8 @@ class Loop:
         self.interrupted = False
         self.curriculum = Curriculum(config, dataset.problems)
         self.config = self.curriculum.config
-        self.gate = LagGate(config.batch.prompts_per_step, config.orchestration.max_lag, refill=False)
+        orchestration = config.orchestration
+        self.gate = LagGate(config.batch.prompts_per_step, orchestration.max_lag, False, orchestration.on_stale)
         self.ledger = Ledger()
         self.states = States(self.config)
         self._resolved: dict[int, Group] = {}
@@ -99,6 +101,8 @@ class Loop:
         self._empty_batches = 0
         self._open: list[dict[str, Any]] = []  # groups open at the checkpoint that `load` took
         self._alerts: Memory = {}
+        self.stale = StaleGroups()
+        self.quarantined: list[dict[str, Any]] = []
         self._enter_stage()
 
     # ------------------------------------------------------------------ one step
@@ -131,16 +135,19 @@ class Loop:
         # The seed does not depend on the attempt: a group that was lost comes back the same.
         seed = derive(self.config.seed, "request", entry.ticket)
         prompt_ids = self.dataset[entry.index].prompt_ids
-        self.executor.submit(Request(entry.request_id, prompt_ids, self.config.sampling, seed, entry.samples))
+        request = Request(entry.request_id, prompt_ids, self.config.sampling, seed, entry.samples)
+        self.executor.submit(request, entry.ticket, entry.attempt)
 
     def _collect(self) -> None:
         with self.clock.section("rollout"):
-            events = self.executor.poll()
+            events = self.executor.poll(self._patience())
         if events:
             progress.made("a completion")
         for event in events:
             if isinstance(event, Lost):
                 self._regenerate(event)
+            elif isinstance(event, Quarantined):
+                self._quarantine(event)
             else:
                 self._hand_to_judge(event)
         with self.clock.section("verify"):
@@ -152,6 +159,11 @@ class Loop:
         for (request_id, sample), verdict in verdicts:
             self._write_down(request_id, sample, verdict)
 
+    def _patience(self) -> float:
+        if self.gate.batch() is not None:
+            return 0.0
+        return BRIEFLY if self.judge.pending else PATIENCE
+
     def _regenerate(self, lost: Lost) -> None:
         if self.ledger.find(lost.request_id) is None:
             return
@@ -160,7 +172,21 @@ class Loop:
         self.view.note(f"group {entry.ticket} is generated again (attempt {entry.attempt + 1}): {lost.reason}")
         self._request(entry)
 
+    def _quarantine(self, event: Quarantined) -> None:
+        """The group leaves, and its problem is never asked again."""
+        entry = self.ledger.find(event.request_id)
+        if entry is None:
+            return
+        self.ledger.forget(entry.ticket)
+        self.gate.give_up(entry.ticket)
+        self.curriculum.sampler.retire([entry.index])
+        row = {"problem": entry.problem.id, "group": entry.ticket, "step": self.step + 1, "reason": event.reason}
+        self.quarantined.append(row)
+        self.view.note(f"problem {entry.problem.id} has ended more than one generator and is left out: {event.reason}")
+
     def _hand_to_judge(self, completion: Completion) -> None:
+        if self.stale.aborted(completion):
+            return
         if completion.finish_reason == "abort":
             self._regenerate(Lost(completion.request_id, "its generation was cancelled"))
             return
@@ -219,22 +245,26 @@ class Loop:
             if self._empty_batches >= EMPTY_BATCHES_BEFORE_GIVING_UP:
                 raise self._nothing_to_learn(self._skipped, self._empty_batches)
             return None
+        self._drop(batch.stale)
         groups, self._skipped, self._empty_batches = [*self._skipped, *groups], [], 0
         self.step += 1
         return self._finish_step(groups, batch, lesson, version)
 
     def _finish_step(self, groups: list[Group], batch: BatchTickets, lesson: Lesson, version: int) -> StepRecord:
         """Publish what was learned, and say what the step was like."""
-        publication = self.executor.publish(self.gate.version)
+        publication = self._publish()
         progress.made(f"the publication of version {self.gate.version}")
-        self._verify_generators()
         parts = [
             lesson.metrics,
             step_diagnostics(groups, lesson.samples, batch.kept),
-            lag_metrics(lesson.samples, version),
+            lag_metrics(lesson.samples, version, self.gate.max_lag),
         ]
         row = values(merge(parts)) | {"version": float(self.gate.version), "seconds/publish": publication.seconds}
         row |= {"stage": float(self.curriculum.stage), "problems/left": float(self.curriculum.sampler.left)}
+        if publication.idle is not None:
+            row["idle/generators"] = publication.idle
+        if self.gate.on_stale == "drop":
+            row |= self.stale.trained(groups)
         self.states.update(row)
         row |= self.states.numbers()
         self._warn(groups, row)
@@ -246,14 +276,23 @@ class Loop:
             self.view.note(f"step {self.step}: stage {stage} begins, with {left} of {len(self.dataset)} problems")
         return StepRecord(self.step, row, tuple(groups))
 
+    def _drop(self, tickets: Sequence[int]) -> None:
+        """Groups that can no longer be trained in time: short ones never are, so this shortens what is trained on."""
+        for ticket in tickets:
+            self._resolved.pop(ticket, None)
+            entry = self.ledger.forget(ticket)
+            self.stale.dropped(entry)
+            self.executor.cancel(entry.request_id)
+        if tickets:
+            self.view.note(f"step {self.step + 1}: {self.stale.line(len(tickets))}")
+
     def _give_up_open_groups(self) -> None:
         """Groups of the stage before may be of other sizes, lengths or temperature, and too many for the gate.
 
-        Only a plateau, with max_lag > 0, ends a stage while there are any. Their generators may finish them; nobody
-        asks for the result.
+        Only a plateau, with max_lag > 0, ends a stage while there are any.
         """
         for ticket in self.ledger.open:
-            self.ledger.forget(ticket)
+            self.executor.cancel(self.ledger.forget(ticket).request_id)
             self.gate.give_up(ticket)
             self._resolved.pop(ticket, None)
 
@@ -264,21 +303,24 @@ class Loop:
         self.states.enter(self.config)
         self.learner.enter(self.config, self.curriculum.updates_left(self.step))
 
-    def _verify_generators(self) -> None:
-        """Hold every generator's log-probs of a probe against the trainer's: a stale head shows nowhere else."""
-        probe = self.dataset[0].prompt_ids[:PROBE_TOKENS]
-        if len(probe) < 2:
-            return
+    def _publish(self) -> Publication:
+        """Bring the weights to every generator, and hold what each computes with them against the trainer: a stale
+        head shows nowhere else.
+        """
+        prompt = self.dataset[0].prompt_ids[:PROBE_TOKENS]
+        probe = np.resize(prompt, max(len(prompt), 2))
+        publication = self.executor.publish(self.gate.version, probe)
         with torch.no_grad():
             trainer = self.learner.trainer
             expected, _ = trainer.policy(Packed.whole([probe.tolist()]).to(trainer.device), 1.0)
-        for number, found in enumerate(self.executor.probe(probe)):
+        for number, found in publication.probed.items():
             gap = float(np.abs(found - expected.float().cpu().numpy()).mean())
             if not gap <= PROBE_TOLERANCE:
                 raise WeightMismatch(
                     f"step {self.step}: generator {number} differs from the trainer by {gap:.3g} nats a token after "
                     f"version {self.gate.version} was published; its weights are not the trainer's"
                 )
+        return publication
 
     def _refuse_unjudged(self, groups: list[Group]) -> None:
         """End a run whose verifier failed on a whole batch: more of the same would not help."""
@@ -315,6 +357,7 @@ class Loop:
             "open": self.ledger.state(),
             "empty_batches": self._empty_batches,
             "alerts": self._alerts,
+            "stale": self.stale.state(),
         }
 
     def load(self, state: Mapping[str, Any]) -> None:
@@ -328,10 +371,11 @@ class Loop:
         self._empty_batches = state["empty_batches"]
         self._alerts = state["alerts"]
         self._open = state["open"]
+        self.stale.load(state.get("stale", {}))  # an older checkpoint has none
 
     def reopen(self) -> None:
-        """Go on after `load`: publish the weights, and generate groups that were open then again."""
-        self.executor.publish(self.gate.version)
+        """Begin, or go on after `load`: publish the weights, and generate groups that were open then again."""
+        self._publish()
         for row in self._open:
             self.gate.restart(row["ticket"])
             problem = self.dataset[row["index"]].problem

@@ -155,10 +155,15 @@ def choices(family: type[Piece]) -> dict[str, type[Piece]]:
     return found
 
 
+def modules_allowed() -> list[tuple[str, str]]:
+    """The allowed modules, each with its file: what another process must allow to read a configuration."""
+    loaded = sorted(_allowed_modules & sys.modules.keys())
+    return [(name, vars(sys.modules[name]).get("__file__") or "") for name in loaded]
+
+
 def modules_named(written: str) -> list[tuple[str, str]]:
-    """The allowed modules that a piece written as JSON names, each with its file: what another process must allow."""
-    named = [name for name in sorted(_allowed_modules) if f'"{name}:' in written and name in sys.modules]
-    return [(name, vars(sys.modules[name]).get("__file__") or "") for name in named]
+    """The allowed modules that a piece written as JSON names, each with its file."""
+    return [(name, file) for name, file in modules_allowed() if f'"{name}:' in written]
 
 
 def find(family: type[Piece], name: Any) -> type[Piece]:

@@ -132,7 +132,6 @@ class _Run:
         torch.set_rng_state(found.tensors["rng"]["torch"])
         self.compute.load(found.state["compute"])
         self.held_out = {int(at): rate for at, rate in found.state["held_out"].items()}
-        self.loop.reopen()
         self.boundary, self.saved = found.state["loop"], found.step
         if found.state["config"] != self.config.model_dump(mode="json"):
             changed = f"{self.folder.config_path} was changed since step {found.step}"
@@ -157,9 +156,13 @@ class _Run:
         )
         try:
             with on_interrupt(self._ask_to_stop):
+                self.parts.executor.start(self.folder.path)
+                self.loop.reopen()
+                self.loop.clock.lap()  # starting generators is no part of a step
                 self._steps(trackers)
                 self._save_checkpoint(last=True)
         finally:
+            self._list_quarantined()
             trackers.close()
             self.parts.executor.close()
             self.parts.judge.close()
@@ -213,6 +216,7 @@ class _Run:
         seconds = self.loop.clock.lap()
         row |= {f"seconds/{name}": value for name, value in seconds.items()}
         row |= self.compute.add(seconds, row)
+        row["idle/trainer"] = (seconds["rollout"] + seconds["verify"]) / seconds["step"]
         training = seconds["step"] - seconds.get("evaluation", 0.0)
         row["tokens_per_second"] = (row["tokens/generated"] or 0.0) / training
         trackers.log(step, row)
@@ -220,6 +224,12 @@ class _Run:
         best = evaluated and config.checkpoint.keep_best and step == self._best_step()
         if best or step % config.checkpoint.every == 0 or self.failed_saves:
             self._save_checkpoint()
+
+    def _list_quarantined(self) -> None:
+        if self.loop.quarantined:
+            path = self.folder.path / "quarantine.json"
+            before = self.folder.read_json(path.name)["problems"] if path.exists() else []
+            self.folder.write_json(path.name, {"problems": [*before, *self.loop.quarantined]})
 
     def _best_step(self) -> int | None:
         """The earliest step with the highest held-out pass rate; the untrained model does not compete."""

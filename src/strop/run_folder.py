@@ -12,8 +12,9 @@
     report/                      what `strop report` wrote
     summary.json                 what came out of it
     status.json                  the driver's heartbeat, every second (`supervision/watch.py`)
-    processes.json               the run's processes, where there are several (`supervision/stacks.py`)
-    stacks/                      where each process hung, should the watchdog have ended the run
+    processes.json, logs/, stacks/   the run's processes, what they print, and their stacks where they were asked for
+    quarantine.json              problems that ended more than one generator
+    weights/                     published weights, where memory has no room for them
 
 Whole files are written beside and renamed (`files.py`); metrics.jsonl alone grows in place (`metrics_file.py`).
 """
@@ -41,7 +42,8 @@ MARKER = "run.json"
 LOCK = ".lock"
 CONTENTS = (
     "checkpoints", "metrics.jsonl", "rollouts", "model", "critic", "plots", "report", "summary.json", "tensorboard",
-    "wandb", PASS_RATES, "status.json", "processes.json", "stacks",
+    "wandb", PASS_RATES, "processes.json", "logs", "stacks", "quarantine.json", "weights",
+    "status.json",
 )  # fmt: skip
 _STEP_FILE = re.compile(r"step_(\d+)\.parquet")
 

@@ -9,6 +9,8 @@ import numpy as np
 from strop.metrics import Maximum, Mean, Metrics, Total
 from strop.types import Group, Rollout, Sample, Status
 
+_LAST_BIN = 8
+
 
 def group_metrics(groups: Sequence[Group], survivors: Collection[int]) -> Metrics:
     """Metrics over every completion of the step, dropped groups included; `survivors` are the tickets trained on."""
@@ -87,12 +89,21 @@ def interruption_metrics(groups: Sequence[Group]) -> Metrics:
     }
 
 
-def lag_metrics(samples: Sequence[Sample], version: int) -> Metrics:
-    """Version trained minus version that sampled, per trained token."""
+def lag_metrics(samples: Sequence[Sample], version: int, max_lag: int = 0) -> Metrics:
+    """Version trained minus version that sampled, per trained token; with max_lag > 0 its histogram besides.
+
+    The shares of lag 0, 1, … 8 and of more, as far as max_lag lets them be, add up to 1.
+    """
     lags = [version - sample.versions[sample.trained] for sample in samples]
     flat = np.concatenate(lags) if lags else np.zeros(0, dtype=np.int32)
     largest = float(flat.max()) if len(flat) else None
-    return {"lag/mean": Mean(float(flat.sum()), len(flat)), "lag/max": Maximum(largest)}
+    found: Metrics = {"lag/mean": Mean(float(flat.sum()), len(flat)), "lag/max": Maximum(largest)}
+    if max_lag > 0:
+        bins = min(max_lag, _LAST_BIN) + 1
+        found |= {f"lag/share_{lag}": _share(flat == lag) for lag in range(bins)}
+    if max_lag > _LAST_BIN:
+        found["lag/share_more"] = _share(flat > _LAST_BIN)
+    return found
 
 
 def verifier_failures(groups: Sequence[Group]) -> list[str]:

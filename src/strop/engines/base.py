@@ -13,13 +13,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Literal, Protocol, Self
+from typing import TYPE_CHECKING, Annotated, Literal, Protocol, Self, TypeAlias
 
 from pydantic import Field, model_validator
-from torch import Tensor
 
 from strop.pieces import OneOrMore, Settings
 from strop.types import Completion, FloatArray, InputError, IntArray
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 Count = Annotated[int, Field(ge=1)]
 NonEmpty = Annotated[str, Field(min_length=1)]
@@ -172,7 +174,7 @@ class Health:
 
 PauseMode = Literal["keep", "abort"]
 KvMode = Literal["keep", "recompute"]
-WeightSource = Mapping[str, Tensor] | Iterable[tuple[str, Tensor]]
+WeightSource: TypeAlias = "Mapping[str, Tensor] | Iterable[tuple[str, Tensor]]"
 
 
 class Engine(Protocol):

@@ -1,12 +1,16 @@
-"""Executors: where requests are generated. The loop submits, polls and publishes; it knows no more."""
+"""Executors: where requests are generated. The loop submits, polls, cancels and publishes; it knows no more."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from pathlib import Path
+from typing import Protocol, TypeAlias
 
 from strop.engines.base import Request
 from strop.types import Completion, FloatArray, IntArray
+
+PROBE_TOLERANCE = 0.1  # nats a token, mean; bfloat16 against float32 stays well below, stale weights do not
 
 
 @dataclass(frozen=True)
@@ -18,11 +22,31 @@ class Lost:
 
 
 @dataclass(frozen=True)
+class Quarantined:
+    """A request that has killed one generator after another; it must not be submitted again."""
+
+    request_id: str
+    reason: str
+
+
+Event: TypeAlias = Completion | Lost | Quarantined
+
+
+@dataclass(frozen=True)
 class Publication:
-    """Weights handed to every generator: how long it took, in seconds."""
+    """Weights handed to every generator.
+
+    Attributes:
+        seconds: that it took.
+        probed: log-probs [L - 1] of the probe by generator, to be held against the trainer's.
+        idle: share of the time since the publication before in which generators had nothing to do; None where they
+            take turns with the trainer, so that there is no such time.
+    """
 
     version: int
     seconds: float
+    probed: Mapping[int, FloatArray]
+    idle: float | None = None
 
 
 class Executor(Protocol):
@@ -33,22 +57,37 @@ class Executor(Protocol):
         """Sequences submitted and not yet reported."""
         ...
 
-    def submit(self, request: Request) -> None:
-        """Queue a request with some generator."""
+    def start(self, folder: Path) -> None:
+        """The run begins, and `folder` is its folder. Generators serve after the first `publish`."""
         ...
 
-    def poll(self) -> list[Completion | Lost]:
-        """What finished since the last call; waits a moment where nothing did."""
+    def submit(self, request: Request, ticket: int, attempt: int = 0) -> None:
+        """Queue a request with the generator that follows from its group's ticket and attempt, and nothing else."""
         ...
 
-    def publish(self, version: int) -> Publication:
-        """Bring the trainer's current parameters to every generator as `version`."""
+    def cancel(self, request_id: str) -> None:
+        """Nobody wants the request any more: what runs of it may be reported as aborted. Unknown ids are none."""
         ...
 
-    def probe(self, token_ids: IntArray) -> list[FloatArray]:
-        """Each generator's log-probs [L - 1] of `token_ids` [L], to be held against the trainer's."""
+    def poll(self, patience: float) -> list[Event]:
+        """What happened since the last call; may wait up to `patience` seconds where nothing did.
+
+        Raises:
+            StropError: the generators cannot go on.
+        """
+        ...
+
+    def publish(self, version: int, probe: IntArray) -> Publication:
+        """Bring the trainer's current parameters to every generator as `version`, commit or nothing.
+
+        Args:
+            probe: tokens [L], L > 1, of which every generator says under the new weights how likely they are.
+
+        Raises:
+            StropError: there is no room for them, or the generators cannot go on.
+        """
         ...
 
     def close(self) -> None:
-        """End every generator."""
+        """End every generator; may be called twice."""
         ...

@@ -7,13 +7,14 @@ as on a cluster: completions are in flight while weights change, and each token 
 from __future__ import annotations
 
 import time
+from pathlib import Path
 
-from strop.engines.base import Request
+from strop.engines.base import KvMode, Request
 from strop.engines.torch_engine import TorchEngine
-from strop.orchestration.executor import Lost, Publication
+from strop.orchestration.executor import Event, Publication
 from strop.policy import Policy
 from strop.supervision import progress
-from strop.types import Completion, FloatArray, IntArray
+from strop.types import IntArray
 
 _STEPS_PER_POLL = 16
 
@@ -21,38 +22,49 @@ _STEPS_PER_POLL = 16
 class InProcess:
     """Publication is nearly free where the engine computes with the very tensors the optimizer changes."""
 
-    def __init__(self, engine: TorchEngine, policy: Policy) -> None:
+    def __init__(self, engine: TorchEngine, policy: Policy, kv: KvMode = "keep") -> None:
         self.engine = engine
         self._policy = policy
+        self._kv: KvMode = kv
+        self._left: dict[str, int] = {}  # samples not yet reported, by request
 
     @property
     def unfinished(self) -> int:
         """Sequences submitted and not yet reported."""
         return self.engine.unfinished
 
-    def submit(self, request: Request) -> None:
+    def start(self, folder: Path) -> None:
+        """Nothing to start."""
+
+    def submit(self, request: Request, ticket: int, attempt: int = 0) -> None:
         """Queue a request with the engine."""
         self.engine.submit(request)
+        self._left[request.id] = request.n
 
-    def poll(self) -> list[Completion | Lost]:
+    def cancel(self, request_id: str) -> None:
+        """Let the engine forget a request, where it still has it."""
+        if request_id in self._left:
+            self.engine.cancel(request_id)
+
+    def poll(self, patience: float) -> list[Event]:
         """Sample a few tokens for every running sequence; the completions that finished."""
-        found: list[Completion | Lost] = []
+        found: list[Event] = []
         for _ in range(_STEPS_PER_POLL):
             if not self.engine.unfinished:
                 break
-            found += self.engine.step()
+            for completion in self.engine.step():
+                found.append(completion)
+                self._left[completion.request_id] -= 1
+                if not self._left[completion.request_id]:
+                    del self._left[completion.request_id]
             progress.made("tokens")
         return found
 
-    def publish(self, version: int) -> Publication:
+    def publish(self, version: int, probe: IntArray) -> Publication:
         """Give the engine the policy's parameters; where it shares them only their version is new."""
         begin = time.perf_counter()
-        self.engine.update_weights(self._policy.weights().items(), version)
-        return Publication(version, time.perf_counter() - begin)
-
-    def probe(self, token_ids: IntArray) -> list[FloatArray]:
-        """The engine's log-probs of a probe."""
-        return [self.engine.verify_weights(token_ids)]
+        self.engine.update_weights(self._policy.weights().items(), version, self._kv)
+        return Publication(version, time.perf_counter() - begin, {0: self.engine.verify_weights(probe)})
 
     def close(self) -> None:
         """Close the engine."""

@@ -85,7 +85,7 @@ class Setup:
 
 
 def setup_of(config: RunConfig) -> Setup:
-    """The batch, lag and slots of a configuration, in one process."""
+    """The batch, lag, generators and slots of a configuration; one trainer."""
     batch = config.batch
     return Setup(
         prompts_per_step=batch.prompts_per_step,
@@ -94,7 +94,8 @@ def setup_of(config: RunConfig) -> Setup:
         updates_per_step=batch.updates_per_step,
         passes_per_batch=batch.passes_per_batch,
         refill=config.algorithm.selection.refill,
+        generators=config.orchestration.generators,
         slots=config.engine.slots,
-        colocated=True,
+        colocated=config.orchestration.in_process,
         masked_from=None if config.algorithm.truncation_mask == "none" else config.sampling.max_new_tokens,
     )

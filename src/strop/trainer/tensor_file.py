@@ -9,8 +9,9 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors.torch import load_file
@@ -23,6 +24,7 @@ _DTYPES = {
     torch.int8: "I8", torch.uint8: "U8", torch.bool: "BOOL",
     torch.float8_e4m3fn: "F8_E4M3", torch.float8_e5m2: "F8_E5M2",
 }  # fmt: skip
+_NAMES = {name: dtype for dtype, name in _DTYPES.items()}
 _CHUNK = 1 << 24
 
 
@@ -41,6 +43,24 @@ def write(path: Path, tensors: Mapping[str, Tensor]) -> tuple[int, str]:
         OSError: as the file system gives it.
         ValueError: a dtype that the format does not have.
     """
+    digest = new_hash()
+    size = 0
+    with path.open("wb") as file:
+        for part in parts(tensors):
+            file.write(part)
+            digest.update(part)
+            size += len(part)
+        file.flush()
+        os.fsync(file.fileno())
+    return size, digest.hexdigest()
+
+
+def parts(tensors: Mapping[str, Tensor]) -> Iterator[bytes | memoryview]:
+    """The bytes of the file in order; a tensor that is not on the CPU is there only while its parts are asked for.
+
+    Raises:
+        ValueError: a dtype that the format does not have.
+    """
     # Wide elements first, as the library does it: every tensor then starts at a multiple of its element size.
     order = sorted(tensors, key=lambda name: (-tensors[name].element_size(), name))
     header: dict[str, object] = {}
@@ -54,23 +74,37 @@ def write(path: Path, tensors: Mapping[str, Tensor]) -> tuple[int, str]:
         start = end
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
-    digest = new_hash()
-    with path.open("wb") as file:
-        for part in (len(text).to_bytes(8, "little"), text):
-            file.write(part)
-            digest.update(part)
-        for name in order:
-            for chunk in _chunks(tensors[name]):
-                file.write(chunk)
-                digest.update(chunk)
-        file.flush()
-        os.fsync(file.fileno())
-    return 8 + len(text) + start, digest.hexdigest()
+    yield len(text).to_bytes(8, "little")
+    yield text
+    for name in order:
+        yield from _chunks(tensors[name])
 
 
 def read(path: Path) -> dict[str, Tensor]:
     """The tensors of a file, on the CPU."""
     return load_file(path)
+
+
+def view(content: memoryview) -> dict[str, Tensor]:
+    """The tensors of a file's content, without a copy: they live in `content`, which must be writable.
+
+    Raises:
+        ValueError: this is no safetensors file.
+    """
+    length = int.from_bytes(content[:8], "little")
+    try:
+        header = json.loads(bytes(content[8 : 8 + length]))
+        header.pop("__metadata__", None)
+        return {name: _viewed(content, 8 + length, facts) for name, facts in header.items()}
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"no safetensors file: {error}") from error
+
+
+def _viewed(content: memoryview, base: int, facts: Mapping[str, Any]) -> Tensor:
+    dtype, (start, end) = _NAMES[facts["dtype"]], facts["data_offsets"]
+    if start == end:
+        return torch.empty(facts["shape"], dtype=dtype)
+    return torch.frombuffer(content[base + start : base + end], dtype=dtype).reshape(facts["shape"])
 
 
 def _chunks(tensor: Tensor) -> list[memoryview]:

@@ -1,0 +1,296 @@
+"""The executor of many generators: workers behind links, whatever runs them.
+
+    submit ─▶ queue of generator (ticket + attempt) mod N ─Submit─▶ worker ─Finished─▶ poll
+    publish ─▶ weight store ─Update─▶ every worker: stage, check the hash, swap ─Updated─▶ publish returns
+
+A generator is given requests only while it *serves*: it has acknowledged the current weights, and computes what the
+others compute. One that dies is noticed by its link; what it had comes back from `poll` as `Lost`, and another worker
+takes its number, loads the current weights and is probed before it serves. Deaths beyond the budget end the run.
+
+A death cannot be blamed on one of the requests that ran. So those which have met two deaths are generated alone from
+then on; one that was alone at a death, or the only one that has met two, is quarantined.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from strop.engines.base import KvMode, Request
+from strop.orchestration.executor import PROBE_TOLERANCE, Event, Lost, Publication, Quarantined
+from strop.orchestration.link import Death, Launcher, WorkerSpec, end, overdue
+from strop.orchestration.member import Member, Open
+from strop.orchestration.messages import Cancel, Finished, Probed, Ready, StoredWeights, Updated, Work
+from strop.orchestration.weight_store import FOLDER, Claim, WeightStore, claim
+from strop.supervision import progress
+from strop.trainer.checkpoint import DiskFull
+from strop.types import FloatArray, IntArray, StropError
+
+Source: TypeAlias = Callable[[WeightStore, int], StoredWeights]
+
+DEATHS_OF_A_SUSPECT = 2
+DISK_FULL_TRIES = 3
+DISK_FULL_SECONDS = 1.0
+_LIVELY_SECONDS = 5.0  # heartbeats come every second, also on a machine that does other work
+_LOOK_SECONDS = 1.0  # between two looks at who is silent
+
+
+@dataclass(frozen=True)
+class Supervision:
+    """When a generator is given up, and how often.
+
+    Attributes:
+        silence: seconds without a sign of life after which a worker is killed.
+        stall: seconds without progress of a living worker's own loop after which it is killed: beyond the longest step
+            of an engine, and beyond the loading of a model.
+        restarts: how many deaths a run survives.
+    """
+
+    silence: float = 60.0
+    stall: float = 900.0
+    restarts: int = 10
+
+
+class Fleet:
+    """An `Executor` over one worker for each of `specs`.
+
+    Args:
+        launcher: starts workers.
+        specs: the generators.
+        source: writes the trainer's present parameters into a store.
+        version_bytes: about how large a version is, to choose where the store lies.
+        supervision: of the workers.
+        kv: what becomes of cached keys and values when weights change.
+        note: is told of deaths, in one line each.
+    """
+
+    def __init__(
+        self,
+        launcher: Launcher,
+        specs: Sequence[WorkerSpec],
+        source: Source,
+        version_bytes: int,
+        supervision: Supervision,
+        note: Callable[[str], None],
+        kv: KvMode = "keep",
+    ) -> None:
+        self.members: list[Member] = []
+        self._launcher = launcher
+        self._specs = specs
+        self._source = source
+        self._version_bytes = version_bytes
+        self._supervision = supervision
+        self._note = note
+        self._kv: KvMode = kv
+        self._folder = Path()
+        self._claims: list[Claim] = []
+        self._current: StoredWeights | None = None
+        self._probe: IntArray = np.zeros(0, np.int32)
+        self._reference: FloatArray | None = None  # what the generators say of the probe under the current weights
+        self._deaths: Counter[int] = Counter()  # that a ticket's requests have met
+        self._restarts = 0
+        self._events: list[Event] = []
+        self._at_publication: dict[tuple[int, int], Work] = {}  # by member and life
+
+    # ------------------------------------------------------------------ the protocol
+
+    @property
+    def unfinished(self) -> int:
+        """Sequences submitted and not yet reported, those of events not yet polled left out."""
+        return sum(member.unfinished for member in self.members)
+
+    def start(self, folder: Path) -> None:
+        """Find a place for weights and start the workers, which build their engines meanwhile."""
+        self._folder = folder
+        self._launcher.attach(folder)
+        self._claims = [claim(folder, self._version_bytes)]
+        self.members = [Member(number, self._launcher.launch(spec)) for number, spec in enumerate(self._specs)]
+
+    def submit(self, request: Request, ticket: int, attempt: int = 0) -> None:
+        """Queue a request; it goes out with the next `poll`, together with the others of its generator."""
+        member = self.members[(ticket + attempt) % len(self.members)]
+        alone = self._deaths[ticket] >= DEATHS_OF_A_SUSPECT
+        member.queue.append(Open(request, ticket, alone, request.n))
+
+    def cancel(self, request_id: str) -> None:
+        """Let the request's generator forget it; one that was not sent yet leaves the queue without a word."""
+        for member in self.members:
+            member.queue = type(member.queue)(item for item in member.queue if item.request.id != request_id)
+            if request_id in member.sent:
+                member.sent[request_id].cancelled = True
+                member.link.send(Cancel(request_id))
+
+    def poll(self, patience: float) -> list[Event]:
+        """Hand out what is queued; what the generators have finished, and what was lost with one."""
+        for member in self.members:
+            member.hand_out()
+        self._hear()
+        deadline = time.monotonic() + patience
+        while not self._events and (left := deadline - time.monotonic()) > 0:
+            self._wait(left)
+        events, self._events = self._events, []
+        return events
+
+    def publish(self, version: int, probe: IntArray) -> Publication:
+        """Write the weights, and return when every generator that served has swapped them in, or has died."""
+        begin = time.perf_counter()
+        first = self._current is None
+        self._current, self._probe, self._reference = self._write(version), probe, None
+        served = {member.number: member.life for member in self.members if member.serving}
+        for member in self.members:
+            member.probed = None
+            if member.ready:
+                member.update(self._current, self._kv, probe)
+
+        def missing() -> list[Member]:
+            living = [m for m in self.members if first or served.get(m.number) == m.life]
+            return [member for member in living if not member.has(version)]
+
+        self._hear()
+        while missing():
+            self._wait(_LOOK_SECONDS)
+        probed = {m.number: m.probed.logprobs for m in self.members if m.probed is not None and m.has(version)}
+        self._reference = next(iter(probed.values()), None)
+        for member in self.members:
+            self._bring_up(member)
+        self._remove_old_versions()
+        return Publication(version, time.perf_counter() - begin, probed, self._idle_share())
+
+    def close(self) -> None:
+        """End the workers and remove the weights."""
+        end(self._launcher, [member.link for member in self.members])
+        for place in self._claims:
+            place.release()
+
+    # ------------------------------------------------------------------ what workers say
+
+    def _wait(self, seconds: float) -> None:
+        self._launcher.wait([member.link for member in self.members], min(seconds, _LOOK_SECONDS))
+        self._hear()
+
+    def _hear(self) -> None:
+        """Take all messages and deaths that are there; kill who does not answer."""
+        for member in self.members:
+            for message in member.link.receive():
+                self._take(member, message)
+            if member.link.death is not None:
+                self._replace(member, member.link.death)
+                continue
+            reason = overdue(member.link, self._supervision.silence, self._supervision.stall)
+            if reason is not None:
+                member.link.kill(reason)
+            elif member.sent and member.link.stalled < _LIVELY_SECONDS:
+                progress.made(f"tokens of {member.link.role}")  # its loop came round with work: a step was made
+
+    def _take(self, member: Member, message: Any) -> None:
+        if isinstance(message, Finished):
+            self._report(member, message)
+        elif isinstance(message, Updated):
+            member.work = message.work
+        elif isinstance(message, Probed):
+            member.probed = message
+            member.pending.discard(message.version)
+            self._bring_up(member)
+        elif isinstance(message, Ready):
+            member.ready = True
+            self._bring_up(member)
+        else:
+            raise StropError(f"{member.link.role} sent a {type(message).__name__}, which the fleet does not know")
+
+    def _report(self, member: Member, message: Finished) -> None:
+        for completion in message.completions:
+            item = member.sent[completion.request_id]
+            item.left -= 1
+            if item.left == 0:
+                del member.sent[completion.request_id]
+                del self._deaths[item.ticket]
+            self._events.append(completion)
+        member.hand_out()
+
+    def _bring_up(self, member: Member) -> None:
+        """Let a generator serve, or ask for what it lacks: the current weights, and to compute what others compute."""
+        if member.serving or not member.ready or self._current is None:
+            return
+        if not member.has(self._current.version):
+            member.update(self._current, self._kv, self._probe)
+        elif self._reference is not None:  # else `publish` is at it
+            assert member.probed is not None
+            gap = float(np.abs(member.probed.logprobs - self._reference).mean())
+            if not gap <= PROBE_TOLERANCE:
+                raise StropError(
+                    f"{member.link.role} differs from the other generators by {gap:.3g} nats a token on the same "
+                    "weights; look for a difference between their machines"
+                )
+            member.serving = True
+            member.hand_out()
+
+    # ------------------------------------------------------------------ deaths
+
+    def _replace(self, member: Member, death: Death) -> None:
+        """A worker is dead: give back what it had, and start another."""
+        role = member.link.role
+        if death.fatal:
+            raise StropError(f"{role}: {death.reason}")
+        self._restarts += 1
+        if self._restarts > self._supervision.restarts:
+            raise StropError(
+                f"{role} died: {death.reason}. That is death number {self._restarts} of a generator in this run, and "
+                f"orchestration.restarts={self._supervision.restarts} allows no more; see its log in "
+                f"{self._folder / 'logs'}, then go on with: strop train --resume {self._folder}"
+            )
+        self._note(f"{role} died ({death.reason}) and is started again, {len(member.sent)} of its groups with it")
+        generating = member.serving and not member.pending
+        lost = member.reborn(self._launcher.launch(self._specs[member.number]))
+        lost = [item for item in lost if not item.cancelled]
+        if generating:  # else it was not any of them that it died of
+            self._deaths.update(item.ticket for item in lost)
+        suspects = [item for item in lost if generating and self._deaths[item.ticket] >= DEATHS_OF_A_SUSPECT]
+        for item in lost:
+            convicted = item in suspects and (item.alone or len(suspects) == 1)
+            kind = Quarantined if convicted else Lost
+            self._events.append(kind(item.request.id, f"{role} died: {death.reason}"))
+
+    # ------------------------------------------------------------------ weights
+
+    def _write(self, version: int) -> StoredWeights:
+        """Into memory; where it is full into the run's folder; where that is full too, again after a while."""
+        for attempt in range(DISK_FULL_TRIES):
+            try:
+                return self._source(WeightStore(self._claims[-1].path), version)
+            except DiskFull as error:
+                self._remove_old_versions()
+                on_disk = Claim(self._folder / FOLDER, None)
+                if self._claims[-1].path != on_disk.path:
+                    self._claims.append(on_disk)
+                    self._note(f"{error}; from now on they go to {on_disk.path}")
+                elif attempt + 1 < DISK_FULL_TRIES:
+                    self._note(f"{error}; trying again")
+                    time.sleep(DISK_FULL_SECONDS)
+        raise StropError(
+            f"the weights of version {version} could not be published in {DISK_FULL_TRIES} tries: no space in "
+            f"{self._claims[-1].path}; free some, then go on with: strop train --resume {self._folder}"
+        )
+
+    def _remove_old_versions(self) -> None:
+        """All but the current one and those that a worker was told to load."""
+        needed = {version for member in self.members for version in member.pending}
+        if self._current is not None:
+            needed.add(self._current.version)
+        for place in self._claims:
+            WeightStore(place.path).keep(needed)
+
+    def _idle_share(self) -> float | None:
+        """Of the time that generators were up since the last publication."""
+        now = {(member.number, member.life): member.work for member in self.members}
+        busy = idle = 0.0
+        for key, work in now.items():
+            before = self._at_publication.get(key, Work())
+            busy, idle = busy + work.busy - before.busy, idle + work.idle - before.idle
+        self._at_publication = now
+        return idle / (busy + idle) if busy + idle else None

@@ -1,0 +1,144 @@
+"""A generator worker: an engine that serves one controller, whatever connects them.
+
+The first message out is `Ready`. Weights come before requests; an update waits for the end of the step that runs, is
+read and checked whole, then swapped in between two tokens. Whatever goes wrong ends the worker: the controller starts
+another, or ends the run where a `StropError` says that another would fail the same way.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from strop.orchestration.link import Line
+from strop.orchestration.messages import (
+    Cancel,
+    Finished,
+    Probe,
+    Probed,
+    Ready,
+    StoredWeights,
+    Submit,
+    Update,
+    Updated,
+    Work,
+)
+
+if TYPE_CHECKING:
+    from strop.engines.base import Engine, WeightSource
+    from strop.engines.torch_engine.settings import EngineSettings
+    from strop.model_settings import ModelSettings
+
+IDLE_SECONDS = 1.0
+
+
+@dataclass(frozen=True)
+class GeneratorSettings:
+    """What a generator builds its engine from; its weights come from the store.
+
+    `seed` is that of a fresh model's first parameters; `device` as torch names it.
+    """
+
+    model: ModelSettings
+    engine: EngineSettings
+    seed: int
+    device: str = "cpu"
+
+
+def main(line: Line, settings: GeneratorSettings) -> None:
+    """The entry of a worker with a `TorchEngine`, loaded as the trainer's model is, so that it computes the same."""
+    import torch
+
+    from strop.engines.torch_engine import TorchEngine
+    from strop.policy import load_policy
+
+    policy, tokenizer = load_policy(settings.model, seed=settings.seed)
+    policy.to(torch.device(settings.device)).requires_grad_(False)
+    engine = TorchEngine(policy, tokenizer, settings.engine.model_copy(update={"share_parameters": False}))
+    serve(line, engine)
+
+
+def serve(line: Line, engine: Engine, load: Callable[[StoredWeights], WeightSource] | None = None) -> None:
+    """Serve the controller at the other end of `line` until it closes it (`ControllerGone` is raised then).
+
+    Args:
+        load: from a stored version to what the engine takes; by default the tensors, mapped and checked.
+    """
+    Server(line, engine, load or _read).run()
+
+
+def _read(stored: StoredWeights) -> WeightSource:
+    from strop.orchestration.weight_store import read
+
+    return read(stored)
+
+
+class Server:
+    """The serving loop: messages between two steps of the engine, and never within one."""
+
+    def __init__(self, line: Line, engine: Engine, load: Callable[[StoredWeights], WeightSource]) -> None:
+        self.line = line
+        self.engine = engine
+        self.load = load
+        self._left: Counter[str] = Counter()  # samples not yet reported, by request
+        self._busy = self._idle = 0.0
+        self._tokens = 0
+
+    def run(self) -> None:
+        """Until the line is closed."""
+        self.line.send(Ready())
+        while True:
+            self.listen()
+            if self.engine.unfinished:
+                self.step()
+
+    def listen(self) -> None:
+        """Take what has come in; wait for it where there is nothing to generate."""
+        idle = not self.engine.unfinished
+        begin = time.perf_counter()
+        messages = self.line.receive(IDLE_SECONDS if idle else 0.0)
+        if idle:
+            self._idle += time.perf_counter() - begin
+        for message in messages:
+            self.take(message)
+
+    def step(self) -> None:
+        """A token for every running sequence; what finished is sent."""
+        begin = time.perf_counter()
+        completions = self.engine.step()
+        self._busy += time.perf_counter() - begin
+        if not completions:
+            return
+        for completion in completions:
+            self._left[completion.request_id] -= 1
+            self._tokens += len(completion.token_ids)
+            if not self._left[completion.request_id]:
+                del self._left[completion.request_id]
+        self.line.send(Finished(tuple(completions)))
+
+    def take(self, message: Any) -> None:
+        """Do what a message asks for."""
+        if isinstance(message, Submit):
+            for request in message.requests:
+                self.engine.submit(request)
+                self._left[request.id] = request.n
+        elif isinstance(message, Cancel):
+            if message.request_id in self._left:  # else its last completion is on its way
+                self.engine.cancel(message.request_id)
+        elif isinstance(message, Update):
+            self.update(message)
+        elif isinstance(message, Probe):
+            self.line.send(Probed(self.engine.weight_version, self.engine.verify_weights(message.token_ids)))
+        else:
+            raise TypeError(f"a generator knows no message {type(message).__name__}")
+
+    def update(self, message: Update) -> None:
+        """Read, check and swap; running sequences go on with the new weights."""
+        begin = time.perf_counter()
+        stored = message.weights
+        self.engine.update_weights(self.load(stored), stored.version, message.kv)
+        seconds = time.perf_counter() - begin
+        self.line.send(Updated(stored.version, seconds, Work(self._busy, self._idle, self._tokens)))

@@ -1,0 +1,175 @@
+"""Links: how the controller speaks with a worker, whatever runs it (a spawned process here, a Ray actor elsewhere).
+
+    launcher = Processes()
+    link = launcher.launch(WorkerSpec("generator-0", "strop.orchestration.generator:main", settings))
+    link.send(message)                     # never blocks
+    launcher.wait([link], seconds=0.1)     # until a message or a death is there
+    for message in link.receive(): ...     # never blocks; in order
+    if link.death is not None: ...         # all that the worker had sent was received before
+
+A worker is a function `main(line, settings)` named by `module:function`; it runs until its `line` is closed. Messages
+are whatever pickle can carry. A link reads heartbeats and last words itself: they are `silence`, `stalled`, `death`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+CLOSING_SECONDS = 5.0
+
+
+@dataclass(frozen=True)
+class WorkerSpec:
+    """A worker to launch.
+
+    Attributes:
+        role: its name in messages and files (`stacks/ROLE.txt`); unique among the run's living workers.
+        entry: `module:function`, called as `function(line, settings)` in the worker.
+        settings: its second argument; must survive pickling.
+        threads: of OpenMP and the like, waiting passively, so that a worker at rest takes no core from the trainer.
+        environment: variables set for the worker besides.
+    """
+
+    role: str
+    entry: str
+    settings: Any
+    threads: int = 1
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Death:
+    """Why a worker is no more. `fatal`: it ended itself for a reason that would end another one too."""
+
+    reason: str
+    fatal: bool = False
+
+
+class ControllerGone(Exception):
+    """Raised in a worker when nobody listens any more: the normal end of its `main`."""
+
+
+class Line(Protocol):
+    """A worker's end. Not thread-safe, but for the heartbeat beside it."""
+
+    def send(self, message: object) -> None:
+        """Send a message; may wait until the controller reads.
+
+        Raises:
+            ControllerGone: nobody listens any more.
+        """
+        ...
+
+    def receive(self, seconds: float) -> list[Any]:
+        """The messages that are in, in order; waits up to `seconds` for the first. Counts as progress.
+
+        Raises:
+            ControllerGone: nobody listens any more.
+        """
+        ...
+
+    def progress(self) -> None:
+        """The work goes on: called now and then where `receive` is not."""
+        ...
+
+
+class Link(Protocol):
+    """The controller's end."""
+
+    @property
+    def role(self) -> str: ...
+
+    @property
+    def pid(self) -> int | None:
+        """The worker's process id, where it is known."""
+        ...
+
+    def send(self, message: object) -> None:
+        """Queue a message and return at once. One for a dead worker is dropped; `death` says why."""
+        ...
+
+    def receive(self) -> list[Any]:
+        """The messages that are in, in order; does not wait."""
+        ...
+
+    @property
+    def silence(self) -> float:
+        """Seconds since anything was heard of the worker; heartbeats come every second."""
+        ...
+
+    @property
+    def stalled(self) -> float:
+        """For how many seconds, by its last heartbeat, the worker's own loop has not come round."""
+        ...
+
+    @property
+    def death(self) -> Death | None:
+        """Why the worker is no more; None while it lives, or while messages it sent before were not received."""
+        ...
+
+    def dismiss(self) -> None:
+        """Tell the worker that nobody listens any more; it ends by itself soon. Returns at once."""
+        ...
+
+    def kill(self, reason: str) -> None:
+        """End the worker at once, whatever it does; `death` will give this reason."""
+        ...
+
+
+class Launcher(Protocol):
+    """Starts workers. One launcher may serve several masters: each ends its own links (`end`)."""
+
+    def attach(self, folder: Path) -> None:
+        """The run's folder, for whatever the launcher writes down of its workers; before the first launch."""
+        ...
+
+    def launch(self, spec: WorkerSpec) -> Link:
+        """Start a worker and return without waiting for it. What it says first is its own affair.
+
+        Raises:
+            StropError: no worker can be started (no process, no place in the cluster).
+        """
+        ...
+
+    def wait(self, links: Sequence[Link], seconds: float) -> None:
+        """Sleep until one of the links has a message or a death to tell, at most `seconds`."""
+        ...
+
+
+def end(launcher: Launcher, links: Sequence[Link], seconds: float = CLOSING_SECONDS) -> None:
+    """End workers: dismissed first, killed where they are not gone after `seconds`."""
+    for link in links:
+        link.dismiss()
+    _await_deaths(launcher, links, seconds)
+    for link in links:
+        if link.death is None:
+            link.kill("it did not end when it was told to")
+    _await_deaths(launcher, links, seconds)
+
+
+def _await_deaths(launcher: Launcher, links: Sequence[Link], seconds: float) -> None:
+    deadline = time.monotonic() + seconds
+    while True:
+        for link in links:
+            link.receive()
+        living = [link for link in links if link.death is None]
+        left = deadline - time.monotonic()
+        if not living or left <= 0:
+            return
+        launcher.wait(living, left)
+
+
+def overdue(link: Link, silence: float, stalled: float) -> str | None:
+    """Why a living worker should be killed: it is silent, or its loop stands still, for too long; None: it should not.
+
+    Both in seconds. A stopped process is silent; one that hangs in its own code still has a heartbeat.
+    """
+    if link.silence > silence:
+        return f"it has not answered for {link.silence:.0f} s"
+    if link.stalled > stalled:
+        return f"its work has stood still for {link.stalled:.0f} s"
+    return None

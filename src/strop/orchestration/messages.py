@@ -1,0 +1,123 @@
+"""What passes between the controller and its workers: small frozen values, whatever carries them.
+
+Nothing here needs torch, so that a worker which computes nothing starts in a moment. Weights never travel as messages:
+`StoredWeights` says where they lie.
+
+    controller ──Submit, Cancel, Update, Probe──▶ generator
+               ◀──Ready, Finished, Updated, Probed, Refused──
+    every worker ──Heartbeat, Failed──▶ (its link reads them)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from strop.types import Completion, FloatArray, IntArray
+
+if TYPE_CHECKING:
+    from strop.engines.base import KvMode, Request
+
+# ---------------------------------------------------------------------- of any worker
+
+
+@dataclass(frozen=True)
+class Heartbeat:
+    """The worker's process runs; `stalled` is for how many seconds its work has not come round."""
+
+    stalled: float
+
+
+@dataclass(frozen=True)
+class Failed:
+    """The worker's last words. `fatal`: another worker would end the same way, so that none should be started."""
+
+    error: str
+    fatal: bool
+    traceback: str = ""
+
+
+# ---------------------------------------------------------------------- weights
+
+
+@dataclass(frozen=True)
+class StoredWeights:
+    """A version in the weight store: a safetensors file of `bytes` bytes and its digest (see `weight_store`)."""
+
+    version: int
+    path: str
+    digest: str
+    bytes: int
+
+
+@dataclass(frozen=True)
+class Work:
+    """What a generator has done since it started: seconds of engine steps, seconds of waiting, tokens reported."""
+
+    busy: float = 0.0
+    idle: float = 0.0
+    tokens: int = 0
+
+
+# ---------------------------------------------------------------------- to a generator
+
+
+@dataclass(frozen=True)
+class Submit:
+    """Requests to generate, in this order; those of one message are given to the engine before its next step."""
+
+    requests: tuple[Request, ...]
+
+
+@dataclass(frozen=True)
+class Cancel:
+    """Nobody wants this request any more; what it has so far is reported with finish_reason `abort`."""
+
+    request_id: str
+
+
+@dataclass(frozen=True)
+class Update:
+    """Load these weights: staged whole, hash checked, swapped between two tokens, then acknowledged by `Updated`."""
+
+    weights: StoredWeights
+    kv: KvMode = "keep"
+
+
+@dataclass(frozen=True, eq=False)
+class Probe:
+    """Compute the log-probs of these tokens [L]; `Probed` answers."""
+
+    token_ids: IntArray
+
+
+# ---------------------------------------------------------------------- from a generator
+
+
+@dataclass(frozen=True)
+class Ready:
+    """The engine is built and waits for its first weights."""
+
+
+@dataclass(frozen=True)
+class Finished:
+    """Completions, each reported once; aborted ones too."""
+
+    completions: tuple[Completion, ...]
+
+
+@dataclass(frozen=True)
+class Updated:
+    """The generator's next token is of `version`; `seconds` went into reading, checking and swapping."""
+
+    version: int
+    seconds: float
+    work: Work
+
+
+@dataclass(frozen=True, eq=False)
+class Probed:
+    """Log-probs [L - 1] of a probe, under the generator's `version`."""
+
+    version: int
+    logprobs: FloatArray

@@ -1,0 +1,214 @@
+"""The weight store: each publication is a file that is there whole, or not at all.
+
+    store = WeightStore(root)
+    stored = store.write(7, policy.weights().items())       # root/weights-7.safetensors, then root/CURRENT
+    weights = read(stored)                                  # in a generator: mapped, hash checked, not copied
+    store.keep({7})                                         # older versions go
+
+A version is written beside, forced to disk (for a tmpfs that is nothing), renamed, and only then named by `CURRENT`, so
+that a reader finds all of it or none. The digest is SHA-256 of the SHA-256 of every 8 MiB: processors have instructions
+for it, and the pieces are computed side by side, which makes it two to four times as fast as BLAKE2b.
+
+`claim` finds a place for the store: memory (/dev/shm) where there is room for it, else the run's own folder. What a
+killed run has left in memory goes at the next claim of anybody.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import hashlib
+import json
+import mmap
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Collection, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TextIO
+
+from torch import Tensor
+
+from strop.files import TEMPORARY
+from strop.orchestration.messages import StoredWeights
+from strop.trainer import tensor_file
+from strop.trainer.checkpoint import DiskFull
+from strop.types import StropError
+
+MEMORY = Path("/dev/shm")
+CURRENT = "CURRENT"
+FOLDER = "weights"  # in the run's folder, where memory has no room
+VERSIONS_AT_ONCE = 3  # the current one, the next, and one that a slow generator still reads
+_PREFIX = "strop-"
+_OWNER = "owner"
+_PIECE = 8 << 20
+_ABANDONED_SECONDS = 600.0
+
+
+class WeightStore:
+    """The versions under `root`. One process writes."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    def write(self, version: int, weights: Iterable[tuple[str, Tensor]]) -> StoredWeights:
+        """Store a version and make it the current one.
+
+        Raises:
+            DiskFull: no room; what was written of it is removed, earlier versions are whole.
+        """
+        path = self.root / f"weights-{version}.safetensors"
+        partial = path.with_name(f".{path.name}{TEMPORARY}")
+        try:
+            self.root.mkdir(parents=True, exist_ok=True)
+            with partial.open("wb", buffering=0) as file:
+                for part in tensor_file.parts(dict(weights)):
+                    _write_all(file.fileno(), part)
+                os.fsync(file.fileno())
+            digest, size = file_digest(partial)
+            os.rename(partial, path)
+            stored = StoredWeights(version, str(path), digest, size)
+            self._point_at(stored)
+        except OSError as error:
+            partial.unlink(missing_ok=True)
+            if error.errno in (errno.ENOSPC, errno.EDQUOT):
+                raise DiskFull(f"no space in {self.root} for the weights of version {version}") from error
+            raise
+        return stored
+
+    def current(self) -> StoredWeights | None:
+        """The version that `CURRENT` names; None before the first."""
+        try:
+            facts = json.loads((self.root / CURRENT).read_text())
+        except FileNotFoundError:
+            return None
+        return StoredWeights(**facts)
+
+    def keep(self, versions: Collection[int]) -> None:
+        """Remove every other version. A reader that has one mapped keeps what it reads."""
+        names = {f"weights-{version}.safetensors" for version in versions}
+        for file in self.root.glob("weights-*.safetensors"):
+            if file.name not in names:
+                file.unlink(missing_ok=True)
+
+    def _point_at(self, stored: StoredWeights) -> None:
+        partial = self.root / f".{CURRENT}{TEMPORARY}"
+        with partial.open("w") as file:
+            json.dump(vars(stored), file)
+            file.flush()
+            os.fsync(file.fileno())
+        os.rename(partial, self.root / CURRENT)
+        folder = os.open(self.root, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+
+
+def read(stored: StoredWeights) -> dict[str, Tensor]:
+    """The tensors of a version by name, on the CPU, checked; they lie in the mapped file until they are copied.
+
+    Raises:
+        StropError: the file is missing, or its content is not what was written.
+    """
+    try:
+        with open(stored.path, "rb") as file:
+            content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
+    except (OSError, ValueError) as error:  # ValueError: an empty file cannot be mapped
+        raise StropError(f"weights of version {stored.version}: cannot read {stored.path}: {error}") from error
+    view = memoryview(content)
+    if len(view) != stored.bytes or _digest(view) != stored.digest:
+        raise StropError(f"weights of version {stored.version}: {stored.path} is not what the trainer has written")
+    return tensor_file.view(view)
+
+
+def file_digest(path: Path) -> tuple[str, int]:
+    """The digest of a file's content and its size in bytes."""
+    with (
+        path.open("rb") as file,
+        mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content,
+        memoryview(content) as view,
+    ):
+        return _digest(view), len(view)
+
+
+def _digest(content: memoryview) -> str:
+    pieces = [content[at : at + _PIECE] for at in range(0, len(content), _PIECE)]
+    try:
+        with ThreadPoolExecutor(min(4, len(os.sched_getaffinity(0)))) as pool:  # hashing lets other threads run
+            return hashlib.sha256(b"".join(pool.map(_piece_digest, pieces))).hexdigest()
+    finally:
+        for piece in pieces:
+            piece.release()
+
+
+def _piece_digest(piece: memoryview) -> bytes:
+    return hashlib.sha256(piece).digest()
+
+
+def _write_all(descriptor: int, part: bytes | memoryview) -> None:
+    left = memoryview(part)
+    while left:
+        left = left[os.write(descriptor, left) :]
+
+
+# ---------------------------------------------------------------------- where it lies
+
+
+class Claim:
+    """A folder for a store, this process's for as long as it lives; `release` removes it."""
+
+    def __init__(self, path: Path, owner: TextIO | None) -> None:
+        self.path = path
+        self._owner = owner
+
+    def release(self) -> None:
+        """Remove the folder and all versions in it; may be called twice."""
+        shutil.rmtree(self.path, ignore_errors=True)  # what cannot be removed now is swept later
+        if self._owner is not None:
+            self._owner.close()
+            self._owner = None
+
+
+def claim(folder: Path, version_bytes: int, memory: Path = MEMORY) -> Claim:
+    """A place for the store of the run in `folder`, whose versions have `version_bytes`; dead runs' places are swept.
+
+    In `memory` where a few versions fit into what is free there, else `folder/weights`.
+    """
+    in_folder = folder / FOLDER
+    shutil.rmtree(in_folder, ignore_errors=True)  # a killed run's
+    if not memory.is_dir() or not os.access(memory, os.W_OK):
+        return Claim(in_folder, None)
+    sweep(memory)
+    if shutil.disk_usage(memory).free < VERSIONS_AT_ONCE * version_bytes:
+        return Claim(in_folder, None)
+    run = hashlib.blake2b(str(folder.resolve()).encode(), digest_size=6).hexdigest()
+    # Locked before it has its name, so that no sweep of another run takes it for abandoned.
+    partial = Path(tempfile.mkdtemp(prefix=f".{_PREFIX}{run}-", suffix=TEMPORARY, dir=memory))
+    owner = (partial / _OWNER).open("w")
+    fcntl.flock(owner, fcntl.LOCK_EX)
+    owner.write(f"{os.getpid()} {folder.resolve()}\n")
+    owner.flush()
+    name = f"{_PREFIX}{run}-{os.getpid()}"
+    taken = len(list(memory.glob(f"{name}*")))  # by other stores of this very process
+    path = memory / (f"{name}-{taken}" if taken else name)
+    os.rename(partial, path)
+    return Claim(path, owner)
+
+
+def sweep(memory: Path = MEMORY) -> list[Path]:
+    """Remove the stores of processes that live no more; what was removed. Their locks have died with them."""
+    swept: list[Path] = []
+    for place in [*memory.glob(f"{_PREFIX}*"), *memory.glob(f".{_PREFIX}*{TEMPORARY}")]:
+        try:
+            if place.name.startswith(".") and time.time() - place.stat().st_mtime < _ABANDONED_SECONDS:
+                continue  # perhaps being made
+            with (place / _OWNER).open("r") as owner:
+                fcntl.flock(owner, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(place, ignore_errors=True)  # another user's, or another sweep is quicker
+                swept.append(place)
+        except OSError:
+            continue  # a living run's, another user's, or gone meanwhile
+    return swept

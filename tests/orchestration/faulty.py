@@ -1,0 +1,116 @@
+"""Simulated generators that end at a chosen point, once or at a chosen prompt: the faults of the fault tests."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import signal
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bench.simulated import SimulatedEngine, Simulation, load
+
+from strop.engines.base import KvMode, Request, WeightSource
+from strop.orchestration.generator import serve
+from strop.orchestration.link import Line
+from strop.orchestration.messages import Finished, StoredWeights
+from strop.types import Completion
+from strop.verifiers.wire import HEADER
+
+
+@dataclass(frozen=True)
+class Fault:
+    """Where a generator ends. It does so once in a run, whoever is first, but for `prompt`, which always kills.
+
+    Attributes:
+        point: `generating`, `sending`, `loading`, `swapping`, `hanging`, `stopping`, or `prompt`.
+        marker: a file; where it exists the fault has been.
+        after: steps, messages or versions before it.
+        seed: of the request that kills, for `prompt`.
+    """
+
+    simulation: Simulation
+    point: str
+    marker: str
+    after: int = 2
+    seed: int = -1
+
+    def strike(self) -> None:
+        """End this process, or stop it, unless another one has been before."""
+        try:
+            Path(self.marker).touch(exist_ok=False)
+        except FileExistsError:
+            return
+        if self.point == "hanging":
+            time.sleep(3600)
+        os.kill(os.getpid(), signal.SIGSTOP if self.point == "stopping" else signal.SIGKILL)
+
+
+class FaultyEngine(SimulatedEngine):
+    """Ends while it generates, or while it swaps weights in."""
+
+    def __init__(self, fault: Fault) -> None:
+        super().__init__(fault.simulation)
+        self.fault = fault
+        self.steps = 0
+
+    def submit(self, request: Request) -> None:
+        super().submit(request)
+        if self.fault.point == "prompt" and request.seed == self.fault.seed:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def step(self) -> list[Completion]:
+        self.steps += 1
+        if self.steps > self.fault.after and self.fault.point in ("generating", "hanging", "stopping"):
+            self.fault.strike()
+        return super().step()
+
+    def update_weights(self, source: WeightSource, version: int, kv: KvMode = "keep") -> None:
+        super().update_weights(self._half(dict(source), version), version, kv)
+
+    def _half(self, given: dict[str, Any], version: int) -> Iterator[tuple[str, Any]]:
+        for number, item in enumerate(given.items()):
+            if number == 50 and version >= self.fault.after and self.fault.point == "swapping":
+                self.fault.strike()
+            yield item
+
+
+class FaultyLine:
+    """Ends in the middle of a result."""
+
+    def __init__(self, line: Any, fault: Fault) -> None:
+        self.line = line
+        self.fault = fault
+        self.results = 0
+
+    def send(self, message: object) -> None:
+        self.results += isinstance(message, Finished)
+        if self.results > self.fault.after and isinstance(message, Finished) and self.fault.point == "sending":
+            body = pickle.dumps(message)
+            if not Path(self.fault.marker).exists():
+                self.line._socket.sendall(HEADER.pack(len(body), 0) + body[: len(body) // 2])
+            self.fault.strike()
+        self.line.send(message)
+
+    def receive(self, seconds: float) -> list[Any]:
+        found: list[Any] = self.line.receive(seconds)
+        return found
+
+    def progress(self) -> None:
+        self.line.progress()
+
+
+def main(line: Line, fault: Fault) -> None:
+    """The entry."""
+
+    def loading(stored: StoredWeights) -> WeightSource:
+        if stored.version >= fault.after and fault.point == "loading":
+            with open(stored.path, "rb") as file:
+                file.read(stored.bytes // 2)
+            fault.strike()
+        return load(stored)  # type: ignore[return-value]
+
+    serve(FaultyLine(line, fault), FaultyEngine(fault), loading)

@@ -1,0 +1,117 @@
+"""The real loop over a real fleet of processes whose engines only pretend to compute."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from bench.simulated import SimulatedLearner, Simulation
+from tests.orchestration.faulty import Fault
+from tests.runs import small_config
+
+from strop.byte_tokenizer import byte_tokenizer
+from strop.config import RunConfig
+from strop.console import SilentView
+from strop.data import Dataset, load_data
+from strop.loop import Loop, StepRecord
+from strop.orchestration.fleet import Fleet, Supervision
+from strop.orchestration.link import WorkerSpec
+from strop.orchestration.processes import Processes
+from strop.verifiers.pool import InlineJudge, Judge
+
+SETS = (
+    "steps=6", "orchestration.executor=embedded", "algorithm.selection.zero_variance=keep", "evaluation.every=none",
+    "sampling.max_new_tokens=400", "verifier.extract=last_number",
+)  # fmt: skip
+PROMPTS, SAMPLES = 6, 4  # of `small_config`
+
+
+class Notes(SilentView):
+    """Keeps what is noted."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def note(self, text: str) -> None:
+        self.lines.append(text)
+
+
+@lru_cache
+def problems() -> Dataset:
+    """Those of the small runs."""
+    return load_data(small_config().data, byte_tokenizer()).train
+
+
+@dataclass
+class Made:
+    """A loop with its parts; `run` trains it to its end."""
+
+    config: RunConfig
+    folder: Path
+    fleet: Fleet
+    learner: SimulatedLearner
+    notes: Notes
+    loop: Loop
+    records: list[StepRecord] = field(default_factory=list)
+
+    def run(self) -> Made:
+        """Start, train every step, close."""
+        try:
+            self.fleet.start(self.folder)
+            self.loop.reopen()
+            while self.loop.step < self.config.steps:
+                record = self.loop.next_step()
+                assert record is not None
+                self.records.append(record)
+        finally:
+            self.fleet.close()
+        return self
+
+    def column(self, name: str) -> list[Any]:
+        """A metric by step."""
+        return [record.metrics[name] for record in self.records]
+
+    @property
+    def largest_lag(self) -> float:
+        """Of all trained tokens."""
+        return max(self.column("lag/max"))
+
+
+def made(
+    folder: Path,
+    *sets: str,
+    simulation: Simulation | None = None,
+    fault: str | None = None,
+    after: int = 2,
+    seed: int = -1,
+    supervision: Supervision | None = None,
+    judge: Judge | None = None,
+    update: float = 0.0,
+    generators: int = 2,
+    source: Callable[..., Any] | None = None,
+) -> Made:
+    """A run of `sets` with simulated generators, which meet `fault`."""
+    config = small_config(*SETS, *sets)
+    simulation = simulation or Simulation()
+    learner, notes = SimulatedLearner(update), Notes()
+    folder.mkdir(parents=True, exist_ok=True)
+    settings: Any = simulation
+    entry = "bench.simulated:main"
+    if fault is not None:
+        settings = Fault(simulation, fault, str(folder / "struck"), after, seed)
+        entry = "tests.orchestration.faulty:main"
+    fleet = Fleet(
+        launcher=Processes(),
+        specs=[WorkerSpec(f"generator-{number}", entry, settings) for number in range(generators)],
+        source=source or (lambda store, version: store.write(version, learner.weights())),
+        version_bytes=1 << 16,
+        supervision=supervision or Supervision(),
+        note=notes.note,
+        kv=config.orchestration.kv,
+    )
+    judge = judge or InlineJudge(config.verifier)
+    loop = Loop(config, problems(), fleet, judge, learner, notes)  # type: ignore[arg-type]
+    return Made(config, folder, fleet, learner, notes, loop)

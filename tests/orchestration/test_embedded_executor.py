@@ -1,0 +1,122 @@
+"""Real models in real workers: the same run as in one process, bit for bit, whatever is killed on the way."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from tests.runs import assert_same_run, metrics, small_config
+
+from strop.console import SilentView
+from strop.run import Interrupted, resume, train
+from strop.run_folder import RunFolder
+
+SETS = ("optim.lr=1e-2",)
+EMBEDDED = (*SETS, "orchestration.executor=embedded")
+
+
+@pytest.fixture(scope="module")
+def in_process(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The run that the others must be equal to."""
+    out = tmp_path_factory.mktemp("runs") / "in_process"
+    train(small_config(*SETS), out, SilentView())
+    return out
+
+
+def workers(run: Path) -> dict[str, int]:
+    """Process ids by role."""
+    rows = json.loads((run / "processes.json").read_text())
+    return {row["role"]: row["pid"] for row in rows if row["role"] != "driver"}
+
+
+def gone(pids: list[int], seconds: float) -> bool:
+    """Whether all of these end within the time."""
+    deadline = time.monotonic() + seconds
+    while any(Path(f"/proc/{pid}").exists() for pid in pids):
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.02)
+    return True
+
+
+class SignalsAfter(SilentView):
+    """Sends a signal to the generator, or to this process, after a step."""
+
+    def __init__(self, run: Path, step: int, number: int, role: str | None = None) -> None:
+        self.run, self.at, self.number, self.role = run, step, number, role
+        self.pids: list[int] = []
+        self.notes: list[str] = []
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)
+
+    def advance(self, step: int, values: object) -> None:
+        if step == self.at:
+            self.pids = list(workers(self.run).values())
+            os.kill(os.getpid() if self.role is None else workers(self.run)[self.role], self.number)
+
+
+def test_a_worker_trains_what_one_process_trains_even_if_it_is_killed(in_process: Path, tmp_path: Path) -> None:
+    view = SignalsAfter(tmp_path / "run", 2, signal.SIGKILL, "generator-0")
+    train(small_config(*EMBEDDED), tmp_path / "run", view)
+    assert any("generator-0 died (it was ended by SIGKILL)" in line for line in view.notes)
+    assert_same_run(in_process, tmp_path / "run")
+    assert sum(row["grad_norm"] > 0 for row in metrics(tmp_path / "run")[1:]) >= 2  # so that versions differ
+    assert workers(tmp_path / "run") == {}
+
+
+def test_a_killed_driver_leaves_nobody_and_resumes_to_the_same_run(in_process: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    code = (
+        "import sys\n"
+        "from pathlib import Path\n"
+        "from strop.console import SilentView\n"
+        "from strop.run import train\n"
+        "from tests.runs import small_config\n"
+        "train(small_config(*sys.argv[2:]), Path(sys.argv[1]), SilentView())\n"
+    )
+    driver = subprocess.Popen([sys.executable, "-c", code, str(out), *EMBEDDED])
+    deadline = time.monotonic() + 90
+    while not (out / "checkpoints" / "step-00000002").exists():
+        assert driver.poll() is None and time.monotonic() < deadline
+        time.sleep(0.01)
+    left = workers(out)
+    driver.kill()
+    driver.wait()
+    assert left.keys() == {"generator-0"} and gone(list(left.values()), 2.0)
+    resume(out, SilentView())
+    assert_same_run(in_process, out)
+    owners = [place.read_text() for place in Path("/dev/shm").glob("strop-*/owner")]
+    assert not any(str(out.resolve()) in owner for owner in owners)  # what the killed driver had left is swept
+
+
+def test_ctrl_c_ends_the_workers_and_no_group_is_skipped_or_repeated(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    # 16 training problems a pass: 8 steps of 4 are two passes.
+    sets = (*EMBEDDED, "orchestration.max_lag=2", "steps=8", "batch.prompts_per_step=4", "data.source.count=24")
+    view = SignalsAfter(out, 3, signal.SIGINT)
+    with pytest.raises(Interrupted, match="go on with: strop train --resume"):
+        train(small_config(*sets, "evaluation.every=none"), out, view)
+    assert view.pids and gone(view.pids, 2.0)
+    resume(out, SilentView())
+    rows = [row for step in range(1, 9) for row in RunFolder.open(out).read_rollouts(step)]
+    tickets = Counter(row["ticket"] for row in rows)
+    assert sorted(tickets) == list(range(32)) and set(tickets.values()) == {4}
+    asked = Counter(row["problem_id"] for row in rows)
+    assert len(asked) == 16 and set(asked.values()) == {8}
+    lags = [row["lag/max"] for row in metrics(out)]
+    assert max(lags) <= 2
+
+
+@pytest.mark.slow
+def test_two_generators_give_the_same_run_twice(tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        train(small_config(*SETS, "orchestration.generators=2"), tmp_path / name, SilentView())
+    assert_same_run(tmp_path / "one", tmp_path / "two")

@@ -1,0 +1,131 @@
+"""Generators are killed, stopped and poisoned, for real; every group is trained once, and nothing else changes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+from bench.simulated import Simulation
+from tests.orchestration.simulation import PROMPTS, Made, made
+
+from strop.orchestration.fleet import Supervision
+from strop.seeds import derive
+from strop.types import StropError
+
+STEPS = 6
+ALL = list(range(STEPS * PROMPTS))
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Made:
+    return made(tmp_path_factory.mktemp("undisturbed")).run()
+
+
+def test_an_undisturbed_run_trains_every_group_once_in_order(undisturbed: Made) -> None:
+    assert undisturbed.learner.trained == ALL
+    assert undisturbed.largest_lag == 0
+    assert len(set(undisturbed.learner.curve)) == STEPS
+
+
+@pytest.mark.parametrize("point", ["generating", "sending", "loading", "swapping"])
+def test_a_generator_killed_anywhere_changes_nothing(undisturbed: Made, tmp_path: Path, point: str) -> None:
+    run = made(tmp_path, fault=point).run()
+    assert (tmp_path / "struck").exists()
+    assert any("died (it was ended by SIGKILL)" in line for line in run.notes.lines)
+    assert run.learner.trained == ALL and run.learner.curve == undisturbed.learner.curve
+
+
+@pytest.mark.parametrize("point", ["hanging", "stopping"])
+def test_a_generator_that_does_not_answer_is_replaced(undisturbed: Made, tmp_path: Path, point: str) -> None:
+    run = made(tmp_path, fault=point, supervision=Supervision(silence=3.0, stall=3.0)).run()
+    expected = "its work has stood still" if point == "hanging" else "it has not answered"
+    assert any(expected in line for line in run.notes.lines)
+    assert run.learner.trained == ALL and run.learner.curve == undisturbed.learner.curve
+
+
+def test_an_idle_generator_that_is_killed_is_replaced(undisturbed: Made, tmp_path: Path) -> None:
+    run = made(tmp_path)
+
+    def kill(step: int) -> None:  # at k = 0 generators have nothing to do while the trainer learns
+        if step == 3:
+            assert run.fleet.unfinished == 0
+            pid = run.fleet.members[1].link.pid
+            assert pid is not None
+            os.kill(pid, signal.SIGKILL)
+
+    run.learner.before = kill
+    run.run()
+    assert any("generator-1 died" in line for line in run.notes.lines)
+    assert run.learner.trained == ALL and run.learner.curve == undisturbed.learner.curve
+
+
+@pytest.mark.parametrize("lag", [1, 2, 4, 8])
+def test_the_lag_stays_within_bounds_whatever_dies(tmp_path: Path, lag: int) -> None:
+    simulation = Simulation(slots=64, token_seconds=0.001, straggler_share=0.05)
+    steps = 8
+    sets = (f"orchestration.max_lag={lag}", f"steps={steps}")
+    run = made(tmp_path, *sets, simulation=simulation, fault="generating", after=20)
+
+    def kill(step: int) -> None:
+        if step == 5:
+            pid = run.fleet.members[0].link.pid
+            assert pid is not None
+            os.kill(pid, signal.SIGKILL)
+
+    run.learner.before = kill
+    run.run()
+    assert run.largest_lag <= lag
+    assert sorted(run.learner.trained) == list(range(steps * PROMPTS))
+    shares = [f"lag/share_{n}" for n in range(lag + 1)]
+    for record in run.records:
+        assert sum(record.metrics[name] or 0.0 for name in shares) == pytest.approx(1.0)
+    assert all(0.0 <= share <= 1.0 for share in run.column("idle/generators"))
+
+
+def test_deaths_beyond_the_budget_end_the_run_with_one_line(tmp_path: Path) -> None:
+    run = made(tmp_path, supervision=Supervision(restarts=0), fault="generating")
+    with pytest.raises(StropError, match="orchestration.restarts=0 allows no more") as caught:
+        run.run()
+    assert "\n" not in str(caught.value) and "strop train --resume" in str(caught.value)
+
+
+def test_a_prompt_that_kills_is_quarantined_and_the_others_are_trained(tmp_path: Path) -> None:
+    seed = derive(small_seed := 0, "request", 7)
+    run = made(tmp_path, "steps=3", fault="prompt", seed=seed)
+    assert run.config.seed == small_seed
+    run.run()
+    left_out = run.loop.quarantined
+    assert [row["group"] for row in left_out] == [7]
+    assert [i for i in range(len(run.loop.dataset)) if i not in run.loop.curriculum.sampler.retired]
+    assert left_out[0]["problem"] in {run.loop.dataset[i].problem.id for i in run.loop.curriculum.sampler.retired}
+    # The next group in line takes its place, and nobody else is missing.
+    assert sorted(run.learner.trained) == [ticket for ticket in range(3 * PROMPTS + 1) if ticket != 7]
+    assert any("is left out" in line for line in run.notes.lines)
+
+
+def test_what_a_generator_refuses_ends_the_run(tmp_path: Path) -> None:
+    run = made(tmp_path, source=lambda store, version: store.write(version, run.learner.weights()[:99]))
+    with pytest.raises(StropError, match="weights of version 0 are mixed: 99 tensors"):
+        run.run()
+
+
+def test_stale_groups_are_dropped_counted_and_cancelled(tmp_path: Path) -> None:
+    simulation = Simulation(slots=64, token_seconds=0.002, straggler_share=0.1)
+    sets = ("orchestration.max_lag=1", "orchestration.on_stale=drop", "steps=12")
+    run = made(tmp_path, *sets, simulation=simulation, update=0.0005).run()
+    assert run.largest_lag <= 1
+    last = run.records[-1].metrics
+    assert last["stale/groups"] and len(set(run.learner.trained)) == len(run.learner.trained) == 12 * PROMPTS
+    assert last["stale/length"] > 2 * last["stale/length_trained"]  # type: ignore[operator]
+    assert any("could not be trained within max_lag and are dropped" in line for line in run.notes.lines)
+
+
+def test_ended_workers_leave_no_weights_behind(undisturbed: Made) -> None:
+    assert all(not place.path.exists() for place in undisturbed.fleet._claims)
+    deadline = time.monotonic() + 5
+    while any(Path(f"/proc/{member.link.pid}").exists() for member in undisturbed.fleet.members):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)

@@ -1,0 +1,163 @@
+"""Spawned workers: messages both ways, deaths known at once and with their reason, nobody left behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from strop.orchestration.link import WorkerSpec, end, overdue
+from strop.orchestration.processes import Processes, ProcessLink
+
+ECHO = "tests.orchestration.workers:echo"
+
+
+def hear(launcher: Processes, link: ProcessLink, seconds: float = 20.0) -> list[Any]:
+    """The next messages; none where the worker has died instead."""
+    deadline = time.monotonic() + seconds
+    while not (found := link.receive()) and link.death is None:
+        assert time.monotonic() < deadline, "nothing was heard of the worker"
+        launcher.wait([link], 1.0)
+    return found
+
+
+def dies(launcher: Processes, link: ProcessLink) -> str:
+    """Receive until the worker is dead; why it is."""
+    while hear(launcher, link):
+        pass
+    assert link.death is not None
+    return link.death.reason
+
+
+@pytest.fixture
+def launcher(tmp_path: Path) -> Iterator[Processes]:
+    found = Processes(tmp_path)
+    yield found
+    end(found, list(found._links), seconds=0.5)
+
+
+@pytest.fixture
+def worker(launcher: Processes) -> ProcessLink:
+    link = launcher.launch(WorkerSpec("echo-0", ECHO, {"a": 1}, threads=3))
+    assert hear(launcher, link) == [("settings", {"a": 1}, "3")]
+    return link
+
+
+def test_messages_go_both_ways_in_order(launcher: Processes, worker: ProcessLink) -> None:
+    big = os.urandom(3_000_000)
+    for message in (1, big, "three"):
+        worker.send(message)
+    found: list[Any] = []
+    while len(found) < 3:
+        found += hear(launcher, worker)
+    assert found == [1, big, "three"] and worker.death is None
+    end(launcher, [worker])
+    assert worker.process.returncode == 0
+
+
+def test_a_death_is_known_at_once(launcher: Processes, worker: ProcessLink) -> None:
+    os.kill(worker.pid, signal.SIGKILL)
+    begin = time.monotonic()
+    launcher.wait([worker], 10)
+    assert worker.death is not None and worker.death.reason == "it was ended by SIGKILL" and not worker.death.fatal
+    assert time.monotonic() - begin < 1.0  # bench/pipeline.py measures it: a few milliseconds
+    worker.send("too late")
+    assert worker.receive() == []
+
+
+def test_what_was_sent_before_a_death_is_received(launcher: Processes, worker: ProcessLink) -> None:
+    worker.send("many")
+    found: list[Any] = []
+    while messages := hear(launcher, worker):
+        found += messages
+    assert [number for number, _ in found] == list(range(50))
+    assert worker.death is not None
+
+
+def test_last_words_say_whether_another_worker_would_do(launcher: Processes, worker: ProcessLink) -> None:
+    worker.send("refuse")
+    assert dies(launcher, worker) == "this can never work" and worker.death is not None and worker.death.fatal
+    other = launcher.launch(WorkerSpec("echo-1", ECHO, None))
+    other.send("crash")
+    assert dies(launcher, other) == "ZeroDivisionError: once" and other.death is not None and not other.death.fatal
+    assert "ZeroDivisionError" in (launcher.folder / "logs" / "echo-1.txt").read_text()  # type: ignore[operator]
+
+
+def test_an_entry_that_is_not_there_is_said(launcher: Processes) -> None:
+    link = launcher.launch(WorkerSpec("nobody", "tests.orchestration.nowhere:main", None))
+    assert "No module named 'tests.orchestration.nowhere'" in dies(launcher, link)
+
+
+def test_who_stops_or_hangs_is_found_out(launcher: Processes, worker: ProcessLink) -> None:
+    worker.send("hang")
+    other = launcher.launch(WorkerSpec("echo-1", ECHO, None))
+    hear(launcher, other)
+    os.kill(other.pid, signal.SIGSTOP)
+    deadline = time.monotonic() + 20
+    while overdue(worker, 60, 2.0) is None or overdue(other, 2.5, 60) is None:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    assert "stood still" in (overdue(worker, 60, 2.0) or "") and "not answered" in (overdue(other, 2.5, 60) or "")
+    assert worker.silence < 2.5  # it hangs, and yet its heart beats
+    other.kill("it has not answered")
+    assert dies(launcher, other) == "it has not answered"
+
+
+def test_the_roster_and_the_stacks(launcher: Processes, worker: ProcessLink) -> None:
+    assert launcher.folder is not None
+    rows = json.loads((launcher.folder / "processes.json").read_text())
+    assert [(row["role"], row["pid"]) for row in rows] == [("driver", os.getpid()), ("echo-0", worker.pid)]
+    os.kill(worker.pid, signal.SIGUSR1)
+    stacks = launcher.folder / "stacks" / "echo-0.txt"
+    deadline = time.monotonic() + 10
+    while "in receive" not in stacks.read_text():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    os.kill(worker.pid, signal.SIGINT)  # a Ctrl-C is not for workers
+    worker.send("still here")
+    assert hear(launcher, worker) == ["still here"]
+    end(launcher, [worker])
+    assert len(json.loads((launcher.folder / "processes.json").read_text())) == 1
+
+
+def alive(pid: int) -> bool:
+    try:
+        return "Z" not in Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return False
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the kernel ends orphans on Linux alone")
+def test_no_worker_outlives_its_controller() -> None:
+    code = (
+        "import time\n"
+        "from strop.orchestration.link import WorkerSpec\n"
+        "from strop.orchestration.processes import Processes\n"
+        "launcher = Processes()\n"
+        f"links = [launcher.launch(WorkerSpec(f'echo-{{n}}', {ECHO!r}, None)) for n in range(2)]\n"
+        "for link in links:\n"
+        "    while not link.receive(): launcher.wait([link], 5)\n"
+        "links[1].send('hang')\n"
+        "print(*(link.pid for link in links), flush=True)\n"
+        "time.sleep(60)\n"
+    )
+    driver = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    assert driver.stdout is not None
+    pids = [int(pid) for pid in driver.stdout.readline().split()]
+    assert len(pids) == 2 and all(map(alive, pids))
+    os.kill(pids[0], signal.SIGSTOP)  # not even a stopped one stays
+    driver.kill()
+    driver.wait()
+    driver.stdout.close()
+    deadline = time.monotonic() + 2
+    while any(map(alive, pids)):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)

@@ -1,0 +1,170 @@
+"""The weight store: a version is there whole or not at all, and what is read is what was written."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from tests.orchestration.simulation import made
+from torch import Tensor
+
+from strop.orchestration.messages import StoredWeights
+from strop.orchestration.weight_store import WeightStore, claim, read, sweep
+from strop.trainer.checkpoint import DiskFull
+from strop.types import StropError
+
+
+def weights(seed: int = 0) -> dict[str, Tensor]:
+    """Several types and shapes, one more than a piece of the digest, one empty."""
+    generator = torch.Generator().manual_seed(seed)
+    return {
+        "large": torch.randn(3_000_000, generator=generator),
+        "half": torch.randn(7, 5, generator=generator).to(torch.bfloat16),
+        "transposed": torch.randn(4, 3, generator=generator).T,
+        "empty": torch.zeros(0, 3),
+        "one": torch.tensor(2.5),
+    }
+
+
+def test_what_is_read_is_what_was_written(tmp_path: Path) -> None:
+    store = WeightStore(tmp_path)
+    assert store.current() is None
+    first = store.write(1, weights(1).items())
+    stored = store.write(2, weights(2).items())
+    assert store.current() == stored and stored.bytes == Path(stored.path).stat().st_size
+    for found in (read(stored), load_file(stored.path)):
+        assert found.keys() == weights().keys()
+        for name, value in weights(2).items():
+            assert found[name].dtype == value.dtype and torch.equal(found[name], value)
+    mapped = read(first)
+    store.keep({2})
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["CURRENT", "weights-2.safetensors"]
+    assert torch.equal(mapped["large"], weights(1)["large"])  # who has it mapped may go on reading
+
+
+def flipped(stored: StoredWeights) -> None:
+    with open(stored.path, "r+b") as file:
+        file.seek(stored.bytes // 2)
+        byte = file.read(1)
+        file.seek(stored.bytes // 2)
+        file.write(bytes([byte[0] ^ 1]))
+
+
+def cut(stored: StoredWeights) -> None:
+    os.truncate(stored.path, stored.bytes - 1)
+
+
+@pytest.mark.parametrize("damage", [flipped, cut, lambda stored: os.truncate(stored.path, 0)])
+def test_damaged_weights_are_refused(tmp_path: Path, damage: object) -> None:
+    assert callable(damage)
+    stored = WeightStore(tmp_path).write(3, weights().items())
+    damage(stored)
+    with pytest.raises(StropError, match="weights of version 3"):
+        read(stored)
+
+
+def test_another_version_under_the_name_is_refused(tmp_path: Path) -> None:
+    store = WeightStore(tmp_path)
+    old = store.write(3, weights(1).items())
+    store.write(3, weights(2).items())
+    with pytest.raises(StropError, match="is not what the trainer has written"):
+        read(old)
+    with pytest.raises(StropError, match="cannot read"):
+        read(replace(old, path=str(tmp_path / "nowhere")))
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of a mebibyte."""
+    place = tmp_path / "small"
+    place.mkdir()
+    done = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "strop-test", place], capture_output=True)
+    if done.returncode != 0:
+        pytest.skip("mounting a small tmpfs needs root, and a system that lets it")
+    yield place
+    subprocess.run(["umount", "-l", place], check=True)
+
+
+def test_a_full_disk_leaves_the_version_before(small_disk: Path) -> None:
+    store = WeightStore(small_disk)
+    good = store.write(1, [("w", torch.ones(100_000))])
+    with pytest.raises(DiskFull, match="no space in .* for the weights of version 2"):
+        store.write(2, [("w", torch.zeros(200_000))])
+    assert store.current() == good and torch.equal(read(good)["w"], torch.ones(100_000))
+    assert sorted(p.name for p in small_disk.iterdir()) == ["CURRENT", "weights-1.safetensors"]
+
+
+def test_a_full_memory_is_left_for_the_run_folder(small_disk: Path, tmp_path: Path) -> None:
+    run = made(tmp_path / "run", "steps=3")
+    start = run.fleet.start
+
+    def into_small(folder: Path) -> None:
+        start(folder)
+        run.fleet._claims[:] = [claim(folder, 1, small_disk)]
+
+    def fill(step: int) -> None:
+        if step == 2:
+            with pytest.raises(OSError, match="No space"), (small_disk / "full").open("wb", buffering=0) as file:
+                while True:
+                    file.write(bytes(4096))
+
+    run.fleet.start = into_small  # type: ignore[method-assign]
+    run.learner.before = fill
+    undisturbed = made(tmp_path / "undisturbed", "steps=3").run()
+    assert run.run().learner.curve == undisturbed.learner.curve
+    assert any("from now on they go to" in line for line in run.notes.lines)
+
+
+def test_no_room_anywhere_ends_the_run_with_one_line(
+    small_disk: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("strop.orchestration.fleet.DISK_FULL_SECONDS", 0.01)
+    (small_disk / "full").write_bytes(bytes((1 << 20) - 100_000))
+    run = made(tmp_path / "run")
+    run.fleet._source = lambda store, version: WeightStore(small_disk).write(version, [("w", torch.ones(100_000))])
+    with pytest.raises(StropError, match="could not be published in 3 tries") as caught:
+        run.run()
+    assert "\n" not in str(caught.value)
+
+
+def test_too_small_a_memory_is_not_claimed(small_disk: Path, tmp_path: Path) -> None:
+    assert claim(tmp_path, 500_000, small_disk).path == tmp_path / "weights"
+    assert claim(tmp_path, 500_000, tmp_path / "nowhere").path == tmp_path / "weights"
+    place = claim(tmp_path, 100_000, small_disk)
+    assert place.path.parent == small_disk
+    place.release()
+    assert not list(small_disk.iterdir())
+
+
+def test_what_a_killed_run_left_is_swept_and_what_lives_is_not(tmp_path: Path) -> None:
+    code = (
+        "import sys, time\n"
+        "from pathlib import Path\n"
+        "from strop.orchestration.weight_store import claim\n"
+        f"place = claim(Path({str(tmp_path / 'other')!r}), 1, Path({str(tmp_path)!r}))\n"
+        "(place.path / 'weights-1.safetensors').write_bytes(b'x')\n"
+        "print(place.path, flush=True)\n"
+        "time.sleep(60)\n"
+    )
+    other = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    assert other.stdout is not None
+    left = Path(other.stdout.readline().strip())
+    own = [claim(tmp_path / "run", 1, tmp_path) for _ in range(2)]
+    assert left.exists() and own[0].path != own[1].path
+    assert sweep(tmp_path) == []
+    other.send_signal(signal.SIGKILL)
+    other.wait()
+    other.stdout.close()
+    deadline = time.monotonic() + 5
+    while sweep(tmp_path) != [left]:
+        assert time.monotonic() < deadline
+    assert not left.exists() and all(place.path.exists() for place in own)
