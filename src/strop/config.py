@@ -192,6 +192,8 @@ class OrchestrationSettings(Settings):
         silence_seconds: a worker of which nothing was heard for so long is killed and counts as dead.
         stall_seconds: so does one that lives but makes no step for so long; loading a model is a step, and for
             trainers everything that a training step computes.
+        watchdog_seconds: a run in which nothing is made for so long (no tokens, verdict, update or publication) is
+            ended with the stacks of its processes; none never ends one.
     """
 
     max_lag: Annotated[int, Field(ge=0)] = 0
@@ -204,6 +206,7 @@ class OrchestrationSettings(Settings):
     restarts: Annotated[int, Field(ge=0)] = 10
     silence_seconds: Annotated[float, Field(ge=5)] = 60.0
     stall_seconds: Annotated[float, Field(ge=5)] = 900.0
+    watchdog_seconds: Annotated[float, Field(gt=0)] | None = 1800.0
 
     @property
     def in_process(self) -> bool:

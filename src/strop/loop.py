@@ -42,6 +42,7 @@ from strop.orchestration.stale import StaleGroups
 from strop.samples import countable
 from strop.seeds import derive
 from strop.states import States
+from strop.supervision import progress
 from strop.types import Completion, Group, StropError, Verdict
 from strop.verifiers.pool import Judge
 
@@ -138,6 +139,8 @@ class Loop:
     def _collect(self) -> None:
         with self.clock.section("rollout"):
             events = self.executor.poll(self._patience())
+        if events:
+            progress.made("a completion")
         for event in events:
             if isinstance(event, Lost):
                 self._regenerate(event)
@@ -149,6 +152,8 @@ class Loop:
             if not self.executor.unfinished:
                 self.judge.wait(JUDGE_SECONDS)  # nothing else to do
             verdicts = self.judge.poll()
+        if verdicts:
+            progress.made("a verdict")
         for (request_id, sample), verdict in verdicts:
             self._write_down(request_id, sample, verdict)
 
@@ -227,6 +232,7 @@ class Loop:
         self._refilled = []
         with self.clock.section("update"):
             lesson = self.learner.learn(groups, set(batch.kept), self.step, self.states.values)
+        progress.made(f"the update of step {self.step + 1}")
         for group in chosen:
             self._forget(group)
         self.gate.close(batch, trained=lesson is not None)
@@ -245,6 +251,7 @@ class Loop:
     def _finish_step(self, groups: list[Group], batch: BatchTickets, lesson: Lesson, version: int) -> StepRecord:
         """Publish what was learned, and say what the step was like."""
         publication = self._publish()
+        progress.made(f"the publication of version {self.gate.version}")
         parts = [
             lesson.metrics,
             step_diagnostics(groups, lesson.samples, batch.kept),

@@ -26,6 +26,7 @@ from strop.orchestration.gang import GangLost
 from strop.plots import plot_run
 from strop.run_folder import RunFolder, check_free
 from strop.seeds import derive
+from strop.supervision.watch import Watch
 from strop.tracking import Trackers, open_trackers
 from strop.trainer import checkpoint
 from strop.types import InputError, StropError
@@ -147,10 +148,11 @@ class _Run:
     ) -> None:
         self.config = config
         self.folder = folder
-        self.view = view
+        self.watch = Watch(folder.path, config.orchestration.watchdog_seconds, view)
+        self.view = self.watch.view
         self.parts = parts
         parts.start(folder.path)
-        self.loop = Loop(config, parts.data.train, parts.executor, parts.judge, parts.learner, view)
+        self.loop = Loop(config, parts.data.train, parts.executor, parts.judge, parts.learner, self.view)
         self.compute = ComputeMeter(parts.learner.devices, parts.learner.computing_parameters)
         self.boundary = self.loop.state()
         self.saved: int | None = None
@@ -190,6 +192,10 @@ class _Run:
 
     def go(self) -> Summary:
         """Train what is left, write the model, the curves and the summary."""
+        with self.watch:
+            return self._go()
+
+    def _go(self) -> Summary:
         trackers = open_trackers(
             self.config.trackers, self.folder, self.config.model_dump(mode="json"), self.resumed_at
         )

@@ -11,6 +11,7 @@
     plots/                       pictures
     report/                      what `strop report` wrote
     summary.json                 what came out of it
+    status.json                  the driver's heartbeat, every second (`supervision/watch.py`)
     processes.json, logs/, stacks/   the run's processes, what they print, and their stacks where they were asked for
     quarantine.json              problems that ended more than one generator
     weights/                     published weights, where memory has no room for them
@@ -42,6 +43,7 @@ LOCK = ".lock"
 CONTENTS = (
     "checkpoints", "metrics.jsonl", "rollouts", "model", "critic", "plots", "report", "summary.json", "tensorboard",
     "wandb", PASS_RATES, "processes.json", "logs", "stacks", "quarantine.json", "weights",
+    "status.json",
 )  # fmt: skip
 _STEP_FILE = re.compile(r"step_(\d+)\.parquet")
 

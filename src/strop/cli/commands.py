@@ -11,8 +11,10 @@ from strop.cli import (
     fit_command,
     inspect_commands,
     model_commands,
+    plan_command,
     report_command,
     run_commands,
+    status_command,
     verify_code_commands,
     verify_commands,
 )
@@ -58,6 +60,8 @@ app.command("plot", short_help="Draw the curves of a run as a PNG.")(inspect_com
 app.command("fit", short_help="Fit compute-performance curves, predict, compare recipes.")(fit_command.fit)
 app.command("ablate", short_help="Run variants of a recipe with paired seeds.")(ablate_command.ablate)
 app.command("report", short_help="Write one HTML page on a run, or on several compared.")(report_command.report)
+app.command("status", short_help="Say what a run is doing, from its folder.")(status_command.status)
+app.command("plan", short_help="Simulate a run: step time, idle shares, best split of devices.")(plan_command.plan)
 app.command("export", short_help="Write a checkpoint as a Hugging Face folder.")(model_commands.export)
 app.command("doctor", short_help="Say what this machine has and lacks.")(inspect_commands.doctor)
 

@@ -13,6 +13,7 @@ from strop.engines.base import KvMode, Request
 from strop.engines.torch_engine import TorchEngine
 from strop.orchestration.executor import Event, Publication
 from strop.policy import Policy
+from strop.supervision import progress
 from strop.types import IntArray
 
 _STEPS_PER_POLL = 16
@@ -56,6 +57,7 @@ class InProcess:
                 self._left[completion.request_id] -= 1
                 if not self._left[completion.request_id]:
                     del self._left[completion.request_id]
+            progress.made("tokens")
         return found
 
     def publish(self, version: int, probe: IntArray) -> Publication:

@@ -10,7 +10,6 @@ and nobody else's.
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import pickle
 import selectors
@@ -27,14 +26,13 @@ from pathlib import Path
 from typing import IO, Any
 
 from strop import pieces
-from strop.files import replacing
 from strop.orchestration.link import Death, Link, WorkerSpec
 from strop.orchestration.messages import Failed, Heartbeat
 from strop.orchestration.worker import Setup, written
+from strop.supervision.stacks import Worker, write_roster
 from strop.types import StropError
 from strop.verifiers.wire import Channel
 
-ROSTER = "processes.json"
 LOGS = "logs"
 _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 _LONGEST_REASON = 300
@@ -314,21 +312,10 @@ class Processes:
     def _write_roster(self) -> None:
         if self.folder is None:
             return
-        living = [("driver", os.getpid()), *((link.role, link.pid) for link in self._links)]
-        host = socket.gethostname()
-        rows = [{"role": r, "pid": pid, "started": start_ticks(pid), "host": host} for r, pid in living]
+        workers = [Worker.of("driver", os.getpid()), *(Worker.of(link.role, link.pid) for link in self._links)]
         # A full disk must not end the run: what is trained matters more than who is listed.
-        with contextlib.suppress(StropError), replacing(self.folder / ROSTER) as temporary:
-            temporary.write_text(json.dumps(rows, indent=2) + "\n")
-
-
-def start_ticks(pid: int) -> int:
-    """When a process began, in the kernel's clock ticks since boot, so that no other is taken for it; 0 if unknown."""
-    try:
-        text = Path(f"/proc/{pid}/stat").read_text()
-    except OSError:
-        return 0
-    return int(text.rpartition(")")[2].split()[19])  # its name, in brackets, may hold anything
+        with contextlib.suppress(StropError):
+            write_roster(self.folder, workers)
 
 
 def _has_news(link: Link) -> bool:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import faulthandler
 import importlib
 import importlib.util
 import os
@@ -29,6 +28,7 @@ from typing import Any
 
 from strop.orchestration.link import ControllerGone, WorkerSpec
 from strop.orchestration.messages import Failed, Heartbeat
+from strop.supervision.stacks import register_dump, stacks_path
 from strop.types import StropError
 from strop.verifiers.wire import HEADER
 
@@ -150,11 +150,7 @@ def prepare(setup: Setup) -> None:
     for name, file in setup.modules:
         allow_module(name) if importlib.util.find_spec(name) is not None else load_module(Path(file))
     if setup.folder is not None:
-        stacks = setup.folder / "stacks"
-        stacks.mkdir(parents=True, exist_ok=True)
-        # Open as long as the process lives: the handler writes to its descriptor.
-        place = (stacks / f"{setup.spec.role}.txt").open("a")
-        faulthandler.register(signal.SIGUSR1, place, all_threads=True)
+        register_dump(stacks_path(setup.folder, setup.spec.role))
 
 
 def _beat_for_ever(line: SocketLine, parent: int) -> None:

@@ -1,0 +1,122 @@
+"""How well `strop plan` predicts: published step times, published schedules, and runs of the embedded model here.
+
+    python bench/plan.py                      all of it; a JSON object a line
+    python bench/plan.py --clock cpu          count the process's processor seconds, on a machine that does other work
+
+The prediction: costs are measured from one run, or from two of different batch sizes, of the quickstart's recipe; then
+the step time of settings that were not measured is planned, run, and compared. Lengths are held by a learning rate of
+almost nothing, for a planner does not know how they will grow.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+import time
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+MEASURED = {
+    "32 x 8": (),
+    "8 x 8": ("batch.prompts_per_step=8",),
+}
+PREDICTED = {
+    "16 x 8": ("batch.prompts_per_step=16",),
+    "32 x 4": ("batch.samples_per_prompt=4",),
+    "16 x 16": ("batch.prompts_per_step=16", "batch.samples_per_prompt=16"),
+    "48 x 8": ("batch.prompts_per_step=48",),
+    "32 x 8, at most 24 tokens": ("sampling.max_new_tokens=24",),
+    "32 x 8, two updates": ("batch.updates_per_step=2",),
+}
+BASE = ("optim.lr=1e-9", "evaluation.every=none", "checkpoint.every=1000", "algorithm.selection.zero_variance=keep")
+
+
+def table_9() -> None:
+    """Skywork-OR1, Table 9."""
+    from strop.planning import simulate
+    from strop.planning.published import SKYWORK_LENGTHS, SKYWORK_ROLLOUT_SECONDS, skywork_table_9
+
+    for devices, published in SKYWORK_ROLLOUT_SECONDS.items():
+        found = simulate(*skywork_table_9(devices), SKYWORK_LENGTHS, steps=20).mean
+        show(bench="table 9", devices=devices, published=published, simulated=found, error=found / published - 1)
+
+
+def schedules() -> None:
+    """ScaleRL's split of 80 devices, under PipelineRL-k and PPO-off-policy-k."""
+    from strop.planning import pipeline_bound, simulate
+    from strop.planning.published import SCALERL, SCALERL_LENGTHS, scalerl_costs
+    from strop.planning.search import alternatives
+
+    for setup in alternatives(SCALERL, (0, 1, 4, 8)):
+        found = simulate(setup, scalerl_costs(), SCALERL_LENGTHS, steps=max(6, 40 // setup.updates_per_step))
+        bound = pipeline_bound(setup, scalerl_costs(), SCALERL_LENGTHS).seconds / setup.updates_per_step
+        show(
+            bench="schedules", setting=setup.name, seconds_per_update=found.update_seconds, bound=bound,
+            trainer_idle=found.trainer_idle, generators_idle=found.generators_idle, mean_lag=found.mean_lag,
+        )  # fmt: skip
+
+
+def predictions(steps: int, clock: str, folder: Path) -> None:
+    """Runs here against what was planned from others."""
+    from strop.planning import Empirical, simulate
+    from strop.planning.measure import measure
+    from strop.planning.setup import setup_of
+    from strop.run_folder import RunFolder
+
+    runs = {
+        name: train(folder / str(number), sets, steps, clock) for number, (name, sets) in enumerate(MEASURED.items())
+    }
+    for sources in (["32 x 8"], list(MEASURED)):
+        known = measure([RunFolder.open(runs[name]) for name in sources])
+        show(bench="costs", sources=sources, costs={k: v for k, v in known.costs.model_dump().items() if v},
+             fits=[vars(fit) for fit in known.fits])  # fmt: skip
+    for number, (name, sets) in enumerate(PREDICTED.items()):
+        target = RunFolder.open(train(folder / f"target-{number}", sets, steps, clock))
+        real = measure([target])
+        for sources in (["32 x 8"], list(MEASURED)):
+            known = measure([RunFolder.open(runs[source]) for source in sources])
+            setup = replace(setup_of(real.config), prompt_tokens=known.setup.prompt_tokens)
+            lengths = Empirical(known.lengths.groups, real.config.sampling.max_new_tokens)
+            planned = simulate(setup, known.costs, lengths, 60).mean
+            show(
+                bench="prediction", measured_from=sources, setting=name, planned=planned, measured=real.step_seconds,
+                error=planned / real.step_seconds - 1,
+            )  # fmt: skip
+
+
+def train(out: Path, sets: tuple[str, ...], steps: int, clock: str) -> Path:
+    """A run of the quickstart's recipe in this process."""
+    import torch
+
+    import strop.clock
+    from strop.config import resolve
+    from strop.console import SilentView
+    from strop.run import train as run
+
+    torch.set_num_threads(1)
+    if clock == "cpu":
+        strop.clock.time = SimpleNamespace(perf_counter=time.process_time)  # type: ignore[assignment]
+    run(resolve("quickstart", [*BASE, f"steps={steps}", *sets]), out, SilentView())
+    return out
+
+
+def show(**values: Any) -> None:
+    print(json.dumps(values), flush=True)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--steps", type=int, default=10, help="steps of each run here")
+    parser.add_argument("--clock", choices=("wall", "cpu"), default="wall", help="what a second is")
+    parser.add_argument("--only", choices=("table 9", "schedules", "predictions"), help="one part of it")
+    arguments = parser.parse_args()
+    if arguments.only in (None, "table 9"):
+        table_9()
+    if arguments.only in (None, "schedules"):
+        schedules()
+    if arguments.only in (None, "predictions"):
+        with tempfile.TemporaryDirectory() as temporary:
+            predictions(arguments.steps, arguments.clock, Path(temporary))
