@@ -19,7 +19,7 @@ from strop.run_folder import RunFolder
 
 COMMANDS = (
     "quickstart", "train", "sft", "eval", "compare", "sample", "recipes", "verify", "data", "plot", "report", "fit",
-    "ablate", "export", "doctor",
+    "ablate", "serve", "export", "doctor",
 )  # fmt: skip
 
 

@@ -17,10 +17,10 @@ LAYERS = (
     {"algorithms", "data", "policy", "attention", "head", "model_files", "byte_tokenizer", "metrics_file"},
     {"verifiers", "rollout_table", "samples", "plots"},
     {"compute", "diagnostics", "engines", "evaluation", "live_view", "orchestration", "run_folder", "trainer"},
-    {"scaling", "states"},
+    {"scaling", "serving", "states"},
     {"config_edit", "config_checks", "config", "tracking", "embedded"},
     {"loop", "learner", "curriculum", "assembly", "recipes", "tiny"},
-    {"run", "fine_tuning", "tasks", "quickstart", "doctor", "benchmarking", "prepare", "report"},
+    {"run", "fine_tuning", "tasks", "quickstart", "doctor", "benchmarking", "prepare", "report", "serve_model"},
     {"ablation"},
     {"cli", "__main__"},
 )

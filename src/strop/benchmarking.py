@@ -119,7 +119,7 @@ def measure(plan: Plan, view: View) -> Grid:
     Raises:
         StropError: a model, a benchmark or a verifier cannot be used; the folder holds samples of other settings.
     """
-    configs = {model.label: _config(plan, model) for model in plan.models}
+    configs = {model.label: _config(plan.recipe, plan.sets, model) for model in plan.models}
     held_out = _held_out(plan) if any(found.family == HELD_OUT for found in plan.benchmarks) else None
     verifiers = {label: _verifiers(plan, config, held_out) for label, config in configs.items()}
     problems = {
@@ -325,12 +325,24 @@ def folder_name(label: str) -> str:
     return "".join(letter if letter.isalnum() or letter in "-._@" else "-" for letter in plain)
 
 
-def _config(plan: Plan, model: NamedModel) -> RunConfig:
+def _config(recipe: str | None, sets: tuple[str, ...], model: NamedModel) -> RunConfig:
     if model.step is None:
-        return configure(model.place, plan.recipe, plan.sets)
+        return configure(model.place, recipe, sets)
     run = RunFolder.open(model.place)
     own = str(run.config_path) if not is_fine_tuning(run) else DEFAULT_RECIPE
-    return resolve(plan.recipe if plan.recipe is not None else own, plan.sets)
+    return resolve(recipe if recipe is not None else own, sets)
+
+
+def open_named(
+    model: NamedModel, recipe: str | None, sets: tuple[str, ...], view: View
+) -> tuple[RunConfig, Policy, PreTrainedTokenizerBase]:
+    """A model as the command line names it: its configuration, its policy on its device, its tokenizer.
+
+    Raises:
+        StropError: there is no such model, or an invalid setting.
+    """
+    config = _config(recipe, sets, model)
+    return config, *_open(model, config, view)
 
 
 def _open(model: NamedModel, config: RunConfig, view: View) -> tuple[Policy, PreTrainedTokenizerBase]:

@@ -13,6 +13,7 @@ from strop.cli import (
     model_commands,
     report_command,
     run_commands,
+    serve_command,
     verify_code_commands,
     verify_commands,
 )
@@ -58,6 +59,7 @@ app.command("plot", short_help="Draw the curves of a run as a PNG.")(inspect_com
 app.command("fit", short_help="Fit compute-performance curves, predict, compare recipes.")(fit_command.fit)
 app.command("ablate", short_help="Run variants of a recipe with paired seeds.")(ablate_command.ablate)
 app.command("report", short_help="Write one HTML page on a run, or on several compared.")(report_command.report)
+app.command("serve", short_help="Serve a model at an OpenAI-compatible endpoint.")(serve_command.serve)
 app.command("export", short_help="Write a checkpoint as a Hugging Face folder.")(model_commands.export)
 app.command("doctor", short_help="Say what this machine has and lacks.")(inspect_commands.doctor)
 
