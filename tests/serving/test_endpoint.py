@@ -203,6 +203,18 @@ def test_models_and_health(served: Running) -> None:
     }  # fmt: skip
 
 
+def test_the_tokenizer_is_told(served: Running) -> None:
+    root = served.url.removesuffix("/v1")
+    info = served.client.get(f"{root}/tokenizer_info").json()
+    assert (info["eos_token"], info["bos_token"], info["vocab_size"]) == ("<eos>", None, 258)
+    found = served.client.post(f"{root}/tokenize", json={"prompt": "3+é", "return_token_strs": True}).json()
+    assert found["tokens"] == ids_of("3+é").tolist() and found["count"] == 4
+    assert found["token_strs"] == ["3", "+", "bytes:\\xc3", "bytes:\\xa9"]
+    back = served.client.post(f"{root}/detokenize", json={"tokens": [*found["tokens"], 256]}).json()
+    assert back == {"prompt": "3+é<eos>"}
+    assert served.client.post(f"{root}/detokenize", json={"tokens": [999]}).status_code == 400
+
+
 def test_sequences_run_together(served: Running) -> None:
     """A short request that comes while a long one runs is answered before it: both are in the batch."""
     long = {"prompt": PROMPT, "max_tokens": 480, "n": 8, "seed": 0, "stream": True}

@@ -55,7 +55,7 @@ def serve(
     imports: Imports = [],  # noqa: B006
     as_json: Json = False,
 ) -> None:
-    """Serve a model at an OpenAI-compatible endpoint: /v1/models, /v1/completions, /v1/chat/completions, /health.
+    """Serve a model at an OpenAI-compatible endpoint: /v1/models, /v1/completions, /v1/chat/completions.
 
     It listens on this machine alone unless --host says otherwise. Ctrl-C lets open requests finish, a second one does
     not. --json prints the address and limits as one line of JSON once it listens.

@@ -4,6 +4,7 @@
     GET  /v1/models            the one model; /v1/models/NAME too
     POST /v1/completions
     POST /v1/chat/completions
+    GET  /tokenizer_info; POST /tokenize, /detokenize: see `tokens`
 """
 
 from __future__ import annotations
@@ -21,11 +22,12 @@ from contextlib import aclosing
 from typing import Any
 
 from strop.serving.asking import Ask, Asking
-from strop.serving.bodies import ChatBody, CompletionBody, read
+from strop.serving.bodies import ChatBody, CompletionBody, DetokenizeBody, TokenizeBody, read
 from strop.serving.driver import EngineFailure
 from strop.serving.endpoint import Endpoint, overtime, within
 from strop.serving.refusal import Refusal
 from strop.serving.settings import ServeLimits
+from strop.serving.tokens import Tokens
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -36,6 +38,7 @@ Log = Callable[[str], None]
 HEALTH_SECONDS = 10.0
 VERSION_HEADER = b"x-strop-weight-version"
 _COMPLETIONS, _CHAT, _MODELS = "/v1/completions", "/v1/chat/completions", "/v1/models"
+_INFO, _TOKENIZE, _DETOKENIZE = "/tokenizer_info", "/tokenize", "/detokenize"
 _logger = logging.getLogger(__name__)
 
 
@@ -86,7 +89,7 @@ class App:
     """The application.
 
     Args:
-        endpoint, asking: what is done, and how requests become it.
+        endpoint, asking, tokens: what is done, and how requests become it.
         model: the name under which it is served.
         context: the longest prompt + completion, told to clients.
         limits: of bodies and time.
@@ -99,6 +102,7 @@ class App:
         self,
         endpoint: Endpoint,
         asking: Asking,
+        tokens: Tokens,
         model: str,
         context: int,
         limits: ServeLimits,
@@ -106,7 +110,8 @@ class App:
         local_only: bool,
         log: Log | None,
     ) -> None:
-        self._endpoint, self._asking, self._model, self._context = endpoint, asking, model, context
+        self._endpoint, self._asking, self._tokens = endpoint, asking, tokens
+        self._model, self._context = model, context
         self._limits, self._local_only, self._log = limits, local_only, log
         self._key = None if key is None else f"Bearer {key}".encode()
         self._since = int(time.time())
@@ -146,24 +151,25 @@ class App:
         if path == _MODELS or path.startswith(f"{_MODELS}/"):
             _only(method, "GET")
             await reply.json(200, self._models(path))
-        elif path in (_COMPLETIONS, _CHAT):
+        elif path == _INFO:
+            _only(method, "GET")
+            await reply.json(200, self._tokens.info())
+        elif path in (_COMPLETIONS, _CHAT, _TOKENIZE, _DETOKENIZE):
             _only(method, "POST")
             async with self._endpoint.admitted():
-                await self._complete(path == _CHAT, headers, receive, reply)
+                await self._post(path, headers, receive, reply)
         else:
-            known = f"/health, {_MODELS}, {_COMPLETIONS}, {_CHAT}"
+            known = ", ".join(("/health", _MODELS, _COMPLETIONS, _CHAT, _INFO, _TOKENIZE, _DETOKENIZE))
             raise Refusal(404, f"no such path; there are {known}", code="unknown_path")
 
-    async def _complete(
-        self, chat: bool, headers: Mapping[bytes, bytes], receive: Receive, reply: Reply
-    ) -> None:
+    async def _post(self, path: str, headers: Mapping[bytes, bytes], receive: Receive, reply: Reply) -> None:
         end = asyncio.get_running_loop().time() + self._limits.seconds
         try:
             async with asyncio.timeout_at(end):
                 data = await self._body(headers, receive)
         except TimeoutError:
             raise Refusal(408, "the body did not arrive in time", code="timeout") from None
-        answering = asyncio.create_task(self._work(chat, data, reply))
+        answering = asyncio.create_task(self._work(path, data, reply))
         leaving = asyncio.create_task(_hung_up(receive))
         try:
             done, _ = await asyncio.wait((answering, leaving), return_when=asyncio.FIRST_COMPLETED)
@@ -175,8 +181,12 @@ class App:
             await asyncio.gather(answering, leaving, return_exceptions=True)
         await answering
 
-    async def _work(self, chat: bool, data: bytes, reply: Reply) -> None:
-        ask = await asyncio.get_running_loop().run_in_executor(self._encoder, self._read, chat, data)
+    async def _work(self, path: str, data: bytes, reply: Reply) -> None:
+        loop, chat = asyncio.get_running_loop(), path == _CHAT
+        if path in (_TOKENIZE, _DETOKENIZE):
+            await reply.json(200, await loop.run_in_executor(self._encoder, self._read_tokens, path, data))
+            return
+        ask = await loop.run_in_executor(self._encoder, self._read, chat, data)
         name = f"{'chatcmpl' if chat else 'cmpl'}-{uuid.uuid4().hex}"
         if not ask.stream:
             try:
@@ -207,6 +217,16 @@ class App:
         text = read(data, CompletionBody)
         self._check_model(text.model)
         return self._asking.completion(text)
+
+    def _read_tokens(self, path: str, data: bytes) -> dict[str, Any]:
+        """On the encoder's thread: what the tokenizer says."""
+        if path == _TOKENIZE:
+            text = read(data, TokenizeBody)
+            self._check_model(text.model)
+            return self._tokens.tokenize(text)
+        tokens = read(data, DetokenizeBody)
+        self._check_model(tokens.model)
+        return self._tokens.detokenize(tokens)
 
     async def _body(self, headers: Mapping[bytes, bytes], receive: Receive) -> bytes:
         kind = headers.get(b"content-type", b"").split(b";")[0].strip().lower()

@@ -121,7 +121,23 @@ class ChatBody(_Common):
     top_logprobs: Annotated[int, Field(ge=0, le=MOST_TOP)] | None = None
 
 
-Body = TypeVar("Body", CompletionBody, ChatBody)
+class TokenizeBody(_Body):
+    """POST /tokenize."""
+
+    model: str | None = None
+    prompt: str
+    add_special_tokens: bool | None = None
+    return_token_strs: bool | None = None
+
+
+class DetokenizeBody(_Body):
+    """POST /detokenize."""
+
+    model: str | None = None
+    tokens: _List[Token]
+
+
+Body = TypeVar("Body", CompletionBody, ChatBody, TokenizeBody, DetokenizeBody)
 
 
 def read(data: bytes, kind: type[Body]) -> Body:
@@ -144,7 +160,7 @@ def read(data: bytes, kind: type[Body]) -> Body:
         found = kind.model_validate(value)
     except ValidationError as error:
         raise _explained(error) from None
-    if found.temperature is not None and 0 < found.temperature < LEAST_TEMPERATURE:
+    if isinstance(found, _Common) and 0 < (found.temperature or 0) < LEAST_TEMPERATURE:
         raise Refusal(400, f"temperature: 0 is greedy, else at least {LEAST_TEMPERATURE}", "temperature")
     return found
 
@@ -185,13 +201,13 @@ def _explained(error: ValidationError) -> Refusal:
     first = error.errors(include_url=False, include_context=False, include_input=False)[0]
     path = [str(part) for part in first["loc"]]
     field = path[0] if path else None
-    if field == "prompt":
+    if field == "prompt" and len(path) > 1:
         wanted = "a text, a list of texts, a list of token ids, or a list of lists of token ids"
-        return Refusal(400, f"prompt: must be {wanted}" if "prompt" in path and first["type"] != "missing"
-                       else "prompt: is missing", "prompt")  # fmt: skip
+        return Refusal(400, f"prompt: must be {wanted}", "prompt")
     if field == "stop":
         shape = f"a text or at most {MOST_STOPS} texts, each of 1 to {LONGEST_STOP} characters"
         return Refusal(400, f"stop: must be {shape}", "stop")
     if len(path) > 2 and path[0] == "messages" and path[2] == "content":
         return Refusal(400, f"messages.{path[1]}.content: must be a text, or a list of text parts", "messages")
-    return Refusal(400, f"{'.'.join(path)}: {first['msg']}", field)
+    said = "is missing" if first["type"] == "missing" else first["msg"]
+    return Refusal(400, f"{'.'.join(path)}: {said}", field)

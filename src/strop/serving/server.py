@@ -22,6 +22,7 @@ from strop.serving.asking import Asking
 from strop.serving.driver import Driver, EngineFailure
 from strop.serving.endpoint import Endpoint
 from strop.serving.settings import ServeLimits
+from strop.serving.tokens import Tokens
 from strop.types import InputError
 
 KEEP_ALIVE = 30  # seconds that an idle connection stays open
@@ -118,7 +119,8 @@ class Server:
         context = self._engine.capabilities.max_tokens
         endpoint = Endpoint(driver, Answers(self._tokenizer, served.model), limits)
         asking = Asking(self._tokenizer, context, limits)
-        app = App(endpoint, asking, served.model, context, limits, served.key, served.local_only, served.log)
+        tokens = Tokens(self._tokenizer, context)
+        app = App(endpoint, asking, tokens, served.model, context, limits, served.key, served.local_only, served.log)
         config = self._uvicorn.Config(
             app,
             lifespan="off",
