@@ -174,15 +174,19 @@ def test_a_stop_string_ends_the_text_before_it(served: Running, seed: int) -> No
     choice = served.complete(**body)["choices"][0]
     wanted = directly(PROMPT, seed, max_new_tokens=60, stop=(stop,))[0]
     assert choice["text"] == free.text[: free.text.index(stop)] and choice["finish_reason"] == "stop"
+    assert choice["stop_reason"] == stop
     assert choice["token_ids"] == wanted.token_ids.tolist()  # its tokens are sampled ones, and told
     parts = [c for chunk in served.stream("/completions", **body) for c in chunk["choices"]]
     assert "".join(part["text"] for part in parts) == choice["text"] and parts[-1]["finish_reason"] == "stop"
+    assert parts[-1]["stop_reason"] == stop
 
 
 def test_stop_token_ids_end_a_completion(served: Running) -> None:
     free = directly(PROMPT, 3, max_new_tokens=40)[0].token_ids.tolist()
-    choice = served.complete(prompt=PROMPT, max_tokens=40, seed=3, stop_token_ids=[free[9]], return_token_ids=True)
-    assert choice["choices"][0]["token_ids"] == free[: free.index(free[9]) + 1]
+    found = served.complete(prompt=PROMPT, max_tokens=40, seed=3, stop_token_ids=[free[9]], return_token_ids=True)
+    choice = found["choices"][0]
+    assert choice["token_ids"] == free[: free.index(free[9]) + 1]
+    assert choice["finish_reason"] == "stop" and choice["stop_reason"] == free[9]
 
 
 def test_the_weight_version_is_told(served: Running) -> None:

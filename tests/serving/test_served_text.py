@@ -55,20 +55,20 @@ def test_a_stream_ends_before_the_first_stop_string(text: str, stops: tuple[str,
         whole += stream.push(piece)
         assert first_stop(whole, stops) is None
     whole += stream.finish()
-    cut = first_stop(text, stops)
-    if cut is None:
-        assert whole == text and not stream.stopped
+    found = first_stop(text, stops)
+    if found is None:
+        assert whole == text and stream.stopped is None
     else:
         # An engine ends with the token that completes a stop string; given more at once, the earliest one counts.
-        assert stream.stopped and first_stop(whole, stops) is None and text.startswith(whole)
+        assert stream.stopped in stops and first_stop(whole, stops) is None and text.startswith(whole)
         at_once = TextStream(TOKENIZER, stops)
-        assert at_once.push(ids) + at_once.finish() == text[:cut]
+        assert at_once.push(ids) + at_once.finish() == text[: found[0]]
 
 
 def test_what_may_begin_a_stop_string_is_held_back_until_it_is_none() -> None:
     stream = TextStream(TOKENIZER, ("</answer>",))
     assert [stream.push(ids_of(part)) for part in ("4 <", "/ans", "!</answe", "r> tail")] == ["4 ", "", "</ans!", ""]
-    assert stream.stopped and stream.finish() == ""
+    assert stream.stopped == "</answer>" and stream.finish() == ""
 
 
 def test_pieces_say_what_single_tokens_are() -> None:

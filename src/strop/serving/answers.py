@@ -89,10 +89,11 @@ class Answers:
 
     def _choice(self, ask: Ask, answer: Answer) -> dict[str, Any]:
         completion = answer.completion
-        text, reason = ("", "length") if completion is None else self._text(ask, completion)
+        text, reason, stopped = ("", "length", None) if completion is None else self._text(ask, completion)
         if ask.echo:
             text = ask.texts[answer.prompt] + text
         choice: dict[str, Any] = {"index": answer.prompt * ask.n + answer.index, "finish_reason": reason}
+        choice["stop_reason"] = stopped
         if ask.chat:
             choice["message"] = {"role": "assistant", "content": text, "refusal": None}
         else:
@@ -106,12 +107,14 @@ class Answers:
             choice["weight_versions"] = [] if completion is None else [list(span) for span in completion.versions]
         return choice
 
-    def _text(self, ask: Ask, completion: Completion) -> tuple[str, str]:
-        """The text before the first stop string, and why it ends."""
+    def _text(self, ask: Ask, completion: Completion) -> tuple[str, str, str | int | None]:
+        """The text before the first stop string, why it ends, and the stop string or stop token id that ended it."""
         assert ask.sampling is not None
         text = decode(self._tokenizer, completion.token_ids.tolist())
-        cut = first_stop(text, ask.sampling.stop)
-        return (text, completion.finish_reason) if cut is None else (text[:cut], "stop")
+        found = first_stop(text, ask.sampling.stop)
+        if found is None:
+            return text, completion.finish_reason, stop_id(ask, completion)
+        return text[: found[0]], "stop", found[1]
 
     def _rows(self, ask: Ask, answer: Answer, top: int) -> list[TokenRow]:
         """The tokens of a choice, those of the prompt first under `echo`."""
@@ -175,8 +178,10 @@ class Writer:
         """The completion is whole; it holds what was taken before."""
         token_ids, logprobs = completion.token_ids[self._taken :], completion.logprobs[self._taken :]
         text = self._text.push(token_ids.tolist()) + self._text.finish()
-        reason = "stop" if self._text.stopped else completion.finish_reason
+        stopped = self._text.stopped
+        reason = completion.finish_reason if stopped is None else "stop"
         choices = self._choices(text, token_ids, logprobs, reason)
+        choices[-1]["stop_reason"] = stop_id(self._ask, completion) if stopped is None else stopped
         if self._ask.return_token_ids:
             choices[-1]["weight_versions"] = [list(span) for span in completion.versions]
         return choices
@@ -202,6 +207,13 @@ class Writer:
             choice["token_ids"] = token_ids.tolist()
         self._begun = True
         return [choice]
+
+
+def stop_id(ask: Ask, completion: Completion) -> int | None:
+    """The token of `stop_token_ids` that ended a completion."""
+    assert ask.sampling is not None
+    last = int(completion.token_ids[-1]) if completion.finish_reason == "stop" else -1
+    return last if last in ask.sampling.stop_token_ids else None
 
 
 def token_rows(

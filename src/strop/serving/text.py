@@ -81,7 +81,7 @@ class TextStream:
         self._detokenizer = Detokenizer(tokenizer)
         self._stops = stops
         self._held = ""
-        self.stopped = False
+        self.stopped: str | None = None  # the stop string that ended it
 
     def push(self, ids: Iterable[int]) -> str:
         """The text that the new tokens let out."""
@@ -92,21 +92,21 @@ class TextStream:
         return self._let_out(self._detokenizer.finish(), last=True)
 
     def _let_out(self, new: str, last: bool) -> str:
-        if self.stopped:
+        if self.stopped is not None:
             return ""
         text = self._held + new
-        cut = first_stop(text, self._stops)
-        if cut is not None:
-            self.stopped = True
+        found = first_stop(text, self._stops)
+        if found is not None:
+            cut, self.stopped = found
             return text[:cut]
         keep = 0 if last else beginning_of_stop(text, self._stops)
         self._held = text[len(text) - keep :]
         return text[: len(text) - keep]
 
 
-def first_stop(text: str, stops: tuple[str, ...]) -> int | None:
-    """Where the first stop string begins, or None."""
-    places = [place for stop in stops if (place := text.find(stop)) >= 0]
+def first_stop(text: str, stops: tuple[str, ...]) -> tuple[int, str] | None:
+    """Where the first stop string begins, and which it is."""
+    places = [(place, stop) for stop in stops if (place := text.find(stop)) >= 0]
     return min(places, default=None)
 
 
