@@ -37,6 +37,7 @@ Answer with one JSON object and nothing else:
 
 Problem:
 """
+REACHED = {"url", "api_key_env", "timeout", "retries", "backoff"}
 NOTHING = Reply("", 0, 0, 0)
 _OBJECT = re.compile(r"\{[^{}]*\}")
 
@@ -82,6 +83,12 @@ class Judges(Step):
         if self.threshold > self.total_votes:
             raise ValueError(f"threshold={self.threshold} exceeds the {self.total_votes} votes that there are")
         return self
+
+    def identity(self) -> dict[str, Any]:
+        """Without how the endpoints are reached: votes stay valid when an endpoint moves or is asked more patiently."""
+        value = self.model_dump(mode="json", exclude={"concurrency"})
+        value["judges"] = [judge.model_dump(mode="json", exclude=REACHED) for judge in self.judges]
+        return value
 
     @property
     def total_votes(self) -> int:
