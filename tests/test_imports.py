@@ -20,7 +20,10 @@ LAYERS = (
     {"scaling", "serving", "states"},
     {"config_edit", "config_checks", "config", "tracking", "embedded"},
     {"loop", "learner", "curriculum", "assembly", "recipes", "tiny"},
-    {"run", "fine_tuning", "tasks", "quickstart", "doctor", "benchmarking", "prepare", "report", "serve_model"},
+    {
+        "run", "endpoint_engine", "fine_tuning", "tasks", "quickstart", "doctor", "benchmarking", "prepare", "report",
+        "serve_model",
+    },  # fmt: skip
     {"ablation"},
     {"cli", "__main__"},
 )
