@@ -43,7 +43,8 @@ def problems(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def measure(problems: Path, out: Path, *arguments: str) -> dict[str, Any]:
     done = CliRunner().invoke(
-        app, ["eval", *arguments, "--benchmark", str(problems), "--budget", "20", "--out", str(out), "--json"]
+        app, ["eval", *arguments, "--benchmark", str(problems), "--budget", "20", "--out", str(out), "--json",
+         "--set", "verifier=ExactMatch"]
     )
     if done.exception is not None and not isinstance(done.exception, SystemExit):
         raise done.exception
