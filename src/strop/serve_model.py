@@ -7,9 +7,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from transformers import PreTrainedTokenizerBase
+
 from strop.benchmarking import NamedModel, open_named, parse_models
 from strop.config import RunConfig
 from strop.console import View
+from strop.engines.base import Engine
 from strop.engines.torch_engine import TorchEngine
 from strop.serving import ServeLimits
 from strop.serving.app import Log, is_loopback
@@ -70,7 +73,7 @@ def serve(plan: Plan, view: View, told: Callable[[Facts], None]) -> int:
         raise InputError(f"{plan.model}: one model is served at a time; name one checkpoint")
     # Before the model: loading one takes long, and a port that is taken is known at once.
     with listen(plan.host, plan.port, plan.key, plan.insecure) as listening:
-        engine, tokenizer, version = _open(plan, named[0], view)
+        engine, tokenizer, config = _open(plan, named[0], view)
         served = Served(
             model=named[0].label,
             limits=plan.limits,
@@ -79,16 +82,14 @@ def serve(plan: Plan, view: View, told: Callable[[Facts], None]) -> int:
             log=plan.log,
         )
         server = Server(engine, tokenizer, served, listening)
-        context, slots = engine.capabilities.max_tokens, engine.settings.slots
+        context, slots, version = engine.capabilities.max_tokens, config.engine.slots, engine.weight_version
         told(Facts(server.url, served.model, context, slots, version, plan.key is not None, plan.limits))
         server.run()
         return server.answered
 
 
-def _open(plan: Plan, named: NamedModel, view: View) -> tuple[TorchEngine, Any, int]:
-    """The engine, its tokenizer, and the weight version: the checkpoint's step, where it is one."""
+def _open(plan: Plan, named: NamedModel, view: View) -> tuple[Engine, PreTrainedTokenizerBase, RunConfig]:
+    """The engine, its tokenizer and configuration; a checkpoint's step is its weight version."""
     view.note(f"loading {named.label}")
-    config: RunConfig
     config, policy, tokenizer = open_named(named, plan.recipe, plan.sets, view)
-    version = named.step or 0
-    return TorchEngine(policy, tokenizer, config.engine, version), tokenizer, version
+    return TorchEngine(policy, tokenizer, config.engine, named.step or 0), tokenizer, config

@@ -234,6 +234,18 @@ def test_a_request_beyond_its_time_is_ended() -> None:
         until(lambda: running.health()["running"] == 0)
 
 
+def test_a_stream_that_is_not_read_is_not_waited_for() -> None:
+    with endpoint(limits=ServeLimits(seconds=1.5, grace=1.0)) as running:
+        body = json.dumps({**LONG, "stream": True, "return_token_ids": True, "logprobs": 0}).encode()
+        names = ("POST /v1/completions HTTP/1.1", "Host: localhost", "Content-Type: application/json")
+        with socket.socket() as line:
+            line.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            line.connect(("127.0.0.1", int(running.url.split(":")[2].split("/")[0])))
+            line.sendall("\r\n".join((*names, f"Content-Length: {len(body)}", "", "")).encode() + body)
+            until(lambda: running.health()["requests"] == 1)
+            until(lambda: running.health()["requests"] == running.health()["running"] == 0)
+
+
 class Breaking(TorchEngine):
     """An engine whose weights overflow once it is told to."""
 

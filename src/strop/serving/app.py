@@ -24,7 +24,7 @@ from typing import Any
 from strop.serving.asking import Ask, Asking
 from strop.serving.bodies import ChatBody, CompletionBody, DetokenizeBody, TokenizeBody, read
 from strop.serving.driver import EngineFailure
-from strop.serving.endpoint import Endpoint, overtime, within
+from strop.serving.endpoint import Endpoint
 from strop.serving.refusal import Refusal
 from strop.serving.settings import ServeLimits
 from strop.serving.tokens import Tokens
@@ -36,6 +36,7 @@ Send = Callable[[Message], Awaitable[None]]
 Log = Callable[[str], None]
 
 HEALTH_SECONDS = 10.0
+TELLING_SECONDS = 1.0  # for an error to reach a client that may have stopped reading
 VERSION_HEADER = b"x-strop-weight-version"
 _COMPLETIONS, _CHAT, _MODELS = "/v1/completions", "/v1/chat/completions", "/v1/models"
 _INFO, _TOKENIZE, _DETOKENIZE = "/tokenizer_info", "/tokenize", "/detokenize"
@@ -127,14 +128,14 @@ class App:
         try:
             await self._answer(scope, receive, reply)
         except Refusal as refusal:
-            await reply.refuse(refusal)
+            await _told(reply, refusal)
         except EngineFailure as failure:
-            await reply.refuse(Refusal(503, str(failure), code="engine_failed"))
+            await _told(reply, Refusal(503, str(failure), code="engine_failed"))
         except _Gone:
             pass
         except Exception:  # a defect of ours: told without its details, which belong into the log
             _logger.exception("%s %s failed", scope["method"], scope["path"])
-            await reply.refuse(Refusal(500, "internal error; the server's log says more"))
+            await _told(reply, Refusal(500, "internal error; the server's log says more"))
         if self._log is not None:
             seconds = time.perf_counter() - began
             self._log(f"{scope['method']} {scope['path'][:200]!r} {reply.status or 'hung up'} {seconds:.3f} s")
@@ -169,7 +170,7 @@ class App:
                 data = await self._body(headers, receive)
         except TimeoutError:
             raise Refusal(408, "the body did not arrive in time", code="timeout") from None
-        answering = asyncio.create_task(self._work(path, data, reply))
+        answering = asyncio.create_task(self._in_time(end, path, data, reply))
         leaving = asyncio.create_task(_hung_up(receive))
         try:
             done, _ = await asyncio.wait((answering, leaving), return_when=asyncio.FIRST_COMPLETED)
@@ -181,6 +182,14 @@ class App:
             await asyncio.gather(answering, leaving, return_exceptions=True)
         await answering
 
+    async def _in_time(self, end: float, path: str, data: bytes, reply: Reply) -> None:
+        try:
+            async with asyncio.timeout_at(end):  # what the client takes to read a stream counts too
+                await self._work(path, data, reply)
+        except TimeoutError:
+            message = f"the request took longer than this endpoint's {self._limits.seconds:g} seconds"
+            raise Refusal(504, message, code="timeout") from None
+
     async def _work(self, path: str, data: bytes, reply: Reply) -> None:
         loop, chat = asyncio.get_running_loop(), path == _CHAT
         if path in (_TOKENIZE, _DETOKENIZE):
@@ -189,19 +198,12 @@ class App:
         ask = await loop.run_in_executor(self._encoder, self._read, chat, data)
         name = f"{'chatcmpl' if chat else 'cmpl'}-{uuid.uuid4().hex}"
         if not ask.stream:
-            try:
-                async with asyncio.timeout(self._limits.seconds):
-                    value = await self._endpoint.whole(name, ask)
-            except TimeoutError:
-                raise overtime(self._limits.seconds) from None
+            value = await self._endpoint.whole(name, ask)
             await reply.json(200, value, ((VERSION_HEADER, str(value["weight_version"]).encode()),))
             return
         version = await self._endpoint.version()
-        async with (
-            aclosing(self._endpoint.stream(name, ask)) as events,
-            aclosing(within(self._limits.seconds, events)) as timed,
-        ):
-            async for part in timed:
+        async with aclosing(self._endpoint.stream(name, ask)) as events:
+            async for part in events:
                 if not reply.streamed:
                     await reply.begin_stream(version)
                 if part:
@@ -297,6 +299,14 @@ class App:
         host = headers.get(b"host", b"").decode("latin-1")
         if self._local_only and not is_loopback(host.rpartition(":")[0] if _has_port(host) else host):
             raise Refusal(403, "this endpoint answers on this machine only: ask for it as localhost or 127.0.0.1")
+
+
+async def _told(reply: Reply, refusal: Refusal) -> None:
+    try:
+        async with asyncio.timeout(TELLING_SECONDS):
+            await reply.refuse(refusal)
+    except TimeoutError:  # a client that does not read its stream is not waited for
+        pass
 
 
 async def _hung_up(receive: Receive) -> None:

@@ -13,6 +13,7 @@ from transformers import PreTrainedTokenizerBase
 
 from strop.data.templates import ChatTemplate, encode_prompt
 from strop.engines.base import Request, Sampling
+from strop.files import first_line
 from strop.serving.bodies import ChatBody, CompletionBody
 from strop.serving.refusal import Refusal
 from strop.serving.settings import ServeLimits
@@ -158,8 +159,8 @@ class Asking:
             )  # fmt: skip
         try:
             return ChatTemplate()(Problem("messages", messages, reference=None), self._tokenizer)
-        except InputError as error:
-            raise Refusal(400, f"messages: {error}", "messages") from None
+        except (InputError, TypeError, ValueError, LookupError) as error:  # of any template
+            raise Refusal(400, f"messages: {first_line(error)}", "messages") from None
 
     def _room(self, prompts: Sequence[IntArray], scoring: bool) -> int:
         longest = max(len(ids) for ids in prompts)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -181,22 +180,3 @@ def _refuse_aborted(completion: Completion) -> None:
 
 def _event(value: dict[str, Any]) -> bytes:
     return b"data: " + json.dumps(value, separators=(",", ":")).encode() + b"\n\n"
-
-
-async def within(seconds: float, events: AsyncIterator[list[bytes]]) -> AsyncGenerator[list[bytes], None]:
-    """The same events; a `Refusal` of status 504 once they take longer than `seconds` altogether."""
-    end = asyncio.get_running_loop().time() + seconds
-    while True:
-        try:
-            async with asyncio.timeout_at(end):
-                part = await anext(events)
-        except StopAsyncIteration:
-            return
-        except TimeoutError:
-            raise overtime(seconds) from None
-        yield part
-
-
-def overtime(seconds: float) -> Refusal:
-    """A request that took too long."""
-    return Refusal(504, f"the request took longer than this endpoint's {seconds:g} seconds", code="timeout")
