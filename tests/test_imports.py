@@ -18,11 +18,13 @@ LAYERS = (
     {"verifiers", "rollout_table", "samples", "plots"},
     {"compute", "diagnostics", "engines", "evaluation", "live_view", "orchestration", "run_folder", "supervision",
      "trainer"},
-    {"scaling", "states"},
+    {"scaling", "serving", "states"},
     {"config_edit", "config_checks", "config", "tracking", "embedded"},
     {"loop", "learner", "gang_learner", "sharded_learner", "curriculum", "assembly", "recipes", "tiny"},
-    {"run", "fine_tuning", "tasks", "quickstart", "doctor", "benchmarking", "planning", "prepare",
-      "report"},
+    {
+        "run", "endpoint_engine", "fine_tuning", "tasks", "quickstart", "doctor", "benchmarking", "planning", "prepare",
+        "report", "serve_model",
+    },  # fmt: skip
     {"ablation"},
     {"cli", "__main__"},
 )

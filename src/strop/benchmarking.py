@@ -14,14 +14,18 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from pydantic import ValidationError
 from transformers import PreTrainedTokenizerBase
 
 from strop.assembly import pick_device
 from strop.config import RunConfig, parse, resolve
+from strop.config_edit import explain
 from strop.console import View
 from strop.data import ChatTemplate, Dataset, Plain, PromptTemplate, load_data
 from strop.data.dataset import make_example
-from strop.engines.base import Sampling
+from strop.data.templates import Tokenizer
+from strop.endpoint_engine import EndpointEngine, EndpointTokenizer
+from strop.engines.base import Engine, Sampling
 from strop.engines.torch_engine import TorchEngine
 from strop.evaluation.benchmarks import HELD_OUT, Benchmark, default_verifier, load_problems, with_instruction
 from strop.evaluation.evaluate import evaluate
@@ -32,6 +36,7 @@ from strop.evaluation.result import EvaluationResult
 from strop.fine_tuning import is_fine_tuning
 from strop.model_files import load_tokenizer
 from strop.policy import Policy
+from strop.prepare.endpoint import ChatEndpoint, EndpointError
 from strop.run_folder import RunFolder, is_run
 from strop.seeds import derive
 from strop.tasks import DEFAULT_RECIPE, configure, fitted, open_checkpoint, open_model
@@ -67,6 +72,7 @@ class Plan:
         seed: of the samples.
         recipe: where engine and device settings come from; by default the run's own, else grpo's.
         sets: changes of settings; `verifier…` and `data.template…` among them replace the benchmark's own.
+        remote: where the models are, if not here.
     """
 
     models: tuple[NamedModel, ...]
@@ -78,6 +84,35 @@ class Plan:
     seed: int = 0
     recipe: str | None = None
     sets: tuple[str, ...] = ()
+    remote: Remote | None = None
+
+
+@dataclass(frozen=True)
+class Remote:
+    """Models behind one OpenAI-compatible endpoint instead of on this machine, each called as it is there.
+
+    Attributes:
+        url: up to and with `/v1`.
+        api_key_env: the environment variable with the key, where one is wanted.
+        concurrency: requests at a time.
+        timeout: seconds for one answer.
+    """
+
+    url: str
+    api_key_env: str | None = None
+    concurrency: int = 16
+    timeout: float = 600.0
+
+    def endpoint(self, model: str) -> ChatEndpoint:
+        """Where `model` is asked.
+
+        Raises:
+            InputError: this is no URL.
+        """
+        try:
+            return ChatEndpoint(url=self.url, model=model, api_key_env=self.api_key_env, timeout=self.timeout)
+        except ValidationError as error:
+            raise InputError(f"--endpoint {self.url}: {explain(error)}") from error
 
 
 def parse_models(texts: Sequence[str]) -> tuple[NamedModel, ...]:
@@ -119,7 +154,7 @@ def measure(plan: Plan, view: View) -> Grid:
     Raises:
         StropError: a model, a benchmark or a verifier cannot be used; the folder holds samples of other settings.
     """
-    configs = {model.label: _config(plan, model) for model in plan.models}
+    configs = {model.label: _plan_config(plan, model) for model in plan.models}
     held_out = _held_out(plan) if any(found.family == HELD_OUT for found in plan.benchmarks) else None
     verifiers = {label: _verifiers(plan, config, held_out) for label, config in configs.items()}
     problems = {
@@ -141,20 +176,42 @@ def measure(plan: Plan, view: View) -> Grid:
     try:
         for model in plan.models:
             config = configs[model.label]
-            view.stage(f"load {model.label}", None)
-            policy, tokenizer = _open(model, config, view)
-            engine = TorchEngine(policy, tokenizer, config.engine)
-            weights = fingerprint(policy)
+            engine, tokenizer, weights = _engine(plan, model, config, view)
             try:
                 for found in plan.benchmarks:
                     verifier = verifiers[model.label][found.name]
                     job = _Job(plan, model, found, config, problems[found.name], weights, verifier, judges)
                     _measure_one(job, engine, tokenizer, view)
+            except EndpointError as error:
+                raise EndpointError(f"{error}; what was sampled is kept, go on with --out {plan.out}") from error
             finally:
+                _tell_cost(engine, view)
                 engine.close()
     finally:
         judges.close()
     return load_grid([plan.out])
+
+
+def _engine(
+    plan: Plan, model: NamedModel, config: RunConfig, view: View
+) -> tuple[Engine, Tokenizer, str]:
+    """Whoever samples for a model, its tokenizer, and what tells its weights apart from others."""
+    if plan.remote is not None:
+        endpoint = plan.remote.endpoint(model.place)
+        weights = f"behind an endpoint: {model.place}"  # what it serves under a name is its own affair
+        return EndpointEngine(endpoint, plan.remote.concurrency), EndpointTokenizer(), weights
+    view.stage(f"load {model.label}", None)
+    policy, tokenizer = _open(model, config, view)
+    return TorchEngine(policy, tokenizer, config.engine), tokenizer, fingerprint(policy)
+
+
+def _tell_cost(engine: Engine, view: View) -> None:
+    if isinstance(engine, EndpointEngine) and engine.tokens:
+        spent = engine.tokens
+        view.note(
+            f"{spent['calls']} calls ({spent['retries']} of them sent again), {spent['prompt']:,} prompt tokens and "
+            f"{spent['completion']:,} completion tokens"
+        )
 
 
 class _Judges:
@@ -233,7 +290,7 @@ class _Job:
         return self.plan.protocol.samples_of(self.benchmark)
 
 
-def _measure_one(job: _Job, engine: TorchEngine, tokenizer: PreTrainedTokenizerBase, view: View) -> None:
+def _measure_one(job: _Job, engine: Engine, tokenizer: Tokenizer, view: View) -> None:
     template = _template(job, tokenizer)
     title = job.benchmark.name
     dataset = _dataset(job, template, tokenizer, engine.capabilities.max_tokens)
@@ -256,7 +313,7 @@ def _measure_one(job: _Job, engine: TorchEngine, tokenizer: PreTrainedTokenizerB
     write_json(summary, whole.summary())
 
 
-def _dataset(job: _Job, template: PromptTemplate, tokenizer: PreTrainedTokenizerBase, room: int) -> Dataset:
+def _dataset(job: _Job, template: PromptTemplate, tokenizer: Tokenizer, room: int) -> Dataset:
     """The prompts that leave room for an answer in the model's `room` tokens; the others are counted."""
     examples = [make_example(problem, template, tokenizer) for problem in job.problems]
     fitting = tuple(example for example in examples if len(example.prompt_ids) < room)
@@ -270,7 +327,7 @@ def _dataset(job: _Job, template: PromptTemplate, tokenizer: PreTrainedTokenizer
 
 
 def _sample(
-    job: _Job, kept: KeptSamples, dataset: Dataset, sampling: Sampling, engine: TorchEngine, view: View
+    job: _Job, kept: KeptSamples, dataset: Dataset, sampling: Sampling, engine: Engine, view: View
 ) -> EvaluationResult:
     view.stage(f"{job.model.label} · {job.benchmark.name}", len(dataset) * job.samples)
     correct = 0
@@ -325,12 +382,30 @@ def folder_name(label: str) -> str:
     return "".join(letter if letter.isalnum() or letter in "-._@" else "-" for letter in plain)
 
 
-def _config(plan: Plan, model: NamedModel) -> RunConfig:
+def _plan_config(plan: Plan, model: NamedModel) -> RunConfig:
+    if plan.remote is None:
+        return _config(plan.recipe, plan.sets, model)
+    return resolve(plan.recipe if plan.recipe is not None else DEFAULT_RECIPE, plan.sets)
+
+
+def _config(recipe: str | None, sets: tuple[str, ...], model: NamedModel) -> RunConfig:
     if model.step is None:
-        return configure(model.place, plan.recipe, plan.sets)
+        return configure(model.place, recipe, sets)
     run = RunFolder.open(model.place)
     own = str(run.config_path) if not is_fine_tuning(run) else DEFAULT_RECIPE
-    return resolve(plan.recipe if plan.recipe is not None else own, plan.sets)
+    return resolve(recipe if recipe is not None else own, sets)
+
+
+def open_named(
+    model: NamedModel, recipe: str | None, sets: tuple[str, ...], view: View
+) -> tuple[RunConfig, Policy, PreTrainedTokenizerBase]:
+    """A model as the command line names it: its configuration, its policy on its device, its tokenizer.
+
+    Raises:
+        StropError: there is no such model, or an invalid setting.
+    """
+    config = _config(recipe, sets, model)
+    return config, *_open(model, config, view)
 
 
 def _open(model: NamedModel, config: RunConfig, view: View) -> tuple[Policy, PreTrainedTokenizerBase]:
@@ -369,7 +444,7 @@ def _refuse_unjudged(name: str, problems: Sequence[Problem], verifier: Verifier,
     view.note(f"{told}; samples that it fails on count in no rate")
 
 
-def _template(job: _Job, tokenizer: PreTrainedTokenizerBase) -> PromptTemplate:
+def _template(job: _Job, tokenizer: Tokenizer) -> PromptTemplate:
     """What --set names as it is, else the protocol's, else what a run was trained with, else chat or plain."""
     plan = job.plan
     trained = is_run(Path(job.model.place)) and not is_fine_tuning(RunFolder.open(job.model.place))

@@ -20,7 +20,7 @@ from strop.config_edit import explain
 from strop.console import SilentView, View
 from strop.data import Dataset, load_data
 from strop.data.dataset import Example, make_example
-from strop.engines.base import Request, Sampling
+from strop.engines.base import Engine, Request, Sampling
 from strop.engines.torch_engine import TorchEngine
 from strop.evaluation import evaluate
 from strop.fine_tuning import is_fine_tuning, load_model, stored_config
@@ -192,7 +192,7 @@ def _sampling(config: RunConfig, temperature: float | None, max_new_tokens: int 
         raise InputError(f"sampling: {explain(error).removeprefix('(whole): ')}") from error
 
 
-def fitted(sampling: Sampling, longest_prompt: int, engine: TorchEngine, view: View) -> Sampling:
+def fitted(sampling: Sampling, longest_prompt: int, engine: Engine, view: View) -> Sampling:
     """`sampling` with no more new tokens than the model has room for after the longest prompt."""
     room = engine.capabilities.max_tokens - longest_prompt
     if room < 1:

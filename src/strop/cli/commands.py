@@ -14,6 +14,7 @@ from strop.cli import (
     plan_command,
     report_command,
     run_commands,
+    serve_command,
     status_command,
     verify_code_commands,
     verify_commands,
@@ -60,6 +61,7 @@ app.command("plot", short_help="Draw the curves of a run as a PNG.")(inspect_com
 app.command("fit", short_help="Fit compute-performance curves, predict, compare recipes.")(fit_command.fit)
 app.command("ablate", short_help="Run variants of a recipe with paired seeds.")(ablate_command.ablate)
 app.command("report", short_help="Write one HTML page on a run, or on several compared.")(report_command.report)
+app.command("serve", short_help="Serve a model at an OpenAI-compatible endpoint.")(serve_command.serve)
 app.command("status", short_help="Say what a run is doing, from its folder.")(status_command.status)
 app.command("plan", short_help="Simulate a run: step time, idle shares, best split of devices.")(plan_command.plan)
 app.command("export", short_help="Write a checkpoint as a Hugging Face folder.")(model_commands.export)

@@ -62,6 +62,18 @@ Instruct = Annotated[
     bool | None,
     typer.Option("--instruct/--no-instruct", help="Ask for the form of the answer.", show_default=False),
 ]
+EndpointUrl = Annotated[
+    str | None,
+    typer.Option(
+        "--endpoint",
+        metavar="URL",
+        help="Ask models behind an OpenAI-compatible endpoint (http://HOST:PORT/v1); MODEL is a name there.",
+    ),
+]
+KeyEnv = Annotated[
+    str | None, typer.Option("--api-key-env", metavar="NAME", help="The environment variable with the endpoint's key.")
+]
+Concurrency = Annotated[int, typer.Option(help="Requests to the endpoint at a time.", min=1)]
 Seed = Annotated[int, typer.Option(help="Of the samples of benchmarks.", min=0)]
 List = Annotated[bool, typer.Option("--list", help="List benchmarks and protocols, and end.")]
 Metrics = Annotated[
@@ -103,6 +115,9 @@ def evaluate(
     metric: Metrics = None,
     baseline: Baseline = None,
     averages: Averages = [],  # noqa: B006  (typer copies it)
+    endpoint: EndpointUrl = None,
+    api_key_env: KeyEnv = None,
+    concurrency: Concurrency = 16,
     seed: Seed = 0,
     recipe: Recipe = None,
     sets: Sets = [],  # noqa: B006
@@ -123,6 +138,7 @@ def evaluate(
     strop eval Qwen/Qwen3-0.6B --source reasoning-gym:chain_sum --limit 200 --json
     strop eval base=Qwen/Qwen3-0.6B runs/first --benchmark aime24,math500 --protocol skywork --out evals/first
     strop eval runs/first@all --benchmark math500 --data benchmarks --samples 4 --out evals/steps
+    strop eval Qwen/Qwen3-8B --endpoint http://127.0.0.1:8000/v1 --benchmark math500
     strop eval --list
     """
     if show_list:
@@ -133,10 +149,12 @@ def evaluate(
     shown = _Shown(plain, as_json)
     if benchmark is not None or protocol is not None:
         _refuse_source(source, path)
-        kept = _Kept(data, out, limit, seed, recipe, tuple(sets), baseline, tuple(averages))
+        remote = None if endpoint is None else _Endpoint(endpoint, api_key_env, concurrency)
+        kept = _Kept(data, out, limit, seed, recipe, tuple(sets), baseline, tuple(averages), remote)
         _on_benchmarks(_named(models), _parts(benchmark), protocol, sampled, kept, shown)
         return
-    only = {"--data": data, "--out": out, "--baseline": baseline, "--metric": metric, "--template": template}
+    only = {"--data": data, "--out": out, "--baseline": baseline, "--metric": metric, "--template": template,
+            "--endpoint": endpoint}  # fmt: skip
     _refuse_benchmark_options({**only, "--instruct": instruct, "--average": averages or None}, _named(models))
     _on_held_out(_named(models)[0], source, path, limit, recipe, sets, sampled, shown)
 
@@ -200,6 +218,16 @@ class _Kept:
     sets: tuple[str, ...]
     baseline: str | None
     averages: tuple[str, ...]
+    remote: _Endpoint | None
+
+
+@dataclass(frozen=True)
+class _Endpoint:
+    """Where the models are, if not here."""
+
+    url: str
+    api_key_env: str | None
+    concurrency: int
 
 
 @dataclass(frozen=True)
@@ -278,6 +306,9 @@ def _on_benchmarks(
         seed=kept.seed,
         recipe=kept.recipe,
         sets=kept.sets,
+        remote=None
+        if kept.remote is None
+        else benchmarking.Remote(kept.remote.url, kept.remote.api_key_env, kept.remote.concurrency),
     )
     stopped = f"stopped; what was sampled is kept, go on with the same command and --out {folder}"
     with viewing(shown.plain, f"strop · eval · {folder}", stopped, to_stderr=True) as view:

@@ -11,9 +11,9 @@ around it. A request an engine cannot honour raises at `submit`, it is never sil
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Literal, Protocol, Self, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Literal, Protocol, Self, TypeAlias, runtime_checkable
 
 from pydantic import Field, model_validator
 
@@ -225,3 +225,52 @@ class Engine(Protocol):
     def health(self) -> Health: ...
 
     def close(self) -> None: ...
+
+
+@dataclass(frozen=True, eq=False)
+class Drawn:
+    """What a running sample drew since it was last looked at: int32 [S] tokens and their float32 [S] log-probs."""
+
+    request_id: str
+    index: int
+    token_ids: IntArray
+    logprobs: FloatArray
+
+
+@dataclass(frozen=True, eq=False)
+class Scores:
+    """What an engine's weights make of a sequence of L tokens; nothing predicts the first one.
+
+    Attributes:
+        logprobs: float32 [L - 1] of the tokens after the first.
+        top_ids, top_logprobs: int32 and float32 [L - 1, K], the K most probable tokens in each place, best first.
+    """
+
+    logprobs: FloatArray
+    top_ids: IntArray
+    top_logprobs: FloatArray
+
+
+@runtime_checkable
+class Streaming(Protocol):
+    """What an engine may offer besides: its running samples can be looked at between steps."""
+
+    def drawn(self, since: Mapping[tuple[str, int], int]) -> list[Drawn]:
+        """Of the running samples (request id, sample) of `since`, what each drew after its first so many tokens.
+
+        A sample that waits, or has been reported, is left out.
+        """
+        ...
+
+
+@runtime_checkable
+class Scoring(Protocol):
+    """What an engine may offer besides: it scores given tokens, with the most probable ones beside them."""
+
+    def score(self, sequences: Sequence[IntArray], temperature: float = 1.0, top: int = 0) -> list[Scores]:
+        """Scores of every sequence [L] under logits / temperature (0: at temperature 1), K = `top`.
+
+        Raises:
+            InputError: a sequence is empty, too long, or has tokens that the model does not know.
+        """
+        ...

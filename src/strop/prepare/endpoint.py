@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import random
 import time
+from collections.abc import Callable
+from email.utils import mktime_tz, parsedate_tz
 from http.client import HTTPException
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, NamedTuple, TypeVar
 from urllib.error import HTTPError, URLError
 from urllib.parse import urlsplit
 from urllib.request import Request, urlopen
@@ -19,11 +22,17 @@ from strop.pieces import Settings
 from strop.types import InputError, StropError
 
 TRANSIENT = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 529})
-LONGEST_BODY = 16 * 2**20
+LONGEST_BODY, LONGEST_ERROR = 16 * 2**20, 64 * 2**10
+LONGEST_PAUSE = 60.0
+Answer = TypeVar("Answer")
 
 
 class EndpointError(StropError):
     """An endpoint that does not answer, after every retry."""
+
+
+class NoRoom(InputError):
+    """A prompt (and its answer) that the model behind an endpoint has no room for."""
 
 
 class Reply(NamedTuple):
@@ -72,38 +81,50 @@ class ChatEndpoint(Settings):
         """One completion.
 
         Raises:
+            EndpointError, InputError: see `ask`.
+        """
+        body = {"messages": messages, "temperature": temperature, "max_tokens": max_tokens, "seed": seed % 2**31}
+        value, retries = self.ask("chat/completions", body, _reply)
+        return value._replace(retries=retries)
+
+    def ask(self, path: str, body: dict[str, Any], read: Callable[[Any], Answer]) -> tuple[Answer, int]:
+        """`read` of the JSON that POST `path` answers, and how often the request had to be sent again.
+
+        An answer that `read` cannot make sense of (`ValueError`, `LookupError`, `TypeError`) is asked for again too.
+
+        Raises:
             EndpointError: it does not answer after all retries.
+            NoRoom: it refuses a prompt that is too long.
             InputError: it refuses the request (key, model, form), which no retry would mend.
         """
-        body = {
-            "model": self.model, "messages": messages, "temperature": temperature, "max_tokens": max_tokens,
-            "seed": seed % 2**31,
-        }  # fmt: skip
         request = Request(
-            f"{self.url}/chat/completions",
-            json.dumps(body).encode(),
+            f"{self.url}/{path}",
+            json.dumps({"model": self.model, **body}).encode(),
             {"Content-Type": "application/json", **self._key()},
         )
         for attempt in range(self.retries + 1):
             try:
                 with urlopen(request, timeout=self.timeout) as answer:
-                    return _reply(json.loads(answer.read(LONGEST_BODY)), attempt)
+                    return read(json.loads(answer.read(LONGEST_BODY))), attempt
             except HTTPError as error:
-                reason = f"HTTP {error.code}: {_message(error)}"
+                message, code = _message(error)
+                reason = f"HTTP {error.code}: {message}"
                 if error.code not in TRANSIENT:
-                    raise InputError(f"{self.url} refuses a request to {self.model!r} ({reason})") from error
+                    kind = NoRoom if code == "context_length_exceeded" else InputError
+                    raise kind(f"{self.url} refuses a request to {self.model!r} ({reason})") from error
                 wait = _retry_after(error)
             except (URLError, HTTPException, OSError, ValueError, LookupError, TypeError) as error:
                 # No connection, a connection cut off, or an answer that is not a chat completion.
                 reason, wait = f"{type(error).__name__}: {first_line(error)}", None
             if attempt < self.retries:
-                time.sleep(self._pause(attempt) if wait is None else wait)
+                # Spread out, or all that were sent away together would come back together.
+                time.sleep(self._pause(attempt) if wait is None else wait * random.uniform(1.0, 1.5))
         raise EndpointError(
             f"{self.url} does not answer for {self.model!r} after {self.retries + 1} attempts ({reason})"
         )
 
     def _pause(self, attempt: int) -> float:
-        return min(self.backoff * 2**attempt, 60.0) * random.uniform(0.75, 1.25)
+        return min(self.backoff * 2**attempt, LONGEST_PAUSE) * random.uniform(0.75, 1.25)
 
     def _key(self) -> dict[str, str]:
         if self.api_key_env is None:
@@ -114,21 +135,34 @@ class ChatEndpoint(Settings):
         return {"Authorization": f"Bearer {key}"}
 
 
-def _reply(value: Any, attempt: int) -> Reply:
+def _reply(value: Any) -> Reply:
     text = value["choices"][0]["message"]["content"]
     if not isinstance(text, str):
         raise ValueError("the answer has no text")
     usage = value.get("usage") or {}
-    return Reply(text, int(usage.get("prompt_tokens") or 0), int(usage.get("completion_tokens") or 0), attempt)
+    return Reply(text, int(usage.get("prompt_tokens") or 0), int(usage.get("completion_tokens") or 0), 0)
 
 
-def _message(error: HTTPError) -> str:
+def _message(error: HTTPError) -> tuple[str, str | None]:
+    """What an error says, and its code, where it has OpenAI's shape."""
     try:
-        return " ".join(error.read(2000).decode("utf-8", "replace").split())[:200]
+        text = error.read(LONGEST_ERROR).decode("utf-8", "replace")
     except (OSError, HTTPException):  # the body of an error that was cut off says nothing more
-        return str(error.reason)
+        return str(error.reason), None
+    try:
+        told = json.loads(text)["error"]
+        message, code = str(told["message"]), told.get("code")
+    except (ValueError, LookupError, TypeError, AttributeError):  # another shape
+        message, code = text, None
+    return " ".join(message.split())[:200], code if isinstance(code, str) else None
 
 
 def _retry_after(error: HTTPError) -> float | None:
+    """Seconds that the server asks for, given as such or as a date."""
     value = error.headers.get("Retry-After", "") if error.headers is not None else ""
-    return min(float(value), 60.0) if value.isdigit() else None
+    try:
+        seconds = float(value)
+    except ValueError:
+        date = parsedate_tz(value)
+        seconds = math.nan if date is None else mktime_tz(date) - time.time()
+    return min(max(seconds, 0.0), LONGEST_PAUSE) if math.isfinite(seconds) else None

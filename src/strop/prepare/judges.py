@@ -12,7 +12,7 @@ from typing import Annotated, Any, NamedTuple
 
 from pydantic import Field, model_validator
 
-from strop.prepare.endpoint import ChatEndpoint, EndpointError
+from strop.prepare.endpoint import ChatEndpoint, EndpointError, NoRoom, Reply
 from strop.prepare.stage import Dropped, Journal, Stage, Step
 from strop.seeds import derive
 from strop.types import Problem, StropError
@@ -37,6 +37,8 @@ Answer with one JSON object and nothing else:
 
 Problem:
 """
+REACHED = {"url", "api_key_env", "timeout", "retries", "backoff"}
+NOTHING = Reply("", 0, 0, 0)
 _OBJECT = re.compile(r"\{[^{}]*\}")
 
 
@@ -81,6 +83,12 @@ class Judges(Step):
         if self.threshold > self.total_votes:
             raise ValueError(f"threshold={self.threshold} exceeds the {self.total_votes} votes that there are")
         return self
+
+    def identity(self) -> dict[str, Any]:
+        """Without how the endpoints are reached: votes stay valid when an endpoint moves or is asked more patiently."""
+        value = self.model_dump(mode="json", exclude={"concurrency"})
+        value["judges"] = [judge.model_dump(mode="json", exclude=REACHED) for judge in self.judges]
+        return value
 
     @property
     def total_votes(self) -> int:
@@ -177,6 +185,7 @@ class _Polling:
         return {
             "votes": len(entries),
             "unreadable_votes": sum(entry["valid"] is None for entry in entries),
+            "calls": sum(entry["retries"] + 1 for entry in entries),
             "retries": sum(entry["retries"] for entry in entries),
             "prompt_tokens": prompt.total(),
             "completion_tokens": completion.total(),
@@ -211,6 +220,11 @@ class _Polling:
             messages = [{"role": "user", "content": self._step.instruction + question}]
             try:
                 reply = judge.chat(messages, self._step.temperature, self._step.max_tokens, seed)
+            except NoRoom as error:
+                # The other problems are not the worse for one that is too long for this judge.
+                vote = seats[seat] = Vote(None, (), str(error)[:300])
+                entries.append({"id": problem_id, "seat": seat, **vote._asdict(), **_counted(NOTHING)})
+                continue
             except StropError as error:
                 entries.append({"error": error})
                 break
@@ -252,7 +266,7 @@ def read_vote(text: str) -> Vote:
     return Vote(None, (), text.strip()[:100])
 
 
-def _counted(reply: Any) -> dict[str, int]:
+def _counted(reply: Reply) -> dict[str, int]:
     return {
         "prompt_tokens": reply.prompt_tokens,
         "completion_tokens": reply.completion_tokens,

@@ -271,7 +271,7 @@ def _key(before: str, config: PrepareConfig, step: Step | None) -> str:
         sources = [source.model_dump(mode="json") for source in config.sources]
         parts: list[Any] = [FORMAT, sources, [source.stamp() for source in config.sources], config.broken_rows]
     else:
-        parts = [before, step.model_dump(mode="json"), step.inputs(), config.seed]
+        parts = [before, step.identity(), step.inputs(), config.seed]
     return blake2b(json.dumps(parts, sort_keys=True).encode(), digest_size=16).hexdigest()
 
 

@@ -131,6 +131,10 @@ class Step(Piece):
         """How reports call it: `LinksAndFigures` is `links and figures`."""
         return _CAPITALS.sub(" ", type(self).__name__).lower()
 
+    def identity(self) -> dict[str, Any]:
+        """The settings that decide what comes out; a step that was done under others is done again."""
+        return self.model_dump(mode="json")
+
     def inputs(self) -> str:
         """What files the step reads, so that a change of them is noticed; see `Source.stamp`."""
         return ""

@@ -11,13 +11,24 @@ that all drawing happens in one place, and prompts (all but their last token) ri
 from __future__ import annotations
 
 import copy
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from transformers import PreTrainedTokenizerBase
 
-from strop.engines.base import Capabilities, Health, KvMode, PauseMode, Request, Sampling, WeightSource
+from strop.engines.base import (
+    Capabilities,
+    Drawn,
+    Health,
+    KvMode,
+    PauseMode,
+    Request,
+    Sampling,
+    Scores,
+    WeightSource,
+)
 from strop.engines.torch_engine import weights
 from strop.engines.torch_engine.kv import Ids, PrefillJob, SlotCache
 from strop.engines.torch_engine.requests import Limits, checked
@@ -192,6 +203,26 @@ class TorchEngine:
     def verify_weights(self, probe_ids: IntArray) -> FloatArray:
         """Log-probs [L - 1] of `probe_ids` [L] after the first, temperature 1, from this engine's weights and head."""
         return self._runner.probe(probe_ids)
+
+    @torch.inference_mode()
+    def score(self, sequences: Sequence[IntArray], temperature: float = 1.0, top: int = 0) -> list[Scores]:
+        """Log-probs of given tokens, packed into few forward passes; see `strop.engines.base.Scoring`."""
+        for ids in sequences:
+            self._limits.refuse_sequence(ids)
+        return self._runner.score(sequences, temperature or 1.0, min(top, self.policy.vocabulary))
+
+    def drawn(self, since: Mapping[tuple[str, int], int]) -> list[Drawn]:
+        """What running samples drew since; see `strop.engines.base.Streaming`."""
+        slots, found = self._slots, []
+        for slot in slots.running():
+            sequence = slots.sequences[slot]
+            assert sequence is not None
+            name, index = sequence.entry.request.id, sequence.index
+            start, end = since.get((name, index)), int(slots.position[slot] - slots.first[slot])
+            if start is not None and start < end:
+                token_ids = slots.drawn[slot, start:end].astype(np.int32)
+                found.append(Drawn(name, index, token_ids, slots.logprobs[slot, start:end].copy()))
+        return found
 
     def health(self) -> Health:
         running = int(self._slots.active.sum())

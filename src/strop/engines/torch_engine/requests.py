@@ -11,7 +11,7 @@ from strop.engines.base import Request, Sampling
 from strop.engines.torch_engine.slots import Entry
 from strop.engines.torch_engine.thinking import Thinking
 from strop.policy import Policy
-from strop.types import InputError
+from strop.types import InputError, IntArray
 
 
 @dataclass(frozen=True)
@@ -35,6 +35,17 @@ class Limits:
         if max_tokens is not None and isinstance(longest, int) and max_tokens > longest:
             raise InputError(f"engine.max_tokens {max_tokens} is beyond the model's {longest} positions")
         return cls(max_tokens or int(longest or 0), policy.vocabulary, _end_ids(policy, tokenizer))
+
+    def refuse_sequence(self, ids: IntArray) -> None:
+        """Refuse tokens that the model cannot score.
+
+        Raises:
+            InputError: there are none, too many, or unknown ones.
+        """
+        if not 1 <= len(ids) <= self.max_tokens:
+            raise InputError(f"a sequence of {len(ids)} tokens cannot be scored: at most {self.max_tokens}")
+        if ids.min() < 0 or ids.max() >= self.vocabulary:
+            raise InputError(f"token ids {ids.min()} to {ids.max()} are outside the {self.vocabulary} known")
 
     def stop_ids(self, sampling: Sampling) -> tuple[int, ...]:
         """Every id that ends a completion drawn like this."""

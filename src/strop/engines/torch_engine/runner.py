@@ -13,11 +13,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from strop.attention import PackedContext
+from strop.engines.base import Scores
 from strop.engines.torch_engine.kv import Ids, Prefill, PrefillJob, SlotCache, SlotContext, blocks
 from strop.engines.torch_engine.sampling import Draw, draw, uniforms
 from strop.engines.torch_engine.scheduler import LEAST_ROWS
 from strop.engines.torch_engine.slots import Slots
-from strop.policy import Policy
+from strop.policy import Packed, Policy
 from strop.types import FloatArray, IntArray
 
 
@@ -52,6 +53,36 @@ class Runner:
         logprobs = self._logits(hidden[:-1]).log_softmax(-1)
         found: FloatArray = logprobs.gather(1, ids[1:, None])[:, 0].float().cpu().numpy()
         return found
+
+    def score(self, sequences: Sequence[IntArray], temperature: float, top: int) -> list[Scores]:
+        """Scores of every sequence [L] under logits / temperature, with the `top` most probable tokens."""
+        found: list[Scores] = []
+        start = 0
+        while start < len(sequences):
+            end, tokens = start + 1, len(sequences[start])
+            while end < len(sequences) and tokens + len(sequences[end]) <= self.prefill_tokens:
+                tokens, end = tokens + len(sequences[end]), end + 1
+            found += self._score_packed(sequences[start:end], temperature, top)
+            start = end
+        return found
+
+    def _score_packed(self, sequences: Sequence[IntArray], temperature: float, top: int) -> list[Scores]:
+        device = self.policy.device
+        packed = Packed.whole([ids.tolist() for ids in sequences]).to(device)
+        hidden = self.policy.hidden(packed.token_ids, packed.positions, PackedContext(packed.lengths, device))
+        columns: list[tuple[Tensor, Tensor, Tensor]] = []
+        for part in packed.rows.split(self.policy.settings.chunk_tokens):  # [chunk, V] logits at a time
+            logprobs = (self._logits(hidden[part]) / temperature).log_softmax(-1)
+            best = logprobs.topk(top, dim=-1)
+            columns.append((logprobs.gather(1, packed.token_ids[part + 1, None])[:, 0], best.indices, best.values))
+        own, ids, best_logprobs = (torch.cat(column).cpu().numpy() for column in zip(*columns, strict=True))
+        cuts = np.cumsum([length - 1 for length in packed.lengths])[:-1]
+        return [
+            Scores(one.astype(np.float32), top_ids.astype(np.int32), top_logprobs.astype(np.float32))
+            for one, top_ids, top_logprobs in zip(
+                np.split(own, cuts), np.split(ids, cuts), np.split(best_logprobs, cuts), strict=True
+            )
+        ]
 
     def _prefill(self, portions: Sequence[Sequence[PrefillJob]]) -> None:
         for portion in portions:

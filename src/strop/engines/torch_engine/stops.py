@@ -15,6 +15,7 @@ class StopStrings:
     """
 
     _SPARE = 4
+    _REMEMBERED = 256  # sets of stop strings; an endpoint meets ever new ones
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
         self._tokenizer = tokenizer
@@ -34,6 +35,8 @@ class StopStrings:
 
     def may_end(self, stops: tuple[str, ...], token: int) -> bool:
         """A cheap test that spares decoding most tails: can `token` hold the last character of a stop string?"""
+        if stops not in self._endings and len(self._endings) >= self._REMEMBERED:
+            self._endings.clear()
         known = self._endings.setdefault(stops, {})
         if token not in known:
             known[token] = self._holds_an_end(stops, token)

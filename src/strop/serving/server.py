@@ -1,0 +1,189 @@
+"""An engine served over HTTP, in this process, until it is told to end."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from transformers import PreTrainedTokenizerBase
+
+from strop.engines.base import Engine
+from strop.extras import require
+from strop.interrupt import on_interrupt
+from strop.serving.answers import Answers
+from strop.serving.app import App, Log, is_loopback
+from strop.serving.asking import Asking
+from strop.serving.driver import Driver, EngineFailure
+from strop.serving.endpoint import Endpoint
+from strop.serving.settings import ServeLimits
+from strop.serving.tokens import Tokens
+from strop.types import InputError
+
+KEEP_ALIVE = 30  # seconds that an idle connection stays open
+
+
+def listen(host: str, port: int, key: str | None, insecure: bool) -> socket.socket:
+    """A socket that listens; port 0 takes a free one.
+
+    Raises:
+        InputError: others could reach it without a key, or the address cannot be had.
+    """
+    if key is None and not is_loopback(host) and not insecure:
+        raise InputError(
+            f"--host {host}: whoever reaches this machine could use the model; name a key with --api-key-env, or say "
+            "--insecure"
+        )
+    # asyncio switches Nagle's algorithm off (40 ms an answer) where the protocol is named, as create_server does not.
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    try:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind((host, port))
+        listening.listen(1024)
+        return listening
+    except (OSError, OverflowError) as error:
+        listening.close()
+        raise InputError(f"cannot listen on {host}, port {port}: {error}; choose another with --port") from error
+
+
+@dataclass(frozen=True)
+class Served:
+    """What is served, and how.
+
+    Attributes:
+        model: its name for clients.
+        key: see `App`; never shown.
+        local_only: see `App`.
+        log: see `App`.
+    """
+
+    model: str
+    limits: ServeLimits = ServeLimits()
+    key: str | None = field(default=None, repr=False)
+    local_only: bool = True
+    log: Log | None = None
+
+
+class Server:
+    """Serves `engine` on a listening socket; `run` blocks, `stop` may be called from any thread or signal handler.
+
+    Raises:
+        InputError: the package uvicorn is missing.
+    """
+
+    def __init__(
+        self, engine: Engine, tokenizer: PreTrainedTokenizerBase, served: Served, listening: socket.socket
+    ) -> None:
+        self._uvicorn = require("uvicorn", extra="serve", purpose="endpoints")
+        self._engine = engine
+        # The engine's thread decodes with its own; encoding sets the tokenizer's state.
+        self._tokenizer = copy.deepcopy(tokenizer)
+        self._tokenizer.encode("a", add_special_tokens=False)
+        self._served = served
+        self._socket = listening
+        self._stop = threading.Event()
+        self.started = threading.Event()
+        self.answered = 0
+
+    @property
+    def url(self) -> str:
+        """Where it is served, up to and with `/v1`."""
+        host, port = self._socket.getsockname()[:2]
+        return f"http://{f'[{host}]' if ':' in host else host}:{port}/v1"
+
+    def stop(self) -> None:
+        """End: open requests may finish within `limits.grace`, further ones are not taken."""
+        self._stop.set()
+
+    def run(self) -> None:
+        """Serve until `stop`, the first Ctrl-C, or the engine's end. A second Ctrl-C ends at once.
+
+        Raises:
+            EngineFailure: the engine broke.
+            KeyboardInterrupt: the second Ctrl-C.
+        """
+        with on_interrupt(self.stop):
+            failure = asyncio.run(self._serve())
+        if failure is not None:
+            raise failure
+
+    async def _serve(self) -> EngineFailure | None:
+        failures: list[EngineFailure] = []
+
+        def failed(failure: EngineFailure) -> None:
+            failures.append(failure)
+            self.stop()
+
+        served, limits = self._served, self._served.limits
+        driver = Driver(self._engine, failed)
+        context = self._engine.capabilities.max_tokens
+        endpoint = Endpoint(driver, Answers(self._tokenizer, served.model), limits)
+        asking = Asking(self._tokenizer, context, limits)
+        tokens = Tokens(self._tokenizer, context)
+        app = App(endpoint, asking, tokens, served.model, context, limits, served.key, served.local_only, served.log)
+        config = self._uvicorn.Config(
+            app,
+            lifespan="off",
+            ws="none",
+            http="h11",
+            log_config=None,
+            log_level="warning",
+            access_log=False,
+            server_header=False,
+            proxy_headers=False,
+            timeout_keep_alive=KEEP_ALIVE,
+            timeout_graceful_shutdown=max(1, round(limits.grace)),
+        )
+        server = _quiet(self._uvicorn)(config)
+        driver.start()
+        serving = asyncio.create_task(server.serve(sockets=[self._socket]))
+        try:
+            self.started.set()
+            while not self._stop.is_set() and not serving.done():
+                await asyncio.sleep(0.05)
+        finally:
+            server.should_exit = True
+            await serving
+            await driver.close()
+            self.answered = endpoint.answered
+        return failures[0] if failures else None
+
+
+def _quiet(uvicorn: Any) -> Callable[[Any], Any]:
+    """uvicorn's server without its own signal handlers, which would end the process after the first signal."""
+
+    class Quiet(uvicorn.Server):
+        @contextmanager
+        def capture_signals(self) -> Iterator[None]:
+            yield
+
+    return Quiet
+
+
+@contextmanager
+def background(server: Server) -> Iterator[str]:
+    """Serve on a thread while the block runs; its URL. For programs that need an endpoint beside their own work."""
+    failures: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            server.run()
+        except BaseException as error:  # raised where the block ends
+            failures.append(error)
+
+    thread = threading.Thread(target=work, name="strop-serve")
+    thread.start()
+    server.started.wait()
+    try:
+        yield server.url
+    finally:
+        server.stop()
+        thread.join()
+    if failures:
+        raise failures[0]

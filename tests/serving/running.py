@@ -1,0 +1,96 @@
+"""A real endpoint on loopback for tests: a small random model behind real HTTP."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+import numpy as np
+from tests.engines.runs import run
+from tests.tiny import byte_tokenizer, tiny_qwen3
+
+from strop.engines.base import Request, Sampling
+from strop.engines.torch_engine import EngineSettings, TorchEngine
+from strop.serving import ServeLimits
+from strop.serving.app import Log
+from strop.serving.server import Served, Server, background, listen
+from strop.types import Completion, IntArray
+
+VERSION = 7  # of the weights
+
+
+@dataclass(frozen=True)
+class Running:
+    """An endpoint, and a client of it."""
+
+    server: Server
+    engine: TorchEngine
+    url: str
+    client: httpx.Client
+
+    def post(self, path: str, **body: Any) -> httpx.Response:
+        return self.client.post(path, json=body)
+
+    def complete(self, **body: Any) -> dict[str, Any]:
+        """A completion that must succeed."""
+        answer = self.post("/completions", **body)
+        assert answer.status_code == 200, answer.text
+        return dict(answer.json())
+
+    def chat(self, text: str, **body: Any) -> dict[str, Any]:
+        answer = self.post("/chat/completions", messages=[{"role": "user", "content": text}], **body)
+        assert answer.status_code == 200, answer.text
+        return dict(answer.json())
+
+    def stream(self, path: str, **body: Any) -> list[dict[str, Any]]:
+        """The chunks of a stream, which must end as it should."""
+        with self.client.stream("POST", path, json={**body, "stream": True}) as answer:
+            assert answer.status_code == 200 and answer.headers["content-type"].startswith("text/event-stream")
+            lines = [line for line in answer.iter_lines() if line]
+        assert lines[-1] == "data: [DONE]"
+        return [json.loads(line.removeprefix("data: ")) for line in lines[:-1]]
+
+    def health(self) -> dict[str, Any]:
+        return dict(httpx.get(self.url.replace("/v1", "/health")).json())
+
+
+def tiny_engine(**settings: Any) -> TorchEngine:
+    return TorchEngine(
+        tiny_qwen3(), byte_tokenizer(), EngineSettings.model_validate({"slots": 16, **settings}), VERSION
+    )
+
+
+@contextmanager
+def endpoint(
+    key: str | None = None,
+    limits: ServeLimits | None = None,
+    log: Log | None = None,
+    template: bool = True,
+    engine: TorchEngine | None = None,
+) -> Iterator[Running]:
+    engine = engine or tiny_engine()
+    tokenizer = byte_tokenizer()
+    if not template:
+        tokenizer.chat_template = None
+    served = Served("tiny", limits or ServeLimits(grace=1.0), key, local_only=True, log=log)
+    server = Server(engine, tokenizer, served, listen("127.0.0.1", 0, key, False))
+    headers = {} if key is None else {"Authorization": f"Bearer {key}"}
+    with (
+        background(server) as url,
+        httpx.Client(base_url=url, headers=headers, timeout=60, trust_env=False) as client,
+    ):
+        yield Running(server, engine, url, client)
+
+
+def ids_of(text: str) -> IntArray:
+    return np.array(byte_tokenizer().encode(text), np.int32)
+
+
+def directly(text: str, seed: int, n: int = 1, **sampling: Any) -> list[Completion]:
+    """What an engine of its own gives without any HTTP."""
+    found = run(tiny_engine(), [Request("r", ids_of(text), Sampling.model_validate(sampling), seed, n)])
+    return [found["r", index] for index in range(n)]

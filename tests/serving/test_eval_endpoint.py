@@ -1,0 +1,138 @@
+"""`strop eval --endpoint`: a served model measured over HTTP is the model measured here."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from tests.serving.running import VERSION, Running, endpoint
+from tests.tiny import byte_tokenizer, tiny_qwen3
+from typer.testing import CliRunner
+
+from strop.cli import app
+from strop.endpoint_engine import EndpointEngine, EndpointTokenizer, read_said
+from strop.engines.base import Request, Sampling
+from strop.model_files import export
+from strop.prepare.endpoint import ChatEndpoint, EndpointError
+from strop.types import InputError
+
+
+@pytest.fixture(scope="module")
+def served() -> Iterator[Running]:
+    with endpoint(key="eval-key") as running:
+        yield running
+
+
+@pytest.fixture(autouse=True)
+def key(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("STROP_TEST_EVAL_KEY", "eval-key")
+
+
+@pytest.fixture(scope="module")
+def problems(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("problems") / "sums.jsonl"
+    rows = [{"question": f"{n}+{n}=", "answer": str(2 * n)} for n in range(6)]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def measure(problems: Path, out: Path, *arguments: str) -> dict[str, Any]:
+    done = CliRunner().invoke(
+        app, ["eval", *arguments, "--benchmark", str(problems), "--budget", "20", "--out", str(out), "--json",
+         "--set", "verifier=ExactMatch"]
+    )
+    if done.exception is not None and not isinstance(done.exception, SystemExit):
+        raise done.exception
+    return dict(json.loads(done.stdout))
+
+
+def samples(folder: Path) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = pq.read_table(folder / "sums" / "samples.parquet").to_pylist()
+    return rows
+
+
+@pytest.mark.parametrize("template", ["ChatTemplate", "Plain"])
+def test_the_samples_are_those_of_the_model_itself(
+    tmp_path: Path, served: Running, problems: Path, template: str
+) -> None:
+    export(tiny_qwen3().model, byte_tokenizer(), tmp_path / "model")
+    common = ("--temperature", "0", "--samples", "2", "--template", template, "--no-instruct")
+    out = tmp_path / "out"
+    measure(problems, out, f"here={tmp_path / 'model'}", *common)
+    remote = ("there=tiny", "--endpoint", served.url, "--api-key-env", "STROP_TEST_EVAL_KEY", *common)
+    report = measure(problems, out, *remote)
+    here, there = samples(out / "here"), samples(out / "there")
+    assert len(there) == 12
+    for mine, theirs in zip(here, there, strict=True):
+        for column in ("problem_id", "sample", "completion", "finish_reason", "answer", "status"):
+            assert mine[column] == theirs[column]
+        assert len(mine["token_ids"]) == len(theirs["token_ids"])  # as many as the endpoint counted
+        assert set(theirs["token_ids"]) == {-1} and np.isnan(theirs["logprobs"]).all()
+        assert theirs["versions"][0]["version"] == VERSION
+    assert {"here", "there"} <= set(str(report).replace("'", " ").split())
+    asked = served.health()
+    measure(problems, out, *remote)  # everything is kept: nothing is asked for
+    assert served.health() == asked
+
+
+def test_an_endpoint_that_is_not_there_is_told(tmp_path: Path, problems: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ChatEndpoint, "_pause", lambda self, attempt: 0.0)
+    with pytest.raises(EndpointError, match=r"does not answer for 'tiny' after 6 attempts .*go on with --out"):
+        measure(problems, tmp_path / "out", "tiny", "--endpoint", "http://127.0.0.1:9/v1")
+    with pytest.raises(InputError, match="http:// or https://"):
+        measure(problems, tmp_path / "out2", "tiny", "--endpoint", "localhost:8000")
+
+
+def test_a_wrong_key_and_a_wrong_name_are_told(tmp_path: Path, served: Running, problems: Path) -> None:
+    with pytest.raises(InputError, match="wants its key"):
+        measure(problems, tmp_path / "a", "tiny", "--endpoint", served.url)
+    with pytest.raises(InputError, match="serves 'tiny'"):
+        measure(problems, tmp_path / "b", "other", "--endpoint", served.url, "--api-key-env", "STROP_TEST_EVAL_KEY")
+
+
+def asked(engine: EndpointEngine, text: str, n: int = 1, **sampling: Any) -> list[Any]:
+    ids = np.array(EndpointTokenizer().encode(text, add_special_tokens=False), np.int32)
+    engine.submit(Request("r", ids, Sampling.model_validate(sampling), 5, n))
+    found = []
+    while engine.unfinished:
+        found += engine.step()
+    return sorted(found, key=lambda completion: completion.index)
+
+
+def test_the_engine_counts_what_it_asks_for(served: Running) -> None:
+    engine = EndpointEngine(
+        ChatEndpoint(url=served.url, model="tiny", api_key_env="STROP_TEST_EVAL_KEY", prompt_price=1e6), 4
+    )
+    found = asked(engine, "3+é=", n=3, max_new_tokens=9, top_k=50, top_p=0.9)
+    assert len({completion.text for completion in found}) == 3  # each sample has a seed of its own
+    assert [c.text for c in asked(engine, "3+é=", n=3, max_new_tokens=9, top_k=50, top_p=0.9)] == [
+        completion.text for completion in found
+    ]
+    assert engine.tokens["calls"] == 6 and engine.tokens["prompt"] == 6 * 5 and engine.dollars == 30
+    stop = next(letter for letter in found[0].text[1:] if letter.isascii())
+    cut = asked(engine, "3+é=", max_new_tokens=9, top_k=50, top_p=0.9, stop=(stop,))[0]
+    assert cut.text.endswith(stop) and found[0].text.startswith(cut.text)  # an engine's text has its stop string
+    assert cut.finish_reason == "stop" and engine.weight_version == VERSION
+    engine.submit(Request("x", np.array([51], np.int32), Sampling(max_new_tokens=400), 1, 8))
+    engine.cancel("x")
+    assert {completion.finish_reason for completion in engine.step()} == {"abort"} and engine.unfinished == 0
+    with pytest.raises(InputError, match="thinking"):
+        asked(engine, "3", thinking_tokens=5)
+    engine.close()
+
+
+def test_answers_of_other_servers_are_read() -> None:
+    message = {"content": "4", "reasoning_content": "2 and 2"}
+    said = read_said({"choices": [{"message": message, "finish_reason": "length"}]})
+    assert (said.text, said.finish_reason, said.completion_tokens) == ("<think>2 and 2</think>4", "length", 0)
+    empty = read_said({"choices": [{"message": {"content": None}, "finish_reason": "content_filter"}], "usage": None})
+    assert (empty.text, empty.finish_reason) == ("", "stop")
+    others: list[Any] = [{}, {"choices": []}, [], {"choices": [{"text": 5}]}]
+    for broken in others:
+        with pytest.raises((ValueError, LookupError, TypeError)):
+            read_said(broken)

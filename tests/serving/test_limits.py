@@ -1,0 +1,282 @@
+"""What an endpoint refuses, and how; who hangs up is forgotten; it ends as it should."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import httpx
+import pytest
+from tests.serving.running import Running, endpoint, tiny_engine
+
+from strop.engines.torch_engine import TorchEngine
+from strop.serving import ServeLimits
+from strop.serving.app import is_loopback
+from strop.serving.driver import EngineFailure
+from strop.serving.server import listen
+from strop.types import Completion, InputError, StropError
+
+LONG = {"prompt": "3+5-2=", "max_tokens": 490, "n": 64, "seed": 0}
+SHORT = {"prompt": "3+5-2=", "max_tokens": 2, "seed": 0}
+
+
+@pytest.fixture(scope="module")
+def served() -> Iterator[Running]:
+    limits = ServeLimits(body_bytes=4096, samples=64, new_tokens=500, grace=1.0)
+    with endpoint(limits=limits) as running:
+        yield running
+
+
+def refused(answer: httpx.Response, status: int) -> dict[str, Any]:
+    """The error of an answer, in OpenAI's shape."""
+    assert answer.status_code == status, answer.text
+    error = answer.json()["error"]
+    assert set(error) == {"message", "type", "param", "code"} and "\n" not in error["message"]
+    return dict(error)
+
+
+def until(true: Callable[[], bool], seconds: float = 30.0) -> None:
+    end = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < end, "it did not happen"
+        time.sleep(0.02)
+
+
+@pytest.mark.parametrize(
+    ("body", "param", "said"),
+    [
+        ({}, "prompt", "is missing"),
+        ({"prompt": ""}, "prompt", "no token"),
+        ({"prompt": []}, "prompt", "empty"),
+        ({"prompt": [[1], []]}, "prompt", "no token"),
+        ({"prompt": [1, "a"]}, "prompt", "a list of token ids"),
+        ({"prompt": [999]}, None, "outside the 258 known"),
+        ({"prompt": [-1]}, "prompt", "a list of token ids"),
+        ({"prompt": "a", "temperatur": 0.5}, "temperatur", "did you mean 'temperature'"),
+        ({"prompt": "a", "zzz": 1, "yyy": 2}, "zzz", "'zzz', 'yyy'"),
+        ({"prompt": "a", "temperature": -1}, "temperature", "greater than or equal to 0"),
+        ({"prompt": "a", "temperature": 1e-9}, "temperature", "at least 0.01"),
+        ({"prompt": "a", "temperature": "1"}, "temperature", "valid number"),
+        ({"prompt": "a", "top_p": 0}, "top_p", "greater than 0"),
+        ({"prompt": "a", "top_k": 2**40}, "top_k", "less than"),
+        ({"prompt": "a", "n": 0}, "n", "greater than or equal to 1"),
+        ({"prompt": "a", "n": 65}, "n", "limit of 64"),
+        ({"prompt": ["a", "b"], "n": 33}, "n", "66 completions"),
+        ({"prompt": "a", "max_tokens": 0}, "max_tokens", "asks for nothing"),
+        ({"prompt": "a", "max_tokens": 501}, "max_tokens", "limit of 500"),
+        ({"prompt": "a" * 100, "max_tokens": 450}, "max_tokens", "412 tokens that the model has room for"),
+        ({"prompt": "a" * 600}, "prompt", "600 tokens, the model's context 512"),
+        ({"prompt": "a", "stop": ["x"] * 17}, "stop", "at most 16 texts"),
+        ({"prompt": "a", "stop": ""}, "stop", "1 to 256 characters"),
+        ({"prompt": "a", "seed": 2**64}, "seed", "less than"),
+        ({"prompt": "a", "logprobs": 21}, "logprobs", "less than or equal to 20"),
+        ({"prompt": "a", "logprobs": 2, "stream": True}, "logprobs", "sampled tokens only"),
+        ({"prompt": "a", "echo": True, "stream": True}, "echo", "without stream"),
+        ({"prompt": "a", "frequency_penalty": 0.5}, "frequency_penalty", "not supported"),
+        ({"prompt": "a", "logit_bias": {"5": 1}}, "logit_bias", "not supported"),
+        ({"prompt": "a", "stream_options": {"include_usage": True}}, "stream_options", "stream=true"),
+        ({"prompt": "a", "model": "gpt-4"}, "model", "serves 'tiny'"),
+        ({"prompt": "\ud800"}, None, "not JSON"),
+    ],
+)
+def test_a_field_that_cannot_be_honoured_is_named(
+    served: Running, body: dict[str, Any], param: str | None, said: str
+) -> None:
+    answer = served.client.post(
+        "/completions", content=json.dumps(body).encode(), headers={"Content-Type": "application/json"}
+    )
+    error = refused(answer, 404 if param == "model" else 400)
+    assert said in error["message"] and error["param"] == param
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ({"messages": []}, "at least 1 item"),
+        ({"messages": [{"role": "robot", "content": "a"}]}, "messages.0.role"),
+        ({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}]}, "list of text parts"),
+        ({"messages": [{"role": "user"}]}, "messages.0.content"),
+        ({"messages": [{"role": "user", "content": "a", "mood": "sad"}]}, "messages.0.mood"),
+        ({"messages": [{"role": "user", "content": "a"}], "top_logprobs": 2}, "needs logprobs=true"),
+        ({"messages": [{"role": "user", "content": "a"}], "tools": [{"type": "function"}]}, "tools: not supported"),
+        ({"messages": [{"role": "user", "content": "a"}], "max_tokens": 3, "max_completion_tokens": 4}, "differs"),
+    ],
+)
+def test_a_chat_is_refused_likewise(served: Running, body: dict[str, Any], said: str) -> None:
+    assert said in refused(served.post("/chat/completions", **body), 400)["message"]
+
+
+def test_fields_that_ask_for_nothing_are_taken(served: Running) -> None:
+    nothing = {
+        "user": "me", "metadata": {"a": "b"}, "frequency_penalty": 0, "presence_penalty": 0.0, "logit_bias": {},
+        "best_of": 1, "suffix": None, "top_k": -1, "stop": None, "n": None, "stream": False, "temperature": None,
+    }  # fmt: skip
+    assert served.complete(**SHORT, **nothing)["choices"] == served.complete(**SHORT)["choices"]
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[1]", b"nul", b'{"prompt": NaN}', b"\xff\xfe", b"[" * 4000])
+def test_what_is_no_json_object_is_told(served: Running, content: bytes) -> None:
+    answer = served.client.post("/completions", content=content, headers={"Content-Type": "application/json"})
+    assert "JSON" in refused(answer, 400)["message"]
+
+
+def test_paths_methods_and_types(served: Running) -> None:
+    assert "/v1/completions" in refused(served.client.get("/nowhere"), 404)["message"]
+    answer = served.client.get("/completions")
+    assert refused(answer, 405) and answer.headers["allow"] == "POST"
+    refused(served.client.post("/models"), 405)
+    refused(served.client.post("/completions", content=json.dumps(SHORT)), 415)
+
+
+def test_a_body_beyond_the_limit_is_refused(served: Running) -> None:
+    declared = served.post("/completions", prompt="a" * 5000)
+    assert "4096 bytes" in refused(declared, 413)["message"]
+
+    def parts() -> Iterator[bytes]:
+        yield b'{"prompt": "'
+        yield b"a" * 5000
+        yield b'"}'
+
+    undeclared = served.client.post("/completions", content=parts(), headers={"Content-Type": "application/json"})
+    refused(undeclared, 413)
+    assert served.complete(**SHORT)
+
+
+def test_another_host_name_is_refused(served: Running) -> None:
+    """A web page that has its own name point at this machine must not reach it."""
+    answer = served.client.post("/completions", json=SHORT, headers={"Host": "evil.example:80"})
+    refused(answer, 403)
+    port = served.url.split(":")[2].split("/")[0]
+    for host in (f"localhost:{port}", "127.0.0.1", "[::1]:80", "[::1]"):
+        assert served.client.get("/models", headers={"Host": host}).status_code == 200
+
+
+def test_the_key_is_wanted_and_never_told(capfd: pytest.CaptureFixture[str]) -> None:
+    lines: list[str] = []
+    with endpoint(key="s3cret-key", log=lines.append) as running:
+        assert running.complete(**SHORT)
+        for given in (b"", b"Bearer wrong", b"s3cret-key", b"Bearer s3cret-key2", b"Bearer \xff"):
+            headers = {b"Authorization": given}
+            answer = httpx.post(f"{running.url}/completions", json=SHORT, headers=headers, trust_env=False)
+            error = refused(answer, 401)
+            assert answer.headers["www-authenticate"] == "Bearer" and "s3cret" not in answer.text
+            assert error["code"] == "invalid_api_key"
+        refused(httpx.get(f"{running.url}/models", trust_env=False), 401)
+        assert running.health()["status"] == "ok"  # for a supervisor, which has no key
+        assert "s3cret" not in repr(running.server._served)
+    assert len(lines) == 8 and lines[0].startswith("POST '/v1/completions' 200 ") and "401" in lines[1]
+    out, err = capfd.readouterr()
+    assert "s3cret" not in out + err + "".join(lines)
+
+
+def test_others_are_let_in_only_with_a_key_or_on_demand() -> None:
+    with pytest.raises(InputError, match="--api-key-env"):
+        listen("0.0.0.0", 0, None, insecure=False)
+    listen("0.0.0.0", 0, "key", insecure=False).close()
+    listen("0.0.0.0", 0, None, insecure=True).close()
+    assert [is_loopback(host) for host in ("localhost", "127.9.9.9", "[::1]", "10.0.0.1", "evil", "")] == [
+        True, True, True, False, False, False,
+    ]  # fmt: skip
+
+
+def test_a_taken_port_is_told() -> None:
+    with listen("127.0.0.1", 0, None, False) as taken, pytest.raises(InputError, match="choose another with --port"):
+        listen("127.0.0.1", taken.getsockname()[1], None, False)
+
+
+@contextmanager
+def streaming(running: Running, **body: Any) -> Iterator[Iterator[str]]:
+    """A stream that has begun."""
+    with running.client.stream("POST", "/completions", json={**body, "stream": True}) as answer:
+        lines = answer.iter_lines()
+        next(lines)
+        yield lines
+
+
+def test_beyond_its_places_it_says_come_again() -> None:
+    with endpoint(limits=ServeLimits(requests=1, grace=1.0)) as running:
+        with streaming(running, **LONG):
+            answer = httpx.post(f"{running.url}/completions", json=SHORT, trust_env=False)
+            error = refused(answer, 429)
+            assert answer.headers["retry-after"] == "1" and error["type"] == "rate_limit_error"
+            assert running.health()["requests"] == 1
+        until(lambda: running.health()["requests"] == 0)
+        assert running.complete(**SHORT)
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_who_hangs_up_is_cancelled(served: Running, stream: bool) -> None:
+    body = json.dumps({**LONG, "stream": stream}).encode()
+    names = ("POST /v1/completions HTTP/1.1", "Host: localhost", "Content-Type: application/json")
+    head = "\r\n".join((*names, f"Content-Length: {len(body)}", "", ""))
+    with socket.create_connection(("127.0.0.1", int(served.url.split(":")[2].split("/")[0]))) as line:
+        line.sendall(head.encode() + body)
+        until(lambda: served.health()["running"] == 16)
+        if stream:
+            assert line.recv(100).startswith(b"HTTP/1.1 200")
+        asked = served.health()
+        assert asked["waiting"] > 0 and asked["requests"] == 1
+    until(lambda: served.health()["running"] == served.health()["waiting"] == served.health()["requests"] == 0, 10)
+    assert served.engine.unfinished == 0
+
+
+def test_a_request_beyond_its_time_is_ended() -> None:
+    with endpoint(limits=ServeLimits(seconds=0.3, grace=1.0)) as running:
+        assert "0.3 seconds" in refused(running.post("/completions", **LONG), 504)["message"]
+        with streaming(running, **LONG) as lines:
+            rest = [line for line in lines if line]
+        assert json.loads(rest[-1].removeprefix("data: "))["error"]["code"] == "timeout"
+        until(lambda: running.health()["running"] == 0)
+
+
+def test_a_stream_that_is_not_read_is_not_waited_for() -> None:
+    with endpoint(limits=ServeLimits(seconds=1.5, grace=1.0)) as running:
+        body = json.dumps({**LONG, "stream": True, "return_token_ids": True, "logprobs": 0}).encode()
+        names = ("POST /v1/completions HTTP/1.1", "Host: localhost", "Content-Type: application/json")
+        with socket.socket() as line:
+            line.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            line.connect(("127.0.0.1", int(running.url.split(":")[2].split("/")[0])))
+            line.sendall("\r\n".join((*names, f"Content-Length: {len(body)}", "", "")).encode() + body)
+            until(lambda: running.health()["requests"] == 1)
+            until(lambda: running.health()["requests"] == running.health()["running"] == 0)
+
+
+class Breaking(TorchEngine):
+    """An engine whose weights overflow once it is told to."""
+
+    broken = False
+
+    def step(self) -> list[Completion]:
+        if self.broken:
+            raise StropError("a sampled log-prob is not finite")
+        return super().step()
+
+
+def test_a_broken_engine_is_told_to_everybody_and_ends_the_server() -> None:
+    engine = tiny_engine()
+    engine.__class__ = Breaking
+    answers: list[httpx.Response] = []
+    with pytest.raises(EngineFailure, match="not finite"), endpoint(engine=engine) as running:
+        asking = threading.Thread(target=lambda: answers.append(running.post("/completions", **LONG)))
+        asking.start()
+        until(lambda: running.health()["running"] > 0)
+        Breaking.broken = True
+        asking.join(30)
+    Breaking.broken = False
+    assert "not finite" in refused(answers[0], 503)["message"]
+
+
+def test_told_to_end_it_lets_open_requests_finish() -> None:
+    with endpoint(limits=ServeLimits(grace=30.0)) as running:
+        with streaming(running, **{**SHORT, "max_tokens": 400, "seed": 1, "n": 4}) as lines:
+            running.server.stop()
+            rest = [line for line in lines if line]
+        assert rest[-1] == "data: [DONE]"
+    assert running.server.answered == 1
+    with pytest.raises(httpx.ConnectError):
+        httpx.get(f"{running.url}/models", trust_env=False)

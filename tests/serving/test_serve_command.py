@@ -1,0 +1,72 @@
+"""`strop serve` as a process: it says where it is, answers, and ends on Ctrl-C."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import httpx
+import pytest
+from tests.tiny import byte_tokenizer, tiny_qwen3
+from typer.testing import CliRunner
+
+from strop.cli import app
+from strop.model_files import export
+from strop.types import InputError
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("serve") / "small"
+    export(tiny_qwen3().model, byte_tokenizer(), folder)
+    return folder
+
+
+def test_it_serves_a_folder_until_it_is_interrupted(model: Path) -> None:
+    command = [sys.executable, "-m", "strop", "serve", f"small={model}", "--port", "0", "--json", "--access-log",
+               "--api-key-env", "STROP_TEST_SERVE_KEY", "--max-new-tokens", "9"]  # fmt: skip
+    environment = {**os.environ, "STROP_TEST_SERVE_KEY": "hush"}
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
+    ) as process:
+        try:
+            assert process.stdout is not None
+            facts = json.loads(process.stdout.readline())
+            assert facts["model"] == "small" and facts["context"] == 512 and facts["key"] is True
+            assert facts["limits"]["new_tokens"] == 9
+            answer = httpx.post(
+                f"{facts['url']}/completions",
+                json={"model": "small", "prompt": "1+1=", "max_tokens": 9},
+                headers={"Authorization": "Bearer hush"},
+                trust_env=False,
+            )
+            assert answer.status_code == 200, answer.text
+            process.send_signal(signal.SIGINT)
+            out, said = process.communicate(timeout=30)
+        finally:
+            process.kill()
+    assert process.returncode == 0 and out == ""
+    assert "POST '/v1/completions' 200" in said and "stopped; 1 requests were answered" in said
+    assert "hush" not in said
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (("--host", "0.0.0.0"), "--api-key-env"),
+        (("--api-key-env", "STROP_TEST_NO_SUCH_KEY"), "export it first"),
+        (("--host", "999.1.1.1", "--insecure"), "cannot listen on 999.1.1.1"),
+    ],
+)
+def test_it_refuses_before_it_loads(model: Path, arguments: tuple[str, ...], expected: str) -> None:
+    result = CliRunner().invoke(app, ["serve", str(model), *arguments])
+    assert isinstance(result.exception, InputError) and expected in str(result.exception)
+
+
+def test_no_such_model_is_told() -> None:
+    result = CliRunner().invoke(app, ["serve", "./nowhere", "--port", "0"])
+    assert isinstance(result.exception, InputError) and "no such folder" in str(result.exception)
