@@ -15,7 +15,8 @@ from strop.console import View
 from strop.data import Data, load_data
 from strop.data.chain_sum import part_of
 from strop.embedded import EXPERTS, NAME, embedded_base, named_base
-from strop.engines.torch_engine import TorchEngine
+from strop.engines.base import Engine
+from strop.engines.build import build_engine
 from strop.learner import Learner, objective_of
 from strop.model_settings import ModelSettings
 from strop.orchestration.in_process import InProcess
@@ -38,7 +39,7 @@ class Parts:
     executor: InProcess
     judge: Judge
     learner: Learner
-    evaluator: TorchEngine
+    evaluator: Engine
     evaluation_judge: Judge
 
 
@@ -61,8 +62,7 @@ def assemble(config: RunConfig, view: View) -> Parts:
         problem, reason = refused
         raise InputError(f"{data.train.name}: problem {problem.id!r}: {reason}; choose another verifier")
     _warn_of_seen_questions(config, data, view)
-    engine = TorchEngine(policy, tokenizer, config.engine)
-    engine.check(config.sampling)
+    engine = build_engine(config.engine, config.model, tokenizer, policy, sampling=config.sampling)
     _refuse_too_long(config, data, engine.capabilities.max_tokens)
     learner = _learner(config, policy, view)
     judge = judge_for(config.verifier)
@@ -70,7 +70,7 @@ def assemble(config: RunConfig, view: View) -> Parts:
     if config.orchestration.max_lag == 0:
         return Parts(policy, tokenizer, data, executor, judge, learner, engine, judge)
     # Completions in flight must not meet those of an evaluation.
-    evaluator = TorchEngine(policy, tokenizer, config.engine)
+    evaluator = build_engine(config.engine, config.model, tokenizer, policy)
     return Parts(policy, tokenizer, data, executor, judge, learner, evaluator, judge_for(config.verifier))
 
 

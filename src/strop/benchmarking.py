@@ -21,8 +21,8 @@ from strop.config import RunConfig, parse, resolve
 from strop.console import View
 from strop.data import ChatTemplate, Dataset, Plain, PromptTemplate, load_data
 from strop.data.dataset import make_example
-from strop.engines.base import Sampling
-from strop.engines.torch_engine import TorchEngine
+from strop.engines.base import Engine, Sampling
+from strop.engines.build import build_engine
 from strop.evaluation.benchmarks import HELD_OUT, Benchmark, default_verifier, load_problems, with_instruction
 from strop.evaluation.evaluate import evaluate
 from strop.evaluation.grid import ORDER, Grid, load_grid
@@ -143,7 +143,7 @@ def measure(plan: Plan, view: View) -> Grid:
             config = configs[model.label]
             view.stage(f"load {model.label}", None)
             policy, tokenizer = _open(model, config, view)
-            engine = TorchEngine(policy, tokenizer, config.engine)
+            engine = build_engine(config.engine, config.model, tokenizer, policy)
             weights = fingerprint(policy)
             try:
                 for found in plan.benchmarks:
@@ -233,7 +233,7 @@ class _Job:
         return self.plan.protocol.samples_of(self.benchmark)
 
 
-def _measure_one(job: _Job, engine: TorchEngine, tokenizer: PreTrainedTokenizerBase, view: View) -> None:
+def _measure_one(job: _Job, engine: Engine, tokenizer: PreTrainedTokenizerBase, view: View) -> None:
     template = _template(job, tokenizer)
     title = job.benchmark.name
     dataset = _dataset(job, template, tokenizer, engine.capabilities.max_tokens)
@@ -270,7 +270,7 @@ def _dataset(job: _Job, template: PromptTemplate, tokenizer: PreTrainedTokenizer
 
 
 def _sample(
-    job: _Job, kept: KeptSamples, dataset: Dataset, sampling: Sampling, engine: TorchEngine, view: View
+    job: _Job, kept: KeptSamples, dataset: Dataset, sampling: Sampling, engine: Engine, view: View
 ) -> EvaluationResult:
     view.stage(f"{job.model.label} · {job.benchmark.name}", len(dataset) * job.samples)
     correct = 0

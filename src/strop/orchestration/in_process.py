@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import time
 
-from strop.engines.base import Request
-from strop.engines.torch_engine import TorchEngine
+from strop.engines.base import Engine, Request
 from strop.orchestration.executor import Lost, Publication
 from strop.policy import Policy
 from strop.types import Completion, FloatArray, IntArray
@@ -20,7 +19,7 @@ _STEPS_PER_POLL = 16
 class InProcess:
     """Publication is nearly free where the engine computes with the very tensors the optimizer changes."""
 
-    def __init__(self, engine: TorchEngine, policy: Policy) -> None:
+    def __init__(self, engine: Engine, policy: Policy) -> None:
         self.engine = engine
         self._policy = policy
 
