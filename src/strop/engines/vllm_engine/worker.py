@@ -312,8 +312,9 @@ def main() -> None:
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         return
-    with socket.socket(fileno=descriptor) as connection:
-        serve(Frames(connection))
+    serve(Frames(socket.socket(fileno=descriptor)))
+    # vLLM's own way out takes seconds; what it has started goes with this process's group.
+    os._exit(0)
 
 
 if __name__ == "__main__":
