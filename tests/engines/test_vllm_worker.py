@@ -18,10 +18,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
-from tests.engines.contract import model
+from safetensors.torch import load_file
+from tests.engines.contract import expected, model
 from tests.engines.runs import policy_logprobs, requests
 from tests.runs import metrics, parameters, small_config
-from tests.tiny import byte_tokenizer
+from tests.tiny import byte_tokenizer, tiny_qwen3
 
 from strop.config import RunConfig, edit, resolve
 from strop.console import SilentView
@@ -31,12 +32,22 @@ from strop.engines.torch_engine import EngineSettings, TorchEngine
 from strop.engines.vllm_engine import Vllm, VllmEngine, worker
 from strop.engines.vllm_engine.model_folder import ModelFolder
 from strop.engines.vllm_engine.worker import Closed, Frames
-from strop.policy import export
+from strop.model_settings import FreshModel
+from strop.policy import Policy, export
 from strop.run import train
 from strop.types import InputError, StropError
 
 PROMPT = np.array([5, 17, 80], np.int32)
 EAGER = Vllm(slots=16, eager=True, kv_cache_gib=0.25)
+
+
+def experts(seed: int) -> Policy:
+    """A mixture of four experts, two for each token."""
+    fresh = FreshModel(
+        hidden_size=32, layers=2, heads=4, kv_heads=2, head_dim=32, intermediate_size=64, tie_embeddings=False,
+        max_positions=512, initializer_range=0.3, experts=4, experts_per_token=2,
+    )  # fmt: skip
+    return tiny_qwen3(seed, fresh=fresh)
 
 
 # ---------------------------------------------------------------------- without vLLM
@@ -159,6 +170,16 @@ def test_a_models_folder_says_what_the_policy_is(tmp_path: Path, tie: bool) -> N
         ModelFolder.read(tmp_path / "model")
 
 
+def test_fused_experts_come_apart_into_what_the_files_hold(tmp_path: Path) -> None:
+    policy = experts(0)
+    export(policy.model, byte_tokenizer(), tmp_path / "model")
+    folder = ModelFolder.read(tmp_path / "model")
+    stored = load_file(tmp_path / "model" / "model.safetensors")
+    found = dict(folder.in_files(policy.weights()))
+    assert found.keys() == stored.keys() == folder.shapes.keys() != policy.weights().keys()
+    assert all(torch.equal(found[name], tensor) for name, tensor in stored.items())
+
+
 def test_the_embedded_engine_is_built_from_its_settings_alone(tmp_path: Path) -> None:
     policy = model(3, tie=True)
     export(policy.model, byte_tokenizer(), tmp_path / "model")
@@ -259,6 +280,17 @@ def test_bfloat16_with_the_head_in_float32_follows_updates(tmp_path: Path) -> No
 
 
 @pytest.mark.vllm
+@pytest.mark.timeout(600)
+def test_a_mixture_of_experts_follows_updates() -> None:
+    policy, probe = experts(0), np.arange(5, 30, dtype=np.int32)
+    engine = build_engine(EAGER, policy.settings, byte_tokenizer(), policy)
+    for seed in (0, 1, 2):
+        engine.update_weights(experts(seed).weights(), seed + 1)
+        np.testing.assert_allclose(engine.verify_weights(probe), expected(experts(seed), probe), atol=1e-3)
+    engine.close()
+
+
+@pytest.mark.vllm
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("lag", [0, 2])
 def test_three_steps_of_training(tmp_path: Path, lag: int) -> None:
@@ -272,5 +304,4 @@ def test_three_steps_of_training(tmp_path: Path, lag: int) -> None:
     assert outcome.summary.steps == 3 and outcome.summary.held_out_pass_rate is not None
     assert all(torch.isfinite(tensor).all() for tensor in parameters(tmp_path / "run").values())
     # On-policy, generator and trainer agree on every sampled token.
-    trained = [row for row in rows if "mismatch/kl" in row]
-    assert lag or all(abs(row["mismatch/kl"]) < 1e-4 for row in trained)
+    assert lag or all(row["mismatch/max"] < 1e-3 for row in rows if "version" in row)

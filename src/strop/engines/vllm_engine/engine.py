@@ -234,7 +234,7 @@ class VllmEngine:
             StropError: the worker failed at it.
         """
         self._refuse_if_failed()
-        staged = checked_weights(source, self._folder.shapes, self._folder.tied, self._dtypes)
+        staged = checked_weights(self._folder.in_files(source), self._folder.shapes, self._folder.tied, self._dtypes)
         if version < self._version:
             raise InputError(f"weights of version {version} are older than the engine's {self._version}")
         # A sequence without a token has at most part of its prompt computed, by the old weights: it begins again.

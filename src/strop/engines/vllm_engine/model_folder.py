@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
+from strop.engines.base import WeightSource
 from strop.engines.torch_engine.requests import Limits
 from strop.types import InputError
 
 _DTYPES = {"F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
+_FUSED = {"gate_up_proj": ("gate_proj", "up_proj"), "down_proj": ("down_proj",)}
 _HEAD, _EMBEDDING = "lm_head.weight", "model.embed_tokens.weight"
 
 
@@ -22,7 +26,7 @@ class ModelFolder:
     """A folder with config.json and safetensors files.
 
     Attributes:
-        shapes: every parameter by the name it has in the files, which is its name in transformers.
+        shapes: every parameter by the name it has in the files.
         tied: further names under which a parameter may be given, each with its name in `shapes`.
         dtypes: of the parameters.
     """
@@ -57,6 +61,18 @@ class ModelFolder:
             shapes.pop(_HEAD, None)
             tied = {_HEAD: _EMBEDDING}
         return cls(path, config, generation, shapes, tied, frozenset(_DTYPES[f["dtype"]] for f in found.values()))
+
+    def in_files(self, source: WeightSource) -> Iterator[tuple[str, Tensor]]:
+        """The weights by the names that the files have: experts that transformers keeps as one tensor come apart."""
+        for name, tensor in source.items() if isinstance(source, Mapping) else source:
+            block, _, last = name.rpartition(".")
+            if name in self.shapes or tensor.ndim != 3 or last not in _FUSED:
+                yield name, tensor
+                continue
+            for expert, matrix in enumerate(tensor):  # [E, rows, columns]
+                parts = matrix.chunk(len(_FUSED[last]))
+                for projection, part in zip(_FUSED[last], parts, strict=True):
+                    yield f"{block}.{expert}.{projection}.weight", part
 
     def limits(self, tokenizer: PreTrainedTokenizerBase, max_tokens: int | None) -> Limits:
         """The limits of this model, whose own longest sequence `max_tokens` may shorten.
