@@ -105,6 +105,7 @@ class StropExtension:
 
         # The way of vLLM's own weight transfer: it undoes what was packed at start-up, loads, and packs again.
         with set_current_vllm_config(worker.vllm_config), torch.no_grad():
+            _unset_expert_kernels(model)
             initialize_layerwise_reload(model)
             loaded = model.load_weights(tensors())
             finalize_layerwise_reload(model, worker.model_config)
@@ -112,6 +113,21 @@ class StropExtension:
         torch.accelerator.synchronize()
         known = {parameters[name] for name in loaded if name in parameters}
         return sorted(name for name, identity in parameters.items() if name not in loaded and identity not in known)
+
+
+def _unset_expert_kernels(model: Any) -> None:
+    """On a CPU: have every mixture of experts set up its kernel again, as at the start.
+
+    A reload finds the kernel there and copies the plain weights over the packed ones, which is garbage. On GPUs vLLM
+    needs the kernel to stay, for its captured graphs, and packs nothing behind its back.
+    """
+    from vllm.platforms import current_platform
+
+    if not current_platform.is_cpu():
+        return
+    for module in model.modules():
+        if hasattr(module, "quant_method") and hasattr(module.quant_method, "moe_kernel"):
+            module.quant_method.moe_kernel = None
 
 
 def _pack_shared_again(model: Any) -> None:
@@ -125,7 +141,7 @@ def _pack_shared_again(model: Any) -> None:
         weight = module._parameters.get("weight")
         if weight is None:
             continue
-        if weight.data_ptr() in seen and weight.numel() and "quant_method" in vars(module):
+        if weight.data_ptr() in seen and weight.numel() and hasattr(module, "quant_method"):
             module.quant_method.process_weights_after_loading(module)
         seen.add(weight.data_ptr())
 
