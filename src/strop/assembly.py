@@ -15,7 +15,8 @@ from strop.console import View
 from strop.data import Data, load_data
 from strop.data.chain_sum import part_of
 from strop.embedded import EXPERTS, NAME, embedded_base, named_base
-from strop.engines.torch_engine import TorchEngine
+from strop.engines.base import Engine
+from strop.engines.build import build_engine
 from strop.gang_learner import GangLearner
 from strop.learner import Learner, Learning, objective_of
 from strop.model_settings import ModelSettings
@@ -45,7 +46,7 @@ class Parts:
     executor: Executor
     judge: Judge
     learner: Learning
-    evaluator: TorchEngine
+    evaluator: Engine
     evaluation_judge: Judge
 
     def start(self, folder: Path) -> None:
@@ -85,8 +86,7 @@ def assemble(config: RunConfig, view: View) -> Parts:
     # Where the trainer's parameters lie in other processes, this one's copy follows what they publish.
     own = config.orchestration.trainers > 1
     settings = config.engine.model_copy(update={"share_parameters": False}) if own else config.engine
-    engine = TorchEngine(policy, tokenizer, settings)
-    engine.check(config.sampling)
+    engine = build_engine(settings, config.model, tokenizer, policy, sampling=config.sampling)
     _refuse_too_long(config, data, engine.capabilities.max_tokens)
     launcher = Processes()
     learner = _learner(config, policy, launcher, view)
@@ -95,12 +95,12 @@ def assemble(config: RunConfig, view: View) -> Parts:
     if config.orchestration.in_process and config.orchestration.max_lag == 0:
         return Parts(tokenizer, data, executor, judge, learner, engine, judge)
     # Completions in flight must not meet those of an evaluation.
-    evaluator = engine if own else TorchEngine(policy, tokenizer, settings)
+    evaluator = engine if own else build_engine(settings, config.model, tokenizer, policy)
     return Parts(tokenizer, data, executor, judge, learner, evaluator, judge_for(config.verifier))
 
 
 def _executor(
-    config: RunConfig, policy: Policy, engine: TorchEngine, learner: Learning, launcher: Launcher, view: View
+    config: RunConfig, policy: Policy, engine: Engine, learner: Learning, launcher: Launcher, view: View
 ) -> Executor:
     """The engine beside the trainer, or workers that each build one."""
     orchestration = config.orchestration

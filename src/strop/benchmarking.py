@@ -26,7 +26,7 @@ from strop.data.dataset import make_example
 from strop.data.templates import Tokenizer
 from strop.endpoint_engine import EndpointEngine, EndpointTokenizer
 from strop.engines.base import Engine, Sampling
-from strop.engines.torch_engine import TorchEngine
+from strop.engines.build import build_engine
 from strop.evaluation.benchmarks import HELD_OUT, Benchmark, default_verifier, load_problems, with_instruction
 from strop.evaluation.evaluate import evaluate
 from strop.evaluation.grid import ORDER, Grid, load_grid
@@ -202,7 +202,8 @@ def _engine(
         return EndpointEngine(endpoint, plan.remote.concurrency), EndpointTokenizer(), weights
     view.stage(f"load {model.label}", None)
     policy, tokenizer = _open(model, config, view)
-    return TorchEngine(policy, tokenizer, config.engine), tokenizer, fingerprint(policy)
+    engine = build_engine(config.engine, config.model, tokenizer, policy)
+    return engine, tokenizer, fingerprint(policy)
 
 
 def _tell_cost(engine: Engine, view: View) -> None:

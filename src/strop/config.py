@@ -34,6 +34,7 @@ from strop.config_edit import apply_edits, explain, nested
 from strop.data import DataSettings, ProblemFilter
 from strop.engines.base import KvMode, Sampling
 from strop.engines.torch_engine.settings import EngineSettings
+from strop.engines.vllm_engine.settings import Vllm as Vllm  # so that engine=Vllm is known
 from strop.model_settings import ModelSettings
 from strop.orchestration.lag_gate import OnStale
 from strop.pieces import OneOrMore, Settings, load_module
@@ -248,7 +249,7 @@ class RunConfig(Settings):
     optim: AdamW = AdamW()
     critic: CriticSettings | None = None
     stages: tuple[Stage, ...] = ()
-    engine: EngineSettings = EngineSettings()
+    engine: SerializeAsAny[EngineSettings] = EngineSettings()
     orchestration: OrchestrationSettings = OrchestrationSettings()
     evaluation: EvaluationSettings = EvaluationSettings()
     checkpoint: CheckpointSettings = CheckpointSettings()

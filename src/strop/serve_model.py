@@ -13,7 +13,7 @@ from strop.benchmarking import NamedModel, open_named, parse_models
 from strop.config import RunConfig
 from strop.console import View
 from strop.engines.base import Engine
-from strop.engines.torch_engine import TorchEngine
+from strop.engines.build import build_engine
 from strop.serving import ServeLimits
 from strop.serving.app import Log, is_loopback
 from strop.serving.server import Served, Server, listen
@@ -92,4 +92,5 @@ def _open(plan: Plan, named: NamedModel, view: View) -> tuple[Engine, PreTrained
     """The engine, its tokenizer and configuration; a checkpoint's step is its weight version."""
     view.note(f"loading {named.label}")
     config, policy, tokenizer = open_named(named, plan.recipe, plan.sets, view)
-    return TorchEngine(policy, tokenizer, config.engine, named.step or 0), tokenizer, config
+    engine = build_engine(config.engine, config.model, tokenizer, policy, named.step or 0)
+    return engine, tokenizer, config

@@ -21,7 +21,7 @@ from strop.console import SilentView, View
 from strop.data import Dataset, load_data
 from strop.data.dataset import Example, make_example
 from strop.engines.base import Engine, Request, Sampling
-from strop.engines.torch_engine import TorchEngine
+from strop.engines.build import build_engine
 from strop.evaluation import evaluate
 from strop.fine_tuning import is_fine_tuning, load_model, stored_config
 from strop.model_files import export
@@ -75,7 +75,7 @@ def evaluate_model(config: RunConfig, samples: int, temperature: float | None, v
     policy, tokenizer = open_model(config, view)
     dataset = _problems(config, tokenizer, view)
     sampling = _sampling(config, temperature, None)
-    engine = TorchEngine(policy, tokenizer, config.engine)
+    engine = build_engine(config.engine, config.model, tokenizer, policy, sampling=sampling)
     sampling = fitted(sampling, dataset.longest_prompt, engine, view)
     view.stage("evaluate", len(dataset) * samples)
     correct = 0
@@ -115,7 +115,7 @@ def sample_model(
         problem = Problem("prompt", prompt, reference=None)
         examples = (make_example(problem, config.data.template, tokenizer),)
     sampling = _sampling(config, temperature, max_new_tokens)
-    engine = TorchEngine(policy, tokenizer, config.engine)
+    engine = build_engine(config.engine, config.model, tokenizer, policy, sampling=sampling)
     sampling = fitted(sampling, max(len(example.prompt_ids) for example in examples), engine, view)
     completions: dict[tuple[str, int], Completion] = {}
     try:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from tests.tiny import byte_tokenizer
 
-from strop.engines.base import Request, Sampling
+from strop.engines.base import Engine, Request, Sampling
 from strop.engines.torch_engine import EngineSettings, TorchEngine
 from strop.policy import Packed, Policy
 from strop.types import Completion, FloatArray, IntArray
@@ -30,7 +30,7 @@ def requests(ids: Sequence[IntArray], sampling: Sampling, n: int = 1) -> list[Re
     return [Request(str(i), prompt, sampling, seed=1000 + i, n=n) for i, prompt in enumerate(ids)]
 
 
-def drain(engine: TorchEngine) -> list[Completion]:
+def drain(engine: Engine) -> list[Completion]:
     """Every completion, in the order they finished."""
     found: list[Completion] = []
     while engine.unfinished:
@@ -38,7 +38,7 @@ def drain(engine: TorchEngine) -> list[Completion]:
     return found
 
 
-def run(engine: TorchEngine, todo: Sequence[Request]) -> dict[tuple[str, int], Completion]:
+def run(engine: Engine, todo: Sequence[Request]) -> dict[tuple[str, int], Completion]:
     """Submit, drain, and index by (request id, sample)."""
     for request in todo:
         engine.submit(request)

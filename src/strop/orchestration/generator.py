@@ -49,16 +49,10 @@ class GeneratorSettings:
 
 
 def main(line: Line, settings: GeneratorSettings) -> None:
-    """The entry of a worker with a `TorchEngine`, loaded as the trainer's model is, so that it computes the same."""
-    import torch
+    """The entry of a worker with an engine of its own, loaded as the trainer's model is, so that it computes the same."""
+    from strop.engines.build import generating_engine
 
-    from strop.engines.torch_engine import TorchEngine
-    from strop.policy import load_policy
-
-    policy, tokenizer = load_policy(settings.model, seed=settings.seed)
-    policy.to(torch.device(settings.device)).requires_grad_(False)
-    engine = TorchEngine(policy, tokenizer, settings.engine.model_copy(update={"share_parameters": False}))
-    serve(line, engine)
+    serve(line, generating_engine(settings.engine, settings.model, settings.seed, settings.device))
 
 
 def serve(line: Line, engine: Engine, load: Callable[[StoredWeights], WeightSource] | None = None) -> None:

@@ -9,8 +9,7 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from strop.engines.base import KvMode, Request
-from strop.engines.torch_engine import TorchEngine
+from strop.engines.base import Engine, KvMode, Request
 from strop.orchestration.executor import Event, Publication
 from strop.policy import Policy
 from strop.supervision import progress
@@ -22,7 +21,7 @@ _STEPS_PER_POLL = 16
 class InProcess:
     """Publication is nearly free where the engine computes with the very tensors the optimizer changes."""
 
-    def __init__(self, engine: TorchEngine, policy: Policy, kv: KvMode = "keep") -> None:
+    def __init__(self, engine: Engine, policy: Policy, kv: KvMode = "keep") -> None:
         self.engine = engine
         self._policy = policy
         self._kv: KvMode = kv

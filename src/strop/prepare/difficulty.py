@@ -70,7 +70,7 @@ class Difficulty(Step):
     template: SerializeAsAny[PromptTemplate] = Plain()
     sampling: Sampling = Sampling()
     max_prompt_tokens: Annotated[int, Field(ge=1)] = 1024
-    engine: EngineSettings = EngineSettings()
+    engine: SerializeAsAny[EngineSettings] = EngineSettings()
     device: Literal["auto", "cpu", "cuda"] = "auto"
     seed: Annotated[int, Field(ge=0)] | None = None
 
@@ -159,7 +159,7 @@ class _Estimation:
 
     def __init__(self, step: Difficulty, stage: Stage, journal: Journal, tallies: dict[str, Tally]) -> None:
         from strop.assembly import located, pick_device
-        from strop.engines.torch_engine import TorchEngine
+        from strop.engines.build import build_engine
         from strop.policy import load_policy
 
         self.too_long: set[str] = set()
@@ -168,7 +168,7 @@ class _Estimation:
         model = located(step.model, BASE_SEED, stage.view)
         policy, self._tokenizer = load_policy(model, seed=derive(BASE_SEED, "model"))
         policy.to(pick_device(step.device)).eval()
-        self._engine: Engine = TorchEngine(policy, self._tokenizer, step.engine)
+        self._engine: Engine = build_engine(step.engine, model, self._tokenizer, policy, sampling=step.sampling)
         self._room = self._engine.capabilities.max_tokens - step.sampling.max_new_tokens
         self._running: dict[str, list[Completion]] = {}
         self._verdicts: dict[str, list[Verdict]] = {}

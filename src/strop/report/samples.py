@@ -17,6 +17,7 @@ from strop.config import RunConfig
 from strop.data import load_data
 from strop.data.dataset import Example
 from strop.engines.base import Request, Sampling
+from strop.engines.build import embedded_settings
 from strop.engines.torch_engine import TorchEngine
 from strop.report.runs import RunData
 from strop.report.scoring import QUANTILE, RolloutRow, score_rows, temperature_of
@@ -148,7 +149,7 @@ def _answer(
     config: RunConfig, models: Models, snapshot: Snapshot, asked: Sequence[Asked], critic: Critic | None
 ) -> list[Shown]:
     policy = models.become(snapshot)
-    engine = TorchEngine(policy, models.tokenizer, config.engine)
+    engine = TorchEngine(policy, models.tokenizer, embedded_settings(config.engine))
     found: dict[str, Completion] = {}
     try:
         longest = max(len(each.prompt_ids) for each in asked)

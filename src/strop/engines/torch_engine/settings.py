@@ -1,4 +1,4 @@
-"""Settings of the embedded engine; imports neither torch nor transformers."""
+"""Settings of the embedded engine, which are what every engine knows; imports neither torch nor transformers."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import Annotated
 from pydantic import Field
 
 from strop.model_settings import DTypeName
-from strop.pieces import Settings
+from strop.pieces import Piece
 
 
-class EngineSettings(Settings):
-    """How many sequences run at once, and within what bounds.
+class EngineSettings(Piece):
+    """Which engine, how many sequences it runs at once, and within what bounds. This one is `Torch`, the embedded one.
 
     Attributes:
         slots: sequences that run at once; at least 16, below which a float32 matrix product computes a row differently
@@ -31,3 +31,8 @@ class EngineSettings(Settings):
     share_parameters: bool = True
     prefill_tokens: Annotated[int, Field(ge=16)] = 8192
     shrink: bool = True
+
+    @classmethod
+    def piece_name(cls) -> str:
+        """`Torch`; other engines go by their own name."""
+        return "Torch" if cls is EngineSettings else super().piece_name()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import torch
 from torch import Tensor
@@ -22,14 +22,25 @@ def stage(policy: Policy, source: WeightSource, dtypes: frozenset[torch.dtype]) 
         InputError: names missing, unknown or given twice, a shape or dtype that does not fit, a value that is not
             finite, or a tied head that differs.
     """
-    given = _collected(source)
     own = policy.weights()
-    tied = _tied_names(policy, own)
-    _check_names(given, own, tied)
+    shapes = {name: tensor.shape for name, tensor in own.items()}
+    return checked(source, shapes, _tied_names(policy, own), dtypes)
+
+
+def checked(
+    source: WeightSource, shapes: Mapping[str, torch.Size], tied: Mapping[str, str], dtypes: frozenset[torch.dtype]
+) -> dict[str, Tensor]:
+    """The tensor of every name in `shapes`; `tied` maps further names to the one whose values they must have.
+
+    Raises:
+        InputError: see `stage`.
+    """
+    given = _collected(source)
+    _check_names(given, shapes, tied)
     for name, tensor in given.items():
-        target = own[tied.get(name, name)]
-        if tensor.shape != target.shape:
-            raise InputError(f"weights: {name} has shape {tuple(tensor.shape)}, the model's is {tuple(target.shape)}")
+        target = shapes[tied.get(name, name)]
+        if tensor.shape != target:
+            raise InputError(f"weights: {name} has shape {tuple(tensor.shape)}, the model's is {tuple(target)}")
         if tensor.dtype not in dtypes:
             raise InputError(f"weights: {name} is {tensor.dtype}, expected {' or '.join(sorted(map(str, dtypes)))}")
         if not _finite(tensor):
@@ -37,7 +48,7 @@ def stage(policy: Policy, source: WeightSource, dtypes: frozenset[torch.dtype]) 
     for name, original in tied.items():
         if name in given and not torch.equal(given[name], given[original].to(given[name].device)):
             raise InputError(f"weights: {name} is tied to {original} but differs from it")
-    return {name: given[name] for name in own}
+    return {name: given[name] for name in shapes}
 
 
 def _finite(tensor: Tensor) -> bool:
@@ -75,9 +86,9 @@ def _tied_names(policy: Policy, own: Mapping[str, Tensor]) -> dict[str, str]:
     return {name: first[tensor.data_ptr()] for name, tensor in again if name not in own}
 
 
-def _check_names(given: Mapping[str, Tensor], own: Mapping[str, Tensor], tied: Mapping[str, str]) -> None:
-    missing = sorted(own.keys() - given.keys())
-    unknown = sorted(given.keys() - own.keys() - tied.keys())
+def _check_names(given: Mapping[str, Tensor], own: Collection[str], tied: Mapping[str, str]) -> None:
+    missing = sorted(set(own) - given.keys())
+    unknown = sorted(given.keys() - set(own) - tied.keys())
     if missing or unknown:
         raise InputError(
             f"weights: {len(missing)} parameters missing {missing[:3]}, {len(unknown)} unknown {unknown[:3]}; "

@@ -1,0 +1,459 @@
+"""The engine contract: what `strop.engines.base.Engine` promises, as tests that every engine must pass.
+
+A test module subclasses `EngineContract` and gives it two fixtures:
+
+    subject      an idle, unpaused engine whose weights are `model(0, tie)`; it may be shared between tests
+    disposable   the same, for a test that ends it
+
+Versions are never taken to begin at 0, because an engine that takes long to start is shared.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+from tests.engines.runs import drain, policy_logprobs, prompts, requests, run
+from tests.tiny import byte_tokenizer, tiny_qwen3
+from torch import Tensor
+
+from strop.engines.base import Engine, Interruption, KvMode, Request, Sampling
+from strop.model_settings import FreshModel
+from strop.policy import Packed, Policy
+from strop.types import Completion, FloatArray, InputError, StropError
+
+EOS = 256
+SLOTS = 32
+LONG = Sampling(max_new_tokens=40)
+PROMPT = np.array([5, 17, 80], np.int32)
+TOLERANCE = 1e-4  # nats a token, float32
+
+
+def model(seed: int, tie: bool) -> Policy:
+    """Two layers of 32 with heads of 32, the smallest that every engine computes; 512 positions."""
+    fresh = FreshModel(
+        hidden_size=32, layers=2, heads=4, kv_heads=2, head_dim=32, intermediate_size=48, tie_embeddings=tie,
+        max_positions=512, initializer_range=0.3,
+    )  # fmt: skip
+    return tiny_qwen3(seed, tie=tie, fresh=fresh)
+
+
+@dataclass
+class Subject:
+    """An engine and the policy that it should compute."""
+
+    engine: Engine
+    policy: Policy
+    tie: bool
+
+    def publish(self, policy: Policy, kv: KvMode = "keep") -> int:
+        """Give the engine the weights of `policy` as the next version."""
+        version = self.engine.weight_version + 1
+        self.engine.update_weights(policy.weights(), version, kv)
+        self.policy = policy
+        return version
+
+
+def distribution(policy: Policy, ids: np.ndarray, temperature: float = 1.0) -> FloatArray:
+    """Log-probs [L, V] of what follows each of `ids`, by transformers' own forward pass."""
+    eager = copy.deepcopy(policy.model)
+    eager.set_attn_implementation("eager")
+    logits = eager(torch.from_numpy(ids.astype(np.int64))[None]).logits[0].double()
+    found: FloatArray = (logits / temperature).log_softmax(-1).detach().float().numpy()
+    return found
+
+
+def expected(policy: Policy, probe: np.ndarray) -> FloatArray:
+    """The policy's log-probs of a probe's tokens after the first."""
+    found: FloatArray = policy(Packed.whole([probe.tolist()]), 1.0)[0].detach().numpy()
+    return found
+
+
+def tokens_of(found: dict[tuple[str, int], Completion]) -> dict[tuple[str, int], list[int]]:
+    return {key: completion.token_ids.tolist() for key, completion in found.items()}
+
+
+LONGEST = np.zeros(500, np.int32)
+ONE = np.zeros(1, np.int32)
+REFUSED = [
+    (LONGEST, Sampling(max_new_tokens=13), 1, "exceed the engine's 512"),
+    (ONE[:0], Sampling(), 1, "non-empty"),
+    (np.zeros((2, 2), np.int32), Sampling(), 1, "non-empty row"),
+    (np.array([258], np.int32), Sampling(), 1, "outside the 258"),
+    (np.array([-1], np.int32), Sampling(), 1, "outside the 258"),
+    (ONE, Sampling(stop_token_ids=(900,)), 1, "stop_token_ids"),
+    (ONE, Sampling(), 0, "at least one sample"),
+]
+MATRIX, HEAD, EMBEDDING = "model.layers.1.mlp.up_proj.weight", "lm_head.weight", "model.embed_tokens.weight"
+
+
+def _with(weights: dict[str, Tensor], name: str, tensor: Tensor) -> dict[str, Tensor]:
+    return {**weights, name: tensor}
+
+
+def _nan(weights: dict[str, Tensor]) -> dict[str, Tensor]:
+    changed = weights[MATRIX].clone()
+    changed[3, 4] = torch.nan
+    return _with(weights, MATRIX, changed)
+
+
+BROKEN: dict[str, Callable[[dict[str, Tensor]], object]] = {
+    "shape": lambda w: _with(w, MATRIX, w[MATRIX][1:]),
+    "dtype": lambda w: _with(w, MATRIX, w[MATRIX].double()),
+    "finite": _nan,
+    "missing": lambda w: {name: tensor for name, tensor in w.items() if name != MATRIX},
+    "unknown": lambda w: _with(w, MATRIX.replace("1", "7"), w[MATRIX]),
+    "twice": lambda w: [*w.items(), *list(w.items())[:1]],
+    # A tied head that differs from its embedding; an untied one of another vocabulary.
+    "head": lambda w: _with(w, HEAD, w.get(HEAD, w[EMBEDDING])[:-1] + 1),
+}
+
+
+class EngineContract:
+    """See the module."""
+
+    # ------------------------------------------------------------------ what is sampled
+
+    def test_tokens_and_logprobs_are_the_policys_at_the_sampling_temperature(self, subject: Subject) -> None:
+        version = subject.engine.weight_version
+        ids = prompts(10)
+        found = run(subject.engine, requests(ids, Sampling(temperature=0.8, max_new_tokens=80), n=3))
+        assert len(found) == 30
+        for (name, _), completion in found.items():
+            wanted = policy_logprobs(subject.policy, completion, 0.8)
+            np.testing.assert_allclose(completion.logprobs, wanted, atol=TOLERANCE)
+            assert completion.logprobs.dtype == np.float32 and completion.token_ids.dtype == np.int32
+            assert completion.prompt_ids.tolist() == ids[int(name)].tolist()
+            assert completion.versions == ((version, 0, len(completion.token_ids)),)
+            assert not completion.injected.any() and completion.interrupted_at is None
+            ended = completion.token_ids[-1] == EOS
+            assert completion.finish_reason == ("stop" if ended else "length") and EOS not in completion.token_ids[:-1]
+            assert ended or len(completion.token_ids) == 80
+            assert "<eos>" not in completion.text
+        assert {completion.finish_reason for completion in found.values()} == {"stop", "length"}
+
+    def test_greedy_takes_the_most_probable_token(self, subject: Subject) -> None:
+        found = run(subject.engine, requests(prompts(8), Sampling(temperature=0, max_new_tokens=12)))
+        for completion in found.values():
+            ids = np.concatenate((completion.prompt_ids, completion.token_ids))
+            whole = distribution(subject.policy, ids)[len(completion.prompt_ids) - 1 : -1]
+            assert completion.token_ids.tolist() == whole.argmax(-1).tolist()
+            np.testing.assert_allclose(completion.logprobs, whole.max(-1), atol=TOLERANCE)
+
+    def test_greedy_beside_sampled_ones_changes_neither(self, subject: Subject) -> None:
+        kinds = [Sampling(temperature=0, max_new_tokens=9), Sampling(temperature=0.7, max_new_tokens=15), LONG]
+        todo = [Request(f"{i}-{j}", ids, kinds[j], seed=i) for i, ids in enumerate(prompts(4)) for j in range(3)]
+        together = tokens_of(run(subject.engine, todo))
+        assert together == {key: ids for one in todo for key, ids in tokens_of(run(subject.engine, [one])).items()}
+
+    def test_frequencies_are_the_models_probabilities(self, subject: Subject) -> None:
+        count = 2000
+        for temperature in (1.0, 0.5):
+            sampling = Sampling(temperature=temperature, max_new_tokens=1)
+            found = run(subject.engine, [Request("x", PROMPT, sampling, seed=7, n=count)])
+            drawn = np.bincount([int(c.token_ids[0]) for c in found.values()], minlength=258)
+            wanted = np.exp(distribution(subject.policy, PROMPT, temperature)[-1].astype(np.float64)) * count
+            often = wanted >= 5
+            seen, hoped = np.append(drawn[often], drawn[~often].sum()), np.append(wanted[often], wanted[~often].sum())
+            assert stats.chisquare(seen, hoped * seen.sum() / hoped.sum()).pvalue > 1e-4
+
+    def test_samples_are_reported_one_by_one_with_their_index(self, subject: Subject) -> None:
+        engine = subject.engine
+        engine.submit(Request("x", PROMPT, LONG, seed=3, n=SLOTS + 6))  # more than run at once
+        assert engine.unfinished == SLOTS + 6
+        found: list[Completion] = []
+        while engine.unfinished:
+            found += engine.step()
+            assert engine.unfinished == SLOTS + 6 - len(found)
+        assert sorted(completion.index for completion in found) == list(range(SLOTS + 6))
+        assert len({tuple(completion.token_ids.tolist()) for completion in found}) > SLOTS
+        assert engine.step() == []
+
+    def test_the_same_request_gives_the_same_tokens(self, subject: Subject) -> None:
+        todo = requests(prompts(10), Sampling(max_new_tokens=16), n=3)
+        first = tokens_of(run(subject.engine, todo))
+        assert tokens_of(run(subject.engine, todo[::-1])) == first
+        alone = {key: ids for one in todo[:4] for key, ids in tokens_of(run(subject.engine, [one])).items()}
+        assert alone == {key: first[key] for key in alone}
+        others = tokens_of(run(subject.engine, [Request(r.id, r.prompt_ids, r.sampling, r.seed + 1, 3) for r in todo]))
+        assert sum(others[key] == first[key] for key in first) <= 2
+
+    def test_top_k_and_top_p_bound_the_support_but_not_the_recorded_logprob(self, subject: Subject) -> None:
+        for temperature in (1.0, 0.7):
+            logprobs = distribution(subject.policy, PROMPT, temperature)[-1]
+            order = np.argsort(-logprobs, kind="stable")
+            nucleus = order[: int((np.exp(logprobs[order]).cumsum() < 0.6).sum()) + 1].tolist()
+            cases = [
+                (Sampling(temperature=temperature, top_k=3, max_new_tokens=1), set(order[:3].tolist())),
+                (Sampling(temperature=temperature, top_p=0.6, max_new_tokens=1), set(nucleus)),
+                (Sampling(temperature=temperature, top_k=1, max_new_tokens=1), {int(order[0])}),
+            ]
+            todo = [Request(str(i), PROMPT, sampling, seed=i, n=300) for i, (sampling, _) in enumerate(cases)]
+            found = run(subject.engine, todo)
+            for i, (_, support) in enumerate(cases):
+                mine = [c for (name, _), c in found.items() if name == str(i)]
+                assert {int(c.token_ids[0]) for c in mine} == support
+                for completion in mine:
+                    wanted = float(logprobs[completion.token_ids[0]])
+                    assert completion.logprobs[0] == pytest.approx(wanted, abs=TOLERANCE)
+
+    # ------------------------------------------------------------------ where it ends
+
+    def test_stop_ids_and_the_budget(self, subject: Subject) -> None:
+        free = run(subject.engine, [Request("a", PROMPT, LONG, seed=4, n=4)])
+        longest = max(free, key=lambda key: len(free[key].token_ids))
+        ids = free[longest].token_ids.tolist()
+        assert len(ids) > 6
+        end = ids.index(ids[6])
+        sampling = Sampling(max_new_tokens=40, stop_token_ids=(ids[6],))
+        stopped = run(subject.engine, [Request("a", PROMPT, sampling, seed=4, n=4)])[longest]
+        assert stopped.token_ids.tolist() == ids[: end + 1] and stopped.finish_reason == "stop"
+        short = run(subject.engine, [Request("a", PROMPT, Sampling(max_new_tokens=5), seed=4, n=4)])[longest]
+        assert short.token_ids.tolist() == ids[:5] and short.finish_reason == "length" and short.truncated
+
+    def test_stop_strings_span_tokens_and_are_kept(self, subject: Subject) -> None:
+        tokenizer = byte_tokenizer()
+        plain = set(tokenizer("".join(map(chr, range(33, 127)))).input_ids)
+        free = run(subject.engine, requests(prompts(12), LONG, n=2))
+        tried = 0
+        for (name, index), completion in free.items():
+            ids = completion.token_ids.tolist()
+            pairs = [t for t in range(1, len(ids)) if ids[t] in plain and ids[t - 1] in plain]
+            if not pairs or tried == 3:
+                continue
+            tried += 1
+            stop = str(tokenizer.decode(ids[pairs[-1] - 1 : pairs[-1] + 1]))
+            end = next(t + 1 for t in range(1, len(ids)) if tokenizer.decode(ids[t - 1 : t + 1]) == stop)
+            sampling = Sampling(max_new_tokens=40, stop=("never to be seen", stop))
+            request = Request("s", completion.prompt_ids, sampling, seed=1000 + int(name), n=index + 1)
+            found = run(subject.engine, [request])["s", index]
+            assert found.token_ids.tolist() == ids[:end]
+            assert found.finish_reason == "stop" and found.text.endswith(stop)
+        assert tried == 3
+
+    def test_the_longest_request_fits_exactly(self, subject: Subject) -> None:
+        assert subject.engine.capabilities.max_tokens == 512
+        found = run(subject.engine, [Request("x", LONGEST, Sampling(max_new_tokens=12), seed=0)])
+        assert len(found["x", 0].token_ids) == 12
+
+    # ------------------------------------------------------------------ what is refused
+
+    @pytest.mark.parametrize(("ids", "sampling", "n", "message"), REFUSED)
+    def test_requests_outside_the_limits_are_refused(
+        self, subject: Subject, ids: np.ndarray, sampling: Sampling, n: int, message: str
+    ) -> None:
+        with pytest.raises(InputError, match=message) as refusal:
+            subject.engine.submit(Request("x", ids, sampling, seed=0, n=n))
+        assert "\n" not in str(refusal.value) and "request x" in str(refusal.value)
+        assert subject.engine.unfinished == 0 and subject.engine.step() == []
+
+    def test_what_it_cannot_do_it_refuses(self, subject: Subject) -> None:
+        thinking = Sampling(max_new_tokens=60, interruption=Interruption(after=(4, 4), phrase="x"))
+        request = Request("x", PROMPT, thinking, seed=1)
+        if subject.engine.capabilities.interruptions:
+            assert run(subject.engine, [request])["x", 0].token_ids[4] == byte_tokenizer()("x").input_ids[0]
+        else:
+            with pytest.raises(InputError, match="interruption"):
+                subject.engine.submit(request)
+            assert subject.engine.unfinished == 0
+
+    def test_an_id_is_unique_while_unfinished(self, subject: Subject) -> None:
+        request = Request("x", PROMPT, Sampling(max_new_tokens=2), seed=0)
+        subject.engine.submit(request)
+        with pytest.raises(InputError, match="unfinished"):
+            subject.engine.submit(request)
+        drain(subject.engine)
+        subject.engine.submit(request)
+        assert len(drain(subject.engine)) == 1
+
+    # ------------------------------------------------------------------ under control
+
+    def test_cancel_reports_what_was_sampled_and_what_never_started(self, subject: Subject) -> None:
+        engine, todo = subject.engine, requests(prompts(3), LONG, n=20)
+        reference = run(engine, todo)
+        for request in todo:
+            engine.submit(request)
+        early = [completion for _ in range(3) for completion in engine.step()]
+        assert engine.unfinished == 60 - len(early)
+        engine.cancel("1")
+        found = engine.step()
+        reported = [completion for completion in found if completion.request_id == "1"]
+        assert len([c for c in early if c.request_id == "1"]) + len(reported) == 20
+        assert all(completion.finish_reason == "abort" for completion in reported)
+        assert {len(completion.token_ids) for completion in reported} >= {0, 3}
+        for completion in reported:
+            whole = reference["1", completion.index].token_ids[: len(completion.token_ids)]
+            assert completion.token_ids.tolist() == whole.tolist()
+        with pytest.raises(InputError, match="no unfinished request"):
+            engine.cancel("1")
+        rest = [c for c in [*early, *found, *drain(engine)] if c.request_id != "1"]
+        assert len(rest) == 40 and engine.unfinished == 0
+        for completion in rest:
+            whole = reference[completion.request_id, completion.index].token_ids
+            assert completion.token_ids.tolist() == whole.tolist()
+
+    def test_pause_keeps_and_abort_ends(self, subject: Subject) -> None:
+        engine, todo = subject.engine, requests(prompts(5), LONG, n=4)
+        reference = run(engine, todo)
+        for request in todo:
+            engine.submit(request)
+        found = engine.step() + engine.step()
+        engine.pause()
+        before = engine.unfinished
+        assert engine.step() == [] and engine.unfinished == before
+        with pytest.raises(InputError, match="paused"):
+            engine.submit(Request("late", ONE, LONG, seed=0))
+        engine.resume()
+        found += drain(engine)
+        assert len(found) == 20
+        for completion in found:
+            whole = reference[completion.request_id, completion.index].token_ids
+            assert completion.token_ids.tolist() == whole.tolist()
+        for request in todo:
+            engine.submit(request)
+        found = engine.step()
+        engine.pause("abort")
+        found += engine.step()
+        assert len(found) == 20 and engine.unfinished == 0
+        assert {completion.finish_reason for completion in found} >= {"abort"}
+        assert engine.health().running == engine.health().waiting == 0
+        engine.resume()
+        assert tokens_of(run(engine, todo)) == tokens_of(reference)
+
+    # ------------------------------------------------------------------ weights
+
+    @pytest.mark.parametrize("form", ["mapping", "pairs", "with the tied head"])
+    def test_an_update_is_what_the_trainer_has(self, subject: Subject, form: str) -> None:
+        engine, trainer, probe = subject.engine, model(1, subject.tie), prompts(2, longest=30)[1]
+        assert not np.allclose(engine.verify_weights(probe), expected(trainer, probe), atol=1e-2)
+        source = trainer.model.state_dict() if form == "with the tied head" else trainer.weights()
+        version = engine.weight_version + 1
+        engine.update_weights(iter(source.items()) if form == "pairs" else source, version)
+        np.testing.assert_allclose(engine.verify_weights(probe), expected(trainer, probe), atol=TOLERANCE)
+        assert engine.weight_version == version
+        for completion in run(engine, requests(prompts(4), LONG)).values():
+            np.testing.assert_allclose(completion.logprobs, policy_logprobs(trainer, completion), atol=TOLERANCE)
+
+    def test_every_parameter_arrives(self, subject: Subject) -> None:
+        """One parameter at a time is changed: none may be left as it was, the head and the embedding least of all."""
+        probe = prompts(2, longest=30)[1]
+        trainer, generator = model(0, subject.tie), torch.Generator().manual_seed(1)
+        before = expected(trainer, probe)
+        for name, parameter in trainer.model.named_parameters():
+            with torch.no_grad():  # not by a factor, which a norm may take out again
+                parameter.mul_(1 + 0.5 * torch.randn(parameter.shape, generator=generator))
+            subject.publish(trainer)
+            after = expected(trainer, probe)
+            assert np.abs(after - before).max() > 10 * TOLERANCE, name
+            np.testing.assert_allclose(subject.engine.verify_weights(probe), after, atol=TOLERANCE, err_msg=name)
+            before = after
+
+    def test_verifying_disturbs_nobody(self, subject: Subject) -> None:
+        engine, todo, probe = subject.engine, requests(prompts(6), LONG, n=4), prompts(2, longest=30)[1]
+        reference = run(engine, todo)
+        for request in todo:
+            engine.submit(request)
+        found = []
+        for _ in range(5):
+            found += engine.step()
+            np.testing.assert_allclose(
+                engine.verify_weights(probe), expected(subject.policy, probe), atol=TOLERANCE
+            )
+        found += drain(engine)
+        assert tokens_of({(c.request_id, c.index): c for c in found}) == tokens_of(reference)
+
+    @pytest.mark.parametrize("what", [*BROKEN, "version"])
+    def test_a_bad_update_changes_nothing(self, subject: Subject, what: str) -> None:
+        engine, probe = subject.engine, prompts(2, longest=30)[1]
+        version = subject.publish(subject.policy)
+        before = engine.verify_weights(probe)
+        good = model(1, subject.tie).weights()
+        engine.submit(Request("x", PROMPT, LONG, seed=3))
+        with pytest.raises(InputError, match="weights") as refusal:
+            source = good if what == "version" else BROKEN[what](good)
+            engine.update_weights(source, version - 1 if what == "version" else version + 1)  # type: ignore[arg-type]
+        assert "\n" not in str(refusal.value)
+        assert engine.weight_version == version and engine.health().ok
+        assert np.array_equal(engine.verify_weights(probe), before)
+        (completion,) = drain(engine)
+        np.testing.assert_allclose(completion.logprobs, policy_logprobs(subject.policy, completion), atol=TOLERANCE)
+
+    @pytest.mark.parametrize("kv", ["keep", "recompute"])
+    def test_weights_change_between_two_tokens(self, subject: Subject, kv: KvMode) -> None:
+        engine, old, new = subject.engine, subject.policy, model(1, subject.tie)
+        first = engine.weight_version
+        for request in requests(prompts(6), LONG, n=2):
+            engine.submit(request)
+        found = [completion for _ in range(7) for completion in engine.step()]
+        second = subject.publish(new, kv)
+        found += drain(engine)
+        spanning = [completion for completion in found if len(completion.token_ids) > 7]
+        assert len(found) == 12 and len(spanning) > 4
+        gaps = []
+        for completion in spanning:
+            assert completion.versions == ((first, 0, 7), (second, 7, len(completion.token_ids)))
+            logprobs = completion.logprobs
+            np.testing.assert_allclose(logprobs[:7], policy_logprobs(old, completion)[:7], atol=TOLERANCE)
+            gaps.append(np.abs(logprobs[7:] - policy_logprobs(new, completion)[7:]).max())
+        assert max(gaps) < TOLERANCE if kv == "recompute" else max(gaps) > 1e-2
+
+    def test_prompts_are_never_shared_across_versions(self, subject: Subject) -> None:
+        engine, new = subject.engine, model(1, subject.tie)
+        prompt = np.random.default_rng(5).integers(0, 256, 100).astype(np.int32)  # several blocks of a paged cache
+        engine.submit(Request("x", prompt, LONG, seed=3, n=SLOTS + 20))
+        found = [completion for _ in range(5) for completion in engine.step()]
+        version = subject.publish(new)
+        found += drain(engine)
+        late = [completion for completion in found if completion.versions[0].version == version]
+        assert len(found) == SLOTS + 20 and len(late) >= 10
+        late += run(engine, [Request("y", prompt, LONG, seed=3)]).values()
+        for completion in late:
+            np.testing.assert_allclose(completion.logprobs, policy_logprobs(new, completion), atol=TOLERANCE)
+
+    def test_updates_before_the_first_token_and_in_a_row_leave_no_empty_span(self, subject: Subject) -> None:
+        engine, start = subject.engine, subject.engine.weight_version
+        engine.submit(Request("0", PROMPT, Sampling(max_new_tokens=6), seed=1000))
+        weights = subject.policy.weights()
+        engine.update_weights(weights, start + 1)
+        assert engine.step() == []
+        for version in (start + 2, start + 2, start + 3):
+            engine.update_weights(weights, version)
+        assert engine.step() == []
+        engine.update_weights(weights, start + 3)
+        (completion,) = drain(engine)
+        assert completion.versions == ((start + 1, 0, 1), (start + 3, 1, len(completion.token_ids)))
+
+    # ------------------------------------------------------------------ its end
+
+    def test_overflow_ends_it_loudly(self, disposable: Subject) -> None:
+        engine = disposable.engine
+        weights = {name: tensor.clone() for name, tensor in disposable.policy.weights().items()}
+        weights["model.norm.weight"].fill_(torch.finfo(torch.float32).max)  # finite, but the logits are not
+        engine.update_weights(weights, engine.weight_version + 1)
+        engine.submit(Request("x", PROMPT, LONG, seed=1))
+        with pytest.raises(StropError, match="not finite"):
+            drain(engine)
+        assert not engine.health().ok
+        with pytest.raises(InputError, match="make a new one"):
+            engine.step()
+        engine.close()
+
+    def test_health_and_close(self, disposable: Subject) -> None:
+        engine = disposable.engine
+        for request in requests(prompts(3), LONG, n=30):
+            engine.submit(request)
+        assert (engine.health().running, engine.health().waiting) == (0, 90)
+        finished = len(engine.step())
+        health = engine.health()
+        assert health.ok and (health.running, health.waiting) == (SLOTS - finished, 90 - SLOTS)
+        engine.close()
+        assert not engine.health().ok
+        for forbidden in (engine.step, lambda: engine.submit(Request("late", PROMPT, LONG, seed=0))):
+            with pytest.raises(InputError, match="closed"):
+                forbidden()
+        engine.close()  # once more is no harm
