@@ -10,7 +10,7 @@ from tests.made import PROBLEM, rollout
 from tests.runs import assert_same_run, metrics, small_config
 from tests.test_run import StopsAfter
 
-from strop.config import RunConfig, edit, stage_configs
+from strop.config import RunConfig, edit, evaluation_sampling, stage_configs
 from strop.console import SilentView
 from strop.curriculum import Curriculum
 from strop.data import NoProblemsLeft, read_pass_rates
@@ -216,3 +216,25 @@ def test_a_run_without_problems_left_keeps_what_it_learned(tmp_path: Path) -> No
     with pytest.raises(NoProblemsLeft, match="all 32 training problems are retired"):
         train(config, tmp_path / "run", SilentView())
     assert checkpoint.latest(tmp_path / "run" / "checkpoints") == len(metrics(tmp_path / "run")) == 6
+
+
+def test_every_evaluation_has_the_room_of_the_longest_stage(tmp_path: Path) -> None:
+    stages = [
+        'stages=[{steps=1}, {steps=1, set={"sampling.max_new_tokens"=16}}, {set={"sampling.max_new_tokens"=10}}]',
+        "steps=3", "evaluation.every=1", "evaluation.temperature=0.5",
+    ]  # fmt: skip
+    config = small_config("algorithm.selection.zero_variance=keep", *stages)
+    sampling = evaluation_sampling(config)
+    assert sampling == config.sampling.model_copy(update={"max_new_tokens": 16, "temperature": 0.5})
+    outcome = train(config, tmp_path / "run", SilentView())
+    assert [found.lengths.max() for found in outcome.evaluations.values()] == [16, 16, 16, 16]
+    assert [row.get("length/max") for row in metrics(tmp_path / "run")] == [None, 12, 16, 10]
+
+
+def test_an_evaluation_thinks_and_is_interrupted_as_the_longest_stage_is() -> None:
+    budgets = '{"sampling.max_new_tokens"=40, "sampling.thinking_tokens"=30, "sampling.answer_tokens"=5}'
+    config = small_config("steps=6", "sampling.end_of_thinking=x", f"stages=[{{steps=3}}, {{set={budgets}}}]")
+    assert config.sampling.thinking_tokens is None and config.sampling.max_new_tokens == 12
+    sampling = evaluation_sampling(config)
+    assert (sampling.thinking_tokens, sampling.answer_tokens, sampling.max_new_tokens) == (30, 5, 40)
+    assert evaluation_sampling(small_config("evaluation.top_p=0.7")).top_p == 0.7

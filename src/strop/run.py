@@ -1,7 +1,7 @@
 """A run from start to end: the loop's records written down, evaluated, checkpointed; resumed; ended cleanly.
 
-    summary = train(resolve("grpo"), Path("runs/grpo"), view)
-    summary = resume(Path("runs/grpo"), view)          # goes on bit for bit where the last checkpoint stands
+summary = train(resolve("grpo"), Path("runs/grpo"), view)
+summary = resume(Path("runs/grpo"), view)          # goes on bit for bit where the last checkpoint stands
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import torch
 
 from strop.assembly import Parts, assemble
 from strop.compute import ComputeMeter, devices_of
-from strop.config import RunConfig, parse
+from strop.config import RunConfig, evaluation_sampling, parse
 from strop.console import View
 from strop.data import NoProblemsLeft
 from strop.evaluation import EvaluationResult, evaluate
@@ -242,8 +242,6 @@ class _Run:
         config, held_out = self.config, self.parts.data.held_out
         if held_out is None:
             raise StropError("evaluation.every is set, but no problems are held out; set data.held_out")
-        measured = {"temperature": config.evaluation.temperature, "top_p": config.evaluation.top_p}
-        sampling = config.sampling.model_copy(update=measured)
         with self.loop.clock.section("evaluation"):
             self.parts.evaluator.update_weights(self.parts.policy.weights().items(), self.loop.gate.version)
             samples = config.evaluation.samples_per_problem
@@ -251,7 +249,7 @@ class _Run:
                 self.parts.evaluator,
                 held_out,
                 samples,
-                sampling,
+                evaluation_sampling(config),
                 config.verifier,
                 seed=derive(config.seed, "evaluation"),
                 progress=lambda done, total, rollout: self.view.aside("evaluation", done, total),
