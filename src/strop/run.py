@@ -1,7 +1,7 @@
 """A run from start to end: the loop's records written down, evaluated, checkpointed; resumed; ended cleanly.
 
-summary = train(resolve("grpo"), Path("runs/grpo"), view)
-summary = resume(Path("runs/grpo"), view)          # goes on bit for bit where the last checkpoint stands
+    summary = train(resolve("grpo"), Path("runs/grpo"), view)
+    summary = resume(Path("runs/grpo"), view)          # goes on bit for bit where the last checkpoint stands
 """
 
 from __future__ import annotations

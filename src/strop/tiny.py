@@ -119,7 +119,9 @@ def _batch(batch: BatchSettings) -> BatchSettings:
 
 def _sampling(sampling: Sampling, longest: int) -> Sampling:
     tokens = _shrunk(sampling.max_new_tokens, longest)
-    small = Sampling(temperature=sampling.temperature, max_new_tokens=tokens, stop=(STOP,) if sampling.stop else ())
+    small = Sampling(
+        temperature=sampling.temperature, max_new_tokens=tokens, stop=(STOP,) if sampling.stop else ()
+    )
     if not sampling.watches_thinking:
         return small
     thinking, cut = tokens - ANSWER_TOKENS, sampling.interruption

@@ -16,9 +16,9 @@ from strop.algorithms.tokens import Tokens, concatenate
 from strop.trainer.packing import NothingToTrain, TooFewGroups, Update, fill_bins, pack, split_into_updates
 from strop.types import InputError, Sample
 
-shapes = st.lists(st.tuples(st.integers(1, 12), st.integers(0, 12), st.integers(0, 4)), min_size=1, max_size=25).filter(
-    lambda found: any(completion for _, completion, _ in found)
-)
+shapes = st.lists(
+    st.tuples(st.integers(1, 12), st.integers(0, 12), st.integers(0, 4)), min_size=1, max_size=25
+).filter(lambda found: any(completion for _, completion, _ in found))
 
 
 def all_tokens(update: Update) -> Tokens:

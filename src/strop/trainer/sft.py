@@ -1,8 +1,8 @@
 """Supervised fine-tuning with the same trainer: the stage that makes a base model a starting point for RL.
 
-tuning = FineTuning(policy, demonstrations, SftSettings(epochs=2))
-for event in tuning.events():
-    print(event.step, event.total, event.metrics["loss"].value)
+    tuning = FineTuning(policy, demonstrations, SftSettings(epochs=2))
+    for event in tuning.events():
+        print(event.step, event.total, event.metrics["loss"].value)
 """
 
 from __future__ import annotations
