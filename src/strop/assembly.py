@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -19,7 +18,7 @@ from strop.engines.torch_engine import TorchEngine
 from strop.learner import Learner, objective_of
 from strop.model_settings import ModelSettings
 from strop.orchestration.in_process import InProcess
-from strop.policy import Policy, load_policy
+from strop.policy import Policy, WithoutAdapters, load_policy
 from strop.seeds import derive
 from strop.trainer.critic import HEAD_FILE, Critic
 from strop.trainer.step import Trainer
@@ -85,9 +84,11 @@ def _learner(config: RunConfig, policy: Policy, view: View) -> Learner:
         module = _critic(config, settings.path, policy, view).to(policy.device)
         total = config.steps * settings.updates_per_step * settings.passes_per_batch
         critic = Trainer(module, settings.loss, settings.optim, total, temperature)
-    reference = None
-    if any(stage.algorithm.needs_reference for stage in stage_configs(config)):
-        reference = copy.deepcopy(policy).requires_grad_(False)
+    reference: Policy | WithoutAdapters | None = None
+    stages = stage_configs(config)
+    if any(stage.algorithm.needs_reference for stage in stages):
+        moves = any(stage.algorithm.reference.reset_every is not None for stage in stages)
+        reference = policy.frozen_copy() if policy.adapters is None or moves else WithoutAdapters(policy)
     return Learner(config, trainer, critic, reference)
 
 
@@ -100,7 +101,7 @@ def _critic(config: RunConfig, path: str | None, policy: Policy, view: View) -> 
     seed = derive(config.seed, "critic")
     if path is None:
         return Critic.from_policy(policy, seed)
-    settings = config.model.model_copy(update={"path": path, "fresh": None, "revision": None})
+    settings = config.model.model_copy(update={"path": path, "fresh": None, "revision": None, "lora": None})
     try:
         settings = located(settings, config.seed, view)
         if (Path(path) / HEAD_FILE).is_file():

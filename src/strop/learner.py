@@ -22,7 +22,7 @@ from torch import Tensor
 from strop.algorithms import Objective, TokenMean, UpdateContext
 from strop.config import AlgorithmSettings, CriticSettings, RunConfig
 from strop.metrics import Metrics, Total, merge
-from strop.policy import Policy
+from strop.policy import Policy, WithoutAdapters
 from strop.samples import Candidate, make_candidates, make_samples
 from strop.seeds import derive
 from strop.trainer.packing import pack, split_into_updates
@@ -56,7 +56,8 @@ class Learner:
     """
 
     def __init__(
-        self, config: RunConfig, trainer: Trainer, critic: Trainer | None = None, reference: Policy | None = None
+        self, config: RunConfig, trainer: Trainer, critic: Trainer | None = None,
+        reference: Policy | WithoutAdapters | None = None,
     ) -> None:
         self.config = config
         self.trainer = trainer
@@ -205,7 +206,7 @@ class Learner:
         every = self.config.algorithm.reference.reset_every
         if self.reference is not None and every is not None and done % every == 0:
             policy = self.trainer.policy
-            assert isinstance(policy, Policy)
+            assert isinstance(policy, Policy) and isinstance(self.reference, Policy)
             self.reference.load_weights(policy.weights())
             self._reference_moved = True
 
@@ -216,13 +217,13 @@ class Learner:
         policy = self.trainer.policy
         assert isinstance(policy, Policy)
         optimizer, counters = self.trainer.state_dict()
-        tensors: dict[str, dict[str, Tensor]] = {"policy": policy.weights(), "optimizer": optimizer}
+        tensors: dict[str, dict[str, Tensor]] = {"policy": policy.saved_weights(), "optimizer": optimizer}
         state: dict[str, Any] = {"policy": counters}
         if self.critic is not None:
             critic = self.critic.policy
             tensors["critic"] = {name: value.detach() for name, value in critic.named_parameters()}
             tensors["critic-optimizer"], state["critic"] = self.critic.state_dict()
-        if self.reference is not None and self._reference_moved:
+        if isinstance(self.reference, Policy) and self._reference_moved:
             tensors["reference"] = self.reference.weights()
         return tensors, state
 
@@ -242,6 +243,11 @@ class Learner:
             self.critic.policy.load_state_dict(tensors["critic"])
             self.critic.load_state_dict(tensors["critic-optimizer"], state["critic"])
         if self.reference is not None and "reference" in tensors:
+            if not isinstance(self.reference, Policy):
+                raise StropError(
+                    "the checkpoint's reference policy has moved, and by the configuration it never does; resume with "
+                    "the same algorithm.reference.reset_every"
+                )
             self.reference.load_weights(tensors["reference"])
             self._reference_moved = True
 

@@ -24,6 +24,7 @@ from strop.engines.base import Request, Sampling
 from strop.engines.torch_engine import TorchEngine
 from strop.evaluation import evaluate
 from strop.fine_tuning import is_fine_tuning, load_model, stored_config
+from strop.lora import export_adapter
 from strop.model_files import export
 from strop.policy import Policy, load_policy
 from strop.run_folder import RunFolder, is_run
@@ -56,7 +57,7 @@ def configure(
             raise InputError(f"{model} has no model yet; write that of its newest checkpoint: strop export {model}")
         if base is None and not is_fine_tuning(run):
             base = str(run.config_path)
-    edits = ["model.fresh=none", f"model.path={json.dumps(place)}"]
+    edits = ["model.fresh=none", "model.lora=none", f"model.path={json.dumps(place)}"]
     if source is not None:
         edits += [f"data.source={json.dumps(source)}", "data.held_out=none", "evaluation.every=none"]
     if path is not None:
@@ -132,18 +133,27 @@ def sample_model(
     ]
 
 
-def export_checkpoint(run_path: Path, out: Path | None = None, step: int | None = None) -> Path:
+def export_checkpoint(run_path: Path, out: Path | None = None, step: int | None = None, adapter: bool = False) -> Path:
     """Write the model of a checkpoint (None: the newest) as a Hugging Face folder, RUN/model unless `out` is given.
 
+    With `adapter` the adapters alone, as peft has them, to RUN/adapter; otherwise they are merged into the model.
+
     Raises:
-        StropError: no such run or checkpoint; `out` holds something else.
+        StropError: no such run or checkpoint, or one without adapters; `out` holds something else.
     """
     run = RunFolder.open(run_path)
-    target = run.model if out is None else out
+    target = out if out is not None else run.path / "adapter" if adapter else run.model
     if out is not None and out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise InputError(f"{out} is there and not empty; choose another folder with --out")
     policy, tokenizer = open_checkpoint(run, step)
-    export(policy.model, tokenizer, target)
+    if not adapter:
+        export(policy.model, tokenizer, target)
+        return target
+    if policy.adapters is None:
+        raise InputError(f"{run_path} trained no adapters (model.lora); export its model without --adapter")
+    if policy.settings.path is None:
+        raise InputError(f"{run_path} began with a fresh model, which is in no folder; export it without --adapter")
+    export_adapter(policy.adapters, policy.settings.path, tokenizer, target)
     return target
 
 

@@ -59,6 +59,13 @@ class WantsCollision(Protocol):
     def needs_collision(self) -> bool: ...
 
 
+@runtime_checkable
+class Merges(Protocol):
+    """A policy whose weights follow from what the optimizer changes (LoRA): it is told of every step."""
+
+    def merge(self) -> None: ...
+
+
 def score(policy: nn.Module, update: Update, temperature: float, collision: bool = False) -> Scores:
     """Log-prob [M] and full-vocabulary entropy [M] (nats) of each micro-batch under `policy`, without gradient.
 
@@ -153,6 +160,8 @@ class Trainer:
                 raise NonFiniteLoss(self._explain(batches, loss, context))
             lr = self.settings.learning_rate(self.updates - self.schedule_start, self.total_updates)
             self.optimizer.step(lr, norm)
+            if isinstance(self.policy, Merges):
+                self.policy.merge()
         self.updates += 1
         return merge(parts) | {
             "loss": Mean(loss.double().sum(), 1),

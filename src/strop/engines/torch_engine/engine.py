@@ -10,8 +10,6 @@ that all drawing happens in one place, and prompts (all but their last token) ri
 
 from __future__ import annotations
 
-import copy
-
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -50,7 +48,7 @@ class TorchEngine:
                 f"engine.dtype {settings.dtype} differs from the policy's {own}: set engine.share_parameters = false"
             )
         if not settings.share_parameters:
-            policy = copy.deepcopy(policy).requires_grad_(False)
+            policy = policy.frozen_copy()
             cast_parameters(policy, wanted)
         self.policy = policy
         self.settings = settings
