@@ -59,8 +59,9 @@ class Adapter(nn.Module):
         self.register_buffer("base", weight.detach().clone(), persistent=False)
 
     def merged(self) -> Tensor:
-        """W₀ + scale · B A, added in float32 and rounded once, in W₀'s type [O, I]."""
-        return torch.addmm(self.base.float(), self.lora_B, self.lora_A, alpha=self.scale).to(self.base.dtype)
+        """W₀ + scale · B A, added in the adapter's float32 and rounded once, in W₀'s type [O, I]."""
+        base = self.base.to(self.lora_A.dtype)
+        return torch.addmm(base, self.lora_B, self.lora_A, alpha=self.scale).to(self.base.dtype)
 
 
 class AdaptedLinear(nn.Linear):
