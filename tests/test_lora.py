@@ -252,7 +252,7 @@ EXPERTS = FreshModel(hidden_size=32, layers=2, heads=4, kv_heads=2, head_dim=8, 
 
 def test_experts_are_adapted_around_where_the_layers_are_named() -> None:
     settings = ModelSettings(fresh=EXPERTS, lora=Lora(rank=2))
-    with pytest.raises(InputError, match=r"experts.*name the layers.*\[q_proj, k_proj, v_proj, o_proj\]"):
+    with pytest.raises(InputError, match=r"experts.*name the layers.*=\['q_proj', 'k_proj', 'v_proj', 'o_proj'\]"):
         load_policy(settings)
     attention = Lora(rank=2, target_modules=("q_proj", "v_proj"))
     policy = stir(load_policy(settings.model_copy(update={"lora": attention}))[0])

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file
-from tests.recipes import bases
 from tests.runs import assert_same_run, metrics, parameters, small_config
 from tests.test_run import StopsAfter
 
@@ -17,13 +16,25 @@ from strop import fine_tuning
 from strop.assembly import assemble
 from strop.config import edit, resolve
 from strop.console import SilentView
-from strop.embedded import NAME
-from strop.policy import Policy, WithoutAdapters
+from strop.model_files import export
+from strop.pieces import allow_module
+from strop.policy import Policy, WithoutAdapters, load_policy
 from strop.run import Interrupted, resume, train
 from strop.tasks import export_checkpoint, open_checkpoint
-from strop.tiny import tiny
 from strop.trainer import checkpoint
-from strop.types import InputError, StropError
+from strop.types import InputError, Problem, Status, StropError, Verdict
+from strop.verifiers.base import Verifier
+
+allow_module(__name__)
+
+
+class MostlyText(Verifier):
+    """Right is a completion of which fewer than four characters are bytes that no text has."""
+
+    def judge(self, problem: Problem, text: str, truncated: bool) -> Verdict:
+        right = text.count("\ufffd") < 4
+        return Verdict(float(right), Status.CORRECT if right else Status.WRONG)
+
 
 LORA = ("model.lora.rank=4", "model.lora.alpha=8", "optim.lr=1e-3", "checkpoint.every=10")
 REFERENCE = ("algorithm.regularizers=[{piece='KlPenalty', beta=0.01}]",)
@@ -102,35 +113,57 @@ def test_fine_tuning_with_adapters_resumes_bit_for_bit(tmp_path: Path) -> None:
     )
 
 
-@pytest.mark.timeout(600)
-def test_on_the_embedded_model_it_learns(
-    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def assert_adapter_is_the_model(run: Path) -> None:
+    """peft with RUN/adapter on its base computes what the exported model does, by transformers alone."""
     peft = pytest.importorskip("peft", reason="needs peft, which reads adapters: pip install peft")
-    basetemp = tmp_path_factory.getbasetemp()
-    bases.make(NAME, basetemp.parent if basetemp.name.startswith("popen-") else basetemp, monkeypatch)
-    lora = ("model.lora.rank=8", "model.lora.alpha=16", "optim.lr=2e-3", "evaluation.every=10")
-    config = edit(tiny(resolve("grpo"), 10), lora)
-    outcome = train(config, tmp_path / "run", SilentView())
-    before, after = outcome.evaluations[0].pass_rate, outcome.evaluations[10].pass_rate
-    assert after > before + 0.15, (before, after)
-    # Merged and as an adapter of its base, for transformers and peft alone.
-    folder = export_checkpoint(tmp_path / "run", adapter=True)
-    assert folder == tmp_path / "run" / "adapter"
-    stored = json.loads((folder / "adapter_config.json").read_text())
     from transformers import AutoModelForCausalLM
 
+    folder = export_checkpoint(run, adapter=True)
+    assert folder == run / "adapter"
+    stored = json.loads((folder / "adapter_config.json").read_text())
     ids = torch.tensor([[51, 43, 52, 61]])
     with torch.no_grad():
-        merged = AutoModelForCausalLM.from_pretrained(tmp_path / "run" / "model")(ids).logits
+        merged = AutoModelForCausalLM.from_pretrained(run / "model")(ids).logits
         base = AutoModelForCausalLM.from_pretrained(stored["base_model_name_or_path"])
         started = base(ids).logits
         found = peft.PeftModel.from_pretrained(base, str(folder))(ids).logits
     torch.testing.assert_close(found, merged, atol=1e-3, rtol=1e-4)
     assert (started - merged).abs().max() > 0.05
-    kept = checkpoint.load(tmp_path / "run" / "checkpoints").tensors["policy"]
+    kept = checkpoint.load(run / "checkpoints").tensors["policy"]
     names = {f"base_model.model.{name}.weight" for name in kept.keys() - {"base_checksum"}}
     assert load_file(folder / "adapter_model.safetensors").keys() == names
+
+
+def test_it_learns(tmp_path: Path) -> None:
+    start = small_config("model.fresh.tie_embeddings=false")
+    policy, tokenizer = load_policy(start.model)
+    export(policy.model, tokenizer, tmp_path / "base")
+    lora = (
+        "model.lora.rank=8",
+        "model.lora.alpha=16",
+        "model.lora.target_modules=['q_proj', 'v_proj', 'up_proj', 'down_proj', 'lm_head']",
+        "optim.lr=2e-2",
+    )
+    sizes = ("steps=10", "batch.prompts_per_step=12", "batch.samples_per_prompt=8", "sampling.max_new_tokens=8")
+    judged = (f"verifier={{piece='{__name__}:MostlyText'}}", "evaluation.every=none", f"model.path={tmp_path / 'base'}")
+    train(edit(start, [*sizes, *judged, *lora, "checkpoint.every=10"]), tmp_path / "run", SilentView())
+    rates = [row["pass_rate"] for row in metrics(tmp_path / "run")]
+    assert sum(rates[:3]) / 3 < 0.7 and sum(rates[-3:]) / 3 > 0.9
+    assert_adapter_is_the_model(tmp_path / "run")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_the_embedded_model_learns_and_resumes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lora = ("model.lora.rank=8", "model.lora.alpha=16", "optim.lr=1e-3", "evaluation.every=24")
+    config = edit(resolve("quickstart"), lora)
+    with pytest.raises(Interrupted):
+        train(config, tmp_path / "run", StopsAfter(5, signal.SIGINT))
+    outcome = resume(tmp_path / "run", SilentView())
+    (before,) = [row["evaluation/pass_rate"] for row in metrics(tmp_path / "run") if row["step"] == 0]
+    after = outcome.summary.held_out_pass_rate
+    assert after is not None and after > before + 0.2
+    assert_adapter_is_the_model(tmp_path / "run")
 
 
 def test_a_run_without_adapters_exports_none(tmp_path: Path) -> None:

@@ -256,7 +256,7 @@ def _chosen(model: PreTrainedModel, settings: Lora) -> dict[str, nn.Linear]:
             raise InputError(
                 f"model.lora.target_modules={ALL_LINEAR}: {kind} has weights that are no linear layers, such as "
                 f"{stacked[0]} (experts), which LoRA cannot adapt; name the layers it should adapt: "
-                f"model.lora.target_modules=[{', '.join(_last_names(body))}]"
+                f"model.lora.target_modules={_last_names(body)}"
             )
         return body
     chosen: dict[str, nn.Linear] = {}
