@@ -16,10 +16,13 @@ from strop.curriculum import Curriculum
 from strop.data import NoProblemsLeft, read_pass_rates
 from strop.pieces import allow_module
 from strop.run import Interrupted, resume, train
+from strop.tasks import configure, evaluate_model
 from strop.trainer import checkpoint
-from strop.types import Group, InputError, Problem, StropError
+from strop.types import Group, InputError, Problem, Status, StropError, Verdict
+from strop.verifiers.base import Verifier
 
 allow_module("operator")
+allow_module(__name__)
 STAGES = (
     'stages=[{steps=2}, {steps=2, set={"sampling.max_new_tokens"=16, "batch.samples_per_prompt"=6, "optim.lr"=5e-4,'
     ' "optim.warmup_steps"=2}}, {problems={piece="HardOnly", below=1.0}, set={"batch.prompts_per_step"=4}}]'
@@ -238,3 +241,22 @@ def test_an_evaluation_thinks_and_is_interrupted_as_the_longest_stage_is() -> No
     sampling = evaluation_sampling(config)
     assert (sampling.thinking_tokens, sampling.answer_tokens, sampling.max_new_tokens) == (30, 5, 40)
     assert evaluation_sampling(small_config("evaluation.top_p=0.7")).top_p == 0.7
+
+
+def test_measuring_a_finished_run_gives_what_it_measured_itself(tmp_path: Path) -> None:
+    stages = 'stages=[{steps=1}, {set={"sampling.max_new_tokens"=16}}]'
+    sets = (stages, "steps=2", "evaluation.every=2", "evaluation.top_p=0.9", "evaluation.temperature=0.7")
+    outcome = train(small_config(*sets, f"verifier={{piece='{__name__}:Even'}}"), tmp_path / "run", SilentView())
+    found = evaluate_model(configure(str(tmp_path / "run")), 2, None, SilentView())
+    own = outcome.evaluations[2].summary()
+    assert 0 < own["pass_rate"] < 1
+    apart = {"seconds", "weight_version"}
+    assert {key: found[key] for key in found.keys() - apart} == {key: own[key] for key in own.keys() - apart}
+
+
+class Even(Verifier):
+    """Right is a completion of an even number of characters."""
+
+    def judge(self, problem: Problem, text: str, truncated: bool) -> Verdict:
+        right = len(text) % 2 == 0
+        return Verdict(float(right), Status.CORRECT if right else Status.WRONG)

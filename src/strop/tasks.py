@@ -15,7 +15,7 @@ from pydantic import ValidationError
 from transformers import PreTrainedTokenizerBase
 
 from strop.assembly import located, pick_device
-from strop.config import RunConfig, parse, resolve
+from strop.config import RunConfig, evaluation_sampling, parse, resolve
 from strop.config_edit import explain
 from strop.console import SilentView, View
 from strop.data import Dataset, load_data
@@ -191,13 +191,12 @@ def _problems(config: RunConfig, tokenizer: PreTrainedTokenizerBase, view: View)
 
 
 def _sampling(config: RunConfig, temperature: float | None, max_new_tokens: int | None) -> Sampling:
-    changes: dict[str, Any] = {
-        "temperature": config.evaluation.temperature if temperature is None else temperature
-    }  # fmt: skip
+    """As the run measures itself, but for what is asked for."""
+    changes: dict[str, Any] = {} if temperature is None else {"temperature": temperature}
     if max_new_tokens is not None:
         changes["max_new_tokens"] = max_new_tokens
     try:
-        return Sampling.model_validate({**config.sampling.model_dump(), **changes})
+        return Sampling.model_validate({**evaluation_sampling(config).model_dump(), **changes})
     except ValidationError as error:
         raise InputError(f"sampling: {explain(error).removeprefix('(whole): ')}") from error
 
