@@ -10,16 +10,19 @@ from tests.made import PROBLEM, rollout
 from tests.runs import assert_same_run, metrics, small_config
 from tests.test_run import StopsAfter
 
-from strop.config import RunConfig, edit, stage_configs
+from strop.config import RunConfig, edit, evaluation_sampling, stage_configs
 from strop.console import SilentView
 from strop.curriculum import Curriculum
 from strop.data import NoProblemsLeft, read_pass_rates
 from strop.pieces import allow_module
 from strop.run import Interrupted, resume, train
+from strop.tasks import configure, evaluate_model
 from strop.trainer import checkpoint
-from strop.types import Group, InputError, Problem, StropError
+from strop.types import Group, InputError, Problem, Status, StropError, Verdict
+from strop.verifiers.base import Verifier
 
 allow_module("operator")
+allow_module(__name__)
 STAGES = (
     'stages=[{steps=2}, {steps=2, set={"sampling.max_new_tokens"=16, "batch.samples_per_prompt"=6, "optim.lr"=5e-4,'
     ' "optim.warmup_steps"=2}}, {problems={piece="HardOnly", below=1.0}, set={"batch.prompts_per_step"=4}}]'
@@ -216,3 +219,44 @@ def test_a_run_without_problems_left_keeps_what_it_learned(tmp_path: Path) -> No
     with pytest.raises(NoProblemsLeft, match="all 32 training problems are retired"):
         train(config, tmp_path / "run", SilentView())
     assert checkpoint.latest(tmp_path / "run" / "checkpoints") == len(metrics(tmp_path / "run")) == 6
+
+
+def test_every_evaluation_has_the_room_of_the_longest_stage(tmp_path: Path) -> None:
+    stages = [
+        'stages=[{steps=1}, {steps=1, set={"sampling.max_new_tokens"=16}}, {set={"sampling.max_new_tokens"=10}}]',
+        "steps=3", "evaluation.every=1", "evaluation.temperature=0.5",
+    ]  # fmt: skip
+    config = small_config("algorithm.selection.zero_variance=keep", *stages)
+    sampling = evaluation_sampling(config)
+    assert sampling == config.sampling.model_copy(update={"max_new_tokens": 16, "temperature": 0.5})
+    outcome = train(config, tmp_path / "run", SilentView())
+    assert [found.lengths.max() for found in outcome.evaluations.values()] == [16, 16, 16, 16]
+    assert [row.get("length/max") for row in metrics(tmp_path / "run")] == [None, 12, 16, 10]
+
+
+def test_an_evaluation_thinks_and_is_interrupted_as_the_longest_stage_is() -> None:
+    budgets = '{"sampling.max_new_tokens"=40, "sampling.thinking_tokens"=30, "sampling.answer_tokens"=5}'
+    config = small_config("steps=6", "sampling.end_of_thinking=x", f"stages=[{{steps=3}}, {{set={budgets}}}]")
+    assert config.sampling.thinking_tokens is None and config.sampling.max_new_tokens == 12
+    sampling = evaluation_sampling(config)
+    assert (sampling.thinking_tokens, sampling.answer_tokens, sampling.max_new_tokens) == (30, 5, 40)
+    assert evaluation_sampling(small_config("evaluation.top_p=0.7")).top_p == 0.7
+
+
+def test_measuring_a_finished_run_gives_what_it_measured_itself(tmp_path: Path) -> None:
+    stages = 'stages=[{steps=1}, {set={"sampling.max_new_tokens"=16}}]'
+    sets = (stages, "steps=2", "evaluation.every=2", "evaluation.top_p=0.9", "evaluation.temperature=0.7")
+    outcome = train(small_config(*sets, f"verifier={{piece='{__name__}:Even'}}"), tmp_path / "run", SilentView())
+    found = evaluate_model(configure(str(tmp_path / "run")), 2, None, SilentView())
+    own = outcome.evaluations[2].summary()
+    assert 0 < own["pass_rate"] < 1
+    apart = {"seconds", "weight_version"}
+    assert {key: found[key] for key in found.keys() - apart} == {key: own[key] for key in own.keys() - apart}
+
+
+class Even(Verifier):
+    """Right is a completion of an even number of characters."""
+
+    def judge(self, problem: Problem, text: str, truncated: bool) -> Verdict:
+        right = len(text) % 2 == 0
+        return Verdict(float(right), Status.CORRECT if right else Status.WRONG)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -26,7 +25,7 @@ from strop.orchestration.generator import GeneratorSettings
 from strop.orchestration.in_process import InProcess
 from strop.orchestration.link import Launcher, WorkerSpec
 from strop.orchestration.processes import Processes
-from strop.policy import Policy, load_policy
+from strop.policy import Policy, WithoutAdapters, load_policy
 from strop.seeds import derive
 from strop.trainer.critic import HEAD_FILE, Critic
 from strop.trainer.ranks import ALONE, Ranks
@@ -106,7 +105,8 @@ def _executor(
     orchestration = config.orchestration
     if orchestration.in_process:
         return InProcess(engine, policy, orchestration.kv)
-    model = located(config.model, config.seed, view)
+    # Adapters are merged into what is published.
+    plain = located(config.model, config.seed, view).model_copy(update={"lora": None})
     count = orchestration.generators
     # Between two updates at max_lag = 0 the trainer waits; otherwise it computes beside its generators.
     threads = max(torch.get_num_threads() // (count + (orchestration.max_lag > 0)), 1)
@@ -115,7 +115,7 @@ def _executor(
         WorkerSpec(
             role=f"generator-{number}",
             entry="strop.orchestration.generator:main",
-            settings=GeneratorSettings(model, config.engine, derive(config.seed, "model"), device),
+            settings=GeneratorSettings(plain, config.engine, derive(config.seed, "model"), device),
             threads=threads,
         )
         for number, device in enumerate(devices)
@@ -154,7 +154,7 @@ class Modules:
 
     policy: Policy
     critic: Critic | None = None
-    reference: Policy | None = None
+    reference: Policy | WithoutAdapters | None = None
 
 
 def make_learner(
@@ -183,7 +183,10 @@ def _modules(config: RunConfig, policy: Policy, view: View) -> Modules:
     critic = None
     if config.critic is not None:
         critic = _critic(config, config.critic.path, policy, view).to(policy.device)
-    reference = copy.deepcopy(policy).requires_grad_(False) if wants_reference(config) else None
+    reference: Policy | WithoutAdapters | None = None
+    if wants_reference(config):
+        moves = any(stage.algorithm.reference.reset_every is not None for stage in stage_configs(config))
+        reference = policy.frozen_copy() if policy.adapters is None or moves else WithoutAdapters(policy)
     return Modules(policy, critic, reference)
 
 
@@ -196,7 +199,7 @@ def _critic(config: RunConfig, path: str | None, policy: Policy, view: View) -> 
     seed = derive(config.seed, "critic")
     if path is None:
         return Critic.from_policy(policy, seed)
-    settings = config.model.model_copy(update={"path": path, "fresh": None, "revision": None})
+    settings = config.model.model_copy(update={"path": path, "fresh": None, "revision": None, "lora": None})
     try:
         settings = located(settings, config.seed, view)
         if (Path(path) / HEAD_FILE).is_file():

@@ -32,6 +32,7 @@ from strop.algorithms import (
 from strop.config_checks import check
 from strop.config_edit import apply_edits, explain, nested
 from strop.data import DataSettings, ProblemFilter
+from strop.diagnostics import Limits
 from strop.engines.base import KvMode, Sampling
 from strop.engines.torch_engine.settings import EngineSettings
 from strop.engines.vllm_engine.settings import Vllm as Vllm  # so that engine=Vllm is known
@@ -254,6 +255,7 @@ class RunConfig(Settings):
     evaluation: EvaluationSettings = EvaluationSettings()
     checkpoint: CheckpointSettings = CheckpointSettings()
     trackers: OneOrMore[Literal["tensorboard", "wandb"]] = ()
+    alerts: Limits = Limits()
 
     def validate_run(self) -> Self:
         """Refuse settings that contradict each other.
@@ -310,6 +312,17 @@ def stage_configs(config: RunConfig) -> list[RunConfig]:
         if changed:
             raise InputError(f"stages.{number}.set: of optim only {', '.join(SCHEDULE)} can change, not {min(changed)}")
     return configs
+
+
+def evaluation_sampling(config: RunConfig) -> Sampling:
+    """How held-out problems are sampled, at every step of the run alike.
+
+    With the budgets of the stage that has the longest completions (the last of these), so that the points of a curve
+    compare over stages and say what the model can do with the room that training gives it in the end (Skywork-OR1,
+    Section 3.2.2, measures its 8K stage with 32K too). Temperature and top-p are those of `evaluation`.
+    """
+    longest = max(reversed(stage_configs(config)), key=lambda stage: stage.sampling.max_new_tokens).sampling
+    return longest.model_copy(update={"temperature": config.evaluation.temperature, "top_p": config.evaluation.top_p})
 
 
 def _refuse_idle_settings(stages: Sequence[Stage]) -> None:

@@ -98,6 +98,11 @@ def _check_orchestration(config: RunConfig) -> None:
             f"orchestration.generators={orchestration.generators} are processes of their own, and "
             "orchestration.executor=in_process has none; set orchestration.executor=embedded, or generators=1"
         )
+    if config.model.lora is not None and orchestration.trainers > 1:
+        raise InputError(
+            f"model.lora with orchestration.trainers={orchestration.trainers}: adapters are trained by one process; set "
+            "orchestration.trainers=1, or train all parameters with model.lora=none"
+        )
     if orchestration.executor == "in_process" and orchestration.trainers > 1:
         raise InputError(
             f"orchestration.trainers={orchestration.trainers} keep the parameters in processes of their own, where "

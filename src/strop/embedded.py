@@ -33,7 +33,7 @@ from strop.trainer.optimizer import AdamW, Cosine
 from strop.trainer.sft import Demonstration, FineTuning, SftSettings
 from strop.types import InputError
 
-FORMAT = 1  # raise it when the same settings would make another model
+FORMAT = 2  # raise it when the same settings would make another model
 NAME = "embedded"
 EXPERTS = "embedded-moe"  # the same, each feed-forward layer a mixture of experts
 WORDS = ("\\boxed{",)

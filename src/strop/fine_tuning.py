@@ -214,7 +214,7 @@ class _FineTuningRun:
 
     def _save(self, step: int) -> None:
         tensors, state = self.tuning.trainer.state_dict()
-        groups = {"policy": self.policy.weights(), "optimizer": tensors}
+        groups = {"policy": self.policy.saved_weights(), "optimizer": tensors}
         keep = checkpoint.Retention(last=1, best=0)
         checkpoint.save(self.folder.checkpoints, step, groups, {"trainer": state}, retention=keep)
 

@@ -27,7 +27,7 @@ from strop.config import AlgorithmSettings, CriticSettings, RunConfig
 from strop.metrics import Metrics, Total, merge
 from strop.orchestration.messages import StoredWeights
 from strop.orchestration.weight_store import WeightStore
-from strop.policy import Packed, Policy, copy_parameters
+from strop.policy import Packed, Policy, WithoutAdapters, copy_parameters
 from strop.samples import Candidate, make_candidates, make_samples
 from strop.seeds import derive
 from strop.trainer import checkpoint
@@ -170,7 +170,7 @@ class Learner:
         config: RunConfig,
         trainer: Trainer,
         critic: Trainer | None = None,
-        reference: Policy | None = None,
+        reference: Policy | WithoutAdapters | None = None,
         storage: Storage | None = None,
     ) -> None:
         self.config = config
@@ -347,6 +347,7 @@ class Learner:
     def _reset_reference(self, done: int) -> None:
         every = self.config.algorithm.reference.reset_every
         if self.reference is not None and every is not None and done % every == 0:
+            assert isinstance(self.reference, Policy)
             self.reference.load_weights(self.policy.weights())
             self._reference_moved = True
 
@@ -410,13 +411,13 @@ class Learner:
     def state_dict(self) -> tuple[dict[str, dict[str, Tensor]], dict[str, Any]]:
         """Named tensors by group, and what JSON can hold: the policy, its optimizer, and what else there is."""
         optimizer, counters = self.trainer.state_dict()
-        tensors: dict[str, dict[str, Tensor]] = {"policy": self.policy.weights(), "optimizer": optimizer}
+        tensors: dict[str, dict[str, Tensor]] = {"policy": self.policy.saved_weights(), "optimizer": optimizer}
         state: dict[str, Any] = {"policy": counters}
         if self.critic is not None:
             critic = self.critic.policy
             tensors["critic"] = {name: value.detach() for name, value in critic.named_parameters()}
             tensors["critic-optimizer"], state["critic"] = self.critic.state_dict()
-        if self.reference is not None and self._reference_moved:
+        if isinstance(self.reference, Policy) and self._reference_moved:
             tensors["reference"] = self.reference.weights()
         return tensors, state
 
@@ -434,6 +435,11 @@ class Learner:
             copy_parameters(self.critic.policy, tensors["critic"])
             self.critic.load_state_dict(tensors["critic-optimizer"], state["critic"])
         if self.reference is not None and "reference" in tensors:
+            if not isinstance(self.reference, Policy):
+                raise StropError(
+                    "the checkpoint's reference policy has moved, and by the configuration it never does; resume with "
+                    "the same algorithm.reference.reset_every"
+                )
             self.reference.load_weights(tensors["reference"])
             self._reference_moved = True
 

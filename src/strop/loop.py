@@ -337,7 +337,7 @@ class Loop:
     def _warn(self, groups: list[Group], row: Mapping[str, float | None]) -> None:
         for line in verifier_failures(groups):
             self.view.note(f"step {self.step}: {line}; the sample left the loss")
-        lines, self._alerts = alerts(row, self._alerts)
+        lines, self._alerts = alerts(row, self._alerts, self.config.alerts)
         for line in lines:
             self.view.note(f"step {self.step}: {line}")
 

@@ -6,7 +6,7 @@ from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
-from strop.pieces import Settings
+from strop.pieces import OneOrMore, Settings
 
 Positive = Annotated[int, Field(ge=1)]
 DTypeName = Literal["float32", "bfloat16"]
@@ -50,6 +50,26 @@ class FreshModel(Settings):
         return self
 
 
+ALL_LINEAR = "all-linear"
+
+
+class Lora(Settings):
+    """Low-rank adapters: the model stays as it is, and B A of rank `rank` on each chosen layer learns.
+
+    W = W₀ + alpha / rank · B A. There is no dropout: the trainer's log-probs must be the generator's.
+
+    Attributes:
+        rank: of the adapters.
+        alpha: their weight, over the rank.
+        target_modules: names of linear layers, or ends of names (`q_proj`, `layers.0.mlp.up_proj`); `all-linear` is
+            every linear layer but the head.
+    """
+
+    rank: Positive = 32
+    alpha: Annotated[float, Field(gt=0)] = 64.0
+    target_modules: Annotated[OneOrMore[str], Field(min_length=1)] = (ALL_LINEAR,)
+
+
 class ModelSettings(Settings):
     """Which model, and how it computes.
 
@@ -61,6 +81,7 @@ class ModelSettings(Settings):
         generator_fp32_head: the same for an engine on this policy (ScaleRL wants both).
         chunk_tokens: rows of logits that exist at once.
         gradient_checkpointing: compute layers again in backward instead of keeping their activations.
+        lora: train adapters instead of the model itself (docs/lora.md); None trains every parameter.
     """
 
     alternatives: ClassVar[tuple[str, ...]] = ("path", "fresh")
@@ -73,6 +94,7 @@ class ModelSettings(Settings):
     generator_fp32_head: bool = True
     chunk_tokens: Positive = 1024
     gradient_checkpointing: bool = False
+    lora: Lora | None = None
     revision: str | None = None
     trust_remote_code: bool = False
 

@@ -8,6 +8,7 @@ Shapes: S sequences, N packed tokens, M targets, E hidden size, V vocabulary.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -18,11 +19,12 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from strop.attention import NAME, AttentionContext, PackedContext
 from strop.byte_tokenizer import byte_tokenizer
 from strop.head import collision, logprob_entropy, project
+from strop.lora import AdaptedLinear, Adapters, attach, without_adapters
 from strop.model_files import export, fresh_model, load_pretrained
-from strop.model_settings import FreshModel, ModelSettings
+from strop.model_settings import FreshModel, Lora, ModelSettings
 from strop.types import InputError
 
-__all__ = ["FreshModel", "ModelSettings", "Packed", "Policy", "export", "load_policy"]
+__all__ = ["FreshModel", "Lora", "ModelSettings", "Packed", "Policy", "WithoutAdapters", "export", "load_policy"]
 
 # Settings by which a model's own forward alters the logits after the head; the policy computes the plain head only.
 _LOGIT_ALTERATIONS = ("final_logit_softcapping", "logits_scaling", "logit_scale")
@@ -83,6 +85,8 @@ class Packed:
 class Policy(nn.Module):
     """A causal LM of transformers with strop's attention and head; `policy.model` is the model itself, to save or wrap.
 
+    With `adapters` (see `lora`) these alone are trained; the model's parameters are frozen and hold the merged weights.
+
     Raises:
         InputError: the model computes something the policy does not: sliding or linear layers, altered logits, dropout.
     """
@@ -96,6 +100,7 @@ class Policy(nn.Module):
         if settings.gradient_checkpointing:
             model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
         self.model = model
+        self.adapters: Adapters | None = None
         self.eval()
         if self.device.type != "meta":
             _refuse_by_probe(self)
@@ -140,16 +145,46 @@ class Policy(nn.Module):
         return head
 
     def weights(self) -> dict[str, Tensor]:
-        """Every parameter once, by its name in `policy.model` (a tied head under its embedding's name), detached."""
+        """Every parameter once, by its name in `policy.model` (a tied head under its embedding's name), detached.
+
+        Adapters are merged into them: this is what engines are given.
+        """
         return {name: parameter.detach() for name, parameter in self.model.named_parameters()}
 
+    def saved_weights(self) -> dict[str, Tensor]:
+        """What a checkpoint keeps: `weights`, or the adapters alone where there are any."""
+        return self.weights() if self.adapters is None else self.adapters.weights()
+
     def load_weights(self, weights: Mapping[str, Tensor]) -> None:
-        """Take back what `weights` gave.
+        """Take back what `saved_weights` gave.
 
         Raises:
             InputError: names or shapes are those of another model.
         """
-        copy_parameters(self.model, weights)
+        if self.adapters is None:
+            copy_parameters(self.model, weights)
+        else:
+            self.adapters.load(weights)
+
+    def adapt(self, lora: Lora, seed: int) -> None:
+        """From now on train adapters, which start as nothing, and none of the model's own parameters.
+
+        Raises:
+            InputError: see `lora.attach`.
+        """
+        self.adapters = attach(self.model, lora, seed)
+
+    def merge(self) -> None:
+        """Bring the model's weights up to date with its adapters; the trainer does after each optimizer step."""
+        if self.adapters is not None:
+            self.adapters.merge()
+
+    def frozen_copy(self) -> Policy:
+        """The policy as it is now, as a plain model that nobody trains."""
+        copied = copy.deepcopy(self).requires_grad_(False)
+        copied.adapters = None
+        without_adapters(copied.model)
+        return copied
 
     def hidden(self, token_ids: Tensor, positions: Tensor, context: AttentionContext) -> Tensor:
         """Last hidden states [N, E] of token_ids, positions int64 [N], attending as `context` says."""
@@ -171,13 +206,30 @@ class Policy(nn.Module):
             self.model.train()  # transformers checkpoints in training mode only; there is no dropout to switch on
         context = PackedContext(packed.lengths, packed.token_ids.device)
         hidden = self.hidden(packed.token_ids, packed.positions, context)[packed.rows]
-        weight, bias, chunk, fp32 = (
-            self.head_weight, self.head_bias, self.settings.chunk_tokens, self.settings.trainer_fp32_head,
-        )  # fmt: skip
+        head = self._head
+        weight = head.weight_with_gradient() if isinstance(head, AdaptedLinear) else self.head_weight
+        bias, chunk, fp32 = self.head_bias, self.settings.chunk_tokens, self.settings.trainer_fp32_head
         found = logprob_entropy(hidden, weight, bias, packed.targets, temperature, chunk, fp32)
         if not with_collision:
             return found
         return *found, collision(hidden, weight, bias, temperature, chunk, fp32)
+
+
+class WithoutAdapters(nn.Module):
+    """The policy as it was before its adapters learned anything, on the policy's own parameters."""
+
+    def __init__(self, policy: Policy) -> None:
+        super().__init__()
+        self.policy = policy
+
+    def forward(self, packed: Packed, temperature: float) -> tuple[Tensor, ...]:
+        """As `Policy.forward`."""
+        adapters = self.policy.adapters
+        if adapters is None:
+            raise ValueError("the policy has no adapters to do without")
+        with adapters.off():
+            found: tuple[Tensor, ...] = self.policy(packed, temperature)
+        return found
 
 
 def load_policy(
@@ -190,9 +242,14 @@ def load_policy(
     """
     if settings.fresh is not None:
         tokenizer = byte_tokenizer() if tokenizer is None else tokenizer
-        return Policy(fresh_model(settings.fresh, tokenizer, seed, settings.dtype), settings), tokenizer
-    model, stored = load_pretrained(settings)
-    return Policy(model, settings), stored if tokenizer is None else tokenizer
+        policy = Policy(fresh_model(settings.fresh, tokenizer, seed, settings.dtype), settings)
+    else:
+        model, stored = load_pretrained(settings)
+        policy = Policy(model, settings)
+        tokenizer = stored if tokenizer is None else tokenizer
+    if settings.lora is not None:
+        policy.adapt(settings.lora, seed)
+    return policy, tokenizer
 
 
 def last_hidden(model: nn.Module, token_ids: Tensor, positions: Tensor, context: AttentionContext) -> Tensor:

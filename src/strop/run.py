@@ -16,7 +16,7 @@ import torch
 
 from strop.assembly import Parts, assemble
 from strop.compute import ComputeMeter
-from strop.config import RunConfig, parse
+from strop.config import RunConfig, evaluation_sampling, parse
 from strop.console import View
 from strop.data import NoProblemsLeft
 from strop.evaluation import EvaluationResult, evaluate
@@ -300,8 +300,6 @@ class _Run:
         config, held_out = self.config, self.parts.data.held_out
         if held_out is None:
             raise StropError("evaluation.every is set, but no problems are held out; set data.held_out")
-        measured = {"temperature": config.evaluation.temperature, "top_p": config.evaluation.top_p}
-        sampling = config.sampling.model_copy(update=measured)
         with self.loop.clock.section("evaluation"):
             self.parts.evaluator.update_weights(self.parts.learner.weights().items(), self.loop.gate.version)
             samples = config.evaluation.samples_per_problem
@@ -309,7 +307,7 @@ class _Run:
                 self.parts.evaluator,
                 held_out,
                 samples,
-                sampling,
+                evaluation_sampling(config),
                 config.verifier,
                 seed=derive(config.seed, "evaluation"),
                 progress=lambda done, total, rollout: self.view.aside("evaluation", done, total),

@@ -15,7 +15,7 @@ from pydantic import ValidationError
 from transformers import PreTrainedTokenizerBase
 
 from strop.assembly import located, pick_device
-from strop.config import RunConfig, parse, resolve
+from strop.config import RunConfig, evaluation_sampling, parse, resolve
 from strop.config_edit import explain
 from strop.console import SilentView, View
 from strop.data import Dataset, load_data
@@ -24,6 +24,7 @@ from strop.engines.base import Engine, Request, Sampling
 from strop.engines.build import build_engine
 from strop.evaluation import evaluate
 from strop.fine_tuning import is_fine_tuning, load_model, stored_config
+from strop.lora import export_adapter
 from strop.model_files import export
 from strop.policy import Policy, load_policy
 from strop.run_folder import RunFolder, is_run
@@ -56,7 +57,7 @@ def configure(
             raise InputError(f"{model} has no model yet; write that of its newest checkpoint: strop export {model}")
         if base is None and not is_fine_tuning(run):
             base = str(run.config_path)
-    edits = ["model.fresh=none", f"model.path={json.dumps(place)}"]
+    edits = ["model.fresh=none", "model.lora=none", f"model.path={json.dumps(place)}"]
     if source is not None:
         edits += [f"data.source={json.dumps(source)}", "data.held_out=none", "evaluation.every=none"]
     if path is not None:
@@ -132,18 +133,27 @@ def sample_model(
     ]
 
 
-def export_checkpoint(run_path: Path, out: Path | None = None, step: int | None = None) -> Path:
+def export_checkpoint(run_path: Path, out: Path | None = None, step: int | None = None, adapter: bool = False) -> Path:
     """Write the model of a checkpoint (None: the newest) as a Hugging Face folder, RUN/model unless `out` is given.
 
+    With `adapter` the adapters alone, as peft has them, to RUN/adapter; otherwise they are merged into the model.
+
     Raises:
-        StropError: no such run or checkpoint; `out` holds something else.
+        StropError: no such run or checkpoint, or one without adapters; `out` holds something else.
     """
     run = RunFolder.open(run_path)
-    target = run.model if out is None else out
+    target = out if out is not None else run.path / "adapter" if adapter else run.model
     if out is not None and out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise InputError(f"{out} is there and not empty; choose another folder with --out")
     policy, tokenizer = open_checkpoint(run, step)
-    export(policy.model, tokenizer, target)
+    if not adapter:
+        export(policy.model, tokenizer, target)
+        return target
+    if policy.adapters is None:
+        raise InputError(f"{run_path} trained no adapters (model.lora); export its model without --adapter")
+    if policy.settings.path is None:
+        raise InputError(f"{run_path} began with a fresh model, which is in no folder; export it without --adapter")
+    export_adapter(policy.adapters, policy.settings.path, tokenizer, target)
     return target
 
 
@@ -181,13 +191,12 @@ def _problems(config: RunConfig, tokenizer: PreTrainedTokenizerBase, view: View)
 
 
 def _sampling(config: RunConfig, temperature: float | None, max_new_tokens: int | None) -> Sampling:
-    changes: dict[str, Any] = {
-        "temperature": config.evaluation.temperature if temperature is None else temperature
-    }  # fmt: skip
+    """As the run measures itself, but for what is asked for."""
+    changes: dict[str, Any] = {} if temperature is None else {"temperature": temperature}
     if max_new_tokens is not None:
         changes["max_new_tokens"] = max_new_tokens
     try:
-        return Sampling.model_validate({**config.sampling.model_dump(), **changes})
+        return Sampling.model_validate({**evaluation_sampling(config).model_dump(), **changes})
     except ValidationError as error:
         raise InputError(f"sampling: {explain(error).removeprefix('(whole): ')}") from error
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from strop.algorithms import LengthPenalty, LengthShaping, OverlongShaping
+from strop.algorithms import Aggregation, ConstantDenominator, LengthPenalty, LengthShaping, OverlongShaping
 from strop.data import ChainSum, DataSettings, HardOnly, HeldOutSettings, Mixture, ProblemFilter, ProblemSource
 from strop.embedded import EXPERTS, NAME
 from strop.engines.base import Interruption, Sampling
@@ -46,6 +46,7 @@ def tiny(config: RunConfig, steps: int = STEPS) -> RunConfig:
     algorithm = config.algorithm.model_copy(
         update={
             "shaping": tuple(_shaping(shape) for shape in config.algorithm.shaping),
+            "aggregation": _aggregation(config.algorithm.aggregation, longest),
             "reference": config.algorithm.reference.model_copy(
                 update={"reset_every": None if config.algorithm.reference.reset_every is None else max(steps // 2, 1)}
             ),
@@ -152,6 +153,13 @@ def _shaping(shape: LengthShaping) -> LengthShaping:
         buffer = max(TOKENS * shape.buffer_tokens // shape.max_tokens, 1)
         return shape.model_copy(update={"max_tokens": TOKENS, "buffer_tokens": buffer})
     return shape
+
+
+def _aggregation(aggregation: Aggregation, longest: int) -> Aggregation:
+    """A fixed denominator as much of the longest completion as it was."""
+    if isinstance(aggregation, ConstantDenominator):
+        return aggregation.model_copy(update={"tokens": max(TOKENS * aggregation.tokens // longest, 1)})
+    return aggregation
 
 
 def _optim(optim: AdamW, lr: float, steps: int) -> AdamW:

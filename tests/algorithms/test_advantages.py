@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -190,3 +191,12 @@ def test_equal_rewards_teach_nothing_even_without_eps(normalization: str) -> Non
     )  # fmt: skip
     advantage = GroupRelative.model_validate({"normalization": normalization, "eps": 0.0})
     np.testing.assert_array_equal(advantage.per_completion(outcomes), np.zeros(4))
+
+
+def test_rewards_of_tokens_count_in_the_completions_reward() -> None:
+    data = outcomes([1.0, 0.0])
+    taken = (np.array([-0.25, -0.25], dtype=np.float32), np.array([0.5, 0.0], dtype=np.float32))
+    found = GroupRelative(normalization="none").per_completion(replace(data, token_rewards=taken))
+    assert found.tolist() == [0.0, 0.0]  # 1 − .5 and 0 + .5
+    found = GroupRelative(normalization="none").per_completion(replace(data, token_rewards=taken[::-1]))
+    assert found.tolist() == [1.0, -1.0]  # 1 + .5 and 0 − .5

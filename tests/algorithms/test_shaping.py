@@ -54,3 +54,8 @@ def test_they_are_found_by_name() -> None:
 def test_a_buffer_beyond_the_limit_is_refused(wrong) -> None:
     with pytest.raises(ValueError, match="must not exceed max_tokens=5"):
         wrong()
+
+
+def test_a_buffer_of_the_whole_limit_is_right() -> None:
+    assert OverlongShaping(max_tokens=8, buffer_tokens=8)(completion(4), WRONG) == -0.5
+    assert LengthPenalty(max_tokens=8, cache_tokens=8)(completion(4), RIGHT) == -0.5

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.runs import small_config
 
+from strop.config import resolve
+from strop.console import SilentView
 from strop.diagnostics.alerts import STEPS_OF_CALM, Limits, alerts
+from strop.run import train
+from strop.types import InputError
 
 CALM: dict[str, float | None] = {
     "truncation_rate": 0.1,
@@ -67,3 +73,24 @@ def test_a_collapse_of_the_pass_rate_is_measured_against_its_best() -> None:
 
 def test_what_a_step_does_not_measure_says_nothing() -> None:
     assert follow([{}, dict.fromkeys(CALM)]) == [[], []]
+
+
+class Notes(SilentView):
+    """Keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def note(self, text: str) -> None:
+        self.lines.append(text)
+
+
+@pytest.mark.parametrize(("limit", "said"), [(0.0, True), (1.0, False)])
+def test_the_limits_are_the_runs_own(tmp_path: Path, limit: float, said: bool) -> None:
+    view = Notes()
+    # A random model ends by itself now and then, so that its truncation rate lies between the two limits.
+    train(small_config("steps=1", "evaluation.every=none", f"alerts.truncation={limit}"), tmp_path / "run", view)
+    assert any("were cut at the token limit" in line for line in view.lines) == said
+    assert resolve("grpo").alerts == Limits()
+    with pytest.raises(InputError, match="alerts.truncation"):
+        small_config("alerts.truncation=2")

@@ -9,9 +9,11 @@ from pathlib import Path
 import pytest
 
 import strop
+from strop.algorithms import ConstantDenominator
 from strop.cli.inspect_commands import flatten
 from strop.config import RunConfig, edit, parse, resolve
 from strop.recipes import build, catalogue
+from strop.tiny import tiny
 from strop.types import InputError
 
 NAMES = [recipe.name for recipe in catalogue()]
@@ -136,3 +138,10 @@ BASELINES = {
 @pytest.mark.parametrize("name", BASELINES)
 def test_a_baseline_changes_one_thing_of_grpo(name: str) -> None:
     assert changed(name, "opefo.grpo") == BASELINES[name]
+
+
+@pytest.mark.parametrize(("tokens", "small"), [(4096, 38), (2048, 19), (8192, 76), (1, 1)])
+def test_a_fixed_denominator_shrinks_with_the_completions(tokens: int, small: int) -> None:
+    fixed = f"algorithm.aggregation={{piece='ConstantDenominator', tokens={tokens}}}"
+    config = edit(resolve("grpo"), [fixed, "sampling.max_new_tokens=4096"])
+    assert tiny(config).algorithm.aggregation == ConstantDenominator(tokens=small)

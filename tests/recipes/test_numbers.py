@@ -43,7 +43,7 @@ SKYWORK = {
     "algorithm.regularizers.0.piece": "AdaptiveEntropy", "algorithm.regularizers.0.start": 0.0,
     "algorithm.regularizers.0.target": 0.2, "algorithm.regularizers.0.delta": 1e-4,
     "algorithm.regularizers.0.minimum": 0.0, "algorithm.regularizers.0.maximum": 5e-3,
-    "algorithm.regularizers.0.at_target": "shrink",
+    "algorithm.regularizers.0.at_target": "shrink", "algorithm.regularizers.0.gate": "previous",
     "optim.lr": 1e-6, "optim.warmup_steps": 0, "optim.schedule.piece": "Constant", "optim.max_grad_norm": 1.0,
     "sampling.temperature": 1.0, "evaluation.temperature": 0.6, "stages.1.problems.piece": "DropSolved",
 }  # fmt: skip

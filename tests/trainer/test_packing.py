@@ -171,3 +171,10 @@ def test_groups_without_trained_tokens_do_not_count_when_splitting():
         split_into_updates(samples, 3, 1, seed=0)
     with pytest.raises(NothingToTrain):
         split_into_updates(samples[1:2], 1, 1, seed=0)
+
+
+def test_the_shuffle_is_the_one_that_no_numpy_changes():
+    samples = [make_sample(2, 3, group=group) for group in (10, 20, 30, 40, 50, 60)]
+    split = split_into_updates(samples, 2, 2, seed=5)
+    # Of numpy's frozen RandomState: [4 2 5 3 1 0] and [2 3 4 1 5 0].
+    assert [[s.group for s in part] for part in split] == [[50, 30, 60], [40, 20, 10], [30, 40, 50], [20, 60, 10]]

@@ -60,6 +60,9 @@ def export(
     step: Annotated[
         int | None, typer.Option(help="The checkpoint to export; by default the newest one.", min=0)
     ] = None,
+    adapter: Annotated[
+        bool, typer.Option("--adapter", help="LoRA's adapters alone, for peft; by default merged. To RUN/adapter.")
+    ] = False,
     imports: Imports = [],  # noqa: B006
 ) -> None:
     """Write a checkpoint as a Hugging Face folder, which transformers and other engines load.
@@ -67,8 +70,9 @@ def export(
     \b
     strop export runs/first
     strop export runs/first --step 40 --out my-model
+    strop export runs/first --adapter
     """
     from strop import tasks
 
     allow(imports)
-    print(tasks.export_checkpoint(run, out, step))
+    print(tasks.export_checkpoint(run, out, step, adapter))

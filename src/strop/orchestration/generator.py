@@ -49,7 +49,7 @@ class GeneratorSettings:
 
 
 def main(line: Line, settings: GeneratorSettings) -> None:
-    """The entry of a worker with an engine of its own, loaded as the trainer's model is, so that it computes the same."""
+    """The entry of a worker with an engine of its own, whose model is loaded as the trainer's is."""
     from strop.engines.build import generating_engine
 
     serve(line, generating_engine(settings.engine, settings.model, settings.seed, settings.device))

@@ -65,7 +65,8 @@ class Models:
         if final is None and start is None:
             raise InputError("no model of it is at hand")
         first = start if start is not None else settings.model_copy(update={"fresh": None, "path": str(final)})
-        self.policy, self.tokenizer = load_policy(first, seed=derive(int(run.raw.get("seed", 0)), "model"))
+        self._first, self._seed = first, derive(int(run.raw.get("seed", 0)), "model")
+        self.policy, self.tokenizer = load_policy(first.model_copy(update={"lora": None}), seed=self._seed)
         self.policy.requires_grad_(False)
         self._now = START if start is not None else str(final)
         # Of the start alone a copy is kept: a fresh model is in no file.
@@ -126,12 +127,21 @@ class Models:
         assert snapshot.source is not None
         if (snapshot.source / "manifest.json").is_file():
             try:
-                return checkpoint.read_group(snapshot.source, "policy")
+                kept = checkpoint.read_group(snapshot.source, "policy")
             except Exception as error:  # each format raises errors of its own for each kind of damage
                 raise StropError(f"{snapshot.source}: the policy in it cannot be read: {error}") from error
+            return self._with_adapters(kept) if self._first.lora is not None else kept
         settings = self.policy.settings.model_copy(update={"fresh": None, "path": str(snapshot.source)})
         exported, _ = load_policy(settings)
         return exported.weights()
+
+    def _with_adapters(self, kept: Weights) -> Weights:
+        """The weights of the starting model with the adapters of a checkpoint."""
+        if START not in self._weights:
+            raise StropError(f"{self._run.name}: a checkpoint holds adapters alone, and their model is not at hand")
+        adapted, _ = load_policy(self._first, seed=self._seed)
+        adapted.load_weights(kept)
+        return adapted.weights()
 
     def critic(self) -> Critic | None:
         """The exported critic of the run's end; None where it has none."""

@@ -29,6 +29,7 @@ from strop.algorithms.objective import UpdateContext
 from strop.algorithms.tokens import Tokens, demanded
 from strop.attention import NAME, PackedContext
 from strop.files import first_line
+from strop.lora import without_adapters
 from strop.metrics import ExplainedVariance, Mean, Metrics, Variance
 from strop.model_files import DTYPES, refuse_incomplete, replacing_folder, without_progress_bars
 from strop.model_settings import ModelSettings
@@ -68,10 +69,10 @@ class Critic(nn.Module):
 
     @classmethod
     def from_policy(cls, policy: Policy, seed: int) -> Critic:
-        """A critic that starts from the policy's parameters as they are now; it shares none of them."""
+        """A critic that starts from the policy's parameters as they are now; it shares none of them, nor adapters."""
         base = policy.model.base_model
         assert isinstance(base, PreTrainedModel)
-        return cls(copy.deepcopy(base), policy.settings, seed)
+        return cls(without_adapters(copy.deepcopy(base)), policy.settings, seed)
 
     @classmethod
     def load(cls, folder: Path, settings: ModelSettings) -> Critic:

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from strop.algorithms.aggregation import Aggregation
 from strop.algorithms.tokens import Tokens
 from strop.policy import Packed
+from strop.seeds import permutation
 from strop.types import FloatArray, InputError, Sample, StropError
 
 
@@ -248,10 +249,8 @@ def split_into_updates(
             "lower updates_per_step or raise prompts_per_step"
         )
     groups = sorted(members)
-    random = np.random.default_rng(seed)
     updates: list[list[Sample]] = []
-    for _ in range(passes_per_batch):
-        shuffled = random.permutation(len(groups))
-        for part in np.array_split(shuffled, updates_per_step):
+    for number in range(passes_per_batch):
+        for part in np.array_split(permutation([seed, number], len(groups)), updates_per_step):
             updates.append([sample for place in part for sample in members[groups[place]]])
     return updates

@@ -20,6 +20,7 @@ from strop.algorithms.objective import UpdateContext
 from strop.algorithms.tokens import Tokens
 from strop.metrics import Mean, Metrics
 from strop.pieces import Settings
+from strop.seeds import permutation
 from strop.trainer.optimizer import AdamW
 from strop.trainer.packing import pack
 from strop.trainer.step import Trainer
@@ -154,12 +155,11 @@ def _plan(lengths: Sequence[int], settings: SftSettings) -> list[list[int]]:
 
     Only the very last batch can be short, so that no demonstration weighs more for standing at the end of an epoch.
     """
-    random = np.random.default_rng(settings.seed)
     batches: list[list[int]] = []
     batch: list[int] = []
     room, epoch = settings.tokens_per_batch, 0
     while settings.epochs is None or epoch < settings.epochs:
-        for index in random.permutation(len(lengths)).tolist():
+        for index in permutation([settings.seed, epoch], len(lengths)).tolist():
             if batch and lengths[index] > room:
                 batches.append(batch)
                 batch, room = [], settings.tokens_per_batch

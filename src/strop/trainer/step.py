@@ -60,6 +60,13 @@ class WantsCollision(Protocol):
     def needs_collision(self) -> bool: ...
 
 
+@runtime_checkable
+class Merges(Protocol):
+    """A policy whose weights follow from what the optimizer changes (LoRA): it is told of every step."""
+
+    def merge(self) -> None: ...
+
+
 def score(
     policy: nn.Module, update: Update, temperature: float, collision: bool = False, ranks: Ranks = ALONE
 ) -> Scores:
@@ -163,6 +170,8 @@ class Trainer:
                 raise NonFiniteLoss(self._explain(batches, loss, context))
             lr = self.settings.learning_rate(self.updates - self.schedule_start, self.total_updates)
             self.optimizer.step(lr, norm)
+            if isinstance(self.policy, Merges):
+                self.policy.merge()
         self.updates += 1
         return merge(parts) | {
             "loss": Mean(loss.double().sum(), 1),

@@ -10,7 +10,6 @@ that all drawing happens in one place, and prompts (all but their last token) ri
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -61,7 +60,7 @@ class TorchEngine:
                 f"engine.dtype {settings.dtype} differs from the policy's {own}: set engine.share_parameters = false"
             )
         if not settings.share_parameters:
-            policy = copy.deepcopy(policy).requires_grad_(False)
+            policy = policy.frozen_copy()
             cast_parameters(policy, wanted)
         self.policy = policy
         self.settings = settings
