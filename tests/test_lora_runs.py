@@ -16,6 +16,7 @@ from strop import fine_tuning
 from strop.assembly import assemble
 from strop.config import edit, resolve
 from strop.console import SilentView
+from strop.learner import Learner
 from strop.model_files import export
 from strop.pieces import allow_module
 from strop.policy import Policy, WithoutAdapters, load_policy
@@ -98,6 +99,7 @@ def test_the_reference_is_kept_without_a_copy_unless_it_moves() -> None:
     still = assemble(small_config(*LORA, *REFERENCE), SilentView()).learner
     assert isinstance(still.reference, WithoutAdapters) and still.reference.policy is still.trainer.policy
     moving = assemble(small_config(*LORA, *REFERENCE, "algorithm.reference.reset_every=2"), SilentView()).learner
+    assert isinstance(still, Learner) and isinstance(moving, Learner)
     assert isinstance(moving.reference, Policy) and moving.reference.adapters is None
     with pytest.raises(StropError, match="same algorithm.reference.reset_every"):
         tensors, state = still.state_dict()

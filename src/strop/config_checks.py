@@ -100,8 +100,8 @@ def _check_orchestration(config: RunConfig) -> None:
         )
     if config.model.lora is not None and orchestration.trainers > 1:
         raise InputError(
-            f"model.lora with orchestration.trainers={orchestration.trainers}: adapters are trained by one process; set "
-            "orchestration.trainers=1, or train all parameters with model.lora=none"
+            f"model.lora with orchestration.trainers={orchestration.trainers}: adapters are trained by one process; "
+            "set orchestration.trainers=1, or train all parameters with model.lora=none"
         )
     if orchestration.executor == "in_process" and orchestration.trainers > 1:
         raise InputError(
