@@ -86,7 +86,10 @@ def test_what_ranks_export_is_what_they_trained(undisturbed: Path) -> None:
     assert all(torch.equal(value, saved["policy"][name]) for name, value in policy.weights().items())
 
 
-@pytest.mark.parametrize("number, role", [(signal.SIGKILL, "trainer-1"), (signal.SIGSTOP, "trainer-0")])
+@pytest.mark.parametrize(
+    "number, role",
+    [(signal.SIGKILL, "trainer-1"), pytest.param(signal.SIGSTOP, "trainer-0", marks=pytest.mark.slow)],
+)
 def test_a_lost_rank_costs_nothing_but_time(undisturbed: Path, tmp_path: Path, number: int, role: str) -> None:
     view = DoesAfter(tmp_path / "run", 2, role, number)
     with forking():
@@ -97,6 +100,7 @@ def test_a_lost_rank_costs_nothing_but_time(undisturbed: Path, tmp_path: Path, n
     assert_same_run(undisturbed, tmp_path / "run")
 
 
+@pytest.mark.slow
 def test_losses_beyond_the_budget_end_the_run_and_it_can_be_resumed(undisturbed: Path, tmp_path: Path) -> None:
     out = tmp_path / "run"
     with forking():
@@ -114,7 +118,7 @@ def edit(out: Path, change: Callable[[dict[str, Any]], object]) -> None:
     (out / "config.json").write_text(json.dumps(stored))
 
 
-@pytest.mark.parametrize("ranks", [1, 3])
+@pytest.mark.parametrize("ranks", [1, pytest.param(3, marks=pytest.mark.slow)])
 def test_a_run_is_resumed_by_another_number_of_ranks(undisturbed: Path, tmp_path: Path, ranks: int) -> None:
     out = tmp_path / "run"
     with forking():
