@@ -137,6 +137,8 @@ def file_digest(path: Path) -> tuple[str, int]:
 def _digest(content: memoryview) -> str:
     pieces = [content[at : at + _PIECE] for at in range(0, len(content), _PIECE)]
     try:
+        if len(pieces) < 2:
+            return hashlib.sha256(b"".join(map(_piece_digest, pieces))).hexdigest()
         with ThreadPoolExecutor(min(4, len(os.sched_getaffinity(0)))) as pool:  # hashing lets other threads run
             return hashlib.sha256(b"".join(pool.map(_piece_digest, pieces))).hexdigest()
     finally:
