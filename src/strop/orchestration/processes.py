@@ -49,7 +49,6 @@ class ProcessLink:
         self.process = process
         self.channel = Channel(end)
         self.pidfd = os.pidfd_open(process.pid) if hasattr(os, "pidfd_open") else None
-        self.started = time.time()
         self.inbox: deque[Any] = deque()
         self.heard = time.monotonic()
         self.said: Failed | None = None
@@ -315,14 +314,21 @@ class Processes:
     def _write_roster(self) -> None:
         if self.folder is None:
             return
-        rows = [{"role": "driver", "pid": os.getpid(), "start": _DRIVER_START}]
-        rows += [{"role": link.role, "pid": link.pid, "start": link.started} for link in self._links]
+        living = [("driver", os.getpid()), *((link.role, link.pid) for link in self._links)]
+        host = socket.gethostname()
+        rows = [{"role": r, "pid": pid, "started": start_ticks(pid), "host": host} for r, pid in living]
         # A full disk must not end the run: what is trained matters more than who is listed.
         with contextlib.suppress(StropError), replacing(self.folder / ROSTER) as temporary:
             temporary.write_text(json.dumps(rows, indent=2) + "\n")
 
 
-_DRIVER_START = time.time()
+def start_ticks(pid: int) -> int:
+    """When a process began, in the kernel's clock ticks since boot, so that no other is taken for it; 0 if unknown."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return 0
+    return int(text.rpartition(")")[2].split()[19])  # its name, in brackets, may hold anything
 
 
 def _has_news(link: Link) -> bool:
