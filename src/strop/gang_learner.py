@@ -20,7 +20,7 @@ from strop.learner import Lesson
 from strop.orchestration.gang import Gang
 from strop.orchestration.link import Launcher, WorkerSpec
 from strop.orchestration.messages import StoredWeights
-from strop.orchestration.weight_store import Claim, WeightStore, claim, read
+from strop.orchestration.weight_store import WeightStore, read
 from strop.trainer import checkpoint
 from strop.trainer.dcp_file import Groups
 from strop.types import FloatArray, Group, IntArray, StropError
@@ -42,11 +42,10 @@ class RankSettings:
 
 @dataclass(frozen=True)
 class Facts:
-    """What a rank says of the policy and of all ranks: parameters, bytes of a published version, devices."""
+    """What a rank says: parameters of the policy, and devices of all ranks."""
 
     parameters: int
     computing_parameters: int
-    bytes: int
     devices: int
 
 
@@ -77,15 +76,12 @@ class GangLearner:
         self._gang: Gang | None = None
         self._facts: Facts | None = None
         self._meeting: Path | None = None
-        self._claim: Claim | None = None
-        self._folder = Path()
         self._stored: StoredWeights | None = None  # the present weights, where they lie in a store
 
     # ------------------------------------------------------------------ the ranks
 
     def start(self, folder: Path) -> None:
         """Launch the ranks, which load their shards meanwhile."""
-        self._folder = folder
         self._launcher.attach(folder)
         # Ranks meet at a file: unlike a port it listens to nobody.
         self._meeting = Path(tempfile.mkdtemp(prefix="strop-ranks-"))
@@ -142,8 +138,6 @@ class GangLearner:
             self._gang.close()
         if self._meeting is not None:
             shutil.rmtree(self._meeting, ignore_errors=True)  # nobody meets there any more
-        if self._claim is not None:
-            self._claim.release()
 
     # ------------------------------------------------------------------ training
 
@@ -190,11 +184,12 @@ class GangLearner:
 
     def weights(self) -> Mapping[str, Tensor]:
         """Every parameter whole, in a mapped file; it may be gone after the next publication."""
-        if self._stored is None:
-            if self._claim is None:
-                self._claim = claim(self._folder, self.facts.bytes)
-            self._stored = self.publish(WeightStore(self._claim.path), 0)
-        return read(self._stored)
+        if self._stored is not None:
+            return read(self._stored)
+        with tempfile.TemporaryDirectory(prefix="strop-weights-") as place:
+            found = read(self.publish(WeightStore(Path(place)), 0))  # stays mapped when the file is gone
+        self._stored = None
+        return found
 
     # ------------------------------------------------------------------ the disk
 

@@ -117,8 +117,7 @@ class RankServer:
         """Of the policy and of all ranks."""
         learner = self._learner
         devices = sum(learner.trainer.ranks.gather(learner.devices))
-        size = sum(weight.numel() * weight.element_size() for weight in learner.policy.weights().values())
-        return Facts(learner.parameters, learner.computing_parameters, size, devices), ""
+        return Facts(learner.parameters, learner.computing_parameters, devices), ""
 
     def enter(self, config: dict[str, Any], updates: int) -> tuple[None, str]:
         """Go on with the settings of a new stage."""

@@ -17,7 +17,9 @@ from transformers import AutoModel, AutoModelForCausalLM
 
 from strop.config import RunConfig
 from strop.console import SilentView
+from strop.gang_learner import GangLearner
 from strop.orchestration.gang import GangLost
+from strop.orchestration.processes import Processes
 from strop.run import resume, train
 from strop.run_folder import RunFolder
 from strop.tasks import open_checkpoint
@@ -84,7 +86,10 @@ def test_what_ranks_export_is_what_they_trained(undisturbed: Path) -> None:
     assert all(torch.equal(value, saved["policy"][name]) for name, value in policy.weights().items())
 
 
-@pytest.mark.parametrize("number, role", [(signal.SIGKILL, "trainer-1"), (signal.SIGSTOP, "trainer-0")])
+@pytest.mark.parametrize(
+    "number, role",
+    [(signal.SIGKILL, "trainer-1"), pytest.param(signal.SIGSTOP, "trainer-0", marks=pytest.mark.slow)],
+)
 def test_a_lost_rank_costs_nothing_but_time(undisturbed: Path, tmp_path: Path, number: int, role: str) -> None:
     view = DoesAfter(tmp_path / "run", 2, role, number)
     with forking():
@@ -95,6 +100,7 @@ def test_a_lost_rank_costs_nothing_but_time(undisturbed: Path, tmp_path: Path, n
     assert_same_run(undisturbed, tmp_path / "run")
 
 
+@pytest.mark.slow
 def test_losses_beyond_the_budget_end_the_run_and_it_can_be_resumed(undisturbed: Path, tmp_path: Path) -> None:
     out = tmp_path / "run"
     with forking():
@@ -112,7 +118,7 @@ def edit(out: Path, change: Callable[[dict[str, Any]], object]) -> None:
     (out / "config.json").write_text(json.dumps(stored))
 
 
-@pytest.mark.parametrize("ranks", [1, 3])
+@pytest.mark.parametrize("ranks", [1, pytest.param(3, marks=pytest.mark.slow)])
 def test_a_run_is_resumed_by_another_number_of_ranks(undisturbed: Path, tmp_path: Path, ranks: int) -> None:
     out = tmp_path / "run"
     with forking():
@@ -126,6 +132,38 @@ def test_a_run_is_resumed_by_another_number_of_ranks(undisturbed: Path, tmp_path
     assert back.step == 4 and (back.path / checkpoint.SHARDED).is_dir() == (ranks > 1)
 
 
-def test_ranks_that_fail_the_same_way_again_end_the_run(tmp_path: Path) -> None:
+@pytest.mark.slow
+def test_spawned_ranks_come_to_what_forked_ones_do(undisturbed: Path, tmp_path: Path) -> None:
+    train(config(2), tmp_path / "run", SilentView())
+    assert_same_run(undisturbed, tmp_path / "run")
+
+
+@pytest.mark.skipif(not Path("/proc/net/tcp").exists(), reason="reads the kernel's list of sockets")
+def test_ranks_listen_on_the_loopback_device_alone(tmp_path: Path) -> None:
+    with forking():
+        learner = GangLearner(config(2), Processes(), 1, print)
+        learner.start(tmp_path)
+        try:
+            assert learner.devices == 2 and learner.parameters > 0
+            pids = [row["pid"] for row in json.loads((tmp_path / "processes.json").read_text())[1:]]
+            heard = {address for pid in pids for address in listening(pid)}
+        finally:
+            learner.close()
+    assert heard == {"0100007F"}  # 127.0.0.1
+
+
+def listening(pid: int) -> set[str]:
+    """The addresses that a process listens on, as the kernel writes them."""
+    sockets = {os.readlink(path) for path in Path(f"/proc/{pid}/fd").iterdir() if path.is_symlink()}
+    found: set[str] = set()
+    for table in ("tcp", "tcp6"):
+        for line in Path(f"/proc/{pid}/net/{table}").read_text().splitlines()[1:]:
+            parts = line.split()
+            if parts[3] == "0A" and f"socket:[{parts[9]}]" in sockets:
+                found.add(parts[1].split(":")[0])
+    return found
+
+
+def test_an_executor_that_needs_the_parameters_here_is_refused(tmp_path: Path) -> None:
     with forking(), pytest.raises(InputError, match="executor=in_process cannot generate with them"):
         train(config(2, "orchestration.executor=in_process"), tmp_path / "run", SilentView())

@@ -18,6 +18,8 @@ from strop.config import RunConfig
 from strop.console import SilentView
 from strop.learner import Learner
 from strop.metrics import values
+from strop.trainer.optimizer import own_part
+from strop.trainer.step import NonFiniteLoss
 from strop.types import Group, Rollout, Status, Verdict
 
 MODEL = ("model.fresh.hidden_size=36", "model.fresh.intermediate_size=50", "batch.tokens_per_microbatch=40",
@@ -113,6 +115,25 @@ def test_ranks_come_to_what_one_process_does(case: str, tmp_path: Path) -> None:
             assert other["policy"] == {} and (other["probe"] == first["probe"]).all()
 
 
+def test_what_is_not_finite_on_one_rank_stops_all_and_changes_nothing(tmp_path: Path) -> None:
+    config = small_config(*MODEL)
+    found = groups(0)
+    first, *rest = found[0].rollouts
+    broken = replace(found[0], rollouts=(replace(first, reward=float("inf")), *rest))
+
+    def work(learner: Learner, rank: int) -> tuple[str, bool, int]:
+        before = {name: own_part(p).clone() for name, p in learner.policy.named_parameters()}
+        with pytest.raises(NonFiniteLoss) as caught:
+            learner.learn([broken, *found[1:]], {group.ticket for group in found}, 0, {})
+        same = all(torch.equal(own_part(p), before[name]) for name, p in learner.policy.named_parameters())
+        return str(caught.value), same, learner.trainer.updates
+
+    results = together(config, 2, tmp_path, work)
+    assert results[0] == results[1]
+    message, same, updates = results[0]
+    assert "the loss is nan; no parameter was changed" in message and same and updates == 0
+
+
 def test_bf16_computes_in_bf16_and_steps_in_float32(tmp_path: Path) -> None:
     config = small_config(*MODEL, "model.dtype=bfloat16", "optim.lr=1e-6", "optim.weight_decay=0.0")
 
@@ -129,6 +150,6 @@ def test_bf16_computes_in_bf16_and_steps_in_float32(tmp_path: Path) -> None:
         assert one["entropy"] == pytest.approx(two["entropy"], rel=1e-3)
     assert all(weight.dtype == torch.bfloat16 for weight in first["policy"].values())
     # The master of a norm that is 1 moves by the learning rate an update, which no bfloat16 near 1 could.
-    moved = (first["end"][""] - first["start"][""]).abs()
+    moved = (first["end"][""] - first["start"][""]).detach().abs()
     assert first["end"][""].dtype == torch.float32 and 5e-7 < float(moved.median()) < 4e-6
     assert (first["policy"]["model.norm.weight"] == 1).all()

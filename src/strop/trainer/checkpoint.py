@@ -65,6 +65,9 @@ class Groups(Mapping[str, dict[str, Tensor]]):
         stored = tensor_file.read(self._folder / f"{group}.safetensors")
         return {name: self._layout.lay(tensor) for name, tensor in stored.items()}
 
+    def __contains__(self, group: object) -> bool:
+        return group in self._whole or group in self._sharded  # without reading it
+
     def __iter__(self) -> Iterator[str]:
         return iter((*self._whole, *self._sharded))
 

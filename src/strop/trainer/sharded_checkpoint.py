@@ -66,11 +66,14 @@ def save(
 
 @contextmanager
 def _told_alike(folder: Path) -> Iterator[None]:
-    """A full disk is `DiskFull` on every rank, not on the first alone."""
+    """A full disk is `DiskFull` on every rank, not on the first alone; no rank ends of another refusal either."""
     try:
         yield
     except OSError as error:
-        raise checkpoint.explained(error, folder) from error
+        told = checkpoint.explained(error, folder)
+        if told is error:
+            told = StropError(f"cannot write checkpoint {folder}: {error}")
+        raise told from error
 
 
 def _all(ranks: Together, work: Callable[[], T]) -> list[T]:
