@@ -5,8 +5,8 @@
 The endpoint is `strop serve` in a process of its own, the client another one; both and the engine used directly take
 `--threads` threads. Requests have the same prompts and seeds, and their completions must be the same token by token.
 Parts: `whole` (one completion a request), `samples` (64 completions a request), `stream` (a chunk a token), `latency`
-(one token, nothing else running). Beside the time on the wall, which says little on a busy machine, stands the processor
-time: of the engine alone, of the serving process (engine and HTTP), of the client.
+(one token, nothing else running). Beside the time on the wall, which says little on a busy machine, stands that of the
+processor: of the engine alone, of the serving process (engine and HTTP), of the client.
 """
 
 from __future__ import annotations
