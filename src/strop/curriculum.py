@@ -1,6 +1,6 @@
 """The curriculum: which stage of training the run is in, which problem comes next, and what became of each.
 
-    curriculum = Curriculum(config, problems)
+    curriculum = Curriculum(config, dataset.problems, dataset.visits)
     index = curriculum.next()                       # the problem of the next group
     curriculum.visited(index, group, step)          # its pass rate; a problem mastered may be retired
     if curriculum.advance(step, row): ...           # a new stage has begun; curriculum.config is its configuration
@@ -15,13 +15,21 @@ from typing import Any
 
 from strop.config import RunConfig, stage_configs
 from strop.data.history import History, Visit
-from strop.types import Group, Problem, StropError
+from strop.types import Group, InputError, Problem, StropError
 
 
 class Curriculum:
-    """The controller's view of the data. Not thread-safe: the controller is the only one that draws."""
+    """The controller's view of the data. Not thread-safe: the controller is the only one that draws.
 
-    def __init__(self, config: RunConfig, problems: Sequence[Problem]) -> None:
+    Args:
+        config: of the run.
+        problems: those it trains on.
+        visits: what earlier runs found of them, by their place.
+    """
+
+    def __init__(
+        self, config: RunConfig, problems: Sequence[Problem], visits: Mapping[int, Sequence[Visit]] | None = None
+    ) -> None:
         self._stages = config.stages
         self._configs = stage_configs(config)
         self._size = len(problems)
@@ -31,6 +39,7 @@ class Curriculum:
         self.stage = 0
         self._began = 0  # the step after which the stage began
         self._watched: list[float] = []  # the plateau's metric, one value a step of the stage
+        self._recall({} if visits is None else visits)
 
     @property
     def config(self) -> RunConfig:
@@ -67,9 +76,22 @@ class Curriculum:
         usable = group.usable
         visit = Visit(step, self.stage, len(usable), sum(rollout.verdict.score for rollout in usable))
         self.history.add(index, visit)
-        mastered = self.config.algorithm.selection.no_positive_resampling
-        if mastered is not None and usable and visit.pass_rate >= mastered:
+        if usable and self._masters(visit):
             self.sampler.retire([index])
+
+    def _masters(self, visit: Visit) -> bool:
+        mastered = self.config.algorithm.selection.no_positive_resampling
+        return mastered is not None and visit.pass_rate >= mastered
+
+    def _recall(self, visits: Mapping[int, Sequence[Visit]]) -> None:
+        """Begin with what earlier runs found: a problem that one of them mastered is not asked again either."""
+        self.history.recall(visits)
+        self.sampler.retire(index for index, found in visits.items() if any(map(self._masters, found)))
+        if self.sampler.left == 0:
+            raise InputError(
+                f"data.history: all {self._size} training problems were mastered in the earlier run; take other "
+                "problems or set algorithm.selection.no_positive_resampling=none"
+            )
 
     def advance(self, step: int, row: Mapping[str, float | None]) -> bool:
         """After `step` steps, the last of which measured `row`: whether a new stage begins, which it then has.

@@ -87,7 +87,7 @@ class Loop:
         self.clock = Clock()
         self.step = 0
         self.interrupted = False
-        self.curriculum = Curriculum(config, dataset.problems)
+        self.curriculum = Curriculum(config, dataset.problems, dataset.visits)
         self.config = self.curriculum.config
         self.gate = LagGate(config.batch.prompts_per_step, config.orchestration.max_lag, refill=False)
         self.ledger = Ledger()

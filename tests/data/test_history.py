@@ -6,8 +6,12 @@ import json
 from pathlib import Path
 
 import pytest
+from tests.runs import metrics, small_config
 
-from strop.data import DropSolved, HardOnly, History, Visit, read_pass_rates
+from strop.console import SilentView
+from strop.data import DropSolved, HardOnly, History, PassRateBetween, Visit, read_pass_rates
+from strop.data.history import add_up, deciles
+from strop.run import resume, train
 from strop.types import InputError
 
 
@@ -50,3 +54,75 @@ def test_mining_keeps_what_is_hard() -> None:
     assert keeps([Visit(3, 0, 64, 3.0)], stage=1)
     assert not keeps([Visit(3, 0, 64, 4.0)], stage=1)
     assert keeps([Visit(3, 0, 64, 4.0), Visit(9, 0, 64, 0.0)], stage=1)
+
+
+def test_a_pass_rate_lies_in_a_range() -> None:
+    keeps = PassRateBetween(low=0.25, high=0.5)
+    assert [keeps([Visit(1, 0, 8, passed)], 0) for passed in (1.0, 2.0, 4.0, 5.0)] == [False, True, True, False]
+    assert keeps([Visit(1, 0, 8, 0.0), Visit(2, 0, 8, 8.0)], 0)  # half of all attempts
+    assert keeps([], 0) and not PassRateBetween(unseen="drop")([], 0)
+    with pytest.raises(ValueError, match="low=0.6 is above high=0.5"):
+        PassRateBetween(low=0.6, high=0.5)
+
+
+def written(folder: Path, rates: dict[str, list[Visit]]) -> str:
+    history = History()
+    for index, visits in enumerate(rates.values()):
+        for visit in visits:
+            history.add(index, visit)
+    folder.mkdir()
+    (folder / "pass_rates.jsonl").write_text("\n".join(history.lines(list(rates))))
+    return str(folder)
+
+
+def test_rates_of_several_runs_add_up(tmp_path: Path) -> None:
+    one = written(tmp_path / "one", {"a": [Visit(1, 0, 4, 4.0)], "b": [Visit(1, 0, 4, 1.0), Visit(2, 0, 4, 2.0)]})
+    other = written(tmp_path / "other", {"c": [Visit(1, 0, 4, 0.0)], "b": [Visit(1, 0, 8, 0.0)]})
+    rows = add_up([one, other], PassRateBetween())
+    assert [(row.id, row.pass_rate, row.last_pass_rate, row.attempts, row.visits) for row in rows] == [
+        ("c", 0.0, 0.0, 4, 1),
+        ("b", 3 / 16, 0.0, 16, 3),
+        ("a", 1.0, 1.0, 4, 1),
+    ]
+    counts = dict(deciles(rows))
+    assert (counts["never"], counts["10-20 %"], counts["always"], sum(counts.values())) == (1, 1, 1, 3)
+
+
+def test_another_run_begins_where_the_first_one_ended(tmp_path: Path) -> None:
+    """What the first run found is known to the second: to its selection, its history, and what it asks."""
+    config = ("steps=6", "evaluation.every=none", "algorithm.selection.zero_variance=keep")
+    train(small_config(*config), tmp_path / "first", SilentView())
+    before = read_pass_rates(tmp_path / "first")
+    rates = {name: sum(v.passed for v in visits) / sum(v.samples for v in visits) for name, visits in before.items()}
+    hard = {name for name, rate in rates.items() if rate <= 0}
+    assert 0 < len(hard) < len(rates) == 32
+    chosen = ('data.select={piece="PassRateBetween", high=0.0}', f"data.history={tmp_path / 'first'}")
+    train(small_config(*config, *chosen, "steps=2"), tmp_path / "second", SilentView())
+    after = read_pass_rates(tmp_path / "second")
+    assert set(after) == hard  # all of them known, and nothing else was asked
+    asked = [name for name, visits in after.items() if len(visits) > len(before[name])]
+    assert len(asked) == min(12, len(hard)) and all(visit.stage == -1 for visit in after[asked[0]][:-1])
+    assert after[asked[0]][-1].stage == 0
+    resume(tmp_path / "second", SilentView())  # finished: nothing is asked, counted or read twice
+    assert read_pass_rates(tmp_path / "second") == after
+
+
+def test_what_an_earlier_run_mastered_is_not_asked_again(tmp_path: Path) -> None:
+    config = ("steps=6", "evaluation.every=none", "algorithm.selection.zero_variance=keep")
+    train(small_config(*config), tmp_path / "first", SilentView())
+    first = read_pass_rates(tmp_path / "first")
+    solved = {name for name, visits in first.items() if any(visit.pass_rate > 0 for visit in visits)}
+    again = (f"data.history={tmp_path / 'first'}", "algorithm.selection.no_positive_resampling=0.01", "steps=1")
+    train(small_config(*config, *again), tmp_path / "second", SilentView())
+    assert metrics(tmp_path / "second")[0]["problems/left"] <= 32 - len(solved)
+    visits = read_pass_rates(tmp_path / "second")
+    assert not [name for name in solved if any(visit.stage == 0 for visit in visits[name])]
+
+
+def test_a_history_that_does_not_fit_is_refused(tmp_path: Path) -> None:
+    other = written(tmp_path / "other", {"elsewhere": [Visit(1, 0, 4, 4.0)]})
+    with pytest.raises(InputError, match=r"none of its 1 problems is among the 32 of this run"):
+        train(small_config(f"data.history={other}"), tmp_path / "run", SilentView())
+    with pytest.raises(InputError, match=r"name the run in data.history"):
+        small_config('data.select={piece="HardOnly"}')
+    assert not (tmp_path / "run").exists()

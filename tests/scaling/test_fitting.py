@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from scipy.optimize import curve_fit
 from tests.scaling.cases import COMPUTE, R_0, TABLE_1, drawn, noise, truth
@@ -280,6 +280,7 @@ def test_the_papers_interval_of_a_is_no_finer_than_its_grid() -> None:
     stderr=st.sampled_from([None, 1e-6, 0.02, 0.5]),
     method=st.sampled_from(["refined", "refined", "paper"]),
 )
+@example(rates=[0.5, 0.1, 0.0, 0.0, 0.0], r0=0.0, unit=1e-9, stderr=None, method="paper")  # B of curve_fit below 0
 @pytest.mark.filterwarnings("error")
 def test_whatever_the_points_there_is_a_reason_or_finite_numbers(
     rates: list[float], r0: float, unit: float, stderr: float | None, method: str

@@ -1,4 +1,4 @@
-"""Commands on data: prepare, show, mappings."""
+"""Commands on data: prepare, show, pass-rates, mappings."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ data_app = typer.Typer(
     strop data prepare --example > prepare.toml        a configuration with every step, to edit
     strop data prepare prepare.toml                    from raw sets to train.parquet and a report
     strop data show prepared/train.parquet             some of the problems
+    strop data pass-rates runs/grpo                    what became of every problem of a run
     strop data mappings                                the sets that need no column names
     """,
 )
@@ -107,6 +108,37 @@ def show_problems(
             print()
 
     show(as_json, rows, text)
+
+
+@data_app.command("pass-rates")
+def pass_rates(
+    runs: Annotated[list[str], typer.Argument(metavar="RUN…", help="Run folders, or their pass_rates.jsonl.")],
+    low: Annotated[float, typer.Option("--from", help="Problems with this pass rate at least.", min=0, max=1)] = 0.0,
+    high: Annotated[float, typer.Option("--to", help="Problems with this pass rate at most.", min=0, max=1)] = 1.0,
+    count: Annotated[int, typer.Option("--n", help="How many to list, the hardest first.", min=0)] = 10,
+    as_json: Json = False,
+) -> None:
+    """Show how often each training problem was passed: how many are how hard, and the hardest of them.
+
+    Over several runs attempts are added up. `--json` has all problems of the range.
+
+    \b
+    strop data pass-rates runs/grpo --to 0.1
+    strop train grpo --set data.history=runs/grpo --set data.select.piece=PassRateBetween --set data.select.high=0.9
+    """
+    from strop.data.history import PassRateBetween, add_up, deciles
+
+    wanted = PassRateBetween(low=low, high=high, unseen="drop")
+    found = add_up(runs, wanted)
+
+    def text() -> None:
+        print_table(("pass rate", "problems"), [(name, f"{number:,}") for name, number in deciles(found)])
+        print(f"{len(found):,} problems, {sum(row.attempts for row in found):,} attempts")
+        cells = [(row.id, f"{row.pass_rate:.1%}", f"{row.last_pass_rate:.1%}", str(row.attempts)) for row in found]
+        if cells[:count]:
+            print_table(("hardest", "pass rate", "last visit", "attempts"), cells[:count])
+
+    show(as_json, [row._asdict() for row in found], text)
 
 
 @data_app.command("mappings")

@@ -4,7 +4,15 @@ from strop.data.chain_sum import ChainSum
 from strop.data.dataset import Data, Dataset, Example, assert_disjoint, build_dataset, load_data
 from strop.data.flat_files import CsvFile, JsonFile
 from strop.data.gsm8k import Gsm8k
-from strop.data.history import DropSolved, HardOnly, History, ProblemFilter, Visit, read_pass_rates
+from strop.data.history import (
+    DropSolved,
+    HardOnly,
+    History,
+    PassRateBetween,
+    ProblemFilter,
+    Visit,
+    read_pass_rates,
+)
 from strop.data.mixture import Mixture
 from strop.data.names import parse_source
 from strop.data.reasoning_gym import ReasoningGym
@@ -35,6 +43,7 @@ __all__ = [
     "NoProblemsLeft",
     "OpenReasonerZero",
     "ParquetFile",
+    "PassRateBetween",
     "Plain",
     "ProblemFilter",
     "ProblemSource",

@@ -7,10 +7,11 @@ data.train[3].prompt_ids, data.held_out, data.report()
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
+from strop.data.history import EARLIER, Visit, recalled
 from strop.data.settings import DataSettings, HeldOutSettings
 from strop.data.source import question_key
 from strop.data.templates import PromptTemplate, Tokenizer, encode_prompt, opening
@@ -32,12 +33,16 @@ class Example:
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """Examples in a fixed order, and how many problems their prompt budget kept out."""
+    """Examples in a fixed order, how many problems their prompt budget kept out, and what earlier runs found of them.
+
+    `visits` are by the problem's place; a `subset` has none.
+    """
 
     name: str
     examples: tuple[Example, ...]
     over_budget: int = 0
     max_prompt_tokens: int | None = None
+    visits: Mapping[int, Sequence[Visit]] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.examples)
@@ -69,16 +74,24 @@ class Dataset:
 
     def subset(self, indices: Sequence[int]) -> Dataset:
         """The examples at `indices`, in that order."""
-        return replace(self, examples=tuple(self.examples[index] for index in indices))
+        return replace(self, examples=tuple(self.examples[index] for index in indices), visits={})
 
 
 @dataclass(frozen=True, eq=False)
 class Data:
-    """What a run trains on and what it is evaluated on; `removed` training problems asked a held-out question."""
+    """What a run trains on and what it is evaluated on.
+
+    Attributes:
+        train: the training problems.
+        held_out: None where nothing is held out.
+        removed: training problems left out because they ask a held-out question.
+        deselected: training problems that `data.select` left out.
+    """
 
     train: Dataset
     held_out: Dataset | None
     removed: int
+    deselected: int = 0
 
     def report(self) -> tuple[str, ...]:
         """Lines for the user: how many problems there are, and how many were left out and why."""
@@ -94,6 +107,10 @@ class Data:
         ]
         if self.removed:
             lines.append(f"train: {self.removed} problems left out, their questions are held out")
+        if self.deselected:
+            lines.append(f"train: {self.deselected} problems left out by data.select")
+        if self.train.visits:
+            lines.append(f"train: {len(self.train.visits)} of {len(self.train)} problems are known from earlier runs")
         return tuple(lines)
 
 
@@ -107,7 +124,7 @@ def load_data(settings: DataSettings, tokenizer: Tokenizer) -> Data:
     loaded = build_dataset(settings.source.label, problems, settings.template, tokenizer, settings.max_prompt_tokens)
     held_out = _held_out(loaded, settings, tokenizer)
     if held_out is None:
-        return Data(loaded, None, removed=0)
+        return _with_history(Data(loaded, None, removed=0), settings)
     forbidden = {question_key(example.problem) for example in held_out}
     rest = [index for index, example in enumerate(loaded) if question_key(example.problem) not in forbidden]
     if not rest:
@@ -115,7 +132,26 @@ def load_data(settings: DataSettings, tokenizer: Tokenizer) -> Data:
     train = loaded.subset(rest)
     assert_disjoint(held_out.problems, train.problems)
     taken = len(held_out) if _splits_source(settings.held_out) else 0
-    return Data(train, held_out, removed=len(loaded) - len(train) - taken)
+    return _with_history(Data(train, held_out, removed=len(loaded) - len(train) - taken), settings)
+
+
+def _with_history(data: Data, settings: DataSettings) -> Data:
+    """The data with what earlier runs found, and without the training problems that `settings.select` drops by it."""
+    if not settings.history:
+        return data
+    visits = recalled(settings.history, [problem.id for problem in data.train.problems])
+    if settings.select is None:
+        return replace(data, train=replace(data.train, visits=visits))
+    # As in a stage that follows the earlier run: a filter that asks for the stage before finds that run.
+    before = {index: [visit._replace(stage=EARLIER) for visit in found] for index, found in visits.items()}
+    kept = [i for i in range(len(data.train)) if settings.select(before.get(i, ()), EARLIER + 1)]
+    if not kept:
+        raise InputError(
+            f"data.select={settings.select.piece_name()} keeps none of {len(data.train)} training problems; loosen it"
+        )
+    visits = {place: visits[index] for place, index in enumerate(kept) if index in visits}
+    train = replace(data.train.subset(kept), visits=visits)
+    return replace(data, train=train, deselected=len(data.train) - len(kept))
 
 
 def build_dataset(

@@ -10,14 +10,15 @@ import json
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from strop.pieces import Piece
 from strop.types import InputError
 
 PASS_RATES = "pass_rates.jsonl"
+EARLIER = -1  # the stage of visits that another run made
 
 
 class Visit(NamedTuple):
@@ -63,6 +64,12 @@ class History:
             for index, visits in state.items()
         }
 
+    def recall(self, visits: Mapping[int, Sequence[Visit]]) -> None:
+        """Begin with what earlier runs found, as visits of a stage before the first."""
+        for index, found in visits.items():
+            for visit in found:
+                self.add(index, visit._replace(stage=EARLIER))
+
     def lines(self, ids: Sequence[str]) -> Iterable[str]:
         """One JSON line a visited problem: id, attempts, pass rate over all visits and over the last, the visits."""
         for index in sorted(self._visits):
@@ -97,6 +104,68 @@ def read_pass_rates(path: Path) -> dict[str, list[Visit]]:
     return found
 
 
+class ProblemRate(NamedTuple):
+    """How often a problem was passed, over all its visits and in the last one."""
+
+    id: str
+    pass_rate: float
+    last_pass_rate: float
+    attempts: int
+    visits: int
+
+
+def add_up(paths: Sequence[str], wanted: ProblemFilter) -> list[ProblemRate]:
+    """The visited problems of one or more runs that `wanted` keeps, the hardest first, then by id.
+
+    Raises:
+        InputError: see `read_pass_rates`.
+    """
+    visits: dict[str, list[Visit]] = {}
+    for path in paths:
+        for name, found in read_pass_rates(Path(path)).items():
+            visits.setdefault(name, []).extend(found)
+    rows = [_rate(name, found) for name, found in visits.items() if found and wanted(found, 0)]
+    return sorted(rows, key=lambda row: (row.pass_rate, row.id))
+
+
+def _rate(name: str, visits: Sequence[Visit]) -> ProblemRate:
+    attempts = sum(visit.samples for visit in visits)
+    passed = sum(visit.passed for visit in visits)
+    return ProblemRate(name, passed / attempts, visits[-1].pass_rate, attempts, len(visits))
+
+
+def deciles(rows: Sequence[ProblemRate]) -> list[tuple[str, int]]:
+    """How many problems were never passed, in each tenth between, and always."""
+    inner = [row.pass_rate for row in rows if 0 < row.pass_rate < 1]
+    counts = [0] * 10
+    for rate in inner:
+        counts[min(int(rate * 10), 9)] += 1
+    tenths = [(f"{10 * number}-{10 * number + 10} %", counts[number]) for number in range(10)]
+    never = sum(row.pass_rate <= 0 for row in rows)
+    return [("never", never), *tenths, ("always", len(rows) - never - len(inner))]
+
+
+def recalled(paths: Sequence[str], ids: Sequence[str]) -> dict[int, list[Visit]]:
+    """The visits that the runs at `paths` made of the problems `ids`, by the problem's place; unvisited ones left out.
+
+    Raises:
+        InputError: see `read_pass_rates`; or a file that knows none of the problems.
+    """
+    place = {name: index for index, name in enumerate(ids)}
+    found: dict[int, list[Visit]] = {}
+    for path in paths:
+        visits = read_pass_rates(Path(path))
+        known = visits.keys() & place.keys()
+        if not known:
+            raise InputError(
+                f"data.history={path}: none of its {len(visits)} problems is among the {len(ids)} of this run (they "
+                "are matched by id); name a run on the same problems"
+            )
+        for name in known:
+            found.setdefault(place[name], []).extend(visits[name])
+    return found
+
+
 class ProblemFilter(Piece):
     """Which problems a new stage of training keeps, by what became of them before."""
 
@@ -111,6 +180,29 @@ class DropSolved(ProblemFilter):
     def __call__(self, visits: Sequence[Visit], stage: int) -> bool:
         before = [visit for visit in visits if visit.stage == stage - 1]
         return not before or any(visit.passed < visit.samples for visit in before)
+
+
+class PassRateBetween(ProblemFilter):
+    """Keeps problems passed in a share of all attempts within [low, high]; those never visited by `unseen`.
+
+    `low = 0.01, high = 0.99` leaves out what was never or always solved.
+    """
+
+    low: Annotated[float, Field(ge=0, le=1)] = 0.0
+    high: Annotated[float, Field(ge=0, le=1)] = 1.0
+    unseen: Literal["keep", "drop"] = "keep"
+
+    @model_validator(mode="after")
+    def _in_order(self) -> Self:
+        if self.low > self.high:
+            raise ValueError(f"low={self.low} is above high={self.high}; exchange them")
+        return self
+
+    def __call__(self, visits: Sequence[Visit], stage: int) -> bool:
+        attempts = sum(visit.samples for visit in visits)
+        if attempts == 0:
+            return self.unseen == "keep"
+        return self.low * attempts <= sum(visit.passed for visit in visits) <= self.high * attempts
 
 
 class HardOnly(ProblemFilter):

@@ -8,11 +8,12 @@ from typing import Annotated, Any, Self
 from pydantic import Field, SerializeAsAny, model_validator
 
 from strop.data.chain_sum import ChainSum
+from strop.data.history import ProblemFilter
 from strop.data.names import add_path, expand_source
 from strop.data.sampler import Sampler
 from strop.data.source import ProblemSource
 from strop.data.templates import Plain, PromptTemplate
-from strop.pieces import Settings
+from strop.pieces import OneOrMore, Settings
 from strop.types import Problem
 
 Count = Annotated[int, Field(ge=1)]
@@ -73,6 +74,9 @@ class DataSettings(_WithSource):
         limit: the first so many problems of the source only.
         weights: how often each domain is drawn, relative to the others; None draws from all problems alike.
         shuffle_seed: the order of training problems; None follows the run's seed.
+        history: earlier runs on the same problems (a run folder, or its pass_rates.jsonl). What they found is known
+            from the start: to `select`, to the stages' filters, and to No-Positive-Resampling.
+        select: which training problems are kept, by that history; None keeps all.
         held_out: problems to evaluate on; None for none.
     """
 
@@ -83,7 +87,15 @@ class DataSettings(_WithSource):
     limit: Count | None = None
     weights: dict[str, Annotated[float, Field(gt=0)]] | None = None
     shuffle_seed: Seed | None = None
+    history: OneOrMore[str] = ()
+    select: SerializeAsAny[ProblemFilter] | None = None
     held_out: HeldOutSettings | None = None
+
+    @model_validator(mode="after")
+    def _select_by_something(self) -> Self:
+        if self.select is not None and not self.history:
+            raise ValueError("data.select keeps problems by what an earlier run found: name the run in data.history")
+        return self
 
     def sampler(self, problems: Sequence[Problem], run_seed: int) -> Sampler:
         """The order in which training problems are drawn in a run with seed `run_seed`."""

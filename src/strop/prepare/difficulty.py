@@ -21,11 +21,13 @@ from strop.engines.torch_engine.settings import EngineSettings
 from strop.model_settings import ModelSettings
 from strop.prepare.stage import Dropped, Journal, Stage, Step
 from strop.seeds import derive
-from strop.types import Completion, InputError, Problem, StropError
-from strop.verifiers import Answer, Verifier
+from strop.types import Completion, InputError, Problem, StropError, Verdict
+from strop.verifiers import MathVerifier, Verifier
+from strop.verifiers.judges import judge_for
 
 BASE_SEED = 0  # of the embedded base and of fresh models: another seed of the samples is not another model
 STALL_SECONDS = 1800.0
+JUDGE_SECONDS = 0.2
 AHEAD = 2  # times the samples that the engine can run at once are submitted
 
 
@@ -50,7 +52,7 @@ class Difficulty(Step):
         samples: N of each problem.
         min_correct: fewer of N are too hard (1: those never solved are dropped).
         max_correct: more of N are too easy; None stands for N - 1 (those always solved are dropped), N keeps them.
-        verifier: judges the completions.
+        verifier: judges the completions, beside generation where it runs in processes or a sandbox.
         template: how a problem is put to the model.
         sampling: how completions are drawn (Skywork-OR1: temperature 1, 32k tokens).
         max_prompt_tokens: problems with a longer prompt are dropped.
@@ -64,7 +66,7 @@ class Difficulty(Step):
     samples: Annotated[int, Field(ge=1)] = 8
     min_correct: Annotated[int, Field(ge=0)] = 1
     max_correct: Annotated[int, Field(ge=0)] | None = None
-    verifier: SerializeAsAny[Verifier] = Answer(extract="any")
+    verifier: SerializeAsAny[Verifier] = MathVerifier(extract="any")
     template: SerializeAsAny[PromptTemplate] = Plain()
     sampling: Sampling = Sampling()
     max_prompt_tokens: Annotated[int, Field(ge=1)] = 1024
@@ -169,7 +171,9 @@ class _Estimation:
         self._engine: Engine = TorchEngine(policy, self._tokenizer, step.engine)
         self._room = self._engine.capabilities.max_tokens - step.sampling.max_new_tokens
         self._running: dict[str, list[Completion]] = {}
+        self._verdicts: dict[str, list[Verdict]] = {}
         self._problems: dict[str, Problem] = {}
+        self._judge = judge_for(step.verifier)
         if self._room < 1:
             raise InputError(
                 f"sampling.max_new_tokens={step.sampling.max_new_tokens} leaves no room for a prompt: the model has "
@@ -188,14 +192,20 @@ class _Estimation:
             for completion in self._engine.step():
                 self._collect(completion)
                 last_arrival = time.monotonic()
+            if not self._engine.unfinished:
+                self._judge.wait(JUDGE_SECONDS)
+            for (problem_id, _), verdict in self._judge.poll():
+                self._write_down(problem_id, verdict)
+                last_arrival = time.monotonic()
             if time.monotonic() - last_arrival > STALL_SECONDS:
                 raise StropError(
                     f"difficulty: no completion for {STALL_SECONDS:.0f} s; the engine: {self._engine.health().detail}"
                 )
 
     def close(self) -> None:
-        """Give the engine's memory back."""
+        """Give the engine's memory back, and end what judges."""
         self._engine.close()
+        self._judge.close()
 
     def _waiting(self) -> Iterator[tuple[Problem, Example]]:
         limit = min(self._step.max_prompt_tokens, self._room)
@@ -224,18 +234,22 @@ class _Estimation:
     def _collect(self, completion: Completion) -> None:
         if completion.finish_reason == "abort":
             raise StropError(f"a sample of {completion.request_id!r} was aborted; {self._engine.health().detail}")
-        arrived = self._running[completion.request_id]
-        arrived.append(completion)
-        if len(arrived) < self._step.samples:
+        problem_id = completion.request_id
+        self._running[problem_id].append(completion)
+        self._judge.submit((problem_id, completion.index), self._problems[problem_id], completion)
+
+    def _write_down(self, problem_id: str, verdict: Verdict) -> None:
+        verdicts = self._verdicts.setdefault(problem_id, [])
+        verdicts.append(verdict)
+        if len(verdicts) < self._step.samples:
             return
-        problem = self._problems.pop(completion.request_id)
-        del self._running[completion.request_id]
-        verdicts = [self._step.verifier(problem, sample.text, sample.truncated) for sample in arrived]
+        arrived = self._running.pop(problem_id)
+        del self._verdicts[problem_id], self._problems[problem_id]
         usable = [verdict for verdict in verdicts if verdict.usable]
         correct = sum(verdict.score == 1.0 for verdict in usable)
         truncated = sum(sample.truncated for sample in arrived)
         tokens = sum(len(sample.token_ids) for sample in arrived)
-        self._record(problem.id, Tally(correct, len(usable), truncated, tokens))
+        self._record(problem_id, Tally(correct, len(usable), truncated, tokens))
 
     def _record(self, problem_id: str, tally: Tally) -> None:
         self._tallies[problem_id] = tally

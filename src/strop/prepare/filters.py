@@ -7,14 +7,14 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, SerializeAsAny
+from pydantic import Field
 
 from strop.files import first_line
+from strop.prepare.asking import Answer, AskingStep, Judge, Question, Refuses
 from strop.prepare.code_tests import count_tests, is_code, select_tests, standard_tests
 from strop.prepare.stage import Dropped, FilterStep
 from strop.prepare.text import collapsed, fold
-from strop.types import InputError, Problem, Status
-from strop.verifiers import Answer, Verifier
+from strop.types import InputError, Problem, Status, Verdict
 
 NO_ANSWERS = frozenset(
     ("proof", "notfound", "not found", "none", "null", "nan", "n/a", "na", "unknown", "unanswered", "see solution",
@@ -28,21 +28,20 @@ _ASKS = re.compile(
 )
 
 
-class Verifiable(FilterStep):
+class Verifiable(AskingStep):
     """Drops what no verifier can judge: proofs, missing answers, answers that the verifier refuses, too few tests.
 
     Fields:
-        verifier: asked for each problem whether it could judge it (`Verifier.refuses`).
+        verifier: asked for each problem whether it could judge its answer (`Verifier.refuses`).
         min_tests: of a code problem (Archer: five).
         proofs: also drop questions that only ask to prove something.
     """
 
-    verifier: SerializeAsAny[Verifier] = Answer(extract="any")
     min_tests: Annotated[int, Field(ge=1)] = 5
     proofs: bool = True
 
-    def __call__(self, problem: Problem) -> Problem | Dropped:
-        """The problem, or why it cannot be verified."""
+    def ask(self, problem: Problem) -> Problem | Dropped | Question:
+        """Tests are counted here; answers are the verifier's to read."""
         if is_code(problem.reference) or problem.domain == "code":
             tests = count_tests(problem.reference)
             if tests == 0:
@@ -54,11 +53,14 @@ class Verifiable(FilterStep):
             return Dropped("no answer", problem.reference)
         if "task" in problem.extra and "index" in problem.extra:
             return problem  # a reasoning-gym problem: its task scores it
-        refused = self.verifier.refuses(problem)
-        return problem if refused is None else Dropped("the verifier cannot judge the answer", refused)
+        return Refuses()
+
+    def decide(self, problem: Problem, answer: Answer) -> Problem | Dropped:
+        """The problem, or why the verifier cannot judge it."""
+        return Dropped("the verifier cannot judge the answer", answer) if isinstance(answer, str) else problem
 
 
-class AnswersAgree(FilterStep):
+class AnswersAgree(AskingStep):
     """Reads the answer out of the worked solution again and drops problems where it is another one (Skywork-OR1).
 
     Fields:
@@ -68,23 +70,28 @@ class AnswersAgree(FilterStep):
         unreadable: what becomes of problems in whose solution no answer is found.
     """
 
-    verifier: SerializeAsAny[Verifier] = Answer(extract="any")
     solution: str = "solution"
     missing: Literal["keep", "drop"] = "keep"
     unreadable: Literal["keep", "drop"] = "drop"
 
-    def __call__(self, problem: Problem) -> Problem | Dropped:
-        """The problem, or how its answer and its solution disagree."""
+    def ask(self, problem: Problem) -> Problem | Dropped | Question:
+        """Code has no answer to compare; `ReferenceSolutions` runs its solutions."""
+        if is_code(problem.reference):
+            return problem
         text = problem.extra.get(self.solution)
         if not isinstance(text, str) or not text.strip():
             return problem if self.missing == "keep" else Dropped("no solution to compare with")
-        verdict = self.verifier(problem, text, False)
-        if verdict.status == Status.WRONG:
-            return Dropped("answer and solution disagree", verdict.detail)
-        if verdict.status == Status.CORRECT:
+        return Judge(text)
+
+    def decide(self, problem: Problem, answer: Answer) -> Problem | Dropped:
+        """The problem, or how its answer and its solution disagree."""
+        assert isinstance(answer, Verdict)
+        if answer.status == Status.WRONG:
+            return Dropped("answer and solution disagree", answer.detail)
+        if answer.status == Status.CORRECT:
             return problem
-        if not verdict.usable:
-            return Dropped("the verifier failed on the solution", verdict.detail)
+        if not answer.usable:
+            return Dropped("the verifier failed on the solution", answer.detail)
         return problem if self.unreadable == "keep" else Dropped("no answer found in the solution")
 
 

@@ -11,7 +11,7 @@ import re
 import time
 from abc import abstractmethod
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -152,17 +152,21 @@ class FilterStep(Step):
         """The problem to go on with, changed or not, or why it is dropped."""
 
     def run(self, stage: Stage) -> None:
-        """Every problem in turn; those that the step changed are counted."""
-        changed = 0
-        for problem in stage.problems():
-            found = self(problem)
-            if isinstance(found, Dropped):
-                stage.drop(problem, found)
-            else:
-                changed += found is not problem
-                stage.keep(found)
-        if changed:
-            stage.counts["changed"] = changed
+        """Every problem in turn."""
+        settle(stage, ((problem, self(problem)) for problem in stage.problems()))
+
+
+def settle(stage: Stage, decisions: Iterable[tuple[Problem, Problem | Dropped]]) -> None:
+    """Keep or drop each problem as decided; those that were changed are counted."""
+    changed = 0
+    for problem, found in decisions:
+        if isinstance(found, Dropped):
+            stage.drop(problem, found)
+        else:
+            changed += found is not problem
+            stage.keep(found)
+    if changed:
+        stage.counts["changed"] = changed
 
 
 class Journal:

@@ -132,7 +132,10 @@ def _settle_one(log_compute: Array, y: Array, r0: float, a: Array, mid: Array, r
                 (b,), _ = curve_fit(curve, log_compute, y)
         except RuntimeError:  # this cell has no minimum in B within the allowed evaluations: it is not the best
             continue
-        found.append((float(((y - curve(log_compute, b)) ** 2).sum()), a_cell, float(b), mid_cell))
+        # curve_fit knows no bounds, and points that fall drive B below 0. A sigmoid rises (B > 0): the flattest one
+        # is then the best this cell has, and its error says how bad that is.
+        b = max(float(b), float(B_SCAN[0]))
+        found.append((float(((y - curve(log_compute, b)) ** 2).sum()), a_cell, b, mid_cell))
     if not found:
         raise RuntimeError("scipy's curve_fit found B in none of the cells")
     sse, a_best, b_best, mid_best = min(found)
