@@ -20,6 +20,7 @@ GIB = 1024**3
 EXTRAS: tuple[tuple[str, str, str], ...] = (
     ("gym", "reasoning_gym", "the problem generators of reasoning-gym"),
     ("hub", "datasets", "data sets of the Hugging Face hub by name"),
+    ("serve", "uvicorn", "strop serve, an endpoint for other programs"),
     ("tensorboard", "tensorboard", "curves in TensorBoard"),
     ("wandb", "wandb", "curves in Weights & Biases"),
     ("ray", "ray", "generators on several machines (to come)"),

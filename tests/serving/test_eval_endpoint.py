@@ -36,7 +36,7 @@ def key(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(scope="module")
 def problems(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("problems") / "sums.jsonl"
-    rows = [{"question": f"{n}+{n}=", "answer": str(2 * n)} for n in range(6)]
+    rows = [{"question": f"{n}+{n}=", "answer": str(2 * n)} for n in range(3)]
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return path
 
@@ -56,18 +56,15 @@ def samples(folder: Path) -> list[dict[str, Any]]:
     return rows
 
 
-@pytest.mark.parametrize("template", ["ChatTemplate", "Plain"])
-def test_the_samples_are_those_of_the_model_itself(
-    tmp_path: Path, served: Running, problems: Path, template: str
-) -> None:
+def test_the_samples_are_those_of_the_model_itself(tmp_path: Path, served: Running, problems: Path) -> None:
     export(tiny_qwen3().model, byte_tokenizer(), tmp_path / "model")
-    common = ("--temperature", "0", "--samples", "2", "--template", template, "--no-instruct")
+    common = ("--temperature", "0", "--samples", "2", "--template", "ChatTemplate", "--no-instruct")
     out = tmp_path / "out"
     measure(problems, out, f"here={tmp_path / 'model'}", *common)
     remote = ("there=tiny", "--endpoint", served.url, "--api-key-env", "STROP_TEST_EVAL_KEY", *common)
     report = measure(problems, out, *remote)
     here, there = samples(out / "here"), samples(out / "there")
-    assert len(there) == 12
+    assert len(there) == 6
     for mine, theirs in zip(here, there, strict=True):
         for column in ("problem_id", "sample", "completion", "finish_reason", "answer", "status"):
             assert mine[column] == theirs[column]

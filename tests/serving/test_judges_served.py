@@ -39,7 +39,7 @@ def voter() -> Policy:
         prompt = tokenizer.encode(f"user: {INSTRUCTION}{row}\nassistant: ", add_special_tokens=False)
         said = tokenizer.encode(GOOD if "good" in row else BAD, add_special_tokens=False)
         shown.append(Demonstration(np.array(prompt, np.int32), np.array([*said, 256], np.int32)))
-    settings = SftSettings(tokens_per_batch=1000, steps=60, optimizer=AdamW(lr=1e-2, warmup_steps=5))
+    settings = SftSettings(tokens_per_batch=1000, steps=40, optimizer=AdamW(lr=2e-2, warmup_steps=5))
     for _ in FineTuning(policy, shown, settings).events():
         pass
     return policy

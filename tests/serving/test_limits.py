@@ -235,15 +235,17 @@ def test_a_request_beyond_its_time_is_ended() -> None:
 
 
 def test_a_stream_that_is_not_read_is_not_waited_for() -> None:
-    with endpoint(limits=ServeLimits(seconds=1.5, grace=1.0)) as running:
+    lines: list[str] = []
+    with endpoint(limits=ServeLimits(seconds=1.5, grace=1.0), log=lines.append) as running:
         body = json.dumps({**LONG, "stream": True, "return_token_ids": True, "logprobs": 0}).encode()
         names = ("POST /v1/completions HTTP/1.1", "Host: localhost", "Content-Type: application/json")
         with socket.socket() as line:
             line.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
             line.connect(("127.0.0.1", int(running.url.split(":")[2].split("/")[0])))
             line.sendall("\r\n".join((*names, f"Content-Length: {len(body)}", "", "")).encode() + body)
-            until(lambda: running.health()["requests"] == 1)
+            until(lambda: bool(lines))
             until(lambda: running.health()["requests"] == running.health()["running"] == 0)
+    assert lines[0].startswith("POST '/v1/completions'")
 
 
 class Breaking(TorchEngine):
@@ -273,7 +275,7 @@ def test_a_broken_engine_is_told_to_everybody_and_ends_the_server() -> None:
 
 def test_told_to_end_it_lets_open_requests_finish() -> None:
     with endpoint(limits=ServeLimits(grace=30.0)) as running:
-        with streaming(running, **{**SHORT, "max_tokens": 400, "seed": 1, "n": 4}) as lines:
+        with streaming(running, **{**SHORT, "max_tokens": 200, "seed": 1, "n": 2}) as lines:
             running.server.stop()
             rest = [line for line in lines if line]
         assert rest[-1] == "data: [DONE]"

@@ -46,7 +46,7 @@ def test_it_serves_a_folder_until_it_is_interrupted(model: Path) -> None:
             )
             assert answer.status_code == 200, answer.text
             process.send_signal(signal.SIGINT)
-            out, said = process.communicate(timeout=30)
+            out, said = process.communicate(timeout=60)
         finally:
             process.kill()
     assert process.returncode == 0 and out == ""
