@@ -2,6 +2,7 @@
 
     python bench/plan.py                      all of it; a JSON object a line
     python bench/plan.py --clock cpu          count the process's processor seconds, on a machine that does other work
+    python bench/plan.py --only fleet         the real loop and fleet; engines and learner sleep, so that any machine will do
     python bench/plan.py --only embedded      generation in a process beside training: needs two idle cores
 
 The prediction: costs are measured from one run, or from two of different batch sizes, of the quickstart's recipe; then
@@ -115,6 +116,29 @@ def predict(name: str, sources: list[Path], target: Path) -> None:
     )  # fmt: skip
 
 
+def fleet() -> None:
+    """The loop over two generator processes whose engines sleep (`bench/pipeline.py`), with stragglers, by lag."""
+    import statistics
+    import sys
+
+    sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+    from bench.pipeline import Shape
+    from bench.pipeline import train as run
+    from bench.simulated import Simulation as Engines
+
+    from strop.planning import Constant, Costs, Setup, Straggling, simulate
+
+    engines = Engines(slots=16, token_seconds=0.03, tokens=5, straggler_share=0.05, straggler_factor=30)
+    for lag, steps in ((0, 5), (1, 7), (8, 18)):
+        shape = Shape(prompts=8, samples=4, lag=lag, generators=2, simulation=engines, train_token=0.03 / 32)
+        measured, means = run(shape, steps, "wait")
+        setup = Setup(8, 4, max_lag=lag, generators=2, slots=16)
+        costs = Costs(decode_step=0.03, train_token=0.03 / 32, publish=means["seconds/publish"])
+        lengths = Straggling(Constant(5), 0.05, 30)
+        planned = statistics.mean(simulate(setup, costs, lengths, steps, seed).total for seed in range(20))
+        show(bench="fleet", lag=lag, steps=steps, planned=planned, measured=measured, error=planned / measured - 1)
+
+
 def train(out: Path, sets: tuple[str, ...], steps: int, clock: str) -> Path:
     """A run of the quickstart's recipe in this process."""
     import torch
@@ -139,7 +163,8 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--steps", type=int, default=10, help="steps of each run here")
     parser.add_argument("--clock", choices=("wall", "cpu"), default="wall", help="what a second is")
-    parser.add_argument("--only", choices=("table 9", "schedules", "predictions", "embedded"), help="one part of it")
+    parts = ("table 9", "schedules", "predictions", "fleet", "embedded")
+    parser.add_argument("--only", choices=parts, help="one part of it")
     arguments = parser.parse_args()
     if arguments.only in (None, "table 9"):
         table_9()
@@ -148,6 +173,8 @@ if __name__ == "__main__":
     if arguments.only in (None, "predictions"):
         with tempfile.TemporaryDirectory() as temporary:
             predictions(arguments.steps, arguments.clock, Path(temporary))
+    if arguments.only in (None, "fleet"):
+        fleet()
     if arguments.only in (None, "embedded"):
         with tempfile.TemporaryDirectory() as temporary:
             embedded(2 * arguments.steps, Path(temporary))

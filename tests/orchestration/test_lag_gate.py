@@ -104,7 +104,7 @@ def test_dropping_what_is_stale_bounds_the_lag_too(
 def test_who_drops_never_waits_for_a_straggler_and_so_is_quicker(lag: int) -> None:
     times = {}
     for stale in ("wait", "drop"):
-        simulation = Simulation(3, 2, lag, True, 0.0, 0.1, stale)  # type: ignore[arg-type]
+        simulation = Simulation(3, 2, lag, True, 0.0, 0.1, stale)
         simulation.run(steps=200)
         times[stale] = simulation.clock
         assert bool(simulation.stale) == (stale == "drop")

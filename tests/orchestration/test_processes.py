@@ -115,6 +115,7 @@ def test_the_roster_and_the_stacks(launcher: Processes, worker: ProcessLink) -> 
     assert launcher.folder is not None
     rows = json.loads((launcher.folder / "processes.json").read_text())
     assert [(row["role"], row["pid"]) for row in rows] == [("driver", os.getpid()), ("echo-0", worker.pid)]
+    assert all(row["started"] > 0 and row["host"] for row in rows)
     os.kill(worker.pid, signal.SIGUSR1)
     stacks = launcher.folder / "stacks" / "echo-0.txt"
     deadline = time.monotonic() + 10

@@ -59,8 +59,10 @@ def test_the_constants_of_a_run_are_found(tmp_path: Path) -> None:
     costs = found.costs
     assert costs.decode_step == pytest.approx(STEP)
     assert costs.decode_sequence == pytest.approx(SEQUENCE)
-    assert (costs.train_update, costs.train_token) == (pytest.approx(UPDATE), pytest.approx(TOKEN))
-    assert (costs.record_step, costs.record_token) == (pytest.approx(RECORD), pytest.approx(RECORD_TOKEN))
+    assert costs.train_update == pytest.approx(UPDATE)
+    assert costs.train_token == pytest.approx(TOKEN)
+    assert costs.record_step == pytest.approx(RECORD)
+    assert costs.record_token == pytest.approx(RECORD_TOKEN)
     assert costs.publish == pytest.approx(PUBLISH)
     assert all(fit.r_squared == pytest.approx(1) and fit.relative_error < 1e-9 for fit in found.fits)
     assert found.setup.prompt_tokens == PROMPT and found.setup.drop == 0

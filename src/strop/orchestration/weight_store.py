@@ -24,10 +24,10 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Collection, Iterable
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Collection, Iterable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import TextIO
+from typing import Self, TextIO
 
 from torch import Tensor
 
@@ -63,13 +63,13 @@ class WeightStore:
         partial = path.with_name(f".{path.name}{TEMPORARY}")
         try:
             self.root.mkdir(parents=True, exist_ok=True)
-            with partial.open("wb", buffering=0) as file:
+            with partial.open("wb", buffering=0) as file, Digest() as digest:
                 for part in tensor_file.parts(dict(weights)):
                     _write_all(file.fileno(), part)
+                    digest.update(part)
                 os.fsync(file.fileno())
-            digest, size = file_digest(partial)
+                stored = StoredWeights(version, str(path), digest.hexdigest(), digest.size)
             os.rename(partial, path)
-            stored = StoredWeights(version, str(path), digest, size)
             self._point_at(stored)
         except OSError as error:
             partial.unlink(missing_ok=True)
@@ -119,33 +119,63 @@ def read(stored: StoredWeights) -> dict[str, Tensor]:
     except (OSError, ValueError) as error:  # ValueError: an empty file cannot be mapped
         raise StropError(f"weights of version {stored.version}: cannot read {stored.path}: {error}") from error
     view = memoryview(content)
-    if len(view) != stored.bytes or _digest(view) != stored.digest:
+    if len(view) != stored.bytes or _digest_of(view) != stored.digest:
         raise StropError(f"weights of version {stored.version}: {stored.path} is not what the trainer has written")
     return tensor_file.view(view)
 
 
-def file_digest(path: Path) -> tuple[str, int]:
-    """The digest of a file's content and its size in bytes."""
-    with (
-        path.open("rb") as file,
-        mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content,
-        memoryview(content) as view,
-    ):
-        return _digest(view), len(view)
+class Digest:
+    """SHA-256 of the SHA-256 of every 8 MiB of a stream, computed beside what feeds it; to be used as a context.
+
+    What it is given must stay as it is until `hexdigest` has returned.
+    """
+
+    def __init__(self) -> None:
+        self.size = 0
+        self._pool = ThreadPoolExecutor(min(4, len(os.sched_getaffinity(0))))  # hashing lets other threads run
+        self._jobs: list[Future[bytes]] = []
+        self._piece: list[memoryview] = []
+        self._room = _PIECE
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._pool.shutdown(cancel_futures=True)
+
+    def update(self, part: bytes | memoryview) -> None:
+        """The stream goes on with `part`."""
+        left = memoryview(part)
+        self.size += len(left)
+        while left:
+            head, left = left[: self._room], left[self._room :]
+            self._piece.append(head)
+            self._room -= len(head)
+            if not self._room:
+                self._next_piece()
+
+    def hexdigest(self) -> str:
+        """The digest of the whole stream, which ends here."""
+        if self._piece:
+            self._next_piece()
+        return hashlib.sha256(b"".join(job.result() for job in self._jobs)).hexdigest()
+
+    def _next_piece(self) -> None:
+        self._jobs.append(self._pool.submit(_piece_digest, self._piece))
+        self._piece, self._room = [], _PIECE
 
 
-def _digest(content: memoryview) -> str:
-    pieces = [content[at : at + _PIECE] for at in range(0, len(content), _PIECE)]
-    try:
-        with ThreadPoolExecutor(min(4, len(os.sched_getaffinity(0)))) as pool:  # hashing lets other threads run
-            return hashlib.sha256(b"".join(pool.map(_piece_digest, pieces))).hexdigest()
-    finally:
-        for piece in pieces:
-            piece.release()
+def _piece_digest(parts: Sequence[memoryview]) -> bytes:
+    found = hashlib.sha256()
+    for part in parts:
+        found.update(part)
+    return found.digest()
 
 
-def _piece_digest(piece: memoryview) -> bytes:
-    return hashlib.sha256(piece).digest()
+def _digest_of(content: memoryview) -> str:
+    with Digest() as digest:
+        digest.update(content)
+        return digest.hexdigest()
 
 
 def _write_all(descriptor: int, part: bytes | memoryview) -> None:

@@ -1,0 +1,272 @@
+"""Orchestration, measured. One JSON object a line.
+
+    python bench/pipeline.py pipeline      # PipelineRL-8 against synchronous training, with stragglers
+    python bench/pipeline.py publication   # 100 MB of weights to two generators
+    python bench/pipeline.py death         # from kill -9 to its detection
+    python bench/pipeline.py quality       # the embedded model: k = 8 against k = 0 at equal steps (tens of minutes)
+
+`pipeline` runs the real loop over the real fleet of processes; only engine and learner wait instead of computing
+(`bench/simulated.py`), so that the cores of the machine do not decide. An engine's step takes one token's time however
+many sequences run; an update takes as long as the generators need for its tokens with all slots busy.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import signal
+import statistics
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+import numpy as np
+import torch
+from bench.simulated import SimulatedLearner, Simulation
+
+from strop.byte_tokenizer import byte_tokenizer
+from strop.config import edit, resolve
+from strop.console import SilentView
+from strop.data import load_data
+from strop.loop import Loop
+from strop.orchestration.fleet import Fleet, Supervision
+from strop.orchestration.link import WorkerSpec, end
+from strop.orchestration.processes import Processes
+from strop.verifiers.pool import InlineJudge
+
+SPEEDUP_BAR, BOUND_BAR, PUBLICATION_BAR, DEATH_BAR = 2.0, 0.8, 0.25, 0.1
+MEGABYTES = 100
+
+
+def say(row: dict[str, Any]) -> None:
+    """Print a result."""
+    print(json.dumps(row), flush=True)
+
+
+# ---------------------------------------------------------------------- stragglers
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A run of the simulation; `lag` is k."""
+
+    prompts: int
+    samples: int
+    lag: int
+    generators: int
+    simulation: Simulation
+    train_token: float
+
+    @property
+    def slots(self) -> int:
+        return self.generators * self.simulation.slots
+
+
+def train(shape: Shape, steps: int, stale: str) -> tuple[float, dict[str, float]]:
+    """Seconds for `steps` steps, and means of their metrics."""
+    config = edit(
+        resolve("grpo"),
+        [
+            f"steps={steps}", f"batch.prompts_per_step={shape.prompts}", f"batch.samples_per_prompt={shape.samples}",
+            "sampling.max_new_tokens=100000", "algorithm.selection.zero_variance=keep", "evaluation.every=none",
+            "verifier.extract=last_number", f"orchestration.max_lag={shape.lag}", "orchestration.executor=embedded",
+            f"orchestration.generators={shape.generators}", f"orchestration.on_stale={stale}",
+        ],
+    )  # fmt: skip
+    learner = SimulatedLearner(shape.train_token)
+    fleet = Fleet(
+        launcher=Processes(),
+        specs=[WorkerSpec(f"generator-{n}", "bench.simulated:main", shape.simulation) for n in range(shape.generators)],
+        source=lambda store, version: store.write(version, learner.weights()),
+        version_bytes=1 << 16,
+        supervision=Supervision(),
+        note=lambda line: None,
+    )
+    data = load_data(config.data, byte_tokenizer()).train
+    loop = Loop(config, data, fleet, InlineJudge(config.verifier), learner, SilentView())  # type: ignore[arg-type]
+    rows: list[dict[str, float | None]] = []
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            fleet.start(Path(folder))
+            loop.reopen()
+            begin = time.perf_counter()
+            while len(rows) < steps:
+                record = loop.next_step()
+                assert record is not None
+                rows.append(record.metrics)
+            seconds = time.perf_counter() - begin
+        finally:
+            fleet.close()
+    assert len(set(learner.trained)) == len(learner.trained) == steps * shape.prompts
+    means = {name: statistics.mean(row[name] or 0.0 for row in rows) for name in ("seconds/publish", "idle/generators")}
+    means["lag/max"] = max(row["lag/max"] or 0.0 for row in rows)
+    if stale == "drop":
+        means |= {name: rows[-1][name] or 0.0 for name in ("stale/share", "stale/length", "stale/length_trained")}
+    return seconds, means
+
+
+def bound(shape: Shape) -> tuple[float, str]:
+    """The least mean step time that any run of this shape can have, and by which formula."""
+    simulation = shape.simulation
+    try:
+        from strop.planning import Constant, Costs, Setup, Straggling, pipeline_bound
+    except ImportError:
+        pass
+    else:
+        setup = Setup(
+            shape.prompts, shape.samples, max_lag=shape.lag, generators=shape.generators, slots=simulation.slots
+        )
+        costs = Costs(decode_step=simulation.token_seconds, train_token=shape.train_token)
+        lengths = Straggling(Constant(simulation.tokens), simulation.straggler_share, simulation.straggler_factor)
+        return pipeline_bound(setup, costs, lengths).seconds, "strop.planning.pipeline_bound"
+    count = shape.prompts * shape.samples
+    share, factor, usual = simulation.straggler_share, simulation.straggler_factor, simulation.tokens
+    tokens = count * usual * (1 - share + share * factor)
+    update = tokens * shape.train_token
+    generation = tokens * simulation.token_seconds / shape.slots
+    none = (1 - share) ** count
+    longest = usual * (none + factor * (1 - none)) * simulation.token_seconds
+    if shape.lag == 0:
+        return max(generation, longest) + update, "max(C, D) + U"
+    return max(update, generation, (longest + update) / (shape.lag + 1)), "max(U, C, (D + U) / (k + 1))"
+
+
+def pipeline(arguments: argparse.Namespace) -> None:
+    """Synchronous, PipelineRL-8 that waits, PipelineRL-8 that drops."""
+    simulation = Simulation(arguments.slots, arguments.token_seconds, arguments.tokens, 0.05, 30)
+    train_token = simulation.token_seconds / (2 * simulation.slots)
+    seconds = {}
+    for name, lag, stale in (("synchronous", 0, "wait"), ("pipeline-8", 8, "wait"), ("pipeline-8-drop", 8, "drop")):
+        shape = Shape(arguments.prompts, arguments.samples, lag, 2, simulation, train_token)
+        seconds[name], means = train(shape, arguments.steps, stale)
+        least, formula = bound(shape)
+        row = {
+            "bench": "pipeline", "run": name, "steps": arguments.steps, "seconds": round(seconds[name], 2),
+            "seconds_a_step": round(seconds[name] / arguments.steps, 4), "bound_a_step": round(least, 4),
+            "share_of_bound": round(least * arguments.steps / seconds[name], 3), "bound": formula,
+            "speedup": round(seconds["synchronous"] / seconds[name], 2),
+            **{key: round(value, 4) for key, value in means.items()},
+        }  # fmt: skip
+        if name == "pipeline-8":
+            row |= {"ok": row["speedup"] >= SPEEDUP_BAR and row["share_of_bound"] >= BOUND_BAR}
+        say(row)
+
+
+# ---------------------------------------------------------------------- weights
+
+
+def publication(arguments: argparse.Namespace) -> None:
+    """Real engines of a model of 100 MB: write, hash, swap, acknowledge, probe."""
+    from strop.engines.torch_engine.settings import EngineSettings
+    from strop.model_settings import FreshModel, ModelSettings
+    from strop.orchestration.generator import GeneratorSettings
+    from strop.policy import load_policy
+
+    fresh = FreshModel(hidden_size=512, layers=8, heads=8, kv_heads=4, head_dim=64, intermediate_size=1408)
+    model = ModelSettings(fresh=fresh)
+    policy, _ = load_policy(model, seed=1)
+    size = sum(weight.nbytes for weight in policy.weights().values())
+    settings = GeneratorSettings(model, EngineSettings(slots=16, max_tokens=64), seed=1)
+    fleet = Fleet(
+        launcher=Processes(),
+        specs=[WorkerSpec(f"generator-{n}", "strop.orchestration.generator:main", settings) for n in range(2)],
+        source=lambda store, version: store.write(version, policy.weights().items()),
+        version_bytes=size,
+        supervision=Supervision(),
+        note=lambda line: None,
+    )
+    probe = np.arange(8, dtype=np.int32)
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            fleet.start(Path(folder))
+            fleet.publish(0, probe)
+            seconds = []
+            for version in range(1, arguments.repeats + 1):
+                with torch.no_grad():
+                    for weight in policy.parameters():
+                        weight.add_(0.001)
+                seconds.append(fleet.publish(version, probe).seconds)
+        finally:
+            fleet.close()
+    row = {"bench": "publication", "megabytes": round(size / 1e6, 1), "generators": 2, "repeats": len(seconds)}
+    median = statistics.median(seconds)
+    say(row | {"median": round(median, 3), "least": round(min(seconds), 3), "most": round(max(seconds), 3),
+               "ok": median <= PUBLICATION_BAR})  # fmt: skip
+
+
+# ---------------------------------------------------------------------- deaths
+
+
+def death(arguments: argparse.Namespace) -> None:
+    """kill -9 of a worker while this process computes, until its death is known."""
+    launcher = Processes()
+    seconds = []
+    matrix = torch.randn(512, 512)
+    for number in range(arguments.repeats):
+        link = launcher.launch(WorkerSpec(f"generator-{number}", "bench.simulated:main", Simulation()))
+        while not link.receive():
+            launcher.wait([link], 10)
+        os.kill(link.pid, signal.SIGKILL)
+        begin = time.perf_counter()
+        while link.death is None:
+            matrix @ matrix
+        seconds.append(time.perf_counter() - begin)
+        end(launcher, [link])
+    say({"bench": "death", "repeats": len(seconds), "median": round(statistics.median(seconds), 4),
+         "most": round(max(seconds), 4), "ok": max(seconds) < DEATH_BAR})  # fmt: skip
+
+
+# ---------------------------------------------------------------------- quality
+
+
+def quality(arguments: argparse.Namespace) -> None:
+    """The embedded model under both, three seeds each: final held-out pass rates, and the synchronous interval."""
+    from strop.run import train as train_run
+
+    rates: dict[int, list[float]] = {0: [], 8: []}
+    with tempfile.TemporaryDirectory() as folder:
+        for seed in range(3):
+            for lag in rates:
+                config = edit(resolve("scalerl", small=True), [
+                    f"seed={seed}", f"steps={arguments.steps}", f"orchestration.max_lag={lag}",
+                    f"evaluation.every={arguments.steps}", "evaluation.samples_per_problem=8",
+                ])  # fmt: skip
+                found = train_run(config, Path(folder) / f"{lag}-{seed}", SilentView())
+                assert found.summary.held_out_pass_rate is not None
+                rates[lag].append(found.summary.held_out_pass_rate)
+                say({"bench": "quality", "max_lag": lag, "seed": seed, "pass_rate": rates[lag][-1],
+                     "seconds": round(found.seconds, 1)})  # fmt: skip
+    mean, half = statistics.mean(rates[0]), 4.303 * statistics.stdev(rates[0]) / math.sqrt(3)  # Student, 2 degrees
+    pipelined = statistics.mean(rates[8])
+    say({"bench": "quality", "synchronous": round(mean, 4), "interval": [round(mean - half, 4), round(mean + half, 4)],
+         "pipeline-8": round(pipelined, 4), "ok": abs(pipelined - mean) <= half})  # fmt: skip
+
+
+def main() -> None:
+    """Run what was asked for."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parts = {"pipeline": pipeline, "publication": publication, "death": death, "quality": quality}
+    parser.add_argument("parts", nargs="+", choices=list(parts))
+    parser.add_argument("--steps", type=int, default=200)
+    parser.add_argument("--repeats", type=int, default=20)
+    parser.add_argument("--prompts", type=int, default=8)
+    parser.add_argument("--samples", type=int, default=8)
+    parser.add_argument("--tokens", type=int, default=6, help="of a usual completion")
+    parser.add_argument("--slots", type=int, default=96, help="of each of two generators")
+    parser.add_argument("--token-seconds", type=float, default=0.004)
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    os.environ["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
+    for name in arguments.parts:
+        parts[name](arguments)
+
+
+if __name__ == "__main__":
+    main()
