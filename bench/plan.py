@@ -2,7 +2,7 @@
 
     python bench/plan.py                      all of it; a JSON object a line
     python bench/plan.py --clock cpu          count the process's processor seconds, on a machine that does other work
-    python bench/plan.py --only fleet         the real loop and fleet; engines and learner sleep, so that any machine will do
+    python bench/plan.py --only fleet         the real loop and fleet with engines that sleep, on any machine
     python bench/plan.py --only embedded      generation in a process beside training: needs two idle cores
 
 The prediction: costs are measured from one run, or from two of different batch sizes, of the quickstart's recipe; then
