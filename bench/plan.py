@@ -2,6 +2,8 @@
 
     python bench/plan.py                      all of it; a JSON object a line
     python bench/plan.py --clock cpu          count the process's processor seconds, on a machine that does other work
+    python bench/plan.py --only fleet         the real loop and fleet with engines that sleep, on any machine
+    python bench/plan.py --only embedded      generation in a process beside training: needs two idle cores
 
 The prediction: costs are measured from one run, or from two of different batch sizes, of the quickstart's recipe; then
 the step time of settings that were not measured is planned, run, and compared. Lengths are held by a learning rate of
@@ -30,6 +32,13 @@ PREDICTED = {
     "48 x 8": ("batch.prompts_per_step=48",),
     "32 x 8, at most 24 tokens": ("sampling.max_new_tokens=24",),
     "32 x 8, two updates": ("batch.updates_per_step=2",),
+}
+BESIDE = "orchestration.executor=embedded"
+EMBEDDED = {
+    "k = 0, 16 x 8": (BESIDE, "batch.prompts_per_step=16"),
+    "k = 1": (BESIDE, "orchestration.max_lag=1"),
+    "k = 1, 16 x 8": (BESIDE, "orchestration.max_lag=1", "batch.prompts_per_step=16"),
+    "k = 4, 16 x 8": (BESIDE, "orchestration.max_lag=4", "batch.prompts_per_step=16"),
 }
 BASE = ("optim.lr=1e-9", "evaluation.every=none", "checkpoint.every=1000", "algorithm.selection.zero_variance=keep")
 
@@ -61,9 +70,7 @@ def schedules() -> None:
 
 def predictions(steps: int, clock: str, folder: Path) -> None:
     """Runs here against what was planned from others."""
-    from strop.planning import Empirical, simulate
     from strop.planning.measure import measure
-    from strop.planning.setup import setup_of
     from strop.run_folder import RunFolder
 
     runs = {
@@ -74,17 +81,62 @@ def predictions(steps: int, clock: str, folder: Path) -> None:
         show(bench="costs", sources=sources, costs={k: v for k, v in known.costs.model_dump().items() if v},
              fits=[vars(fit) for fit in known.fits])  # fmt: skip
     for number, (name, sets) in enumerate(PREDICTED.items()):
-        target = RunFolder.open(train(folder / f"target-{number}", sets, steps, clock))
-        real = measure([target])
+        target = train(folder / f"target-{number}", sets, steps, clock)
         for sources in (["32 x 8"], list(MEASURED)):
-            known = measure([RunFolder.open(runs[source]) for source in sources])
-            setup = replace(setup_of(real.config), prompt_tokens=known.setup.prompt_tokens)
-            lengths = Empirical(known.lengths.groups, real.config.sampling.max_new_tokens)
-            planned = simulate(setup, known.costs, lengths, 60).mean
-            show(
-                bench="prediction", measured_from=sources, setting=name, planned=planned, measured=real.step_seconds,
-                error=planned / real.step_seconds - 1,
-            )  # fmt: skip
+            predict(name, [runs[source] for source in sources], target)
+
+
+def embedded(steps: int, folder: Path) -> None:
+    """The same with a generator process, from a synchronous run to others and to runs with lag."""
+    source = train(folder / "source", (BESIDE,), steps, "wall")
+    for number, (name, sets) in enumerate(EMBEDDED.items()):
+        predict(f"embedded, {name}", [source], train(folder / f"embedded-{number}", sets, steps, "wall"))
+
+
+def predict(name: str, sources: list[Path], target: Path) -> None:
+    """Plan the run `target` from the costs of `sources`, and say how far off that is."""
+    from strop.config import parse
+    from strop.planning import Empirical, simulate
+    from strop.planning.measure import measure
+    from strop.planning.setup import setup_of
+    from strop.run_folder import RunFolder
+
+    known = measure([RunFolder.open(source) for source in sources])
+    run = RunFolder.open(target)
+    config = parse(run.read_json("config.json"), name)
+    setup = replace(setup_of(config), prompt_tokens=known.setup.prompt_tokens)
+    lengths = Empirical(known.lengths.groups, config.sampling.max_new_tokens)
+    planned = simulate(setup, known.costs, lengths, 60).mean
+    # As the simulation does: the first step warms up, and the last k are trained while generation runs dry.
+    steps = [row["seconds/step"] or 0.0 for row in run.read_metrics()][1 + setup.max_lag : config.steps - setup.max_lag]
+    measured = sum(steps) / len(steps)
+    show(
+        bench="prediction", runs=len(sources), setting=name, planned=planned, measured=measured,
+        error=planned / measured - 1,
+    )  # fmt: skip
+
+
+def fleet() -> None:
+    """The loop over two generator processes whose engines sleep (`bench/pipeline.py`), with stragglers, by lag."""
+    import statistics
+    import sys
+
+    sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+    from bench.pipeline import Shape
+    from bench.pipeline import train as run
+    from bench.simulated import Simulation as Engines
+
+    from strop.planning import Constant, Costs, Setup, Straggling, simulate
+
+    engines = Engines(slots=16, token_seconds=0.03, tokens=5, straggler_share=0.05, straggler_factor=30)
+    for lag, steps in ((0, 5), (1, 7), (8, 18)):
+        shape = Shape(prompts=8, samples=4, lag=lag, generators=2, simulation=engines, train_token=0.03 / 32)
+        measured, means = run(shape, steps, "wait")
+        setup = Setup(8, 4, max_lag=lag, generators=2, slots=16)
+        costs = Costs(decode_step=0.03, train_token=0.03 / 32, publish=means["seconds/publish"])
+        lengths = Straggling(Constant(5), 0.05, 30)
+        planned = statistics.mean(simulate(setup, costs, lengths, steps, seed).total for seed in range(20))
+        show(bench="fleet", lag=lag, steps=steps, planned=planned, measured=measured, error=planned / measured - 1)
 
 
 def train(out: Path, sets: tuple[str, ...], steps: int, clock: str) -> Path:
@@ -111,7 +163,8 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--steps", type=int, default=10, help="steps of each run here")
     parser.add_argument("--clock", choices=("wall", "cpu"), default="wall", help="what a second is")
-    parser.add_argument("--only", choices=("table 9", "schedules", "predictions"), help="one part of it")
+    parts = ("table 9", "schedules", "predictions", "fleet", "embedded")
+    parser.add_argument("--only", choices=parts, help="one part of it")
     arguments = parser.parse_args()
     if arguments.only in (None, "table 9"):
         table_9()
@@ -120,3 +173,8 @@ if __name__ == "__main__":
     if arguments.only in (None, "predictions"):
         with tempfile.TemporaryDirectory() as temporary:
             predictions(arguments.steps, arguments.clock, Path(temporary))
+    if arguments.only in (None, "fleet"):
+        fleet()
+    if arguments.only in (None, "embedded"):
+        with tempfile.TemporaryDirectory() as temporary:
+            embedded(2 * arguments.steps, Path(temporary))

@@ -31,6 +31,7 @@ from strop.policy import Policy, load_policy
 from strop.run import Interrupted
 from strop.run_folder import RunFolder, check_free
 from strop.seeds import derive
+from strop.supervision.watch import Watch
 from strop.tracking import open_trackers
 from strop.trainer import checkpoint
 from strop.trainer.sft import Demonstration, FineTuning, SftSettings
@@ -84,7 +85,8 @@ def train(config: SftConfig, out: Path, view: View) -> Path:
     parts = assemble(config, view)
     folder = RunFolder.create(out, config.model_dump(mode="json"))
     try:
-        return _FineTuningRun(config, parts, folder, view).go(None)
+        with Watch(folder.path, None, view) as watch:
+            return _FineTuningRun(config, parts, folder, watch.view).go(None)
     finally:
         folder.close()
 
@@ -95,7 +97,9 @@ def resume(out: Path, view: View) -> Path:
     try:
         config = stored_config(folder)
         newest = checkpoint.latest(folder.checkpoints)
-        return _FineTuningRun(config, assemble(config, view), folder, view).go(newest)
+        parts = assemble(config, view)
+        with Watch(folder.path, None, view) as watch:
+            return _FineTuningRun(config, parts, folder, watch.view).go(newest)
     finally:
         folder.close()
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from strop.cli.options import Imports, Json, Sets, allow, print_table, show
+from strop.cli.options import Imports, Json, Sets, allow, show
 
 if TYPE_CHECKING:
     from strop.planning import Costs, Lengths, Setup, Simulation
@@ -221,9 +221,28 @@ def _print(value: dict[str, Any]) -> None:
             print(f"note: {note}")
     known = ", ".join(f"{name}={number(seconds)}" for name, seconds in value["costs"].items() if seconds)
     print(f"costs in seconds: {known or 'none'}")
-    columns = ("", "gen+train", "s/update", "bound", "p50, p95", "idle gen, train", "tokens/s", "lag")
-    print_table(columns, [_row(row) for row in value["plans"]])
-    print("s/update: seconds an optimizer update; p50, p95: of a step; bound: set by generation, longest, trainer")
+    _table([_row(row) for row in value["plans"]])
+    print("split: generators + trainers; s/update: seconds an optimizer update; p50, p95: seconds a step; idle: shares")
+
+
+COLUMNS = ("", "split", "s/update", "bound", "set by", "p50", "p95", "idle gen", "train", "tokens/s", "lag")
+WIDTH = 110
+
+
+def _table(rows: list[list[str]]) -> None:
+    """Eleven columns, which are cut on a narrow terminal rather than folded."""
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for name in COLUMNS:
+        table.add_column(name, no_wrap=True, justify="left" if name in ("", "split", "set by") else "right")
+    for row in rows:
+        table.add_row(*row)
+    console = Console(highlight=False)
+    console.width = max(console.width, WIDTH)
+    console.print(table)
 
 
 def _row(row: dict[str, Any]) -> list[str]:
@@ -232,11 +251,14 @@ def _row(row: dict[str, Any]) -> list[str]:
     setup, step = row["setup"], row["step_seconds"]
     return [
         row["name"],
-        "shared" if setup["colocated"] else f"{setup['generators']}+{setup['trainers']}",
+        "shared" if setup["colocated"] else f"{setup['generators']} + {setup['trainers']}",
         number(row["seconds_per_update"]),
-        f"{number(row['bound_seconds_per_update'])} ({row['bound_by'][:3]})",
-        f"{number(step['p50'])}, {number(step['p95'])}",
-        f"{row['generators_idle']:.0%}, {row['trainer_idle']:.0%}",
+        number(row["bound_seconds_per_update"]),
+        row["bound_by"],
+        number(step["p50"]),
+        number(step["p95"]),
+        f"{row['generators_idle']:.0%}",
+        f"{row['trainer_idle']:.0%}",
         number(row["tokens_per_second"]),
         f"{row['mean_lag']:.2f}",
     ]

@@ -26,14 +26,14 @@ def plot_plans(plans: Sequence[Simulation], bounds: Sequence[float], target: Pat
     left.set_yticks(list(places), [label(plan) for plan in plans])
     left.invert_yaxis()
     left.set_xlabel("seconds an update")
-    left.legend(fontsize=8, frameon=False)
     trainer, generators = [plan.trainer_idle for plan in plans], [plan.generators_idle for plan in plans]
     right.barh([place - 0.17 for place in places], trainer, 0.32, color=GREY, label="trainer")
     right.barh([place + 0.17 for place in places], generators, 0.32, color=BLUE, label="generators")
     right.set_xlim(0, 1)
     right.set_xlabel("idle share")
-    right.legend(fontsize=8, frameon=False)
-    for axes in (left, right):
+    for axes, columns in ((left, 1), (right, 2)):
+        # Above the axes, where there is never a bar.
+        axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=columns, fontsize=8, frameon=False)
         axes.spines[["top", "right"]].set_visible(False)
         axes.tick_params(labelsize=8)
     with replacing(target) as temporary:

@@ -96,7 +96,8 @@ def read_status(folder: RunFolder, now: float | None = None) -> RunStatus:
     steps = config.get("steps") if said is None or said["steps"] is None else said["steps"]
     driver = None if said is None else Worker("driver", said["pid"], said["started"], said["host"])
     age = None if said is None else max(now - said["time"], 0.0)
-    state, explanation = _state(folder, said, driver, age)
+    command = "sft" if "demonstrations" in config else "train"
+    state, explanation = _state(folder, said, driver, age, f"go on with: strop {command} --resume {folder.path}")
     going = state in ("running", "stalled")
     pace = _mean(rows[-PACE_STEPS:], "seconds/step")
     progress = None
@@ -128,13 +129,12 @@ def read_status(folder: RunFolder, now: float | None = None) -> RunStatus:
 
 
 def _state(
-    folder: RunFolder, said: dict[str, Any] | None, driver: Worker | None, age: float | None
+    folder: RunFolder, said: dict[str, Any] | None, driver: Worker | None, age: float | None, go_on: str
 ) -> tuple[State, str]:
     if said is None or driver is None or age is None:
         if (folder.path / "summary.json").exists():
             return "finished", ""
         return "unknown", f"it has no {STATUS}: it never began, or an earlier strop wrote it"
-    go_on = f"go on with: strop train --resume {folder.path}"
     if said["state"] == "interrupted":
         return "interrupted", go_on
     if said["state"] in ("failed", "stuck"):

@@ -1,0 +1,86 @@
+#!/usr/bin/env bash
+# A Ray cluster on the nodes of a Slurm job, and a run of strop on it.
+#
+#   sbatch examples/launch/slurm.sh skywork_or1.math_7b runs/math
+#   sbatch --nodes=8 examples/launch/slurm.sh skywork_or1.math_7b runs/math     # goes on, on more nodes
+#
+# Needs: strop with the extra ray in STROP_VENV, on a file system that every node sees, where the run folder lies too.
+# A run that exists is resumed. What Slurm requeues (preemption, a dead node) and what the watchdog ends (exit code 75)
+# goes on from the newest checkpoint by itself.
+
+#SBATCH --job-name=strop
+#SBATCH --nodes=2
+#SBATCH --ntasks-per-node=1
+#SBATCH --gpus-per-node=8
+#SBATCH --cpus-per-task=64
+#SBATCH --exclusive
+#SBATCH --time=24:00:00
+#SBATCH --requeue
+#SBATCH --open-mode=append
+#SBATCH --output=%x-%j.log
+#SBATCH --signal=B:TERM@300
+
+set -euo pipefail
+
+if [[ $# -lt 2 ]]; then
+    echo "usage: sbatch $0 RECIPE RUN [strop train options]" >&2
+    exit 2
+fi
+recipe=$1
+run=$2
+shift 2
+
+: "${STROP_VENV:=$HOME/strop/.venv}"
+: "${GPUS_PER_NODE:=8}"
+: "${TRAINERS:=8}" # GPUs that train; all others generate
+: "${RAY_PORT:=6379}"
+# shellcheck source=/dev/null
+source "$STROP_VENV/bin/activate"
+
+mapfile -t nodes < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
+head_node=${nodes[0]}
+head_address=$(srun --nodes=1 --ntasks=1 --nodelist="$head_node" hostname --ip-address | awk '{ print $1 }')
+export RAY_ADDRESS="$head_address:$RAY_PORT"
+
+generators=$((SLURM_JOB_NUM_NODES * GPUS_PER_NODE - TRAINERS))
+if ((generators < 1)); then
+    echo "$SLURM_JOB_NUM_NODES nodes of $GPUS_PER_NODE GPUs leave none to generate beside $TRAINERS trainers" >&2
+    exit 2
+fi
+
+srun --nodes=1 --ntasks=1 --nodelist="$head_node" \
+    ray start --head --block --node-ip-address="$head_address" --port="$RAY_PORT" --num-gpus="$GPUS_PER_NODE" &
+sleep 15
+if ((SLURM_JOB_NUM_NODES > 1)); then
+    srun --nodes=$((SLURM_JOB_NUM_NODES - 1)) --ntasks=$((SLURM_JOB_NUM_NODES - 1)) --exclude="$head_node" \
+        ray start --block --address="$RAY_ADDRESS" --num-gpus="$GPUS_PER_NODE" &
+fi
+for _ in $(seq 60); do
+    joined=$(ray status 2>/dev/null | grep -c '^ 1 node_' || true)
+    ((joined >= SLURM_JOB_NUM_NODES)) && break
+    sleep 5
+done
+
+if [[ -f "$run/run.json" ]]; then
+    command=(strop train --resume "$run")
+else
+    command=(strop train "$recipe" --out "$run" --set orchestration.executor=ray
+        --set "orchestration.generators=$generators" --set "orchestration.trainers=$TRAINERS" "$@")
+fi
+
+# Slurm's TERM, five minutes before the end, goes to the driver: it saves the last finished step and ends with 130.
+"${command[@]}" --plain &
+driver=$!
+trap 'kill -TERM "$driver"' TERM
+status=0
+wait "$driver" || status=$?
+if kill -0 "$driver" 2>/dev/null; then # the trap cut the wait short
+    status=0
+    wait "$driver" || status=$?
+fi
+trap - TERM
+
+if ((status == 75 || status == 130)); then
+    scontrol requeue "$SLURM_JOB_ID"
+fi
+exit "$status"
