@@ -135,9 +135,8 @@ def test_only_adapters_are_trained_and_their_optimizer_is_small() -> None:
     assert changed == {f"{name}.weight" for name in adapters_of(policy).names} and len(changed) == 14
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_a_hundred_publications_leave_no_trace(dtype: str) -> None:
-    policy = adapted(dtype=dtype)
+def test_a_hundred_publications_leave_no_trace() -> None:
+    policy = adapted(dtype="bfloat16")
     base = {name: value.clone() for name, value in policy.weights().items()}
     trainer = trainer_of(policy)
     updates(trainer, 100)

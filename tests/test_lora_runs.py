@@ -46,8 +46,8 @@ REFERENCE = ("algorithm.regularizers=[{piece='KlPenalty', beta=0.01}]",)
 
 @pytest.mark.parametrize(
     "more",
-    [(), REFERENCE, (*REFERENCE, "algorithm.reference.reset_every=2"), ("engine.share_parameters=false",)],
-    ids=["plain", "reference", "moving reference", "engine of its own"],
+    [(), (*REFERENCE, "engine.share_parameters=false"), (*REFERENCE, "algorithm.reference.reset_every=2")],
+    ids=["plain", "reference, engine of its own", "moving reference"],
 )
 def test_a_resume_goes_on_bit_for_bit(tmp_path: Path, more: tuple[str, ...]) -> None:
     config = small_config(*LORA, *more)

@@ -6,7 +6,19 @@ import pytest
 import torch
 from torch import Tensor
 
-from strop.algorithms import Cispo, Objective, PolicyLoss, PpoClip, Reinforce, Tokens
+from strop.algorithms import (
+    AdaptiveEntropy,
+    Cispo,
+    EntropyBonus,
+    Gspo,
+    Objective,
+    PolicyLoss,
+    PpoClip,
+    Regularizer,
+    Reinforce,
+    Tokens,
+)
+from strop.algorithms.losses import surrogate_clips
 from strop.algorithms.objective import UpdateContext
 from strop.metrics import values
 
@@ -101,3 +113,26 @@ def test_metrics_are_of_the_raw_ratio() -> None:
 def test_a_dual_clip_inside_the_clip_range_is_refused() -> None:
     with pytest.raises(ValueError, match="must exceed"):
         PpoClip(clip_high=0.5, dual_clip=1.2)
+
+
+def test_where_and_why_a_gradient_is_cut() -> None:
+    advantage = torch.tensor([-1.0, 0.5, -2.0, 0.0, 0.5, -0.5])
+    ratio = torch.tensor([0.5, 11.0, 12.0, 12.0, 0.5, 1.1])
+    cut = surrogate_clips(ratio, advantage, 0.2, 0.3, 10.0)
+    assert cut.low.tolist() == [True, False, False, False, False, False]
+    assert cut.high.tolist() == [False, True, False, False, False, False]
+    assert cut.other.tolist() == [False, False, True, False, False, False]
+    assert not surrogate_clips(ratio, advantage, 0.2, 0.3, None).other.any()
+    # At the bounds themselves nothing is cut.
+    edge = surrogate_clips(torch.tensor([0.5, 1.5, 4.0]), torch.tensor([-1.0, 1.0, -1.0]), 0.5, 0.5, 4.0)
+    assert not edge.any.any()
+
+
+@pytest.mark.parametrize("loss", [Reinforce(), PpoClip(), Cispo(), Gspo()])
+def test_a_plain_loss_asks_for_nothing(loss: PolicyLoss) -> None:
+    assert not (loss.needs_scores or loss.needs_collision or loss.needs_token_types or loss.strictly_on_policy)
+
+
+@pytest.mark.parametrize("piece", [EntropyBonus(), AdaptiveEntropy()])
+def test_an_entropy_bonus_needs_neither_reference_nor_token_types(piece: Regularizer) -> None:
+    assert not (piece.needs_reference or piece.needs_token_types)

@@ -7,7 +7,7 @@ import pytest
 import torch
 from tests.algorithms.cases import tokens_of
 
-from strop.algorithms import Gspo, KlCov, LengthPenalty, Opefo, OverlongShaping
+from strop.algorithms import ClipCov, Gspo, KlCov, LengthPenalty, Opefo, OverlongShaping
 from strop.diagnostics.reflection import PATTERNS
 from strop.diagnostics.repetition import WINDOW
 from strop.engines.base import PHRASE
@@ -43,6 +43,7 @@ def test_kl_covs_shares_for_7b_and_32b(share: float, penalised: int) -> None:
     tokens = tokens_of(torch.randn(10_000, generator=draw, dtype=torch.float64), logprob, scored_logprob=logprob)
     plan = KlCov(share=share).prepare(tokens, 0).plan
     assert plan is not None and int(plan.sum()) == penalised
+    assert (ClipCov().share, ClipCov().low, ClipCov().high) == (2e-4, 1.0, 5.0)
     assert KlCov().share == 0.002 and KlCov().coefficient == 1.0
 
 

@@ -14,7 +14,7 @@ from strop.algorithms.aggregation import Aggregation, PromptMean, SampleMean, To
 from strop.algorithms.objective import UpdateContext
 from strop.algorithms.tokens import Tokens
 from strop.metrics import Mean, Metrics, values
-from strop.trainer.optimizer import AdamW, Cosine
+from strop.trainer.optimizer import AdamW, Cosine, LinearDecay
 from strop.trainer.packing import Update, pack
 from strop.trainer.step import NonFiniteLoss, Trainer
 from strop.types import Sample
@@ -264,3 +264,19 @@ def test_an_update_moves_the_policy_towards_what_had_an_advantage():
 
 def positive(sample: Sample) -> Sample:
     return replace(sample, advantages=sample.trained.astype("float32"))
+
+
+def test_a_schedule_begun_anew_and_planned_anew_counts_from_its_beginning():
+    line = AdamW(lr=1e-3, weight_decay=0.0, schedule=LinearDecay())
+    trainer = Trainer(TinyPolicy(), WeightedNegative(), line, total_updates=10)
+
+    def rate() -> float:
+        return values(trainer.update(pack(make_samples(4), TokenMean(), 100)))["lr"] or 0.0
+
+    assert [rate() for _ in range(3)] == pytest.approx([1e-3, 9e-4, 8e-4])
+    trainer.begin_schedule(line, 4)
+    assert rate() == pytest.approx(1e-3)
+    trainer.replan(1)  # one of its updates is done, one is left
+    assert trainer.total_updates == 2 and rate() == pytest.approx(5e-4)
+    counters = trainer.state_dict()[1]
+    assert counters == {"updates": 5, "schedule_start": 3, "total_updates": 2}
