@@ -317,15 +317,14 @@ def _others() -> list[Claim]:
             "mean |error| on the second half, power law − sigmoid, `long4`, steps", m.sigmoid_gain("long4"),
             "above", 0.0,
         ),
-        Claim(
-            "half-predicts-half-steps", "our own bar", bar, ("long",),
-            "0.03 − mean |error| on the second half of `long`, steps",
-            m.extrapolation("mean_absolute", "long", "steps", -1.0, 0.03), "above", 0.0,
-        ),
-        Claim(
-            "half-predicts-half-tokens", "our own bar", bar, ("long",),
-            "0.03 − mean |error| on the second half of `long`, tokens",
-            m.extrapolation("mean_absolute", "long", "tokens", -1.0, 0.03), "above", 0.0,
+        *(
+            Claim(
+                f"half-predicts-half-{arm}-{x}", "our own bar", bar, (arm,),
+                f"0.03 − mean |error| on the second half of `{arm}`, {x}",
+                m.extrapolation("mean_absolute", arm, x, -1.0, 0.03), "above", 0.0,
+            )
+            for arm in ("long", "long4")
+            for x in ("steps", "tokens")
         ),
     ]
 
