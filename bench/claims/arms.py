@@ -64,6 +64,13 @@ def _archer_kl(beta: float) -> str:
     return _term(f'piece="KlPenalty", estimator="k3", beta={beta}, beta_reasoning=0.0, clamp=10.0')
 
 
+def _heads(whole: bool) -> tuple[str, str]:
+    """Whether both sides compute logits in float32."""
+    text = str(whole).lower()
+    return f"model.trainer_fp32_head={text}", f"model.generator_fp32_head={text}"
+
+
+BF16 = ("model.dtype=bfloat16", "steps=6", "evaluation.every=6")
 SHORT = 30  # tokens: too few for about half of the sums worked out in full, which take 26 to 36
 PIPELINE = ("algorithm.loss.clip_high=0.28",)
 ARCHER = ("steps=8", "evaluation.every=2")
@@ -86,11 +93,15 @@ ARMS: dict[str, Arm] = {
     "kl_reward": Arm("KL in the reward, weight 0.1", ("algorithm.kl_in_reward.beta=0.1",), weight=1.2),
     # entropy control (Skywork-OR1 3.2.5, 4.5)
     "adaptive": Arm(
-        "4 updates a step with adaptive entropy control, target 0.2",
+        "4 updates a step with adaptive entropy control, target 0.2, Δ = 0.05",
         _updates(4, _term('piece="AdaptiveEntropy", target=0.2, delta=0.05, maximum=1.0')),
     ),
-    "bonus_low": Arm("a fixed entropy bonus of 0.03", (_term('piece="EntropyBonus", coefficient=0.03'),)),
-    "bonus_high": Arm("a fixed entropy bonus of 0.3", (_term('piece="EntropyBonus", coefficient=0.3'),)),
+    "adaptive_slow": Arm(
+        "the same with Δ = 0.005, as the paper's text has it",
+        _updates(4, _term('piece="AdaptiveEntropy", target=0.2, delta=0.005, maximum=1.0')),
+    ),
+    "bonus_low": Arm("a fixed entropy bonus of 0.3", (_term('piece="EntropyBonus", coefficient=0.3'),)),
+    "bonus_high": Arm("a fixed entropy bonus of 3", (_term('piece="EntropyBonus", coefficient=3.0'),)),
     # truncated responses (Skywork-OR1 3.2.3)
     "short": Arm(f"{SHORT} tokens", (f"sampling.max_new_tokens={SHORT}",)),
     "short_before": Arm(
@@ -124,18 +135,8 @@ ARMS: dict[str, Arm] = {
     "opefo_up": Arm("OPEFO on S+ alone", (_loss('piece="Opefo", sides="increasing"'),)),
     "opefo_down": Arm("OPEFO on S− alone", (_loss('piece="Opefo", sides="decreasing"'),)),
     # precision (ScaleRL 3.2, A.19)
-    "bf16": Arm("bfloat16", ("model.dtype=bfloat16", "steps=6", "evaluation.every=6"), weight=0.5),
-    "bf16_head": Arm(
-        "bfloat16 with float32 heads",
-        (
-            "model.dtype=bfloat16",
-            "steps=6",
-            "evaluation.every=6",
-            "model.trainer_fp32_head=true",
-            "model.generator_fp32_head=true",
-        ),
-        weight=0.5,
-    ),  # fmt: skip
+    "bf16": Arm("bfloat16, its heads too", (*BF16, *_heads(False)), weight=0.5),
+    "bf16_head": Arm("bfloat16 with float32 heads", (*BF16, *_heads(True)), weight=0.5),
     # contexts (Skywork-OR1 3.2.2), few problems (ScaleRL 3.2)
     "staged": Arm(
         f"{SHORT} tokens for the first half",

@@ -69,8 +69,7 @@ SLOWS = "“experiments with N_SGD ∈ {2, 4} exhibit faster policy convergence�
 BETTER = "“Ultimately, the on-policy update … achieves superior test performance”"
 # Arms that differ from `base` in one thing, and are measured as it is.
 ALIKE = (
-    "base", "nsgd2", "nsgd4", "grpo8", "opefo", "entropy_reg", "clip_higher", "adaptive", "bonus_low", "bonus_high",
-    "keep",
+    "base", "nsgd4", "grpo8", "opefo", "kl", "kl_strong", "adaptive", "bonus_low", "bonus_high", "keep",
 )
 PREDICTS = m.correlation(m.first(ENTROPY, 3), m.last(PASS), ALIKE)
 HALFWAY = f"rank correlation over {len(ALIKE)} arms of entropy up to step {STEPS // 2} and the last pass rate"
@@ -146,6 +145,15 @@ def _entropy_control() -> list[Claim]:
         _passes(
             "adaptive-passes-more", "Skywork-OR1 4.5, Ablation 9", "“and results in higher test performance”",
             "adaptive", "nsgd4",
+        ),
+        Claim(
+            "adaptive-slow-keeps-target", "Skywork-OR1 3.2.5", "the same with the paper's Δ", ("adaptive_slow",),
+            "sampled entropy of the last quarter of `adaptive_slow`, less the target of 0.2",
+            m.of(m.last_quarter("entropy/sampled"), "adaptive_slow", 0.2), "above", 0.0, "nats",
+        ),
+        _entropies(
+            "adaptive-slow-prevents-collapse", "Skywork-OR1 4.5, Ablation 9", "the same with the paper's Δ",
+            "adaptive_slow", "nsgd4",
         ),
         Claim(
             "coefficient-is-sensitive", "Skywork-OR1 4.5, Ablation 8", sensitive, ("bonus_low", "bonus_high"),
@@ -309,15 +317,14 @@ def _others() -> list[Claim]:
             "mean |error| on the second half, power law − sigmoid, `long4`, steps", m.sigmoid_gain("long4"),
             "above", 0.0,
         ),
-        Claim(
-            "half-predicts-half-steps", "our own bar", bar, ("long",),
-            "0.03 − mean |error| on the second half of `long`, steps",
-            m.extrapolation("mean_absolute", "long", "steps", -1.0, 0.03), "above", 0.0,
-        ),
-        Claim(
-            "half-predicts-half-tokens", "our own bar", bar, ("long",),
-            "0.03 − mean |error| on the second half of `long`, tokens",
-            m.extrapolation("mean_absolute", "long", "tokens", -1.0, 0.03), "above", 0.0,
+        *(
+            Claim(
+                f"half-predicts-half-{arm}-{x}", "our own bar", bar, (arm,),
+                f"0.03 − mean |error| on the second half of `{arm}`, {x}",
+                m.extrapolation("mean_absolute", arm, x, -1.0, 0.03), "above", 0.0,
+            )
+            for arm in ("long", "long4")
+            for x in ("steps", "tokens")
         ),
     ]
 

@@ -74,9 +74,10 @@ def _forest(axes: Axes, title: str, claims: Sequence[Claim], results: Mapping[st
 
 def _bounded(axes: Axes, claims: Sequence[Claim], results: Mapping[str, Result], scale: float) -> None:
     """Let the values themselves choose the width: an interval of three seeds may be wider than all else."""
-    values = [abs(v) * scale for claim in claims for v in results[claim.name].values.values()]
-    most = 1.6 * max([*values, *(claim.margin * scale for claim in claims)])
-    axes.set_xlim(-most, most)
+    margins = [claim.margin * scale for claim in claims]
+    values = [v * scale for claim in claims for v in results[claim.name].values.values()]
+    low, high = min([*values, *(-margin for margin in margins)]), max([*values, *margins])
+    axes.set_xlim(low - 0.25 * (high - low), high + 0.25 * (high - low))
 
 
 def draw_curves(out: Path, target: Path) -> None:

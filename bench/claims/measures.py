@@ -142,16 +142,17 @@ def correlation(x: Measure, y: Measure, arms: Sequence[str]) -> Effect:
 
 
 def points(curve: Curve, x: str) -> Points:
-    """The held-out curve as `strop fit` reads it; `x` is steps, or tokens generated so far."""
-    errors = dict(curve.series("evaluation/stderr"))
-    spent = dict.fromkeys([0], 0.0)
+    """The held-out curve as `strop fit` reads it; `x` is steps, or tokens generated so far.
+
+    Without standard errors: those of the evaluations are over problems drawn anew, and far larger than the scatter of a
+    run that is measured on the same problems each time. The fit goes by the scatter of the points instead.
+    """
+    spent = {0: 0.0}
     for step, tokens in curve.series("tokens/generated"):
         spent[step] = spent[max(spent)] + tokens
     series = curve.series(PASS)
     at = [float(step) if x == "steps" else spent[step] for step, _ in series[1:]]
-    rates = [rate for _, rate in series[1:]]
-    stderr = np.array([errors[step] for step, _ in series[1:]])
-    return Points(curve.arm, np.array(at), np.array(rates), series[0][1], stderr, errors[0], unit=x)
+    return Points(curve.arm, np.array(at), np.array([rate for _, rate in series[1:]]), series[0][1], unit=x)
 
 
 def half_fit(curve: Curve, x: str) -> dict[str, float] | str:

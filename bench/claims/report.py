@@ -14,10 +14,12 @@ from bench.claims.arms import ARMS
 from bench.claims.catalogue import Claim
 from bench.claims.execute import load
 from bench.claims.figure import draw, draw_curves
+from bench.claims.measures import half_fit
 
 from strop.files import replacing
 
 BEGIN, END = "<!-- begin: {} -->", "<!-- end: {} -->"
+LONG_ARMS = ("long", "long4")
 PERCENT = ("pass rate", "share")
 
 Results = Mapping[str, Result]
@@ -122,6 +124,7 @@ def write(out: Path, claims: Sequence[Claim], results: Results, docs: Path | Non
     text = between(text, "summary", summary(claims, results))
     text = between(text, "table", table(claims, results))
     text = between(text, "arms", arms_table(out))
+    text = between(text, "halves", halves_table(out))
     with replacing(page) as temporary:
         temporary.write_text(text, encoding="utf-8")
 
@@ -141,6 +144,24 @@ def between(text: str, name: str, new: str) -> str:
         raise ValueError(f"the page has no pair of marks {begin} … {end}")
     head, rest = text.split(begin)
     return f"{head}{begin}\n{new}{end}{rest.split(end)[1]}"
+
+
+def halves_table(out: Path) -> str:
+    """Of every long run the errors on its second half of what was fitted to its first, in Markdown."""
+    rows = ["| run | over | mean error | mean ∣error∣ | largest | power law, mean ∣error∣ |", "| --- " * 6 + "|"]
+    for arm, seed in ((arm, seed) for arm in LONG_ARMS for seed in range(100)):
+        curve = load(out, arm, seed)
+        if curve is None:
+            continue
+        for x in ("steps", "tokens"):
+            found = half_fit(curve, x)
+            if isinstance(found, str):
+                cells = [f"refused: {found.split(':')[0]}", "", "", ""]
+            else:
+                signed = [f"{found['mean']:+.3f}", f"{found['mean_absolute']:.3f}", f"{found['largest']:+.3f}"]
+                cells = [*signed, f"{found['power_law']:.3f}"]
+            rows.append(f"| `{arm}`, seed {seed} | {x} | {' | '.join(cells)} |")
+    return "\n".join(rows) + "\n"
 
 
 def arms_table(out: Path) -> str:
