@@ -147,7 +147,8 @@ def main() -> None:
         "step", f"GRPO {given.model} {given.prompts} x {SAMPLES} completions {given.dtype}", found["ours"].wall,
         None if peer is None else peer.wall, None if peer is None else "TRL", "s", None,
         None if peer is None else peer.cpu / found["ours"].cpu, ours_tokens=float(np.mean(counts)),
-        peer_tokens=None if peer is None else float(np.mean(peer_counts)), ours_cpu_s=found["ours"].cpu, parameters=parameter_count(model), device=given.device,
+        peer_tokens=None if peer is None else float(np.mean(peer_counts)),
+        ours_cpu_s=found["ours"].cpu, parameters=parameter_count(model), device=given.device,
         threads=torch.get_num_threads(),
     )  # fmt: skip
 

@@ -94,6 +94,8 @@ class Scheduler:
         Called before sequences are admitted, whose prompts are yet to be written into their slots.
         """
         width = self.width()
+        if not width:
+            self._read_in_vain = 0  # what happens to a batch must not depend on those before: a resumed run has none
         if not width or not self.cache.by_length:
             return
         lengths = self.slots.lengths(width)

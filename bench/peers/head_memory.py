@@ -1,0 +1,63 @@
+"""One side of bench/memory.py, in a process of its own: prints its peak memory beyond the inputs, and its seconds."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from strop.head import logprob_entropy
+
+MEBIBYTE = 2**20
+
+
+def plain(hidden: Tensor, weight: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+    """Log-prob and entropy through the logits of all tokens."""
+    log_p = (hidden @ weight.t()).float().log_softmax(-1)
+    return log_p.gather(1, target[:, None])[:, 0], -(log_p.exp() * log_p).sum(-1)
+
+
+def resident(field: str) -> int:
+    """`VmRSS` or `VmHWM` (its peak) of this process in bytes. The peak that getrusage knows is inherited at exec."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(field))
+
+
+def main() -> None:
+    """Forward and backward, once."""
+    what = json.loads(sys.argv[1])
+    if what["threads"] is not None:
+        torch.set_num_threads(what["threads"])
+    dtype, device = getattr(torch, what["dtype"]), what["device"]
+    torch.manual_seed(0)
+    hidden = torch.randn(what["tokens"], what["hidden"], device=device).to(dtype).requires_grad_()
+    weight = (torch.randn(what["vocabulary"], what["hidden"], device=device) * 0.02).to(dtype).requires_grad_()
+    target = torch.randint(what["vocabulary"], (what["tokens"],), device=device)
+    if device == "cuda":
+        torch.cuda.synchronize()
+        before = torch.cuda.memory_allocated()
+        torch.cuda.reset_peak_memory_stats()
+    else:
+        Path("/proc/self/clear_refs").write_text("5")  # forgets the peak so far
+        before = resident("VmRSS")
+    wall, cpu = time.perf_counter(), time.process_time()
+    if what["side"] == "ours":
+        logprob, entropy = logprob_entropy(hidden, weight, None, target, 1.0, what["chunk"], True)
+    else:
+        logprob, entropy = plain(hidden, weight, target)
+    (logprob.sum() + 0.01 * entropy.sum()).backward()
+    if device == "cuda":
+        torch.cuda.synchronize()
+        peak = torch.cuda.max_memory_allocated()
+    else:
+        peak = resident("VmHWM")
+    took = {"wall": time.perf_counter() - wall, "cpu": time.process_time() - cpu}
+    print(json.dumps({"mib": (peak - before) / MEBIBYTE, **took}))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,71 @@
+"""The performance benches run at tiny sizes, and their lines say what they should; figures are not judged here."""
+
+from __future__ import annotations
+
+import json
+import runpy
+import sys
+from pathlib import Path
+
+import pytest
+
+BENCH = Path(__file__).parent.parent / "bench"
+FIELDS = ("bench", "case", "ours", "peer", "peer_name", "ratio", "unit", "limit", "of_limit")
+
+
+@pytest.fixture
+def bench(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+    """Runs a bench with arguments: its lines."""
+    monkeypatch.syspath_prepend(str(BENCH))
+    monkeypatch.delitem(sys.modules, "common", raising=False)
+
+    def run(name: str, *arguments: str) -> list[dict[str, object]]:
+        monkeypatch.setattr(sys, "argv", [f"{name}.py", "--repeats", "1", *arguments])
+        runpy.run_path(str(BENCH / f"{name}.py"), run_name="__main__")
+        lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+        assert lines and all(line["bench"] == name and set(FIELDS) <= line.keys() for line in lines)
+        return lines
+
+    yield run
+    sys.modules.pop("common", None)
+
+
+def test_rollout_beside_generate(bench):
+    tail = ("--model", "tiny", "--sequences", "20", "--slots", "16", "--longest", "24")
+    full, half, between = bench("rollout", *tail)
+    for line in (full, half):
+        assert line["peer_name"] == "generate" and line["unit"] == "tokens/s"
+        assert line["ratio"] == pytest.approx(line["ours"] / line["peer"], rel=1e-2)
+        assert line["of_limit"] == pytest.approx(line["ours"] / line["limit"], rel=1e-2)
+    assert between["ours"] == half["ours"] and between["peer"] == full["ours"]
+
+
+def test_decoding_at_a_fixed_context(bench):
+    (line,) = bench("rollout", "--case", "decode", "--model", "tiny", "--shapes", "16x40", "--steps", "2",
+                    "--dtype", "float32")  # fmt: skip
+    assert line["unit"] == "ms a step" and line["of_limit"] == pytest.approx(line["limit"] / line["ours"], rel=1e-2)
+
+
+def test_update_beside_padded_rows(bench):
+    lines = bench("update", "--model", "tiny", "--sequences", "40", "--longest", "64", "--tokens", "128")
+    assert [line["case"].split()[-1] for line in lines] == ["float32", "bfloat16"]
+    assert all(line["packing_efficiency"] > 0.9 and line["micro_batches"] > 10 for line in lines)
+
+
+def test_a_whole_step_alone(bench):
+    (line,) = bench("step", "--model", "tiny", "--prompts", "4", "--mean", "6", "--longest", "24", "--peer", "none")
+    # 32 completions, twice: the mean of geometric lengths, within four standard errors.
+    assert line["unit"] == "s" and line["peer"] is None and 6 - 3 < line["ours_tokens"] / 32 < 6 + 3
+
+
+def test_memory_beside_all_logits(bench):
+    # 64 MiB of logits, so that what an interpreter takes by the way does not count.
+    (line,) = bench("memory", "--tokens", "1024", "--vocabulary", "16384", "--hidden", "16", "--chunk", "64")
+    assert line["unit"] == "MiB" and line["ratio"] > 3
+
+
+def test_a_peer_that_is_not_there_is_one_line(bench):
+    with pytest.raises(SystemExit, match="--vllm-python"):
+        bench("rollout", "--model", "tiny", "--peer", "vllm")
+    with pytest.raises(SystemExit, match="--trl-python"):
+        bench("step", "--model", "tiny")
