@@ -16,7 +16,8 @@ from strop.data import Data, load_data
 from strop.data.chain_sum import part_of
 from strop.embedded import EXPERTS, NAME, embedded_base, named_base
 from strop.engines.base import Engine
-from strop.engines.build import build_engine
+from strop.engines.build import build_engine, embedded_settings
+from strop.engines.torch_engine import TorchEngine
 from strop.learner import Learner, objective_of
 from strop.model_settings import ModelSettings
 from strop.orchestration.in_process import InProcess
@@ -69,8 +70,8 @@ def assemble(config: RunConfig, view: View) -> Parts:
     executor = InProcess(engine, policy)
     if config.orchestration.max_lag == 0:
         return Parts(policy, tokenizer, data, executor, judge, learner, engine, judge)
-    # Completions in flight must not meet those of an evaluation.
-    evaluator = build_engine(config.engine, config.model, tokenizer, policy)
+    # Completions in flight must not meet those of an evaluation; the embedded engine needs no weights of its own.
+    evaluator = TorchEngine(policy, tokenizer, embedded_settings(config.engine))
     return Parts(policy, tokenizer, data, executor, judge, learner, evaluator, judge_for(config.verifier))
 
 

@@ -8,13 +8,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import torch
 from transformers import PreTrainedTokenizerBase
 
 from strop.engines.base import Engine, Sampling
 from strop.engines.torch_engine import TorchEngine
 from strop.engines.torch_engine.settings import EngineSettings
 from strop.engines.vllm_engine.settings import Vllm
-from strop.model_files import export
+from strop.model_files import export, load_tokenizer
 from strop.model_settings import ModelSettings
 from strop.policy import Policy, load_policy
 
@@ -53,6 +54,25 @@ def build_engine(
         return VllmEngine(folder, tokenizer, settings, model, version)
 
 
+def own_engine(settings: EngineSettings, model: ModelSettings, seed: int = 0, device: str = "cpu") -> Engine:
+    """An engine with parameters and a tokenizer of its own, for a process without a trainer: a generator, a server.
+
+    `device` is where the embedded engine computes; vLLM finds its own.
+
+    Raises:
+        InputError, StropError: see `build_engine`; or there is no such model.
+    """
+    if isinstance(settings, Vllm):
+        folder = _local(model)
+        if folder is not None:
+            return build_engine(settings, model, load_tokenizer(str(folder), None, model.trust_remote_code))
+        policy, tokenizer = load_policy(model, seed=seed)
+        return build_engine(settings, model, tokenizer, policy)
+    policy, tokenizer = load_policy(model, seed=seed)
+    policy.to(torch.device(device)).requires_grad_(False)
+    return TorchEngine(policy, tokenizer, settings.model_copy(update={"share_parameters": False}))
+
+
 def embedded_settings(settings: EngineSettings) -> EngineSettings:
     """Settings of the embedded engine with the bounds of `settings`, for what needs no other engine."""
     if not isinstance(settings, Vllm):
@@ -60,13 +80,19 @@ def embedded_settings(settings: EngineSettings) -> EngineSettings:
     return EngineSettings(slots=settings.slots, max_tokens=settings.max_tokens, prefill_tokens=settings.prefill_tokens)
 
 
+def _local(model: ModelSettings) -> Path | None:
+    """The model's folder, where it has one on this machine."""
+    folder = None if model.path is None else Path(model.path).expanduser()
+    return folder if folder is not None and folder.is_dir() else None
+
+
 @contextmanager
 def _folder(
     model: ModelSettings, tokenizer: PreTrainedTokenizerBase, policy: Policy | None, seed: int
 ) -> Iterator[Path]:
     """A folder of the model in files; what is written for it is gone when the engine has read it."""
-    local = None if model.path is None else Path(model.path).expanduser()
-    if policy is None and local is not None and local.is_dir():
+    local = _local(model)
+    if policy is None and local is not None:
         yield local
         return
     policy = load_policy(model, tokenizer, seed)[0] if policy is None else policy
