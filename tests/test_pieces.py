@@ -66,7 +66,7 @@ def every_piece() -> list[tuple[type[Piece], type[Piece]]]:
 def test_every_piece_survives_json(family: type[Piece], piece: type[Piece]) -> None:
     original = EXAMPLES.get(piece.__name__) or piece()
     written = json.loads(original.model_dump_json())
-    assert written["piece"] == piece.__name__
+    assert written["piece"] == piece.piece_name()
     assert family.model_validate(written) == original
 
 
