@@ -15,7 +15,7 @@ from strop.data import Data, load_data
 from strop.data.chain_sum import part_of
 from strop.embedded import EXPERTS, NAME, embedded_base, named_base
 from strop.engines.base import Engine
-from strop.engines.build import build_engine
+from strop.engines.build import build_engine, evaluating_engine
 from strop.gang_learner import GangLearner
 from strop.learner import Learner, Learning, objective_of
 from strop.model_settings import ModelSettings
@@ -82,28 +82,38 @@ def assemble(config: RunConfig, view: View) -> Parts:
         problem, reason = refused
         raise InputError(f"{data.train.name}: problem {problem.id!r}: {reason}; choose another verifier")
     _warn_of_seen_questions(config, data, view)
-    # Where the trainer's parameters lie in other processes, this one's copy follows what they publish.
-    own = config.orchestration.trainers > 1
-    settings = config.engine.model_copy(update={"share_parameters": False}) if own else config.engine
-    engine = build_engine(settings, config.model, tokenizer, policy, sampling=config.sampling)
-    _refuse_too_long(config, data, engine.capabilities.max_tokens)
+    engine, evaluator = _engines(config, policy, tokenizer)
+    _refuse_too_long(config, data, evaluator.capabilities.max_tokens)
     launcher = Processes()
     learner = _learner(config, policy, launcher, view)
     judge = judge_for(config.verifier)
     executor = _executor(config, policy, engine, learner, launcher, view)
-    if config.orchestration.in_process and config.orchestration.max_lag == 0:
-        return Parts(tokenizer, data, executor, judge, learner, engine, judge)
-    # Completions in flight must not meet those of an evaluation.
-    evaluator = engine if own else build_engine(settings, config.model, tokenizer, policy)
+    if engine is evaluator:
+        return Parts(tokenizer, data, executor, judge, learner, evaluator, judge)
     return Parts(tokenizer, data, executor, judge, learner, evaluator, judge_for(config.verifier))
 
 
+def _engines(config: RunConfig, policy: Policy, tokenizer: PreTrainedTokenizerBase) -> tuple[Engine | None, Engine]:
+    """What generates in this process (None: workers do), and what evaluates here; the same where they take turns.
+
+    Completions in flight must not meet those of an evaluation, for which the embedded engine does: it reads the
+    trainer's own parameters, or, where these lie in other processes, a copy that follows what they publish.
+    """
+    orchestration = config.orchestration
+    engine = None
+    if orchestration.in_process:
+        engine = build_engine(config.engine, config.model, tokenizer, policy, sampling=config.sampling)
+        if orchestration.max_lag == 0:
+            return engine, engine
+    return engine, evaluating_engine(config.engine, policy, tokenizer, config.sampling, orchestration.trainers == 1)
+
+
 def _executor(
-    config: RunConfig, policy: Policy, engine: Engine, learner: Learning, launcher: Launcher, view: View
+    config: RunConfig, policy: Policy, engine: Engine | None, learner: Learning, launcher: Launcher, view: View
 ) -> Executor:
     """The engine beside the trainer, or workers that each build one."""
     orchestration = config.orchestration
-    if orchestration.in_process:
+    if engine is not None:
         return InProcess(engine, policy, orchestration.kv)
     # Adapters are merged into what is published.
     plain = located(config.model, config.seed, view).model_copy(update={"lora": None})

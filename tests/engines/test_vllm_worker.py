@@ -27,7 +27,7 @@ from tests.tiny import byte_tokenizer, tiny_qwen3
 from strop.config import RunConfig, edit, resolve
 from strop.console import SilentView
 from strop.engines.base import Interruption, Request, Sampling
-from strop.engines.build import build_engine, embedded_settings
+from strop.engines.build import build_engine, embedded_settings, own_engine
 from strop.engines.torch_engine import EngineSettings, TorchEngine
 from strop.engines.vllm_engine import Vllm, VllmEngine, worker
 from strop.engines.vllm_engine.model_folder import ModelFolder
@@ -189,16 +189,23 @@ def test_the_embedded_engine_is_built_from_its_settings_alone(tmp_path: Path) ->
     probe = np.arange(20, dtype=np.int32)
     shared = build_engine(EngineSettings(slots=16), policy.settings, byte_tokenizer(), policy)
     np.testing.assert_allclose(engine.verify_weights(probe), shared.verify_weights(probe), atol=1e-6)
+    own = own_engine(EngineSettings(slots=16), settings)
+    own.update_weights(model(1, tie=True).weights(), 1)
+    assert not np.allclose(own.verify_weights(probe), shared.verify_weights(probe), atol=1e-2)
 
 
 # ---------------------------------------------------------------------- with vLLM
 
 
 @pytest.fixture
-def engine() -> Iterator[VllmEngine]:
+def engine(tmp_path: Path) -> Iterator[VllmEngine]:
     policy = model(0, tie=True)
-    found = build_engine(EAGER, policy.settings, byte_tokenizer(), policy)
+    export(policy.model, byte_tokenizer(), tmp_path / "model")
+    settings = policy.settings.model_copy(update={"path": str(tmp_path / "model"), "fresh": None})
+    found = own_engine(EAGER, settings)
     assert isinstance(found, VllmEngine)
+    probe = np.arange(5, 30, dtype=np.int32)
+    np.testing.assert_allclose(found.verify_weights(probe), expected(policy, probe), atol=1e-4)
     yield found
     found.close()
 

@@ -15,7 +15,7 @@ from strop.engines.base import Engine, Sampling
 from strop.engines.torch_engine import TorchEngine
 from strop.engines.torch_engine.settings import EngineSettings
 from strop.engines.vllm_engine.settings import Vllm
-from strop.model_files import export
+from strop.model_files import export, load_tokenizer
 from strop.model_settings import ModelSettings
 from strop.policy import Policy, load_policy
 
@@ -54,17 +54,48 @@ def build_engine(
         return VllmEngine(folder, tokenizer, settings, model, version)
 
 
-def generating_engine(settings: EngineSettings, model: ModelSettings, seed: int, device: str) -> Engine:
-    """The engine of a generator, which shares nothing with a trainer; on `device` where it is the embedded one.
+def own_engine(settings: EngineSettings, model: ModelSettings, seed: int = 0, device: str = "cpu") -> Engine:
+    """An engine with parameters and a tokenizer of its own, for a process without a trainer: a generator, a server.
+
+    `device` is where the embedded engine computes; vLLM finds its own.
 
     Raises:
-        InputError: see `build_engine`.
+        InputError, StropError: see `build_engine`; or there is no such model.
     """
+    if isinstance(settings, Vllm):
+        folder = _local(model)
+        if folder is not None:
+            return build_engine(settings, model, load_tokenizer(str(folder), None, model.trust_remote_code))
+        policy, tokenizer = load_policy(model, seed=seed)
+        return build_engine(settings, model, tokenizer, policy)
     policy, tokenizer = load_policy(model, seed=seed)
-    policy.requires_grad_(False)
-    if not isinstance(settings, Vllm):
-        policy.to(torch.device(device))
-    return build_engine(settings.model_copy(update={"share_parameters": False}), model, tokenizer, policy)
+    policy.to(torch.device(device)).requires_grad_(False)
+    return TorchEngine(policy, tokenizer, settings.model_copy(update={"share_parameters": False}))
+
+
+def evaluating_engine(
+    settings: EngineSettings, policy: Policy, tokenizer: PreTrainedTokenizerBase, sampling: Sampling, shared: bool
+) -> Engine:
+    """The embedded engine for evaluations beside a trainer whose generators are those of `settings`.
+
+    Args:
+        sampling: of training, refused here if the generators could not honour it.
+        shared: it computes with the very parameters of `policy`.
+
+    Raises:
+        InputError: as `build_engine`.
+    """
+    own = embedded_settings(settings)
+    if not shared:
+        own = own.model_copy(update={"share_parameters": False})
+    engine = TorchEngine(policy, tokenizer, own)
+    if isinstance(settings, Vllm):
+        from strop.engines.vllm_engine import VllmEngine
+
+        VllmEngine.refuse_unable(sampling)
+    else:
+        engine.check(sampling)
+    return engine
 
 
 def embedded_settings(settings: EngineSettings) -> EngineSettings:
@@ -74,13 +105,19 @@ def embedded_settings(settings: EngineSettings) -> EngineSettings:
     return EngineSettings(slots=settings.slots, max_tokens=settings.max_tokens, prefill_tokens=settings.prefill_tokens)
 
 
+def _local(model: ModelSettings) -> Path | None:
+    """The model's folder, where it has one on this machine."""
+    folder = None if model.path is None else Path(model.path).expanduser()
+    return folder if folder is not None and folder.is_dir() else None
+
+
 @contextmanager
 def _folder(
     model: ModelSettings, tokenizer: PreTrainedTokenizerBase, policy: Policy | None, seed: int
 ) -> Iterator[Path]:
     """A folder of the model in files; what is written for it is gone when the engine has read it."""
-    local = None if model.path is None else Path(model.path).expanduser()
-    if policy is None and local is not None and local.is_dir():
+    local = _local(model)
+    if policy is None and local is not None:
         yield local
         return
     policy = load_policy(model, tokenizer, seed)[0] if policy is None else policy

@@ -50,9 +50,9 @@ class GeneratorSettings:
 
 def main(line: Line, settings: GeneratorSettings) -> None:
     """The entry of a worker with an engine of its own, whose model is loaded as the trainer's is."""
-    from strop.engines.build import generating_engine
+    from strop.engines.build import own_engine
 
-    serve(line, generating_engine(settings.engine, settings.model, settings.seed, settings.device))
+    serve(line, own_engine(settings.engine, settings.model, settings.seed, settings.device))
 
 
 def serve(line: Line, engine: Engine, load: Callable[[StoredWeights], WeightSource] | None = None) -> None:
