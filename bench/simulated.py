@@ -17,7 +17,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from strop.engines.base import Capabilities, Health, KvMode, PauseMode, Request, WeightSource
 from strop.orchestration.generator import serve
@@ -166,8 +165,8 @@ def _completion(sequence: _Running, reason: FinishReason) -> Completion:
     )
 
 
-def load(stored: StoredWeights) -> dict[str, NDArray[np.float32]]:
-    """The tensors of a stored version, without torch and without a check of the hash."""
+def load(stored: StoredWeights) -> Any:
+    """The arrays of a stored version by name, without torch (the simulated engine needs none) and without a hash."""
     from safetensors.numpy import load_file
 
     return dict(load_file(stored.path))

@@ -97,9 +97,10 @@ def test_a_report_shows_every_snapshot_of_it(tmp_path: Path) -> None:
 
 def test_the_reference_is_kept_without_a_copy_unless_it_moves() -> None:
     still = assemble(small_config(*LORA, *REFERENCE), SilentView()).learner
+    assert isinstance(still, Learner)
     assert isinstance(still.reference, WithoutAdapters) and still.reference.policy is still.trainer.policy
     moving = assemble(small_config(*LORA, *REFERENCE, "algorithm.reference.reset_every=2"), SilentView()).learner
-    assert isinstance(still, Learner) and isinstance(moving, Learner)
+    assert isinstance(moving, Learner)
     assert isinstance(moving.reference, Policy) and moving.reference.adapters is None
     with pytest.raises(StropError, match="same algorithm.reference.reset_every"):
         tensors, state = still.state_dict()

@@ -20,6 +20,7 @@ from strop.byte_tokenizer import byte_tokenizer
 from strop.learner import Learner
 from strop.model_files import export, fresh_model
 from strop.model_settings import FreshModel
+from strop.policy import Policy
 from strop.trainer import sharding
 from strop.trainer.optimizer import own_part
 from strop.trainer.packing import even_bins
@@ -46,6 +47,7 @@ def looked_at(learner: Learner, rank: int) -> dict[str, Any]:
     policy = learner.policy
     assert learner.critic is not None and learner.reference is not None
     critic = learner.critic.policy
+    assert isinstance(learner.reference, Policy)
     return {
         "held": sum(own_part(p).numel() for p in policy.parameters()),
         "weights": dict(learner.weights()),
@@ -67,7 +69,7 @@ def test_ranks_read_their_rows_and_compute_what_a_whole_model_does(
     alone = single(config)
     monkeypatch.setattr(sharding, "load_policy", None)  # no rank may load it whole
     first, second = together(config, 2, tmp_path / "ranks", looked_at)
-    assert alone.critic is not None and alone.reference is not None
+    assert alone.critic is not None and isinstance(alone.reference, Policy)
     for name, expected in (
         ("weights", alone.weights()),
         ("critic", dict(alone.critic.policy.named_parameters())),

@@ -85,7 +85,7 @@ class Setup:
 
 
 def setup_of(config: RunConfig) -> Setup:
-    """The batch, lag, generators and slots of a configuration; one trainer."""
+    """The batch, lag, generators, trainers and slots of a configuration."""
     batch = config.batch
     return Setup(
         prompts_per_step=batch.prompts_per_step,
@@ -95,6 +95,7 @@ def setup_of(config: RunConfig) -> Setup:
         passes_per_batch=batch.passes_per_batch,
         refill=config.algorithm.selection.refill,
         generators=config.orchestration.generators,
+        trainers=config.orchestration.trainers,
         slots=config.engine.slots,
         colocated=config.orchestration.in_process,
         masked_from=None if config.algorithm.truncation_mask == "none" else config.sampling.max_new_tokens,
