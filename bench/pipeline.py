@@ -150,7 +150,8 @@ def pipeline(arguments: argparse.Namespace) -> None:
         row = {
             "bench": "pipeline", "run": name, "steps": arguments.steps, "seconds": round(seconds[name], 2),
             "seconds_a_step": round(seconds[name] / arguments.steps, 4), "bound_a_step": round(least, 4),
-            "share_of_bound": round(least * arguments.steps / seconds[name], 3), "bound": formula,
+            "share_of_bound": round(least * arguments.steps / seconds[name], 3) if stale == "wait" else None,
+            "bound": formula,  # of runs that train every group
             "speedup": round(seconds["synchronous"] / seconds[name], 2),
             **{key: round(value, 4) for key, value in means.items()},
         }  # fmt: skip
@@ -236,6 +237,7 @@ def quality(arguments: argparse.Namespace) -> None:
             for lag in rates:
                 config = edit(resolve("scalerl", small=True), [
                     f"seed={seed}", f"steps={arguments.steps}", f"orchestration.max_lag={lag}",
+                    f"orchestration.executor={'embedded' if lag else 'in_process'}",
                     f"evaluation.every={arguments.steps}", "evaluation.samples_per_problem=8",
                 ])  # fmt: skip
                 found = train_run(config, Path(folder) / f"{lag}-{seed}", SilentView())

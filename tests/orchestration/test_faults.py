@@ -12,8 +12,11 @@ from bench.simulated import Simulation
 from tests.orchestration.simulation import PROMPTS, Made, made
 
 from strop.orchestration.fleet import Supervision
+from strop.pieces import allow_module
 from strop.seeds import derive
-from strop.types import StropError
+from strop.types import Status, StropError
+from strop.verifiers import Isolation, PythonFunction
+from strop.verifiers.pool import ProcessJudge
 
 STEPS = 6
 ALL = list(range(STEPS * PROMPTS))
@@ -121,6 +124,30 @@ def test_stale_groups_are_dropped_counted_and_cancelled(tmp_path: Path) -> None:
     assert last["stale/groups"] and len(set(run.learner.trained)) == len(run.learner.trained) == 12 * PROMPTS
     assert last["stale/length"] > 2 * last["stale/length_trained"]  # type: ignore[operator]
     assert any("could not be trained within max_lag and are dropped" in line for line in run.notes.lines)
+
+
+def test_a_verifier_that_hangs_or_dies_costs_single_samples(undisturbed: Made, tmp_path: Path) -> None:
+    allow_module("tests.orchestration.harmful")
+    isolation = Isolation(workers=2, seconds=1.0, retry_seconds=0.5)
+    judge = ProcessJudge(PythonFunction(function="tests.orchestration.harmful:judge", isolation=isolation))
+    run = made(tmp_path, judge=judge)
+
+    def kill(step: int) -> None:  # and all of them at once, between two steps
+        if step == 3:
+            os.kill(judge._pool.pid, signal.SIGKILL)
+
+    run.learner.before = kill
+    try:
+        run.run()
+    finally:
+        judge.close()
+    assert run.learner.trained == ALL and run.learner.curve == undisturbed.learner.curve
+    rollouts = [rollout for record in run.records for group in record.groups for rollout in group.rollouts]
+    for number, status in ((0, Status.TIMEOUT), (1, Status.ERROR)):
+        harmful = [r.verdict for r in rollouts if int(r.completion.text.split()[0]) % 40 == number]
+        assert harmful and status in {verdict.status for verdict in harmful}
+        assert not any(verdict.usable for verdict in harmful)
+    assert sum(rollout.verdict.usable for rollout in rollouts) > 0.8 * len(rollouts)
 
 
 def test_ended_workers_leave_no_weights_behind(undisturbed: Made) -> None:

@@ -116,12 +116,12 @@ def test_the_roster_and_the_stacks(launcher: Processes, worker: ProcessLink) -> 
     rows = json.loads((launcher.folder / "processes.json").read_text())
     assert [(row["role"], row["pid"]) for row in rows] == [("driver", os.getpid()), ("echo-0", worker.pid)]
     assert all(row["started"] > 0 and row["host"] for row in rows)
-    os.kill(worker.pid, signal.SIGUSR1)
     stacks = launcher.folder / "stacks" / "echo-0.txt"
     deadline = time.monotonic() + 10
     while "in receive" not in stacks.read_text():
         assert time.monotonic() < deadline
-        time.sleep(0.02)
+        os.kill(worker.pid, signal.SIGUSR1)
+        time.sleep(0.1)
     os.kill(worker.pid, signal.SIGINT)  # a Ctrl-C is not for workers
     worker.send("still here")
     assert hear(launcher, worker) == ["still here"]

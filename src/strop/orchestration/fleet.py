@@ -108,7 +108,8 @@ class Fleet:
         self._folder = folder
         self._launcher.attach(folder)
         self._claims = [claim(folder, self._version_bytes)]
-        self.members = [Member(number, self._launcher.launch(spec)) for number, spec in enumerate(self._specs)]
+        for number, spec in enumerate(self._specs):  # one by one: `close` ends those that were launched
+            self.members.append(Member(number, self._launcher.launch(spec)))
 
     def submit(self, request: Request, ticket: int, attempt: int = 0) -> None:
         """Queue a request; it goes out with the next `poll`, together with the others of its generator."""

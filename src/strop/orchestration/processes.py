@@ -38,6 +38,7 @@ ROSTER = "processes.json"
 LOGS = "logs"
 _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 _LONGEST_REASON = 300
+_LOOK_SECONDS = 0.5
 
 
 class ProcessLink:
@@ -48,7 +49,7 @@ class ProcessLink:
         self._role = role
         self.process = process
         self.channel = Channel(end)
-        self.pidfd = os.pidfd_open(process.pid) if hasattr(os, "pidfd_open") else None
+        self.pidfd = _handle(process.pid)
         self.inbox: deque[Any] = deque()
         self.heard = time.monotonic()
         self.said: Failed | None = None
@@ -70,8 +71,8 @@ class ProcessLink:
 
     @property
     def silence(self) -> float:
-        """Seconds since anything was heard of the worker."""
-        return time.monotonic() - self.heard
+        """Seconds without a word of the worker while somebody listened, which a process at rest does not."""
+        return max(self._launcher.looked - self.heard, 0.0)
 
     @property
     def death(self) -> Death | None:
@@ -110,6 +111,7 @@ class Processes:
 
     def __init__(self, folder: Path | None = None) -> None:
         self.folder = folder
+        self.looked = time.monotonic()  # when the watching thread had last read all there was
         self._changed = threading.Condition()
         self._links: list[ProcessLink] = []
         self._thread: threading.Thread | None = None
@@ -208,7 +210,8 @@ class Processes:
                         self._thread = self._wake = None
                         return
                     self._register(selector, known)
-                for key, events in selector.select():
+                # After a rest of this process the first look may come back empty although there is much to read.
+                for key, events in selector.select(_LOOK_SECONDS) or selector.select(0):
                     if key.fileobj is woken:
                         woken.recv(1 << 12)
                         continue
@@ -218,6 +221,7 @@ class Processes:
                         self._bury(link, selector, known)
                     elif link in known:
                         self._serve(link, events, selector, known)
+                self.looked = time.monotonic()
 
     def _register(self, selector: selectors.BaseSelector, known: set[ProcessLink]) -> None:
         for link in self._links:
@@ -320,6 +324,16 @@ class Processes:
         # A full disk must not end the run: what is trained matters more than who is listed.
         with contextlib.suppress(StropError), replacing(self.folder / ROSTER) as temporary:
             temporary.write_text(json.dumps(rows, indent=2) + "\n")
+
+
+def _handle(pid: int) -> int | None:
+    """The kernel's handle of a child, readable once it has ended; None where there are no such things."""
+    if not hasattr(os, "pidfd_open"):
+        return None
+    try:
+        return os.pidfd_open(pid)
+    except OSError:
+        return None
 
 
 def start_ticks(pid: int) -> int:
