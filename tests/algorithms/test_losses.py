@@ -8,9 +8,12 @@ from torch import Tensor
 
 from strop.algorithms import (
     AdaptiveEntropy,
+    ArcherClip,
     Cispo,
     EntropyBonus,
+    EntropyQuantile,
     Gspo,
+    KlCov,
     Objective,
     PolicyLoss,
     PpoClip,
@@ -136,3 +139,10 @@ def test_a_plain_loss_asks_for_nothing(loss: PolicyLoss) -> None:
 @pytest.mark.parametrize("piece", [EntropyBonus(), AdaptiveEntropy()])
 def test_an_entropy_bonus_needs_neither_reference_nor_token_types(piece: Regularizer) -> None:
     assert not (piece.needs_reference or piece.needs_token_types)
+
+
+def test_when_an_objective_wants_the_update_scored_first() -> None:
+    assert not Objective(loss=Reinforce()).needs_scores
+    assert Objective(loss=KlCov()).needs_scores
+    assert not Objective(loss=ArcherClip(), token_types=EntropyQuantile()).needs_scores
+    assert Objective(loss=ArcherClip(), token_types=EntropyQuantile(when="update")).needs_scores
