@@ -116,6 +116,8 @@ def test_metrics_are_of_the_raw_ratio() -> None:
 def test_a_dual_clip_inside_the_clip_range_is_refused() -> None:
     with pytest.raises(ValueError, match="must exceed"):
         PpoClip(clip_high=0.5, dual_clip=1.2)
+    with pytest.raises(ValueError, match="must exceed"):
+        PpoClip(clip_high=0.5, dual_clip=1.5)
 
 
 def test_where_and_why_a_gradient_is_cut() -> None:
