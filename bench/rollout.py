@@ -210,7 +210,7 @@ def main() -> None:
     parser.add_argument("--model", choices=SHAPES, default="3.4m")
     parser.add_argument("--dtype", default="float32,bfloat16", help="precisions, one or both")
     parser.add_argument("--sequences", type=int, default=256)
-    parser.add_argument("--slots", default="64", help="numbers of slots")
+    parser.add_argument("--slots", default="256", help="numbers of slots, and rows of a batch of `generate`")
     parser.add_argument("--longest", type=int, default=512)
     parser.add_argument("--shapes", default=",".join(f"{n}x{c}" for n, c in DECODE), help="of the decode case")
     parser.add_argument("--steps", type=int, default=16, help="of a timing of the decode case")
