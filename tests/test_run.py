@@ -38,7 +38,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_run_folder_holds_everything(finished: Path) -> None:
     rows = metrics(finished)
     assert [row["step"] for row in rows] == [0, 1, 2, 3, 4]
-    assert rows[0].keys() == {"step", "evaluation/pass_rate", "evaluation/stderr"}
+    assert rows[0].keys() == {"step", "evaluation/pass_rate", "evaluation/stderr", "evaluation/entropy"}
     assert "evaluation/pass_rate" in rows[2] and "evaluation/pass_rate" not in rows[1]
     assert [row["version"] for row in rows[1:]] == [1, 2, 3, 4]
     assert all(row["lag/max"] == 0 and row["groups/trained"] == 6 for row in rows[1:])
