@@ -98,6 +98,12 @@ def _check_orchestration(config: RunConfig) -> None:
             f"orchestration.generators={orchestration.generators} are processes of their own, and "
             "orchestration.executor=in_process has none; set orchestration.executor=embedded, or generators=1"
         )
+    if orchestration.executor != "ray" and orchestration.ray.model_fields_set:
+        name = sorted(orchestration.ray.model_fields_set)[0]
+        raise InputError(
+            f"orchestration.ray.{name}={getattr(orchestration.ray, name)} says how a Ray cluster is used, and "
+            f"orchestration.executor={orchestration.executor} uses none; set orchestration.executor=ray"
+        )
     if config.model.lora is not None and orchestration.trainers > 1:
         raise InputError(
             f"model.lora with orchestration.trainers={orchestration.trainers}: adapters are trained by one process; "
