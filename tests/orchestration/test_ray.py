@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import subprocess
@@ -41,7 +42,7 @@ def cluster() -> Iterator[Any]:
 
     head = {"num_cpus": CPUS, "object_store_memory": 100 << 20, "include_dashboard": False}
     found = Cluster(initialize_head=True, head_node_args=head)
-    ray.init(address=found.address, log_to_driver=False, logging_level="ERROR")
+    ray.init(address=found.address, log_to_driver=False, logging_level=logging.ERROR)
     yield found
     ray.shutdown()
     found.shutdown()

@@ -40,6 +40,7 @@ _LOOK_SECONDS = 1.0
 _OBJECT_STORE_BYTES = 200 << 20  # of a cluster of our own, which has one node: weights do not go through it
 _CALLS_AT_ONCE = 4  # of an actor: one collects, others deliver
 _ADDRESS = "RAY_ADDRESS"
+_AUTO_CONNECT = "RAY_ENABLE_AUTO_CONNECT"
 
 
 class RayLink:
@@ -117,6 +118,7 @@ class RayWorkers:
     def __init__(self, settings: RaySettings, workers: int, roster: Roster | None = None) -> None:
         self.settings = settings
         with _loopback(settings):
+            os.environ[_AUTO_CONNECT] = "0"  # a thread that comes late must not start another cluster
             self._ray = require("ray", extra="ray", purpose="Ray clusters")
         self._workers = workers
         self._roster = roster or Roster()
@@ -342,7 +344,7 @@ def start_cluster(workers: int) -> None:
 @contextlib.contextmanager
 def _loopback(settings: RaySettings) -> Iterator[None]:
     """While Ray is imported and started for this machine alone: its nodes are at 127.0.0.1, and it tells nobody."""
-    wanted = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_AUTH_MODE": "token"}
+    wanted = {"RAY_USAGE_STATS_ENABLED": "0"}
     if settings.address is None and _ADDRESS not in os.environ:
         wanted["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"  # Ray: one machine, no cluster
     before = {name: os.environ.get(name) for name in wanted}
