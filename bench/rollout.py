@@ -16,8 +16,10 @@ once a step at the bandwidth of a copy.
 from __future__ import annotations
 
 import argparse
+import itertools
 import tempfile
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 
 import numpy as np
@@ -40,7 +42,7 @@ from common import (
     policy_of,
     timed,
 )  # fmt: skip
-from transformers import GenerationConfig, PreTrainedModel
+from transformers import ContinuousBatchingConfig, GenerationConfig, PreTrainedModel
 
 from strop.engines.base import Request, Sampling
 from strop.engines.torch_engine import EngineSettings, TorchEngine
@@ -95,23 +97,34 @@ def generate(model: PreTrainedModel, work: Work, rows: int, device: str) -> Call
     return lambda: timed(run, device)
 
 
-def continuous(model: PreTrainedModel, work: Work, device: str) -> Callable[[], Spent]:
-    """Sample everything with transformers' continuous batching."""
-    configuration = GenerationConfig(do_sample=True, top_k=0, top_p=1.0, eos_token_id=-1, pad_token_id=0)
+def continuous(
+    model: PreTrainedModel, work: Work, rows: int, device: str, open_until: ExitStack
+) -> Callable[[], Spent]:
+    """Sample everything with transformers' continuous batching; its cache has room for `rows` of the longest."""
+    longest = max(len(prompt) + length for prompt, length in work)
+    manager = model.init_continuous_batching(
+        GenerationConfig(do_sample=True, top_k=0, top_p=1.0, eos_token_id=-1, pad_token_id=0),
+        # Left to itself it takes nine tenths of the memory that is free.
+        ContinuousBatchingConfig(
+            page_size=32, num_blocks=rows * -(-longest // 32), max_batch_tokens=2048, max_requests_per_batch=rows
+        ),
+    )
+    manager.start()
+    open_until.callback(manager.stop, block=True)
+    runs = itertools.count()
 
     def run() -> None:
-        manager = model.init_continuous_batching(generation_config=configuration)
-        manager.start()
+        number = next(runs)
         for place, (prompt, length) in enumerate(work):
-            manager.add_request(prompt, request_id=str(place), max_new_tokens=length)
+            manager.add_request(prompt, request_id=f"{number}-{place}", max_new_tokens=length)
         done = 0
         for result in manager:
             if result.is_finished():
-                assert len(result.generated_tokens) == work[int(result.request_id)][1]
+                assert len(result.generated_tokens) == work[int(result.request_id.partition("-")[2])][1]
                 done += 1
                 if done == len(work):
-                    break
-        manager.stop(block=True)
+                    return
+        raise SystemExit("transformers' continuous batching ended before its work was done")
 
     return lambda: timed(run, device)
 
@@ -143,18 +156,17 @@ def long_tail(given: argparse.Namespace, dtype: torch.dtype, slots: int) -> floa
     tokens = sum(length for _, length in work)
     engine = engine_of(model_of(given.model, dtype, given.device), slots, 64 + given.longest)
     sides = {"ours": ours(engine, work, given.device)}
-    with tempfile.TemporaryDirectory() as folder:
-        other: OtherProcess | None = None
+    with ExitStack() as stack:
         if given.peer == "generate":
             sides["peer"] = generate(model, work, slots, given.device)
         elif given.peer == "continuous":
-            sides["peer"] = continuous(model, work, given.device)
+            sides["peer"] = continuous(model, work, slots, given.device, stack)
         elif given.peer == "vllm":
+            folder = stack.enter_context(tempfile.TemporaryDirectory())
             other = vllm(model, work, slots, given, Path(folder))
+            stack.callback(other.close)
             sides["peer"] = other.spent
         found = interleaved(sides, given.repeats)
-        if other is not None:
-            other.close()
     rates = {name: tokens / spent.wall for name, spent in found.items()}
     products, reading = least_seconds(model, work, dtype, given.device)
     emit(
@@ -198,7 +210,7 @@ def main() -> None:
     parser.add_argument("--model", choices=SHAPES, default="3.4m")
     parser.add_argument("--dtype", default="float32,bfloat16", help="precisions, one or both")
     parser.add_argument("--sequences", type=int, default=256)
-    parser.add_argument("--slots", default="64", help="numbers of slots")
+    parser.add_argument("--slots", default="256", help="numbers of slots, and rows of a batch of `generate`")
     parser.add_argument("--longest", type=int, default=512)
     parser.add_argument("--shapes", default=",".join(f"{n}x{c}" for n, c in DECODE), help="of the decode case")
     parser.add_argument("--steps", type=int, default=16, help="of a timing of the decode case")

@@ -13,7 +13,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -186,12 +185,10 @@ class SimulatedLearner:
         self.trained: list[int] = []
         self.curve: list[float] = []
         self.before: Callable[[int], None] = lambda step: None
-        self.trainer = SimpleNamespace(policy=self._policy, device="cpu", updates=0)
 
-    def _policy(self, packed: Any, temperature: float) -> tuple[Any, None]:
-        import torch
-
-        return torch.full((len(packed.targets),), -self.value), None
+    def probe(self, token_ids: IntArray) -> FloatArray:
+        """What every token's log-prob is under the present weight."""
+        return np.full(len(token_ids) - 1, -self.value, np.float32)
 
     def enter(self, config: Any, updates: int) -> None:
         pass

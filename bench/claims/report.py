@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from bench.claims.analysis import LEVEL, Result
+from bench.claims.analysis import ENOUGH_SEEDS, LEVEL, Result
 from bench.claims.arms import ARMS
 from bench.claims.catalogue import Claim
 from bench.claims.execute import load
@@ -99,8 +99,10 @@ def summary(claims: Sequence[Claim], results: Results) -> str:
     run = [claim for claim in claims if results[claim.name].values]
     counts = Counter(results[claim.name].verdict for claim in run)
     told = ", ".join(f"{counts[name]} {name}" for name in ("agrees", "disagrees", "undecided"))
+    few = sum(len(results[claim.name].values) < ENOUGH_SEEDS for claim in run)
+    short = f", {few} of them for want of seeds or of fits" if few else ""
     left = f"; {len(claims) - len(run)} were not run" if len(run) < len(claims) else ""
-    return f"{len(run)} claims: {told}{left}.\n"
+    return f"{len(run)} claims: {told}{short}{left}.\n"
 
 
 def write(out: Path, claims: Sequence[Claim], results: Results, docs: Path | None = None) -> None:

@@ -200,3 +200,9 @@ def test_rewards_of_tokens_count_in_the_completions_reward() -> None:
     assert found.tolist() == [0.0, 0.0]  # 1 − .5 and 0 + .5
     found = GroupRelative(normalization="none").per_completion(replace(data, token_rewards=taken[::-1]))
     assert found.tolist() == [1.0, -1.0]  # 1 + .5 and 0 − .5
+
+
+def test_gae_with_one_of_its_rates_below_one() -> None:
+    rewards, values = np.array([0.0, 1.0]), np.array([0.0, 0.5])
+    assert gae(rewards, values, 0.5, 1.0)[0].tolist() == [0.5, 0.5]  # δ = [.25, .5], decay .5
+    assert gae(rewards, values, 1.0, 0.5)[0].tolist() == [0.75, 0.5]  # δ = [.5, .5], decay .5

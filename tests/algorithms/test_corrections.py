@@ -65,3 +65,10 @@ def test_the_correction_weighs_the_policy_loss() -> None:
 def test_bounds_the_wrong_way_round_are_refused(wrong) -> None:
     with pytest.raises(ValueError, match="below high"):
         wrong()
+
+
+@pytest.mark.parametrize("bounds", [{"low": 0.5, "high": 1.0}, {"low": 1.0, "high": 2.0}])
+def test_the_bounds_themselves_are_kept(bounds: dict[str, float]) -> None:
+    gap, sequence = torch.zeros(2, dtype=torch.float64), torch.tensor([0, 1])
+    for piece in (SequenceMask.model_validate(bounds), IcePop.model_validate(bounds)):
+        assert piece(gap, sequence).tolist() == [1.0, 1.0]

@@ -164,3 +164,8 @@ def test_rounding_is_no_distance() -> None:
     found.sum().backward()
     assert logprob.grad is not None and logprob.grad.tolist() == [0, 0, 3, -3]
     assert found.tolist() == pytest.approx([1.2e-5, 1.2e-5, 3e-3, 3e-3], rel=1e-3)
+
+
+def test_both_means_are_taken_off() -> None:
+    advantage, logprob = torch.tensor([1.0, 2.0, 6.0]), torch.tensor([-1.0, -2.0, -6.0])
+    assert token_covariance(advantage, logprob).tolist() == [-4.0, -1.0, -9.0]

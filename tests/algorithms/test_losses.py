@@ -8,9 +8,12 @@ from torch import Tensor
 
 from strop.algorithms import (
     AdaptiveEntropy,
+    ArcherClip,
     Cispo,
     EntropyBonus,
+    EntropyQuantile,
     Gspo,
+    KlCov,
     Objective,
     PolicyLoss,
     PpoClip,
@@ -113,6 +116,8 @@ def test_metrics_are_of_the_raw_ratio() -> None:
 def test_a_dual_clip_inside_the_clip_range_is_refused() -> None:
     with pytest.raises(ValueError, match="must exceed"):
         PpoClip(clip_high=0.5, dual_clip=1.2)
+    with pytest.raises(ValueError, match="must exceed"):
+        PpoClip(clip_high=0.5, dual_clip=1.5)
 
 
 def test_where_and_why_a_gradient_is_cut() -> None:
@@ -136,3 +141,10 @@ def test_a_plain_loss_asks_for_nothing(loss: PolicyLoss) -> None:
 @pytest.mark.parametrize("piece", [EntropyBonus(), AdaptiveEntropy()])
 def test_an_entropy_bonus_needs_neither_reference_nor_token_types(piece: Regularizer) -> None:
     assert not (piece.needs_reference or piece.needs_token_types)
+
+
+def test_when_an_objective_wants_the_update_scored_first() -> None:
+    assert not Objective(loss=Reinforce()).needs_scores
+    assert Objective(loss=KlCov()).needs_scores
+    assert not Objective(loss=ArcherClip(), token_types=EntropyQuantile()).needs_scores
+    assert Objective(loss=ArcherClip(), token_types=EntropyQuantile(when="update")).needs_scores

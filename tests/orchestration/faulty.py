@@ -111,6 +111,6 @@ def main(line: Line, fault: Fault) -> None:
             with open(stored.path, "rb") as file:
                 file.read(stored.bytes // 2)
             fault.strike()
-        return load(stored)  # type: ignore[return-value]
+        return load(stored)
 
     serve(FaultyLine(line, fault), FaultyEngine(fault), loading)

@@ -119,7 +119,9 @@ def test_what_is_not_finite_on_one_rank_stops_all_and_changes_nothing(tmp_path: 
     config = small_config(*MODEL)
     found = groups(0)
     first, *rest = found[0].rollouts
-    broken = replace(found[0], rollouts=(replace(first, reward=float("inf")), *rest))
+    unknown = np.full_like(first.completion.logprobs, np.nan)
+    spoilt = replace(first, completion=replace(first.completion, logprobs=unknown))
+    broken = replace(found[0], rollouts=(spoilt, *rest))
 
     def work(learner: Learner, rank: int) -> tuple[str, bool, int]:
         before = {name: own_part(p).clone() for name, p in learner.policy.named_parameters()}

@@ -139,7 +139,7 @@ class Fleet:
         return events
 
     def publish(self, version: int, probe: IntArray) -> Publication:
-        """Write the weights, and return when every generator that served has swapped them in, or has died."""
+        """Write the weights; return when all generators that served have swapped them in or died, and one has them."""
         begin = time.perf_counter()
         first = self._current is None
         self._current, self._probe, self._reference = self._write(version), probe, None
@@ -149,12 +149,13 @@ class Fleet:
             if member.ready:
                 member.update(self._current, self._kv, probe)
 
-        def missing() -> list[Member]:
-            living = [m for m in self.members if first or served.get(m.number) == m.life]
-            return [member for member in living if not member.has(version)]
+        def waits() -> bool:
+            # Where all have died a newcomer must answer: without one to hold against the trainer nobody would serve.
+            asked = [m for m in self.members if first or served.get(m.number) == m.life] or self.members[:1]
+            return not all(member.has(version) for member in asked)
 
         self._hear()
-        while missing():
+        while waits():
             self._wait(_LOOK_SECONDS)
         probed = {m.number: m.probed.logprobs for m in self.members if m.probed is not None and m.has(version)}
         self._reference = next(iter(probed.values()), None)

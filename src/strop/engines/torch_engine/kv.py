@@ -196,11 +196,14 @@ def _decode(query: Tensor, keys: Tensor, values: Tensor, span: Span, bias: Tenso
     k = keys.view(-1, capacity, d)[part, :length]
     v = values.view(-1, capacity, d)[part, :length]
     grouped = query.reshape(w * kv, h // kv, d)
-    if query.dtype == torch.float32:
-        scores = torch.baddbmm(grouped.new_empty(1, 1, 1), grouped, k.transpose(1, 2), beta=0, alpha=scale)
-        weights = scores.view(w, h, length).add_(bias).softmax(-1)
-    else:
+    if query.device.type == "cpu" and query.dtype != torch.float32:
         # Keys on the left: the other way round a CPU's half-precision product first copies all of them.
         scores = torch.bmm(k, grouped.transpose(1, 2)).transpose(1, 2).reshape(w, h, length)
         weights = torch.add(bias, scores, alpha=scale).softmax(-1).to(v.dtype)
+    else:
+        scores = torch.baddbmm(grouped.new_empty(1, 1, 1), grouped, k.transpose(1, 2), beta=0, alpha=scale)
+        scores = scores.view(w, h, length)
+        # In place where that needs no other type.
+        scores = scores.add_(bias) if scores.dtype == torch.float32 else scores.float() + bias
+        weights = scores.softmax(-1).to(v.dtype)
     return torch.bmm(weights.view(w * kv, h // kv, length), v).view(w, h, -1)
