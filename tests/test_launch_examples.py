@@ -63,7 +63,8 @@ def test_the_slurm_script_starts_goes_on_and_requeues(tmp_path: Path, status: in
         f"strop train grpo --out {run} --set orchestration.executor=ray --set orchestration.generators=8 "
         "--set orchestration.trainers=8 --set steps=7 --plain"
     )
-    assert any("ray start --head" in call and "--nodelist=n1" in call for call in calls)
+    (head,) = [call for call in calls if "ray start --head" in call]  # all GPUs of its node train
+    assert "--nodelist=n1 env CUDA_VISIBLE_DEVICES= ray" in head and head.endswith("--num-gpus=0")
     assert any("ray start --block --address=10.0.0.1:6379" in call and "--exclude=n1" in call for call in calls)
     assert ("scontrol requeue 77" in calls) == requeued
 
@@ -92,6 +93,9 @@ def test_the_kuberay_manifest_is_a_job_with_its_volume() -> None:
             assert {mount["name"] for mount in container["volumeMounts"]} == set(volumes)
     gpus = sum(group["replicas"] * int(group["rayStartParams"]["num-gpus"]) for group in cluster["workerGroupSpecs"])
     wanted = {name: int(count) for name, count in re.findall(r"orchestration\.(\w+)=(\d+)", job["spec"]["entrypoint"])}
-    assert sum(wanted.values()) == gpus == 16
+    assert wanted["generators"] == gpus == 16  # Ray's
+    (head,) = cluster["headGroupSpec"]["template"]["spec"]["containers"]
+    assert cluster["headGroupSpec"]["rayStartParams"]["num-gpus"] == "0"
+    assert wanted["trainers"] == int(head["resources"]["limits"]["nvidia.com/gpu"]) == 4  # the driver's, on the head
     recipe = re.search(r"strop train (\S+) --out", job["spec"]["entrypoint"])
     assert recipe is not None and recipe[1] in {entry.name for entry in catalogue()}

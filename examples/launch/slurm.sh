@@ -4,6 +4,8 @@
 #   sbatch examples/launch/slurm.sh skywork_or1.math_7b runs/math
 #   sbatch --nodes=8 examples/launch/slurm.sh skywork_or1.math_7b runs/math     # goes on, on more nodes
 #
+# The trainer has the first GPUs of the first node, where the driver runs; Ray has all others, for generators.
+#
 # Needs: strop with the extra ray in STROP_VENV, on a file system that every node sees, where the run folder lies too.
 # A run that exists is resumed. What Slurm requeues (preemption, a dead node) and what the watchdog ends (exit code 75)
 # goes on from the newest checkpoint by itself.
@@ -32,7 +34,7 @@ shift 2
 
 : "${STROP_VENV:=$HOME/strop/.venv}"
 : "${GPUS_PER_NODE:=8}"
-: "${TRAINERS:=8}" # GPUs that train; all others generate
+: "${TRAINERS:=8}" # GPUs that train, of the first node; all others generate
 : "${RAY_PORT:=6379}"
 # shellcheck source=/dev/null
 source "$STROP_VENV/bin/activate"
@@ -47,9 +49,15 @@ if ((generators < 1)); then
     echo "$SLURM_JOB_NUM_NODES nodes of $GPUS_PER_NODE GPUs leave none to generate beside $TRAINERS trainers" >&2
     exit 2
 fi
+head_gpus=$((GPUS_PER_NODE - TRAINERS))
+if ((head_gpus < 0)); then
+    echo "TRAINERS=$TRAINERS are more than the $GPUS_PER_NODE GPUs of the node they train on" >&2
+    exit 2
+fi
 
 srun --nodes=1 --ntasks=1 --nodelist="$head_node" \
-    ray start --head --block --node-ip-address="$head_address" --port="$RAY_PORT" --num-gpus="$GPUS_PER_NODE" &
+    env CUDA_VISIBLE_DEVICES="$(seq -s, "$TRAINERS" $((GPUS_PER_NODE - 1)))" \
+    ray start --head --block --node-ip-address="$head_address" --port="$RAY_PORT" --num-gpus="$head_gpus" &
 sleep 15
 if ((SLURM_JOB_NUM_NODES > 1)); then
     srun --nodes=$((SLURM_JOB_NUM_NODES - 1)) --ntasks=$((SLURM_JOB_NUM_NODES - 1)) --exclude="$head_node" \

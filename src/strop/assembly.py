@@ -25,8 +25,10 @@ from strop.orchestration.generator import GeneratorSettings
 from strop.orchestration.in_process import InProcess
 from strop.orchestration.link import Launcher, WorkerSpec
 from strop.orchestration.processes import Processes
+from strop.orchestration.ray_workers import RayWorkers
 from strop.policy import Policy, WithoutAdapters, load_policy
 from strop.seeds import derive
+from strop.supervision.stacks import Roster
 from strop.trainer.critic import HEAD_FILE, Critic
 from strop.trainer.ranks import ALONE, Ranks
 from strop.trainer.step import Trainer
@@ -47,6 +49,7 @@ class Parts:
     learner: Learning
     evaluator: Engine
     evaluation_judge: Judge
+    launcher: Launcher  # of what generates in other processes
 
     def start(self, folder: Path) -> None:
         """Start what runs in processes of its own, for the run in `folder`."""
@@ -59,6 +62,7 @@ class Parts:
         self.judge.close()
         self.evaluation_judge.close()
         self.learner.close()
+        self.launcher.close()
 
 
 def assemble(config: RunConfig, view: View) -> Parts:
@@ -84,13 +88,14 @@ def assemble(config: RunConfig, view: View) -> Parts:
     _warn_of_seen_questions(config, data, view)
     engine, evaluator = _engines(config, policy, tokenizer)
     _refuse_too_long(config, data, evaluator.capabilities.max_tokens)
-    launcher = Processes()
-    learner = _learner(config, policy, launcher, view)
+    roster = Roster()
+    # The trainer's ranks meet on this host, also where generators live in a cluster.
+    learner = _learner(config, policy, Processes(roster=roster), view)
+    launcher = _launcher(config, roster)
     judge = judge_for(config.verifier)
     executor = _executor(config, policy, engine, learner, launcher, view)
-    if engine is evaluator:
-        return Parts(tokenizer, data, executor, judge, learner, evaluator, judge)
-    return Parts(tokenizer, data, executor, judge, learner, evaluator, judge_for(config.verifier))
+    other_judge = judge if engine is evaluator else judge_for(config.verifier)
+    return Parts(tokenizer, data, executor, judge, learner, evaluator, other_judge, launcher)
 
 
 def _engines(config: RunConfig, policy: Policy, tokenizer: PreTrainedTokenizerBase) -> tuple[Engine | None, Engine]:
@@ -108,6 +113,18 @@ def _engines(config: RunConfig, policy: Policy, tokenizer: PreTrainedTokenizerBa
     return engine, evaluating_engine(config.engine, policy, tokenizer, config.sampling, orchestration.trainers == 1)
 
 
+def _launcher(config: RunConfig, roster: Roster) -> Launcher:
+    """Of generators: processes of this machine, or actors of a Ray cluster.
+
+    Raises:
+        InputError: ray is wanted and not installed.
+    """
+    orchestration = config.orchestration
+    if orchestration.executor == "ray":
+        return RayWorkers(orchestration.ray, orchestration.generators, roster)
+    return Processes(roster=roster)
+
+
 def _executor(
     config: RunConfig, policy: Policy, engine: Engine | None, learner: Learning, launcher: Launcher, view: View
 ) -> Executor:
@@ -120,13 +137,17 @@ def _executor(
     count = orchestration.generators
     # Between two updates at max_lag = 0 the trainer waits; otherwise it computes beside its generators.
     threads = max(torch.get_num_threads() // (count + (orchestration.max_lag > 0)), 1)
-    devices = [_spare_device(policy.device, orchestration.trainers + number) for number in range(count)]
+    if orchestration.executor == "ray":  # lets each worker see the GPU that it is given, and no other
+        gpus, devices = int(policy.device.type == "cuda"), [policy.device.type] * count
+    else:
+        gpus, devices = 0, [_spare_device(policy.device, orchestration.trainers + number) for number in range(count)]
     specs = [
         WorkerSpec(
             role=f"generator-{number}",
             entry="strop.orchestration.generator:main",
             settings=GeneratorSettings(plain, config.engine, derive(config.seed, "model"), device),
             threads=threads,
+            gpus=gpus,
         )
         for number, device in enumerate(devices)
     ]

@@ -38,6 +38,7 @@ from strop.engines.torch_engine.settings import EngineSettings
 from strop.engines.vllm_engine.settings import Vllm as Vllm  # so that engine=Vllm is known
 from strop.model_settings import ModelSettings
 from strop.orchestration.lag_gate import OnStale
+from strop.orchestration.ray_settings import RaySettings
 from strop.pieces import OneOrMore, Settings, load_module
 from strop.samples import TruncationMask
 from strop.trainer.critic import ValueLoss
@@ -183,8 +184,9 @@ class OrchestrationSettings(Settings):
         max_lag: k; versions that may lie between the start of a group and its training.
         on_stale: a step waits for groups that would otherwise become too old, or drops them.
         executor: `in_process` generates in turn with training, on the trainer's own parameters; `embedded` in worker
-            processes beside it. `auto` is the first at max_lag = 0 with one generator and one trainer, the second
-            otherwise.
+            processes beside it; `ray` in actors of a Ray cluster. `auto` is the first at max_lag = 0 with one generator
+            and one trainer, the second otherwise.
+        ray: the cluster of `executor=ray`.
         generators: workers that generate, each with `engine.slots`.
         trainers: ranks that the trainer's modules are sharded over, each a process with a GPU of its own where there
             are GPUs; 1 trains in this process.
@@ -200,7 +202,8 @@ class OrchestrationSettings(Settings):
 
     max_lag: Annotated[int, Field(ge=0)] = 0
     on_stale: OnStale = "wait"
-    executor: Literal["auto", "in_process", "embedded"] = "auto"
+    executor: Literal["auto", "in_process", "embedded", "ray"] = "auto"
+    ray: RaySettings = RaySettings()
     generators: Count = 1
     trainers: Count = 1
     trainer_restarts: Annotated[int, Field(ge=0)] = 3

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from strop.orchestration.ray_settings import RaySettings
 from strop.types import InputError
 
 if TYPE_CHECKING:
@@ -97,6 +98,13 @@ def _check_orchestration(config: RunConfig) -> None:
         raise InputError(
             f"orchestration.generators={orchestration.generators} are processes of their own, and "
             "orchestration.executor=in_process has none; set orchestration.executor=embedded, or generators=1"
+        )
+    if orchestration.executor != "ray" and orchestration.ray != RaySettings():
+        usual = RaySettings().model_dump()
+        name, value = next(item for item in orchestration.ray.model_dump().items() if item[1] != usual[item[0]])
+        raise InputError(
+            f"orchestration.ray.{name}={value} is of a Ray cluster, which orchestration.executor="
+            f"{orchestration.executor} does not use; set orchestration.executor=ray, or leave {name} out"
         )
     if config.model.lora is not None and orchestration.trainers > 1:
         raise InputError(

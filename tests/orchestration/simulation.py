@@ -18,7 +18,7 @@ from strop.console import SilentView
 from strop.data import Dataset, load_data
 from strop.loop import Loop, StepRecord
 from strop.orchestration.fleet import Fleet, Supervision
-from strop.orchestration.link import WorkerSpec
+from strop.orchestration.link import Launcher, WorkerSpec
 from strop.orchestration.processes import Processes
 from strop.verifiers.pool import InlineJudge, Judge
 
@@ -92,6 +92,7 @@ def made(
     update: float = 0.0,
     generators: int = 2,
     source: Callable[..., Any] | None = None,
+    launcher: Launcher | None = None,
 ) -> Made:
     """A run of `sets` with simulated generators, which meet `fault`."""
     config = small_config(*SETS, *sets)
@@ -104,7 +105,7 @@ def made(
         settings = Fault(simulation, fault, str(folder / "struck"), after, seed)
         entry = "tests.orchestration.faulty:main"
     fleet = Fleet(
-        launcher=Processes(),
+        launcher=launcher or Processes(),
         specs=[WorkerSpec(f"generator-{number}", entry, settings) for number in range(generators)],
         source=source or (lambda store, version: store.write(version, learner.weights())),
         version_bytes=1 << 16,

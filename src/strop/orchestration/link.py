@@ -32,6 +32,7 @@ class WorkerSpec:
         settings: its second argument; must survive pickling.
         threads: of OpenMP and the like, waiting passively, so that a worker at rest takes no core from the trainer.
         environment: variables set for the worker besides.
+        gpus: that a launcher on a cluster reserves for it, and lets it see alone.
     """
 
     role: str
@@ -39,6 +40,7 @@ class WorkerSpec:
     settings: Any
     threads: int = 1
     environment: Mapping[str, str] = field(default_factory=dict)
+    gpus: int = 0
 
 
 @dataclass(frozen=True)
@@ -137,6 +139,10 @@ class Launcher(Protocol):
 
     def wait(self, links: Sequence[Link], seconds: float) -> None:
         """Sleep until one of the links has a message or a death to tell, at most `seconds`."""
+        ...
+
+    def close(self) -> None:
+        """End what the launcher itself runs beside its workers, which are ended before; may be called twice."""
         ...
 
 

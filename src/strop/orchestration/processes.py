@@ -28,13 +28,12 @@ from typing import IO, Any
 from strop import pieces
 from strop.orchestration.link import Death, Link, WorkerSpec
 from strop.orchestration.messages import Failed, Heartbeat
-from strop.orchestration.worker import Setup, written
-from strop.supervision.stacks import Worker, write_roster
+from strop.orchestration.worker import Setup, thread_environment, written
+from strop.supervision.stacks import Roster, Worker
 from strop.types import StropError
 from strop.verifiers.wire import Channel
 
 LOGS = "logs"
-_THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 _LONGEST_REASON = 300
 _LOOK_SECONDS = 0.5
 
@@ -46,6 +45,7 @@ class ProcessLink:
         self._launcher = launcher
         self._role = role
         self.process = process
+        self.worker = Worker.of(role, process.pid)
         self.channel = Channel(end)
         self.pidfd = _handle(process.pid)
         self.inbox: deque[Any] = deque()
@@ -105,10 +105,12 @@ class Processes:
     Args:
         folder: the run's folder, which gets `processes.json` (who lives), `logs/ROLE.txt` (what they print) and
             `stacks/ROLE.txt` (their stacks, on SIGUSR1). None: none of these.
+        roster: who lives; shared with the launchers of the run's other workers.
     """
 
-    def __init__(self, folder: Path | None = None) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path | None = None, roster: Roster | None = None) -> None:
+        self._roster = roster or Roster()
+        self._roster.folder = self.folder = folder
         self.looked = time.monotonic()  # when the watching thread had last read all there was
         self._changed = threading.Condition()
         self._links: list[ProcessLink] = []
@@ -117,7 +119,7 @@ class Processes:
 
     def attach(self, folder: Path) -> None:
         """The run's folder."""
-        self.folder = folder
+        self._roster.folder = self.folder = folder
 
     def launch(self, spec: WorkerSpec) -> ProcessLink:
         """Start a worker.
@@ -127,7 +129,6 @@ class Processes:
         """
         ours, theirs = socket.socketpair()
         log = self._log(spec.role)
-        threads = dict.fromkeys(_THREADS, str(spec.threads)) | {"OMP_WAIT_POLICY": "PASSIVE"}
         path = {"PYTHONPATH": os.pathsep.join(entry for entry in sys.path if entry)}
         try:
             with theirs:
@@ -138,7 +139,7 @@ class Processes:
                     stderr=log,
                     pass_fds=[theirs.fileno()],
                     start_new_session=True,
-                    env={**os.environ, **threads, **path, **spec.environment},
+                    env={**os.environ, **thread_environment(spec), **path, **spec.environment},
                 )
         except OSError as error:
             ours.close()
@@ -150,12 +151,12 @@ class Processes:
         with self._changed:
             self._links.append(link)
             self._queue(link, written(setup))
+            self._roster.add(link.worker)
             if self._thread is None:
                 self._wake, woken = socket.socketpair()
                 self._wake.setblocking(False)
                 self._thread = threading.Thread(target=self._watch, args=(woken,), daemon=True, name="workers")
                 self._thread.start()
-            self._write_roster()
         self._nudge()
         return link
 
@@ -163,6 +164,9 @@ class Processes:
         """Sleep until one of the links has a message or a death to tell, at most `seconds`."""
         with self._changed:
             self._changed.wait_for(lambda: any(_has_news(link) for link in links), seconds)
+
+    def close(self) -> None:
+        """Nothing: the watching thread ends with the last worker."""
 
     def send(self, link: ProcessLink, content: bytes) -> None:
         """Queue a frame for a worker."""
@@ -231,9 +235,7 @@ class Processes:
             elif link.channel.socket in selector.get_map():
                 selector.modify(link.channel.socket, link.channel.interest, (link, "socket"))
 
-    def _serve(
-        self, link: ProcessLink, events: int, selector: selectors.BaseSelector, known: set[ProcessLink]
-    ) -> None:
+    def _serve(self, link: ProcessLink, events: int, selector: selectors.BaseSelector, known: set[ProcessLink]) -> None:
         """Send and receive what can be."""
         if not self._exchange(link, bool(events & selectors.EVENT_READ)):
             selector.unregister(link.channel.socket)
@@ -292,7 +294,7 @@ class Processes:
             link.end = self._obituary(link, status)
             link.log.close()
             self._links.remove(link)
-            self._write_roster()
+            self._roster.remove(link.worker)
             self._changed.notify_all()
 
     def _obituary(self, link: ProcessLink, status: int) -> Death:
@@ -312,14 +314,6 @@ class Processes:
         path = self.folder / LOGS / f"{role}.txt"
         path.parent.mkdir(parents=True, exist_ok=True)
         return path.open("a+b")
-
-    def _write_roster(self) -> None:
-        if self.folder is None:
-            return
-        workers = [Worker.of("driver", os.getpid()), *(Worker.of(link.role, link.pid) for link in self._links)]
-        # A full disk must not end the run: what is trained matters more than who is listed.
-        with contextlib.suppress(StropError):
-            write_roster(self.folder, workers)
 
 
 def _handle(pid: int) -> int | None:

@@ -35,6 +35,7 @@ from strop.verifiers.wire import HEADER
 HEARTBEAT_SECONDS = 1.0
 _PR_SET_PDEATHSIG = 1
 _CHUNK = 1 << 18
+_THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
 
 @dataclass(frozen=True)
@@ -126,6 +127,11 @@ def die_with_parent(parent: int) -> None:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(1)
+
+
+def thread_environment(spec: WorkerSpec) -> dict[str, str]:
+    """The variables for as many threads as a worker should have, none of which takes a core while it waits."""
+    return dict.fromkeys(_THREADS, str(spec.threads)) | {"OMP_WAIT_POLICY": "PASSIVE"}
 
 
 def find_entry(name: str) -> Callable[[Any, Any], None]:

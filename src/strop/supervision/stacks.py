@@ -10,11 +10,13 @@ code, or with the interpreter's lock held. This module imports only the standard
 
 from __future__ import annotations
 
+import contextlib
 import faulthandler
 import json
 import os
 import signal
 import socket
+import threading
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -22,7 +24,7 @@ from pathlib import Path
 from typing import TextIO
 
 from strop.files import replacing, writing
-from strop.types import InputError
+from strop.types import InputError, StropError
 
 ROSTER = "processes.json"
 STACKS = "stacks"
@@ -113,6 +115,34 @@ def read_roster(run: Path) -> tuple[Worker, ...]:
         return ()
     except (ValueError, TypeError) as error:
         raise InputError(f"{target} is not a list of processes: {error}; remove it") from error
+
+
+class Roster:
+    """The living workers of a run, and its driver; in RUN/processes.json once `folder` is set. Threads may share it."""
+
+    def __init__(self) -> None:
+        self.folder: Path | None = None
+        self._living: list[Worker] = []
+        self._lock = threading.Lock()
+
+    def add(self, worker: Worker) -> None:
+        """A worker has started."""
+        with self._lock:
+            self._living.append(worker)
+            self._write()
+
+    def remove(self, worker: Worker) -> None:
+        """A worker has ended."""
+        with self._lock:
+            self._living.remove(worker)
+            self._write()
+
+    def _write(self) -> None:
+        if self.folder is None:
+            return
+        # A full disk must not end the run: what is trained matters more than who is listed.
+        with contextlib.suppress(StropError):
+            write_roster(self.folder, [Worker.of("driver", os.getpid()), *self._living])
 
 
 def stacks_path(run: Path, role: str) -> Path:

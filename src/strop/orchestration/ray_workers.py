@@ -1,0 +1,380 @@
+"""Workers as Ray actors, on this machine or on the nodes of a cluster; the same links as of spawned processes.
+
+    launcher = RayWorkers(RaySettings(address="10.0.0.1:6379"), workers=12)
+    link = launcher.launch(WorkerSpec("generator-0", "strop.orchestration.generator:main", settings, gpus=1))
+
+Each worker has a placement group of its own, asked for with a time-out, and an actor in it that Ray never restarts:
+one that came back by itself would have its first weights. A thread for each collects what its actor has to say; a death
+comes as the error of that call. Weights that lie on this node are read from the store; for actors of other nodes they
+go through Ray's object store, once a version, and are checked there as they are here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import mmap
+import os
+import pickle
+import signal
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from strop import pieces
+from strop.extras import require
+from strop.orchestration.link import Death, Link, WorkerSpec
+from strop.orchestration.messages import Failed, StoredWeights, Update
+from strop.orchestration.ray_host import Collected, Hello, Host
+from strop.orchestration.ray_settings import RaySettings
+from strop.orchestration.worker import Setup, thread_environment, written
+from strop.supervision.stacks import Roster
+from strop.types import StropError
+
+START_SECONDS = 600.0  # for an actor's process: its node may have to read an environment over a network first
+_LOOK_SECONDS = 1.0
+_OBJECT_STORE_BYTES = 200 << 20  # of a cluster of our own, which has one node: weights do not go through it
+_CALLS_AT_ONCE = 4  # of an actor: one collects, others deliver
+_ADDRESS = "RAY_ADDRESS"
+_AUTO_CONNECT = "RAY_ENABLE_AUTO_CONNECT"
+
+
+class RayLink:
+    """A `Link` to an actor. Its fields are the launcher's to change, under the launcher's lock."""
+
+    def __init__(self, launcher: RayWorkers, role: str, actor: Any, group: Any) -> None:
+        self._launcher = launcher
+        self._role = role
+        self.actor = actor
+        self.group = group
+        self.hello: Hello | None = None
+        self.sent = 0
+        self.inbox: deque[Any] = deque()
+        self.heard = self.looked = time.monotonic()
+        self.said: Failed | None = None
+        self.killed: str | None = None
+        self.end: Death | None = None
+        self.stalled = 0.0
+
+    @property
+    def role(self) -> str:
+        """The worker's name."""
+        return self._role
+
+    @property
+    def pid(self) -> int | None:
+        """The process id of a worker of this machine; None before it runs, and for another machine's."""
+        return self.hello.worker.pid if self.hello is not None and self.hello.worker.here else None
+
+    @property
+    def silence(self) -> float:
+        """Seconds without a word of the worker while somebody listened; none before it runs."""
+        return max(self.looked - self.heard, 0.0)
+
+    @property
+    def death(self) -> Death | None:
+        """Why the worker is no more, once what was collected of it was received."""
+        return None if self.inbox else self.end
+
+    def send(self, message: object) -> None:
+        """Queue a message."""
+        self._launcher.send(self, message)
+
+    def receive(self) -> list[Any]:
+        """The messages that are in."""
+        found: list[Any] = []
+        while self.inbox:
+            found.append(self.inbox.popleft())
+        return found
+
+    def dismiss(self) -> None:
+        """Close the worker's line."""
+        if self.end is None:
+            self.actor.dismiss.options(num_returns=0).remote()
+
+    def kill(self, reason: str) -> None:
+        """SIGKILL where it is in reach, and Ray's own way of ending an actor everywhere."""
+        if self.end is None and self.killed is None:
+            self.killed = reason
+            self._launcher.kill(self)
+
+
+class RayWorkers:
+    """A `Launcher` of Ray actors.
+
+    Args:
+        settings: which cluster, and what a worker needs of it.
+        workers: how many there will be at once; a cluster of our own has room for them.
+        roster: who lives; shared with the launchers of the run's other workers.
+
+    Raises:
+        InputError: ray is not installed.
+    """
+
+    def __init__(self, settings: RaySettings, workers: int, roster: Roster | None = None) -> None:
+        self.settings = settings
+        with _loopback(settings):
+            os.environ[_AUTO_CONNECT] = "0"  # a thread that comes late must not start another cluster
+            self._ray = require("ray", extra="ray", purpose="Ray clusters")
+        self._workers = workers
+        self._roster = roster or Roster()
+        self._ours = False
+        self._changed = threading.Condition()
+        self._threads: list[threading.Thread] = []
+        self._put: tuple[StoredWeights, Any] | None = None
+
+    def attach(self, folder: Path) -> None:
+        """The run's folder."""
+        self._roster.folder = folder
+
+    def launch(self, spec: WorkerSpec) -> RayLink:
+        """Start a worker; waits for its place in the cluster.
+
+        Raises:
+            StropError: no cluster is reached, or none of its nodes has room for the worker in time.
+        """
+        self._connect()
+        group = self._place(spec)
+        folder = None if self._roster.folder is None else self._roster.folder.resolve()
+        setup = Setup(spec, tuple(sys.path), pieces.modules_allowed(), folder)
+        path = os.pathsep.join(entry for entry in sys.path if entry)
+        environment = {**thread_environment(spec), "PYTHONPATH": path, **spec.environment}
+        place = self._ray.util.scheduling_strategies.PlacementGroupSchedulingStrategy(group)
+        actor = (
+            self._ray.remote(Host)
+            .options(
+                num_cpus=self.settings.cpus,
+                num_gpus=spec.gpus,
+                max_restarts=0,
+                max_task_retries=0,
+                max_concurrency=_CALLS_AT_ONCE,
+                scheduling_strategy=place,
+                runtime_env={"env_vars": environment},
+            )
+            .remote(written(setup))
+        )
+        link = RayLink(self, spec.role, actor, group)
+        thread = threading.Thread(target=self._watch, args=(link,), daemon=True, name=f"link to {spec.role}")
+        self._threads = [other for other in self._threads if other.is_alive()] + [thread]
+        thread.start()
+        return link
+
+    def wait(self, links: Sequence[Link], seconds: float) -> None:
+        """Sleep until one of the links has a message or a death to tell, at most `seconds`."""
+        with self._changed:
+            self._changed.wait_for(lambda: any(_has_news(link) for link in links), seconds)
+
+    def close(self) -> None:
+        """Leave the cluster, and end it where it was started for this; its workers are ended before."""
+        for thread in self._threads:
+            thread.join(_LOOK_SECONDS * 5)
+        self._threads = []
+        self._put = None
+        if self._ours:
+            self._ours = False
+            self._ray.shutdown()
+
+    # ------------------------------------------------------------------ the cluster
+
+    def _connect(self) -> None:
+        """Join the cluster, or start one; one that this process is in already serves as it is."""
+        if self._ray.is_initialized():
+            return
+        address = self.settings.address or os.environ.get(_ADDRESS)
+        try:
+            if address is None:
+                with _loopback(self.settings):
+                    start_cluster(self._workers)
+            else:
+                self._ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
+        except (OSError, RuntimeError, ValueError) as error:
+            raise StropError(_unreached(address, error)) from error
+        self._ours = True
+
+    def _place(self, spec: WorkerSpec) -> Any:
+        """A placement group for a worker, granted."""
+        wanted = {"CPU": self.settings.cpus} | ({"GPU": float(spec.gpus)} if spec.gpus else {})
+        util = self._ray.util
+        group = util.placement_group([wanted], strategy="PACK")
+        if not group.wait(timeout_seconds=self.settings.placement_seconds):
+            util.remove_placement_group(group)
+            nodes = [node for node in self._ray.nodes() if node["Alive"]]
+            total, free = self._ray.cluster_resources(), self._ray.available_resources()
+            has = " and ".join(f"{total.get(kind, 0):g} {kind} ({free.get(kind, 0):g} free)" for kind in ("CPU", "GPU"))
+            asked = " and ".join(f"{count:g} {kind}" for kind, count in wanted.items())
+            raise StropError(
+                f"{spec.role}: no place in the Ray cluster within {self.settings.placement_seconds:g} s: it asks for "
+                f"{asked} on one node, and the cluster has {has} on {len(nodes)} nodes; lower "
+                "orchestration.generators or orchestration.ray.cpus, add nodes, or raise "
+                "orchestration.ray.placement_seconds"
+            )
+        return group
+
+    # ------------------------------------------------------------------ messages
+
+    def send(self, link: RayLink, message: object) -> None:
+        """Queue a message for a worker, with the weights that it speaks of where the worker cannot read their file."""
+        with self._changed:
+            if link.end is not None:
+                return
+            weights = None
+            if isinstance(message, Update) and not self._is_on_this_node(link):
+                weights = self._shared(message.weights)
+            # Under the lock: messages are numbered in the order in which they were sent.
+            link.actor.deliver.options(num_returns=0).remote(link.sent, written(message), weights)
+            link.sent += 1
+
+    def _is_on_this_node(self, link: RayLink) -> bool:
+        assert link.hello is not None  # it was ready for weights
+        return bool(link.hello.node == self._ray.get_runtime_context().get_node_id())
+
+    def _shared(self, stored: StoredWeights) -> Any:
+        """A version in Ray's object store; the one before goes when the actors have read it."""
+        if self._put is None or self._put[0] != stored:
+            import numpy as np
+
+            with open(stored.path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+                array = np.frombuffer(content, np.uint8)
+                self._put = stored, self._ray.put(array)
+                del array  # or the mapping could not be closed
+        return self._put[1]
+
+    def kill(self, link: RayLink) -> None:
+        """End a worker's process."""
+        if link.hello is not None and link.hello.worker.alive:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(link.hello.worker.pid, signal.SIGKILL)  # Ray asks a process to end; one that is stopped cannot
+        self._ray.kill(link.actor)
+
+    # ------------------------------------------------------------------ the thread of a link
+
+    def _watch(self, link: RayLink) -> None:
+        """Until the worker is gone."""
+        try:
+            hello = self._answer(link, link.actor.hello.remote(link.role), START_SECONDS)
+            assert isinstance(hello, Hello)
+            with self._changed:
+                link.hello = hello
+                link.heard = link.looked = time.monotonic()
+            self._roster.add(hello.worker)
+            while True:
+                collected = self._answer(link, link.actor.collect.remote(), None)
+                assert isinstance(collected, Collected)
+                self._take(link, collected)
+                if collected.ended:
+                    break
+            death = Death("it has ended")
+        except _Late:
+            death = Death(f"its process did not start within {START_SECONDS:g} s")
+        except Exception as error:  # Ray's errors, and a cluster that is gone: whatever it is, the link must tell of it
+            death = Death(_reason(error))
+        self._bury(link, death)
+
+    def _answer(self, link: RayLink, reference: Any, seconds: float | None) -> Any:
+        """What a call gives; meanwhile it is noted that somebody listens."""
+        begin = time.monotonic()
+        while True:
+            asked = time.monotonic()
+            try:
+                return self._ray.get(reference, timeout=_LOOK_SECONDS)
+            except self._ray.exceptions.GetTimeoutError:
+                now = time.monotonic()
+                if now - asked < 2 * _LOOK_SECONDS:  # else this process had a rest, and could not have heard anything
+                    link.looked = now
+                if link.hello is None:
+                    link.heard = link.looked
+                if seconds is not None and now - begin > seconds:
+                    raise _Late from None
+
+    def _take(self, link: RayLink, collected: Collected) -> None:
+        messages = [pickle.loads(body) for body in collected.bodies]
+        with self._changed:
+            link.heard = link.looked = time.monotonic()
+            link.stalled = collected.stalled
+            for message in messages:
+                if isinstance(message, Failed):
+                    link.said = message
+                else:
+                    link.inbox.append(message)
+            if messages:
+                self._changed.notify_all()
+
+    def _bury(self, link: RayLink, death: Death) -> None:
+        if link.said is not None:
+            death = Death(link.said.error, link.said.fatal)
+        elif link.killed is not None:
+            death = Death(link.killed)
+        with contextlib.suppress(Exception):  # the cluster may be gone; then so are actor and place
+            self.kill(link)
+            self._ray.util.remove_placement_group(link.group)
+        if link.hello is not None:
+            self._roster.remove(link.hello.worker)
+        with self._changed:
+            link.end = death
+            self._changed.notify_all()
+
+
+class _Late(Exception):
+    """An answer did not come in time."""
+
+
+def start_cluster(workers: int) -> None:
+    """Start a Ray cluster of this machine alone, which ends with this process; nothing of it listens to a network.
+
+    Args:
+        workers: for which there is room, however few processors there are.
+    """
+    import ray
+
+    cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    ray.init(
+        address="local",
+        num_cpus=max(cpus, workers),
+        object_store_memory=_OBJECT_STORE_BYTES,
+        include_dashboard=False,
+        log_to_driver=False,
+        logging_level=logging.ERROR,
+    )
+
+
+@contextlib.contextmanager
+def _loopback(settings: RaySettings) -> Iterator[None]:
+    """While Ray is imported and started for this machine alone: its nodes are at 127.0.0.1, and it tells nobody."""
+    wanted = {"RAY_USAGE_STATS_ENABLED": "0"}
+    if settings.address is None and _ADDRESS not in os.environ:
+        wanted["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"  # Ray: one machine, no cluster
+    before = {name: os.environ.get(name) for name in wanted}
+    os.environ.update({name: value for name, value in wanted.items() if before[name] is None})
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+
+
+def _has_news(link: Link) -> bool:
+    assert isinstance(link, RayLink)  # a launcher waits for its own links
+    return bool(link.inbox) or link.end is not None
+
+
+def _unreached(address: str | None, error: Exception) -> str:
+    said = str(error).strip().splitlines()
+    first = said[0] if said else type(error).__name__
+    if address is None:
+        return f"Ray cannot be started on this machine: {first}; see its logs under /tmp/ray/session_latest/logs"
+    return (
+        f"no Ray cluster is reached at {address}: {first}; start one with `ray start --head`, or unset RAY_ADDRESS and "
+        "orchestration.ray.address for one of this machine alone"
+    )
+
+
+def _reason(error: Exception) -> str:
+    """Ray's long report of a death in a line."""
+    said = " ".join(str(error).split())
+    found = said.partition("The actor is dead because ")[2].partition(". ")[0]
+    return found or f"{type(error).__name__}: {said[:300]}"

@@ -1,0 +1,189 @@
+"""Workers as Ray actors: the run that processes make, whatever dies; on one cluster for all of this file."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from bench.simulated import Simulation
+from tests.orchestration.simulation import PROMPTS, made
+from tests.runs import assert_same_run, metrics, small_config
+
+from strop.console import SilentView
+from strop.orchestration.fleet import Supervision
+from strop.orchestration.link import Link, WorkerSpec, end
+from strop.orchestration.ray_settings import RaySettings
+from strop.orchestration.ray_workers import RayWorkers
+from strop.run import train
+from strop.supervision.watch import descendants
+from strop.types import StropError
+
+pytestmark = [pytest.mark.ray, pytest.mark.timeout(240)]
+STEPS = 6
+ALL = list(range(STEPS * PROMPTS))
+ECHO = "tests.orchestration.workers:echo"
+CPUS = 2
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Any]:
+    """One node of two processors, to which tests may add others; this process is its driver."""
+    RayWorkers(RaySettings(), 1)  # imports ray for this machine alone
+    import ray
+    from ray.cluster_utils import Cluster
+
+    head = {"num_cpus": CPUS, "object_store_memory": 100 << 20, "include_dashboard": False}
+    found = Cluster(initialize_head=True, head_node_args=head)
+    ray.init(address=found.address, log_to_driver=False, logging_level=logging.ERROR)
+    yield found
+    ray.shutdown()
+    found.shutdown()
+
+
+@pytest.fixture
+def launcher(cluster: Any) -> RayWorkers:
+    return RayWorkers(RaySettings(), 2)
+
+
+def hear(launcher: RayWorkers, link: Link, seconds: float = 60.0) -> list[Any]:
+    """The next messages; none where the worker has died instead."""
+    deadline = time.monotonic() + seconds
+    while not (found := link.receive()) and link.death is None:
+        assert time.monotonic() < deadline, "nothing was heard of the worker"
+        launcher.wait([link], 1.0)
+    return found
+
+
+def test_messages_deaths_and_last_words(launcher: RayWorkers, tmp_path: Path) -> None:
+    launcher.attach(tmp_path)
+    links = [launcher.launch(WorkerSpec(f"echo-{n}", ECHO, {"a": 1}, threads=3)) for n in range(CPUS)]
+    one, other = links
+    assert [hear(launcher, link) for link in links] == [[("settings", {"a": 1}, "3")]] * 2
+    big = os.urandom(1_000_000)
+    for number in range(20):
+        one.send((number, big))
+    found: list[Any] = []
+    while len(found) < 20:
+        found += hear(launcher, one)
+    assert [message[0] for message in found] == list(range(20)) and found[7][1] == big
+    assert one.pid is not None and one.silence < 5
+    os.kill(one.pid, signal.SIGKILL)
+    begin = time.monotonic()
+    assert hear(launcher, one) == [] and one.death is not None and not one.death.fatal
+    assert time.monotonic() - begin < 5 and one.death.reason == "its worker process has died"
+    one.send("too late")
+    other.send("refuse")
+    assert hear(launcher, other) == [] and other.death is not None
+    assert other.death.fatal and other.death.reason == "this can never work"
+    assert "this can never work" in (tmp_path / "logs" / "echo-1.txt").read_text()
+    polite = launcher.launch(WorkerSpec("echo-2", ECHO, None))
+    hear(launcher, polite)
+    end(launcher, [polite])
+    assert polite.death is not None and polite.death.reason == "it has ended"
+
+
+def test_two_actors_train_what_two_processes_train_bit_for_bit(cluster: Any, tmp_path: Path) -> None:
+    for kind in ("embedded", "ray"):
+        sets = (f"orchestration.executor={kind}", "orchestration.generators=2", "optim.lr=1e-2", "steps=3")
+        train(small_config(*sets, "evaluation.every=none"), tmp_path / kind, SilentView())
+    assert_same_run(tmp_path / "embedded", tmp_path / "ray")
+    assert sum(row["grad_norm"] > 0 for row in metrics(tmp_path / "ray")) >= 1  # so that versions differ
+    assert len(list((tmp_path / "ray" / "logs").iterdir())) == 2
+
+
+@pytest.mark.parametrize(("fault", "said"), [("generating", "has died"), ("stopping", "has not answered")])
+def test_an_actor_killed_or_stopped_changes_nothing(
+    launcher: RayWorkers, tmp_path: Path, fault: str, said: str
+) -> None:
+    undisturbed = made(tmp_path / "undisturbed").run()
+    supervision = Supervision(silence=5.0 if fault == "stopping" else 60.0)
+    run = made(tmp_path / "run", fault=fault, launcher=launcher, supervision=supervision).run()
+    assert (tmp_path / "run" / "struck").exists()
+    assert any(said in line for line in run.notes.lines), run.notes.lines
+    assert run.learner.trained == ALL and run.learner.curve == undisturbed.learner.curve
+
+
+def test_pipeline_rl_keeps_its_bound(launcher: RayWorkers, tmp_path: Path) -> None:
+    simulation = Simulation(slots=64, token_seconds=0.002, straggler_share=0.05)
+    run = made(tmp_path, "orchestration.max_lag=2", "steps=10", simulation=simulation, launcher=launcher).run()
+    assert 0 < run.largest_lag <= 2
+    assert sorted(run.learner.trained) == list(range(10 * PROMPTS))
+
+
+def test_a_place_that_cannot_be_had_is_one_line(cluster: Any) -> None:
+    launcher = RayWorkers(RaySettings(cpus=64, placement_seconds=1.0), 1)
+    begin = time.monotonic()
+    with pytest.raises(StropError) as caught:
+        launcher.launch(WorkerSpec("generator-0", ECHO, None, gpus=1))
+    said = str(caught.value)
+    assert said.startswith(
+        "generator-0: no place in the Ray cluster within 1 s: it asks for 64 CPU and 1 GPU on one node"
+    )
+    assert "the cluster has 2 CPU (2 free) and 0 GPU (0 free) on 1 nodes" in said and "\n" not in said
+    assert time.monotonic() - begin < 20
+
+
+def test_a_node_that_is_lost_takes_nothing_with_it(cluster: Any, launcher: RayWorkers, tmp_path: Path) -> None:
+    import ray
+
+    undisturbed = made(tmp_path / "undisturbed").run()
+    taken = ray.util.placement_group([{"CPU": CPUS}])
+    assert taken.wait(30)
+    node = cluster.add_node(num_cpus=CPUS, object_store_memory=100 << 20)
+    run = made(tmp_path / "run", launcher=launcher)
+    nodes: list[str] = []
+
+    def remove(step: int) -> None:
+        if step == 3:
+            nodes.extend(member.link.hello.node for member in run.fleet.members)  # type: ignore[attr-defined]
+            ray.util.remove_placement_group(taken)
+            cluster.remove_node(node, allow_graceful=False)
+
+    run.learner.before = remove
+    run.run()
+    assert nodes == [node.node_id] * 2  # so that weights went through Ray's object store until then
+    assert {member.link.hello.node for member in run.fleet.members} != set(nodes)  # type: ignore[attr-defined]
+    assert run.learner.trained == ALL and run.learner.curve == undisturbed.learner.curve
+
+
+@pytest.mark.slow
+def test_a_killed_driver_leaves_no_process_of_its_cluster(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    code = (
+        "import sys\n"
+        "from pathlib import Path\n"
+        "from strop.console import SilentView\n"
+        "from strop.run import train\n"
+        "from tests.runs import small_config\n"
+        "train(small_config('steps=500', 'orchestration.executor=ray'), Path(sys.argv[1]), SilentView())\n"
+    )
+    environment = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}
+    driver = subprocess.Popen([sys.executable, "-c", code, str(out)], env=environment)
+    deadline = time.monotonic() + 150
+    while not (out / "checkpoints" / "step-00000002").exists():
+        assert driver.poll() is None and time.monotonic() < deadline
+        time.sleep(0.05)
+    left = descendants(driver.pid)
+    names = {Path(f"/proc/{pid}/comm").read_text().strip() for pid in left}
+    assert {"raylet", "gcs_server"} <= names and any(name.startswith("ray::Host") for name in names), names
+    driver.kill()
+    driver.wait()
+    begin = time.monotonic()
+    while any(map(_lives, left)):
+        assert time.monotonic() - begin < 90
+        time.sleep(0.1)
+
+
+def _lives(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False

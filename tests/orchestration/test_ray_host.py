@@ -1,0 +1,79 @@
+"""The line of an actor, without Ray: messages in the order of their numbers, weights laid into memory and checked."""
+
+from __future__ import annotations
+
+import pickle
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from strop.orchestration.link import ControllerGone, WorkerSpec
+from strop.orchestration.messages import Cancel, Failed, StoredWeights, Update, Updated, Work
+from strop.orchestration.ray_host import Host, QueueLine
+from strop.orchestration.weight_store import WeightStore, read
+from strop.orchestration.worker import Setup, written
+from strop.types import StropError
+
+
+def test_messages_that_overtook_others_wait_for_them() -> None:
+    line = QueueLine()
+    for number in (1, 2):
+        line.come(number, written(Cancel(str(number))), None)
+    assert line.receive(0.0) == []
+    line.come(0, written(Cancel("0")), None)
+    assert [message.request_id for message in line.receive(0.0)] == ["0", "1", "2"]
+
+
+def test_what_came_before_the_end_is_received_and_then_nobody_is_there() -> None:
+    line = QueueLine()
+    line.come(0, written("last"), None)
+    line.close()
+    assert line.receive(5.0) == ["last"]
+    with pytest.raises(ControllerGone):
+        line.receive(5.0)
+
+
+def test_who_waits_is_woken(tmp_path: Path) -> None:
+    line = QueueLine()
+    threading.Timer(0.1, line.come, (0, written("now"), None)).start()
+    assert line.receive(30.0) == ["now"]
+    threading.Timer(0.1, line.send, ("answer",)).start()
+    bodies = line.collect().bodies or line.collect().bodies
+    assert bodies == (written("answer"),)
+
+
+def stage(line: QueueLine, stored: StoredWeights, content: bytes) -> StoredWeights:
+    line.come(line._due, written(Update(stored)), np.frombuffer(content, np.uint8))
+    (message,) = line.receive(0.0)
+    assert isinstance(message, Update)
+    return message.weights
+
+
+def test_weights_from_elsewhere_are_whole_or_refused(tmp_path: Path) -> None:
+    tensors = {"a": torch.arange(6.0).reshape(2, 3), "b": torch.ones(3, dtype=torch.bfloat16)}
+    stored = WeightStore(tmp_path).write(7, tensors.items())
+    content = Path(stored.path).read_bytes()
+    Path(stored.path).unlink()  # another node does not have it
+    line = QueueLine()
+    here = stage(line, stored, content)
+    assert here.version == 7 and here.path != stored.path
+    found = read(here)
+    assert found.keys() == tensors.keys() and all(torch.equal(found[name], tensors[name]) for name in tensors)
+    line.send(Updated(7, 0.1, Work()))
+    assert not Path(here.path).exists() and torch.equal(found["a"], tensors["a"])  # still mapped
+    for broken in (content[:-1], content[:-1] + bytes([content[-1] ^ 1])):
+        with pytest.raises(StropError, match="is not what the trainer has written"):
+            read(stage(line, stored, broken))
+
+
+def test_an_entry_that_fails_leaves_last_words(tmp_path: Path) -> None:
+    host = Host(written(Setup(WorkerSpec("nobody", "tests.orchestration.nowhere:main", None), ())))
+    collected = host.collect()
+    while not collected.ended:
+        collected = host.collect()
+    assert len(collected.bodies) == 1
+    said = pickle.loads(collected.bodies[0])
+    assert isinstance(said, Failed) and not said.fatal and "No module named 'tests.orchestration.nowhere'" in said.error
