@@ -32,6 +32,7 @@ def test_auto_is_one_process_where_nothing_runs_beside_anything(sets: tuple[str,
         (("on_stale=drop",), "on_stale=drop has nothing to drop"),
         (("stall_seconds=10", "silence_seconds=20"), "stall_seconds=10 is below silence_seconds=20"),
         (("executor=threads",), "orchestration.executor"),
+        (("ray.cpus=2",), "ray.cpus=2.0 is of a Ray cluster, which orchestration.executor=auto does not use"),
     ],
 )
 def test_settings_that_contradict_each_other_are_refused(sets: tuple[str, ...], message: str) -> None:

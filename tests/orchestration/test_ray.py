@@ -131,6 +131,18 @@ def test_a_place_that_cannot_be_had_is_one_line(cluster: Any) -> None:
     assert time.monotonic() - begin < 20
 
 
+@pytest.mark.parametrize(
+    ("address", "said"),
+    [("127.0.0.1:1", "no Ray cluster is reached at 127.0.0.1:1: "), ("ray://h:1", "an address is HOST:PORT")],
+)
+def test_an_address_where_nobody_is_is_one_line(address: str, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    launcher = RayWorkers(RaySettings(address=address), 1)
+    monkeypatch.setattr("ray.is_initialized", lambda: False)  # this process is in a cluster
+    with pytest.raises(StropError, match=said) as caught:
+        launcher.launch(WorkerSpec("generator-0", ECHO, None))
+    assert "\n" not in str(caught.value)
+
+
 def test_a_node_that_is_lost_takes_nothing_with_it(cluster: Any, launcher: RayWorkers, tmp_path: Path) -> None:
     import ray
 

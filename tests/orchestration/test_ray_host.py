@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import sys
 import threading
 from pathlib import Path
 
@@ -13,9 +14,11 @@ import torch
 from strop.orchestration.link import ControllerGone, WorkerSpec
 from strop.orchestration.messages import Cancel, Failed, StoredWeights, Update, Updated, Work
 from strop.orchestration.ray_host import Host, QueueLine
+from strop.orchestration.ray_settings import RaySettings
+from strop.orchestration.ray_workers import RayWorkers
 from strop.orchestration.weight_store import WeightStore, read
 from strop.orchestration.worker import Setup, written
-from strop.types import StropError
+from strop.types import InputError, StropError
 
 
 def test_messages_that_overtook_others_wait_for_them() -> None:
@@ -77,3 +80,9 @@ def test_an_entry_that_fails_leaves_last_words(tmp_path: Path) -> None:
     assert len(collected.bodies) == 1
     said = pickle.loads(collected.bodies[0])
     assert isinstance(said, Failed) and not said.fatal and "No module named 'tests.orchestration.nowhere'" in said.error
+
+
+def test_without_ray_the_error_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(InputError, match=r'pip install "strop\[ray\]"'):
+        RayWorkers(RaySettings(), 1)

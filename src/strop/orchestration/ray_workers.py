@@ -17,6 +17,7 @@ import mmap
 import os
 import pickle
 import signal
+import socket
 import sys
 import threading
 import time
@@ -37,6 +38,7 @@ from strop.types import StropError
 
 START_SECONDS = 600.0  # for an actor's process: its node may have to read an environment over a network first
 _LOOK_SECONDS = 1.0
+_KNOCK_SECONDS = 10.0
 _OBJECT_STORE_BYTES = 200 << 20  # of a cluster of our own, which has one node: weights do not go through it
 _CALLS_AT_ONCE = 4  # of an actor: one collects, others deliver
 _ADDRESS = "RAY_ADDRESS"
@@ -190,6 +192,7 @@ class RayWorkers:
                 with _loopback(self.settings):
                     start_cluster(self._workers)
             else:
+                _knock(address)
                 self._ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
         except (OSError, RuntimeError, ValueError) as error:
             raise StropError(_unreached(address, error)) from error
@@ -360,6 +363,21 @@ def _loopback(settings: RaySettings) -> Iterator[None]:
 def _has_news(link: Link) -> bool:
     assert isinstance(link, RayLink)  # a launcher waits for its own links
     return bool(link.inbox) or link.end is not None
+
+
+def _knock(address: str) -> None:
+    """See that somebody listens at HOST:PORT; Ray itself would try for minutes. `auto` is Ray's to find.
+
+    Raises:
+        OSError: nobody does.
+        ValueError: that is no such address.
+    """
+    if address == "auto":
+        return
+    host, _, port = address.rpartition(":")
+    if not host or "/" in host or not port.isdecimal():
+        raise ValueError("an address is HOST:PORT, that of `ray start --head`")
+    socket.create_connection((host.strip("[]"), int(port)), timeout=_KNOCK_SECONDS).close()
 
 
 def _unreached(address: str | None, error: Exception) -> str:
