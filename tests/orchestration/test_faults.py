@@ -43,7 +43,7 @@ def test_a_generator_killed_anywhere_changes_nothing(undisturbed: Made, tmp_path
 
 @pytest.mark.parametrize("point", ["hanging", "stopping"])
 def test_a_generator_that_does_not_answer_is_replaced(undisturbed: Made, tmp_path: Path, point: str) -> None:
-    run = made(tmp_path, fault=point, supervision=Supervision(silence=3.0, stall=3.0)).run()
+    run = made(tmp_path, fault=point, supervision=Supervision(silence=10.0, stall=10.0)).run()
     expected = "its work has stood still" if point == "hanging" else "it has not answered"
     assert any(expected in line for line in run.notes.lines)
     assert run.learner.trained == ALL and run.learner.curve == undisturbed.learner.curve
