@@ -92,7 +92,7 @@ def long_tailed(count: int, longest: int, seed: int = 0) -> list[int]:
 def kv_bytes_a_token(model: PreTrainedModel) -> int:
     """Bytes of one token's keys and values in all layers."""
     c = model.config
-    head = getattr(c, "head_dim", None) or c.hidden_size // c.num_attention_heads
+    head = c.to_dict().get("head_dim") or c.hidden_size // c.num_attention_heads
     return 2 * c.num_hidden_layers * c.num_key_value_heads * head * next(model.parameters()).element_size()
 
 

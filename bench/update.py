@@ -107,7 +107,7 @@ def operations(model: PreTrainedModel, samples: Sequence[Sample]) -> float:
     c = model.config
     head = c.vocab_size * c.hidden_size
     body = parameter_count(model) - head * (1 if c.tie_word_embeddings else 2)
-    heads = getattr(c, "head_dim", None) or c.hidden_size // c.num_attention_heads
+    heads = c.to_dict().get("head_dim") or c.hidden_size // c.num_attention_heads
     # Scores and their product with the values, 2 operations each, half of the square, 3 times with backward.
     attention = 6 * c.num_hidden_layers * c.num_attention_heads * heads
     squares = sum(len(sample) ** 2 for sample in samples)
