@@ -1,7 +1,7 @@
 """The papers' claims, tried on the embedded model. One JSON object a line; a table and a figure in Markdown and SVG.
 
     python bench/claims/run.py                             # every claim, three seeds: over an hour of one core
-    python bench/claims/run.py mask-before-truncates opefo-lambda-positive --seeds 3 --out /tmp/claims --jobs 2
+    python bench/claims/run.py mask-before-truncates opefo-lambda-positive --seeds 3 --out runs/claims --jobs 2
     python bench/claims/run.py --more 5                    # further seeds for the claims that three leave undecided
     python bench/claims/run.py --tell --docs docs          # no runs: judge what is there, and write docs/claims.md anew
     python bench/claims/run.py --list                      # claims and the arms they need
