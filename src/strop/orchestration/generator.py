@@ -8,11 +8,11 @@ another, or ends the run where a `StropError` says that another would fail the s
 from __future__ import annotations
 
 import time
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from strop.engines.base import OpenRequests
 from strop.orchestration.link import Line
 from strop.orchestration.messages import (
     Cancel,
@@ -77,7 +77,7 @@ class Server:
         self.line = line
         self.engine = engine
         self.load = load
-        self._left: Counter[str] = Counter()  # samples not yet reported, by request
+        self._open = OpenRequests()
         self._busy = self._idle = 0.0
         self._tokens = 0
 
@@ -106,11 +106,8 @@ class Server:
         self._busy += time.perf_counter() - begin
         if not completions:
             return
-        for completion in completions:
-            self._left[completion.request_id] -= 1
-            self._tokens += len(completion.token_ids)
-            if not self._left[completion.request_id]:
-                del self._left[completion.request_id]
+        self._open.reported(completions)
+        self._tokens += sum(len(completion.token_ids) for completion in completions)
         self.line.send(Finished(tuple(completions)))
 
     def take(self, message: Any) -> None:
@@ -118,9 +115,9 @@ class Server:
         if isinstance(message, Submit):
             for request in message.requests:
                 self.engine.submit(request)
-                self._left[request.id] = request.n
+                self._open.begin(request)
         elif isinstance(message, Cancel):
-            if message.request_id in self._left:  # else its last completion is on its way
+            if message.request_id in self._open:  # else its last completion is on its way
                 self.engine.cancel(message.request_id)
         elif isinstance(message, Update):
             self.update(message)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from strop.engines.base import Engine, KvMode, Request
+from strop.engines.base import Engine, KvMode, OpenRequests, Request
 from strop.orchestration.executor import Event, Publication
 from strop.policy import Policy
 from strop.supervision import progress
@@ -25,7 +25,7 @@ class InProcess:
         self.engine = engine
         self._policy = policy
         self._kv: KvMode = kv
-        self._left: dict[str, int] = {}  # samples not yet reported, by request
+        self._open = OpenRequests()
 
     @property
     def unfinished(self) -> int:
@@ -38,11 +38,11 @@ class InProcess:
     def submit(self, request: Request, ticket: int, attempt: int = 0) -> None:
         """Queue a request with the engine."""
         self.engine.submit(request)
-        self._left[request.id] = request.n
+        self._open.begin(request)
 
     def cancel(self, request_id: str) -> None:
         """Let the engine forget a request, where it still has it."""
-        if request_id in self._left:
+        if request_id in self._open:
             self.engine.cancel(request_id)
 
     def poll(self, patience: float) -> list[Event]:
@@ -51,11 +51,9 @@ class InProcess:
         for _ in range(_STEPS_PER_POLL):
             if not self.engine.unfinished:
                 break
-            for completion in self.engine.step():
-                found.append(completion)
-                self._left[completion.request_id] -= 1
-                if not self._left[completion.request_id]:
-                    del self._left[completion.request_id]
+            completions = self.engine.step()
+            self._open.reported(completions)
+            found += completions
             progress.made("tokens")
         return found
 

@@ -22,6 +22,7 @@ from strop.engines.base import (
     Drawn,
     Health,
     KvMode,
+    OpenRequests,
     PauseMode,
     Request,
     Sampling,
@@ -75,7 +76,7 @@ class TorchEngine:
         self._scheduler = Scheduler(self._slots, cache, settings.shrink)
         self._runner = Runner(policy, self._slots, cache, settings.prefill_tokens)
         self._strings = StopStrings(tokenizer)
-        self._open: dict[str, int] = {}  # samples not yet reported, by request
+        self._open = OpenRequests()
         self._reports: list[Completion] = []
 
     @property
@@ -110,7 +111,7 @@ class TorchEngine:
         if request.id in self._open:
             raise InputError(f"request {request.id}: a request of this id is unfinished; use another id")
         self._scheduler.waiting.append(checked(request, self._limits, self._tokenizer))
-        self._open[request.id] = request.n
+        self._open.begin(request)
 
     @torch.inference_mode()
     def step(self) -> list[Completion]:
@@ -128,10 +129,7 @@ class TorchEngine:
             self._failure = f"{type(error).__name__}: {error}"
             raise
         reports, self._reports = self._reports, []
-        for completion in reports:
-            self._open[completion.request_id] -= 1
-            if not self._open[completion.request_id]:
-                del self._open[completion.request_id]
+        self._open.reported(reports)
         return reports
 
     def cancel(self, request_id: str) -> None:

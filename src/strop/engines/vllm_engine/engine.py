@@ -23,7 +23,7 @@ import numpy as np
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
-from strop.engines.base import Capabilities, Health, KvMode, PauseMode, Request, Sampling, WeightSource
+from strop.engines.base import Capabilities, Health, KvMode, OpenRequests, PauseMode, Request, Sampling, WeightSource
 from strop.engines.torch_engine.requests import Limits, checked
 from strop.engines.torch_engine.sampling import stream_key
 from strop.engines.torch_engine.slots import Entry
@@ -87,7 +87,7 @@ class VllmEngine:
         self._paused = False
         self._failure: str | None = None
         self._strings = StopStrings(tokenizer)
-        self._open: dict[str, int] = {}  # samples not yet reported, by request
+        self._open = OpenRequests()
         self._waiting: deque[_Sample] = deque()
         self._running: dict[int, _Sample] = {}
         self._abort: list[int] = []  # keys that the worker is to forget
@@ -179,7 +179,7 @@ class VllmEngine:
         self.check(request.sampling)
         entry = checked(request, self._limits, self._tokenizer)
         self._waiting.extend(_Sample(entry, index) for index in range(request.n))
-        self._open[request.id] = request.n
+        self._open.begin(request)
 
     def step(self) -> list[Completion]:
         """Advance every running sequence by a token; the completions that finished (paused: what was cancelled).
@@ -192,10 +192,7 @@ class VllmEngine:
         if not self._paused and (self._running or self._waiting or self._abort):
             self._advance()
         reports, self._reports = self._reports, []
-        for completion in reports:
-            self._open[completion.request_id] -= 1
-            if not self._open[completion.request_id]:
-                del self._open[completion.request_id]
+        self._open.reported(reports)
         return reports
 
     def cancel(self, request_id: str) -> None:
