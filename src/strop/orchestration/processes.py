@@ -25,10 +25,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import IO, Any
 
-from strop import pieces
 from strop.orchestration.link import Death, Link, WorkerSpec
 from strop.orchestration.messages import Failed, Heartbeat
-from strop.orchestration.worker import Setup, thread_environment, written
+from strop.orchestration.worker import setup_of, thread_environment, written
 from strop.supervision.stacks import Roster, Worker
 from strop.types import StropError
 from strop.verifiers.wire import Channel
@@ -147,7 +146,7 @@ class Processes:
         link = ProcessLink(self, spec.role, process, ours)
         link.log = log
         folder = None if self.folder is None else self.folder.resolve()
-        setup = Setup(spec, tuple(sys.path), pieces.modules_allowed(), folder)
+        setup = setup_of(spec, folder)
         with self._changed:
             self._links.append(link)
             self._queue(link, written(setup))

@@ -26,13 +26,12 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from strop import pieces
 from strop.extras import require
 from strop.orchestration.link import Death, Link, WorkerSpec
 from strop.orchestration.messages import Failed, StoredWeights, Update
 from strop.orchestration.ray_host import Collected, Hello, Host
 from strop.orchestration.ray_settings import RaySettings
-from strop.orchestration.worker import Setup, thread_environment, written
+from strop.orchestration.worker import setup_of, thread_environment, written
 from strop.supervision.stacks import Roster
 from strop.types import StropError
 
@@ -142,7 +141,7 @@ class RayWorkers:
         self._connect()
         group = self._place(spec)
         folder = None if self._roster.folder is None else self._roster.folder.resolve()
-        setup = Setup(spec, tuple(sys.path), pieces.modules_allowed(), folder)
+        setup = setup_of(spec, folder)
         path = os.pathsep.join(entry for entry in sys.path if entry)
         environment = {**thread_environment(spec), "PYTHONPATH": path, **spec.environment}
         place = self._ray.util.scheduling_strategies.PlacementGroupSchedulingStrategy(group)

@@ -26,6 +26,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from strop import pieces
 from strop.orchestration.link import ControllerGone, WorkerSpec
 from strop.orchestration.messages import Failed, Heartbeat
 from strop.supervision.stacks import register_dump, stacks_path
@@ -46,6 +47,13 @@ class Setup:
     path: tuple[str, ...]
     modules: Sequence[tuple[str, str]] = ()
     folder: Path | None = None
+
+
+def setup_of(spec: WorkerSpec, folder: Path | None) -> Setup:
+    """The first frame. It names those of the user's modules that the settings need: imports take time."""
+    body = written(spec)
+    modules = [(name, file) for name, file in pieces.modules_allowed() if name.encode() in body]
+    return Setup(spec, tuple(sys.path), modules, folder)
 
 
 def written(message: object) -> bytes:
@@ -150,11 +158,9 @@ def last_words(error: BaseException) -> Failed:
 
 def prepare(setup: Setup) -> None:
     """Make this process what the controller's is: its import path, the user's own modules, a place for stacks."""
-    from strop.pieces import allow_module, load_module
-
     sys.path[:] = setup.path
     for name, file in setup.modules:
-        allow_module(name) if importlib.util.find_spec(name) is not None else load_module(Path(file))
+        pieces.allow_module(name) if importlib.util.find_spec(name) is not None else pieces.load_module(Path(file))
     if setup.folder is not None:
         register_dump(stacks_path(setup.folder, setup.spec.role))
 
