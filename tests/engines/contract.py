@@ -22,7 +22,7 @@ from tests.engines.runs import drain, policy_logprobs, prompts, requests, run
 from tests.tiny import byte_tokenizer, tiny_qwen3
 from torch import Tensor
 
-from strop.engines.base import Engine, Interruption, KvMode, Request, Sampling
+from strop.engines.base import Engine, Interruption, KvMode, Request, Sampling, Scoring, Streaming
 from strop.model_settings import FreshModel
 from strop.policy import Packed, Policy
 from strop.types import Completion, FloatArray, InputError, StropError
@@ -442,6 +442,60 @@ class EngineContract:
         with pytest.raises(InputError, match="make a new one"):
             engine.step()
         engine.close()
+
+    # ------------------------------------------------------------------ what an engine may offer besides
+
+    @pytest.mark.parametrize("temperature", [1.0, 0.6, 0.0])
+    def test_given_tokens_are_scored_and_running_ones_are_not_touched(
+        self, subject: Subject, temperature: float
+    ) -> None:
+        engine = subject.engine
+        assert isinstance(engine, Scoring)
+        running = Request("greedy", PROMPT, Sampling(temperature=0, max_new_tokens=30), seed=1)
+        engine.submit(running)
+        found = engine.step()
+        sequences = prompts(7, seed=3, longest=40)
+        scores = engine.score(sequences, temperature, top=4)
+        assert [len(score.logprobs) for score in scores] == [len(ids) - 1 for ids in sequences]
+        for ids, score in zip(sequences, scores, strict=True):
+            wanted = distribution(subject.policy, ids, temperature or 1.0)[:-1]
+            places = np.arange(len(ids) - 1)[:, None]
+            np.testing.assert_allclose(score.logprobs, wanted[places[:, 0], ids[1:]], atol=TOLERANCE)
+            np.testing.assert_allclose(score.top_logprobs, -np.sort(-wanted)[:, :4], atol=TOLERANCE)
+            np.testing.assert_allclose(score.top_logprobs, wanted[places, score.top_ids], atol=TOLERANCE)
+        (bare,) = engine.score(sequences[1:2])
+        assert bare.top_ids.shape == bare.top_logprobs.shape == (len(sequences[1]) - 1, 0)
+        (completion,) = found + drain(engine)
+        np.testing.assert_allclose(completion.logprobs, policy_logprobs(subject.policy, completion), atol=TOLERANCE)
+
+    @pytest.mark.parametrize(
+        ("ids", "said"), [([], "0 tokens"), ([1] * 600, "600 tokens"), ([1, 999], "outside the 258")]
+    )
+    def test_what_cannot_be_scored_is_refused(self, subject: Subject, ids: list[int], said: str) -> None:
+        assert isinstance(subject.engine, Scoring)
+        with pytest.raises(InputError, match=said):
+            subject.engine.score([np.array(ids, np.int32)])
+
+    def test_what_was_drawn_adds_up_to_the_completions(self, subject: Subject) -> None:
+        engine = subject.engine
+        assert isinstance(engine, Streaming)
+        engine.submit(Request("a", PROMPT, Sampling(max_new_tokens=20), seed=1, n=SLOTS + 2))  # two of them wait
+        engine.submit(Request("b", PROMPT, Sampling(max_new_tokens=9), seed=2))
+        since = {("a", index): 0 for index in range(SLOTS + 2)}
+        seen: dict[tuple[str, int], list[tuple[int, float]]] = {key: [] for key in since}
+        done: dict[tuple[str, int], Completion] = {}
+        while engine.unfinished:
+            done |= {(c.request_id, c.index): c for c in engine.step()}
+            for drawn in engine.drawn(since):
+                key = drawn.request_id, drawn.index
+                assert key in since and len(drawn.token_ids) == len(drawn.logprobs) == 1  # a token a step
+                seen[key] += zip(drawn.token_ids.tolist(), drawn.logprobs.tolist(), strict=True)
+                since[key] += 1
+        for key, pairs in seen.items():  # the last token comes with the completion
+            last = len(done[key].token_ids) - 1
+            whole = zip(done[key].token_ids.tolist(), done[key].logprobs.tolist(), strict=True)
+            assert pairs == list(whole)[:last]
+        assert engine.drawn(since) == []
 
     def test_health_and_close(self, disposable: Subject) -> None:
         engine = disposable.engine

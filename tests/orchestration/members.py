@@ -9,6 +9,7 @@ from typing import Any
 
 from strop.orchestration.gang import serve
 from strop.orchestration.link import Line
+from strop.supervision import progress
 from strop.types import InputError, StropError
 
 
@@ -42,8 +43,15 @@ def main(line: Line, rank: int) -> None:
         time.sleep(3600)  # as one does that waits for another
         return None, ""
 
+    def toil(seconds: float) -> tuple[Any, str]:
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            time.sleep(0.1)
+            progress.made("a micro-batch")
+        return "done", ""
+
     serve(
         line,
         rank == 0,
-        {"add": add, "differ": differ, "refuse": refuse, "refuse_alone": refuse_alone, "suffer": suffer},
+        {"add": add, "differ": differ, "refuse": refuse, "refuse_alone": refuse_alone, "suffer": suffer, "toil": toil},
     )

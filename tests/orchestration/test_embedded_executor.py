@@ -12,6 +12,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from tests.orchestration.forked import forking
 from tests.runs import assert_same_run, metrics, small_config
 
 from strop.console import SilentView
@@ -79,8 +80,10 @@ def test_a_killed_driver_leaves_nobody_and_resumes_to_the_same_run(in_process: P
         "from pathlib import Path\n"
         "from strop.console import SilentView\n"
         "from strop.run import train\n"
+        "from tests.orchestration.forked import forking\n"
         "from tests.runs import small_config\n"
-        "train(small_config(*sys.argv[2:]), Path(sys.argv[1]), SilentView())\n"
+        "with forking():\n"
+        "    train(small_config(*sys.argv[2:]), Path(sys.argv[1]), SilentView())\n"
     )
     driver = subprocess.Popen([sys.executable, "-c", code, str(out), *EMBEDDED])
     deadline = time.monotonic() + 90
@@ -91,7 +94,8 @@ def test_a_killed_driver_leaves_nobody_and_resumes_to_the_same_run(in_process: P
     driver.kill()
     driver.wait()
     assert left.keys() == {"generator-0"} and gone(list(left.values()), 2.0)
-    resume(out, SilentView())
+    with forking():
+        resume(out, SilentView())
     assert_same_run(in_process, out)
     owners = [place.read_text() for place in Path("/dev/shm").glob("strop-*/owner")]
     assert not any(str(out.resolve()) in owner for owner in owners)  # what the killed driver had left is swept
@@ -102,10 +106,11 @@ def test_ctrl_c_ends_the_workers_and_no_group_is_skipped_or_repeated(tmp_path: P
     # 16 training problems a pass: 8 steps of 4 are two passes.
     sets = (*EMBEDDED, "orchestration.max_lag=2", "steps=8", "batch.prompts_per_step=4", "data.source.count=24")
     view = SignalsAfter(out, 3, signal.SIGINT)
-    with pytest.raises(Interrupted, match="go on with: strop train --resume"):
-        train(small_config(*sets, "evaluation.every=none"), out, view)
-    assert view.pids and gone(view.pids, 2.0)
-    resume(out, SilentView())
+    with forking():
+        with pytest.raises(Interrupted, match="go on with: strop train --resume"):
+            train(small_config(*sets, "evaluation.every=none"), out, view)
+        assert view.pids and gone(view.pids, 2.0)
+        resume(out, SilentView())
     rows = [row for step in range(1, 9) for row in RunFolder.open(out).read_rollouts(step)]
     tickets = Counter(row["ticket"] for row in rows)
     assert sorted(tickets) == list(range(32)) and set(tickets.values()) == {4}

@@ -43,7 +43,7 @@ def test_a_generator_killed_anywhere_changes_nothing(undisturbed: Made, tmp_path
 
 @pytest.mark.parametrize("point", ["hanging", "stopping"])
 def test_a_generator_that_does_not_answer_is_replaced(undisturbed: Made, tmp_path: Path, point: str) -> None:
-    run = made(tmp_path, fault=point, supervision=Supervision(silence=10.0, stall=10.0)).run()
+    run = made(tmp_path, fault=point, supervision=Supervision(silence=4.0, stall=4.0)).run()
     expected = "its work has stood still" if point == "hanging" else "it has not answered"
     assert any(expected in line for line in run.notes.lines)
     assert run.learner.trained == ALL and run.learner.curve == undisturbed.learner.curve
@@ -144,7 +144,7 @@ def test_stale_groups_are_dropped_counted_and_cancelled(tmp_path: Path) -> None:
 
 def test_a_verifier_that_hangs_or_dies_costs_single_samples(undisturbed: Made, tmp_path: Path) -> None:
     allow_module("tests.orchestration.harmful")
-    isolation = Isolation(workers=2, seconds=1.0, retry_seconds=0.5)
+    isolation = Isolation(workers=2, seconds=0.6, retry_seconds=0.3)
     judge = ProcessJudge(PythonFunction(function="tests.orchestration.harmful:judge", isolation=isolation))
     run = made(tmp_path, judge=judge)
 

@@ -12,6 +12,7 @@ from tests.orchestration.forked import forking
 from strop.orchestration.gang import Disagreement, Gang, GangLost
 from strop.orchestration.link import WorkerSpec
 from strop.orchestration.processes import Processes
+from strop.supervision import progress
 from strop.types import StropError
 
 Make = Callable[..., Gang]
@@ -58,6 +59,17 @@ def test_a_divergence_is_loud(make: Make) -> None:
     with pytest.raises(Disagreement, match="different results in differ: trainer-0 0, trainer-1 1, trainer-2 2"):
         gang.call("differ")
     assert not gang.alive
+
+
+def test_work_that_goes_on_may_take_longer_than_one_that_stands_still(make: Make) -> None:
+    gang = make((0, 1), stall=3.0)
+    gang.call("add", 1)
+    begin = time.monotonic()
+    progress.CURRENT.made("the start")
+    assert gang.call("toil", 5.0) == "done"  # within nothing comes round but what is made
+    assert time.monotonic() - begin >= 5
+    assert progress.CURRENT.what == "work of trainer-0"  # and so the driver's watchdog does not end the run
+    assert progress.CURRENT.age < 4
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ import numpy as np
 
 from strop.engines.base import KvMode, Request
 from strop.orchestration.executor import PROBE_TOLERANCE, Event, Lost, Publication, Quarantined
-from strop.orchestration.link import Death, Launcher, WorkerSpec, end, overdue
+from strop.orchestration.link import Death, Launcher, WorkerSpec, end, lively, overdue
 from strop.orchestration.member import Member, Open
 from strop.orchestration.messages import Cancel, Finished, Probed, Ready, StoredWeights, Updated, Work
 from strop.orchestration.weight_store import FOLDER, Claim, WeightStore, claim
@@ -37,7 +37,6 @@ Source: TypeAlias = Callable[[WeightStore, int], StoredWeights]
 DEATHS_OF_A_SUSPECT = 2
 DISK_FULL_TRIES = 3
 DISK_FULL_SECONDS = 1.0
-_LIVELY_SECONDS = 5.0  # heartbeats come every second, also on a machine that does other work
 _LOOK_SECONDS = 1.0  # between two looks at who is silent
 
 
@@ -187,7 +186,7 @@ class Fleet:
             reason = overdue(member.link, self._supervision.silence, self._supervision.stall)
             if reason is not None:
                 member.link.kill(reason)
-            elif member.sent and member.link.stalled < _LIVELY_SECONDS:
+            elif member.sent and lively(member.link):
                 progress.made(f"tokens of {member.link.role}")  # its loop came round with work: a step was made
 
     def _take(self, member: Member, message: Any) -> None:

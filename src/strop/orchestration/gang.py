@@ -4,8 +4,8 @@
     answer = gang.call("learn", groups, survivors, step, states)     # of the first; the others must agree with it
     gang.close()
 
-A call goes to every member at once, because they wait for each other inside it. One that dies, is silent or takes too
-long makes the rest wait for ever: the whole gang is then ended, and `GangLost` says why.
+A call goes to every member at once, because they wait for each other inside it. One that dies, is silent or stands
+still makes the rest wait for ever: the whole gang is then ended, and `GangLost` says why.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from strop.orchestration.link import Launcher, Line, Link, WorkerSpec, end, overdue
+from strop.orchestration.link import Launcher, Line, Link, WorkerSpec, end, lively, overdue
+from strop.supervision import progress
 from strop.types import StropError
 
 _LOOK_SECONDS = 0.5  # between two looks at who is silent
@@ -66,7 +67,8 @@ class Gang:
         launcher: starts the members.
         specs: one for each, in order.
         silence: seconds without a sign of life after which a member counts as dead.
-        stall: seconds a call may take.
+        stall: seconds without progress of a member's work after which it counts as dead. A call may take longer where
+            what it does makes something meanwhile (`supervision.progress`), as training makes micro-batches.
     """
 
     def __init__(self, launcher: Launcher, specs: Sequence[WorkerSpec], silence: float, stall: float) -> None:
@@ -126,6 +128,9 @@ class Gang:
                     if isinstance(message, Answer | Refusal) and message.number == number:
                         found[place] = message
             self._check(missing)
+            busy = [link.role for place, link in enumerate(self.links) if place not in found and lively(link)]
+            if busy:  # the others may wait for it
+                progress.made(f"work of {busy[0]}")
             if any(isinstance(reply, Refusal) for reply in found.values()):
                 deadline = deadline or time.monotonic() + _AGREE_SECONDS
                 if time.monotonic() > deadline:  # it was alone with that; the others wait for it

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 CLOSING_SECONDS = 5.0
+_LIVELY_SECONDS = 5.0  # heartbeats come every second, also on a machine that does other work
 
 
 @dataclass(frozen=True)
@@ -105,7 +106,10 @@ class Link(Protocol):
 
     @property
     def stalled(self) -> float:
-        """For how many seconds, by its last heartbeat, the worker's own loop has not come round."""
+        """For how many seconds, by its last heartbeat, the worker's work has stood still.
+
+        That is, since its loop came round, or since it made anything within (`supervision.progress`).
+        """
         ...
 
     @property
@@ -167,6 +171,11 @@ def _await_deaths(launcher: Launcher, links: Sequence[Link], seconds: float) -> 
         if not living or left <= 0:
             return
         launcher.wait(living, left)
+
+
+def lively(link: Link) -> bool:
+    """Whether the worker's work went on within the last seconds."""
+    return max(link.stalled, link.silence) < _LIVELY_SECONDS
 
 
 def overdue(link: Link, silence: float, stalled: float) -> str | None:

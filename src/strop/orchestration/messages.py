@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Heartbeat:
-    """The worker's process runs; `stalled` is for how many seconds its work has not come round."""
+    """The worker's process runs; `stalled` is for how many seconds its work has stood still."""
 
     stalled: float
 

@@ -20,7 +20,15 @@ from typing import Any
 
 from strop.orchestration.link import ControllerGone
 from strop.orchestration.messages import Update, Updated
-from strop.orchestration.worker import HEARTBEAT_SECONDS, Setup, find_entry, last_words, prepare, written
+from strop.orchestration.worker import (
+    HEARTBEAT_SECONDS,
+    Setup,
+    find_entry,
+    last_words,
+    prepare,
+    standing_since,
+    written,
+)
 from strop.supervision.stacks import Worker
 
 LOGS = "logs"
@@ -130,7 +138,7 @@ class QueueLine:
         with self._changed:
             self._changed.wait_for(lambda: self._out or self._ended, HEARTBEAT_SECONDS)
             found, self._out = self._out, []
-            return Collected(tuple(found), time.monotonic() - self._came_round, self._ended)
+            return Collected(tuple(found), standing_since(self._came_round), self._ended)
 
     def _leave(self, body: bytes) -> None:
         with self._changed:

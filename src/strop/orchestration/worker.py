@@ -29,6 +29,7 @@ from typing import Any
 from strop import pieces
 from strop.orchestration.link import ControllerGone, WorkerSpec
 from strop.orchestration.messages import Failed, Heartbeat
+from strop.supervision import progress
 from strop.supervision.stacks import register_dump, stacks_path
 from strop.types import StropError
 from strop.verifiers.wire import HEADER
@@ -107,7 +108,7 @@ class SocketLine:
 
     def beat(self) -> None:
         """Send a heartbeat."""
-        self.send(Heartbeat(time.monotonic() - self._came_round))
+        self.send(Heartbeat(standing_since(self._came_round)))
 
     def _read(self) -> None:
         try:
@@ -127,6 +128,14 @@ class SocketLine:
             found.append(pickle.loads(self._in[HEADER.size : HEADER.size + length]))
             del self._in[: HEADER.size + length]
         return found
+
+
+def standing_since(came_round: float) -> float:
+    """For how many seconds a worker's work has stood still, whose loop came round at that time.
+
+    What this process has made since (`progress.made`, such as a micro-batch of a long update) counts as well.
+    """
+    return min(time.monotonic() - came_round, progress.CURRENT.age)
 
 
 def die_with_parent(parent: int) -> None:

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from strop.algorithms.objective import UpdateContext
 from strop.algorithms.tokens import Tokens, concatenate
 from strop.metrics import Mean, Metrics, Total, merge
+from strop.supervision import progress
 from strop.trainer.optimizer import AdamW, MasterAdamW
 from strop.trainer.packing import MicroBatch, Update
 from strop.trainer.ranks import ALONE, Ranks, Share
@@ -76,8 +77,11 @@ def score(
     """
     more = {"with_collision": True} if collision else {}
     share, device = Share(update, ranks), _device(policy)
+    own = []
     with torch.no_grad():
-        own = [policy(batch.packed.to(device), temperature, **more) for batch in share.take(update.micro_batches)]
+        for batch in share.take(update.micro_batches):
+            own.append(policy(batch.packed.to(device), temperature, **more))
+            progress.made("a scored micro-batch")
     return share.collect(own)
 
 
@@ -208,6 +212,7 @@ class Trainer:
         # Sharded modules average gradients over ranks; token weights are of the whole update, so their sum is wanted.
         (loss * self.ranks.size).backward()
         self.optimizer.accumulate()
+        progress.made("a micro-batch")
         return loss.detach(), metrics | {"entropy": Mean(entropy.detach().double().sum(), len(entropy))}
 
     def _explain(self, batches: Sequence[MicroBatch], loss: Tensor, context: UpdateContext) -> str:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,7 +23,18 @@ import numpy as np
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
-from strop.engines.base import Capabilities, Health, KvMode, OpenRequests, PauseMode, Request, Sampling, WeightSource
+from strop.engines.base import (
+    Capabilities,
+    Drawn,
+    Health,
+    KvMode,
+    OpenRequests,
+    PauseMode,
+    Request,
+    Sampling,
+    Scores,
+    WeightSource,
+)
 from strop.engines.torch_engine.requests import Limits, checked
 from strop.engines.torch_engine.sampling import stream_key
 from strop.engines.torch_engine.slots import Entry
@@ -61,8 +72,8 @@ class VllmEngine:
     """An `Engine` on vLLM. See `strop.engines.base.Engine` for the methods of the protocol.
 
     `folder` holds the model as transformers saves it; `model` says how it computes (its type, the float32 head).
-    `version` is what the weights in it are. `verify_weights` has to step vLLM: running sequences may advance by a few
-    tokens, which the next `step` reports.
+    `version` is what the weights in it are. `verify_weights` and `score` have to step vLLM: running sequences may
+    advance by a few tokens, which the next `step` reports. Besides it is `Streaming` and `Scoring`.
 
     Raises:
         InputError: no interpreter, or settings that the model cannot honour.
@@ -256,6 +267,45 @@ class VllmEngine:
         finished, parts = self._ask("verify", {"abort": self._taken_aborts()}, (_packed(probe_ids),))
         self._record(finished, parts)
         return np.frombuffer(parts[3], np.float32)
+
+    def score(self, sequences: Sequence[IntArray], temperature: float = 1.0, top: int = 0) -> list[Scores]:
+        """Log-probs of given tokens; see `strop.engines.base.Scoring`. It has to step vLLM, as `verify_weights` does.
+
+        Raises:
+            InputError: a sequence is outside the engine's limits (vLLM needs a place after it), or more of the best
+                tokens are asked for than vLLM was started to give.
+        """
+        self._refuse_if_failed()
+        for ids in sequences:
+            self._limits.refuse_sequence(ids)
+            if len(ids) >= self._limits.max_tokens:
+                raise InputError(f"a sequence of {len(ids)} tokens: vLLM scores {self._limits.max_tokens - 1} at most")
+        if top > self._facts["most_logprobs"]:
+            raise InputError(f"the {top} most probable tokens: vLLM gives {self._facts['most_logprobs']} at most")
+        top = min(top, self._limits.vocabulary)
+        told = tuple(_packed(ids) for ids in sequences if len(ids) > 1)
+        parts = [b""] * 6
+        if told:
+            fields = {"abort": self._taken_aborts(), "temperature": temperature or 1.0, "top": top}
+            finished, parts = self._ask("score", fields, told)
+            self._record(finished, parts)
+        ends = np.cumsum([len(ids) - 1 for ids in sequences])[:-1]
+        logprobs = np.frombuffer(parts[3], np.float32)
+        ids_of_best = np.frombuffer(parts[4], np.int32).reshape(len(logprobs), top)
+        best = np.frombuffer(parts[5], np.float32).reshape(len(logprobs), top)
+        parted = zip(*(np.split(column, ends) for column in (logprobs, ids_of_best, best)), strict=True)
+        return [Scores(*score) for score in parted][: len(sequences)]
+
+    def drawn(self, since: Mapping[tuple[str, int], int]) -> list[Drawn]:
+        """What running samples drew since; see `strop.engines.base.Streaming`."""
+        found = []
+        for sample in self._running.values():
+            name, index = sample.entry.request.id, sample.index
+            start = since.get((name, index))
+            if start is not None and start < len(sample.tokens):
+                token_ids = np.array(sample.tokens[start:], np.int32)
+                found.append(Drawn(name, index, token_ids, np.array(sample.logprobs[start:], np.float32)))
+        return found
 
     def health(self) -> Health:
         if self._failure is None and not self._process.alive:

@@ -2,16 +2,17 @@
 
 It imports the standard library, and inside functions vllm and the torch that vllm brings; never strop. It obeys one
 command at a time, over a socket: a frame is a JSON header and raw bytes, nothing is pickled. Nothing is sampled but by
-a `step` (or by a `verify`, which has to step too), so that a change of weights always falls between two tokens.
+`step` (and by `verify` and `score`, which have to step too): a change of weights always falls between two tokens.
 
     worker.py FD PARENT      FD: the socket; PARENT: the process id that started it, whose death is its own
 
-Commands: start, step, update, verify, stop. The other side, which says what they mean, is `engine.VllmEngine`.
+Commands: start, step, update, verify, score, stop. The other side, which says what they mean, is `engine.VllmEngine`.
 """
 
 from __future__ import annotations
 
 import ctypes
+import functools
 import hashlib
 import json
 import os
@@ -27,6 +28,7 @@ from typing import Any
 MOST_BYTES = 1 << 30  # of a frame; more is a mistake, not a message
 _HEAD = struct.Struct(">IQ")
 _PR_SET_PDEATHSIG = 1
+_PROBE = "probe"  # keys of samples are numbers
 
 
 class Closed(Exception):
@@ -115,6 +117,40 @@ class StropExtension:
         return sorted(name for name, identity in parameters.items() if name not in loaded and identity not in known)
 
 
+    def strop_score_at(self, temperature: float) -> bool:
+        """Have the log-probs of prompts be of logits / temperature; False where this vLLM is built otherwise.
+
+        vLLM gives them at temperature 1 alone. The two ways are those of its first and second model runner.
+        """
+        runner: Any = self.model_runner  # type: ignore[attr-defined]
+        if hasattr(runner, "_get_prompt_logprobs_dict"):
+            owner, name = runner, "_get_prompt_logprobs_dict"
+        elif hasattr(runner, "prompt_logprobs_worker"):
+            owner, name = runner.prompt_logprobs_worker, "compute_prompt_logprobs"
+        else:
+            return False
+        vars(owner).pop(name, None)
+        if temperature != 1:
+            scored = _first_scored if owner is runner else _second_scored
+            setattr(owner, name, functools.partial(scored, owner, vars(type(owner))[name], temperature))
+        return True
+
+
+def _first_scored(runner: Any, method: Any, temperature: float, *arguments: Any) -> Any:
+    """The first model runner's prompts, its sampler's log-softmax dividing meanwhile; samples are not taken in it."""
+    plain = runner.sampler.compute_logprobs
+    runner.sampler.compute_logprobs = lambda logits: plain(logits.float() / temperature)
+    try:
+        return method(runner, *arguments)
+    finally:
+        del runner.sampler.compute_logprobs
+
+
+def _second_scored(worker: Any, method: Any, temperature: float, compute_logits: Any, *arguments: Any) -> Any:
+    """The second model runner's prompts: it is told how to compute their logits."""
+    return method(worker, lambda hidden: compute_logits(hidden).float() / temperature, *arguments)
+
+
 def _unset_expert_kernels(model: Any) -> None:
     """On a CPU: have every mixture of experts set up its kernel again, as at the start.
 
@@ -184,7 +220,8 @@ def _record_whole_distribution() -> bool:
     return True
 
 
-Reply = tuple[dict[str, Any], tuple[bytes, ...]]
+Blobs = tuple[bytes, ...]
+Reply = tuple[dict[str, Any], Blobs]
 
 
 class Server:
@@ -212,6 +249,7 @@ class Server:
             "platform": current_platform.device_name,
             "vocabulary": self._llm.model_config.get_vocab_size(),
             "whole_distribution": whole,
+            "most_logprobs": self._llm.model_config.max_logprobs,
         }, ()
 
     def step(self, header: dict[str, Any], blobs: list[bytes]) -> Reply:
@@ -239,22 +277,49 @@ class Server:
 
     def verify(self, header: dict[str, Any], blobs: list[bytes]) -> Reply:
         """Log-probs of a prompt; and what running sequences sampled meanwhile, as a `step` would report it."""
+        answer, arrays, found = self._scored(header["abort"], blobs, 0)
+        return answer, (*arrays, *found[:1])
+
+    def score(self, header: dict[str, Any], blobs: list[bytes]) -> Reply:
+        """Log-probs of prompts at a `temperature`, with ids and log-probs of the `top` best tokens in each place.
+
+        Three byte strings of all prompts one after the other; and what running sequences sampled meanwhile.
+        """
+        if not all(self._llm.collective_rpc("strop_score_at", args=(header["temperature"],))):
+            raise Refused("this vLLM scores given tokens at temperature 1 alone; ask for that")
+        try:
+            answer, arrays, found = self._scored(header["abort"], blobs, header["top"])
+        finally:
+            self._llm.collective_rpc("strop_score_at", args=(1.0,))
+        return answer, (*arrays, *found)
+
+    def _scored(self, abort: list[int], blobs: list[bytes], top: int) -> tuple[dict[str, Any], Blobs, Blobs]:
+        """What running sequences sampled meanwhile, as a `step` reports it; and the prompts' scores."""
         from vllm import SamplingParams
 
-        self._llm.abort_request([str(key) for key in header["abort"]])
-        ids = array("i", blobs[0]).tolist()
-        params = SamplingParams(temperature=0, max_tokens=1, prompt_logprobs=0, detokenize=False, ignore_eos=True)
-        self._llm.add_request("probe", self._prompt(ids, "probe" + self._salt), params)
-        meanwhile, found = [], None
-        while found is None:
+        self._llm.abort_request([str(key) for key in abort])
+        prompts = [array("i", blob).tolist() for blob in blobs]
+        params = SamplingParams(temperature=0, max_tokens=1, prompt_logprobs=top, detokenize=False, ignore_eos=True)
+        found: dict[str, Any] = {}
+        for number, ids in enumerate(prompts):
+            self._llm.add_request(f"{_PROBE}{number}", self._prompt(ids, _PROBE + self._salt), params)
+        meanwhile = []
+        while len(found) < len(prompts):
             for output in self._llm.step():
-                if output.request_id == "probe":
-                    found = output.prompt_logprobs if output.finished else None
-                else:
+                if not output.request_id.startswith(_PROBE):
                     meanwhile.append(output)
-        logprobs = array("f", [place[token].logprob for place, token in zip(found[1:], ids[1:], strict=True)])
+                elif output.finished:
+                    found[output.request_id] = output.prompt_logprobs
+        logprobs, ids_of_best, best = array("f"), array("i"), array("f")
+        for number, ids in enumerate(prompts):
+            for place, token in zip(found[f"{_PROBE}{number}"][1:], ids[1:], strict=True):
+                logprobs.append(place[token].logprob)
+                # The token itself is there too, wherever it stands.
+                ranked = sorted((one.rank, other, one.logprob) for other, one in place.items())[:top]
+                ids_of_best.extend(other for _, other, _ in ranked)
+                best.extend(value for _, _, value in ranked)
         answer, arrays = self._sampled(meanwhile)
-        return answer, (*arrays, logprobs.tobytes())
+        return answer, arrays, (logprobs.tobytes(), ids_of_best.tobytes(), best.tobytes())
 
     def _prompt(self, ids: list[int], salt: str) -> Any:
         return {"type": "token", "prompt_token_ids": ids, "cache_salt": salt}
@@ -303,6 +368,7 @@ def serve(frames: Frames) -> None:
         "step": server.step,
         "update": server.update,
         "verify": server.verify,
+        "score": server.score,
     }
     while True:
         try:
