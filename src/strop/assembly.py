@@ -9,7 +9,7 @@ from typing import Literal
 import torch
 from transformers import PreTrainedTokenizerBase
 
-from strop.config import RunConfig, stage_configs
+from strop.config import OrchestrationSettings, RunConfig, stage_configs
 from strop.console import View
 from strop.data import Data, load_data
 from strop.data.chain_sum import part_of
@@ -77,7 +77,7 @@ def assemble(config: RunConfig, view: View) -> Parts:
         view.note("model: fresh, its weights are random; name one that can do something with --set model.path=…")
     policy.to(pick_device(config.device))
     if config.orchestration.trainers > 1:  # the ranks have GPUs of their own; this copy evaluates
-        policy.to(_spare_device(policy.device, config.orchestration.trainers))
+        policy.to(_spare_device(policy.device, _evaluating_gpu(config.orchestration)))
     data = load_data(config.data, tokenizer)
     for line in data.report():
         view.note(line)
@@ -89,9 +89,10 @@ def assemble(config: RunConfig, view: View) -> Parts:
     engine, evaluator = _engines(config, policy, tokenizer)
     _refuse_too_long(config, data, evaluator.capabilities.max_tokens)
     roster = Roster()
-    # The trainer's ranks meet on this host, also where generators live in a cluster.
-    learner = _learner(config, policy, Processes(roster=roster), view)
-    launcher = _launcher(config, roster)
+    launcher = _launcher(config, roster, policy.device)
+    # By default the trainer's ranks meet on this host, also where generators live in a cluster.
+    in_cluster = config.orchestration.ray.train_in_cluster
+    learner = _learner(config, policy, launcher if in_cluster else Processes(roster=roster), view)
     judge = judge_for(config.verifier)
     executor = _executor(config, policy, engine, learner, launcher, view)
     other_judge = judge if engine is evaluator else judge_for(config.verifier)
@@ -113,7 +114,7 @@ def _engines(config: RunConfig, policy: Policy, tokenizer: PreTrainedTokenizerBa
     return engine, evaluating_engine(config.engine, policy, tokenizer, config.sampling, orchestration.trainers == 1)
 
 
-def _launcher(config: RunConfig, roster: Roster) -> Launcher:
+def _launcher(config: RunConfig, roster: Roster, device: torch.device) -> Launcher:
     """Of generators: processes of this machine, or actors of a Ray cluster.
 
     Raises:
@@ -121,7 +122,9 @@ def _launcher(config: RunConfig, roster: Roster) -> Launcher:
     """
     orchestration = config.orchestration
     if orchestration.executor == "ray":
-        return RayWorkers(orchestration.ray, orchestration.generators, roster)
+        trainers = orchestration.trainers if orchestration.ray.train_in_cluster else 0
+        own_gpus = orchestration.trainers - trainers if device.type == "cuda" else 0
+        return RayWorkers(orchestration.ray, orchestration.generators + trainers, roster, own_gpus)
     return Processes(roster=roster)
 
 
@@ -164,6 +167,14 @@ def _executor(
     )
 
 
+def _evaluating_gpu(orchestration: OrchestrationSettings) -> int:
+    """The number of the GPU on which a copy of the policy may evaluate: after the ranks' where workers are processes.
+
+    In a Ray cluster the others are Ray's to give; the copy lies beside the first rank.
+    """
+    return 0 if orchestration.executor == "ray" else orchestration.trainers
+
+
 def _spare_device(device: torch.device, number: int) -> str:
     """The CPU beside a CPU; of several GPUs the one of that number, the trainer's ranks having the first ones."""
     if device.type != "cuda":
@@ -176,7 +187,9 @@ def _learner(config: RunConfig, policy: Policy, launcher: Launcher, view: View) 
     trainers = config.orchestration.trainers
     if trainers == 1:
         return make_learner(config, _modules(config, policy, view))
-    return GangLearner(config, launcher, max(torch.get_num_threads() // trainers, 1), view.note)
+    in_cluster = config.orchestration.ray.train_in_cluster
+    gpus = int(in_cluster and policy.device.type == "cuda")
+    return GangLearner(config, launcher, max(torch.get_num_threads() // trainers, 1), view.note, in_cluster, gpus)
 
 
 @dataclass(frozen=True)

@@ -106,6 +106,11 @@ def _check_orchestration(config: RunConfig) -> None:
             f"orchestration.ray.{name}={value} is of a Ray cluster, which orchestration.executor="
             f"{orchestration.executor} does not use; set orchestration.executor=ray, or leave {name} out"
         )
+    if orchestration.ray.train_in_cluster and orchestration.trainers == 1:
+        raise InputError(
+            "orchestration.ray.train_in_cluster is of the trainer's ranks, and orchestration.trainers=1 trains in the "
+            "driver; set trainers=2 or more, or leave train_in_cluster out"
+        )
     if config.model.lora is not None and orchestration.trainers > 1:
         raise InputError(
             f"model.lora with orchestration.trainers={orchestration.trainers}: adapters are trained by one process; "

@@ -31,12 +31,15 @@ _LOOPBACK = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"}
 
 @dataclass(frozen=True)
 class RankSettings:
-    """Of a rank as a worker: the run's configuration as plain data, and what `join` takes."""
+    """Of a rank as a worker: the run's configuration as plain data, and what `join` takes.
+
+    `rendezvous` None: where they meet is told later, by the calls `host` and `meet`.
+    """
 
     config: dict[str, Any]
     rank: int
     size: int
-    rendezvous: str
+    rendezvous: str | None
     seconds: float
 
 
@@ -57,7 +60,8 @@ class GangLearner:
         launcher: starts the ranks.
         threads: of each rank, for computing on a CPU.
         note: is told, in one line, what does not end the run.
-        environment: variables of the ranks besides; the default keeps what they say to each other on this host.
+        scattered: ranks may be on several hosts, the first one on this; else what they say to each other stays here.
+        gpus: that the launcher reserves for each.
     """
 
     def __init__(
@@ -66,13 +70,17 @@ class GangLearner:
         launcher: Launcher,
         threads: int,
         note: Callable[[str], None],
-        environment: Mapping[str, str] | None = None,
+        scattered: bool = False,
+        gpus: int = 0,
     ) -> None:
         self._config = config
         self._launcher = launcher
         self._threads = threads
         self._note = note
-        self._environment = dict(_LOOPBACK if environment is None else environment)
+        self._scattered = scattered
+        self._gpus = gpus
+        self._apart = scattered  # they have not met yet
+        self._folder = Path()
         self._gang: Gang | None = None
         self._facts: Facts | None = None
         self._meeting: Path | None = None
@@ -83,19 +91,22 @@ class GangLearner:
     def start(self, folder: Path) -> None:
         """Launch the ranks, which load their shards meanwhile."""
         self._launcher.attach(folder)
-        # Ranks meet at a file: unlike a port it listens to nobody.
-        self._meeting = Path(tempfile.mkdtemp(prefix="strop-ranks-"))
+        self._folder = folder.resolve()
+        rendezvous = None
+        if not self._scattered:  # ranks meet at a file: unlike a port it listens to nobody
+            self._meeting = Path(tempfile.mkdtemp(prefix="strop-ranks-"))
+            rendezvous = f"file://{self._meeting}/meet"
         orchestration = self._config.orchestration
         data = self._config.model_dump(mode="json")
         specs = [
             WorkerSpec(
                 role=f"trainer-{rank}",
                 entry="strop.sharded_learner:main",
-                settings=RankSettings(
-                    data, rank, orchestration.trainers, f"file://{self._meeting}/meet", orchestration.stall_seconds
-                ),
+                settings=RankSettings(data, rank, orchestration.trainers, rendezvous, orchestration.stall_seconds),
                 threads=self._threads,
-                environment=self._environment,
+                environment={} if self._scattered else _LOOPBACK,
+                gpus=self._gpus,
+                beside_controller=rank == 0,  # it writes the weights, into memory of this host
             )
             for rank in range(orchestration.trainers)
         ]
@@ -104,6 +115,11 @@ class GangLearner:
     def _call(self, method: str, *arguments: Any) -> Any:
         if self._gang is None:
             raise StropError("the trainer's ranks are not started")
+        if self._apart:
+            self._apart = False
+            with tempfile.NamedTemporaryFile(dir=self._folder, prefix=".seen-") as mark:
+                place = self._gang.call("host", mark.name)
+            self._gang.call("meet", place)
         return self._gang.call(method, *arguments)
 
     @property
@@ -132,7 +148,8 @@ class GangLearner:
         """End the ranks, once they have written what they were writing; may be called twice."""
         if self._gang is not None and self._gang.alive:
             try:
-                self.settle(wait=True)
+                if not self._apart:
+                    self.settle(wait=True)
             except StropError as error:
                 self._note(str(error))
             self._gang.close()

@@ -8,6 +8,7 @@ from __future__ import annotations
 import datetime
 import hashlib
 import json
+import socket
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -30,20 +31,21 @@ from strop.orchestration.weight_store import WeightStore
 from strop.seeds import derive
 from strop.trainer import checkpoint
 from strop.trainer.dcp_file import Groups
+from strop.trainer.meeting import open_store, reach_store, use_interface_of
 from strop.trainer.ranks import Together
 from strop.trainer.sharding import Place, sharded_critic, sharded_policy
 from strop.trainer.storage import ShardedStorage
 from strop.types import Group, InputError, IntArray
 
 
-def join(config: RunConfig, rank: int, size: int, rendezvous: str, seconds: float) -> Learner:
+def join(config: RunConfig, rank: int, size: int, rendezvous: str | dist.Store, seconds: float) -> Learner:
     """Meet the other ranks and build this one's share of the learner; every rank is called with the same `config`.
 
     Args:
         config: of the run.
         rank: of this process, from 0; on GPUs, it takes the GPU of that number, modulo those it sees.
         size: how many ranks there are.
-        rendezvous: where they meet: `tcp://HOST:PORT` or `file://PATH`.
+        rendezvous: where they meet: `tcp://HOST:PORT` or `file://PATH`, or a store that all have opened.
         seconds: how long an exchange may take before it is given up.
 
     Raises:
@@ -55,7 +57,8 @@ def join(config: RunConfig, rank: int, size: int, rendezvous: str, seconds: floa
         device = torch.device("cuda", rank % torch.cuda.device_count())
         torch.cuda.set_device(device)
     backend = "nccl" if device.type == "cuda" else "gloo"
-    dist.init_process_group(backend, init_method=rendezvous, rank=rank, world_size=size, timeout=timeout)
+    met: dict[str, Any] = {"init_method" if isinstance(rendezvous, str) else "store": rendezvous}
+    dist.init_process_group(backend, rank=rank, world_size=size, timeout=timeout, **met)
     torch.manual_seed(derive(config.seed, "torch"))
     place = Place(init_device_mesh(device.type, (size,)), device)
     # Groups of their own: exchanges of different threads and of different backends must not meet.
@@ -94,9 +97,50 @@ def sharded_modules(config: RunConfig, place: Place) -> Modules:
 
 def main(line: Line, settings: RankSettings) -> None:
     """Join the other ranks, then do what the controller calls for."""
-    config = RunConfig.model_validate(settings.config)
-    learner = join(config, settings.rank, settings.size, settings.rendezvous, settings.seconds)
-    serve(line, settings.rank == 0, RankServer(learner).handlers())
+    if settings.rendezvous is None:
+        handlers = Scattered(settings, line.address).handlers
+    else:
+        config = RunConfig.model_validate(settings.config)
+        learner = join(config, settings.rank, settings.size, settings.rendezvous, settings.seconds)
+        handlers = RankServer(learner).handlers()
+    serve(line, settings.rank == 0, handlers)
+
+
+class Scattered:
+    """A rank that may be on a host of its own; `handlers` are all of a rank's once it has met the others."""
+
+    def __init__(self, settings: RankSettings, address: str) -> None:
+        self._settings = settings
+        self._address = address
+        self._store: dist.TCPStore | None = None
+        self.handlers: dict[str, Handler] = {"host": self.host, "meet": self.meet}
+
+    def host(self, mark: str) -> tuple[str | None, str]:
+        """Of the first rank, where the others meet it. `mark` is a file in the run's folder, which all must see.
+
+        Raises:
+            InputError: this rank does not see it.
+        """
+        if not Path(mark).exists():
+            raise InputError(
+                f"trainer-{self._settings.rank}, on {socket.gethostname()}, does not see the run's folder "
+                f"{Path(mark).parent}, where ranks write checkpoints; put it where all nodes see it, or leave "
+                "orchestration.ray.train_in_cluster out"
+            )
+        if self._settings.rank > 0:
+            return None, ""
+        self._store = open_store(self._address, self._settings.size, self._settings.seconds)
+        return f"{self._address}:{self._store.port}", ""
+
+    def meet(self, place: str) -> tuple[None, str]:
+        """Join the other ranks."""
+        settings = self._settings
+        use_interface_of(self._address)
+        store = self._store or reach_store(place, settings.size, settings.seconds)
+        config = RunConfig.model_validate(settings.config)
+        learner = join(config, settings.rank, settings.size, store, settings.seconds)
+        self.handlers.update(RankServer(learner).handlers())
+        return None, ""
 
 
 class RankServer:

@@ -138,10 +138,11 @@ def test_spawned_ranks_come_to_what_forked_ones_do(undisturbed: Path, tmp_path: 
     assert_same_run(undisturbed, tmp_path / "run")
 
 
+@pytest.mark.parametrize("scattered", [False, True])
 @pytest.mark.skipif(not Path("/proc/net/tcp").exists(), reason="reads the kernel's list of sockets")
-def test_ranks_listen_on_the_loopback_device_alone(tmp_path: Path) -> None:
+def test_ranks_listen_on_the_loopback_device_alone(tmp_path: Path, scattered: bool) -> None:
     with forking():
-        learner = GangLearner(config(2), Processes(), 1, print)
+        learner = GangLearner(config(2), Processes(), 1, print, scattered)
         learner.start(tmp_path)
         try:
             assert learner.devices == 2 and learner.parameters > 0

@@ -33,6 +33,7 @@ def test_auto_is_one_process_where_nothing_runs_beside_anything(sets: tuple[str,
         (("stall_seconds=10", "silence_seconds=20"), "stall_seconds=10 is below silence_seconds=20"),
         (("executor=threads",), "orchestration.executor"),
         (("ray.cpus=2",), "ray.cpus=2.0 is of a Ray cluster, which orchestration.executor=auto does not use"),
+        (("executor=ray", "ray.train_in_cluster=true"), "trainers=1 trains in the driver"),
     ],
 )
 def test_settings_that_contradict_each_other_are_refused(sets: tuple[str, ...], message: str) -> None:

@@ -15,7 +15,7 @@ from strop.orchestration.link import ControllerGone, WorkerSpec
 from strop.orchestration.messages import Cancel, Failed, StoredWeights, Update, Updated, Work
 from strop.orchestration.ray_host import Host, QueueLine
 from strop.orchestration.ray_settings import RaySettings
-from strop.orchestration.ray_workers import RayWorkers
+from strop.orchestration.ray_workers import RayWorkers, gpus_left
 from strop.orchestration.weight_store import WeightStore, read
 from strop.orchestration.worker import Setup, written
 from strop.types import InputError, StropError
@@ -80,6 +80,23 @@ def test_an_entry_that_fails_leaves_last_words(tmp_path: Path) -> None:
     assert len(collected.bodies) == 1
     said = pickle.loads(collected.bodies[0])
     assert isinstance(said, Failed) and not said.fatal and "No module named 'tests.orchestration.nowhere'" in said.error
+
+
+@pytest.mark.parametrize(
+    ("visible", "count", "own", "left"),
+    [
+        (None, 8, 1, ["1", "2", "3", "4", "5", "6", "7"]),
+        (None, 4, 4, []),
+        (None, 2, 3, []),
+        ("4,5,6", 3, 1, ["5", "6"]),
+        (" 3 , 1", 2, 1, ["1"]),
+        ("0,1,-1,2", 2, 1, ["1"]),  # CUDA reads no further than what is no GPU
+        ("GPU-8932f937,GPU-1d2c", 2, 1, ["GPU-1d2c"]),
+        ("", 0, 1, []),
+    ],
+)
+def test_actors_are_given_no_gpu_that_trains(visible: str | None, count: int, own: int, left: list[str]) -> None:
+    assert gpus_left(visible, count, own) == left
 
 
 def test_without_ray_the_error_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:

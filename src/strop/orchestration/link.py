@@ -34,6 +34,7 @@ class WorkerSpec:
         threads: of OpenMP and the like, waiting passively, so that a worker at rest takes no core from the trainer.
         environment: variables set for the worker besides.
         gpus: that a launcher on a cluster reserves for it, and lets it see alone.
+        beside_controller: it must run on the controller's host, wherever the others are.
     """
 
     role: str
@@ -42,6 +43,7 @@ class WorkerSpec:
     threads: int = 1
     environment: Mapping[str, str] = field(default_factory=dict)
     gpus: int = 0
+    beside_controller: bool = False
 
 
 @dataclass(frozen=True)
@@ -58,6 +60,11 @@ class ControllerGone(Exception):
 
 class Line(Protocol):
     """A worker's end. Not thread-safe, but for the heartbeat beside it."""
+
+    @property
+    def address(self) -> str:
+        """Where workers of the same launcher reach this one's host; the loopback device's where all share one."""
+        ...
 
     def send(self, message: object) -> None:
         """Send a message; may wait until the controller reads.

@@ -22,6 +22,7 @@ from strop.orchestration.link import ControllerGone
 from strop.orchestration.messages import Update, Updated
 from strop.orchestration.worker import (
     HEARTBEAT_SECONDS,
+    LOOPBACK,
     Setup,
     find_entry,
     last_words,
@@ -55,6 +56,7 @@ class QueueLine:
     """A `Line` over two queues. Weights that came with a message are laid into memory of this process alone."""
 
     def __init__(self) -> None:
+        self.address = LOOPBACK
         self._changed = threading.Condition()
         self._early: dict[int, tuple[bytes, Any]] = {}  # a threaded actor may be called out of order
         self._due = 0
@@ -181,6 +183,7 @@ class Host:
             setup = pickle.loads(content)
             assert isinstance(setup, Setup)
             setup = _at_home(setup)
+            self._line.address = _address_of_node()
             if setup.folder is not None:
                 _write_to(setup.folder / LOGS / f"{setup.spec.role}.txt")
             prepare(setup)
@@ -191,6 +194,13 @@ class Host:
             traceback.print_exc()
             last = written(last_words(error))
         self._line.end(last)
+
+
+def _address_of_node() -> str:
+    """Where other nodes of the cluster reach this one; the loopback device's outside of a cluster."""
+    import ray
+
+    return str(ray.util.get_node_ip_address()) if ray.is_initialized() else LOOPBACK
 
 
 def _at_home(setup: Setup) -> Setup:

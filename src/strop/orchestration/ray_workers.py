@@ -22,7 +22,7 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +41,7 @@ _KNOCK_SECONDS = 10.0
 _OBJECT_STORE_BYTES = 200 << 20  # of a cluster of our own, which has one node: weights do not go through it
 _CALLS_AT_ONCE = 4  # of an actor: one collects, others deliver
 _ADDRESS = "RAY_ADDRESS"
+_GPUS = "CUDA_VISIBLE_DEVICES"
 _AUTO_CONNECT = "RAY_ENABLE_AUTO_CONNECT"
 
 
@@ -111,13 +112,17 @@ class RayWorkers:
         settings: which cluster, and what a worker needs of it.
         workers: how many there will be at once; a cluster of our own has room for them.
         roster: who lives; shared with the launchers of the run's other workers.
+        own_gpus: of this machine's, the first ones, which a cluster of our own must leave alone: who trains has them.
 
     Raises:
         InputError: ray is not installed.
     """
 
-    def __init__(self, settings: RaySettings, workers: int, roster: Roster | None = None) -> None:
+    def __init__(
+        self, settings: RaySettings, workers: int, roster: Roster | None = None, own_gpus: int = 0
+    ) -> None:
         self.settings = settings
+        self._own_gpus = own_gpus
         with _loopback(settings):
             os.environ[_AUTO_CONNECT] = "0"  # a thread that comes late must not start another cluster
             self._ray = require("ray", extra="ray", purpose="Ray clusters")
@@ -189,7 +194,7 @@ class RayWorkers:
         try:
             if address is None:
                 with _loopback(self.settings):
-                    start_cluster(self._workers)
+                    start_cluster(self._workers, self._own_gpus)
             else:
                 _knock(address)
                 self._ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
@@ -201,16 +206,19 @@ class RayWorkers:
         """A placement group for a worker, granted."""
         wanted = {"CPU": self.settings.cpus} | ({"GPU": float(spec.gpus)} if spec.gpus else {})
         util = self._ray.util
-        group = util.placement_group([wanted], strategy="PACK")
+        here = {"ray.io/node-id": self._ray.get_runtime_context().get_node_id()}
+        selector = [here] if spec.beside_controller else None
+        group = util.placement_group([wanted], strategy="PACK", bundle_label_selector=selector)
         if not group.wait(timeout_seconds=self.settings.placement_seconds):
             util.remove_placement_group(group)
             nodes = [node for node in self._ray.nodes() if node["Alive"]]
             total, free = self._ray.cluster_resources(), self._ray.available_resources()
             has = " and ".join(f"{total.get(kind, 0):g} {kind} ({free.get(kind, 0):g} free)" for kind in ("CPU", "GPU"))
             asked = " and ".join(f"{count:g} {kind}" for kind, count in wanted.items())
+            where = "the driver's" if spec.beside_controller else "one"
             raise StropError(
                 f"{spec.role}: no place in the Ray cluster within {self.settings.placement_seconds:g} s: it asks for "
-                f"{asked} on one node, and the cluster has {has} on {len(nodes)} nodes; lower "
+                f"{asked} on {where} node, and the cluster has {has} on {len(nodes)} nodes; lower "
                 "orchestration.generators or orchestration.ray.cpus, add nodes, or raise "
                 "orchestration.ray.placement_seconds"
             )
@@ -324,23 +332,48 @@ class _Late(Exception):
     """An answer did not come in time."""
 
 
-def start_cluster(workers: int) -> None:
+def start_cluster(workers: int, own_gpus: int = 0) -> None:
     """Start a Ray cluster of this machine alone, which ends with this process; nothing of it listens to a network.
 
     Args:
         workers: for which there is room, however few processors there are.
+        own_gpus: the first of this process's GPUs, which no actor is given.
     """
     import ray
 
     cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    ray.init(
-        address="local",
-        num_cpus=max(cpus, workers),
-        object_store_memory=_OBJECT_STORE_BYTES,
-        include_dashboard=False,
-        log_to_driver=False,
-        logging_level=logging.ERROR,
-    )
+    gpus = None  # as many as Ray finds
+    left: dict[str, str] = {}
+    if own_gpus:
+        import torch
+
+        names = gpus_left(os.environ.get(_GPUS), torch.cuda.device_count(), own_gpus)
+        gpus, left = len(names), {_GPUS: ",".join(names)}
+    # Ray's node and its workers have the environment of this moment.
+    with _environment(left):
+        ray.init(
+            address="local",
+            num_cpus=max(cpus, workers),
+            num_gpus=gpus,
+            object_store_memory=_OBJECT_STORE_BYTES,
+            include_dashboard=False,
+            log_to_driver=False,
+            logging_level=logging.ERROR,
+        )
+
+
+def gpus_left(visible: str | None, count: int, own: int) -> list[str]:
+    """What remains of this process's GPUs without its first `own` ones, as CUDA_VISIBLE_DEVICES names them.
+
+    Args:
+        visible: that variable; None where it is not set.
+        count: how many GPUs torch sees.
+        own: how many are in use here.
+
+    Example: `gpus_left("4,5,6", 3, 1)` is `["5", "6"]`, `gpus_left(None, 4, 2)` is `["2", "3"]`.
+    """
+    names = [str(number) for number in range(count)] if visible is None else visible.split(",")
+    return [name.strip() for name in names[own:count]]
 
 
 @contextlib.contextmanager
@@ -349,14 +382,23 @@ def _loopback(settings: RaySettings) -> Iterator[None]:
     wanted = {"RAY_USAGE_STATS_ENABLED": "0"}
     if settings.address is None and _ADDRESS not in os.environ:
         wanted["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"  # Ray: one machine, no cluster
-    before = {name: os.environ.get(name) for name in wanted}
-    os.environ.update({name: value for name, value in wanted.items() if before[name] is None})
+    with _environment({name: value for name, value in wanted.items() if name not in os.environ}):
+        yield
+
+
+@contextlib.contextmanager
+def _environment(values: Mapping[str, str]) -> Iterator[None]:
+    """These variables inside, as they were afterwards."""
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
     try:
         yield
     finally:
         for name, value in before.items():
             if value is None:
                 del os.environ[name]
+            else:
+                os.environ[name] = value
 
 
 def _has_news(link: Link) -> bool:

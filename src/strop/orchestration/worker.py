@@ -35,6 +35,7 @@ from strop.types import StropError
 from strop.verifiers.wire import HEADER
 
 HEARTBEAT_SECONDS = 1.0
+LOOPBACK = "127.0.0.1"
 _PR_SET_PDEATHSIG = 1
 _CHUNK = 1 << 18
 _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
@@ -64,6 +65,8 @@ def written(message: object) -> bytes:
 
 class SocketLine:
     """A `Line` over a stream socket. A heartbeat thread may send besides."""
+
+    address = LOOPBACK
 
     def __init__(self, end: socket.socket) -> None:
         self._socket = end

@@ -132,7 +132,7 @@ class StropExtension:
         vars(owner).pop(name, None)
         if temperature != 1:
             scored = _first_scored if owner is runner else _second_scored
-            setattr(owner, name, functools.partial(scored, owner, vars(type(owner))[name], temperature))
+            setattr(owner, name, functools.partial(scored, owner, getattr(type(owner), name), temperature))
         return True
 
 
