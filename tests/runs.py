@@ -36,7 +36,7 @@ def parameters(run: Path) -> dict[str, torch.Tensor]:
 def metrics(run: Path) -> list[dict[str, Any]]:
     """The metric lines without what depends on the clock."""
     rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    timed = ("time", "seconds", "tokens_per_second", "compute", "idle")
+    timed = ("time", "seconds", "tokens_per_second", "compute", "idle", "evaluation/seconds")
     return [{name: value for name, value in row.items() if not name.startswith(timed)} for row in rows]
 
 

@@ -22,8 +22,8 @@ LAYERS = (
     {"config_edit", "config_checks", "config", "tracking", "embedded"},
     {"loop", "learner", "gang_learner", "sharded_learner", "curriculum", "assembly", "recipes", "tiny"},
     {
-        "run", "endpoint_engine", "fine_tuning", "tasks", "quickstart", "doctor", "benchmarking", "planning", "prepare",
-        "report", "serve_model",
+        "run", "run_validation", "endpoint_engine", "fine_tuning", "tasks", "quickstart", "doctor", "benchmarking",
+        "planning", "prepare", "report", "serve_model",
     },  # fmt: skip
     {"ablation"},
     {"cli", "__main__"},

@@ -9,16 +9,21 @@ from typing import Literal
 import torch
 from transformers import PreTrainedTokenizerBase
 
-from strop.config import OrchestrationSettings, RunConfig, stage_configs
+from strop.compute import devices_of
+from strop.config import OrchestrationSettings, RunConfig, evaluation_sampling, stage_configs
 from strop.console import View
 from strop.data import Data, load_data
 from strop.data.chain_sum import part_of
 from strop.embedded import EXPERTS, NAME, embedded_base, named_base
 from strop.engines.base import Engine
-from strop.engines.build import build_engine, evaluating_engine
+from strop.engines.build import build_engine, embedded_settings, evaluating_engine
+from strop.evaluation.benchmarks import HELD_OUT
+from strop.evaluation.validation import ValidationSet, Wanted, benchmark_sets
 from strop.gang_learner import GangLearner
 from strop.learner import Learner, Learning, objective_of
 from strop.model_settings import ModelSettings
+from strop.orchestration.evaluator import Evaluator, InProcessEvaluator
+from strop.orchestration.evaluator_worker import EvaluatorSettings
 from strop.orchestration.executor import Executor
 from strop.orchestration.fleet import Fleet, Supervision
 from strop.orchestration.generator import GeneratorSettings
@@ -26,6 +31,7 @@ from strop.orchestration.in_process import InProcess
 from strop.orchestration.link import Launcher, WorkerSpec
 from strop.orchestration.processes import Processes
 from strop.orchestration.ray_workers import RayWorkers
+from strop.orchestration.worker_evaluator import WorkerEvaluator
 from strop.policy import Policy, WithoutAdapters, load_policy
 from strop.seeds import derive
 from strop.supervision.stacks import Roster
@@ -34,7 +40,7 @@ from strop.trainer.ranks import ALONE, Ranks
 from strop.trainer.step import Trainer
 from strop.trainer.storage import Storage
 from strop.types import InputError
-from strop.verifiers.judges import judge_for
+from strop.verifiers.judges import Judges, judge_for
 from strop.verifiers.pool import Judge, first_refusal
 
 
@@ -47,20 +53,22 @@ class Parts:
     executor: Executor
     judge: Judge
     learner: Learning
-    evaluator: Engine
-    evaluation_judge: Judge
-    launcher: Launcher  # of what generates in other processes
+    validation: tuple[ValidationSet, ...]
+    evaluator: Evaluator
+    policy: Policy  # as it starts; the one that is trained, where one process trains
+    launcher: Launcher  # of what generates and evaluates in other processes
 
-    def start(self, folder: Path) -> None:
-        """Start what runs in processes of its own, for the run in `folder`."""
+    def start(self, folder: Path, view: View) -> None:
+        """Start what runs in processes of its own, for the run in `folder`; `view` hears how far evaluations are."""
         self.learner.start(folder)
         self.executor.start(folder)
+        self.evaluator.start(folder, view)
 
     def close(self) -> None:
         """End everything."""
+        self.evaluator.close()
         self.executor.close()
         self.judge.close()
-        self.evaluation_judge.close()
         self.learner.close()
         self.launcher.close()
 
@@ -86,8 +94,10 @@ def assemble(config: RunConfig, view: View) -> Parts:
         problem, reason = refused
         raise InputError(f"{data.train.name}: problem {problem.id!r}: {reason}; choose another verifier")
     _warn_of_seen_questions(config, data, view)
-    engine, evaluator = _engines(config, policy, tokenizer)
-    _refuse_too_long(config, data, evaluator.capabilities.max_tokens)
+    engine, measuring = _engines(config, policy, tokenizer)
+    room = measuring.capabilities.max_tokens
+    _refuse_too_long(config, data, room)
+    sets = validation_sets(config, data, tokenizer, room, view)
     roster = Roster()
     launcher = _launcher(config, roster, policy.device)
     # By default the trainer's ranks meet on this host, also where generators live in a cluster.
@@ -95,8 +105,82 @@ def assemble(config: RunConfig, view: View) -> Parts:
     learner = _learner(config, policy, launcher if in_cluster else Processes(roster=roster), view)
     judge = judge_for(config.verifier)
     executor = _executor(config, policy, engine, learner, launcher, view)
-    other_judge = judge if engine is evaluator else judge_for(config.verifier)
-    return Parts(tokenizer, data, executor, judge, learner, evaluator, other_judge, launcher)
+    if sets and config.evaluates_apart:
+        evaluator: Evaluator = _worker_evaluator(config, policy, sets, launcher, view)
+    else:
+        # A judge is shared where nothing else is judged meanwhile.
+        judges = Judges([(config.verifier, judge)] if engine is measuring else [])
+        evaluator = InProcessEvaluator(measuring, sets, judges, devices_of(policy.device))
+    return Parts(tokenizer, data, executor, judge, learner, sets, evaluator, policy, launcher)
+
+
+def validation_sets(
+    config: RunConfig, data: Data, tokenizer: PreTrainedTokenizerBase, room: int, view: View
+) -> tuple[ValidationSet, ...]:
+    """What a run is measured on while it trains: its held-out problems, then its benchmarks.
+
+    Raises:
+        InputError: a benchmark cannot be found or used.
+    """
+    settings, sampling = config.evaluation, evaluation_sampling(config)
+    held_out: tuple[ValidationSet, ...] = ()
+    if settings.every is not None and data.held_out is not None:
+        seed = derive(config.seed, "evaluation")
+        count = settings.samples_per_problem
+        held_out = (ValidationSet(HELD_OUT, data.held_out, settings.every, count, sampling, config.verifier, seed),)
+    wanted = [
+        Wanted(
+            one.name,
+            one.every or settings.every or config.steps,
+            one.samples_per_problem or settings.samples_per_problem,
+            one.limit,
+        )
+        for one in settings.benchmarks
+    ]
+    folder = None if settings.benchmark_data is None else Path(settings.benchmark_data)
+    template = config.data.template
+    return held_out + benchmark_sets(wanted, folder, template, tokenizer, sampling, room, config.seed, view.note)
+
+
+def _worker_evaluator(
+    config: RunConfig, policy: Policy, sets: tuple[ValidationSet, ...], launcher: Launcher, view: View
+) -> WorkerEvaluator:
+    """A worker with an engine of the settings that evaluate in this process, so that it comes to the same."""
+    orchestration = config.orchestration
+    number = orchestration.trainers + orchestration.generators
+    on_ray = orchestration.executor == "ray"
+    threads = _threads(config)
+    settings = EvaluatorSettings(
+        model=located(config.model, config.seed, view).model_copy(update={"lora": None}),
+        engine=embedded_settings(config.engine),
+        seed=derive(config.seed, "model"),
+        device=policy.device.type if on_ray else _spare_device(policy.device, number),
+        sets=sets,
+    )
+    gpus = int(on_ray and policy.device.type == "cuda")
+    spec = WorkerSpec("evaluator", "strop.orchestration.evaluator_worker:main", settings, threads=threads, gpus=gpus)
+    return WorkerEvaluator(
+        launcher=launcher,
+        spec=spec,
+        devices=1 if policy.device.type == "cuda" else threads,
+        version_bytes=_version_bytes(policy),
+        supervision=_supervision(config),
+    )
+
+
+def _threads(config: RunConfig) -> int:
+    """Of each worker. At max_lag = 0 the trainer waits between two updates; else it computes beside its generators."""
+    orchestration = config.orchestration
+    return max(torch.get_num_threads() // (orchestration.generators + (orchestration.max_lag > 0)), 1)
+
+
+def _supervision(config: RunConfig) -> Supervision:
+    orchestration = config.orchestration
+    return Supervision(orchestration.silence_seconds, orchestration.stall_seconds, orchestration.restarts)
+
+
+def _version_bytes(policy: Policy) -> int:
+    return sum(weight.nbytes for weight in policy.weights().values())
 
 
 def _engines(config: RunConfig, policy: Policy, tokenizer: PreTrainedTokenizerBase) -> tuple[Engine | None, Engine]:
@@ -111,7 +195,8 @@ def _engines(config: RunConfig, policy: Policy, tokenizer: PreTrainedTokenizerBa
         engine = build_engine(config.engine, config.model, tokenizer, policy, sampling=config.sampling)
         if orchestration.max_lag == 0:
             return engine, engine
-    return engine, evaluating_engine(config.engine, policy, tokenizer, config.sampling, orchestration.trainers == 1)
+    shared = orchestration.trainers == 1 or config.evaluates_apart  # else nobody gives the worker's work to this one
+    return engine, evaluating_engine(config.engine, policy, tokenizer, config.sampling, shared)
 
 
 def _launcher(config: RunConfig, roster: Roster, device: torch.device) -> Launcher:
@@ -122,9 +207,7 @@ def _launcher(config: RunConfig, roster: Roster, device: torch.device) -> Launch
     """
     orchestration = config.orchestration
     if orchestration.executor == "ray":
-        trainers = orchestration.trainers if orchestration.ray.train_in_cluster else 0
-        own_gpus = orchestration.trainers - trainers if device.type == "cuda" else 0
-        return RayWorkers(orchestration.ray, orchestration.generators + trainers, roster, own_gpus)
+        return RayWorkers(orchestration.ray, orchestration.generators + config.evaluates_apart, roster)
     return Processes(roster=roster)
 
 
@@ -138,8 +221,7 @@ def _executor(
     # Adapters are merged into what is published.
     plain = located(config.model, config.seed, view).model_copy(update={"lora": None})
     count = orchestration.generators
-    # Between two updates at max_lag = 0 the trainer waits; otherwise it computes beside its generators.
-    threads = max(torch.get_num_threads() // (count + (orchestration.max_lag > 0)), 1)
+    threads = _threads(config)
     if orchestration.executor == "ray":  # lets each worker see the GPU that it is given, and no other
         gpus, devices = int(policy.device.type == "cuda"), [policy.device.type] * count
     else:
@@ -158,10 +240,8 @@ def _executor(
         launcher=launcher,
         specs=specs,
         source=learner.publish,
-        version_bytes=sum(weight.nbytes for weight in policy.weights().values()),
-        supervision=Supervision(
-            orchestration.silence_seconds, orchestration.stall_seconds, orchestration.restarts
-        ),
+        version_bytes=_version_bytes(policy),
+        supervision=_supervision(config),
         note=view.note,
         kv=orchestration.kv,
     )

@@ -27,7 +27,14 @@ from strop.data.templates import Tokenizer
 from strop.endpoint_engine import EndpointEngine, EndpointTokenizer
 from strop.engines.base import Engine, Sampling
 from strop.engines.build import build_engine
-from strop.evaluation.benchmarks import HELD_OUT, Benchmark, default_verifier, load_problems, with_instruction
+from strop.evaluation.benchmarks import (
+    HELD_OUT,
+    Benchmark,
+    default_verifier,
+    load_problems,
+    refuse_unjudged,
+    with_instruction,
+)
 from strop.evaluation.evaluate import evaluate
 from strop.evaluation.grid import ORDER, Grid, load_grid
 from strop.evaluation.kept import SUMMARY, KeptSamples, load_result, read_json, write_json
@@ -43,8 +50,7 @@ from strop.tasks import DEFAULT_RECIPE, configure, fitted, open_checkpoint, open
 from strop.trainer import checkpoint
 from strop.types import InputError, Problem, Rollout
 from strop.verifiers import Verifier
-from strop.verifiers.judges import judge_for
-from strop.verifiers.pool import Judge
+from strop.verifiers.judges import Judges
 
 ALL = "all"
 FINGERPRINT_VALUES = 1024  # of each tensor
@@ -170,9 +176,9 @@ def measure(plan: Plan, view: View) -> Grid:
             verifier = verifiers[model.label][name]
             if verifier not in asked:  # most often one for all
                 asked.append(verifier)
-                _refuse_unjudged(name, loaded, verifier, view)
+                refuse_unjudged(name, loaded, verifier, view.note, "--set verifier=…")
     _write_order(plan)
-    judges = _Judges()
+    judges = Judges()
     try:
         for model in plan.models:
             config = configs[model.label]
@@ -213,27 +219,6 @@ def _tell_cost(engine: Engine, view: View) -> None:
             f"{spent['calls']} calls ({spent['retries']} of them sent again), {spent['prompt']:,} prompt tokens and "
             f"{spent['completion']:,} completion tokens"
         )
-
-
-class _Judges:
-    """A judge for each verifier, opened once: one that works in processes takes seconds to start."""
-
-    def __init__(self) -> None:
-        self._open: list[tuple[Verifier, Judge]] = []
-
-    def of(self, verifier: Verifier) -> Judge:
-        """The judge of `verifier`."""
-        for known, judge in self._open:
-            if known == verifier:
-                return judge
-        self._open.append((verifier, judge_for(verifier)))
-        return self._open[-1][1]
-
-    def close(self) -> None:
-        """End them all."""
-        for _, judge in self._open:
-            judge.close()
-        self._open = []
 
 
 @dataclass(frozen=True, eq=False)
@@ -280,7 +265,7 @@ class _Job:
     problems: tuple[Problem, ...]
     weights: str
     verifier: Verifier
-    judges: _Judges
+    judges: Judges
 
     @property
     def folder(self) -> Path:
@@ -431,18 +416,6 @@ def _verifiers(plan: Plan, config: RunConfig, held_out: _HeldOut | None) -> Mapp
         else default_verifier(found.kind, plan.protocol.extract)
         for found in plan.benchmarks
     }
-
-
-def _refuse_unjudged(name: str, problems: Sequence[Problem], verifier: Verifier, view: View) -> None:
-    """Say, before a model is loaded, which references the verifier can never judge; refuse where it can judge none."""
-    reasons = [(problem.id, reason) for problem in problems if (reason := verifier.refuses(problem)) is not None]
-    if not reasons:
-        return
-    first, why = reasons[0]
-    told = f"{name}: the verifier refuses {len(reasons)} of {len(problems)} problems, such as {first!r}: {why}"
-    if len(reasons) == len(problems):
-        raise InputError(f"{told}; name another verifier with --set verifier=…")
-    view.note(f"{told}; samples that it fails on count in no rate")
 
 
 def _template(job: _Job, tokenizer: Tokenizer) -> PromptTemplate:

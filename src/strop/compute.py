@@ -1,7 +1,8 @@
 """Compute accounting: what a run has spent so far, as device-seconds and as floating-point operations.
 
 A device-second is a second of one GPU, or of one core where there is none; device-seconds / 3600 are the GPU-hours of
-compute-performance curves. In one process the generator and the trainer take turns on the same devices.
+compute-performance curves. In one process the generator and the trainer take turns on the same devices. What
+evaluations take is counted apart: it is no part of the compute of a curve.
 
     t_R rollout, t_T update, t_O everything else of a step but evaluation and checkpoints (Skywork-OR1, Section 5)
 """
@@ -29,6 +30,7 @@ class ComputeMeter:
         self._devices = devices
         self._parameters = parameters
         self._spent = {"device_seconds": 0.0, "generator_seconds": 0.0, "trainer_seconds": 0.0, "flops": 0.0}
+        self._evaluating = 0.0
 
     def add(self, seconds: Mapping[str, float], row: Mapping[str, float | None]) -> dict[str, float]:
         """Count a step; the totals so far as `compute/…`, device-seconds and operations.
@@ -47,13 +49,23 @@ class ComputeMeter:
         self._spent["flops"] += self._parameters * (2.0 * generated + 6.0 * trained)
         return {f"compute/{name}": value for name, value in self._spent.items()}
 
+    def evaluated(self, device_seconds: float) -> dict[str, float]:
+        """Count an evaluation, wherever it ran; the total so far, which is no part of the others."""
+        self._evaluating += device_seconds
+        return {"compute/evaluator_seconds": self._evaluating}
+
+    def evaluated_before(self, total: float | None) -> None:
+        """`compute/evaluator_seconds` of an evaluation that came in after the state that `load` took."""
+        self._evaluating = max(self._evaluating, total or 0.0)
+
     def state(self) -> dict[str, float]:
         """JSON-able."""
-        return dict(self._spent)
+        return {**self._spent, "evaluator_seconds": self._evaluating}
 
     def load(self, state: Mapping[str, float]) -> None:
         """Go on from `state()`."""
-        self._spent = dict(state)
+        self._spent = {name: state[name] for name in self._spent}
+        self._evaluating = state.get("evaluator_seconds", 0.0)  # an older checkpoint has none
 
 
 def devices_of(device: torch.device) -> int:

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, SerializeAsAny, ValidationError
+from pydantic import BeforeValidator, Field, SerializeAsAny, ValidationError
 
 from strop.algorithms import (
     Advantage,
@@ -192,7 +192,7 @@ class OrchestrationSettings(Settings):
             are GPUs; 1 trains in this process.
         trainer_restarts: how often a run whose ranks were lost goes on from its last checkpoint.
         kv: what becomes of the cached keys and values of running completions when weights change.
-        restarts: deaths of generators that a run survives.
+        restarts: deaths of generators that a run survives, and as many of its evaluator.
         silence_seconds: a worker of which nothing was heard for so long is killed and counts as dead.
         stall_seconds: so does one that lives but makes no step for so long; loading a model is a step, and for
             trainers everything that a training step computes.
@@ -220,13 +220,45 @@ class OrchestrationSettings(Settings):
         return self.executor == "in_process" or (self.executor == "auto" and alone)
 
 
+class BenchmarkSettings(Settings):
+    """A benchmark that is measured beside the held-out problems; its name alone stands for it.
+
+    Fields:
+        name: as `strop eval --benchmark` takes it: aime24, livecodebench:v5, reasoning-gym:TASK, a file.
+        every: it is measured every so many steps, and after the last; None is `evaluation.every`.
+        samples_per_problem: None is `evaluation.samples_per_problem`.
+        limit: the first so many problems only.
+    """
+
+    name: str
+    every: Count | None = None
+    samples_per_problem: Count | None = None
+    limit: Count | None = None
+
+
+_Named = Annotated[BenchmarkSettings, BeforeValidator(lambda text: {"name": text} if isinstance(text, str) else text)]
+
+
 class EvaluationSettings(Settings):
-    """Pass rate on the held-out problems during training: every `every` steps, and before the first."""
+    """Pass rate on the held-out problems during training: every `every` steps, and before the first.
+
+    Fields:
+        every: None measures no held-out problems.
+        samples_per_problem: n of avg@n.
+        temperature, top_p: of the samples; budgets are those of training.
+        benchmarks: measured beside them, each with a curve of its own.
+        benchmark_data: a folder with the benchmarks' files (`strop eval --data`); None reads the hub.
+        asynchronous: whether a worker of its own evaluates while training goes on; `auto`: where generators are workers
+            of their own too.
+    """
 
     every: Count | None = None
     samples_per_problem: Count = 4
     temperature: Annotated[float, Field(ge=0)] = 1.0
     top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
+    benchmarks: OneOrMore[_Named] = ()
+    benchmark_data: str | None = None
+    asynchronous: bool | Literal["auto"] = "auto"
 
 
 class CheckpointSettings(Settings):
@@ -259,6 +291,12 @@ class RunConfig(Settings):
     checkpoint: CheckpointSettings = CheckpointSettings()
     trackers: OneOrMore[Literal["tensorboard", "wandb"]] = ()
     alerts: Limits = Limits()
+
+    @property
+    def evaluates_apart(self) -> bool:
+        """Whether a worker of its own evaluates, beside training."""
+        wanted = self.evaluation.asynchronous
+        return not self.orchestration.in_process if wanted == "auto" else wanted
 
     def validate_run(self) -> Self:
         """Refuse settings that contradict each other.

@@ -22,11 +22,22 @@ def check(config: RunConfig) -> None:
     _check_algorithm(config)
     _check_critic(config)
     _check_orchestration(config)
-    if config.evaluation.every is not None and config.data.held_out is None:
+    _check_evaluation(config)
+
+
+def _check_evaluation(config: RunConfig) -> None:
+    evaluation = config.evaluation
+    if evaluation.every is not None and config.data.held_out is None and not evaluation.benchmarks:
         raise InputError(
-            f"evaluation.every={config.evaluation.every}, but no problems are held out: set data.held_out.count, or "
+            f"evaluation.every={evaluation.every}, but no problems are held out: set data.held_out.count, or "
             "evaluation.every=none"
         )
+    for number, benchmark in enumerate(evaluation.benchmarks):
+        if benchmark.every is None and evaluation.every is None:
+            raise InputError(
+                f"evaluation.benchmarks.{number}: {benchmark.name} is never measured; say every how many steps: "
+                f'{{name="{benchmark.name}", every=10}}, or set evaluation.every'
+            )
 
 
 def _check_batch(config: RunConfig) -> None:

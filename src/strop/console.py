@@ -7,6 +7,7 @@ terminal, `PlainView` a log file or a pipe, `SilentView` tests and callers from 
 from __future__ import annotations
 
 import math
+import re
 import sys
 import time
 from collections import deque
@@ -31,6 +32,10 @@ class View(Protocol):
         """Step `step` of the stage is done (1-based; a resumed stage starts at a later one)."""
         ...
 
+    def evaluated(self, step: int, metrics: Values) -> None:
+        """What was measured after `step`, an earlier one or before the first; it came in beside training."""
+        ...
+
     def aside(self, name: str, done: int, total: int) -> None:
         """`done` of `total` of something between two steps, such as an evaluation; done == total ends it."""
         ...
@@ -51,6 +56,9 @@ class SilentView:
         pass
 
     def advance(self, step: int, metrics: Values) -> None:
+        pass
+
+    def evaluated(self, step: int, metrics: Values) -> None:
         pass
 
     def aside(self, name: str, done: int, total: int) -> None:
@@ -125,6 +133,15 @@ def number(value: float) -> str:
     return f"{value:.2e}"
 
 
+def benchmark_rates(metrics: Values) -> dict[str, float]:
+    """The pass rate of each benchmark that is measured during training, by its name."""
+    found = {name: known(metrics, name) for name in metrics if BENCHMARK_RATE.fullmatch(name)}
+    return {name.split("/", 1)[1].rpartition("/")[0]: value for name, value in found.items() if value is not None}
+
+
+# `evaluation/NAME/pass_rate`, where `evaluation/pass_rate/NAME` is a domain of the held-out problems.
+BENCHMARK_RATE = re.compile(r"evaluation/(?!pass_rate/).+/pass_rate")
+
 # What a plain line shows, in its order: label, metric, how it is written.
 PLAIN_FIELDS: tuple[tuple[str, str, Callable[[float], str]], ...] = (
     ("held-out", "evaluation/pass_rate", percent),
@@ -156,6 +173,7 @@ def describe_step(name: str, step: int, total: int | None, metrics: Values, left
         value = known(metrics, metric)
         if value is not None:
             parts.append(f"{label} {write(value)}")
+    parts += [f"{label} {percent(value)}" for label, value in benchmark_rates(metrics).items()]
     whole = known(metrics, "seconds/step")
     if whole is not None:
         spent = [(label, known(metrics, metric)) for label, metric in SECONDS]
@@ -196,6 +214,10 @@ class PlainView:
         if steady or self._written is None or now - self._written >= self._interval:
             self._written = now
             self._print(describe_step(self._name, step, total, metrics, self._pace.left))
+
+    def evaluated(self, step: int, metrics: Values) -> None:
+        """A line."""
+        self._print(describe_step("evaluation of step", step, None, metrics, None))
 
     def aside(self, name: str, done: int, total: int) -> None:
         """A line now and then, where it takes longer."""

@@ -13,7 +13,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from strop.console import SECONDS, Pace, Values, duration, known, number, percent
+from strop.console import SECONDS, Pace, Values, benchmark_rates, duration, known, number, percent
 
 HISTORY = 200
 TREND_WIDTH = 24
@@ -86,11 +86,19 @@ class LiveView:
         """Take over the step's metrics; the next refresh draws them."""
         with self._lock:
             self._pace.advance(step)
-            for name in metrics:
-                value = known(metrics, name)
-                if value is not None:
-                    self._latest[name] = value
-                    self._history.setdefault(name, deque(maxlen=HISTORY)).append(value)
+            self._take(metrics)
+
+    def _take(self, metrics: Values) -> None:
+        for name in metrics:
+            value = known(metrics, name)
+            if value is not None:
+                self._latest[name] = value
+                self._history.setdefault(name, deque(maxlen=HISTORY)).append(value)
+
+    def evaluated(self, step: int, metrics: Values) -> None:
+        """The next refresh draws it; a run shows what was measured last, of whatever step."""
+        with self._lock:
+            self._take(metrics)
 
     def aside(self, name: str, done: int, total: int) -> None:
         with self._lock:
@@ -143,6 +151,9 @@ class LiveView:
             shown = [write(self._latest[name]) for name in names if name in self._latest]
             if shown:
                 table.add_row(label, "  ".join(shown), sparkline(tuple(self._history.get(names[0], ()))))
+        for label, rate in benchmark_rates(self._latest).items():
+            history = self._history.get(f"evaluation/{label}/pass_rate", ())
+            table.add_row(label, percent(rate), sparkline(tuple(history)))
         return table
 
     def _seconds(self) -> RenderableType | None:

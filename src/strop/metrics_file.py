@@ -1,8 +1,9 @@
 """metrics.jsonl: one JSON object a line, the only file of a run that grows in place.
 
-A line is `{"step": 12, "time": 1760000000.0, "pass_rate": 0.41, …}`; a step may have more than one. JSON has no NaN: a
-number that is not finite is written as the text "nan", "inf" or "-inf" and read back as the number. A torn last line,
-left by a process killed while writing, is ignored by readers and cut off by `truncate`.
+A line is `{"step": 12, "time": 1760000000.0, "pass_rate": 0.41, …}`; a step may have more than one, and one that came
+late (an evaluation beside training) stands after those of later steps: `read_metrics` gives a row a step. JSON has no
+NaN: a number that is not finite is written as the text "nan", "inf" or "-inf" and read back as the number. A torn last
+line, left by a process killed while writing, is ignored by readers and cut off by `truncate`.
 """
 
 from __future__ import annotations
@@ -59,17 +60,21 @@ class MetricsFile:
 
 
 def read_metrics(path: Path) -> list[dict[str, float | None]]:
-    """The lines in order; empty where there is no file yet.
+    """A row a step, in the order of steps; empty where there is no file yet.
+
+    Of several lines of a step the last that has a metric counts; `time` is that of the first.
 
     Raises:
         InputError: a line before the last is broken; it is named by its number.
     """
     if not path.exists():
         return []
-    return [
-        {name: float(value) if isinstance(value, str) else value for name, value in row.items()}
-        for row in _parse_lines(path)
-    ]
+    rows: dict[int, dict[str, float | None]] = {}
+    for line in _parse_lines(path):
+        found = {name: float(value) if isinstance(value, str) else value for name, value in line.items()}
+        begun = rows.setdefault(line["step"], {})
+        begun |= found | {name: begun[name] for name in ("time",) if name in begun}
+    return [rows[step] for step in sorted(rows)]
 
 
 def _parse_lines(path: Path) -> list[dict[str, Any]]:

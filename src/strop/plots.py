@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from strop.console import benchmark_rates
 from strop.files import replacing
 from strop.metrics_file import read_metrics
 from strop.types import InputError
@@ -18,6 +19,7 @@ Rows = Sequence[dict[str, float | None]]
 Series = tuple[list[float], list[float]]
 
 BLUE, ORANGE, GREEN, RED, PURPLE, GREY = "#2864a8", "#d9822b", "#3a8f5c", "#c0392b", "#7d5ba6", "#8a8f98"
+COLORS = (BLUE, ORANGE, GREEN, RED, PURPLE, GREY)
 SMOOTH_FROM = 30
 SECONDS = (("rollout", BLUE), ("verify", PURPLE), ("update", GREEN), ("evaluation", ORANGE), ("other", GREY))
 
@@ -32,6 +34,8 @@ def plot_run(run: Path, target: Path | None = None) -> Path:
     """
     rows = read_metrics(run / "metrics.jsonl")
     panels = [draw for draw, names in PANELS if any(points(rows, name)[0] for name in names)]
+    if benchmarks(rows):
+        panels.insert(1, _draw_benchmarks)
     if not panels:
         raise InputError(f"{run}: metrics.jsonl holds nothing to draw yet; let the run make a step first")
     return _save(panels, rows, run.name, target if target is not None else run / "plots" / "training.png")
@@ -135,6 +139,19 @@ def _draw_pass_rate(axes: Axes, rows: Rows) -> None:
     axes.set_ylim(-0.02, 1.02)
     _as_percent(axes)
     _title(axes, "Pass rate")
+
+
+def benchmarks(rows: Rows) -> list[str]:
+    """The names of the benchmarks that were measured in training."""
+    return sorted({name for row in rows for name in benchmark_rates(row)})
+
+
+def _draw_benchmarks(axes: Axes, rows: Rows) -> None:
+    for place, name in enumerate(benchmarks(rows)):
+        _line(axes, rows, f"evaluation/{name}/pass_rate", name, COLORS[place % len(COLORS)])
+    axes.set_ylim(-0.02, 1.02)
+    _as_percent(axes)
+    _title(axes, "Benchmarks")
 
 
 def _draw_reward(axes: Axes, rows: Rows) -> None:

@@ -7,31 +7,33 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
 from strop.assembly import Parts, assemble
 from strop.compute import ComputeMeter
-from strop.config import RunConfig, evaluation_sampling, parse
+from strop.config import RunConfig, parse
 from strop.console import View
 from strop.data import NoProblemsLeft
-from strop.evaluation import EvaluationResult, evaluate
+from strop.evaluation import EvaluationResult
 from strop.interrupt import on_interrupt
 from strop.loop import Loop, NothingToLearn, StepRecord
+from strop.orchestration.evaluator import WeightsOf
 from strop.orchestration.gang import GangLost
 from strop.plots import plot_run
 from strop.run_folder import RunFolder, check_free
-from strop.seeds import derive
+from strop.run_validation import Row, Validation
 from strop.supervision.watch import Watch
 from strop.tracking import Trackers, open_trackers
 from strop.trainer import checkpoint
 from strop.types import InputError, StropError
 
 DISK_FULL_RETRIES = 3
+PATIENCE = 0.2  # seconds to wait for an evaluation before it is seen whether to go on waiting
 
 
 class Interrupted(StropError):
@@ -151,15 +153,14 @@ class _Run:
         self.watch = Watch(folder.path, config.orchestration.watchdog_seconds, view)
         self.view = self.watch.view
         self.parts = parts
-        parts.start(folder.path)
+        parts.start(folder.path, self.view)
         self.loop = Loop(config, parts.data.train, parts.executor, parts.judge, parts.learner, self.view)
         self.compute = ComputeMeter(parts.learner.devices, parts.learner.computing_parameters)
+        self.validation = Validation(parts.validation, parts.evaluator, config.steps, self.compute, evaluations)
         self.boundary = self.loop.state()
         self.saved: int | None = None
         self.saving: _Save | None = None
         self.failed_saves = 0
-        self.held_out: dict[int, float] = {}
-        self.evaluations = evaluations
         self.resumed_at: int | None = None
 
     def go_on(self, found: checkpoint.Checkpoint | None) -> None:
@@ -174,10 +175,10 @@ class _Run:
                 f"new run: strop train {self.folder.config_path}"
             )
         self.loop.load(found.state["loop"])
+        self.compute.load(found.state["compute"])
+        self._measure_again(self.validation.load(found.state, self.folder.read_metrics(), found.step))
         self.parts.learner.load(self.folder.checkpoints, found.step)
         torch.set_rng_state(found.tensors["rng"]["torch"])
-        self.compute.load(found.state["compute"])
-        self.held_out = {int(at): rate for at, rate in found.state["held_out"].items()}
         self.boundary, self.saved = found.state["loop"], found.step
         if found.state["config"] != self.config.model_dump(mode="json"):
             changed = f"{self.folder.config_path} was changed since step {found.step}"
@@ -189,6 +190,24 @@ class _Run:
         self.folder.truncate(found.step)
         checkpoint.rewind(self.folder.checkpoints, found.step)
         self.view.note(f"going on after step {found.step} of {self.config.steps}")
+
+    def _measure_again(self, steps: Sequence[int]) -> None:
+        """Begin the evaluations of earlier steps that were under way when the run ended.
+
+        Their weights pass through the policy, which has those of the start now, and the checkpoint's next.
+        """
+        policy = self.parts.policy
+        for step in steps:
+            if step > 0:
+                if step not in checkpoint.steps(self.folder.checkpoints):
+                    self.view.note(
+                        f"the evaluation of step {step} is lost: it was under way when the run ended, and no "
+                        "checkpoint of that step was kept"
+                    )
+                    continue
+                policy.load_weights(checkpoint.load(self.folder.checkpoints, step).tensors["policy"])
+            self.view.note(f"the evaluation of step {step} was under way when the run ended, and is done again")
+            self.validation.begin(step, WeightsOf(policy))
 
     def go(self) -> Summary:
         """Train what is left, write the model, the curves and the summary."""
@@ -204,7 +223,7 @@ class _Run:
                 self.loop.reopen()
                 self.loop.clock.lap()  # starting generators is no part of a step
                 self._steps(trackers)
-                self._save_checkpoint(last=True)
+                self._wind_up(trackers)
         finally:
             self._list_quarantined()
             trackers.close()
@@ -214,29 +233,33 @@ class _Run:
     def _steps(self, trackers: Trackers) -> None:
         config, loop = self.config, self.loop
         self.view.stage("rl", config.steps)
-        if config.evaluation.every is not None and loop.step == 0 and not self.held_out:
-            found = self._evaluate(0)
-            trackers.log(0, found)
-            self.view.note(f"before training: held-out pass rate {found['evaluation/pass_rate']:.1%}")
-            loop.clock.lap()
+        found = self._evaluate(loop.step, trackers)  # before training; on resume, what is owed
+        if found:
+            trackers.log(loop.step, found)
+            self.view.evaluated(loop.step, found)
+        loop.clock.lap()
         while loop.step < config.steps:
             try:
                 record = loop.next_step()
             except NothingToLearn as error:
                 self.folder.write_rollouts(loop.step + 1, error.groups)
-                self._save_checkpoint(last=True)
+                self._wind_up(trackers)
                 raise
             except NoProblemsLeft:
-                self._save_checkpoint(last=True)
+                self._wind_up(trackers)
                 raise
             if record is None:
                 self.view.note("stopping: the last finished step is being saved")
                 self._save_checkpoint(last=True)
-                raise Interrupted(
-                    f"stopped after step {loop.step} of {config.steps}; "
-                    f"go on with: strop train --resume {self.folder.path}"
-                )
+                raise self._interrupted()
             self._record(record, trackers)
+
+    def _interrupted(self) -> Interrupted:
+        measured = f", {_listed(self.validation.outstanding)} not yet evaluated" if self.validation.outstanding else ""
+        return Interrupted(
+            f"stopped after step {self.loop.step} of {self.config.steps}{measured}; "
+            f"go on with: strop train --resume {self.folder.path}"
+        )
 
     def _record(self, record: StepRecord, trackers: Trackers) -> None:
         """Write down a finished step: rollouts, evaluation, metrics, checkpoint, in the order resume relies on."""
@@ -244,15 +267,12 @@ class _Run:
         self.boundary = self.loop.state()
         row = dict(record.metrics)
         self.folder.write_rollouts(step, record.groups)
-        every = config.evaluation.every
-        evaluated = every is not None and (step % every == 0 or step == config.steps)
-        if evaluated:
-            try:
-                row |= self._evaluate(step)
-            except BaseException:  # the step is trained, whatever keeps it from being measured
-                trackers.log(step, row)
-                self._save_checkpoint(last=True)
-                raise
+        try:
+            row |= self._evaluate(step, trackers)
+        except BaseException:  # the step is trained, whatever keeps it from being measured
+            trackers.log(step, row)
+            self._save_checkpoint(last=True)
+            raise
         seconds = self.loop.clock.lap()
         row |= {f"seconds/{name}": value for name, value in seconds.items()}
         row |= self.compute.add(seconds, row)
@@ -262,7 +282,7 @@ class _Run:
         trackers.log(step, row)
         self.view.advance(step, row)
         self._settle(wait=False)
-        best = evaluated and config.checkpoint.keep_best and step == self._best_step()
+        best = config.checkpoint.keep_best and self.validation.may_be_best(step)
         if best or step % config.checkpoint.every == 0 or self.failed_saves:
             self._save_checkpoint()
 
@@ -272,47 +292,35 @@ class _Run:
             before = self.folder.read_json(path.name)["problems"] if path.exists() else []
             self.folder.write_json(path.name, {"problems": [*before, *self.loop.quarantined]})
 
-    def _best_step(self) -> int | None:
-        """The earliest step with the highest held-out pass rate; the untrained model does not compete."""
-        trained = {step: rate for step, rate in self.held_out.items() if step > 0}
-        return max(trained, key=lambda step: (trained[step], -step), default=None)
-
-    def _evaluate(self, step: int) -> dict[str, float | None]:
-        result = self.measure(step)
-        self.held_out[step] = result.pass_rate
-        self.evaluations[step] = result
-        measured = {"evaluation/pass_rate": result.pass_rate, "evaluation/stderr": result.stderr}
-        return measured | {"evaluation/entropy": result.entropy} | self._by_domain(result)
-
-    def _by_domain(self, result: EvaluationResult) -> dict[str, float | None]:
-        """The pass rate of each domain, where the held-out problems are of several."""
-        assert self.parts.data.held_out is not None
-        domain_of = {problem.id: problem.domain for problem in self.parts.data.held_out.problems}
-        rates: dict[str, list[float]] = {}
-        for name, rate in zip(result.problem_ids, result.pass_rates, strict=True):
-            rates.setdefault(domain_of[name], []).extend([] if np.isnan(rate) else [float(rate)])
-        if len(rates) == 1:
-            return {}
-        return {f"evaluation/pass_rate/{name}": sum(of) / len(of) for name, of in sorted(rates.items()) if of}
-
-    def measure(self, step: int) -> EvaluationResult:
-        """Pass rate on the held-out problems. The samples' seeds are the same at every step, so points compare."""
-        config, held_out = self.config, self.parts.data.held_out
-        if held_out is None:
-            raise StropError("evaluation.every is set, but no problems are held out; set data.held_out")
+    def _evaluate(self, step: int, trackers: Trackers) -> Row:
+        """Begin what is due after `step`; its metrics where they are in at once, others are written down."""
         with self.loop.clock.section("evaluation"):
-            self.parts.evaluator.update_weights(self.parts.learner.weights().items(), self.loop.gate.version)
-            samples = config.evaluation.samples_per_problem
-            return evaluate(
-                self.parts.evaluator,
-                held_out,
-                samples,
-                evaluation_sampling(config),
-                config.verifier,
-                seed=derive(config.seed, "evaluation"),
-                progress=lambda done, total, rollout: self.view.aside("evaluation", done, total),
-                judge=self.parts.evaluation_judge,
-            )
+            while self.validation.due(step) and not self.validation.has_room and not self.loop.interrupted:
+                self._write_late(trackers, PATIENCE)
+            self.validation.begin(step, self.parts.learner)
+        return self._write_late(trackers, of=step)
+
+    def _write_late(self, trackers: Trackers, patience: float = 0.0, of: int | None = None) -> Row:
+        """Write down the evaluations that have come in; that of step `of`, which has no line yet, is returned."""
+        own: Row = {}
+        for step, row in self.validation.collect(patience):
+            if step == of:
+                own = row
+            else:
+                trackers.log(step, row)
+                self.view.evaluated(step, row)
+        return own
+
+    def _wind_up(self, trackers: Trackers) -> None:
+        """Save the last step, wait for outstanding evaluations, and keep the checkpoints that they speak for."""
+        self._save_checkpoint(last=True)
+        if self.validation.outstanding:
+            self.view.note(f"training is done; waiting for the evaluation of {_listed(self.validation.outstanding)}")
+        while self.validation.outstanding:
+            if self.loop.interrupted:
+                raise self._interrupted()
+            self._write_late(trackers, PATIENCE)
+        checkpoint.prune(self.folder.checkpoints, self.validation.retention(self.config.checkpoint))
 
     def _save_checkpoint(self, last: bool = False) -> None:
         """Begin to save the last finished step, unless it is saved; with `last`, see it through.
@@ -333,15 +341,14 @@ class _Run:
         state: dict[str, Any] = {
             "loop": self.boundary,
             "compute": self.compute.state(),
-            "held_out": self.held_out,
+            **self.validation.state(),
             "data": self.parts.data.train.fingerprint,
             "config": self.config.model_dump(mode="json"),
         }
-        settings = self.config.checkpoint
-        keep = checkpoint.Retention(last=settings.keep, best=int(settings.keep_best))
+        keep = self.validation.retention(self.config.checkpoint)
         extra = {"rng": {"torch": torch.get_rng_state()}}
         rates = list(self.loop.curriculum.history.lines([p.id for p in self.parts.data.train.problems]))
-        learner.save(self.folder.checkpoints, step, state, extra, self.held_out.get(step), keep)
+        learner.save(self.folder.checkpoints, step, state, extra, self.validation.held_out.get(step), keep)
         self.saving = _Save(step, rates)
         if last:
             self._settle(wait=True, last=True)
@@ -371,8 +378,8 @@ class _Run:
             steps=self.loop.step,
             model=str(self.folder.model.relative_to(self.folder.path)),
             train_pass_rate=trained[-1] if trained else None,
-            held_out_pass_rate=self.held_out.get(self.loop.step),
-            best_step=self._best_step(),
+            held_out_pass_rate=self.validation.held_out.get(self.loop.step),
+            best_step=self.validation.best_step(),
         )
         path = self.folder.path / "summary.json"
         before = self.folder.read_json(path.name) if path.exists() else {}
@@ -383,3 +390,8 @@ class _Run:
     def _ask_to_stop(self) -> None:
         # A signal may arrive while the view is drawing: nothing is printed from here.
         self.loop.interrupted = True
+
+
+def _listed(steps: Sequence[int]) -> str:
+    """`step 4` or `steps 4, 6`."""
+    return f"step{'s' if len(steps) > 1 else ''} {', '.join(map(str, steps))}"

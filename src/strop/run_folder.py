@@ -2,7 +2,8 @@
 
     run.json                     marks the folder as a run: layout format, version of strop, when it began
     config.json                  the resolved configuration; a run can be started from this file alone
-    metrics.jsonl                one line a step: {"step": 12, "time": 1760000000.0, "pass_rate": 0.41, …}
+    metrics.jsonl                a line a step: {"step": 12, "time": 1760000000.0, "pass_rate": 0.41, …}; evaluations
+                                 beside training have lines of their own, once they are done
     rollouts/step_000012.parquet one row a completion (see `rollout_table.py`)
     pass_rates.jsonl             what became of every training problem so far, at the last checkpoint
     checkpoints/                 to resume from
@@ -15,6 +16,7 @@
     processes.json, logs/, stacks/   the run's processes, what they print, and their stacks where they were asked for
     quarantine.json              problems that ended more than one generator
     weights/                     published weights, where memory has no room for them
+    weights-evaluated/           likewise, those of steps that are being evaluated
 
 Whole files are written beside and renamed (`files.py`); metrics.jsonl alone grows in place (`metrics_file.py`).
 """
@@ -43,7 +45,7 @@ LOCK = ".lock"
 CONTENTS = (
     "checkpoints", "metrics.jsonl", "rollouts", "model", "critic", "plots", "report", "summary.json", "tensorboard",
     "wandb", PASS_RATES, "processes.json", "logs", "stacks", "quarantine.json", "weights",
-    "status.json",
+    "weights-evaluated", "status.json",
 )  # fmt: skip
 _STEP_FILE = re.compile(r"step_(\d+)\.parquet")
 
@@ -220,7 +222,7 @@ class RunFolder:
         self._metrics.append(step, metrics, durable)
 
     def read_metrics(self) -> list[dict[str, float | None]]:
-        """The lines of metrics.jsonl in order; empty where there is none yet. A torn last line is left out.
+        """A row a step of metrics.jsonl, in order; empty where there is none yet. A torn last line is left out.
 
         Raises:
             InputError: a line before the last is broken; it is named by its number.

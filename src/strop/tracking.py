@@ -69,7 +69,8 @@ class WandbTracker:
     """A Weights & Biases run; the key is read by wandb itself and never passes through strop.
 
     Project, entity and mode follow wandb's own variables (WANDB_PROJECT, WANDB_ENTITY, WANDB_MODE=offline). Code, git
-    state and console output are not sent; settings whose name looks like a secret are left out of the configuration.
+    state and console output are not sent; curves are over the metric `step`, for wandb itself takes no line of an earlier
+    step, as evaluations beside training are; settings whose name looks like a secret are left out of the configuration.
     """
 
     def __init__(self, run: RunFolder, config: Mapping[str, Any], project: str = "strop") -> None:
@@ -84,9 +85,11 @@ class WandbTracker:
             config=without_secrets(config),
             settings=settings,
         )
+        self._run.define_metric("step")
+        self._run.define_metric("*", step_metric="step")
 
     def log(self, step: int, metrics: Mapping[str, float | None]) -> None:
-        self._run.log({name: value for name, value in metrics.items() if value is not None}, step=step)
+        self._run.log({"step": step, **{name: value for name, value in metrics.items() if value is not None}})
 
     def close(self) -> None:
         self._run.finish()

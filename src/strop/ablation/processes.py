@@ -40,7 +40,7 @@ class Steps:
         try:
             with self._path.open("rb") as file:
                 if os.fstat(file.fileno()).st_size < self._offset:
-                    self._offset = 0  # a resumed run has cut off what came after its checkpoint
+                    self._offset = self.step = 0  # a resumed run has cut off what came after its checkpoint
                 file.seek(self._offset)
                 text = file.read()
         except FileNotFoundError:
@@ -50,7 +50,7 @@ class Steps:
         before = self.step
         for line in whole.splitlines():
             row = json.loads(line)
-            self.step = int(row["step"])
+            self.step = max(self.step, int(row["step"]))  # an evaluation beside training comes late
             self.pass_rate = row.get("evaluation/pass_rate", self.pass_rate)
         return self.step != before
 

@@ -85,8 +85,15 @@ def lines(found: RunStatus) -> list[str]:
     result.append(f"step       {found.step}{steps}{left}{stage}")
     if found.doing is not None:
         result.append("now        {} {} of {}".format(*found.doing))
-    rates = [("", found.pass_rate), ("held-out ", found.held_out_pass_rate)]
-    known = [f"{label}{percent(rate)}" for label, rate in rates if rate is not None]
+    known = [] if found.pass_rate is None else [percent(found.pass_rate)]
+    measured = dict(found.benchmarks)
+    if found.held_out_pass_rate is not None and found.held_out_step is not None:
+        measured = {"held-out": (found.held_out_pass_rate, found.held_out_step), **measured}
+    # Of an earlier step than the present one it is said which.
+    known += [
+        f"{name} {percent(rate)}" + (f" (step {step})" if step != found.step else "")
+        for name, (rate, step) in measured.items()
+    ]
     if known:
         result.append(f"pass rate  {', '.join(known)}")
     if found.step_seconds is not None:

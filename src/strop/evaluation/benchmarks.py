@@ -6,7 +6,7 @@ load_problems(benchmark("livecodebench:2024-08-01..2025-02-01"))      # from the
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -154,6 +154,8 @@ def benchmark(name: str) -> Benchmark:
     if plain.endswith(SUFFIXES) and Path(plain).expanduser().is_file():
         stem = Path(plain).name.split(".")[0]
         return Benchmark(name=stem, family=stem, title=stem, kind="math", path=plain)
+    if plain.endswith(SUFFIXES):
+        raise InputError(f"benchmark {name}: there is no such file (looked in {Path.cwd()})")
     by_plain = {plain_name(known): known for known in CATALOGUE}
     for stem, known in ((stem, known) for known, found in CATALOGUE.items() for stem in found.stems):
         by_plain.setdefault(stem, known)
@@ -189,6 +191,29 @@ def load_problems(found: Benchmark, data: Path | None = None, limit: int | None 
         window = f" of {found.window.start}..{found.window.end}" if found.window is not None else ""
         raise InputError(f"benchmark {found.name}: no problems{window} in it")
     return tuple(problems)
+
+
+def refuse_unjudged(
+    name: str, problems: Sequence[Problem], verifier: Verifier, note: Callable[[str], None], other: str
+) -> None:
+    """Say, before a model is loaded, which references the verifier can never judge.
+
+    Args:
+        name: of the benchmark.
+        note: is told, in one line, where it is some of them.
+        other: how another verifier is named, for the message.
+
+    Raises:
+        InputError: it can judge none.
+    """
+    reasons = [(problem.id, reason) for problem in problems if (reason := verifier.refuses(problem)) is not None]
+    if not reasons:
+        return
+    first, why = reasons[0]
+    told = f"{name}: the verifier refuses {len(reasons)} of {len(problems)} problems, such as {first!r}: {why}"
+    if len(reasons) == len(problems):
+        raise InputError(f"{told}; name another verifier with {other}")
+    note(f"{told}; samples that it fails on count in no rate")
 
 
 def with_instruction(template: PromptTemplate, kind: Kind) -> PromptTemplate:

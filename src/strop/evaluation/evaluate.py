@@ -32,6 +32,7 @@ def evaluate(
     progress: Progress | None = None,
     stall_seconds: float = STALL_SECONDS,
     judge: Judge | None = None,
+    turn: Callable[[], None] | None = None,
 ) -> EvaluationResult:
     """Sample every problem `samples_per_problem` times and judge the completions.
 
@@ -48,6 +49,7 @@ def evaluate(
         progress: called as `progress(done, total, rollout)` after each judged completion.
         stall_seconds: how long neither a completion nor a verdict may arrive.
         judge: of `verifier`, which may work in processes of its own and stays open; None judges in this process.
+        turn: called between two steps of the engine; what it raises ends the evaluation.
 
     Raises:
         InputError: the engine is busy, a prompt leaves no room for `max_new_tokens`, or there is nothing to evaluate.
@@ -66,7 +68,7 @@ def evaluate(
             request = Request(_request_id(index), example.prompt_ids, sampling, stream, samples_per_problem)
             engine.submit(request)
             outstanding[request.id] = samples_per_problem
-        _collect(engine, tally, outstanding, progress, stall_seconds)
+        _collect(engine, tally, outstanding, progress, stall_seconds, turn)
     except BaseException:
         _leave_idle(engine, outstanding)
         raise
@@ -74,11 +76,18 @@ def evaluate(
 
 
 def _collect(
-    engine: Engine, tally: _Tally, outstanding: Counter[str], progress: Progress | None, stall_seconds: float
+    engine: Engine,
+    tally: _Tally,
+    outstanding: Counter[str],
+    progress: Progress | None,
+    stall_seconds: float,
+    turn: Callable[[], None] | None,
 ) -> None:
     """Step until every sample is judged."""
     last_arrival = time.monotonic()
     while tally.done < tally.total:
+        if turn is not None:
+            turn()
         completions = engine.step() if engine.unfinished else []
         outstanding.subtract(completion.request_id for completion in completions)
         for completion in completions:

@@ -5,11 +5,14 @@ Nothing here needs torch, so that a worker which computes nothing starts in a mo
 
     controller ──Submit, Cancel, Update, Probe──▶ generator
                ◀──Ready, Finished, Updated, Probed, Refused──
+    controller ──Update, Evaluate──▶ evaluator
+               ◀──Ready, Updated, Evaluating, Evaluated──
     every worker ──Heartbeat, Failed──▶ (its link reads them)
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -17,6 +20,7 @@ from strop.types import Completion, FloatArray, IntArray
 
 if TYPE_CHECKING:
     from strop.engines.base import KvMode, Request
+    from strop.evaluation.result import EvaluationResult
 
 # ---------------------------------------------------------------------- of any worker
 
@@ -121,3 +125,33 @@ class Probed:
 
     version: int
     logprobs: FloatArray
+
+
+# ---------------------------------------------------------------------- to an evaluator, and from it
+
+
+@dataclass(frozen=True)
+class Evaluate:
+    """Measure the sets of these names on the weights that came last: those after training step `step`."""
+
+    step: int
+    names: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Evaluating:
+    """`done` of `total` samples of the set `name` are judged."""
+
+    step: int
+    name: str
+    done: int
+    total: int
+
+
+@dataclass(frozen=True, eq=False)
+class Evaluated:
+    """The results of an `Evaluate`, by the set's name; `seconds` is its wall time."""
+
+    step: int
+    results: Mapping[str, EvaluationResult]
+    seconds: float

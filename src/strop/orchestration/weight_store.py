@@ -40,6 +40,7 @@ from strop.types import StropError
 MEMORY = Path("/dev/shm")
 CURRENT = "CURRENT"
 FOLDER = "weights"  # in the run's folder, where memory has no room
+EVALUATED = "weights-evaluated"  # likewise, of the versions that are being evaluated
 VERSIONS_AT_ONCE = 3  # the current one, the next, and one that a slow generator still reads
 _PREFIX = "strop-"
 _OWNER = "owner"
@@ -202,12 +203,12 @@ class Claim:
             self._owner = None
 
 
-def claim(folder: Path, version_bytes: int, memory: Path = MEMORY) -> Claim:
-    """A place for the store of the run in `folder`, whose versions have `version_bytes`; dead runs' places are swept.
+def claim(folder: Path, version_bytes: int, memory: Path = MEMORY, within: str = FOLDER) -> Claim:
+    """A place for a store of the run in `folder`, whose versions have `version_bytes`; dead runs' places are swept.
 
-    In `memory` where a few versions fit into what is free there, else `folder/weights`.
+    In `memory` where a few versions fit into what is free there, else `folder/WITHIN`.
     """
-    in_folder = folder / FOLDER
+    in_folder = folder / within
     shutil.rmtree(in_folder, ignore_errors=True)  # a killed run's
     if not memory.is_dir() or not os.access(memory, os.W_OK):
         return Claim(in_folder, None)

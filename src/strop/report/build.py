@@ -8,7 +8,7 @@ from pathlib import Path
 
 from strop.console import duration, number, percent
 from strop.files import replacing
-from strop.plots import points
+from strop.plots import benchmarks, points
 from strop.report import page as html
 from strop.report import samples as sampling
 from strop.report import token_figures as figures
@@ -205,6 +205,7 @@ def _facts(runs: Sequence[RunData], fits: Mapping[str, str]) -> str:
         ("time", lambda run: run.took()),
         ("t_R, t_T, t_O", _times),
         ("device-seconds", lambda run: _number(run.last("compute/device_seconds"))),
+        ("device-seconds of evaluations, apart", lambda run: _number(run.last("compute/evaluator_seconds"))),
         ("estimated FLOPs", lambda run: _number(run.last("compute/flops"))),
         ("completion tokens", lambda run: _number(sum(points(run.rows, "tokens/generated")[1]) or None)),
     ]
@@ -264,8 +265,11 @@ def _evaluations(runs: Sequence[RunData], page: Page) -> str:
     found = ""
     for run in runs:
         steps, rates = points(run.rows, "evaluation/pass_rate")
+        title = html.heading(run.name) if len(runs) > 1 else ""
         if not steps:
             page.left_out.append(f"{run.name}: it was not evaluated on held-out problems (evaluation.every)")
+            on_benchmarks = _on_benchmarks(run)
+            found += title + on_benchmarks if on_benchmarks else ""
             continue
         errors = dict(zip(*points(run.rows, "evaluation/stderr"), strict=True))
         domains = sorted({name for row in run.rows for name in row if name.startswith("evaluation/pass_rate/")})
@@ -279,8 +283,28 @@ def _evaluations(runs: Sequence[RunData], page: Page) -> str:
         ]  # fmt: skip
         columns = ("step", "pass rate", "standard error", "points gained")
         labels = [name.removeprefix("evaluation/pass_rate/") for name in domains]
-        found += (html.heading(run.name) if len(runs) > 1 else "") + html.table((*columns, *labels), rows)
+        found += title + html.table((*columns, *labels), rows) + _on_benchmarks(run)
     return found
+
+
+def _on_benchmarks(run: RunData) -> str:
+    """A table of the benchmarks that were measured in training; nothing where there were none."""
+    names = benchmarks(run.rows)
+    if not names:
+        return ""
+    rates = [dict(zip(*points(run.rows, f"evaluation/{name}/pass_rate"), strict=True)) for name in names]
+    errors = [dict(zip(*points(run.rows, f"evaluation/{name}/stderr"), strict=True)) for name in names]
+    rows = [
+        (str(int(step)), *(_with_error(rate.get(step), error.get(step)) for rate, error in zip(rates, errors, strict=True)))
+        for step in sorted(set[float]().union(*rates))
+    ]
+    return html.table(("step", *names), rows)
+
+
+def _with_error(rate: float | None, error: float | None) -> str:
+    if rate is None:
+        return ABSENT
+    return percent(rate) + (f" ± {100 * error:.1f}" if error is not None else "")
 
 
 # ---------------------------------------------------------------------- what needs a model

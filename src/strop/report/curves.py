@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from strop.plots import SMOOTH_FROM, Series, points, smooth
+from strop.plots import SMOOTH_FROM, Series, benchmarks, points, smooth
 from strop.report.catalogue import GROUPS, Curves, Line, Scale
 from strop.report.pictures import (
     DASHES,
@@ -63,7 +63,7 @@ def draw_groups(runs: Sequence[RunData], studio: Studio) -> list[tuple[str, list
     for heading, group in GROUPS:
         pictures = [draw_curves(each, runs, studio) for each in group if _values(each, runs).any()]
         extra = {
-            "Learning": [_held_out, _against_compute, _domains], "Exploration": [_solved], "Time and compute": [_time],
+            "Learning": [_held_out, _benchmarks, _against_compute, _domains], "Exploration": [_solved], "Time and compute": [_time],
         }.get(heading, [])  # fmt: skip
         special = [picture for draw in extra for picture in draw(runs, studio)]
         if pictures or special:
@@ -172,6 +172,16 @@ def _held_out(runs: Sequence[RunData], studio: Studio) -> list[Picture]:
 
     caption = "Mean over problems and samples; the band is a standard error over problems either side."
     return [studio.picture("held-out-pass-rate", "Held-out pass rate", caption, draw)]
+
+
+def _benchmarks(runs: Sequence[RunData], studio: Studio) -> list[Picture]:
+    """The pass rate of each benchmark that was measured in training; all of them in one picture."""
+    names = sorted({name for run in runs for name in benchmarks(run.rows)})
+    if not names:
+        return []
+    lines = tuple(Line(f"evaluation/{name}/pass_rate", plain(name, 20)) for name in names)
+    caption = "Mean over problems and samples, measured as the run measures its held-out problems."
+    return [draw_curves(Curves("benchmarks", "Benchmarks in training", lines, caption, "percent"), runs, studio)]
 
 
 def _band(

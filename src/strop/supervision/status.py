@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from strop.console import benchmark_rates
 from strop.run_folder import RunFolder
 from strop.supervision.stacks import Worker, process_state, read_roster
 from strop.supervision.watch import STATUS
@@ -45,6 +46,8 @@ class RunStatus:
             `error`; `stuck`: ended by the watchdog; `dead`: its driver is gone without a word; `unknown`: no heartbeat
             was written, or its host cannot be asked.
         explanation: the state in words, where it takes some.
+        held_out_step: after which the held-out pass rate was measured; evaluations beside training lag behind `step`.
+        benchmarks: of each benchmark measured in training, the last pass rate and after which step it was.
         eta: seconds left at the pace of the last steps.
         shares: of the last step's seconds.
         progress: what was made last, and how many seconds ago.
@@ -61,6 +64,8 @@ class RunStatus:
     eta: float | None
     pass_rate: float | None
     held_out_pass_rate: float | None
+    held_out_step: int | None
+    benchmarks: dict[str, tuple[float, int]]
     step_seconds: float | None
     shares: dict[str, float]
     tokens_per_second: float | None
@@ -115,6 +120,8 @@ def read_status(folder: RunFolder, now: float | None = None) -> RunStatus:
         eta=pace * max(steps - step, 0) if going and pace is not None and steps is not None else None,
         pass_rate=_last(rows, "pass_rate"),
         held_out_pass_rate=_last(rows, "evaluation/pass_rate"),
+        held_out_step=_measured_at(rows, "evaluation/pass_rate"),
+        benchmarks=_benchmarks(rows),
         step_seconds=pace,
         shares=_shares(rows),
         tokens_per_second=_mean(rows[-PACE_STEPS:], "tokens_per_second"),
@@ -157,6 +164,17 @@ def _state(
 def _last(rows: Sequence[dict[str, float | None]], name: str) -> float | None:
     """The latest value of a metric that is not at every step."""
     return next((row[name] for row in reversed(rows) if row.get(name) is not None), None)
+
+
+def _measured_at(rows: Sequence[dict[str, float | None]], name: str) -> int | None:
+    return next((int(row["step"] or 0) for row in reversed(rows) if row.get(name) is not None), None)
+
+
+def _benchmarks(rows: Sequence[dict[str, float | None]]) -> dict[str, tuple[float, int]]:
+    found: dict[str, tuple[float, int]] = {}
+    for row in rows:
+        found |= {name: (rate, int(row["step"] or 0)) for name, rate in benchmark_rates(row).items()}
+    return found
 
 
 def _mean(rows: Sequence[dict[str, float | None]], name: str) -> float | None:

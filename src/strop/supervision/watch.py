@@ -72,6 +72,10 @@ class NotingView:
         self._progress.made(f"step {step}")
         self._view.advance(step, metrics)
 
+    def evaluated(self, step: int, metrics: Values) -> None:
+        self._progress.made(f"the evaluation of step {step}")
+        self._view.evaluated(step, metrics)
+
     def aside(self, name: str, done: int, total: int) -> None:
         self.doing = (name, done, total) if done < total else None
         self._progress.made(f"{name} {done} of {total}")

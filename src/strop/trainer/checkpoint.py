@@ -44,11 +44,18 @@ class DiskFull(StropError):
 
 
 class Retention(Settings):
-    """Which checkpoints stay: the `last` newest, and the `best` ones by the metric given at `save`."""
+    """Which checkpoints stay: the `last` newest, and the `best` ones by their metric.
+
+    Fields:
+        metrics: by step; known since, or instead of what was given at `save`.
+        pinned: steps that stay whatever their metric, which is not known yet.
+    """
 
     last: Annotated[int, Field(ge=1)] = 2
     best: Annotated[int, Field(ge=0)] = 1
     mode: Literal["max", "min"] = "max"
+    metrics: dict[int, float] = {}
+    pinned: tuple[int, ...] = ()
 
 
 class Groups(Mapping[str, dict[str, Tensor]]):
@@ -305,10 +312,10 @@ def _steps(root: Path) -> list[int]:
 
 
 def prune(root: Path, retention: Retention) -> None:
-    """Remove the checkpoints that are neither among the newest nor among the best."""
+    """Remove the checkpoints that are neither among the newest nor among the best, nor pinned."""
     steps = sorted(_steps(root))
-    keep = set(steps[-retention.last :])
-    metrics = {step: _metric(root / f"step-{step:08d}") for step in steps}
+    keep = {*steps[-retention.last :], *retention.pinned}
+    metrics = {step: retention.metrics.get(step, _metric(root / f"step-{step:08d}")) for step in steps}
     sign = 1 if retention.mode == "max" else -1
     # Of equal metrics the earlier step is the better one: it took less compute.
     ranked = sorted((sign * metric, -step) for step, metric in metrics.items() if metric is not None)

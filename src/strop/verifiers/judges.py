@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from strop.types import Completion, Problem, Status, Verdict
 from strop.verifiers.base import Verifier
@@ -23,6 +23,31 @@ def judge_for(verifier: Verifier) -> Judge:
     if isinstance(verifier, CodeVerifier):
         return SandboxJudge(verifier)
     return InlineJudge(verifier) if verifier.isolated() is None else ProcessJudge(verifier)
+
+
+class Judges:
+    """A judge for each verifier, opened when it is first asked for: one that works in processes takes seconds to start.
+
+    `known` are open already, and their owner's to close.
+    """
+
+    def __init__(self, known: Sequence[tuple[Verifier, Judge]] = ()) -> None:
+        self._known = tuple(known)
+        self._own: list[tuple[Verifier, Judge]] = []
+
+    def of(self, verifier: Verifier) -> Judge:
+        """The judge of `verifier`."""
+        for known, judge in (*self._known, *self._own):
+            if known == verifier:
+                return judge
+        self._own.append((verifier, judge_for(verifier)))
+        return self._own[-1][1]
+
+    def close(self) -> None:
+        """End those that were opened here; may be called twice."""
+        for _, judge in self._own:
+            judge.close()
+        self._own = []
 
 
 class DomainJudge:

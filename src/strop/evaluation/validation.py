@@ -1,0 +1,195 @@
+"""What a run measures itself on while it trains: its held-out problems, and benchmarks beside them.
+
+    sets = (held_out(…), *benchmark_sets(…))
+    results = measure(engine, [s for s in sets if s.due(step, last)], judges)
+    row = metrics(results["aime24"], "aime24")        # {"evaluation/aime24/pass_rate": …}
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from strop.data import Dataset
+from strop.data.dataset import Example, make_example
+from strop.data.templates import PromptTemplate, Tokenizer
+from strop.engines.base import Engine, Sampling
+from strop.evaluation.benchmarks import (
+    HELD_OUT,
+    benchmark,
+    default_verifier,
+    load_problems,
+    refuse_unjudged,
+    with_instruction,
+)
+from strop.evaluation.evaluate import Progress, evaluate
+from strop.evaluation.result import EvaluationResult
+from strop.seeds import derive
+from strop.types import InputError, Rollout
+from strop.verifiers import Verifier
+from strop.verifiers.judges import Judges
+
+PREFIX = "evaluation"
+# A benchmark's metrics stand beside the held-out problems' own.
+_TAKEN = ("pass_rate", "stderr", "entropy", "seconds")
+
+Told = Callable[[str, int, int], None]
+
+
+@dataclass(frozen=True, eq=False)
+class ValidationSet:
+    """Problems, and how they are measured.
+
+    Attributes:
+        name: `held_out`, or the benchmark's.
+        dataset: the problems with their prompts.
+        every: it is measured after every so many steps.
+        samples: of each problem, n of avg@n.
+        sampling: how they are drawn.
+        verifier: judges them.
+        seed: of the samples, the same at every step, so that points compare.
+    """
+
+    name: str
+    dataset: Dataset
+    every: int
+    samples: int
+    sampling: Sampling
+    verifier: Verifier
+    seed: int
+
+    def due(self, step: int, last: int) -> bool:
+        """Whether it is measured after `step` of `last`; step 0 is before training."""
+        return step % self.every == 0 or step == last
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """A benchmark as a run names it."""
+
+    name: str
+    every: int
+    samples: int
+    limit: int | None
+
+
+def benchmark_sets(
+    wanted: Iterable[Wanted],
+    data: Path | None,
+    template: PromptTemplate,
+    tokenizer: Tokenizer,
+    sampling: Sampling,
+    room: int,
+    seed: int,
+    note: Callable[[str], None],
+) -> tuple[ValidationSet, ...]:
+    """Benchmarks as `strop eval` measures them: the same problems, prompts, verifiers and, for a seed, samples.
+
+    Args:
+        wanted: which.
+        data: the folder of their files; None reads the hub.
+        template: the run's; it is made to ask for the form of the answer, as there.
+        room: tokens of the model; problems whose prompt leaves too little of it are left out, and noted.
+        seed: the run's.
+        note: is told, in one line each, what is measured and what is left out.
+
+    Raises:
+        InputError: a benchmark cannot be found, is named twice, or has no problem that can be asked or judged.
+    """
+    found: list[ValidationSet] = []
+    for item in wanted:
+        try:
+            known = benchmark(item.name)
+            if known.name in (HELD_OUT, *_TAKEN):
+                raise InputError(f"no benchmark can be called {known.name!r} here; give the file another name")
+            if any(known.name == other.name for other in found):
+                raise InputError(f"two benchmarks are called {known.name!r}; give one of the files another name")
+            problems = load_problems(known, data, item.limit)
+            verifier = default_verifier(known.kind)
+            refuse_unjudged(known.name, problems, verifier, note, "strop eval --set verifier=…")
+            asked = with_instruction(template, known.kind)
+            dataset = _dataset(known.name, [make_example(problem, asked, tokenizer) for problem in problems], room,
+                               sampling.max_new_tokens)
+        except InputError as error:
+            raise InputError(f"evaluation.benchmarks: {error} (--data is evaluation.benchmark_data here)") from error
+        note(f"{known.name}: {len(dataset)} problems, measured every {item.every} steps")
+        if dataset.over_budget:
+            note(f"{known.name}: {dataset.over_budget} problems left out, the model has no room for their prompts")
+        stream = derive(seed, "benchmark", known.name)  # that of `strop eval`
+        found.append(ValidationSet(known.name, dataset, item.every, item.samples, sampling, verifier, stream))
+    return tuple(found)
+
+
+def _dataset(name: str, examples: Sequence[Example], room: int, budget: int) -> Dataset:
+    """The examples whose prompt leaves `budget` of `room` tokens; the others are counted."""
+    fitting = tuple(example for example in examples if len(example.prompt_ids) <= room - budget)
+    if not fitting:
+        raise InputError(
+            f"{name}: no prompt of {len(examples)} leaves sampling.max_new_tokens={budget} of the model's {room} tokens"
+        )
+    return Dataset(name, fitting, len(examples) - len(fitting), room - budget)
+
+
+def measure(
+    engine: Engine,
+    sets: Sequence[ValidationSet],
+    judges: Judges,
+    told: Told | None = None,
+    turn: Callable[[], None] | None = None,
+) -> dict[str, EvaluationResult]:
+    """The results of each set, by name, one set after the other.
+
+    Args:
+        engine: idle; its weights are those that are evaluated.
+        judges: of the sets' verifiers.
+        told: called as `told(name, done, total)` after each judged completion.
+        turn: see `evaluate`.
+
+    Raises:
+        StropError: see `evaluate`.
+    """
+    results: dict[str, EvaluationResult] = {}
+    for each in sets:
+        judge = judges.of(each.verifier)
+        results[each.name] = evaluate(
+            engine, each.dataset, each.samples, each.sampling, each.verifier, each.seed,
+            progress=_telling(told, each.name), judge=judge, turn=turn,
+        )  # fmt: skip
+    return results
+
+
+def _telling(told: Told | None, name: str) -> Progress | None:
+    if told is None:
+        return None
+
+    def tell(done: int, total: int, rollout: Rollout) -> None:
+        told(name, done, total)
+
+    return tell
+
+
+def metrics(result: EvaluationResult, of: ValidationSet) -> dict[str, float | None]:
+    """What metrics.jsonl says of a result; with each domain's pass rate where held-out problems are of several."""
+    own = of.name == HELD_OUT
+    prefix = PREFIX if own else f"{PREFIX}/{of.name}"
+    row = {f"{prefix}/pass_rate": result.pass_rate, f"{prefix}/stderr": result.stderr}
+    return row | {f"{prefix}/entropy": result.entropy} | (_by_domain(result, of.dataset) if own else {})
+
+
+def _by_domain(result: EvaluationResult, dataset: Dataset) -> dict[str, float | None]:
+    domain_of = {problem.id: problem.domain for problem in dataset.problems}
+    rates: dict[str, list[float]] = {}
+    for name, rate in zip(result.problem_ids, result.pass_rates, strict=True):
+        rates.setdefault(domain_of[name], []).extend([] if np.isnan(rate) else [float(rate)])
+    if len(rates) == 1:
+        return {}
+    return {f"{PREFIX}/pass_rate/{name}": sum(of) / len(of) for name, of in sorted(rates.items()) if of}
+
+
+def by_name(sets: Sequence[ValidationSet], names: Iterable[str]) -> list[ValidationSet]:
+    """The sets of these names, in that order."""
+    known: Mapping[str, ValidationSet] = {each.name: each for each in sets}
+    return [known[name] for name in names]

@@ -1,0 +1,192 @@
+"""The evaluator that is a worker of its own: training goes on while it measures.
+
+    begin ─▶ weights into a store of its own, held until the result is in ─Update, Evaluate─▶ worker
+    poll  ◀─────────────────────────────────────────────────────────────────────Evaluated── worker
+
+One evaluation is under way, others wait their turn with their weights. A worker that dies, hangs or falls silent is
+replaced, within the budget, and what it was at is done again: samples depend on seed and problem alone, so the result
+is the same.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from strop.console import SilentView, View
+from strop.orchestration.evaluator import Measured, Weights
+from strop.orchestration.fleet import Supervision
+from strop.orchestration.link import Death, Launcher, Link, WorkerSpec, end, overdue
+from strop.orchestration.messages import Evaluate, Evaluated, Evaluating, Ready, StoredWeights, Update, Updated
+from strop.orchestration.weight_store import EVALUATED, Claim, WeightStore, claim
+from strop.trainer.checkpoint import DiskFull
+from strop.types import StropError
+
+AT_ONCE = 2  # one under way, one that waits
+_LOOK_SECONDS = 1.0
+
+
+@dataclass(frozen=True)
+class _Open:
+    """An evaluation that was begun, and its weights."""
+
+    step: int
+    names: tuple[str, ...]
+    stored: StoredWeights
+
+
+class WorkerEvaluator:
+    """An `Evaluator` in a worker.
+
+    Args:
+        launcher: starts it.
+        spec: what it is (`evaluator_worker`).
+        devices: that it keeps busy.
+        version_bytes: about how large weights are, to choose where they lie.
+        supervision: when it is given up, and how often it may die.
+    """
+
+    def __init__(
+        self,
+        launcher: Launcher,
+        spec: WorkerSpec,
+        devices: int,
+        version_bytes: int,
+        supervision: Supervision,
+    ) -> None:
+        self._launcher = launcher
+        self._spec = spec
+        self._devices = devices
+        self._version_bytes = version_bytes
+        self._supervision = supervision
+        self._view: View = SilentView()
+        self._folder = Path()
+        self._claims: list[Claim] = []
+        self._link: Link | None = None
+        self._ready = self._busy = False
+        self._open: list[_Open] = []
+        self._done: list[Measured] = []
+        self._deaths = 0
+
+    @property
+    def outstanding(self) -> Sequence[int]:
+        """Those under way, waiting, and not yet polled."""
+        return (*(found.step for found in self._done), *(item.step for item in self._open))
+
+    @property
+    def has_room(self) -> bool:
+        """Whether fewer than `AT_ONCE` hold weights."""
+        return len(self._open) < AT_ONCE
+
+    def start(self, folder: Path, view: View) -> None:
+        """Launch the worker, which builds its engine meanwhile; `view` is also told of deaths, in a line."""
+        self._view = view
+        self._folder = folder.resolve()
+        self._launcher.attach(folder)
+        self._claims = [claim(self._folder, self._version_bytes, within=EVALUATED)]
+        self._launch()
+
+    def begin(self, step: int, names: Sequence[str], weights: Weights) -> None:
+        """Store the weights and return; the worker is given them when it is free."""
+        self._open.append(_Open(step, tuple(names), self._write(step, weights)))
+        self._hear()
+
+    def poll(self, patience: float = 0.0) -> list[Measured]:
+        """What is done since the last call."""
+        self._hear()
+        deadline = time.monotonic() + patience
+        while self._open and not self._done and (left := deadline - time.monotonic()) > 0:
+            assert self._link is not None
+            self._launcher.wait([self._link], min(left, _LOOK_SECONDS))
+            self._hear()
+        found, self._done = self._done, []
+        return found
+
+    def close(self) -> None:
+        """End the worker, at once where it is at work, and remove the weights."""
+        if self._link is not None:
+            if self._open:
+                self._link.kill("its result is not waited for")
+            end(self._launcher, [self._link])
+            self._link = None
+        for place in self._claims:
+            place.release()
+
+    # ------------------------------------------------------------------ the worker
+
+    def _launch(self) -> None:
+        self._ready = self._busy = False
+        try:
+            self._link = self._launcher.launch(self._spec)
+        except StropError as error:
+            raise StropError(f"{error}; or evaluate in turn with training: evaluation.asynchronous=false") from error
+
+    def _hear(self) -> None:
+        """Take all messages and a death that are there; give the worker what it is free for."""
+        link = self._link
+        assert link is not None
+        for message in link.receive():
+            self._take(message)
+        if link.death is not None:
+            self._replace(link.death)
+            return
+        reason = overdue(link, self._supervision.silence, self._supervision.stall)
+        if reason is not None:
+            link.kill(reason)
+        elif self._ready and not self._busy and self._open:
+            self._busy = True
+            link.send(Update(self._open[0].stored))
+            link.send(Evaluate(self._open[0].step, self._open[0].names))
+
+    def _take(self, message: Any) -> None:
+        if isinstance(message, Evaluated):
+            done = self._open.pop(0)
+            assert done.step == message.step
+            self._busy = False
+            device_seconds = message.seconds * self._devices
+            self._done.append(Measured(message.step, message.results, message.seconds, device_seconds))
+            self._remove_old_weights()
+        elif isinstance(message, Evaluating):
+            self._view.aside(f"evaluation of step {message.step}, {message.name}", message.done, message.total)
+        elif isinstance(message, Ready):
+            self._ready = True
+        elif not isinstance(message, Updated):
+            raise StropError(f"{self._spec.role} sent a {type(message).__name__}, which no evaluator sends")
+
+    def _replace(self, death: Death) -> None:
+        role, steps = self._spec.role, ", ".join(str(item.step) for item in self._open)
+        if death.fatal:
+            raise StropError(f"{role}: {death.reason}")
+        self._deaths += 1
+        if self._deaths > self._supervision.restarts:
+            raise StropError(
+                f"{role} died: {death.reason}. That is its death number {self._deaths} in this run, and "
+                f"orchestration.restarts={self._supervision.restarts} allows no more; see its log in "
+                f"{self._folder / 'logs'}, then go on with: strop train --resume {self._folder}"
+            )
+        again = f"; the evaluation of step {steps} is done again" if steps else ""
+        self._view.note(f"{role} died ({death.reason}) and is started again{again}")
+        self._launch()
+
+    # ------------------------------------------------------------------ weights
+
+    def _write(self, step: int, weights: Weights) -> StoredWeights:
+        """Into memory; where it is full, and from then on, into the run's folder."""
+        try:
+            return weights.publish(WeightStore(self._claims[-1].path), step)
+        except DiskFull as error:
+            on_disk = Claim(self._folder / EVALUATED, None)
+            if self._claims[-1].path == on_disk.path:
+                raise
+            self._claims.append(on_disk)
+            self._view.note(f"{error}; from now on those of evaluations go to {on_disk.path}")
+        return weights.publish(WeightStore(self._claims[-1].path), step)
+
+    def _remove_old_weights(self) -> None:
+        """All but those of evaluations that are under way or wait."""
+        needed = {item.stored.version for item in self._open}
+        for place in self._claims:
+            WeightStore(place.path).keep(needed)
