@@ -139,14 +139,15 @@ def _grad_logits(
 
 
 @cache
-def _has_triton() -> bool:
+def has_triton() -> bool:
+    """Whether Triton is installed, as it is with every torch for CUDA."""
     return find_spec("triton") is not None
 
 
 def _fused(hidden: Tensor, weight: Tensor) -> bool:
     """Whether Triton's kernels compute this head: on CUDA, in one half precision, with a row at least."""
     one_type = hidden.dtype in _HALF and weight.dtype == hidden.dtype
-    return hidden.is_cuda and one_type and len(hidden) > 0 and _has_triton()
+    return hidden.is_cuda and one_type and len(hidden) > 0 and has_triton()
 
 
 def logprob_entropy(
