@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from strop.attention import NAME, AttentionContext, PackedContext
+from strop.attention import NAME, AttentionContext, PackedContext, send
 from strop.byte_tokenizer import byte_tokenizer
 from strop.head import collision, has_triton, logprob_entropy, project
 from strop.lora import AdaptedLinear, Adapters, attach, without_adapters
@@ -76,10 +76,10 @@ class Packed:
         """The same tokens on another device."""
         return replace(
             self,
-            token_ids=self.token_ids.to(device),
-            positions=self.positions.to(device),
-            rows=self.rows.to(device),
-            targets=self.targets.to(device),
+            token_ids=send(self.token_ids, device),
+            positions=send(self.positions, device),
+            rows=send(self.rows, device),
+            targets=send(self.targets, device),
         )
 
 
