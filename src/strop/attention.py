@@ -11,8 +11,10 @@ L tokens of its longest one.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
+from inspect import signature
 from typing import Any, Protocol
 
 import torch
@@ -122,20 +124,53 @@ class PackedContext:
         return torch.cat(outputs).index_select(0, self._inverse)
 
     def _varlen(self, query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:
-        # Imported here: it is only of use on a GPU.
-        from torch.nn.attention.varlen import varlen_attn
-
         if self._offsets is None:
             ends = torch.tensor((0, *self.lengths), dtype=torch.int32).cumsum(0, dtype=torch.int32)
-            self._offsets = ends.to(self.device)
-        longest = max(self.lengths)
-        output = varlen_attn(
-            query.contiguous(), key.contiguous(), value.contiguous(), self._offsets, self._offsets, longest, longest,
-            scale=scale, window_size=(-1, 0), enable_gqa=query.shape[1] != key.shape[1],
-        )  # fmt: skip
-        if not isinstance(output, Tensor):
+            self._offsets = send(ends, self.device)
+        q, k, v = (states.contiguous() for states in (query, key, value))
+        return _kernel()(q, k, v, self._offsets, max(self.lengths), scale)
+
+
+def send(tensor: Tensor, device: torch.device) -> Tensor:
+    """The tensor on `device`; a GPU that is still computing is not waited for."""
+    if device.type != "cuda" or tensor.is_cuda:
+        return tensor.to(device)
+    return tensor.pin_memory().to(device, non_blocking=True)
+
+
+class VariableLength(Protocol):
+    """Causal attention [N, H, D] within sequences that begin at offsets int32 [S + 1], none longer than `longest`."""
+
+    def __call__(
+        self, query: Tensor, key: Tensor, value: Tensor, offsets: Tensor, longest: int, scale: float
+    ) -> Tensor: ...
+
+
+@cache
+def _kernel() -> VariableLength:
+    from torch.nn.attention.varlen import varlen_attn  # here: it is only of use on a GPU
+
+    return adapted(varlen_attn)
+
+
+def adapted(varlen_attn: Callable[..., Any]) -> VariableLength:
+    """One way to call torch's `varlen_attn`, of whatever version.
+
+    From torch 2.12 on fewer heads of keys than of queries must be asked for with `enable_gqa`. The function of 2.11 has
+    no such argument and does not compare the numbers: it hands the heads on to a kernel that shares them by itself.
+    """
+    asks = "enable_gqa" in signature(varlen_attn).parameters
+
+    def attend(query: Tensor, key: Tensor, value: Tensor, offsets: Tensor, longest: int, scale: float) -> Tensor:
+        more = {"enable_gqa": query.shape[1] != key.shape[1]} if asks else {}
+        found = varlen_attn(
+            query, key, value, offsets, offsets, longest, longest, scale=scale, window_size=(-1, 0), **more
+        )
+        if not isinstance(found, Tensor):
             raise TypeError("varlen_attn returned more than the output")
-        return output
+        return found
+
+    return attend
 
 
 def _dense(bucket: Bucket, query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:

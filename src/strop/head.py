@@ -2,13 +2,16 @@
 
     z = hidden · weightᵀ / temperature,   logprob = z[target] − logsumexp(z),   entropy = −Σ softmax(z) · log softmax(z)
 
-Rows are taken in chunks, and computed again in backward, so that at most [chunk, V] logits exist at a time.
+Rows are taken in chunks, and computed again in backward, so that at most [chunk, V] logits exist at a time. On CUDA in
+half precision Triton kernels do the same without logits in memory (`strop.kernels.head`).
 
 Shapes: M rows, E hidden size, V vocabulary.
 """
 
 from __future__ import annotations
 
+from functools import cache
+from importlib.util import find_spec
 from typing import Any
 
 import torch
@@ -135,6 +138,18 @@ def _grad_logits(
     return grad
 
 
+@cache
+def has_triton() -> bool:
+    """Whether Triton is installed, as it is with every torch for CUDA."""
+    return find_spec("triton") is not None
+
+
+def _fused(hidden: Tensor, weight: Tensor) -> bool:
+    """Whether Triton's kernels compute this head: on CUDA, in one half precision, with a row at least."""
+    one_type = hidden.dtype in _HALF and weight.dtype == hidden.dtype
+    return hidden.is_cuda and one_type and len(hidden) > 0 and has_triton()
+
+
 def logprob_entropy(
     hidden: Tensor,
     weight: Tensor,
@@ -153,6 +168,10 @@ def logprob_entropy(
     """
     if temperature <= 0 or chunk < 1:
         raise ValueError(f"temperature {temperature} and chunk {chunk} must be positive")
+    if _fused(hidden, weight):
+        from strop.kernels import head as kernels  # here: Triton is there where CUDA is, and takes long to import
+
+        return kernels.logprob_entropy(hidden, weight, bias, target, temperature, chunk, fp32)
     logprob, entropy = _LogprobEntropy.apply(hidden, weight, bias, target, temperature, chunk, fp32)
     return logprob, entropy
 
@@ -166,6 +185,10 @@ def collision(
     With it the entropy change of a policy-gradient step is exact to first order (`statistics.exact_entropy_flow`): the
     sampled token's probability and the entropy alone do not determine it.
     """
+    if _fused(hidden, weight):
+        from strop.kernels import head as kernels
+
+        return kernels.collision(hidden, weight, bias, temperature, fp32)
     kind = torch.float64 if hidden.dtype == torch.float64 else torch.float32
     found = torch.empty(hidden.shape[0], dtype=kind, device=hidden.device)
     weight_up = _upcast_once(weight, fp32)

@@ -16,19 +16,20 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from strop.attention import NAME, AttentionContext, PackedContext
+from strop.attention import NAME, AttentionContext, PackedContext, send
 from strop.byte_tokenizer import byte_tokenizer
-from strop.head import collision, logprob_entropy, project
+from strop.head import collision, has_triton, logprob_entropy, project
 from strop.lora import AdaptedLinear, Adapters, attach, without_adapters
 from strop.model_files import export, fresh_model, load_pretrained
 from strop.model_settings import FreshModel, Lora, ModelSettings
-from strop.types import InputError
+from strop.types import InputError, StropError
 
 __all__ = ["FreshModel", "Lora", "ModelSettings", "Packed", "Policy", "WithoutAdapters", "export", "load_policy"]
 
 # Settings by which a model's own forward alters the logits after the head; the policy computes the plain head only.
 _LOGIT_ALTERATIONS = ("final_logit_softcapping", "logits_scaling", "logit_scale")
 _PROBE_LENGTHS = (9, 7)
+_KERNEL_GAP = 2e-2  # ‖with kernels − without‖ / ‖without‖ of hidden states in bfloat16
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,10 +76,10 @@ class Packed:
         """The same tokens on another device."""
         return replace(
             self,
-            token_ids=self.token_ids.to(device),
-            positions=self.positions.to(device),
-            rows=self.rows.to(device),
-            targets=self.targets.to(device),
+            token_ids=send(self.token_ids, device),
+            positions=send(self.positions, device),
+            rows=send(self.rows, device),
+            targets=send(self.targets, device),
         )
 
 
@@ -101,6 +102,7 @@ class Policy(nn.Module):
             model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
         self.model = model
         self.adapters: Adapters | None = None
+        self._kernels_tried = False
         self.eval()
         if self.device.type != "meta":
             _refuse_by_probe(self)
@@ -194,6 +196,33 @@ class Policy(nn.Module):
         """float32 logits [M, V] of hidden [M, E], undivided by any temperature."""
         return project(hidden, self.head_weight, self.head_bias, fp32)
 
+    def _use_kernels(self) -> None:
+        """On CUDA let layers compute with fused kernels where there are any; what they give is held against before.
+
+        Raises:
+            StropError: they give something else.
+        """
+        # Here: only a GPU needs them, and workers of others start sooner without.
+        from torch.distributed.tensor import DTensor
+
+        self._kernels_tried = True
+        # Sharded parameters are whole only inside their layer's own forward, where nothing can be compared.
+        if not has_triton() or any(isinstance(parameter, DTensor) for parameter in self.parameters()):
+            return
+        from strop.kernels.modules import fuse
+
+        packed = _probe(self)
+        with torch.no_grad():
+            before = self.hidden(packed.token_ids, packed.positions, PackedContext(packed.lengths, self.device))
+            if fuse(self.model):
+                after = self.hidden(packed.token_ids, packed.positions, PackedContext(packed.lengths, self.device))
+                gap = float((after.float() - before.float()).norm() / before.float().norm())
+                if not gap < _KERNEL_GAP:
+                    raise StropError(
+                        f"{type(self.model).__name__}: hidden states differ by {gap:.3g} with fused kernels; "
+                        "uninstall triton to compute without them, and report this"
+                    )
+
     def forward(self, packed: Packed, temperature: float, with_collision: bool = False) -> tuple[Tensor, ...]:
         """Log-prob [M] of each target and entropy [M] of what predicts it, float32, nats, of logits / temperature.
 
@@ -204,6 +233,8 @@ class Policy(nn.Module):
         """
         if self.settings.gradient_checkpointing and torch.is_grad_enabled() and not self.model.training:
             self.model.train()  # transformers checkpoints in training mode only; there is no dropout to switch on
+        if packed.token_ids.is_cuda and not self._kernels_tried:
+            self._use_kernels()
         context = PackedContext(packed.lengths, packed.token_ids.device)
         hidden = self.hidden(packed.token_ids, packed.positions, context)[packed.rows]
         head = self._head
@@ -307,12 +338,17 @@ class _Counting:
         return self.inner.attend(layer, query, key, value, scale)
 
 
+def _probe(policy: Policy) -> Packed:
+    """A few tokens to compare by."""
+    sequences = [[(7919 * t + 1) % policy.vocabulary for t in range(n)] for n in _PROBE_LENGTHS]
+    return Packed.whole(sequences).to(policy.device)
+
+
 @torch.no_grad()
 def _refuse_by_probe(policy: Policy) -> None:
     """Hold the policy's log-probs against the model's own logits on a few tokens."""
     model, name = policy.model, type(policy.model).__name__
-    packed = Packed.whole([[(7919 * t + 1) % policy.vocabulary for t in range(n)] for n in _PROBE_LENGTHS])
-    packed = packed.to(policy.device)
+    packed = _probe(policy)
     context = _Counting(PackedContext(packed.lengths, policy.device))
     try:
         own = model(

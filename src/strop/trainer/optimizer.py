@@ -135,8 +135,10 @@ class MasterAdamW:
             if parameter.grad is None:
                 continue
             master = self.masters[name]
-            gradient = parameter.grad.to(master.dtype)
-            master.grad = gradient if master.grad is None else master.grad.add_(gradient)
+            if master.grad is None:
+                master.grad = parameter.grad.to(master.dtype)
+            else:  # added in the master's type, without a copy of the gradient in it
+                master.grad.add_(parameter.grad)
             parameter.grad = None
 
     def zero_grad(self) -> None:
