@@ -1,6 +1,6 @@
 """How long a new process takes to answer: `import strop` and `strop --help`. One JSON object a line.
 
-    python bench/startup.py --runs 9
+python bench/startup.py --runs 9
 """
 
 from __future__ import annotations

@@ -10,6 +10,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from bench.claims import loops
+
 from strop.config import RunConfig, resolve
 
 STEPS, EVERY, UPDATES = 16, 4, 8
@@ -29,18 +31,26 @@ BASE = ("algorithm.aggregation=TokenMean", "algorithm.selection.zero_variance=dr
 class Arm:
     """`recipe` in its tiny form with the settings of `COMMON` and then `sets`; `about` says what is different.
 
-    `weight` is about how many times the seconds of `base` a run takes.
+    `weight` is about how many times the seconds of `base` a run takes; `loops`: it starts from the base that falls into
+    loops (`bench.claims.loops`), not from the embedded base itself.
     """
 
     about: str
     sets: tuple[str, ...] = ()
     recipe: str = "grpo"
     weight: float = 1.0
+    loops: bool = False
 
     def config(self, seed: int) -> RunConfig:
         """What is run."""
         own = BASE if self.recipe == "grpo" else ()
-        return resolve(self.recipe, [*COMMON, *own, *self.sets, f"seed={seed}"], small=True)
+        start = (f"model.path={loops.folder(seed)}",) if self.loops else ()
+        return resolve(self.recipe, [*COMMON, *own, *start, *self.sets, f"seed={seed}"], small=True)
+
+    def prepare(self, seed: int) -> None:
+        """Make what a run starts from, where that is not done by the run itself."""
+        if self.loops:
+            loops.make(seed)
 
 
 def _updates(count: int, *sets: str) -> tuple[str, ...]:
@@ -150,6 +160,8 @@ ARMS: dict[str, Arm] = {
         "64 problems, those passed by 0.9 not asked again",
         ("data.source.count=64", "algorithm.selection.no_positive_resampling=0.9"),
     ),
+    # a larger rollout batch for as many updates (Skywork-OR1 4.4, Figure 18)
+    "nsgd4_wide": Arm("4 updates a step on 4 times the prompts", _updates(4, "batch.prompts_per_step=64"), weight=3.5),
     # how far off-policy (ScaleRL 3.1, A.12, A.20)
     "off8": Arm("PPO-off-policy-8, clipped at 0.2 / 0.28", (*LARGE, *PIPELINE)),
     "pipeline8": Arm("PipelineRL-8, clipped at 0.2 / 0.28", ("orchestration.max_lag=8", "engine.slots=512", *PIPELINE)),
@@ -157,6 +169,13 @@ ARMS: dict[str, Arm] = {
     # actor-critic (Open-Reasoner-Zero 3.2)
     "gae": Arm("PPO with a critic, λ = 1", (), "open_reasoner_zero.7b", 2.0),
     "gae95": Arm("PPO with a critic, λ = 0.95", ("algorithm.advantage.lam=0.95",), "open_reasoner_zero.7b", 2.0),
+    "gae_loops": Arm(
+        f"PPO with a critic, λ = 1, from a base that falls into loops, {loops.LIMIT} tokens",
+        (f"sampling.max_new_tokens={loops.LIMIT}",),
+        "open_reasoner_zero.7b",
+        4.0,
+        loops=True,
+    ),
     # Archer 4.3
     "archer": Arm("Archer, KL weight 0.001", ARCHER, "archer.math", 1.8),
     "archer_kl0": Arm("Archer, KL weight 0", (*ARCHER, _archer_kl(0.0)), "archer.math", 1.8),
@@ -164,6 +183,15 @@ ARMS: dict[str, Arm] = {
     "archer_clip0": Arm(
         "Archer, knowledge tokens clipped at 0", (*ARCHER, "algorithm.loss.clip_knowledge=0.0"), "archer.math", 1.8
     ),
+    **{
+        f"archer_{100 * k:02.0f}_{100 * r:02.0f}": Arm(
+            f"Archer, knowledge tokens clipped at {k}, reasoning tokens at {r}",
+            (*ARCHER, f"algorithm.loss.clip_knowledge={k}", f"algorithm.loss.clip_reasoning={r}"),
+            "archer.math",
+            1.8,
+        )
+        for k, r in ((0.1, 0.4), (0.2, 0.4), (0.3, 0.4), (0.2, 0.2), (0.2, 0.6))
+    },
     "archer_mask": Arm(
         "Archer, knowledge tokens not trained",
         (*ARCHER, _loss('piece="LowEntropyMask", loss={piece="PpoClip", clip_low=0.5, clip_high=0.5}')),

@@ -101,6 +101,18 @@ def _updates() -> list[Claim]:
             "equal-mini-batch-passes", "Skywork-OR1 4.4, Ablation 7",
             "“the on-policy update outperforms the off-policy update with the same D_T”", "on_policy4", "nsgd4",
         ),
+        _entropies(
+            "larger-rollout-batch-collapses", "Skywork-OR1 4.4, Figure 18",
+            "N_SGD = 4 with 4 times the D_R: “premature entropy collapse not only still occurs”", "base", "nsgd4_wide",
+        ),
+        _entropies(
+            "larger-rollout-batch-is-no-slower", "Skywork-OR1 4.4, Figure 18",
+            "against the smaller D_R it “may even do so more rapidly”", "nsgd4_wide", "nsgd4", "not above",
+        ),
+        _passes(
+            "rollout-batch-passes-more", "Skywork-OR1 5.2, Ablation 11",
+            "a larger D_R “can lead to better test performance”", "base", "batch8",
+        ),
     ]
 
 
@@ -232,10 +244,33 @@ def _kl() -> list[Claim]:
         _entropies("archer-kl-keeps-entropy", "Archer 4.3.1", needed, "archer", "archer_kl0"),
         _passes("archer-kl-too-strong", "Archer 4.3.1", "0.005: “slows down learning progress”",
                 "archer", "archer_kl5"),
+        *_archer_clips(),
         _passes("archer-clip-0-is-worse", "Archer 3.2.1", "clip 0 on low-entropy tokens: “learns more slowly”",
                 "archer", "archer_clip0"),
         _passes("archer-mask-is-worse", "Archer 3.2.1", "“completely excluding … low-entropy tokens is suboptimal”",
                 "archer", "archer_mask"),
+    ]
+
+
+def _archer_clips() -> list[Claim]:
+    """Table 5 and Figures 6 and 11; arms are named by ε_k and ε_r in hundredths."""
+    paper = "Archer 4.3.2"
+    best = "ε_k = 0.2 ends higher than 0.1 and 0.3 (28.7 against 24.6 and 26.0)"
+    return [
+        _entropies("archer-wider-knowledge-collapses", paper,
+                   "a larger ε_k: “the model's entropy decreases more rapidly”", "archer_10_40", "archer_30_40"),
+        Claim(
+            "archer-wider-knowledge-learns-faster", paper, "a larger ε_k: “leads to faster learning”",
+            ("archer_30_40", "archer_10_40"), "pass rate over the course, `archer_30_40` − `archer_10_40`",
+            m.minus(COURSE, "archer_30_40", "archer_10_40"),
+        ),
+        _passes("archer-knowledge-20-over-10", paper, best, "archer_20_40", "archer_10_40"),
+        _passes("archer-knowledge-20-over-30", paper, best, "archer_20_40", "archer_30_40"),
+        _passes("archer-reasoning-is-insensitive", paper,
+                "“much less sensitive to … the clip threshold for high-entropy tokens”",
+                "archer_20_60", "archer_20_20", "same"),
+        _entropies("archer-wider-reasoning-collapses", paper,
+                   "a larger ε_r: “a slightly faster reduction in entropy”", "archer_20_20", "archer_20_60"),
     ]
 
 
@@ -298,6 +333,17 @@ def _scalerl() -> list[Claim]:
             "PipelineRL and PPO-off-policy: “the performance gains per step is similar”",
             ("pipeline8", "off8"), "pass rate after 16 updates, `pipeline8` − `off8`", off, "same",
         ),
+        Claim(
+            "pipeline-faster-per-update", "ScaleRL 3.1",
+            "PipelineRL “reduces the amount of idle time in the training process”", ("pipeline8",),
+            "log of simulated seconds an update, PPO-off-policy-8 / PipelineRL-8", m.schedule_gain("pipeline8"),
+            "above", LOG_MARGIN, "log ratio",
+        ),
+        Claim(
+            "pipeline-reaches-half-sooner", "ScaleRL 3.1", "PipelineRL “reaching the ceiling A faster”",
+            ("pipeline8", "off8"), "log of simulated seconds to a pass rate of 0.5, `off8` / `pipeline8`",
+            m.sooner("pipeline8", "off8", 0.5), "above", LOG_MARGIN, "log ratio",
+        ),
         _passes("pipeline-4-and-8", "ScaleRL A.12", "“4 and 8 off-policyness performed equally well”",
                 "pipeline8", "pipeline4", "same"),
     ]
@@ -308,6 +354,13 @@ def _others() -> list[Claim]:
     bar = "a fit on the first half of a run predicts the second within .03"
     return [
         _passes("gae-lambda-1", "Open-Reasoner-Zero 3.2", "λ = 1 “consistently outperforming” 0.95", "gae", "gae95"),
+        Claim(
+            "critic-devalues-loops", "Open-Reasoner-Zero 3.3",
+            "advantages of repeating tokens “consistently lower (i.e., more negative)” than GRPO's", ("gae_loops",),
+            "mean advantage after the first repetition, as GRPO would have it − as trained, steps with loops",
+            m.of(m.gap("repetition/advantage_grpo", "repetition/advantage"), "gae_loops"), "above", 0.1,
+            "standard deviations",
+        ),
         Claim(
             "sigmoid-over-power-law", "ScaleRL A.4", robust, ("long",),
             "mean |error| on the second half, power law − sigmoid, `long`, steps", m.sigmoid_gain("long"), "above", 0.0,

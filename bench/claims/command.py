@@ -79,7 +79,7 @@ def _progress(curve: Curve, done: int, left: int, seconds: float) -> str:
 
 
 def judged(out: Path, claim: Claim, seeds: Collection[int] = range(100)) -> Result:
-    """The verdict on a claim by the seeds whose runs are all there."""
+    """The verdict on a claim by the seeds whose runs are all there and began with the same model."""
     values: dict[int, float] = {}
     for seed in seeds:
         curves: dict[str, Curve] = {}
@@ -88,7 +88,7 @@ def judged(out: Path, claim: Claim, seeds: Collection[int] = range(100)) -> Resu
             if curve is None:
                 break
             curves[arm] = curve
-        if len(curves) == len(set(claim.arms)):
+        if len(curves) == len(set(claim.arms)) and len({curve.base for curve in curves.values()}) == 1:
             value = claim.effect(curves)
             if value is not None:
                 values[seed] = value

@@ -6,7 +6,6 @@ DIR/runs/ARM-seed0/          the run's folder while it runs; removed afterwards 
 
 from __future__ import annotations
 
-import hashlib
 import json
 import shutil
 import time
@@ -19,12 +18,14 @@ from typing import Any
 
 from bench.claims.arms import ARMS
 
-from strop.config import RunConfig
+from strop.config import RunConfig, parse
 from strop.console import SilentView
+from strop.embedded import named_base
 from strop.files import replacing
 from strop.metrics_file import read_metrics
 from strop.run import train
 from strop.run_folder import RunFolder
+from strop.types import InputError
 
 KEPT = (
     "pass_rate", "reward/mean", "evaluation/pass_rate", "evaluation/stderr", "evaluation/entropy", "entropy",
@@ -32,7 +33,8 @@ KEPT = (
     "groups/trained", "tokens/generated", "grad_norm", "ratio/mean", "ratio/min", "ratio/max", "ratio/clipped_share",
     "mismatch/mean", "mismatch/max", "mismatch/k3", "lag/mean", "lag/max", "updates", "kl/penalised", "kl/knowledge",
     "kl/reasoning", "opefo/lambda", "entropy_flow/positive", "entropy_flow/negative", "entropy_flow/lambda",
-    "value/explained_variance", "interruption/share", "repetition/repeatness", "problems/left",
+    "value/explained_variance", "interruption/share", "repetition/repeatness", "repetition/share",
+    "repetition/token_share", "repetition/advantage", "repetition/advantage_grpo", "problems/left",
     "state/algorithm.regularizers.0.coefficient",
 )  # fmt: skip
 DIGITS = 6
@@ -40,10 +42,14 @@ DIGITS = 6
 
 @dataclass(frozen=True)
 class Curve:
-    """What is kept of a run: `rows` as metrics.jsonl has them, cut to `KEPT`; `seconds` of wall time."""
+    """What is kept of a run: `rows` as metrics.jsonl has them, cut to `KEPT`; `seconds` of wall time.
+
+    `base` is the model it began with: only curves of one base are a pair.
+    """
 
     arm: str
     seed: int
+    base: str | None
     seconds: float
     rows: tuple[dict[str, float | None], ...]
 
@@ -53,10 +59,27 @@ class Curve:
         return [(step, value) for step, value in found if value is not None]
 
 
-def fingerprint(config: RunConfig) -> str:
-    """What a curve depends on; another one under the same name is not taken for it."""
-    text = json.dumps(config.model_dump(mode="json"), sort_keys=True)
-    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+def is_of(stored: dict[str, Any], config: RunConfig) -> bool:
+    """Whether a stored curve is that of `config`; another one under the same name is not taken for it.
+
+    The configuration is kept as it was resolved then, and read as any other: settings that were added since have their
+    defaults in it, which are chosen so that nothing changes. What today's settings cannot read was something else, and
+    so is what began with another base: the embedded one of a seed changes with its format.
+    """
+    try:
+        return (
+            stored["base"] == base_of(config)
+            and parse(stored["config"], f"{stored['arm']}, seed {stored['seed']}") == config
+        )
+    except InputError:
+        return False
+
+
+def base_of(config: RunConfig) -> str | None:
+    """The model a run begins with: the embedded base by its name in the cache, which says how it is made."""
+    path = config.model.path
+    base = None if path is None else named_base(path, config.seed)
+    return path if base is None else base.key()
 
 
 def curve_path(out: Path, arm: str, seed: int) -> Path:
@@ -64,34 +87,37 @@ def curve_path(out: Path, arm: str, seed: int) -> Path:
     return out / "curves" / f"{arm}-seed{seed}.json"
 
 
-def load(out: Path, arm: str, seed: int, key: str | None = None) -> Curve | None:
-    """The curve of a finished run; None where there is none, or none of the configuration `key`."""
+def load(out: Path, arm: str, seed: int, config: RunConfig | None = None) -> Curve | None:
+    """The curve of a finished run; None where there is none, or none of `config`."""
     path = curve_path(out, arm, seed)
     if not path.is_file():
         return None
     stored: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    if key is not None and stored["key"] != key:
+    if config is not None and not is_of(stored, config):
         return None
-    return Curve(arm, seed, stored["seconds"], tuple(stored["rows"]))
+    return Curve(arm, seed, stored["base"], stored["seconds"], tuple(stored["rows"]))
 
 
 def run_one(out: Path, arm: str, seed: int, config: RunConfig, keep: bool = False) -> Curve:
     """Train, and keep the curve. A run that was cut off begins anew: it takes less than a minute."""
+    ARMS[arm].prepare(seed)
     folder = out / "runs" / f"{arm}-seed{seed}"
     begin = time.perf_counter()
     train(config, folder, SilentView(), replace=True)
     seconds = time.perf_counter() - begin
     rows = [_cut(row) for row in read_metrics(RunFolder.open(folder).metrics_path)]
-    stored = {"arm": arm, "seed": seed, "key": fingerprint(config), "seconds": round(seconds, 1), "rows": rows}
+    head = json.dumps({
+        "arm": arm, "seed": seed, "base": base_of(config), "seconds": round(seconds, 1),
+        "config": config.model_dump(mode="json"),
+    })  # fmt: skip
     path = curve_path(out, arm, seed)
     path.parent.mkdir(parents=True, exist_ok=True)
     with replacing(path) as temporary:
         lines = ",\n".join(json.dumps(row) for row in rows)
-        head = json.dumps({name: stored[name] for name in ("arm", "seed", "key", "seconds")})
         temporary.write_text(f'{head[:-1]}, "rows": [\n{lines}\n]}}\n', encoding="utf-8")
     if not keep:
         shutil.rmtree(folder)
-    return Curve(arm, seed, seconds, tuple(rows))
+    return Curve(arm, seed, base_of(config), seconds, tuple(rows))
 
 
 def _cut(row: dict[str, Any]) -> dict[str, float | None]:
@@ -106,7 +132,7 @@ Report = Callable[[Curve, bool], None]
 def missing(out: Path, jobs: Iterable[Job]) -> list[tuple[Job, RunConfig]]:
     """The jobs that have no curve of their present configuration yet."""
     wanted = [(job, ARMS[job[0]].config(job[1])) for job in jobs]
-    return [(job, config) for job, config in wanted if load(out, *job, fingerprint(config)) is None]
+    return [(job, config) for job, config in wanted if load(out, *job, config) is None]
 
 
 def execute(out: Path, jobs: Sequence[Job], workers: int = 1, keep: bool = False) -> Iterator[Curve]:
@@ -115,7 +141,7 @@ def execute(out: Path, jobs: Sequence[Job], workers: int = 1, keep: bool = False
     if workers == 1:
         for (arm, seed), config in waiting:
             # Another process may have made it in the meantime.
-            if load(out, arm, seed, fingerprint(config)) is None:
+            if load(out, arm, seed, config) is None:
                 yield run_one(out, arm, seed, config, keep)
         return
     with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:

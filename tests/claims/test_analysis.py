@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+import random
 from typing import get_args
 
 import numpy as np
 import pytest
+from bench.claims import loops
 from bench.claims import measures as m
 from bench.claims.analysis import Says, Verdict, judge, rank_correlation, ranks
 from bench.claims.catalogue import CLAIMS
@@ -84,7 +86,7 @@ def curve(arm: str = "a", **columns: list[float | None]) -> Curve:
     for name, values in columns.items():
         for row, value in zip(rows, values, strict=True):
             row[name.replace("__", "/")] = value
-    return Curve(arm, 0, 1.0, tuple(rows))
+    return Curve(arm, 0, None, 1.0, tuple(rows))
 
 
 def test_late_course_and_last_leave_out_what_was_before_training() -> None:
@@ -130,7 +132,7 @@ def test_a_fit_to_the_first_half_is_held_against_the_second() -> None:
         if step % 4 == 0:
             row |= {m.PASS: float(rates[step // 4 - 1]), "evaluation/stderr": 0.01}
         rows.append(row)
-    made = Curve("made", 0, 1.0, tuple(rows))
+    made = Curve("made", 0, None, 1.0, tuple(rows))
     for x in ("steps", "tokens"):
         found = m.half_fit(made, x)
         assert not isinstance(found, str)
@@ -143,3 +145,42 @@ def test_every_claim_says_what_can_be_judged() -> None:
     for name, claim in CLAIMS.items():
         assert claim.name == name and claim.says in get_args(Says) and claim.margin >= 0 and claim.quote
         assert claim.says in ("above", "not above") or claim.margin > 0
+
+
+def test_a_gap_is_of_the_steps_that_have_both() -> None:
+    made = curve(one=[None, 1.0, 2.0, 5.0], other=[9.0, 0.5, None, 3.0])
+    assert m.gap("one", "other")(made) == pytest.approx((0.5 + 2.0) / 2)
+    assert m.gap("one", "none")(made) is None
+
+
+def test_the_updates_until_a_pass_rate() -> None:
+    made = curve(evaluation__pass_rate=[0.2, None, 0.4, 0.6], updates=[None, 8.0, 8.0, 8.0])
+    assert m.updates_until(made, 0.5) == pytest.approx(16 + 0.5 * 8)
+    assert m.updates_until(made, 0.3) == pytest.approx(8.0)
+    assert m.updates_until(made, 0.1) == 0.0 and m.updates_until(made, 0.7) is None
+
+
+def test_pipelining_is_as_much_faster_as_its_schedule_says() -> None:
+    # Alternating: 128 prompts × 8 samples, tokens and updates in turn; PipelineRL-8 does both at once.
+    off, pipelined = m.update_seconds(20, 0)
+    tokens = 16 * 8 * 20 * (0.95 + 0.05 * 30)  # of an update
+    both = tokens * m.DECODE / (m.GENERATORS * m.SLOTS)  # to generate them with all slots busy, and to train on them
+    assert pipelined == pytest.approx(both, rel=0.3) and off > 1.5 * pipelined
+    curves = {
+        name: curve(name, length__mean=[None, 20.0], evaluation__pass_rate=[0.2, 0.6], updates=[None, n])
+        for name, n in (("fast", 16.0), ("slow", 8.0))
+    }
+    assert m.schedule_gain("fast")(curves) == pytest.approx(math.log(off / pipelined))
+    # The pipelined arm needs twice the updates here, of its own seconds each.
+    assert m.sooner("fast", "slow", 0.5)(curves) == pytest.approx(math.log(off / (2 * pipelined)))
+
+
+def test_demonstrations_fall_into_loops_and_are_cut_at_the_limit() -> None:
+    rng = random.Random(1)
+    found = [loops._text(rng) for _ in range(400)]
+    looping = [text for _, text in found if len(text) > 60]
+    assert 0.25 < len(looping) / len(found) < 0.45
+    assert all(text.endswith("}") and max(map(text.split().count, text.split())) >= 6 for text in looping)
+    cut = loops._demonstration([1, 2], list(range(10, 200)), 0)
+    assert len(cut.completion_ids) == loops.LIMIT and 0 not in cut.completion_ids
+    assert loops._demonstration([1], [5, 6], 0).completion_ids.tolist() == [5, 6, 0]

@@ -65,6 +65,28 @@ def test_what_is_finished_is_not_run_again(
     assert main([*command, "--seeds", "1"]) == 0 and capsys.readouterr().err.count("seed") == 1
 
 
+def test_a_curve_counts_although_settings_were_added_since(tmp_path: Path) -> None:
+    config, changed = ARMS["small"].config(0), Arm("another rate", (*SMALL, "optim.lr=1e-4")).config(0)
+    path = curve_path(tmp_path, "small", 0)
+    path.parent.mkdir(parents=True)
+
+    def kept(base: str | None = None, **sections: object) -> bool:
+        """Whether the curve of a configuration with these sections is taken for that of `config`, not of `changed`."""
+        stored = {"arm": "small", "seed": 0, "base": base, "seconds": 1.0}
+        stored |= {"config": config.model_dump(mode="json") | sections}
+        path.write_text(json.dumps(stored | {"rows": [{"step": 0}]}))
+        assert load(tmp_path, "small", 0, changed) is None and load(tmp_path, "small", 0) is not None
+        return load(tmp_path, "small", 0, config) is not None
+
+    data = config.model_dump(mode="json")
+    assert kept()
+    before = {key: value for key, value in data["data"].items() if key not in ("history", "select")}
+    assert data["data"] != before and kept(data=before)  # as written before these two were there
+    assert not kept(data=before | {"max_prompt_tokens": 7})
+    assert not kept(base="another")
+    assert not kept(gone=True)  # a setting that no longer exists: what it did cannot be told
+
+
 def test_a_claim_that_was_not_run_is_told_as_such(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([NAME, "--tell", "--out", str(tmp_path)]) == 0
     (line,) = map(json.loads, capsys.readouterr().out.splitlines())
