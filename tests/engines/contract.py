@@ -284,7 +284,8 @@ class EngineContract:
         found = engine.step()
         reported = [completion for completion in found if completion.request_id == "1"]
         assert len([c for c in early if c.request_id == "1"]) + len(reported) == 20
-        assert all(completion.finish_reason == "abort" for completion in reported)
+        # An engine may learn of an end a few steps late, and then reports it as what it was.
+        assert all(c.finish_reason == "abort" or c.token_ids[-1] == EOS for c in reported)
         assert {len(completion.token_ids) for completion in reported} >= {0, 3}
         for completion in reported:
             whole = reference["1", completion.index].token_ids[: len(completion.token_ids)]
@@ -361,9 +362,7 @@ class EngineContract:
         found = []
         for _ in range(5):
             found += engine.step()
-            np.testing.assert_allclose(
-                engine.verify_weights(probe), expected(subject.policy, probe), atol=TOLERANCE
-            )
+            np.testing.assert_allclose(engine.verify_weights(probe), expected(subject.policy, probe), atol=TOLERANCE)
         found += drain(engine)
         assert tokens_of({(c.request_id, c.index): c for c in found}) == tokens_of(reference)
 

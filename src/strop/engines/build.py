@@ -12,7 +12,7 @@ import torch
 from transformers import PreTrainedTokenizerBase
 
 from strop.engines.base import Engine, Sampling
-from strop.engines.torch_engine import TorchEngine
+from strop.engines.torch_engine.choose import embedded_engine
 from strop.engines.torch_engine.settings import EngineSettings
 from strop.engines.vllm_engine.settings import Vllm
 from strop.model_files import export, load_tokenizer
@@ -42,7 +42,7 @@ def build_engine(
     """
     if not isinstance(settings, Vllm):
         policy = load_policy(model, tokenizer, seed)[0] if policy is None else policy
-        engine = TorchEngine(policy, tokenizer, settings, version)
+        engine = embedded_engine(policy, tokenizer, settings, version)
         if sampling is not None:
             engine.check(sampling)
         return engine
@@ -70,7 +70,7 @@ def own_engine(settings: EngineSettings, model: ModelSettings, seed: int = 0, de
         return build_engine(settings, model, tokenizer, policy)
     policy, tokenizer = load_policy(model, seed=seed)
     policy.to(torch.device(device)).requires_grad_(False)
-    return TorchEngine(policy, tokenizer, settings.model_copy(update={"share_parameters": False}))
+    return embedded_engine(policy, tokenizer, settings.model_copy(update={"share_parameters": False}))
 
 
 def evaluating_engine(
@@ -88,7 +88,7 @@ def evaluating_engine(
     own = embedded_settings(settings)
     if not shared:
         own = own.model_copy(update={"share_parameters": False})
-    engine = TorchEngine(policy, tokenizer, own)
+    engine = embedded_engine(policy, tokenizer, own)
     if isinstance(settings, Vllm):
         from strop.engines.vllm_engine import VllmEngine
 

@@ -10,7 +10,8 @@ that all drawing happens in one place, and prompts (all but their last token) ri
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from collections.abc import Sequence as Sequence_
 
 import numpy as np
 import torch
@@ -35,12 +36,12 @@ from strop.engines.torch_engine.requests import Limits, checked
 from strop.engines.torch_engine.runner import Runner
 from strop.engines.torch_engine.scheduler import Scheduler
 from strop.engines.torch_engine.settings import EngineSettings
-from strop.engines.torch_engine.slots import Entry, Slots
+from strop.engines.torch_engine.slots import Entry, Sequence, Slots
 from strop.engines.torch_engine.stops import StopStrings
 from strop.engines.torch_engine.thinking import Thinking
 from strop.model_files import DTYPES, cast_parameters
 from strop.policy import Policy
-from strop.types import Completion, FinishReason, FloatArray, InputError, IntArray, StropError
+from strop.types import BoolArray, Completion, FinishReason, FloatArray, InputError, IntArray, StropError
 
 
 class TorchEngine:
@@ -202,7 +203,7 @@ class TorchEngine:
         return self._runner.probe(probe_ids)
 
     @torch.inference_mode()
-    def score(self, sequences: Sequence[IntArray], temperature: float = 1.0, top: int = 0) -> list[Scores]:
+    def score(self, sequences: Sequence_[IntArray], temperature: float = 1.0, top: int = 0) -> list[Scores]:
         """Log-probs of given tokens, packed into few forward passes; see `strop.engines.base.Scoring`."""
         for ids in sequences:
             self._limits.refuse_sequence(ids)
@@ -251,11 +252,11 @@ class TorchEngine:
         if width:
             self._record(width, *self._runner.step(width, jobs))
 
-    def _record(self, width: int, tokens: Ids, logprobs: FloatArray) -> None:
-        """Note what was drawn [width], and finish the sequences that end with it."""
+    def _record(self, width: int, tokens: Ids, logprobs: FloatArray, ran: BoolArray | None = None) -> None:
+        """Note what was drawn [width] in the rows that ran (None: all active ones), and finish what ends with it."""
         slots = self._slots
         part = slice(0, width)
-        active = slots.active[part]
+        active = slots.active[part] if ran is None else ran
         done = slots.position[part] - slots.first[part]
         if not np.isfinite(logprobs[active]).all():
             raise StropError(
@@ -326,22 +327,24 @@ class TorchEngine:
         sequence = slots.sequences[slot]
         assert sequence is not None
         length = int(slots.position[slot] - slots.first[slot])
-        token_ids = slots.drawn[slot, :length].astype(np.int32)
-        self._reports.append(
-            Completion(
-                request_id=sequence.entry.request.id,
-                index=sequence.index,
-                prompt_ids=sequence.entry.request.prompt_ids,
-                token_ids=token_ids,
-                logprobs=slots.logprobs[slot, :length].copy(),
-                versions=sequence.spans(length),
-                injected=sequence.injected(length),
-                text=self._text(token_ids),
-                finish_reason=reason,
-                interrupted_at=sequence.interrupted_at,
-            )
-        )
+        drawn, logprobs = slots.drawn[slot, :length], slots.logprobs[slot, :length]
+        self._reports.append(self._completion(sequence, drawn, logprobs, reason))
         slots.release(slot)
+
+    def _completion(self, sequence: Sequence, drawn: Ids, logprobs: FloatArray, reason: FinishReason) -> Completion:
+        token_ids = drawn.astype(np.int32)
+        return Completion(
+            request_id=sequence.entry.request.id,
+            index=sequence.index,
+            prompt_ids=sequence.entry.request.prompt_ids,
+            token_ids=token_ids,
+            logprobs=logprobs.copy(),
+            versions=sequence.spans(len(drawn)),
+            injected=sequence.injected(len(drawn)),
+            text=self._text(token_ids),
+            finish_reason=reason,
+            interrupted_at=sequence.interrupted_at,
+        )
 
     def _text(self, token_ids: IntArray) -> str:
         text = self._tokenizer.decode(token_ids.tolist(), skip_special_tokens=True, clean_up_tokenization_spaces=False)

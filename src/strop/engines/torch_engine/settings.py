@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from strop.model_settings import DTypeName
 from strop.pieces import Piece
@@ -23,14 +23,30 @@ class EngineSettings(Piece):
         prefill_tokens: prompt tokens computed in one forward pass at most (a longer prompt goes alone).
         shrink: decode only as many rows as there are running sequences (a multiple of 16); False always decodes all
             slots, for machines whose matrix products change with the number of rows.
+        cache: where keys and values lie: in a row for each slot, or in pages, which sequences take as they grow and a
+            prompt's samples share (docs/gpu.md). `auto` takes pages on a GPU where the model allows it.
+        page_tokens: tokens of a page, a power of two.
+        cache_memory: the part of the memory free at the start that pages may take (no more than all slots can use).
+        cache_pages: exactly so many pages instead.
     """
 
     slots: Annotated[int, Field(ge=16)] = 64
+    cache: Literal["auto", "slots", "paged"] = "auto"
+    page_tokens: Annotated[int, Field(ge=16, le=256)] = 64
+    cache_memory: Annotated[float, Field(gt=0, lt=1)] = 0.5
+    cache_pages: Annotated[int, Field(ge=1)] | None = None
     max_tokens: Annotated[int, Field(ge=2)] | None = None
     dtype: DTypeName | None = None
     share_parameters: bool = True
     prefill_tokens: Annotated[int, Field(ge=16)] = 8192
     shrink: bool = True
+
+    @field_validator("page_tokens")
+    @classmethod
+    def _power_of_two(cls, tokens: int) -> int:
+        if tokens & (tokens - 1):
+            raise ValueError(f"page_tokens={tokens} must be a power of two: 16, 32, 64, 128 or 256")
+        return tokens
 
     @classmethod
     def piece_name(cls) -> str:

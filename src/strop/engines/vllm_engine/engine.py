@@ -444,9 +444,7 @@ def _packed(ids: IntArray | np.ndarray[Any, Any]) -> bytes:
     return np.ascontiguousarray(ids, np.int32).tobytes()
 
 
-def _arguments(
-    settings: Vllm, folder: Path, model: ModelSettings, dtype: DTypeName, limits: Limits
-) -> dict[str, Any]:
+def _arguments(settings: Vllm, folder: Path, model: ModelSettings, dtype: DTypeName, limits: Limits) -> dict[str, Any]:
     """The arguments of vLLM's EngineArgs."""
     head = "float32" if model.generator_fp32_head else "model"
     known: dict[str, Any] = {
@@ -487,5 +485,3 @@ def _in_memory(weights: Mapping[str, Tensor]) -> Iterator[tuple[str, str]]:
         yield str(path), digest
     finally:
         os.close(descriptor)
-
-

@@ -1,0 +1,25 @@
+"""Which form of the embedded engine serves a policy: slots or pages."""
+
+from __future__ import annotations
+
+from transformers import PreTrainedTokenizerBase
+
+from strop.engines.torch_engine.decoder import unsupported
+from strop.engines.torch_engine.engine import TorchEngine
+from strop.engines.torch_engine.paged_engine import PagedEngine
+from strop.engines.torch_engine.settings import EngineSettings
+from strop.policy import Policy
+
+
+def embedded_engine(
+    policy: Policy, tokenizer: PreTrainedTokenizerBase, settings: EngineSettings, version: int = 0
+) -> TorchEngine:
+    """The embedded engine that `settings.cache` names; `auto`: pages on a GPU where the model allows it.
+
+    Raises:
+        InputError: settings that the policy cannot honour.
+    """
+    paged = settings.cache == "paged" or (
+        settings.cache == "auto" and policy.device.type == "cuda" and unsupported(policy) is None
+    )
+    return (PagedEngine if paged else TorchEngine)(policy, tokenizer, settings, version)

@@ -1,0 +1,258 @@
+"""The embedded engine with paged keys and values, whose steps run on the device without waiting for the host.
+
+    submit → waiting samples ─┐ a free slot and pages          set aside ←─ no page left
+                              v                                    │
+    step:  admit → prompts → queue a step on the device → read the one queued `LAG` steps ago → record → report
+
+The device draws, stops at a stop id or a spent budget, and goes on by itself; the host reads what was drawn a few steps
+later, so that it never keeps the device waiting. What the host alone can see, stop strings and the end of thinking,
+makes it read every step at once while such a sequence runs. Whatever must know the present (a change of weights, a
+cancelled request, a look at running samples) first reads all that was queued.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import torch
+from transformers import PreTrainedTokenizerBase
+
+from strop.engines.base import Drawn, Health, KvMode
+from strop.engines.torch_engine.decoder import Decoder, heads_of, unsupported
+from strop.engines.torch_engine.device_rows import DeviceRows, Landing, Steps
+from strop.engines.torch_engine.engine import TorchEngine
+from strop.engines.torch_engine.kernels import Kernels, kernels_for, plan
+from strop.engines.torch_engine.paged_scheduler import PagedScheduler
+from strop.engines.torch_engine.pages import PagedCache, PagedJob, PagedPrefill, page_bytes
+from strop.engines.torch_engine.scheduler import LEAST_ROWS, sixteens
+from strop.engines.torch_engine.settings import EngineSettings
+from strop.policy import Policy
+from strop.types import FinishReason, InputError
+
+# Steps that are queued before the host reads the first of them.
+LAG = 2
+# Multiprocessors that plans are made for where there is no GPU.
+_PROCESSORS = 8
+
+
+class PagedEngine(TorchEngine):
+    """An `Engine` with paged keys and values, on a GPU or (for tests) on a CPU.
+
+    Raises:
+        InputError: settings that the policy cannot honour, a model that the decoder does not know, or no room for a
+            single sequence of the longest kind.
+    """
+
+    def __init__(
+        self,
+        policy: Policy,
+        tokenizer: PreTrainedTokenizerBase,
+        settings: EngineSettings,
+        version: int = 0,
+        kernels: Kernels | None = None,
+        graphs: bool = True,
+    ) -> None:
+        """As `TorchEngine`; `kernels` None are those for the device, `graphs` False runs every step as it is."""
+        reason = unsupported(policy)
+        if reason is not None:
+            raise InputError(f'engine.cache = "paged" cannot compute this model: {reason}; use "slots"')
+        super().__init__(policy, tokenizer, settings, version)
+        device, heads = self.policy.device, heads_of(self.policy)
+        longest = self._limits.max_tokens
+        layers, dtype = self.policy.model.config.num_hidden_layers, self.policy.head_weight.dtype
+        decoder = Decoder(
+            self.policy, kernels or kernels_for(device, heads), longest, own=not settings.share_parameters
+        )
+        pages = _page_count(settings, page_bytes(layers, settings.page_tokens, heads, dtype), longest, device)
+        self._cache = PagedCache(layers, pages, settings.page_tokens, heads, dtype, device)
+        self._decoder = decoder
+        self._pages = PagedScheduler(self._slots, self._scheduler.waiting, self._cache, longest)
+        self._device = DeviceRows(settings.slots, self._pages.table.shape[1], decoder, self._cache)
+        self._steps = Steps(self._device, graphs)
+        self._flying: deque[Landing] = deque()
+        self._processors = (
+            torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else _PROCESSORS
+        )
+
+    @property
+    def cache_pages(self) -> int:
+        """Pages of the cache, page 0 aside."""
+        return self._cache.pages - 1
+
+    @property
+    def free_pages(self) -> int:
+        """Pages that nobody owns."""
+        return self._pages.pool.available
+
+    def cancel(self, request_id: str) -> None:
+        """As `TorchEngine.cancel`, after reading what was queued."""
+        self._land_all()
+        before = self._slots.running()
+        for entry in [entry for entry in self._scheduler.waiting if entry.request.id == request_id]:
+            self._pages.forget(entry)
+        super().cancel(request_id)
+        for parked in [one for one in self._pages.parked if one.sequence.entry.request.id == request_id]:
+            self._pages.parked.remove(parked)
+            self._reports.append(self._completion(parked.sequence, parked.drawn, parked.logprobs, "abort"))
+        self._put([slot for slot in before if not self._slots.active[slot]])
+
+    @torch.inference_mode()
+    def set_version(self, version: int, kv: KvMode = "keep") -> None:
+        """As `TorchEngine.set_version`, after reading what was queued."""
+        self._refuse_version(version)
+        self._land_all()
+        self._version = version
+        self._decoder.refresh()
+        self._pages.weights_changed()
+        slots = self._slots
+        for slot in slots.running():
+            sequence = slots.sequences[slot]
+            assert sequence is not None
+            sequence.versions.append((version, int(slots.position[slot] - slots.first[slot])))
+        if kv == "recompute":
+            self._prefill(self._pages.recompute())
+
+    def drawn(self, since: Mapping[tuple[str, int], int]) -> list[Drawn]:
+        """What running samples drew since, after reading what was queued; see `strop.engines.base.Streaming`."""
+        self._land_all()
+        return super().drawn(since)
+
+    def health(self) -> Health:
+        found = super().health()
+        return Health(found.ok, found.detail, found.running, found.waiting + len(self._pages.parked))
+
+    def close(self) -> None:
+        """Drop the caches; the engine cannot be used any more."""
+        super().close()
+        self._flying.clear()
+        self._pages.parked.clear()
+        self._steps.forget()
+        self._cache.clear()
+
+    # ------------------------------------------------------------------ a step
+
+    def _advance(self) -> None:
+        if self.policy.model.training:
+            self.policy.model.eval()
+        taken, jobs = self._pages.admit(self._version)
+        self._prefill(jobs)
+        self._put(taken)
+        self._gather()
+        lag = LAG if self._launch() and not self._watched() else 0
+        while len(self._flying) > lag:
+            self._land()
+
+    def _launch(self) -> bool:
+        """Queue a step, if any row may still draw a token."""
+        self._cover()
+        pages, slots = self._pages, self._slots
+        rows = pages.running()
+        if not len(rows):
+            return False
+        width = _bucket(int(rows[-1]) + 1, slots.count) if self.settings.shrink else slots.count
+        longest = int(pages.sent[rows].max()) + 1
+        how = plan(width, self._decoder.heads, longest, pages.page, self._processors)
+        self._flying.append(self._steps.run(width, how, bool(slots.truncated[rows].any())))
+        pages.sent[rows] += 1
+        return True
+
+    def _cover(self) -> None:
+        """Give pages to the rows that need them, if need be those of the sequences that came last."""
+        pages = self._pages
+        while True:
+            grown = pages.cover(pages.running())
+            if grown is not None:
+                if grown:
+                    self._device.put_tables(grown, pages.table)
+                return
+            if self._flying:
+                self._land_all()  # some may have ended
+            else:
+                self._put([pages.park()])
+
+    def _land(self) -> None:
+        """Read the oldest step that was queued."""
+        landing = self._flying.popleft()
+        tokens, logprobs, ran = landing.read()
+        slots, width = self._slots, landing.width
+        assert not (ran & ~slots.active[:width]).any(), "the device runs a row that the host believes free"
+        watched = np.flatnonzero(ran & (slots.has_strings | slots.thinks)[:width])
+        self._record(width, tokens, logprobs, ran)
+        # The host may have seen an end or put a token of its own.
+        self._pages.sent[watched] = slots.position[watched]
+        self._put(watched.tolist())
+
+    def _land_all(self) -> None:
+        while self._flying:
+            self._land()
+
+    def _watched(self) -> bool:
+        """Whether a sequence runs of which the device does not see the end."""
+        slots = self._slots
+        return bool((slots.active & (slots.has_strings | slots.thinks)).any())
+
+    def _gather(self) -> None:
+        """When nobody waits, move the last sequences to the front where that makes a step narrower."""
+        slots, pages = self._slots, self._pages
+        if self._scheduler.waiting or pages.parked or not self.settings.shrink:
+            return
+        running = slots.running()
+        if not running or _bucket(running[-1] + 1, slots.count) <= _bucket(len(running), slots.count):
+            return
+        self._land_all()
+        self._put(pages.gather(_bucket(len(slots.running()), slots.count)))
+
+    def _put(self, rows: Sequence[int]) -> None:
+        if self._device.put(rows, self._slots, self._pages.table):
+            self._steps.forget()
+
+    def _prefill(self, jobs: Sequence[PagedJob]) -> None:
+        """Compute the keys and values of `jobs`, at most `prefill_tokens` tokens or one longer job at a time."""
+        start = 0
+        while start < len(jobs):
+            end, tokens = start + 1, len(jobs[start].token_ids)
+            while end < len(jobs) and tokens + len(jobs[end].token_ids) <= self.settings.prefill_tokens:
+                tokens, end = tokens + len(jobs[end].token_ids), end + 1
+            portion = PagedPrefill(self._cache, jobs[start:end], LEAST_ROWS)
+            self.policy.hidden(portion.token_ids, portion.positions, portion)
+            start = end
+
+    def _finish(self, slot: int, reason: FinishReason) -> None:
+        super()._finish(slot, reason)
+        self._pages.release(slot)
+
+
+def _bucket(rows: int, most: int) -> int:
+    """Rows of a step that serves `rows`: few sizes, so that each is worth a graph, and at most about a third idle."""
+    unit = 16 if rows <= 128 else 64 if rows <= 512 else 128
+    return min(-(-sixteens(rows) // unit) * unit, most)
+
+
+def _page_count(settings: EngineSettings, size: int, longest: int, device: torch.device) -> int:
+    """Pages of `size` bytes that the settings allow, page 0 included.
+
+    Raises:
+        InputError: not even a single sequence of `longest` tokens would fit.
+    """
+    each = -(-longest // settings.page_tokens)
+    if device.type == "cuda":
+        kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        free = torch.cuda.mem_get_info(device)[0] + kept
+    else:
+        free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    allowed = int(free * settings.cache_memory) // size
+    # A page more for each slot: the last one of a prompt that waiting samples copy.
+    count = min(allowed, settings.slots * (each + 1) + 1)
+    if settings.cache_pages is not None:
+        count = settings.cache_pages + 1
+    # A prompt's own last page beside those of its only sample.
+    least = each + 2
+    if count < least:
+        raise InputError(
+            f"the cache holds {(count - 1) * settings.page_tokens} tokens, too few for a sequence of {longest}: lower "
+            "engine.max_tokens, or raise engine.cache_memory or engine.cache_pages"
+        )
+    return count
