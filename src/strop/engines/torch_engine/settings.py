@@ -23,6 +23,8 @@ class EngineSettings(Piece):
         prefill_tokens: prompt tokens computed in one forward pass at most (a longer prompt goes alone).
         shrink: decode only as many rows as there are running sequences (a multiple of 16); False always decodes all
             slots, for machines whose matrix products change with the number of rows.
+        native: on a CPU, compute attention, norms and the draw with kernels that the machine's own compiler makes when
+            they are first wanted; without a compiler, or if False, with torch's operators: the same, only slower.
     """
 
     slots: Annotated[int, Field(ge=16)] = 64
@@ -31,6 +33,7 @@ class EngineSettings(Piece):
     share_parameters: bool = True
     prefill_tokens: Annotated[int, Field(ge=16)] = 8192
     shrink: bool = True
+    native: bool = True
 
     @classmethod
     def piece_name(cls) -> str:
