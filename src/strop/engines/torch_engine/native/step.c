@@ -219,6 +219,11 @@ INLINE void attend(const float *q, const char *keys, const char *values, char *o
             for (int j = 0; j < 16; j++) {
                 /* Rows end with a whole block of 32 keys: what lies behind the last key may be read. */
                 const char *key = keys + (start + k + order[j]) * d * size;
+                /* Slots lie far apart: their values, and the keys to come, are fetched while these are computed. */
+                for (long c = 0; c < d * size; c += 64) {
+                    __builtin_prefetch(key + BLOCK * d * size + c);
+                    __builtin_prefetch(values + (start + k + j) * d * size + c);
+                }
                 v16 s[4] = {{0}, {0}, {0}, {0}};
                 for (long c = 0; c < d; c += 16) {
                     v16 x = load(key, c, half);
