@@ -8,7 +8,6 @@ made once. Its problems are the `train` part of `ChainSum`; the `held_out` part 
 from __future__ import annotations
 
 import hashlib
-import os
 import random
 import shutil
 import tempfile
@@ -23,6 +22,7 @@ from strop.byte_tokenizer import byte_tokenizer
 from strop.console import View
 from strop.data.chain_sum import draw_question, part_of
 from strop.data.demonstrator import FallibleDemonstrator
+from strop.files import cache_folder
 from strop.metrics import values
 from strop.model_files import export
 from strop.model_settings import FreshModel, ModelSettings
@@ -72,14 +72,6 @@ def named_base(name: str, seed: int) -> EmbeddedBase | None:
     if name == EXPERTS:
         return base.model_copy(update={"model": base.model.model_copy(update={"experts": 4, "experts_per_token": 2})})
     return base if name == NAME else None
-
-
-def cache_folder() -> Path:
-    """Where strop keeps what it can make again: $STROP_CACHE, else the user's cache folder."""
-    own = os.environ.get("STROP_CACHE")
-    if own:
-        return Path(own).expanduser()
-    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "strop"
 
 
 def embedded_base(settings: EmbeddedBase, view: View) -> Path:

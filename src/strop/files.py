@@ -12,6 +12,14 @@ from strop.types import StropError
 TEMPORARY = ".partial"
 
 
+def cache_folder() -> Path:
+    """Where strop keeps what it can make again: $STROP_CACHE, else the user's cache folder."""
+    own = os.environ.get("STROP_CACHE")
+    if own:
+        return Path(own).expanduser()
+    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "strop"
+
+
 @contextmanager
 def writing(target: Path) -> Iterator[None]:
     """Turn a failure of the disk (full, read-only, no permission) into one line that names the path."""

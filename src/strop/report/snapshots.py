@@ -8,7 +8,8 @@ from pathlib import Path
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
-from strop.embedded import cache_folder, named_base
+from strop.embedded import named_base
+from strop.files import cache_folder
 from strop.model_files import load_tokenizer
 from strop.model_settings import ModelSettings
 from strop.policy import Policy, load_policy

@@ -32,6 +32,7 @@ from strop.engines.base import (
 )
 from strop.engines.torch_engine import weights
 from strop.engines.torch_engine.kv import Ids, PrefillJob, SlotCache
+from strop.engines.torch_engine.lean import Lean
 from strop.engines.torch_engine.requests import Limits, checked
 from strop.engines.torch_engine.runner import Runner
 from strop.engines.torch_engine.scheduler import Scheduler
@@ -73,9 +74,10 @@ class TorchEngine:
         self._paused = False
         self._failure: str | None = None
         self._slots = Slots(settings.slots, self._limits.max_tokens)
-        cache = SlotCache(settings.slots, policy.device)
+        self._lean = Lean.of(policy, settings.native)
+        cache = SlotCache(settings.slots, policy.device, None if self._lean is None else self._lean.kernels)
         self._scheduler = Scheduler(self._slots, cache, settings.shrink)
-        self._runner = Runner(policy, self._slots, cache, settings.prefill_tokens)
+        self._runner = Runner(policy, self._slots, cache, settings.prefill_tokens, self._lean)
         self._strings = StopStrings(tokenizer)
         self._open = OpenRequests()
         self._reports: list[Completion] = []
@@ -181,6 +183,8 @@ class TorchEngine:
             InputError: the version is below the present one.
         """
         self._refuse_version(version)
+        if self._lean is not None:
+            self._lean.refresh()
         self._version = version
         self._scheduler.epoch += 1
         slots = self._slots

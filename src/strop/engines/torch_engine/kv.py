@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from strop.attention import PackedContext
+from strop.engines.torch_engine.native import Kernels
 
 # Keys are read, and capacity grows, by whole blocks of tokens, so that shapes repeat.
 BLOCK = 32
@@ -64,11 +65,13 @@ def keys_read(parts: Sequence[Span]) -> int:
 class SlotCache:
     """Per layer, keys and values [slots, K, C, D]; C grows with the longest running sequence."""
 
-    def __init__(self, slots: int, device: torch.device) -> None:
+    def __init__(self, slots: int, device: torch.device, kernels: Kernels | None = None) -> None:
+        """With `kernels`, which must take the keys' size and type, every row reads its own keys and no more."""
         self.slots = slots
         self.device = device
+        self.kernels = kernels
         # On a GPU a call costs more than the padding of rows that read more keys than they have.
-        self.by_length = device.type == "cpu"
+        self.by_length = device.type == "cpu" and kernels is None
         self.capacity = BLOCK
         self._layers: dict[int, tuple[Tensor, Tensor]] = {}
 
@@ -157,14 +160,19 @@ class SlotContext:
     sequence admitted in this very step already sees its prompt.
     """
 
-    def __init__(self, cache: SlotCache, positions: Tensor, rows: Sequence[Span], prefill: Prefill | None) -> None:
-        """`positions` int64 [W] of the decoding tokens in slots 0..W-1; `rows` cover them, within the capacity."""
+    def __init__(
+        self, cache: SlotCache, positions: Tensor, rows: Sequence[Span], prefill: Prefill | None, running: Tensor
+    ) -> None:
+        """`positions` int64 [W] of the decoding tokens in slots 0..W-1, of which those `running` bool [W] count; `rows`
+        cover them, within the capacity."""
         self.cache = cache
         self.prefill = prefill
         self.positions = positions
         self.width = len(positions)
         self.spans = rows
-        if self.width:
+        if cache.kernels is not None:
+            self.lengths = (positions + 1) * running
+        elif self.width:
             self.rows = torch.arange(self.width, device=positions.device)
             places = torch.arange(max(span.length for span in rows), device=positions.device)
             unseen = torch.where(places <= positions[:, None], 0.0, -torch.inf)
@@ -178,6 +186,12 @@ class SlotContext:
         if p is not None:
             keys[p.slot, :, p.position] = key[w:][p.token]
             values[p.slot, :, p.position] = value[w:][p.token]
+        if w and self.cache.kernels is not None:
+            output = torch.empty_like(query, memory_format=torch.contiguous_format)
+            self.cache.kernels.decode(query[:w], key[:w], value[:w], keys, values, self.lengths, scale, output)
+            if p is not None:
+                output[w:] = p.context.attend(layer, query[w:], key[w:], value[w:], scale)
+            return output
         if w:
             keys[self.rows, :, self.positions] = key[:w]
             values[self.rows, :, self.positions] = value[:w]

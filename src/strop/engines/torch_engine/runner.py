@@ -12,9 +12,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from strop.attention import PackedContext
+from strop.attention import AttentionContext, PackedContext
 from strop.engines.base import Scores
 from strop.engines.torch_engine.kv import Ids, Prefill, PrefillJob, SlotCache, SlotContext, blocks
+from strop.engines.torch_engine.lean import Lean
 from strop.engines.torch_engine.sampling import Draw, draw, uniforms
 from strop.engines.torch_engine.scheduler import LEAST_ROWS
 from strop.engines.torch_engine.slots import Slots
@@ -23,10 +24,14 @@ from strop.types import FloatArray, IntArray
 
 
 class Runner:
-    """Runs a policy over the slots; `prefill_tokens` bounds the prompt tokens of one forward pass."""
+    """Runs a policy over the slots; `prefill_tokens` bounds the prompt tokens of one forward pass.
 
-    def __init__(self, policy: Policy, slots: Slots, cache: SlotCache, prefill_tokens: int) -> None:
+    `lean` computes in the place of the policy's modules where it can.
+    """
+
+    def __init__(self, policy: Policy, slots: Slots, cache: SlotCache, prefill_tokens: int, lean: Lean | None) -> None:
         self.policy = policy
+        self.lean = lean
         self.slots = slots
         self.cache = cache
         self.prefill_tokens = prefill_tokens
@@ -37,7 +42,7 @@ class Runner:
         last = portions.pop() if portions else []
         self._prefill(portions)
         hidden = self._forward(width, Prefill(last, self.policy.device, 0) if last else None)
-        tokens, logprobs = draw(self._logits(hidden[:width]), self._how(width))
+        tokens, logprobs = self._draw(self._logits(hidden[:width]), width)
         return tokens.cpu().numpy(), logprobs.cpu().numpy()
 
     def prefill(self, jobs: Sequence[PrefillJob]) -> None:
@@ -49,7 +54,7 @@ class Runner:
         device = self.policy.device
         ids = torch.from_numpy(token_ids.astype(np.int64)).to(device)
         positions = torch.arange(len(ids), device=device)
-        hidden = self.policy.hidden(ids, positions, PackedContext((len(ids),), device))
+        hidden = self._hidden(ids, positions, PackedContext((len(ids),), device))
         logprobs = self._logits(hidden[:-1]).log_softmax(-1)
         found: FloatArray = logprobs.gather(1, ids[1:, None])[:, 0].float().cpu().numpy()
         return found
@@ -69,7 +74,7 @@ class Runner:
     def _score_packed(self, sequences: Sequence[IntArray], temperature: float, top: int) -> list[Scores]:
         device = self.policy.device
         packed = Packed.whole([ids.tolist() for ids in sequences]).to(device)
-        hidden = self.policy.hidden(packed.token_ids, packed.positions, PackedContext(packed.lengths, device))
+        hidden = self._hidden(packed.token_ids, packed.positions, PackedContext(packed.lengths, device))
         columns: list[tuple[Tensor, Tensor, Tensor]] = []
         for part in packed.rows.split(self.policy.settings.chunk_tokens):  # [chunk, V] logits at a time
             logprobs = (self._logits(hidden[part]) / temperature).log_softmax(-1)
@@ -115,11 +120,27 @@ class Runner:
         if prefill is not None:
             ids = np.concatenate((ids, prefill.token_ids))
             positions = np.concatenate((positions, prefill.positions))
-        context = SlotContext(self.cache, decoding, self.cache.spans(lengths) if width else (), prefill)
-        return self.policy.hidden(_sent(ids, device), _sent(positions, device), context)
+        rows = self.cache.spans(lengths) if width else ()
+        context = SlotContext(self.cache, decoding, rows, prefill, _sent(slots.active[:width], device))
+        return self._hidden(_sent(ids, device), _sent(positions, device), context)
+
+    def _hidden(self, token_ids: Tensor, positions: Tensor, context: AttentionContext) -> Tensor:
+        return (self.policy if self.lean is None else self.lean).hidden(token_ids, positions, context)
 
     def _logits(self, hidden: Tensor) -> Tensor:
+        if self.lean is not None:
+            return self.lean.logits(hidden)
         return self.policy.logits(hidden, self.policy.settings.generator_fp32_head)
+
+    def _draw(self, logits: Tensor, width: int) -> tuple[Tensor, Tensor]:
+        """Tokens [W] and log-probs [W]; by the compiled kernel unless a row has a top-k or top-p."""
+        slots, kernels = self.slots, None if self.lean is None else self.lean.kernels
+        if kernels is None or slots.truncated[:width].any():
+            return draw(logits, self._how(width))
+        part = slice(0, width)
+        uniform = torch.from_numpy(uniforms(slots.key[part], slots.position[part] - slots.first[part]))
+        temperature, greedy = torch.from_numpy(slots.temperature[part]), torch.from_numpy(slots.greedy[part])
+        return kernels.draw(logits, temperature, uniform, greedy)
 
     def _how(self, width: int) -> Draw:
         """How the next token of each row is drawn."""

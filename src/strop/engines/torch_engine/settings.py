@@ -28,6 +28,8 @@ class EngineSettings(Piece):
         page_tokens: tokens of a page, a power of two.
         cache_memory: the part of the memory free at the start that pages may take (no more than all slots can use).
         cache_pages: exactly so many pages instead.
+        native: on a CPU, compute attention, norms and the draw with kernels that the machine's own compiler makes when
+            they are first wanted; without a compiler, or if False, with torch's operators: the same, only slower.
     """
 
     slots: Annotated[int, Field(ge=16)] = 64
@@ -40,6 +42,7 @@ class EngineSettings(Piece):
     share_parameters: bool = True
     prefill_tokens: Annotated[int, Field(ge=16)] = 8192
     shrink: bool = True
+    native: bool = True
 
     @field_validator("page_tokens")
     @classmethod

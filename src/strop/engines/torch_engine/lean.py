@@ -1,0 +1,251 @@
+"""The forward pass of the known families without their modules: what an engine step on a CPU costs beside its products.
+
+A step of few rows through transformers' layers is mostly calls: some 35 operators a layer. Here a layer is four matrix
+products over weights joined and packed once a weight version (query, key and value; gate and up), and four kernels
+(`native`, or plain torch where there is no compiler). It rounds wherever the modules round, so that a generator in
+bfloat16 is as far from its trainer as the modules were. Other families go through their modules as before.
+
+Shapes: N rows, E hidden size, H query heads, K key/value heads, D head dimension, V vocabulary, P positions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from strop.attention import AttentionContext
+from strop.engines.torch_engine.native import Kernels, load
+from strop.policy import Policy
+
+# Decoders that all compute a layer as this module does; an expert layer's inner part stays the module's.
+_FAMILIES = frozenset({"LlamaForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM", "Qwen3MoeForCausalLM"})
+# Positions whose rotation depends on nothing but the position.
+_ROTATIONS = frozenset({"default", "linear", "llama3", "yarn"})
+# Joined weights are a second copy of the layers' own: of larger models, whose products outweigh the calls, none is made.
+_MOST_COPIED = 1 << 30
+_HALF = (torch.bfloat16, torch.float16)
+
+
+class Operators(Protocol):
+    """What a layer needs beside matrix products; see `native.Kernels`."""
+
+    def add_norm(self, x: Tensor, delta: Tensor | None, weight: Tensor, eps: float) -> Tensor: ...
+
+    def rotate(
+        self, x: Tensor, norms: tuple[Tensor, Tensor] | None, tables: tuple[Tensor, Tensor], positions: Tensor,
+        heads: int, kv_heads: int, head_dim: int, eps: float,
+    ) -> None: ...  # fmt: skip
+
+    def gate(self, x: Tensor) -> Tensor: ...
+
+
+class TorchOperators:
+    """The same by torch's own operators."""
+
+    def add_norm(self, x: Tensor, delta: Tensor | None, weight: Tensor, eps: float) -> Tensor:
+        """x [N, E] += delta, in place; RMSNorm(x) · weight [N, E]."""
+        if delta is not None:
+            x += delta
+        return _normed(x, weight, eps)
+
+    def rotate(
+        self, x: Tensor, norms: tuple[Tensor, Tensor] | None, tables: tuple[Tensor, Tensor], positions: Tensor,
+        heads: int, kv_heads: int, head_dim: int, eps: float,
+    ) -> None:  # fmt: skip
+        """Norm (where a model does) and turn the query and key heads in x [N, (H + 2 K) D], in place."""
+        both = x.view(len(x), -1, head_dim)[:, : heads + kv_heads]
+        if norms is not None:
+            both[:, :heads] = _normed(both[:, :heads], norms[0], eps)
+            both[:, heads:] = _normed(both[:, heads:], norms[1], eps)
+        cosine, sine = (table[positions][:, None] for table in tables)
+        first, second = both.chunk(2, dim=-1)
+        both.copy_(both * cosine + torch.cat((-second, first), dim=-1) * sine)
+
+    def gate(self, x: Tensor) -> Tensor:
+        """silu(x[:, :F]) · x[:, F:] [N, F] of x [N, 2 F]."""
+        gate, up = x.chunk(2, dim=-1)
+        return F.silu(gate) * up
+
+
+def _normed(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """RMSNorm as transformers' modules round it."""
+    wide = x.float()
+    return weight * (wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps)).to(x.dtype)
+
+
+class Product:
+    """x [N, I] times the weights of one or more linear layers that share it, outputs side by side [N, O]."""
+
+    def __init__(self, layers: Sequence[nn.Linear], copied: bool, dtype: torch.dtype | None = None) -> None:
+        """`copied` joins the weights in a copy of their own, of `dtype` if given, packed where torch can do that."""
+        self._layers = tuple(layers)
+        self._copied = copied
+        if not copied:
+            return
+        weights = [layer.weight.detach() for layer in layers]
+        weight = torch.cat(weights) if len(weights) > 1 else weights[0]
+        biases = [layer.bias.detach() if layer.bias is not None else layer.weight.new_zeros(len(layer.weight))
+                  for layer in layers]  # fmt: skip
+        biased = any(layer.bias is not None for layer in layers)
+        dtype = weight.dtype if dtype is None else dtype
+        self._bias = torch.cat(biases).detach().to(dtype) if biased else None
+        self._packed = packs(dtype)
+        weight = weight.to(dtype)
+        self._weight = torch.ops.mkldnn._reorder_linear_weight(weight, None) if self._packed else weight
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """The product, without a gradient where weights are copied."""
+        if not self._copied:
+            found = [F.linear(x, layer.weight, layer.bias) for layer in self._layers]
+            return found[0] if len(found) == 1 else torch.cat(found, dim=-1)
+        if self._packed:
+            product: Tensor = torch.ops.mkldnn._linear_pointwise(x, self._weight, self._bias, "none", [], "")
+            return product
+        return F.linear(x, self._weight, self._bias)
+
+
+def packs(dtype: torch.dtype) -> bool:
+    """Whether this torch multiplies with packed weights of a type: a tenth to a quarter less time at few rows."""
+    if not torch.backends.mkldnn.is_available() or not hasattr(torch.ops.mkldnn, "_linear_pointwise"):
+        return False
+    if dtype == torch.bfloat16:
+        return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+    return dtype == torch.float32
+
+
+@dataclass(frozen=True, eq=False)
+class _Layer:
+    """A decoder layer: the modules it stands for, and their products."""
+
+    module: nn.Module
+    qkv: Product
+    out: Product
+    gate_up: Product | None
+    down: Product | None
+    query_key_norms: tuple[Tensor, Tensor] | None
+
+    @classmethod
+    def of(cls, module: Any, copied: bool) -> _Layer:
+        attention, inner = module.self_attn, module.mlp
+        dense = hasattr(inner, "gate_proj")
+        return cls(
+            module=module,
+            qkv=Product((attention.q_proj, attention.k_proj, attention.v_proj), copied),
+            out=Product((attention.o_proj,), copied),
+            gate_up=Product((inner.gate_proj, inner.up_proj), copied) if dense else None,
+            down=Product((inner.down_proj,), copied) if dense else None,
+            query_key_norms=(attention.q_norm.weight, attention.k_norm.weight)
+            if hasattr(attention, "q_norm")
+            else None,
+        )
+
+
+class Lean:
+    """A policy's forward pass for engine steps, on the policy's parameters as they were at the last `refresh`.
+
+    Attributes:
+        kernels: the compiled kernels, if every one of them fits the model.
+    """
+
+    def __init__(self, policy: Policy, kernels: Kernels | None) -> None:
+        """For a policy that `serves`; `kernels` None computes with torch's operators."""
+        config = policy.model.config
+        self.policy = policy
+        self.heads, self.kv_heads = int(config.num_attention_heads), int(config.num_key_value_heads)
+        self.head_dim = _head_dim(policy)
+        self.eps = float(config.rms_norm_eps)
+        self.dtype = policy.head_weight.dtype
+        self.kernels = kernels
+        self._operators: Operators = TorchOperators() if kernels is None else kernels
+        self._tables: tuple[Tensor, Tensor] | None = None
+        self.refresh()
+
+    @classmethod
+    def of(cls, policy: Policy, native: bool) -> Lean | None:
+        """For a policy on a CPU of a known family; None for any other. `native` allows compiled kernels."""
+        if not serves(policy):
+            return None
+        config = policy.model.config
+        sizes = config.hidden_size, config.to_dict().get("intermediate_size") or 16
+        fits = native and Kernels.fits(policy.head_weight.dtype, _head_dim(policy), *sizes)
+        return cls(policy, load() if fits else None)
+
+    def refresh(self) -> None:
+        """Take the parameters as they are now."""
+        base: Any = self.policy.model.base_model
+        own = sum(parameter.nbytes for parameter in self.policy.model.parameters())
+        copied = own <= _MOST_COPIED
+        with torch.no_grad():
+            self._layers = [_Layer.of(module, copied) for module in base.layers]
+            wide = self.policy.settings.generator_fp32_head and self.dtype in _HALF
+            head = self.policy.model.get_output_embeddings()
+            self._head = Product((head,), True, torch.float32 if wide else None) if copied else None
+        self._parameters = tuple(self.policy.model.parameters())
+        self._seen = self._versions()
+
+    def _versions(self) -> int:
+        # Torch counts what is written to a tensor: an owner that changes shared parameters is noticed at the next step.
+        return sum([parameter._version for parameter in self._parameters])
+
+    def hidden(self, token_ids: Tensor, positions: Tensor, context: AttentionContext) -> Tensor:
+        """Last hidden states [N, E] of token_ids, positions int64 [N], attending as `context` says."""
+        if self._versions() != self._seen:
+            self.refresh()
+        base: Any = self.policy.model.base_model
+        operators, eps, d = self._operators, self.eps, self.head_dim
+        tables = self._rotation(int(positions.max()) + 1)
+        rows, h, kv = len(token_ids), self.heads, self.kv_heads
+        x = F.embedding(token_ids, base.embed_tokens.weight)
+        delta: Tensor | None = None
+        for index, layer in enumerate(self._layers):
+            module: Any = layer.module
+            states = layer.qkv(operators.add_norm(x, delta, module.input_layernorm.weight, eps))
+            operators.rotate(states, layer.query_key_norms, tables, positions, h, kv, d, eps)
+            split = states.view(rows, -1, d)
+            attended = context.attend(index, split[:, :h], split[:, h : h + kv], split[:, h + kv :], d**-0.5)
+            delta = layer.out(attended.reshape(rows, h * d))
+            inner = operators.add_norm(x, delta, module.post_attention_layernorm.weight, eps)
+            if layer.gate_up is None or layer.down is None:
+                delta = module.mlp(inner[None])[0]
+            else:
+                delta = layer.down(operators.gate(layer.gate_up(inner)))
+        return operators.add_norm(x, delta, base.norm.weight, eps)
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """float32 logits [N, V] of hidden [N, E], as the policy's settings want a generator's head."""
+        if self._head is None:
+            return self.policy.logits(hidden, self.policy.settings.generator_fp32_head)
+        if self.policy.settings.generator_fp32_head:
+            hidden = hidden.float()
+        return self._head(hidden).float()
+
+    def _rotation(self, positions: int) -> tuple[Tensor, Tensor]:
+        """Cosines and sines [P, D] of at least so many positions, by the model's own module."""
+        if self._tables is None or len(self._tables[0]) < positions:
+            base: Any = self.policy.model.base_model
+            count = 64 << max(0, (positions - 1).bit_length() - 6)
+            cosine, sine = base.rotary_emb(base.embed_tokens.weight[:1], torch.arange(count)[None])
+            self._tables = (cosine[0].contiguous(), sine[0].contiguous())
+        return self._tables
+
+
+def serves(policy: Policy) -> bool:
+    """Whether `Lean` computes this policy: a known family on a CPU, whose rotation and activation are the usual ones."""
+    model = policy.model
+    kind = type(model)
+    if policy.device.type != "cpu" or kind.__name__ not in _FAMILIES or not kind.__module__.startswith("transformers."):
+        return False
+    base: Any = model.base_model
+    one_type = len({parameter.dtype for parameter in model.parameters()}) == 1
+    known = policy.head_weight.dtype in (torch.float32, torch.bfloat16)
+    return one_type and known and model.config.hidden_act == "silu" and base.rotary_emb.rope_type in _ROTATIONS
+
+
+def _head_dim(policy: Policy) -> int:
+    config = policy.model.config
+    return int(config.to_dict().get("head_dim") or config.hidden_size // config.num_attention_heads)

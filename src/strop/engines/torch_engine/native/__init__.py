@@ -1,0 +1,164 @@
+"""What a decode step on a CPU computes beside its matrix products, compiled by the machine's own compiler.
+
+    kernels = load()      # None where there is no compiler: plain torch computes the same then, only slower
+
+`step.c` is compiled once a machine (some seconds) and kept in strop's cache. A call costs some microseconds where the
+operators that it stands for cost ten times as much. Parallel loops run on the threads of torch: the library is not
+linked against OpenMP, and finds torch's own when it is loaded.
+
+Shapes: N rows, E hidden size, H query heads, K key/value heads, D head dimension, F inner size, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import hashlib
+import logging
+import os
+import platform
+import subprocess
+import tempfile
+from ctypes import c_float, c_int, c_long, c_void_p
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from strop.files import cache_folder
+
+_SOURCE = Path(__file__).with_name("step.c")
+_COMPILE = ("-O3", "-march=native", "-fno-math-errno", "-fno-trapping-math", "-fPIC")
+_LOG = logging.getLogger(__name__)
+_P, _L = c_void_p, c_long
+_ARGUMENTS = {
+    "strop_add_norm": (_P, _P, _P, _P, _L, _L, c_float, c_int),
+    "strop_rotate": (_P, _P, _P, _P, _P, _P, _L, _L, _L, _L, _L, c_float, c_int),
+    "strop_gate": (_P, _P, _L, _L, c_int),
+    "strop_decode": (_P, _P, _P, _L, _L, _P, _P, _P, _P, _L, _L, _L, _L, _L, c_float, c_int),
+    "strop_draw": (_P, _P, _P, _P, _P, _P, _L, _L),
+}
+_HALF = {torch.float32: 0, torch.bfloat16: 1}
+
+
+class Kernels:
+    """The functions of `step.c` over tensors; what they demand of shapes `fits` tells beforehand."""
+
+    def __init__(self, library: ctypes.CDLL) -> None:
+        functions = [library[name] for name in _ARGUMENTS]
+        for function, arguments in zip(functions, _ARGUMENTS.values(), strict=True):
+            function.argtypes, function.restype = arguments, None
+        self._add_norm, self._rotate, self._gate, self._decode, self._draw = functions
+
+    @staticmethod
+    def attends(dtype: torch.dtype, head_dim: int) -> bool:
+        """Whether `decode` takes heads of this size and type."""
+        return dtype in _HALF and head_dim % 32 == 0
+
+    @staticmethod
+    def fits(dtype: torch.dtype, head_dim: int, *sizes: int) -> bool:
+        """Whether every kernel takes rows of these sizes and this type."""
+        return Kernels.attends(dtype, head_dim) and all(size % 16 == 0 for size in sizes)
+
+    def add_norm(self, x: Tensor, delta: Tensor | None, weight: Tensor, eps: float) -> Tensor:
+        """x [N, E] += delta, in place; RMSNorm(x) · weight [N, E]."""
+        out = torch.empty_like(x)
+        rows, size = x.shape
+        own = None if delta is None else delta.data_ptr()
+        self._add_norm(x.data_ptr(), own, weight.data_ptr(), out.data_ptr(), rows, size, eps, _HALF[x.dtype])
+        return out
+
+    def rotate(
+        self, x: Tensor, norms: tuple[Tensor, Tensor] | None, tables: tuple[Tensor, Tensor], positions: Tensor,
+        heads: int, kv_heads: int, head_dim: int, eps: float,
+    ) -> None:  # fmt: skip
+        """Norm (where a model does) and turn the query and key heads in x [N, (H + 2 K) D], in place."""
+        query, key = (None, None) if norms is None else (norms[0].data_ptr(), norms[1].data_ptr())
+        cosine, sine = tables
+        rows, stride = x.shape
+        self._rotate(
+            x.data_ptr(), query, key, cosine.data_ptr(), sine.data_ptr(), positions.data_ptr(), rows, stride, heads,
+            kv_heads, head_dim, eps, _HALF[x.dtype],
+        )  # fmt: skip
+
+    def gate(self, x: Tensor) -> Tensor:
+        """silu(x[:, :F]) · x[:, F:] [N, F] of x [N, 2 F]."""
+        rows, size = x.shape
+        out = x.new_empty(rows, size // 2)
+        self._gate(x.data_ptr(), out.data_ptr(), rows, size // 2, _HALF[x.dtype])
+        return out
+
+    def decode(
+        self, query: Tensor, key: Tensor, value: Tensor, keys: Tensor, values: Tensor, lengths: Tensor, scale: float,
+        out: Tensor,
+    ) -> None:  # fmt: skip
+        """Write key and value [N, K, D] into place `lengths - 1` of slots 0..N-1 in keys, values [slots, K, C, D], and
+        attend from query [N, H, D] to the first `lengths` int64 [N] of them → out [N, H, D]; zeros for length 0."""
+        rows, heads, head_dim = query.shape
+        if key.stride(0) != value.stride(0):
+            key, value = key.contiguous(), value.contiguous()
+        self._decode(
+            query.data_ptr(), key.data_ptr(), value.data_ptr(), query.stride(0), key.stride(0), keys.data_ptr(),
+            values.data_ptr(), lengths.data_ptr(), out.data_ptr(), rows, heads, key.shape[1], head_dim, keys.shape[2],
+            scale, _HALF[query.dtype],
+        )  # fmt: skip
+
+    def draw(
+        self, logits: Tensor, temperature: Tensor, uniform: Tensor, greedy: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Tokens int64 [N] and log-probs float32 [N] of logits float32 [N, V], which are overwritten, by temperature
+        float32 [N], uniform float64 [N] and greedy bool [N]; as `sampling.draw`."""
+        rows, vocabulary = logits.shape
+        tokens, logprobs = torch.empty(rows, dtype=torch.int64), torch.empty(rows)
+        self._draw(
+            logits.data_ptr(), temperature.data_ptr(), uniform.data_ptr(), greedy.data_ptr(), tokens.data_ptr(),
+            logprobs.data_ptr(), rows, vocabulary,
+        )  # fmt: skip
+        return tokens, logprobs
+
+
+@functools.cache
+def load() -> Kernels | None:
+    """The kernels, compiled where the cache has none for this machine; None where they cannot be made."""
+    compiler = os.environ.get("CC", "cc")
+    try:
+        folder = cache_folder() / "native"
+        target = folder / f"step-{_key(compiler)}.so"
+        if not target.exists():
+            folder.mkdir(parents=True, exist_ok=True)
+            _compile(compiler, target)
+        return Kernels(ctypes.CDLL(str(target)))
+    except (OSError, subprocess.SubprocessError, AttributeError) as error:
+        # No compiler, no place to keep its output, a library that does not load: torch's own operators do as well.
+        _LOG.info("decoding without compiled kernels: %s", error)
+        return None
+
+
+def _compile(compiler: str, target: Path) -> None:
+    """Compile to `target`; another process that does the same at the same time makes the same file."""
+    with tempfile.TemporaryDirectory(dir=target.parent) as scratch:
+        part, whole = Path(scratch) / "step.o", Path(scratch) / "step.so"
+        for command in (
+            (compiler, *_COMPILE, "-fopenmp", "-c", str(_SOURCE), "-o", str(part)),
+            # Not linked against OpenMP, of which torch has brought its own.
+            (compiler, "-shared", str(part), "-o", str(whole), "-lm"),
+        ):
+            subprocess.run(command, check=True, capture_output=True, timeout=120)
+        whole.replace(target)
+
+
+def _key(compiler: str) -> str:
+    """Of what the library depends on: source, compiler, and what the processor can do."""
+    made = hashlib.blake2b(_SOURCE.read_bytes(), digest_size=8)
+    for part in (compiler, *_COMPILE, torch.__version__, platform.machine(), *_processor()):
+        made.update(part.encode() + b"\0")
+    return made.hexdigest()
+
+
+def _processor() -> tuple[str, ...]:
+    """The lines by which Linux tells a processor's instructions; where there are none, its name."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return (platform.processor(),)
+    return tuple(sorted({line for line in lines if line.startswith(("flags", "Features", "model name"))}))

@@ -1,0 +1,398 @@
+/* What a decode step computes beside its matrix products, for x86 and ARM alike: GCC's vector types become whatever
+   the machine has. Every row is computed on its own, in an order that depends on nothing but the row, so that the bits
+   of a sequence never depend on its neighbours.
+
+   Rows are float32, or bfloat16 (`half`), which is rounded just where transformers' modules round it.
+   Shapes: n rows, e hidden size, h query heads, kv key/value heads, d head dimension, v vocabulary. */
+
+#include <math.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef float v16 __attribute__((vector_size(64), aligned(4)));
+typedef int32_t i16v __attribute__((vector_size(64), aligned(4)));
+typedef uint32_t u16v __attribute__((vector_size(64), aligned(4)));
+typedef uint16_t h16v __attribute__((vector_size(32), aligned(2)));
+
+#define INLINE static inline __attribute__((always_inline))
+#define TEXT(x) #x
+#define PARALLEL(work) _Pragma(TEXT(omp parallel for schedule(static) if (work)))
+#define BLOCK 64 /* keys between two looks at the largest score */
+
+/* ------------------------------------------------------------------ numbers */
+
+INLINE float one(const void *p, long at, const int half) {
+    if (!half) return ((const float *)p)[at];
+    uint32_t bits = (uint32_t)((const uint16_t *)p)[at] << 16;
+    float x;
+    memcpy(&x, &bits, 4);
+    return x;
+}
+
+INLINE uint16_t rounded(float x) { /* to the nearest bfloat16, ties to even */
+    uint32_t bits;
+    memcpy(&bits, &x, 4);
+    if (x != x) return 0x7fc0;
+    return (uint16_t)((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
+}
+
+INLINE void put(void *p, long at, float x, const int half) {
+    if (half) ((uint16_t *)p)[at] = rounded(x);
+    else ((float *)p)[at] = x;
+}
+
+INLINE float as_stored(float x, const int half) { /* x as its type keeps it */
+    if (!half) return x;
+    uint32_t bits = (uint32_t)rounded(x) << 16;
+    memcpy(&x, &bits, 4);
+    return x;
+}
+
+INLINE v16 load(const void *p, long at, const int half) {
+    if (!half) return *(const v16 *)((const float *)p + at);
+    u16v bits = __builtin_convertvector(*(const h16v *)((const uint16_t *)p + at), u16v) << 16;
+    return (v16)bits;
+}
+
+INLINE v16 splat(float x) { return x - (v16){0}; }
+
+INLINE v16 as_stored16(v16 x, const int half) {
+    if (!half) return x;
+    u16v bits = (u16v)x, up = (bits + 0x7fff + ((bits >> 16) & 1)) & 0xffff0000u;
+    i16v nan = x != x;
+    return (v16)((up & ~(u16v)nan) | ((u16v)nan & 0x7fc00000u));
+}
+
+INLINE void store(void *p, long at, v16 x, const int half) { /* of what is as stored already */
+    if (!half) *(v16 *)((float *)p + at) = x;
+    else *(h16v *)((uint16_t *)p + at) = __builtin_convertvector((u16v)x >> 16, h16v);
+}
+
+INLINE float sum16(v16 x) {
+    float s = 0;
+    for (int i = 0; i < 8; i++) s += x[i] + x[i + 8];
+    return s;
+}
+
+INLINE float max16(v16 x) {
+    float m = x[0];
+    for (int i = 1; i < 16; i++) m = x[i] > m ? x[i] : m;
+    return m;
+}
+
+INLINE v16 larger(v16 a, v16 b) { return (v16)(((i16v)a & (a > b)) | ((i16v)b & ~(a > b))); }
+
+/* eˣ to about a unit in the last place; 0 below -87, NaN of NaN. Cephes' expf. */
+INLINE v16 exp16(v16 x) {
+    const i16v low = x < -87.0f, high = x > 88.0f;
+    x = (v16)(((i16v)x & ~low & ~high) | ((i16v)splat(-87.0f) & low) | ((i16v)splat(88.0f) & high));
+    const v16 magic = splat(12582912.0f); /* 1.5 · 2²³: adding it rounds to a whole number */
+    v16 n = (x * 1.44269504088896341f + magic) - magic;
+    x = (x - n * 0.693359375f) + n * 2.12194440e-4f;
+    v16 y = splat(1.9875691500e-4f);
+    y = y * x + 1.3981999507e-3f;
+    y = y * x + 8.3334519073e-3f;
+    y = y * x + 4.1665795894e-2f;
+    y = y * x + 1.6666665459e-1f;
+    y = y * x + 5.0000001201e-1f;
+    y = y * x * x + x + 1.0f;
+    i16v power = (__builtin_convertvector(n, i16v) + 127) << 23;
+    return (v16)((i16v)(y * (v16)power) & ~low);
+}
+
+/* ------------------------------------------------------------------ norms, positions, the gated unit */
+
+INLINE void norm_row(const void *x, const void *w, void *out, long e, float eps, const int half) {
+    v16 squares = {0};
+    for (long i = 0; i < e; i += 16) {
+        v16 a = load(x, i, half);
+        squares += a * a;
+    }
+    const float scale = 1.0f / sqrtf(sum16(squares) / (float)e + eps);
+    for (long i = 0; i < e; i += 16) {
+        v16 a = as_stored16(load(x, i, half) * scale, half);
+        store(out, i, as_stored16(load(w, i, half) * a, half), half);
+    }
+}
+
+INLINE void add_norm(char *x, const char *delta, const void *w, char *out, long n, long e, float eps, const int half) {
+    const long row = e * (half ? 2 : 4);
+    PARALLEL(n * e > 65536)
+    for (long r = 0; r < n; r++) {
+        char *own = x + r * row;
+        if (delta)
+            for (long i = 0; i < e; i += 16)
+                store(own, i, as_stored16(load(own, i, half) + load(delta + r * row, i, half), half), half);
+        norm_row(own, w, out + r * row, e, eps, half);
+    }
+}
+
+/* x [n, e] += delta [n, e] (or nothing), then out [n, e] = RMSNorm(x) · w; e is a multiple of 16. */
+void strop_add_norm(void *x, const void *delta, const void *w, void *out, long n, long e, float eps, int half) {
+    if (half) add_norm(x, delta, w, out, n, e, eps, 1);
+    else add_norm(x, delta, w, out, n, e, eps, 0);
+}
+
+INLINE void rotate_head(char *x, const char *c, const char *s, long d, const int half) {
+    for (long i = 0; i < d / 2; i += 16) {
+        const v16 a = load(x, i, half), b = load(x, i + d / 2, half);
+        const v16 ca = load(c, i, half), sa = load(s, i, half);
+        const v16 cb = load(c, i + d / 2, half), sb = load(s, i + d / 2, half);
+        const v16 x1 = as_stored16(a * ca, half) - as_stored16(b * sa, half);
+        const v16 x2 = as_stored16(b * cb, half) + as_stored16(a * sb, half);
+        store(x, i, as_stored16(x1, half), half);
+        store(x, i + d / 2, as_stored16(x2, half), half);
+    }
+}
+
+INLINE void rotate(char *x, const void *wq, const void *wk, const char *cosine, const char *sine, const int64_t *at,
+                   long n, long stride, long h, long kv, long d, float eps, const int half) {
+    const long size = half ? 2 : 4;
+    PARALLEL(n * (h + kv) * d > 65536)
+    for (long r = 0; r < n; r++)
+        for (long head = 0; head < h + kv; head++) {
+            char *own = x + (r * stride + head * d) * size;
+            const void *w = head < h ? wq : wk;
+            if (w) norm_row(own, w, own, d, eps, half);
+            rotate_head(own, cosine + at[r] * d * size, sine + at[r] * d * size, d, half);
+        }
+}
+
+/* The h query and kv key heads at the start of each row of x [n, stride], normed by wq and wk [d] (or not), then turned
+   to their positions `at` [n] by the tables [positions, d]; d is a multiple of 32. */
+void strop_rotate(void *x, const void *wq, const void *wk, const void *cosine, const void *sine, const int64_t *at,
+                  long n, long stride, long h, long kv, long d, float eps, int half) {
+    if (half) rotate(x, wq, wk, cosine, sine, at, n, stride, h, kv, d, eps, 1);
+    else rotate(x, wq, wk, cosine, sine, at, n, stride, h, kv, d, eps, 0);
+}
+
+INLINE void gate(const char *x, char *out, long n, long f, const int half) {
+    const long size = half ? 2 : 4;
+    PARALLEL(n * f > 16384)
+    for (long r = 0; r < n; r++)
+        for (long i = 0; i < f; i += 16) {
+            v16 a = load(x + 2 * r * f * size, i, half), b = load(x + (2 * r + 1) * f * size, i, half);
+            v16 silu = as_stored16(a / (1.0f + exp16(-a)), half);
+            store(out + r * f * size, i, as_stored16(silu * b, half), half);
+        }
+}
+
+/* out [n, f] = silu(x[:, :f]) · x[:, f:] of x [n, 2 f]; f is a multiple of 16. */
+void strop_gate(const void *x, void *out, long n, long f, int half) {
+    if (half) gate(x, out, n, f, 1);
+    else gate(x, out, n, f, 0);
+}
+
+/* ------------------------------------------------------------------ attention of one query a sequence */
+
+#define PAIR(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
+
+/* The sums of 16 vectors as one; part[i] is that of lane `order[i]`. */
+static const int order[16] = {0, 8, 4, 12, 2, 10, 6, 14, 1, 9, 5, 13, 3, 11, 7, 15};
+
+INLINE v16 sums(v16 *part) {
+    for (int i = 0; i < 8; i++)
+        part[i] = PAIR(part[i], part[i + 8], 0, 1, 2, 3, 4, 5, 6, 7, 16, 17, 18, 19, 20, 21, 22, 23) +
+                  PAIR(part[i], part[i + 8], 8, 9, 10, 11, 12, 13, 14, 15, 24, 25, 26, 27, 28, 29, 30, 31);
+    for (int i = 0; i < 4; i++)
+        part[i] = PAIR(part[i], part[i + 4], 0, 1, 2, 3, 8, 9, 10, 11, 16, 17, 18, 19, 24, 25, 26, 27) +
+                  PAIR(part[i], part[i + 4], 4, 5, 6, 7, 12, 13, 14, 15, 20, 21, 22, 23, 28, 29, 30, 31);
+    for (int i = 0; i < 2; i++)
+        part[i] = PAIR(part[i], part[i + 2], 0, 1, 4, 5, 8, 9, 12, 13, 16, 17, 20, 21, 24, 25, 28, 29) +
+                  PAIR(part[i], part[i + 2], 2, 3, 6, 7, 10, 11, 14, 15, 18, 19, 22, 23, 26, 27, 30, 31);
+    return PAIR(part[0], part[1], 0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30) +
+           PAIR(part[0], part[1], 1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31);
+}
+
+/* g query heads q [g, d] (float32, scaled) over `length` keys and values [length, d] of one head → out [g, d]. */
+INLINE void attend(const float *q, const char *keys, const char *values, char *out, float *acc, long length, long d,
+                   const int g, const int half) {
+    const long size = half ? 2 : 4;
+    float score[4][BLOCK] __attribute__((aligned(64))), top[4], total[4];
+    memset(acc, 0, (size_t)(g * d) * sizeof(float));
+    for (int i = 0; i < g; i++) top[i] = -INFINITY, total[i] = 0;
+    for (long start = 0; start < length; start += BLOCK) {
+        const long count = length - start < BLOCK ? length - start : BLOCK;
+        for (long k = 0; k < count; k += 16) {
+            v16 part[4][16];
+            for (int j = 0; j < 16; j++) {
+                /* Rows end with a whole block of 32 keys: what lies behind the last key may be read. */
+                const char *key = keys + (start + k + order[j]) * d * size;
+                /* Slots lie far apart: their values, and the keys to come, are fetched while these are computed. */
+                for (long c = 0; c < d * size; c += 64) {
+                    __builtin_prefetch(key + BLOCK * d * size + c);
+                    __builtin_prefetch(values + (start + k + j) * d * size + c);
+                }
+                v16 s[4] = {{0}, {0}, {0}, {0}};
+                for (long c = 0; c < d; c += 16) {
+                    v16 x = load(key, c, half);
+                    for (int i = 0; i < g; i++) s[i] += x * *(const v16 *)(q + i * d + c);
+                }
+                for (int i = 0; i < g; i++) part[i][j] = s[i];
+            }
+            for (int i = 0; i < g; i++) *(v16 *)(score[i] + k) = sums(part[i]);
+        }
+        for (int i = 0; i < g; i++) {
+            const long whole = (count + 15) & ~15L;
+            for (long k = count; k < whole; k++) score[i][k] = -INFINITY;
+            v16 m = *(v16 *)score[i];
+            for (long k = 16; k < whole; k += 16) m = larger(*(v16 *)(score[i] + k), m);
+            float now = max16(m);
+            if (!(now > top[i])) now = top[i];
+            if (now != top[i]) {
+                const float scale = start ? expf(top[i] - now) : 0;
+                total[i] *= scale;
+                for (long c = 0; c < d; c += 16) *(v16 *)(acc + i * d + c) *= scale;
+                top[i] = now;
+            }
+            v16 t = {0};
+            for (long k = 0; k < whole; k += 16) {
+                v16 p = exp16(*(v16 *)(score[i] + k) - now);
+                *(v16 *)(score[i] + k) = p;
+                t += p;
+            }
+            total[i] += sum16(t);
+        }
+        const char *value = values + start * d * size;
+        for (long c = 0; c < d; c += 32) {
+            v16 a[4][2];
+            for (int i = 0; i < g; i++)
+                for (int u = 0; u < 2; u++) a[i][u] = *(v16 *)(acc + i * d + c + 16 * u);
+            for (long k = 0; k < count; k++) {
+                const v16 x = load(value + k * d * size, c, half), y = load(value + k * d * size, c + 16, half);
+                for (int i = 0; i < g; i++) {
+                    a[i][0] += score[i][k] * x;
+                    a[i][1] += score[i][k] * y;
+                }
+            }
+            for (int i = 0; i < g; i++)
+                for (int u = 0; u < 2; u++) *(v16 *)(acc + i * d + c + 16 * u) = a[i][u];
+        }
+    }
+    for (int i = 0; i < g; i++)
+        for (long c = 0; c < d; c += 16)
+            store(out, i * d + c, as_stored16(*(v16 *)(acc + i * d + c) / total[i], half), half);
+}
+
+INLINE void heads(const float *q, const char *k, const char *v, char *out, float *acc, long length, const long d,
+                  long group, const int half) {
+    const long size = half ? 2 : 4;
+    while (group >= 4) {
+        attend(q, k, v, out, acc, length, d, 4, half);
+        q += 4 * d, out += 4 * d * size, group -= 4;
+    }
+    if (group >= 2) {
+        attend(q, k, v, out, acc, length, d, 2, half);
+        q += 2 * d, out += 2 * d * size, group -= 2;
+    }
+    if (group) attend(q, k, v, out, acc, length, d, 1, half);
+}
+
+INLINE void decode(const char *query, const char *key, const char *value, long query_stride, long kv_stride, char *keys,
+                   char *values, const int64_t *lengths, char *out, long n, long h, long kv, long d, long capacity,
+                   float scale, const int half) {
+    const long size = half ? 2 : 4, group = h / kv;
+    PARALLEL(n * kv > 1)
+    for (long job = 0; job < n * kv; job++) {
+        const long r = job / kv, head = job % kv, length = lengths[r];
+        char *to = out + (r * h + head * group) * d * size;
+        if (length <= 0) {
+            memset(to, 0, (size_t)(group * d * size));
+            continue;
+        }
+        char *own_keys = keys + job * capacity * d * size, *own_values = values + job * capacity * d * size;
+        memcpy(own_keys + (length - 1) * d * size, key + (r * kv_stride + head * d) * size, (size_t)(d * size));
+        memcpy(own_values + (length - 1) * d * size, value + (r * kv_stride + head * d) * size, (size_t)(d * size));
+        float q[group * d] __attribute__((aligned(64))), acc[4 * d] __attribute__((aligned(64)));
+        const char *from = query + (r * query_stride + head * group * d) * size;
+        for (long i = 0; i < group * d; i++) q[i] = one(from, i, half) * scale;
+        /* The usual sizes as constants, which the compiler unrolls. */
+        if (d == 64) heads(q, own_keys, own_values, to, acc, length, 64, group, half);
+        else if (d == 128) heads(q, own_keys, own_values, to, acc, length, 128, group, half);
+        else heads(q, own_keys, own_values, to, acc, length, d, group, half);
+    }
+}
+
+/* Rows with a query of h heads and a key and value of kv heads, `stride` elements from row to row: key and value become
+   number lengths[r] - 1 of slot r in keys, values [slots, kv, capacity, d], and the query attends to all of them
+   → out [n, h, d]; a row of length 0 gives zeros and writes nothing. d is a multiple of 32, capacity of 32. */
+void strop_decode(const void *query, const void *key, const void *value, long query_stride, long kv_stride, void *keys,
+                  void *values, const int64_t *lengths, void *out, long n, long h, long kv, long d, long capacity,
+                  float scale, int half) {
+    if (half)
+        decode(query, key, value, query_stride, kv_stride, keys, values, lengths, out, n, h, kv, d, capacity, scale, 1);
+    else
+        decode(query, key, value, query_stride, kv_stride, keys, values, lengths, out, n, h, kv, d, capacity, scale, 0);
+}
+
+/* ------------------------------------------------------------------ the draw */
+
+#define RUN 256 /* probabilities that are summed before they are looked at one by one */
+
+static void draw_row(float *z, long v, float temperature, double uniform, int greedy, int64_t *token, float *logprob) {
+    v16 high = splat(-INFINITY);
+    long i = 0;
+    float top = -INFINITY;
+    if (temperature != 1.0f)
+        for (long j = 0; j < v; j++) z[j] /= temperature;
+    for (; i + 16 <= v; i += 16) high = larger(*(v16 *)(z + i), high);
+    top = max16(high);
+    for (; i < v; i++) top = z[i] > top ? z[i] : top;
+    long best = 0;
+    float best_z = 0;
+    if (greedy) {
+        while (best < v - 1 && z[best] != top) best++;
+        best_z = z[best];
+    }
+    const long runs = (v + RUN - 1) / RUN;
+    double sums[runs], total = 0;
+    for (long b = 0; b < runs; b++) {
+        const long end = (b + 1) * RUN < v ? (b + 1) * RUN : v;
+        v16 s = {0};
+        for (i = b * RUN; i + 16 <= end; i += 16) {
+            v16 p = exp16(*(v16 *)(z + i) - top);
+            *(v16 *)(z + i) = p;
+            s += p;
+        }
+        if (i < end) {
+            v16 tail = splat(-INFINITY);
+            memcpy(&tail, z + i, (size_t)(end - i) * sizeof(float));
+            tail = exp16(tail - top);
+            memcpy(z + i, &tail, (size_t)(end - i) * sizeof(float));
+            s += tail;
+        }
+        sums[b] = (double)sum16(s);
+        total += sums[b];
+    }
+    if (greedy) {
+        *token = best;
+        *logprob = (best_z - top) - (float)log(total);
+        return;
+    }
+    /* The first token at which the sum of probabilities exceeds the target: first the run of tokens, then the token,
+       which rounding may put at the run's end, but never on a token of probability 0. */
+    double target = uniform * total, before = 0;
+    if (!(target < total)) target = nextafter(total, 0.0);
+    long b = 0;
+    while (b < runs - 1 && !(before + sums[b] > target)) before += sums[b++];
+    const long end = (b + 1) * RUN < v ? (b + 1) * RUN : v;
+    long last = end - 1;
+    for (i = b * RUN; i < end; i++) {
+        if (!(z[i] > 0)) continue;
+        last = i;
+        before += (double)z[i];
+        if (before > target) break;
+    }
+    *token = last;
+    *logprob = logf(z[last]) - (float)log(total);
+}
+
+/* A token and its log-prob of each row of logits [n, v] / temperature [n] (which are overwritten) by inverting the
+   cumulative distribution at uniform [n], or the most probable one where `greedy` [n]. */
+void strop_draw(float *logits, const float *temperature, const double *uniform, const uint8_t *greedy, int64_t *tokens,
+                float *logprobs, long n, long v) {
+    PARALLEL(n * v > 16384)
+    for (long r = 0; r < n; r++)
+        draw_row(logits + r * v, v, temperature[r], uniform[r], greedy[r], tokens + r, logprobs + r);
+}
