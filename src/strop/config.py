@@ -194,10 +194,10 @@ class OrchestrationSettings(Settings):
         kv: what becomes of the cached keys and values of running completions when weights change.
         restarts: deaths of generators that a run survives, and as many of its evaluator.
         silence_seconds: a worker of which nothing was heard for so long is killed and counts as dead.
-        stall_seconds: so does one that lives but makes no step for so long; loading a model is a step, and for
-            trainers everything that a training step computes.
-        watchdog_seconds: a run in which nothing is made for so long (no tokens, verdict, update or publication) is
-            ended with the stacks of its processes; none never ends one.
+        stall_seconds: so does one that lives but makes nothing for so long: no token, no micro-batch; loading a model
+            must fit into it.
+        watchdog_seconds: a run in which nothing is made for so long (no tokens, verdict, micro-batch or publication)
+            is ended with the stacks of its processes; none never ends one.
     """
 
     max_lag: Annotated[int, Field(ge=0)] = 0

@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch._C._distributed_c10d import Store, TCPStore
 from torch.distributed.device_mesh import init_device_mesh
 from transformers import PreTrainedTokenizerBase
 
@@ -38,7 +39,7 @@ from strop.trainer.storage import ShardedStorage
 from strop.types import Group, InputError, IntArray
 
 
-def join(config: RunConfig, rank: int, size: int, rendezvous: str | dist.Store, seconds: float) -> Learner:
+def join(config: RunConfig, rank: int, size: int, rendezvous: str | Store, seconds: float) -> Learner:
     """Meet the other ranks and build this one's share of the learner; every rank is called with the same `config`.
 
     Args:
@@ -112,7 +113,7 @@ class Scattered:
     def __init__(self, settings: RankSettings, address: str) -> None:
         self._settings = settings
         self._address = address
-        self._store: dist.TCPStore | None = None
+        self._store: TCPStore | None = None
         self.handlers: dict[str, Handler] = {"host": self.host, "meet": self.meet}
 
     def host(self, mark: str) -> tuple[str | None, str]:

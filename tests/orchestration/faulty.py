@@ -85,6 +85,7 @@ class FaultyLine:
         self.line = line
         self.fault = fault
         self.results = 0
+        self.address = str(line.address)
 
     def send(self, message: object) -> None:
         self.results += isinstance(message, Finished)

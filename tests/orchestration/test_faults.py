@@ -7,13 +7,16 @@ import signal
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 from bench.simulated import Simulation
 from tests.orchestration.simulation import PROMPTS, Made, made
 
+from strop.engines.base import Request, Sampling
 from strop.orchestration.fleet import Supervision
 from strop.pieces import allow_module
 from strop.seeds import derive
+from strop.supervision import progress
 from strop.types import Status, StropError
 from strop.verifiers import Isolation, PythonFunction
 from strop.verifiers.pool import ProcessJudge
@@ -164,6 +167,30 @@ def test_a_verifier_that_hangs_or_dies_costs_single_samples(undisturbed: Made, t
         assert harmful and status in {verdict.status for verdict in harmful}
         assert not any(verdict.usable for verdict in harmful)
     assert sum(rollout.verdict.usable for rollout in rollouts) > 0.8 * len(rollouts)
+
+
+def test_a_long_generation_is_progress_and_a_stopped_one_is_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = made(tmp_path, simulation=Simulation(tokens=10_000, token_seconds=0.02), generators=1)
+    try:
+        run.fleet.start(tmp_path)
+        run.loop.reopen()
+        sampling = Sampling(max_new_tokens=10_000)
+        run.fleet.submit(Request("long", np.arange(3, dtype=np.int32), sampling, seed=1), 0)
+        progress.made("the start")
+        assert run.fleet.poll(1.5) == []
+        assert progress.CURRENT.what == "tokens of generator-0" and progress.CURRENT.age < 1.5
+        monkeypatch.setattr("strop.orchestration.link._LIVELY_SECONDS", 0.2)
+        pid = run.fleet.members[0].link.pid
+        assert pid is not None
+        os.kill(pid, signal.SIGSTOP)
+        time.sleep(1.5)
+        progress.made("nothing since")
+        assert run.fleet.poll(1.5) == [] and progress.CURRENT.what == "nothing since"
+    finally:
+        run.fleet.members[0].link.kill("it is stopped")
+        run.fleet.close()
 
 
 def test_ended_workers_leave_no_weights_behind(undisturbed: Made) -> None:

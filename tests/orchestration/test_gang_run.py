@@ -134,7 +134,8 @@ def test_a_run_is_resumed_by_another_number_of_ranks(undisturbed: Path, tmp_path
 
 @pytest.mark.slow
 def test_spawned_ranks_come_to_what_forked_ones_do(undisturbed: Path, tmp_path: Path) -> None:
-    train(config(2), tmp_path / "run", SilentView())
+    patient = "orchestration.silence_seconds=60"  # a machine with other work takes long to start an interpreter
+    train(config(2, patient), tmp_path / "run", SilentView())
     assert_same_run(undisturbed, tmp_path / "run")
 
 

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from bench.simulated import Simulation
-from tests.orchestration.simulation import PROMPTS, made
+from tests.orchestration.forked import forking
+from tests.orchestration.simulation import PROMPTS, Made, made
 from tests.runs import assert_same_run, metrics, small_config
 
 from strop.console import SilentView
@@ -22,8 +25,9 @@ from strop.orchestration.fleet import Supervision
 from strop.orchestration.link import Link, WorkerSpec, end
 from strop.orchestration.ray_settings import RaySettings
 from strop.orchestration.ray_workers import RayWorkers
-from strop.run import train
+from strop.run import resume, train
 from strop.supervision.watch import descendants
+from strop.trainer import checkpoint
 from strop.types import StropError
 
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(240)]
@@ -51,6 +55,12 @@ def cluster() -> Iterator[Any]:
 @pytest.fixture
 def launcher(cluster: Any) -> RayWorkers:
     return RayWorkers(RaySettings(), 2)
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Made:
+    """The run of spawned processes that the others must be equal to."""
+    return made(tmp_path_factory.mktemp("undisturbed")).run()
 
 
 def hear(launcher: RayWorkers, link: Link, seconds: float = 60.0) -> list[Any]:
@@ -91,9 +101,10 @@ def test_messages_deaths_and_last_words(launcher: RayWorkers, tmp_path: Path) ->
 
 
 def test_two_actors_train_what_two_processes_train_bit_for_bit(cluster: Any, tmp_path: Path) -> None:
-    for kind in ("embedded", "ray"):
-        sets = (f"orchestration.executor={kind}", "orchestration.generators=2", "optim.lr=1e-2", "steps=3")
-        train(small_config(*sets, "evaluation.every=none"), tmp_path / kind, SilentView())
+    sets = ("orchestration.generators=2", "optim.lr=1e-2", "steps=3", "evaluation.every=none")
+    train(small_config(*sets, "orchestration.executor=ray"), tmp_path / "ray", SilentView())
+    with forking():
+        train(small_config(*sets, "orchestration.executor=embedded"), tmp_path / "embedded", SilentView())
     assert_same_run(tmp_path / "embedded", tmp_path / "ray")
     assert sum(row["grad_norm"] > 0 for row in metrics(tmp_path / "ray")) >= 1  # so that versions differ
     assert len(list((tmp_path / "ray" / "logs").iterdir())) == 2
@@ -101,10 +112,9 @@ def test_two_actors_train_what_two_processes_train_bit_for_bit(cluster: Any, tmp
 
 @pytest.mark.parametrize(("fault", "said"), [("generating", "has died"), ("stopping", "has not answered")])
 def test_an_actor_killed_or_stopped_changes_nothing(
-    launcher: RayWorkers, tmp_path: Path, fault: str, said: str
+    undisturbed: Made, launcher: RayWorkers, tmp_path: Path, fault: str, said: str
 ) -> None:
-    undisturbed = made(tmp_path / "undisturbed").run()
-    supervision = Supervision(silence=5.0 if fault == "stopping" else 60.0)
+    supervision = Supervision(silence=3.0 if fault == "stopping" else 60.0)
     run = made(tmp_path / "run", fault=fault, launcher=launcher, supervision=supervision).run()
     assert (tmp_path / "run" / "struck").exists()
     assert any(said in line for line in run.notes.lines), run.notes.lines
@@ -143,10 +153,11 @@ def test_an_address_where_nobody_is_is_one_line(address: str, said: str, monkeyp
     assert "\n" not in str(caught.value)
 
 
-def test_a_node_that_is_lost_takes_nothing_with_it(cluster: Any, launcher: RayWorkers, tmp_path: Path) -> None:
+def test_a_node_that_is_lost_takes_nothing_with_it(
+    undisturbed: Made, cluster: Any, launcher: RayWorkers, tmp_path: Path
+) -> None:
     import ray
 
-    undisturbed = made(tmp_path / "undisturbed").run()
     taken = ray.util.placement_group([{"CPU": CPUS}])
     assert taken.wait(30)
     node = cluster.add_node(num_cpus=CPUS, object_store_memory=100 << 20)
@@ -167,18 +178,78 @@ def test_a_node_that_is_lost_takes_nothing_with_it(cluster: Any, launcher: RayWo
 
 
 @pytest.mark.slow
+def test_ranks_on_two_nodes_train_what_two_processes_train(cluster: Any, tmp_path: Path) -> None:
+    sets = ("orchestration.trainers=2", "optim.lr=1e-2", "steps=3", "evaluation.every=none")
+    with forking():
+        train(small_config(*sets), tmp_path / "processes", SilentView())
+    # A rank fills the driver's node, so that the other one and the generator go to the second.
+    node = cluster.add_node(num_cpus=2 * CPUS, object_store_memory=100 << 20)
+    ray = ("orchestration.executor=ray", "orchestration.ray.train_in_cluster=true", f"orchestration.ray.cpus={CPUS}")
+    view = Nodes()
+    try:
+        train(small_config(*sets, *ray), tmp_path / "ray", view)
+    finally:
+        cluster.remove_node(node)
+    assert view.of_actors[node.node_id] == 2 and sum(view.of_actors.values()) == 3
+    assert_same_run(tmp_path / "processes", tmp_path / "ray")
+    assert sum(row["grad_norm"] > 0 for row in metrics(tmp_path / "ray")) >= 1
+
+
+class Nodes(SilentView):
+    """Counts the places that actors have on each node at the first step."""
+
+    def __init__(self) -> None:
+        self.of_actors: Counter[str] = Counter()
+
+    def advance(self, step: int, values: object) -> None:
+        import ray
+
+        if step == 1:
+            for row in ray.util.placement_group_table().values():
+                if row["state"] == "CREATED":
+                    self.of_actors.update(row["bundles_to_node_id"].values())
+
+
+@pytest.mark.slow
 def test_a_killed_driver_leaves_no_process_of_its_cluster(tmp_path: Path) -> None:
+    driver, left = driver_of_its_own_cluster(tmp_path / "run")
+    driver.kill()
+    driver.wait()
+    gone(left, 90)
+
+
+@pytest.mark.slow
+def test_ctrl_c_ends_run_and_cluster_and_the_run_can_be_resumed(tmp_path: Path) -> None:
     out = tmp_path / "run"
+    driver, left = driver_of_its_own_cluster(out)
+    os.killpg(driver.pid, signal.SIGINT)  # as a terminal does: to the cluster's processes too
+    assert driver.wait(60) == 130
+    gone(left, 10)
+    assert json.loads((out / "status.json").read_text())["state"] == "interrupted"
+    step = checkpoint.latest(out / "checkpoints")
+    assert step is not None and metrics(out)[-1]["step"] == step >= 2
+    stored = json.loads((out / "config.json").read_text())
+    stored["orchestration"]["executor"] = "embedded"  # the same run without a cluster
+    (out / "config.json").write_text(json.dumps(stored | {"steps": step + 1}))
+    with forking():
+        assert resume(out, SilentView()).summary.steps == step + 1
+
+
+def driver_of_its_own_cluster(out: Path) -> tuple[subprocess.Popen[bytes], list[int]]:
+    """A run of two steps at least, which goes on; its driver, and all processes below that."""
     code = (
         "import sys\n"
         "from pathlib import Path\n"
         "from strop.console import SilentView\n"
-        "from strop.run import train\n"
+        "from strop.run import Interrupted, train\n"
         "from tests.runs import small_config\n"
-        "train(small_config('steps=500', 'orchestration.executor=ray'), Path(sys.argv[1]), SilentView())\n"
+        "try:\n"
+        "    train(small_config('steps=500', 'orchestration.executor=ray'), Path(sys.argv[1]), SilentView())\n"
+        "except Interrupted as error:\n"
+        "    sys.exit(error.exit_code)\n"
     )
     environment = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}
-    driver = subprocess.Popen([sys.executable, "-c", code, str(out)], env=environment)
+    driver = subprocess.Popen([sys.executable, "-c", code, str(out)], env=environment, start_new_session=True)
     deadline = time.monotonic() + 150
     while not (out / "checkpoints" / "step-00000002").exists():
         assert driver.poll() is None and time.monotonic() < deadline
@@ -186,11 +257,14 @@ def test_a_killed_driver_leaves_no_process_of_its_cluster(tmp_path: Path) -> Non
     left = descendants(driver.pid)
     names = {Path(f"/proc/{pid}/comm").read_text().strip() for pid in left}
     assert {"raylet", "gcs_server"} <= names and any(name.startswith("ray::Host") for name in names), names
-    driver.kill()
-    driver.wait()
+    return driver, left
+
+
+def gone(pids: list[int], seconds: float) -> None:
+    """See that all of these end within the time."""
     begin = time.monotonic()
-    while any(map(_lives, left)):
-        assert time.monotonic() - begin < 90
+    while any(map(_lives, pids)):
+        assert time.monotonic() - begin < seconds
         time.sleep(0.1)
 
 

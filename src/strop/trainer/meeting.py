@@ -14,6 +14,7 @@ import socket
 import struct
 
 import torch.distributed as dist
+from torch._C._distributed_c10d import TCPStore  # torch.distributed has it too, but type checkers are not told
 
 from strop.types import StropError
 
@@ -21,7 +22,7 @@ _SIOCGIFADDR = 0x8915
 _INTERFACES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
 
 
-def open_store(address: str, size: int, seconds: float) -> dist.TCPStore:
+def open_store(address: str, size: int, seconds: float) -> TCPStore:
     """Listen on `address` alone (torch by itself would on all), on a port that the system chooses: `store.port`.
 
     Args:
@@ -40,7 +41,7 @@ def open_store(address: str, size: int, seconds: float) -> dist.TCPStore:
         listening.close()
         raise StropError(f"the trainer's ranks cannot meet at {address}: {error.strerror or error}") from error
     port = listening.getsockname()[1]
-    return dist.TCPStore(
+    return TCPStore(
         address,
         port,
         size,
@@ -51,7 +52,7 @@ def open_store(address: str, size: int, seconds: float) -> dist.TCPStore:
     )
 
 
-def reach_store(place: str, size: int, seconds: float) -> dist.TCPStore:
+def reach_store(place: str, size: int, seconds: float) -> TCPStore:
     """The store that rank 0 has opened at HOST:PORT.
 
     Raises:
@@ -59,7 +60,7 @@ def reach_store(place: str, size: int, seconds: float) -> dist.TCPStore:
     """
     host, _, port = place.rpartition(":")
     try:
-        return dist.TCPStore(host, int(port), size, is_master=False, timeout=datetime.timedelta(seconds=seconds))
+        return TCPStore(host, int(port), size, is_master=False, timeout=datetime.timedelta(seconds=seconds))
     except (dist.DistNetworkError, dist.DistStoreError) as error:
         said = str(error).splitlines()[0]
         raise StropError(f"the trainer's first rank is not reached at {place}: {said}") from error

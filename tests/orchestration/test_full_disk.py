@@ -1,0 +1,63 @@
+"""A real disk that is full when a checkpoint is due: the run goes on, and comes to what it would have come to."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.runs import assert_same_run, small_config
+
+from strop.console import SilentView
+from strop.run import train
+from strop.trainer import checkpoint
+
+ROOM = 128 << 10  # for metrics and rollouts, not for a checkpoint (some 400 KiB)
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of eight mebibytes."""
+    place = tmp_path / "small"
+    place.mkdir()
+    done = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8m", "strop-test", place], capture_output=True)
+    if done.returncode != 0:
+        pytest.skip("mounting a small tmpfs needs root, and a system that lets it")
+    yield place
+    subprocess.run(["umount", "-l", place], check=True)
+
+
+class FullFor(SilentView):
+    """Fills a disk, but for `ROOM`, when a step is done, until another one is."""
+
+    def __init__(self, disk: Path, first: int, last: int) -> None:
+        self.filler, self.first, self.last = disk / "filler", first, last
+        self.checkpoints = disk / "run" / "checkpoints"
+        self.newest: list[int | None] = []
+        self.notes: list[str] = []
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)
+
+    def advance(self, step: int, metrics: object) -> None:
+        self.newest.append(checkpoint.latest(self.checkpoints))
+        if step == self.first:
+            with pytest.raises(OSError, match="No space"), self.filler.open("wb", buffering=0) as file:
+                while True:
+                    file.write(bytes(4096))
+            with self.filler.open("r+b") as file:
+                file.truncate(self.filler.stat().st_size - ROOM)
+        elif step == self.last:
+            self.filler.unlink()
+
+
+def test_a_run_outlives_a_disk_that_is_full_for_a_while(small_disk: Path, tmp_path: Path) -> None:
+    sets = ("steps=5", "evaluation.every=none", "orchestration.executor=in_process")
+    view = FullFor(small_disk, 2, 4)
+    train(small_config(*sets), small_disk / "run", view)
+    assert view.newest[2:4] == [1, 1]  # neither the second step nor the third was saved
+    assert sum("no space for checkpoint" in line and "trying again" in line for line in view.notes) == 2
+    assert checkpoint.latest(small_disk / "run" / "checkpoints") == 5
+    train(small_config(*sets), tmp_path / "undisturbed", SilentView())
+    assert_same_run(tmp_path / "undisturbed", small_disk / "run")
