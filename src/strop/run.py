@@ -2,6 +2,9 @@
 
     summary = train(resolve("grpo"), Path("runs/grpo"), view)
     summary = resume(Path("runs/grpo"), view)          # goes on bit for bit where the last checkpoint stands
+
+Evaluations are begun after a step and written down when they are in: in this process at once, from a worker later, as a
+line of metrics.jsonl that names the step the weights were of. One that is owed when a run ends is done again on resume.
 """
 
 from __future__ import annotations
