@@ -202,13 +202,14 @@ class _Run:
         policy = self.parts.policy
         for step in steps:
             if step > 0:
-                if step not in checkpoint.steps(self.folder.checkpoints):
+                try:
+                    kept = checkpoint.load(self.folder.checkpoints, step)
+                except StropError as error:  # none was kept, or it is damaged: the run goes on without this point
                     self.view.note(
-                        f"the evaluation of step {step} is lost: it was under way when the run ended, and no "
-                        "checkpoint of that step was kept"
+                        f"the evaluation of step {step} is lost: it was under way when the run ended, and {error}"
                     )
                     continue
-                policy.load_weights(checkpoint.load(self.folder.checkpoints, step).tensors["policy"])
+                policy.load_weights(kept.tensors["policy"])
             self.view.note(f"the evaluation of step {step} was under way when the run ended, and is done again")
             self.validation.begin(step, WeightsOf(policy))
 

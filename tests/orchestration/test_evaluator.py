@@ -152,7 +152,7 @@ def test_readers_put_late_evaluations_where_they_belong(examined: tuple[Path, Ou
     assert metrics(out) == metrics(examined[0])
     for x in ("compute", "steps", "tokens"):
         for metric in ("evaluation/pass_rate", "evaluation/exam/pass_rate"):
-            one, other = read_curve(out, x, metric=metric), read_curve(examined[0], x, metric=metric)  # type: ignore[arg-type]
+            one, other = read_curve(out, x, metric=metric), read_curve(examined[0], x, metric=metric)
             assert np.array_equal(one.compute, other.compute) and np.array_equal(one.pass_rate, other.pass_rate)
 
 

@@ -18,10 +18,11 @@ from typing import Any
 
 from strop.console import SilentView, View
 from strop.orchestration.evaluator import Measured, Weights
-from strop.orchestration.fleet import Supervision
+from strop.orchestration.fleet import LIVELY_SECONDS, Supervision
 from strop.orchestration.link import Death, Launcher, Link, WorkerSpec, end, overdue
 from strop.orchestration.messages import Evaluate, Evaluated, Evaluating, Ready, StoredWeights, Update, Updated
 from strop.orchestration.weight_store import EVALUATED, Claim, WeightStore, claim
+from strop.supervision import progress
 from strop.trainer.checkpoint import DiskFull
 from strop.types import StropError
 
@@ -136,6 +137,8 @@ class WorkerEvaluator:
         reason = overdue(link, self._supervision.silence, self._supervision.stall)
         if reason is not None:
             link.kill(reason)
+        elif self._busy and link.stalled < LIVELY_SECONDS:
+            progress.made(f"tokens of {link.role}")
         elif self._ready and not self._busy and self._open:
             self._busy = True
             link.send(Update(self._open[0].stored))
