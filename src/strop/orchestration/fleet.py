@@ -37,7 +37,7 @@ Source: TypeAlias = Callable[[WeightStore, int], StoredWeights]
 DEATHS_OF_A_SUSPECT = 2
 DISK_FULL_TRIES = 3
 DISK_FULL_SECONDS = 1.0
-LIVELY_SECONDS = 5.0  # heartbeats come every second, also on a machine that does other work
+_LIVELY_SECONDS = 5.0  # heartbeats come every second, also on a machine that does other work
 _LOOK_SECONDS = 1.0  # between two looks at who is silent
 
 
@@ -187,7 +187,7 @@ class Fleet:
             reason = overdue(member.link, self._supervision.silence, self._supervision.stall)
             if reason is not None:
                 member.link.kill(reason)
-            elif member.sent and member.link.stalled < LIVELY_SECONDS:
+            elif member.sent and member.link.stalled < _LIVELY_SECONDS:
                 progress.made(f"tokens of {member.link.role}")  # its loop came round with work: a step was made
 
     def _take(self, member: Member, message: Any) -> None:
