@@ -10,6 +10,7 @@ import torch
 from safetensors.torch import load_file
 
 from strop.config import RunConfig, edit, resolve
+from strop.metrics_file import read_metrics
 
 SMALL = (
     "steps=4",
@@ -34,8 +35,8 @@ def parameters(run: Path) -> dict[str, torch.Tensor]:
 
 
 def metrics(run: Path) -> list[dict[str, Any]]:
-    """The metric lines without what depends on the clock."""
-    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    """The metrics of each step without what depends on the clock."""
+    rows = read_metrics(run / "metrics.jsonl")
     timed = ("time", "seconds", "tokens_per_second", "compute", "idle", "evaluation/seconds")
     return [{name: value for name, value in row.items() if not name.startswith(timed)} for row in rows]
 

@@ -79,6 +79,8 @@ def test_a_path_takes_the_fresh_model_back() -> None:
         ("sampling.temperature=0", "a temperature above 0"),
         ("data.source=gsm9k", "data.source='gsm9k'.*did you mean 'gsm8k'"),
         ("data.held_out=none", "no problems are held out: set data.held_out.count"),
+        ("evaluation.benchmarks=[{name='aime24', evry=3}]", r"evaluation.benchmarks.0.evry=3: extra inputs"),
+        ("evaluation.asynchronous=sometimes", "evaluation.asynchronous.*sometimes"),
         ("algorithm.reward.correct=0", "must exceed wrong"),
         ("steps", "write key=value"),
     ],
@@ -87,6 +89,28 @@ def test_bad_settings_are_refused_in_one_line(text: str, message: str) -> None:
     with pytest.raises(InputError, match=message) as caught:
         edit(resolve("grpo"), ["evaluation.every=5", text])
     assert "\n" not in str(caught.value)
+
+
+def test_benchmarks_are_named_or_spelled_out() -> None:
+    given = 'evaluation.benchmarks=["aime24", {name="math500", every=20, samples_per_problem=1}]'
+    config = edit(resolve("grpo"), ["evaluation.every=5", given])
+    one, other = config.evaluation.benchmarks
+    assert (one.name, one.every, one.samples_per_problem) == ("aime24", None, None)
+    assert (other.name, other.every, other.samples_per_problem) == ("math500", 20, 1)
+    assert edit(resolve("grpo"), ["evaluation.benchmarks=aime24", "evaluation.every=5"]).evaluation.benchmarks == (one,)
+    assert RunConfig.model_validate(config.model_dump(mode="json")) == config
+    alone = ["data.held_out=none", 'evaluation.benchmarks=[{name="aime24", every=2}]', "evaluation.every=none"]
+    assert edit(resolve("grpo"), alone).evaluation.every is None
+    with pytest.raises(InputError, match=r"evaluation.benchmarks.0: aime24 is never measured; say every how many"):
+        edit(resolve("grpo"), ["evaluation.every=none", "evaluation.benchmarks=aime24"])
+
+
+def test_a_worker_evaluates_where_workers_generate() -> None:
+    plain = edit(resolve("grpo"), [])
+    assert not plain.evaluates_apart and resolve("scalerl").evaluates_apart
+    assert edit(plain, ["orchestration.executor=embedded"]).evaluates_apart
+    assert edit(plain, ["evaluation.asynchronous=true"]).evaluates_apart
+    assert not edit(resolve("scalerl"), ["evaluation.asynchronous=false"]).evaluates_apart
 
 
 def test_none_is_a_choice_where_one_is_called_so() -> None:

@@ -89,6 +89,22 @@ def test_plain_view_thins_out_quick_steps_but_never_rl_steps() -> None:
     assert stream.getvalue().count("\nrl ") == 3 and stream.getvalue().endswith("checkpoint of step 3\n")
 
 
+def test_a_late_evaluation_is_shown_with_its_step_and_its_benchmarks() -> None:
+    found = {"evaluation/pass_rate": 0.5, "evaluation/pass_rate/code": 0.1, "evaluation/a:b/pass_rate": 0.125}
+    stream = io.StringIO()
+    PlainView(stream).evaluated(4, found)
+    assert stream.getvalue() == "evaluation of step 4 · held-out 50.0% · a:b 12.5%\n"
+    console = Console(file=io.StringIO(), force_terminal=True, width=100, color_system=None)
+    view = LiveView("strop · test", console)
+    view.stage("rl", 40)
+    view.advance(6, STEP)
+    view.evaluated(4, found)
+    with console.capture() as captured:
+        console.print(view._render())
+    view.close()
+    assert "rl 6/40" in captured.get() and "50.0%" in captured.get() and "12.5%" in captured.get()
+
+
 def test_not_a_terminal_means_plain_lines() -> None:
     assert isinstance(open_view(stream=io.StringIO()), PlainView)
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from strop.plots import plot_run, points, smooth
+from strop.plots import benchmarks, plot_run, points, smooth
 from strop.run_folder import RunFolder
 from strop.types import InputError
 
@@ -13,7 +13,7 @@ PNG = b"\x89PNG\r\n"
 
 def test_a_run_becomes_one_png(tmp_path: Path) -> None:
     run = RunFolder.create(tmp_path, {})
-    run.append_metrics(0, {"evaluation/pass_rate": 0.2, "evaluation/stderr": 0.02})
+    run.append_metrics(0, {"evaluation/pass_rate": 0.2, "evaluation/stderr": 0.02, "evaluation/exam/pass_rate": 0.1})
     for step in range(1, 41):
         run.append_metrics(
             step,
@@ -28,6 +28,7 @@ def test_a_run_becomes_one_png(tmp_path: Path) -> None:
             },
         )
     target = plot_run(tmp_path)
+    assert benchmarks(run.read_metrics()) == ["exam"]
     assert target == tmp_path / "plots" / "training.png" and target.read_bytes().startswith(PNG)
 
 

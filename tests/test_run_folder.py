@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from strop.files import replacing
+from strop.metrics_file import MetricsFile, read_metrics
 from strop.run_folder import RunFolder
 from strop.types import Completion, Group, InputError, Problem, Rollout, Status, StropError, Verdict, VersionSpan
 
@@ -195,3 +196,20 @@ def test_two_processes_cannot_write_one_run(tmp_path: Path) -> None:
     assert "another process" in other_process()
     run.close()
     assert "locked" in other_process()
+
+
+def test_lines_of_a_step_become_one_row_in_its_place(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    lines = [
+        {"step": 1, "time": 1.0, "loss": 2.0, "a": None},
+        {"step": 2, "time": 2.0, "loss": "nan"},
+        {"step": 1, "time": 3.0, "evaluation/pass_rate": 0.5, "a": 4.0},
+        {"step": 0, "time": 4.0, "evaluation/pass_rate": 0.1},
+    ]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    rows = read_metrics(path)
+    assert [row["step"] for row in rows] == [0, 1, 2]
+    assert rows[1] == {"step": 1, "time": 1.0, "loss": 2.0, "a": 4.0, "evaluation/pass_rate": 0.5}
+    assert str(rows[2]["loss"]) == "nan"
+    MetricsFile(path).truncate(1)
+    assert len(path.read_text().splitlines()) == 3 and [row["step"] for row in read_metrics(path)] == [0, 1]

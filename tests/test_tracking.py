@@ -63,11 +63,13 @@ def test_tensorboard_files_hold_the_scalars_and_hide_what_a_resume_forgot(tmp_pa
     first.close()
     again = open_trackers(("tensorboard",), run, {}, resumed_at=1)
     again.log(2, {"reward/mean": 0.9})
+    again.log(1, {"evaluation/pass_rate": 0.5})  # in late
     again.close()
     events = EventAccumulator(str(tmp_path / "tensorboard"))
     events.Reload()
     scalars = events.Scalars("reward/mean")
     assert [(event.step, round(event.value, 3)) for event in scalars] == [(1, 0.1), (2, 0.9)]
+    assert [(event.step, event.value) for event in events.Scalars("evaluation/pass_rate")] == [(1, 0.5)]
 
 
 @pytest.mark.slow

@@ -147,7 +147,7 @@ def _worker_evaluator(
 ) -> WorkerEvaluator:
     """A worker with an engine of the settings that evaluate in this process, so that it comes to the same."""
     orchestration = config.orchestration
-    number = orchestration.trainers + orchestration.generators
+    number = orchestration.trainers + (0 if orchestration.in_process else orchestration.generators)
     on_ray = orchestration.executor == "ray"
     threads = _threads(config)
     settings = EvaluatorSettings(

@@ -12,7 +12,7 @@ There is one loop for strict on-policy training and for PipelineRL-k; only the l
     train    gate.batch() names the P oldest resolved groups, once the rest can still be in time
              learner: scores ─▶ advantages ─▶ samples ─▶ updates ─▶ optimizer
     publish  a new version ──────────────────────────────weights────▶ swapped between two tokens
-    record   metrics, rollouts, evaluation, checkpoint
+    record   metrics, rollouts, checkpoint; an evaluation begins, here or in a worker (`run`), and comes in later
 
 At k = 0 the gate lets nothing stay open over a step, so each arrow is followed by the next; with k > 0 the left and the
 right column run beside each other, and nothing in this file changes.

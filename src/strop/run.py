@@ -2,6 +2,9 @@
 
     summary = train(resolve("grpo"), Path("runs/grpo"), view)
     summary = resume(Path("runs/grpo"), view)          # goes on bit for bit where the last checkpoint stands
+
+Evaluations are begun after a step and written down when they are in: in this process at once, from a worker later, as a
+line of metrics.jsonl that names the step the weights were of. One that is owed when a run ends is done again on resume.
 """
 
 from __future__ import annotations
@@ -199,13 +202,14 @@ class _Run:
         policy = self.parts.policy
         for step in steps:
             if step > 0:
-                if step not in checkpoint.steps(self.folder.checkpoints):
+                try:
+                    kept = checkpoint.load(self.folder.checkpoints, step)
+                except StropError as error:  # none was kept, or it is damaged: the run goes on without this point
                     self.view.note(
-                        f"the evaluation of step {step} is lost: it was under way when the run ended, and no "
-                        "checkpoint of that step was kept"
+                        f"the evaluation of step {step} is lost: it was under way when the run ended, and {error}"
                     )
                     continue
-                policy.load_weights(checkpoint.load(self.folder.checkpoints, step).tensors["policy"])
+                policy.load_weights(kept.tensors["policy"])
             self.view.note(f"the evaluation of step {step} was under way when the run ended, and is done again")
             self.validation.begin(step, WeightsOf(policy))
 

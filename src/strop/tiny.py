@@ -67,7 +67,9 @@ def tiny(config: RunConfig, steps: int = STEPS) -> RunConfig:
             # A generator beside the trainer would share its cores; in turn with it, a run can be repeated bit for bit.
             "orchestration": config.orchestration.model_copy(update={"executor": "in_process", "generators": 1}),
             "stages": _stages(config, longest, steps),
-            "evaluation": config.evaluation.model_copy(update={"every": max(steps // 2, 1), "samples_per_problem": 4}),
+            "evaluation": config.evaluation.model_copy(
+                update={"every": max(steps // 2, 1), "samples_per_problem": 4, "benchmarks": ()}
+            ),
             "checkpoint": config.checkpoint.model_copy(update={"every": steps}),
         }
     )

@@ -69,8 +69,8 @@ class WandbTracker:
     """A Weights & Biases run; the key is read by wandb itself and never passes through strop.
 
     Project, entity and mode follow wandb's own variables (WANDB_PROJECT, WANDB_ENTITY, WANDB_MODE=offline). Code, git
-    state and console output are not sent; curves are over the metric `step`, for wandb itself takes no line of an earlier
-    step, as evaluations beside training are; settings whose name looks like a secret are left out of the configuration.
+    state and console output are not sent; settings whose name looks like a secret are left out of the configuration.
+    Curves are over a metric `step` of our own: wandb's takes no line of an earlier step, as late evaluations are.
     """
 
     def __init__(self, run: RunFolder, config: Mapping[str, Any], project: str = "strop") -> None:

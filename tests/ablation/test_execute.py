@@ -177,6 +177,9 @@ def test_steps_follow_a_file_that_grows_and_shrinks(tmp_path: Path) -> None:
     path.write_text(json.dumps({"step": 1}) + "\n" + json.dumps({"step": 2, "evaluation/pass_rate": 0.5}) + '\n{"st')
     assert steps.look() and (steps.step, steps.pass_rate) == (2, 0.5)
     assert not steps.look()
+    with path.open("a") as file:  # the torn line is finished; an evaluation of an earlier step comes late
+        file.write('ep": 3}\n' + json.dumps({"step": 2, "evaluation/pass_rate": 0.75}) + "\n")
+    assert steps.look() and (steps.step, steps.pass_rate) == (3, 0.75)
     path.write_text(json.dumps({"step": 1}) + "\n")
     assert steps.look() and steps.step == 1
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import sys
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,6 +15,8 @@ import pytest
 import torch
 
 from strop.orchestration import worker
+
+_POPEN = subprocess.Popen
 
 
 class Forked:
@@ -30,6 +33,7 @@ class Forked:
                 os.dup2(stdout.fileno(), 2)
                 os.setsid()
                 os.environ.update(env)
+                subprocess.Popen = _POPEN  # type: ignore[misc]  # what the worker starts is started as ever
                 torch.set_num_threads(1)
                 sys.argv = list(command[2:])
                 worker.main()

@@ -66,7 +66,7 @@ class SignalsAfter(SilentView):
 
 def test_a_worker_trains_what_one_process_trains_even_if_it_is_killed(in_process: Path, tmp_path: Path) -> None:
     view = SignalsAfter(tmp_path / "run", 2, signal.SIGKILL, "generator-0")
-    train(small_config(*EMBEDDED), tmp_path / "run", view)
+    train(small_config(*EMBEDDED, "evaluation.asynchronous=false"), tmp_path / "run", view)
     assert any("generator-0 died (it was ended by SIGKILL)" in line for line in view.notes)
     assert_same_run(in_process, tmp_path / "run")
     assert sum(row["grad_norm"] > 0 for row in metrics(tmp_path / "run")[1:]) >= 2  # so that versions differ
@@ -93,7 +93,7 @@ def test_a_killed_driver_leaves_nobody_and_resumes_to_the_same_run(in_process: P
     left = workers(out)
     driver.kill()
     driver.wait()
-    assert left.keys() == {"generator-0"} and gone(list(left.values()), 2.0)
+    assert left.keys() == {"generator-0", "evaluator"} and gone(list(left.values()), 2.0)
     with forking():
         resume(out, SilentView())
     assert_same_run(in_process, out)

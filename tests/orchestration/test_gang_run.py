@@ -30,6 +30,7 @@ SETS = (
     "algorithm.advantage=Gae", "critic.updates_per_step=2", "critic.optim.lr=1e-2", "steps=4",
     'algorithm.regularizers=[{piece="KlPenalty", beta=0.1}]', "algorithm.reference.reset_every=2",
     "algorithm.selection.zero_variance=keep", "orchestration.silence_seconds=5",
+    "evaluation.asynchronous=false",
 )  # fmt: skip
 
 

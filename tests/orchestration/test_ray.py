@@ -273,3 +273,12 @@ def _lives(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except (FileNotFoundError, ProcessLookupError):
         return False
+
+
+@pytest.mark.slow
+def test_an_actor_evaluates_beside_training_and_comes_to_the_same(cluster: Any, tmp_path: Path) -> None:
+    sets = ("optim.lr=3e-2", "steps=3")
+    train(small_config(*sets), tmp_path / "one", SilentView())
+    train(small_config(*sets, "orchestration.executor=ray"), tmp_path / "ray", SilentView())
+    assert_same_run(tmp_path / "one", tmp_path / "ray")
+    assert {path.name for path in (tmp_path / "ray" / "logs").iterdir()} == {"generator-0.txt", "evaluator.txt"}

@@ -214,6 +214,24 @@ def test_contamination(tmp_path: Path, prompt: str, found: bool) -> None:
         assert outcome.step("decontaminate")["counts"]["benchmark_questions_found"] == {"exam": 1}
 
 
+def test_planted_contaminations_are_found_and_look_alikes_kept(tmp_path: Path) -> None:
+    rng = random.Random(1)
+    originals = [problem(rng) for _ in range(200)]
+    exam = write_lines(tmp_path / "exam.jsonl", questions(*originals))
+    rows: list[dict[str, Any]] = [
+        {"id": f"{kind}-{place}", "prompt": make(rng, text), "answer": "1"}
+        for kind, make in (("typed", typed), ("changed", changed), ("lookalike", lookalike))
+        for place, text in enumerate(originals)
+    ]
+    source = {"path": str(write_lines(tmp_path / "all.jsonl", rows)), "columns": {"id": "id"}}
+    outcome = run(tmp_path, [source], [{"piece": "Decontaminate", "against": [{"path": str(exam)}]}])
+    kept = [made.id.split("/")[1].split("-")[0] for made in outcome.kept]
+    assert kept.count("typed") == 0
+    assert kept.count("changed") <= 0.05 * 200
+    assert kept.count("lookalike") == 200
+    assert all(pair["twin_text"] == originals[int(pair["id"].split("-")[1])] for pair in outcome.pairs)
+
+
 def test_a_phrase_of_several_exam_questions_gives_none_away(tmp_path: Path) -> None:
     phrase = "can be written as m over n where m and n are relatively prime positive integers. Find m plus n."
     exam = write_lines(

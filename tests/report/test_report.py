@@ -126,6 +126,18 @@ def test_several_runs_are_laid_over_one_another(real_run: Path, tmp_path: Path) 
     assert "samples" not in [attributes.get("id") for tag, attributes in page.tags if tag == "section"]
 
 
+def test_benchmarks_measured_in_training_have_a_picture_and_a_table(tmp_path: Path) -> None:
+    run = RunFolder.create(tmp_path / "run", json.loads(small_config().to_json()))
+    run.append_metrics(1, {"pass_rate": 0.5, "evaluation/pass_rate": 0.25, "evaluation/stderr": 0.1})
+    run.append_metrics(2, {"pass_rate": 0.5})
+    exam = {"evaluation/my exam/pass_rate": 0.75, "evaluation/my exam/stderr": 0.125}
+    run.append_metrics(1, exam | {"compute/evaluator_seconds": 12.0})
+    done = write_report([run.path], None, Options(samples=0, use_model=False))
+    page = Parsed(done.page.read_text())
+    assert "benchmarks.png" in {picture.name for picture in done.pictures}
+    assert {"my exam", "75.0% ± 12.5", "device-seconds of evaluations, apart"} <= set(page.texts)
+
+
 def test_a_fine_tuning_run_has_a_report_too(tmp_path: Path) -> None:
     run = RunFolder.create(tmp_path / "sft", {"demonstrations": "worked.jsonl", "seed": 0})
     run.append_metrics(1, {"loss": 2.0})

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+from tests.prepare.test_judges import said, serving
 from tests.serving.running import VERSION, Running, endpoint
 from tests.tiny import byte_tokenizer, tiny_qwen3
 from typer.testing import CliRunner
@@ -83,6 +84,25 @@ def test_an_endpoint_that_is_not_there_is_told(tmp_path: Path, problems: Path, m
         measure(problems, tmp_path / "out", "tiny", "--endpoint", "http://127.0.0.1:9/v1")
     with pytest.raises(InputError, match="http:// or https://"):
         measure(problems, tmp_path / "out2", "tiny", "--endpoint", "localhost:8000")
+
+
+def test_what_was_sampled_before_an_endpoint_died_is_kept_and_gone_on_with(
+    tmp_path: Path, problems: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ChatEndpoint, "_pause", lambda self, attempt: 0.0)
+    common = ("tiny", "--samples", "1", "--concurrency", "1")
+
+    def dies(body: dict[str, Any], number: int) -> tuple[int, dict[str, str], Any]:
+        return said("4") if number <= 2 else (503, {}, {})
+
+    with serving(dies) as server:
+        with pytest.raises(EndpointError, match="after 6 attempts .*what was sampled is kept, go on with --out"):
+            measure(problems, tmp_path / "out", *common, "--endpoint", server.url)
+        assert len(server.bodies) == 2 + 6
+    with serving(lambda body, number: said("4")) as server:
+        measure(problems, tmp_path / "out", *common, "--endpoint", server.url)
+        assert len(server.bodies) == 1  # the problem that is missing
+    assert [row["completion"] for row in samples(tmp_path / "out" / "tiny")] == ["4", "4", "4"]
 
 
 def test_a_wrong_key_and_a_wrong_name_are_told(tmp_path: Path, served: Running, problems: Path) -> None:

@@ -132,6 +132,18 @@ def test_a_resumed_run_counts_from_its_metrics(run: Path) -> None:
     assert found.step == 2 and found.eta == pytest.approx(98 * 9)
 
 
+def test_what_was_measured_of_an_earlier_step_says_so(run: Path) -> None:
+    folder = RunFolder.open(run)
+    folder.append_metrics(3, {"evaluation/exam/pass_rate": 0.25})
+    folder.append_metrics(2, {"evaluation/pass_rate": 0.5, "evaluation/stderr": 0.1})  # in after step 3
+    folder.close()
+    found = read_status(folder)
+    assert (found.step, found.held_out_pass_rate, found.held_out_step) == (3, 0.5, 2)
+    assert found.benchmarks == {"exam": (0.25, 3)}
+    shown = CliRunner().invoke(app, ["status", str(run)])
+    assert "pass rate  40.0%, held-out 50.0% (step 2), exam 25.0%\n" in shown.stdout
+
+
 def test_the_command_prints_lines_json_and_an_exit_code(run: Path) -> None:
     beaten(run)
     shown = CliRunner().invoke(app, ["status", str(run)])

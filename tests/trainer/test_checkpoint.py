@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from strop.trainer import tensor_file
-from strop.trainer.checkpoint import DiskFull, Retention, latest, load, rewind, save
+from strop.trainer.checkpoint import DiskFull, Retention, latest, load, prune, rewind, save
 from strop.types import StropError
 
 PRECIOUS = {"policy": {"w": torch.arange(6, dtype=torch.float32)}}
@@ -140,6 +140,14 @@ def test_retention_keeps_the_newest_and_the_best(tmp_path):
     assert names(tmp_path) == ["step-00000005", "step-00000007"]
     save(tmp_path, 8, PRECIOUS, {}, retention=Retention(last=1, best=0))
     assert names(tmp_path) == ["step-00000008"]
+
+
+def test_a_metric_may_be_known_later_and_what_awaits_one_stays(tmp_path):
+    for step in (1, 2, 3, 4):
+        save(tmp_path, step, PRECIOUS, {}, retention=Retention(last=1, best=1, pinned=(2,), metrics={1: 0.1}))
+    assert names(tmp_path) == ["step-00000001", "step-00000002", "step-00000004"]
+    prune(tmp_path, Retention(last=1, best=1, metrics={1: 0.1, 2: 0.3}))
+    assert names(tmp_path) == ["step-00000002", "step-00000004"]
 
 
 def test_a_damaged_old_checkpoint_does_not_fail_a_save(tmp_path):

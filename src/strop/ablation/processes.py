@@ -37,6 +37,7 @@ class Steps:
 
     def look(self) -> bool:
         """Read what is new; whether a step was done since."""
+        before = self.step
         try:
             with self._path.open("rb") as file:
                 if os.fstat(file.fileno()).st_size < self._offset:
@@ -47,7 +48,6 @@ class Steps:
             return False
         whole = text[: text.rfind(b"\n") + 1]
         self._offset += len(whole)
-        before = self.step
         for line in whole.splitlines():
             row = json.loads(line)
             self.step = max(self.step, int(row["step"]))  # an evaluation beside training comes late

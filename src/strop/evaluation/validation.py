@@ -175,8 +175,11 @@ def metrics(result: EvaluationResult, of: ValidationSet) -> dict[str, float | No
     """What metrics.jsonl says of a result; with each domain's pass rate where held-out problems are of several."""
     own = of.name == HELD_OUT
     prefix = PREFIX if own else f"{PREFIX}/{of.name}"
-    row = {f"{prefix}/pass_rate": result.pass_rate, f"{prefix}/stderr": result.stderr}
-    return row | {f"{prefix}/entropy": result.entropy} | (_by_domain(result, of.dataset) if own else {})
+    row: dict[str, float | None] = {f"{prefix}/pass_rate": result.pass_rate, f"{prefix}/stderr": result.stderr}
+    row |= {f"{prefix}/entropy": result.entropy}
+    if own:
+        return row | _by_domain(result, of.dataset)
+    return row | {f"{prefix}/length": result.mean_length, f"{prefix}/truncation_rate": result.truncation_rate}
 
 
 def _by_domain(result: EvaluationResult, dataset: Dataset) -> dict[str, float | None]:

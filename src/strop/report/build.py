@@ -294,8 +294,9 @@ def _on_benchmarks(run: RunData) -> str:
         return ""
     rates = [dict(zip(*points(run.rows, f"evaluation/{name}/pass_rate"), strict=True)) for name in names]
     errors = [dict(zip(*points(run.rows, f"evaluation/{name}/stderr"), strict=True)) for name in names]
+    curves = list(zip(rates, errors, strict=True))
     rows = [
-        (str(int(step)), *(_with_error(rate.get(step), error.get(step)) for rate, error in zip(rates, errors, strict=True)))
+        (str(int(step)), *(_with_error(rate.get(step), error.get(step)) for rate, error in curves))
         for step in sorted(set[float]().union(*rates))
     ]
     return html.table(("step", *names), rows)

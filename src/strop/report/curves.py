@@ -63,7 +63,8 @@ def draw_groups(runs: Sequence[RunData], studio: Studio) -> list[tuple[str, list
     for heading, group in GROUPS:
         pictures = [draw_curves(each, runs, studio) for each in group if _values(each, runs).any()]
         extra = {
-            "Learning": [_held_out, _benchmarks, _against_compute, _domains], "Exploration": [_solved], "Time and compute": [_time],
+            "Learning": [_held_out, _benchmarks, _against_compute, _domains], "Exploration": [_solved],
+            "Time and compute": [_time],
         }.get(heading, [])  # fmt: skip
         special = [picture for draw in extra for picture in draw(runs, studio)]
         if pictures or special:

@@ -1,0 +1,80 @@
+"""What a run is measured on: benchmarks found, refused and asked as `strop eval` asks them; when each is due."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from tests.runs import small_config
+
+from strop.assembly import validation_sets
+from strop.byte_tokenizer import byte_tokenizer
+from strop.console import SilentView
+from strop.data import load_data
+from strop.evaluation.validation import ValidationSet
+from strop.seeds import derive
+from strop.types import InputError
+from strop.verifiers import MathVerifier
+
+ROOM = 400
+
+
+class Notes(SilentView):
+    """Keeps what is noted."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def note(self, text: str) -> None:
+        self.lines.append(text)
+
+
+def sets(*changes: str, view: Notes | None = None) -> tuple[ValidationSet, ...]:
+    config = small_config(*changes)
+    tokenizer = byte_tokenizer()
+    return validation_sets(config, load_data(config.data, tokenizer), tokenizer, ROOM, view or Notes())
+
+
+def write(path: Path, *questions: str) -> Path:
+    path.write_text("".join(json.dumps({"problem": text, "answer": "4"}) + "\n" for text in questions))
+    return path
+
+
+def test_a_run_has_its_held_out_problems_and_the_benchmarks_it_names(tmp_path: Path) -> None:
+    exam = write(tmp_path / "exam.jsonl", "2+2=", "3+1=", "x" * ROOM)
+    write(tmp_path / "aime_2024.jsonl", "1+3=")
+    view = Notes()
+    named = f"evaluation.benchmarks=[{{name='{exam}', every=3, samples_per_problem=1, limit=3}}, 'aime24']"
+    own, first, second = sets(named, f"evaluation.benchmark_data={tmp_path}", "seed=7", view=view)
+    assert (own.name, own.every, own.samples, len(own.dataset)) == ("held_out", 2, 2, 8)
+    assert (first.name, first.every, first.samples, len(first.dataset)) == ("exam", 3, 1, 2)
+    assert (second.name, second.every, second.samples, len(second.dataset)) == ("aime24", 2, 2, 1)
+    assert isinstance(first.verifier, MathVerifier) and own.verifier == small_config().verifier
+    assert own.sampling == first.sampling and first.seed == derive(7, "benchmark", "exam")
+    prompt = byte_tokenizer().decode(first.dataset[0].prompt_ids)
+    assert prompt.startswith("2+2=") and "\\boxed{}" in prompt
+    assert view.lines == [
+        "exam: 2 problems, measured every 3 steps",
+        "exam: 1 problems left out, the model has no room for their prompts",
+        "aime24: 1 problems, measured every 2 steps",
+    ]
+    assert [step for step in range(9) if first.due(step, 8)] == [0, 3, 6, 8]
+
+
+def test_what_cannot_be_measured_is_refused_in_one_line(tmp_path: Path) -> None:
+    exam = write(tmp_path / "exam.jsonl", "2+2=")
+    (tmp_path / "other").mkdir()
+    twin = write(tmp_path / "other" / "exam.jsonl", "2+2=")
+    long = write(tmp_path / "long.jsonl", "x" * ROOM)
+    for named, said in (
+        (f"['{tmp_path}/absent.jsonl']", "there is no such file"),
+        ("['aime23']", "no benchmark is called 'aime23'; did you mean 'aime2[45]'"),
+        ("['aime25']", f"benchmark aime25: {tmp_path} holds no file of it.*evaluation.benchmark_data"),
+        (f"['{exam}', '{twin}']", "two benchmarks are called 'exam'"),
+        (f"['{long}']", "long: no prompt of 1 leaves sampling.max_new_tokens=12 of the model's 400 tokens"),
+        ("['held_out']", "no benchmark can be called 'held_out' here"),
+    ):
+        with pytest.raises(InputError, match=f"evaluation.benchmarks: .*{said}") as caught:
+            sets(f"evaluation.benchmarks={named}", f"evaluation.benchmark_data={tmp_path}")
+        assert "\n" not in str(caught.value)

@@ -1,0 +1,306 @@
+"""Evaluation beside training: the same results as in turn with it, whatever is stopped or killed on the way."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.orchestration.forked import forking
+from tests.runs import assert_same_run, metrics, small_config
+
+from strop.benchmarking import Plan, measure, parse_models
+from strop.compute import ComputeMeter
+from strop.config import RunConfig
+from strop.console import SilentView
+from strop.data import ChainSum
+from strop.evaluation import EvaluationResult, benchmark
+from strop.evaluation.protocols import PLAIN, changed
+from strop.orchestration.evaluator import WeightsOf
+from strop.orchestration.fleet import Supervision
+from strop.orchestration.link import WorkerSpec
+from strop.orchestration.messages import StoredWeights
+from strop.orchestration.processes import Processes
+from strop.orchestration.weight_store import EVALUATED, WeightStore
+from strop.orchestration.worker_evaluator import WorkerEvaluator
+from strop.pieces import allow_module
+from strop.run import Interrupted, Outcome, resume, train
+from strop.scaling.curves import read_curve
+from strop.trainer import checkpoint
+from strop.trainer.checkpoint import DiskFull
+from strop.types import Problem, StropError, Verdict
+from strop.verifiers import Answer
+
+SETS = ("optim.lr=3e-2", "model.fresh.max_positions=512", "orchestration.silence_seconds=60")
+APART = "evaluation.asynchronous=true"
+
+
+@pytest.fixture(scope="module")
+def exam(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A benchmark of six sums in a file."""
+    path = tmp_path_factory.mktemp("data") / "exam.jsonl"
+    problems = ChainSum(count=6, terms=2, seed=5).problems()
+    path.write_text("".join(json.dumps({"problem": p.prompt, "answer": p.reference}) + "\n" for p in problems))
+    return path
+
+
+def configured(*more: str) -> RunConfig:
+    """Measured on the held-out problems every 2 steps."""
+    return small_config(*SETS, *more)
+
+
+def with_exam(exam: Path, *more: str) -> RunConfig:
+    """The same, and on the file every 3."""
+    return configured(f"evaluation.benchmarks=[{{name='{exam}', every=3, samples_per_problem=3}}]", *more)
+
+
+@pytest.fixture(scope="module")
+def in_turn(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The run that the others must be equal to."""
+    out = tmp_path_factory.mktemp("runs") / "in_turn"
+    train(configured(), out, SilentView())
+    return out
+
+
+@pytest.fixture(scope="module")
+def examined(exam: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Outcome]:
+    """The same with the benchmark beside."""
+    out = tmp_path_factory.mktemp("runs") / "examined"
+    return out, train(with_exam(exam), out, SilentView())
+
+
+@pytest.fixture
+def quick_workers() -> Iterator[None]:
+    with forking():
+        yield
+
+
+class Watching(SilentView):
+    """Sends signals to the evaluator (or, by `driver`, to this process) before training and after its steps."""
+
+    def __init__(self, run: Path, signals: dict[int, int], driver: dict[int, int] | None = None) -> None:
+        self.run, self.signals, self.driver = run, signals, driver or {}
+        self.notes: list[str] = []
+        self.late: list[int] = []
+        self.kept: dict[int, list[int]] = {}
+
+    def stage(self, name: str, total: int | None) -> None:
+        self.advance(0, {})
+
+    def advance(self, step: int, values: object) -> None:
+        self.kept[step] = checkpoint.steps(self.run / "checkpoints")
+        if step in self.signals:
+            rows: list[dict[str, Any]] = json.loads((self.run / "processes.json").read_text())
+            os.kill(next(row["pid"] for row in rows if row["role"] == "evaluator"), self.signals[step])
+        if step in self.driver:
+            os.kill(os.getpid(), self.driver[step])
+
+    def evaluated(self, step: int, values: object) -> None:
+        self.late.append(step)
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)
+
+
+def assert_same_result(one: EvaluationResult, other: EvaluationResult) -> None:
+    assert (one.problem_ids, one.answers, one.version) == (other.problem_ids, other.answers, other.version)
+    for name in ("scores", "correct", "usable", "truncated", "lengths", "surprise", "sampled"):
+        left, right = vars(one)[name], vars(other)[name]
+        assert left.dtype == right.dtype and np.array_equal(left, right), name
+
+
+def written(run: Path) -> list[tuple[int, bool]]:
+    """The lines of metrics.jsonl in order: of which step, and whether of an evaluation alone."""
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    return [(line["step"], "loss" not in line) for line in lines]
+
+
+@pytest.mark.usefixtures("quick_workers")
+def test_a_worker_comes_to_the_same_bit_for_bit_while_training_goes_on(
+    examined: tuple[Path, Outcome], exam: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "apart"
+    # It stands still from the start until step 2 is trained; two evaluations may wait, and step 3 has another.
+    view = Watching(out, {0: signal.SIGSTOP, 2: signal.SIGCONT})
+    found = train(with_exam(exam, APART), out, view)
+    expected = examined[1].evaluations
+    assert list(found.evaluations) == list(expected) == [0, 2, 4]
+    for step, result in expected.items():
+        assert_same_result(found.evaluations[step], result)
+    assert len({result.surprise.sum() for result in expected.values() if result.surprise is not None}) == 3
+    assert_same_run(examined[0], out)
+    order = written(out)
+    assert order.index((2, False)) < order.index((0, True)) < order.index((2, True)) < order.index((4, True))
+    assert view.late == [0, 2, 3, 4] and len(order) == 8
+    assert not any(Path("/dev/shm").glob(f"strop-*-{os.getpid()}*"))
+
+
+def test_readers_put_late_evaluations_where_they_belong(examined: tuple[Path, Outcome], tmp_path: Path) -> None:
+    rows = [json.loads(line) for line in (examined[0] / "metrics.jsonl").read_text().splitlines()]
+    late = [{k: v for k, v in row.items() if k.startswith(("evaluation/", "step", "time"))} for row in rows]
+    early = [{k: v for k, v in row.items() if not k.startswith("evaluation/")} for row in rows if row["step"]]
+    out = tmp_path / "late"
+    out.mkdir()
+    for name in ("run.json", "config.json"):
+        (out / name).write_bytes((examined[0] / name).read_bytes())
+    (out / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in [*early, *late]))
+    assert metrics(out) == metrics(examined[0])
+    for x in ("compute", "steps", "tokens"):
+        for metric in ("evaluation/pass_rate", "evaluation/exam/pass_rate"):
+            one, other = read_curve(out, x, metric=metric), read_curve(examined[0], x, metric=metric)
+            assert np.array_equal(one.compute, other.compute) and np.array_equal(one.pass_rate, other.pass_rate)
+
+
+def test_a_benchmark_is_measured_as_strop_eval_measures_it(
+    examined: tuple[Path, Outcome], exam: Path, tmp_path: Path
+) -> None:
+    plan = Plan(
+        models=parse_models([f"run={examined[0]}"]),
+        benchmarks=(benchmark(str(exam)),),
+        protocol=changed(PLAIN, samples="3", budget=12, temperature=1.0),
+        out=tmp_path / "kept",
+        seed=0,
+    )
+    found = measure(plan, SilentView()).results["run", "exam"]
+    last = metrics(examined[0])[-1]
+    assert last["evaluation/exam/pass_rate"] == found.pass_rate
+    assert last["evaluation/exam/length"] == found.mean_length
+    assert last["evaluation/exam/truncation_rate"] == found.truncation_rate
+    at = [row["step"] for row in metrics(examined[0]) if "evaluation/exam/pass_rate" in row]
+    assert at == [0, 3, 4]
+
+
+class Strikes(Answer):
+    """Judges as `Answer`; kills the process that it is in at the fifth verdict, once, unless that is `driver`."""
+
+    marker: str
+    driver: int
+
+    def judge(self, problem: Problem, text: str, truncated: bool) -> Verdict:
+        struck = Path(self.marker)
+        if os.getpid() != self.driver and not struck.exists():
+            tally = struck.with_suffix(".tally")
+            tally.write_text(tally.read_text() + "x" if tally.exists() else "x")
+            if len(tally.read_text()) == 5:
+                struck.touch()
+                os.kill(os.getpid(), signal.SIGKILL)
+        return super().judge(problem, text, truncated)
+
+
+def striking(tmp_path: Path) -> str:
+    allow_module(__name__)
+    marker = tmp_path / "struck"
+    return f"verifier={{piece='{__name__}:Strikes', marker='{marker}', driver={os.getpid()}, extract='last_number'}}"
+
+
+@pytest.mark.usefixtures("quick_workers")
+def test_an_evaluator_that_is_killed_mid_way_does_it_again(in_turn: Path, tmp_path: Path) -> None:
+    view = Watching(tmp_path / "run", {})
+    train(configured(APART, striking(tmp_path)), tmp_path / "run", view)
+    assert (tmp_path / "struck").exists()
+    told = [note for note in view.notes if "died (it was ended by SIGKILL) and is started again" in note]
+    assert len(told) == 1 and "evaluator" in told[0] and "the evaluation of step 0" in told[0]
+    assert_same_run(in_turn, tmp_path / "run")
+
+
+@pytest.mark.usefixtures("quick_workers")
+def test_deaths_beyond_the_budget_end_the_run_and_a_resume_measures_what_is_missing(
+    in_turn: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "run"
+    sets = (APART, striking(tmp_path), "orchestration.restarts=0")
+    with pytest.raises(StropError, match=r"evaluator died: .*death number 1 .*restarts=0 allows no more"):
+        train(configured(*sets), out, SilentView())
+    resume(out, SilentView())
+    assert_same_run(in_turn, out)
+
+
+@pytest.mark.usefixtures("quick_workers")
+def test_what_was_under_way_when_a_run_ended_is_measured_on_resume(in_turn: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    view = Watching(out, {0: signal.SIGSTOP}, {3: signal.SIGINT})
+    with pytest.raises(Interrupted, match="stopped after step 3 of 4, steps 0, 2 not yet evaluated; go on with"):
+        train(configured(APART), out, view)
+    assert {row["step"] for row in metrics(out) if "evaluation/pass_rate" in row} == set()
+    again = Watching(out, {})
+    resume(out, again)
+    assert [note for note in again.notes if "is done again" in note] == [
+        f"the evaluation of step {step} was under way when the run ended, and is done again" for step in (0, 2)
+    ]
+    assert_same_run(in_turn, out)
+
+
+@pytest.mark.usefixtures("quick_workers")
+def test_an_evaluation_whose_weights_are_gone_is_said_to_be_lost(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    sets = ("checkpoint.keep_best=false", "checkpoint.every=100", "steps=5")
+    with pytest.raises(Interrupted):
+        train(configured(APART, *sets), out, Watching(out, {0: signal.SIGSTOP}, {3: signal.SIGINT}))
+    view = Watching(out, {})
+    resume(out, view)
+    assert any("the evaluation of step 2 is lost" in note for note in view.notes)
+    assert [row["step"] for row in metrics(out) if "evaluation/pass_rate" in row] == [0, 4, 5]
+
+
+@pytest.mark.usefixtures("quick_workers")
+def test_the_best_checkpoint_waits_for_its_pass_rate(tmp_path: Path) -> None:
+    sets = ("steps=6", "evaluation.every=3", "checkpoint.keep=1", "checkpoint.every=1")
+    train(configured(*sets), tmp_path / "in_turn", SilentView())
+    out = tmp_path / "apart"
+    view = Watching(out, {0: signal.SIGSTOP, 5: signal.SIGCONT})
+    train(configured(*sets, APART), out, view)
+    order = written(out)
+    assert order.index((5, False)) < order.index((0, True)) < order.index((3, True))  # training did not wait
+    assert 3 in view.kept[5] and 2 not in view.kept[5]  # only the newest stays, and what may be the best
+    assert_same_run(tmp_path / "in_turn", out)
+    best = json.loads((out / "summary.json").read_text())["best_step"]
+    assert checkpoint.steps(out / "checkpoints") == checkpoint.steps(tmp_path / "in_turn" / "checkpoints")
+    assert set(checkpoint.steps(out / "checkpoints")) == {best, 6}
+
+
+def test_evaluations_are_no_compute_of_training(examined: tuple[Path, Outcome]) -> None:
+    rows = [json.loads(line) for line in (examined[0] / "metrics.jsonl").read_text().splitlines()]
+    spent = [row["compute/evaluator_seconds"] for row in rows if "compute/evaluator_seconds" in row]
+    assert len(spent) == 4 and spent == sorted(spent) and spent[0] > 0
+    meter = ComputeMeter(2, 10)
+    seconds = {"step": 5.0, "rollout": 1.0, "update": 2.0, "evaluation": 1.5}
+    assert meter.evaluated(7.0) == {"compute/evaluator_seconds": 7.0}
+    assert meter.add(seconds, {"tokens/generated": 3.0, "tokens": 2.0}) == {
+        "compute/device_seconds": 7.0, "compute/generator_seconds": 2.0, "compute/trainer_seconds": 4.0,
+        "compute/flops": 10 * (2 * 3.0 + 6 * 2.0),
+    }  # fmt: skip
+    again = ComputeMeter(2, 10)
+    again.load(meter.state())
+    assert again.evaluated(1.0) == {"compute/evaluator_seconds": 8.0}
+
+
+class _Full(WeightsOf):
+    """Finds no room in memory."""
+
+    def publish(self, store: WeightStore, version: int) -> StoredWeights:
+        if store.root.parent == Path("/dev/shm"):
+            raise DiskFull("no space in memory")
+        return StoredWeights(version, str(store.root / "x"), "", 0)
+
+
+def test_weights_that_memory_has_no_room_for_go_to_the_run_folder(tmp_path: Path) -> None:
+    spec = WorkerSpec("evaluator", "tests.orchestration.workers:echo", None)
+    evaluator = WorkerEvaluator(Processes(), spec, 1, 1, Supervision())
+    view = Watching(tmp_path, {})
+    # The echo is no evaluator: it is not asked for anything before it says that it is ready, which it never does.
+    evaluator._hear = lambda: None  # type: ignore[method-assign]
+    evaluator.start(tmp_path, view)
+    try:
+        evaluator.begin(3, ("held_out",), _Full(None))  # type: ignore[arg-type]
+        assert evaluator.outstanding == (3,) and evaluator.has_room
+        assert view.notes == [f"no space in memory; from now on those of evaluations go to {tmp_path / EVALUATED}"]
+    finally:
+        evaluator.close()
+    assert not (tmp_path / EVALUATED).exists()
+
+
