@@ -69,3 +69,15 @@ def test_a_peer_that_is_not_there_is_one_line(bench):
         bench("rollout", "--model", "tiny", "--peer", "vllm")
     with pytest.raises(SystemExit, match="--trl-python"):
         bench("step", "--model", "tiny")
+
+
+def test_training_beside_the_machines_matrix_rate(bench):
+    lines = bench("mfu", "--models", "tiny", "--tokens", "256", "--longest", "96")
+    assert [line["case"].split()[0] for line in lines] == ["update", "score", "prefill", "shares", "shares"]
+    for line in lines[:3]:
+        assert line["unit"] == "tokens/s" and 0 < line["of_limit"] < 1 and line["micro_batches"] == 1
+        assert line["limit"] == pytest.approx(256 * line["matrix_rate"] / line["operations"], rel=1e-2)
+    assert lines[0]["operations"] == pytest.approx(3 * lines[1]["operations"], rel=1e-3)
+    spent = lines[3]
+    kinds = ("head", "attention", "optimizer", "layers", "products", "copies", "elementwise", "idle")
+    assert sum(spent[kind] for kind in kinds) >= 0.99 * spent["whole"]
