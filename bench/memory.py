@@ -1,7 +1,7 @@
 """Peak memory of log-probs and entropies with their gradients, beside plain PyTorch; each in a process of its own.
 
-On a GPU a line of seconds follows for each peer, the limit being three products at the measured matrix rate: against the
-plain path, against plain logits in float32 (`plain fp32`, the same numbers as ours), and against the chunked head.
+On a GPU a line of seconds follows for each peer, the limit being three products at the measured matrix rate: the plain
+path, the plain path with logits in float32 (the same numbers as ours), and our own chunked head.
 
     python bench/memory.py                  # 8,192 tokens, vocabulary 151,936, hidden size 256, float32
     python bench/memory.py --device cuda --hidden 1024 --dtype bfloat16 --repeats 1

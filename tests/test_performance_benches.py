@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import runpy
+import subprocess
 import sys
 from pathlib import Path
 
@@ -81,3 +83,26 @@ def test_training_beside_the_machines_matrix_rate(bench):
     spent = lines[3]
     kinds = ("head", "attention", "optimizer", "layers", "products", "copies", "elementwise", "idle")
     assert sum(spent[kind] for kind in kinds) >= 0.99 * spent["whole"]
+
+
+def test_kernels_of_training_are_timed_after_a_check(bench):
+    pytest.importorskip("triton")
+    lines = bench("gpu_kernels", "--tokens", "17", "--vocabulary", "300", "--widths", "32", "--tiling", "0")
+    assert [line["case"] for line in lines[:3]] == [
+        f"head {what}, hidden 32" for what in ("forward", "gradient of logits", "backward")
+    ]
+    assert len(lines) == 9 and all(max(line["errors"]) < 1e-2 for line in lines[:3])
+
+
+@pytest.mark.slow
+def test_kernels_of_training_compile_for_hopper():
+    """Without a GPU, in a process in which Triton does not interpret; tensor cores are used and little is spilled."""
+    pytest.importorskip("triton")
+    environment = {key: value for key, value in os.environ.items() if key != "TRITON_INTERPRET"}
+    command = [sys.executable, str(BENCH / "gpu_kernels.py"), "--compile", "--few", "--widths", "1024"]
+    done = subprocess.run(command, check=True, capture_output=True, text=True, env=environment)
+    lines = [json.loads(line) for line in done.stdout.splitlines()]
+    assert len(lines) == 8
+    for line in lines:
+        assert line["shared"] <= 227 * 1024 and line["stack_bytes"] <= 256
+        assert (line["products"] > 0) == ("Tiling" in line["case"])  # the head's
