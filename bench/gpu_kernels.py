@@ -102,16 +102,16 @@ def compile_all(width: int, few: bool) -> None:
     types = {"TYPE": tl.bfloat16, "INTERPRETED": False}
     norm = {"E": width, "BLOCK": block, "ROWS": rows, **types}
     turn = {"H": 16, "D": 128, "HALF": half_head, "ROWS": heads_rows, "NORM": True, **types}
-    angles = {"cos_ref": half, "sin_ref": half}
+    angles, steps = {"cos_ref": half, "sin_ref": half}, {"STEPS": layers._STEPS}
     for kernel, signature, constants in (
         (layers._norm_forward_kernel, {"x_ref": half, "w_ref": half, "y_ref": half, "scale_ref": single, "rows": whole,
                                        "eps": "fp32"}, norm),
         (layers._norm_backward_kernel, {"up_ref": half, "x_ref": half, "w_ref": half, "scale_ref": single,
-                                        "dx_ref": half, "dw_ref": single, "rows": whole}, norm | {"STEPS": layers._STEPS}),
+                                        "dx_ref": half, "dw_ref": single, "rows": whole}, norm | steps),
         (layers._rotary_forward_kernel, {"x_ref": half, "w_ref": half, **angles, "y_ref": half, "scale_ref": single,
                                          "rows": whole, "eps": "fp32"}, turn),
         (layers._rotary_backward_kernel, {"up_ref": half, "x_ref": half, "w_ref": half, **angles, "scale_ref": single,
-                                          "dx_ref": half, "dw_ref": single, "rows": whole}, turn | {"STEPS": layers._STEPS}),
+                                          "dx_ref": half, "dw_ref": single, "rows": whole}, turn | steps),
         (layers._gate_forward_kernel, {"gate_ref": half, "up_ref": half, "y_ref": half, "count": whole},
          {"BLOCK": layers._FLAT, **types}),
         (layers._gate_backward_kernel, {"dy_ref": half, "gate_ref": half, "up_ref": half, "dgate_ref": half,

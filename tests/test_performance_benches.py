@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from strop import pieces
+
 BENCH = Path(__file__).parent.parent / "bench"
 FIELDS = ("bench", "case", "ours", "peer", "peer_name", "ratio", "unit", "limit", "of_limit")
 
@@ -28,8 +30,10 @@ def bench(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
         assert lines and all(line["bench"] == name and set(FIELDS) <= line.keys() for line in lines)
         return lines
 
+    monkeypatch.setattr(pieces, "_allowed_modules", set(pieces._allowed_modules))  # a bench may allow one of its own
     yield run
-    sys.modules.pop("common", None)
+    for name in ("common", "step", "gpu_verdict"):
+        sys.modules.pop(name, None)
 
 
 def test_rollout_beside_generate(bench):
@@ -106,3 +110,12 @@ def test_kernels_of_training_compile_for_hopper():
     for line in lines:
         assert line["shared"] <= 227 * 1024 and line["stack_bytes"] <= 256
         assert (line["products"] > 0) == ("Tiling" in line["case"])  # the head's
+
+
+def test_a_whole_step_of_scalerl_and_its_shares(bench):
+    (line,) = bench("gpu_step", "--model", "tiny", "--prompts", "4", "--samples", "4", "--mean", "8", "--longest", "24",
+                    "--tokens", "512", "--dtype", "float32")  # fmt: skip
+    shares = [line[f"{name}_share"] for name in ("rollout", "verify", "update", "other")]
+    assert sum(shares) == pytest.approx(1, abs=1e-2) and line["unit"] == "s" and line["steps"] == 1
+    assert 16 <= line["completion_tokens"] <= 16 * 24 and line["update_tokens"] > line["completion_tokens"]
+    assert 0 <= line["mismatch"] < 1e-4  # float32 on both sides
