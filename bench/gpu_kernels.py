@@ -42,13 +42,14 @@ def tilings() -> list[Any]:
 
 
 def compiled(kernel: Any, signature: dict[str, str], constants: dict[str, Any], **options: int) -> dict[str, Any]:
-    """What the compiler makes of a kernel for Hopper; pointers and sizes are taken to be multiples of 16."""
+    """What the compiler makes of a kernel for Hopper; pointers and sizes, but rows, are taken to be multiples of 16."""
     import triton
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
     names = kernel.arg_names
-    round_ones = [name for name, kind in signature.items() if kind.startswith("*") or kind == "i32"]
+    sizes = {"vocabulary", "start", "width", "count"}
+    round_ones = [name for name, kind in signature.items() if kind.startswith("*") or name in sizes]
     source = ASTSource(
         fn=kernel,
         signature={**signature, **dict.fromkeys(constants, "constexpr")},

@@ -25,7 +25,7 @@ _STEPS = 8  # tiles a program goes through where it sums the gradient of a weigh
 _WARPS = 4
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows"])
 def _norm_forward_kernel(
     x_ref, w_ref, y_ref, scale_ref, rows, eps, E: tl.constexpr, BLOCK: tl.constexpr, ROWS: tl.constexpr,
     TYPE: tl.constexpr, INTERPRETED: tl.constexpr,
@@ -42,7 +42,7 @@ def _norm_forward_kernel(
     tl.store(scale_ref + r, s, mask=r < rows)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows"])
 def _norm_backward_kernel(
     up_ref, x_ref, w_ref, scale_ref, dx_ref, dw_ref, rows, E: tl.constexpr, BLOCK: tl.constexpr, ROWS: tl.constexpr,
     STEPS: tl.constexpr, TYPE: tl.constexpr, INTERPRETED: tl.constexpr,
@@ -65,7 +65,7 @@ def _norm_backward_kernel(
     tl.store(dw_ref + tl.program_id(0).to(tl.int64) * E + c, dw, mask=c < E)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows"])
 def _rotary_forward_kernel(
     x_ref, w_ref, cos_ref, sin_ref, y_ref, scale_ref, rows, eps, H: tl.constexpr, D: tl.constexpr, HALF: tl.constexpr,
     ROWS: tl.constexpr, NORM: tl.constexpr, TYPE: tl.constexpr, INTERPRETED: tl.constexpr,
@@ -94,7 +94,7 @@ def _rotary_forward_kernel(
     tl.store(y_ref + at + D // 2, rounded(right, TYPE, INTERPRETED), mask=mask)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows"])
 def _rotary_backward_kernel(
     up_ref, x_ref, w_ref, cos_ref, sin_ref, scale_ref, dx_ref, dw_ref, rows, H: tl.constexpr, D: tl.constexpr,
     HALF: tl.constexpr, ROWS: tl.constexpr, STEPS: tl.constexpr, NORM: tl.constexpr, TYPE: tl.constexpr,
