@@ -29,6 +29,7 @@ from transformers import (
 )
 
 from strop.byte_tokenizer import byte_tokenizer
+from strop.compute import Dimensions
 from strop.model_files import DTYPES
 from strop.model_settings import FreshModel, ModelSettings
 from strop.policy import Policy
@@ -94,6 +95,14 @@ def kv_bytes_a_token(model: PreTrainedModel) -> int:
     c = model.config
     head = c.to_dict().get("head_dim") or c.hidden_size // c.num_attention_heads
     return 2 * c.num_hidden_layers * c.num_key_value_heads * head * next(model.parameters()).element_size()
+
+
+def dimensions_of(model: PreTrainedModel) -> Dimensions:
+    """What the operations of a model are counted from."""
+    c = model.config
+    head = c.to_dict().get("head_dim") or c.hidden_size // c.num_attention_heads
+    return Dimensions(c.num_hidden_layers, c.hidden_size, c.intermediate_size, c.num_attention_heads,
+                      c.num_key_value_heads, head, c.vocab_size)  # fmt: skip
 
 
 def parameter_count(model: PreTrainedModel) -> int:

@@ -23,12 +23,12 @@ from common import (
     SHAPES,
     Spent,
     begin,
+    dimensions_of,
     emit,
     interleaved,
     long_tailed,
     matrix_rate,
     model_of,
-    parameter_count,
     parser_of,
     policy_of,
     timed,
@@ -102,17 +102,9 @@ def padded(
 
 
 def operations(model: PreTrainedModel, samples: Sequence[Sample]) -> float:
-    """Operations of forward and backward: 6 a parameter and token (the head at trained tokens only), and causal
-    attention."""
-    c = model.config
-    head = c.vocab_size * c.hidden_size
-    body = parameter_count(model) - head * (1 if c.tie_word_embeddings else 2)
-    heads = c.to_dict().get("head_dim") or c.hidden_size // c.num_attention_heads
-    # Scores and their product with the values, 2 operations each, half of the square, 3 times with backward.
-    attention = 6 * c.num_hidden_layers * c.num_attention_heads * heads
-    squares = sum(len(sample) ** 2 for sample in samples)
-    tokens, trained = sum(map(len, samples)), sum(sample.trained_tokens for sample in samples)
-    return 6.0 * (body * tokens + head * trained) + attention * squares
+    """Operations of forward and backward, the head at trained tokens only."""
+    trained = sum(sample.trained_tokens for sample in samples)
+    return 3 * dimensions_of(model).forward_operations([len(sample) for sample in samples], trained)
 
 
 def main() -> None:

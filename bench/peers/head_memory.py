@@ -1,10 +1,15 @@
-"""One side of bench/memory.py, in a process of its own: prints its peak memory beyond the inputs, and its seconds."""
+"""One side of bench/memory.py, in a process of its own: prints its peak memory beyond the inputs, and its seconds.
+
+On a GPU the work is done several times after one to warm up, and the median of seconds is printed.
+"""
 
 from __future__ import annotations
 
 import json
+import statistics
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -13,12 +18,18 @@ from torch import Tensor
 from strop.head import logprob_entropy
 
 MEBIBYTE = 2**20
+RUNS = 7  # on a GPU
 
 
 def plain(hidden: Tensor, weight: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
     """Log-prob and entropy through the logits of all tokens."""
     log_p = (hidden @ weight.t()).float().log_softmax(-1)
     return log_p.gather(1, target[:, None])[:, 0], -(log_p.exp() * log_p).sum(-1)
+
+
+def plain_fp32(hidden: Tensor, weight: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+    """The same with logits that were never rounded: products of float32 copies."""
+    return plain(hidden.float(), weight.float(), target)
 
 
 def resident(field: str) -> int:
@@ -37,26 +48,44 @@ def main() -> None:
     hidden = torch.randn(what["tokens"], what["hidden"], device=device).to(dtype).requires_grad_()
     weight = (torch.randn(what["vocabulary"], what["hidden"], device=device) * 0.02).to(dtype).requires_grad_()
     target = torch.randint(what["vocabulary"], (what["tokens"],), device=device)
-    if device == "cuda":
+    sides = {"plain": plain, "plain_fp32": plain_fp32}
+
+    def work() -> None:
+        hidden.grad = weight.grad = None
+        if what["side"] in sides:
+            logprob, entropy = sides[what["side"]](hidden, weight, target)
+        else:
+            kernels = what["side"] == "ours"
+            logprob, entropy = logprob_entropy(hidden, weight, None, target, 1.0, what["chunk"], True, kernels)
+        (logprob.sum() + 0.01 * entropy.sum()).backward()
+
+    print(json.dumps(on_gpu(work) if device == "cuda" else on_cpu(work)))
+
+
+def on_gpu(work: Callable[[], None]) -> dict[str, float]:
+    """Median seconds, and the peak beyond what was there before."""
+    before = torch.cuda.memory_allocated()
+    work()  # compiles kernels
+    torch.cuda.reset_peak_memory_stats()
+    seconds: list[float] = []
+    for _ in range(RUNS):
         torch.cuda.synchronize()
-        before = torch.cuda.memory_allocated()
-        torch.cuda.reset_peak_memory_stats()
-    else:
-        Path("/proc/self/clear_refs").write_text("5")  # forgets the peak so far
-        before = resident("VmRSS")
+        start = time.perf_counter()
+        work()
+        torch.cuda.synchronize()
+        seconds.append(time.perf_counter() - start)
+    peak = torch.cuda.max_memory_allocated()
+    return {"mib": (peak - before) / MEBIBYTE, "wall": statistics.median(seconds), "cpu": 0.0}
+
+
+def on_cpu(work: Callable[[], None]) -> dict[str, float]:
+    """Seconds of one run, and how far resident memory rose."""
+    Path("/proc/self/clear_refs").write_text("5")  # forgets the peak so far
+    before = resident("VmRSS")
     wall, cpu = time.perf_counter(), time.process_time()
-    if what["side"] == "ours":
-        logprob, entropy = logprob_entropy(hidden, weight, None, target, 1.0, what["chunk"], True)
-    else:
-        logprob, entropy = plain(hidden, weight, target)
-    (logprob.sum() + 0.01 * entropy.sum()).backward()
-    if device == "cuda":
-        torch.cuda.synchronize()
-        peak = torch.cuda.max_memory_allocated()
-    else:
-        peak = resident("VmHWM")
+    work()
     took = {"wall": time.perf_counter() - wall, "cpu": time.process_time() - cpu}
-    print(json.dumps({"mib": (peak - before) / MEBIBYTE, **took}))
+    return {"mib": (resident("VmHWM") - before) / MEBIBYTE, **took}
 
 
 if __name__ == "__main__":

@@ -158,37 +158,40 @@ def logprob_entropy(
     temperature: float,
     chunk: int,
     fp32: bool,
+    kernels: bool = True,
 ) -> tuple[Tensor, Tensor]:
     """Log-prob [M] of target [M] and entropy [M], nats, float32, of hidden [M, E] · weightᵀ [E, V] / temperature.
 
-    Gradients flow to hidden, weight and bias from both outputs; `chunk` rows of logits exist at a time.
+    Gradients flow to hidden, weight and bias from both outputs; `chunk` rows of logits exist at a time. `kernels` lets
+    Triton compute it where it can.
 
     Raises:
         ValueError: a temperature or chunk that is not positive.
     """
     if temperature <= 0 or chunk < 1:
         raise ValueError(f"temperature {temperature} and chunk {chunk} must be positive")
-    if _fused(hidden, weight):
-        from strop.kernels import head as kernels  # here: Triton is there where CUDA is, and takes long to import
+    if kernels and _fused(hidden, weight):
+        from strop.kernels import head as fused  # here: Triton is there where CUDA is, and takes long to import
 
-        return kernels.logprob_entropy(hidden, weight, bias, target, temperature, chunk, fp32)
+        return fused.logprob_entropy(hidden, weight, bias, target, temperature, chunk, fp32)
     logprob, entropy = _LogprobEntropy.apply(hidden, weight, bias, target, temperature, chunk, fp32)
     return logprob, entropy
 
 
 @torch.no_grad()
 def collision(
-    hidden: Tensor, weight: Tensor, bias: Tensor | None, temperature: float, chunk: int, fp32: bool
-) -> Tensor:
+    hidden: Tensor, weight: Tensor, bias: Tensor | None, temperature: float, chunk: int, fp32: bool,
+    kernels: bool = True,
+) -> Tensor:  # fmt: skip
     """C = Σ_j p_j² (log p_j + H), float32 [M], of hidden [M, E] · weightᵀ [E, V] / temperature; without gradient.
 
     With it the entropy change of a policy-gradient step is exact to first order (`statistics.exact_entropy_flow`): the
     sampled token's probability and the entropy alone do not determine it.
     """
-    if _fused(hidden, weight):
-        from strop.kernels import head as kernels
+    if kernels and _fused(hidden, weight):
+        from strop.kernels import head as fused
 
-        return kernels.collision(hidden, weight, bias, temperature, fp32)
+        return fused.collision(hidden, weight, bias, temperature, fp32)
     kind = torch.float64 if hidden.dtype == torch.float64 else torch.float32
     found = torch.empty(hidden.shape[0], dtype=kind, device=hidden.device)
     weight_up = _upcast_once(weight, fp32)

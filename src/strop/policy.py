@@ -207,7 +207,8 @@ class Policy(nn.Module):
 
         self._kernels_tried = True
         # Sharded parameters are whole only inside their layer's own forward, where nothing can be compared.
-        if not has_triton() or any(isinstance(parameter, DTensor) for parameter in self.parameters()):
+        sharded = any(isinstance(parameter, DTensor) for parameter in self.parameters())
+        if sharded or not self.settings.gpu_kernels or not has_triton():
             return
         from strop.kernels.modules import fuse
 
@@ -220,7 +221,7 @@ class Policy(nn.Module):
                 if not gap < _KERNEL_GAP:
                     raise StropError(
                         f"{type(self.model).__name__}: hidden states differ by {gap:.3g} with fused kernels; "
-                        "uninstall triton to compute without them, and report this"
+                        "set model.gpu_kernels=false to compute without them, and report this"
                     )
 
     def forward(self, packed: Packed, temperature: float, with_collision: bool = False) -> tuple[Tensor, ...]:
@@ -240,10 +241,11 @@ class Policy(nn.Module):
         head = self._head
         weight = head.weight_with_gradient() if isinstance(head, AdaptedLinear) else self.head_weight
         bias, chunk, fp32 = self.head_bias, self.settings.chunk_tokens, self.settings.trainer_fp32_head
-        found = logprob_entropy(hidden, weight, bias, packed.targets, temperature, chunk, fp32)
+        kernels = self.settings.gpu_kernels
+        found = logprob_entropy(hidden, weight, bias, packed.targets, temperature, chunk, fp32, kernels)
         if not with_collision:
             return found
-        return *found, collision(hidden, weight, bias, temperature, chunk, fp32)
+        return *found, collision(hidden, weight, bias, temperature, chunk, fp32, kernels)
 
 
 class WithoutAdapters(nn.Module):

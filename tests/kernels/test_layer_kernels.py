@@ -16,9 +16,10 @@ from strop.kernels.layers import rms_norm, rotary, swiglu
 from strop.kernels.modules import fuse
 from strop.model_settings import FreshModel, ModelSettings
 from strop.policy import Packed, Policy
+from strop.types import StropError
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
-SMALL = {"hidden_size": 48, "intermediate_size": 80, "num_hidden_layers": 1, "num_attention_heads": 4,
+SMALL = {"hidden_size": 64, "intermediate_size": 80, "num_hidden_layers": 1, "num_attention_heads": 4,
          "num_key_value_heads": 2, "vocab_size": 97, "max_position_embeddings": 128}  # fmt: skip
 
 
@@ -104,7 +105,9 @@ def test_swiglu(shape: tuple[int, int]):
 )
 def test_a_fused_model_is_the_plain_one(model, checkpointing: bool):
     torch.manual_seed(0)
-    settings = ModelSettings(fresh=FreshModel(), dtype="bfloat16", gradient_checkpointing=checkpointing)
+    settings = ModelSettings(
+        fresh=FreshModel(), dtype="bfloat16", gradient_checkpointing=checkpointing, gpu_kernels=False
+    )
     plain = Policy(model().to(DEVICE, torch.bfloat16), settings)
     fused, exact = copy.deepcopy(plain), copy.deepcopy(plain).double()
     layers = SMALL["num_hidden_layers"]
@@ -127,7 +130,7 @@ def test_a_fused_model_is_the_plain_one(model, checkpointing: bool):
 
 
 def test_other_models_and_other_types_are_left_alone():
-    fresh = ModelSettings(fresh=FreshModel())
+    fresh = ModelSettings(fresh=FreshModel(), gpu_kernels=False)
     policy = Policy(Qwen3ForCausalLM(Qwen3Config(**SMALL, head_dim=32)).to(DEVICE), fresh)
     packed = Packed.whole([[1, 2, 3, 4]]).to(torch.device(DEVICE))
     before = policy(packed, 1.0)
@@ -135,3 +138,25 @@ def test_other_models_and_other_types_are_left_alone():
     torch.testing.assert_close(policy(packed, 1.0), before, rtol=0, atol=0)  # float32: the plain modules'
     gelu = Qwen3ForCausalLM(Qwen3Config(**SMALL, head_dim=32, hidden_act="gelu"))
     assert fuse(gelu) == 0
+
+
+def small_policy() -> Policy:
+    torch.manual_seed(0)
+    model = Qwen3ForCausalLM(Qwen3Config(**SMALL, head_dim=32)).to(DEVICE, torch.bfloat16)
+    return Policy(model, ModelSettings(fresh=FreshModel(), dtype="bfloat16"))
+
+
+def test_a_policy_takes_kernels_after_a_comparison(monkeypatch: pytest.MonkeyPatch):
+    policy = small_policy()
+    policy._use_kernels()  # what its first forward on CUDA does
+    assert {type(layer.mlp).__name__ for layer in policy.model.model.layers} == {"FusedQwen3MLP"}
+    monkeypatch.setattr("strop.kernels.modules.swiglu", lambda gate, up: gate * up)
+    with pytest.raises(StropError, match="gpu_kernels=false"):
+        small_policy()._use_kernels()
+
+
+@pytest.mark.gpu
+def test_the_first_forward_on_a_gpu_takes_them():
+    policy = small_policy()
+    policy(Packed.whole([[1, 2, 3, 4]]).to(policy.device), 1.0)
+    assert type(policy.model.model.norm).__name__ == "FusedQwen3RMSNorm"

@@ -100,7 +100,8 @@ def _logits(
     return tl.where((c < vocabulary)[None, :], z * scale, float("-inf"))
 
 
-@triton.jit
+# Numbers of rows differ from micro-batch to micro-batch: nothing is compiled anew for them.
+@triton.jit(do_not_specialize=["rows"])
 def _statistics_kernel(
     x_ref, w_ref, bias_ref, target_ref, parts_ref, picked_ref, rows,
     vocabulary, scale, E: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
@@ -133,7 +134,7 @@ def _statistics_kernel(
         tl.store(at + 4 * part, tl.sum(e * e * gap, 1), mask=inside)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows"])
 def _gradient_kernel(
     x_ref, w_ref, bias_ref, target_ref, norm_ref, entropy_ref, up_logprob_ref,
     up_entropy_ref, out_ref, rows, start, width, vocabulary, scale,
@@ -273,12 +274,9 @@ def gradients(
 
 def _add_product(total: Tensor | None, left: Tensor, right: Tensor) -> Tensor:
     """total + left · right, summed in float32; `total` itself is changed."""
-    if not left.is_cuda:
-        product = left.float() @ right.float()
-        return product if total is None else total.add_(product)
-    if total is None:
-        return torch.mm(left, right, out_dtype=torch.float32)
-    return torch.addmm(total, left, right, out_dtype=torch.float32, out=total)
+    # Not addmm, which in some versions of torch wants a total of the factors' type.
+    product = torch.mm(left, right, out_dtype=torch.float32) if left.is_cuda else left.float() @ right.float()
+    return product if total is None else total.add_(product)
 
 
 class LogprobEntropy(torch.autograd.Function):

@@ -18,12 +18,14 @@ from torch import Tensor
 
 from strop.kernels.common import TYPES, interpreted, rounded
 
-_TILE = 4096  # numbers a program holds at a time
+# Numbers a program holds at a time of each tensor: more would take registers from other programs on the same
+# multiprocessor, which are what hides the latency of memory (a rotary gradient holds eight tensors).
+_TILE, _HALF_TILE, _FLAT = 2048, 1024, 4096
 _STEPS = 8  # tiles a program goes through where it sums the gradient of a weight
 _WARPS = 4
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows"])
 def _norm_forward_kernel(
     x_ref, w_ref, y_ref, scale_ref, rows, eps, E: tl.constexpr, BLOCK: tl.constexpr, ROWS: tl.constexpr,
     TYPE: tl.constexpr, INTERPRETED: tl.constexpr,
@@ -40,7 +42,7 @@ def _norm_forward_kernel(
     tl.store(scale_ref + r, s, mask=r < rows)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows"])
 def _norm_backward_kernel(
     up_ref, x_ref, w_ref, scale_ref, dx_ref, dw_ref, rows, E: tl.constexpr, BLOCK: tl.constexpr, ROWS: tl.constexpr,
     STEPS: tl.constexpr, TYPE: tl.constexpr, INTERPRETED: tl.constexpr,
@@ -63,7 +65,7 @@ def _norm_backward_kernel(
     tl.store(dw_ref + tl.program_id(0).to(tl.int64) * E + c, dw, mask=c < E)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows"])
 def _rotary_forward_kernel(
     x_ref, w_ref, cos_ref, sin_ref, y_ref, scale_ref, rows, eps, H: tl.constexpr, D: tl.constexpr, HALF: tl.constexpr,
     ROWS: tl.constexpr, NORM: tl.constexpr, TYPE: tl.constexpr, INTERPRETED: tl.constexpr,
@@ -92,7 +94,7 @@ def _rotary_forward_kernel(
     tl.store(y_ref + at + D // 2, rounded(right, TYPE, INTERPRETED), mask=mask)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows"])
 def _rotary_backward_kernel(
     up_ref, x_ref, w_ref, cos_ref, sin_ref, scale_ref, dx_ref, dw_ref, rows, H: tl.constexpr, D: tl.constexpr,
     HALF: tl.constexpr, ROWS: tl.constexpr, STEPS: tl.constexpr, NORM: tl.constexpr, TYPE: tl.constexpr,
@@ -163,10 +165,10 @@ def _gate_backward_kernel(
     tl.store(dup_ref + at, rounded(dy * gate * sigma, TYPE, INTERPRETED), mask=at < count)
 
 
-def _shape(features: int) -> tuple[int, int]:
+def _shape(features: int, tile: int) -> tuple[int, int]:
     """Features padded to a power of two, and rows of them that make a tile."""
     block = triton.next_power_of_2(features)
-    return block, max(_TILE // block, 1)
+    return block, max(tile // block, 1)
 
 
 def _types(x: Tensor) -> dict[str, Any]:
@@ -178,7 +180,7 @@ class _Norm(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, weight: Tensor, eps: float) -> Tensor:
         x = x.contiguous()
         rows, features = x.numel() // x.shape[-1], x.shape[-1]
-        block, tile = _shape(features)
+        block, tile = _shape(features, _TILE)
         y, scale = torch.empty_like(x), torch.empty(rows, dtype=torch.float32, device=x.device)
         _norm_forward_kernel[(triton.cdiv(rows, tile),)](
             x, weight, y, scale, rows, eps, E=features, BLOCK=block, ROWS=tile, **_types(x)
@@ -190,7 +192,7 @@ class _Norm(torch.autograd.Function):
     def backward(ctx: Any, up: Tensor) -> tuple[Tensor | None, ...]:
         x, weight, scale = ctx.saved_tensors
         rows, features = len(scale), x.shape[-1]
-        block, tile = _shape(features)
+        block, tile = _shape(features, _TILE)
         programs = triton.cdiv(rows, tile * _STEPS)
         dx = torch.empty_like(x)
         dw = torch.empty(programs, features, dtype=torch.float32, device=x.device)
@@ -206,7 +208,7 @@ class _Rotary(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, weight: Tensor | None, cos: Tensor, sin: Tensor, eps: float) -> Tensor:
         x, cos, sin = x.contiguous(), cos.contiguous(), sin.contiguous()
         tokens, heads, features = x.shape
-        half, tile = _shape(features // 2)
+        half, tile = _shape(features // 2, _HALF_TILE)
         rows = tokens * heads
         y = torch.empty_like(x)
         scale = torch.empty(rows if weight is not None else 0, dtype=torch.float32, device=x.device)
@@ -224,7 +226,7 @@ class _Rotary(torch.autograd.Function):
         x, weight, cos, sin, scale = ctx.saved_tensors
         up = up.contiguous()
         tokens, heads, features = up.shape
-        half, tile = _shape(features // 2)
+        half, tile = _shape(features // 2, _HALF_TILE)
         programs = triton.cdiv(tokens * heads, tile * _STEPS)
         dx = torch.empty_like(up)
         kept = programs if weight is not None else 0
@@ -241,7 +243,7 @@ class _Gate(torch.autograd.Function):
     def forward(ctx: Any, gate: Tensor, up: Tensor) -> Tensor:
         gate, up = gate.contiguous(), up.contiguous()
         y = torch.empty_like(gate)
-        _gate_forward_kernel[(triton.cdiv(y.numel(), _TILE),)](gate, up, y, y.numel(), BLOCK=_TILE, **_types(y))
+        _gate_forward_kernel[(triton.cdiv(y.numel(), _FLAT),)](gate, up, y, y.numel(), BLOCK=_FLAT, **_types(y))
         ctx.save_for_backward(gate, up)
         return y
 
@@ -249,8 +251,8 @@ class _Gate(torch.autograd.Function):
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
         gate, up = ctx.saved_tensors
         dgate, dup = torch.empty_like(gate), torch.empty_like(up)
-        _gate_backward_kernel[(triton.cdiv(dy.numel(), _TILE),)](
-            dy.contiguous(), gate, up, dgate, dup, dy.numel(), BLOCK=_TILE, **_types(dy)
+        _gate_backward_kernel[(triton.cdiv(dy.numel(), _FLAT),)](
+            dy.contiguous(), gate, up, dgate, dup, dy.numel(), BLOCK=_FLAT, **_types(dy)
         )
         return dgate, dup
 
