@@ -199,7 +199,7 @@ def test_a_lost_node_costs_an_ablation_no_run(cluster: Any, tmp_path: Path) -> N
         cluster.remove_node(node, allow_graceful=False)
 
     out, view = tmp_path / "out", Watching(lose)
-    manifest = small_plan(tmp_path, (0,), ["bad:optim.lr=1e30"], "steps=30", "evaluation.every=30")
+    manifest = small_plan(tmp_path, (0,), ["bad:optim.lr=1e30"], "steps=20", "evaluation.every=20")
     place = ray_place(None, 2, Needs(), placement_seconds=2.0)
     done = execute(out, manifest, view, jobs=2, place=place)
     place.close()
@@ -209,7 +209,7 @@ def test_a_lost_node_costs_an_ablation_no_run(cluster: Any, tmp_path: Path) -> N
     assert said[:3] == ["base seed 0: begins", "bad seed 0: begins", "bad seed 0: no room beside the other runs; it"
                         " waits for one of them to end"], view.notes  # fmt: skip
     assert said[3] == "base seed 0: lost" and said[4].startswith("base seed 0: going on after step"), view.notes
-    assert [row["step"] for row in metrics(out / "runs" / "base" / "seed0")] == list(range(31))
+    assert [row["step"] for row in metrics(out / "runs" / "base" / "seed0")] == list(range(21))
 
 
 def test_an_ablation_without_room_for_one_run_is_refused(cluster: Any, tmp_path: Path) -> None:
