@@ -9,6 +9,7 @@ from typing import Literal
 import torch
 from transformers import PreTrainedTokenizerBase
 
+from strop.compute import Devices
 from strop.config import RunConfig, stage_configs
 from strop.console import View
 from strop.data import Data, load_data
@@ -16,6 +17,7 @@ from strop.data.chain_sum import part_of
 from strop.embedded import EXPERTS, NAME, embedded_base, named_base
 from strop.engines.base import Engine
 from strop.engines.build import build_engine, evaluating_engine
+from strop.engines.vllm_engine.settings import Vllm
 from strop.gang_learner import GangLearner
 from strop.learner import Learner, Learning, objective_of
 from strop.model_settings import ModelSettings
@@ -134,9 +136,7 @@ def _executor(
         return InProcess(engine, policy, orchestration.kv)
     # Adapters are merged into what is published.
     plain = located(config.model, config.seed, view).model_copy(update={"lora": None})
-    count = orchestration.generators
-    # Between two updates at max_lag = 0 the trainer waits; otherwise it computes beside its generators.
-    threads = max(torch.get_num_threads() // (count + (orchestration.max_lag > 0)), 1)
+    count, threads = orchestration.generators, _threads(config)
     if orchestration.executor == "ray":  # lets each worker see the GPU that it is given, and no other
         gpus, devices = int(policy.device.type == "cuda"), [policy.device.type] * count
     else:
@@ -162,6 +162,34 @@ def _executor(
         note=view.note,
         kv=orchestration.kv,
     )
+
+
+def _threads(config: RunConfig) -> int:
+    """Of each generator in a process of its own."""
+    orchestration = config.orchestration
+    # Between two updates at max_lag = 0 the trainer waits; otherwise it computes beside its generators.
+    return max(torch.get_num_threads() // (orchestration.generators + (orchestration.max_lag > 0)), 1)
+
+
+def devices_used(config: RunConfig, trainers: int) -> Devices:
+    """What a run keeps busy, whose learner has `trainers` devices.
+
+    Generators of their own processes have GPUs of their own as far as there are so many. On a machine without, they and
+    the trainer take turns on the same cores where the lag is 0, and share them where it is not.
+    """
+    orchestration = config.orchestration
+    if orchestration.in_process:
+        return Devices(trainers)
+    wanted = orchestration.generators
+    if pick_device(config.device).type == "cuda":
+        if isinstance(config.engine, Vllm):
+            wanted *= config.engine.tensor_parallel
+        elsewhere = orchestration.executor == "ray"  # GPUs that this process need not see
+        return Devices(trainers, wanted if elsewhere else min(wanted, max(torch.cuda.device_count() - trainers, 0)))
+    if orchestration.max_lag == 0:
+        return Devices(trainers)
+    generating = wanted * _threads(config)
+    return Devices(max(trainers - generating, 1), generating)
 
 
 def _spare_device(device: torch.device, number: int) -> str:

@@ -1,7 +1,8 @@
 """Compute accounting: what a run has spent so far, as device-seconds and as floating-point operations.
 
 A device-second is a second of one GPU, or of one core where there is none; device-seconds / 3600 are the GPU-hours of
-compute-performance curves. In one process the generator and the trainer take turns on the same devices.
+compute-performance curves. In one process generator and trainer take turns on the same devices, and each is charged the
+time of its turns; devices of their own are charged whether they work or wait.
 
     t_R rollout, t_T update, t_O everything else of a step but evaluation and checkpoints (Skywork-OR1, Section 5)
 """
@@ -9,6 +10,7 @@ compute-performance curves. In one process the generator and the trainer take tu
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import NamedTuple
 
 import torch
 
@@ -17,15 +19,22 @@ TRAINER = ("update",)
 APART = ("evaluation", "checkpoint")  # not part of training
 
 
+class Devices(NamedTuple):
+    """GPUs, or cores on a machine without: of the trainer, and of generators alone (0: they use the trainer's)."""
+
+    trainers: int
+    generators: int = 0
+
+
 class ComputeMeter:
     """Adds up the compute of a run, over resumes too.
 
     Args:
-        devices: GPUs, or cores on a machine without.
+        devices: what the run keeps busy.
         parameters: of the policy, embeddings left out: a token costs 2 operations a parameter forward, 4 backward.
     """
 
-    def __init__(self, devices: int, parameters: int) -> None:
+    def __init__(self, devices: Devices, parameters: int) -> None:
         self._devices = devices
         self._parameters = parameters
         self._spent = {"device_seconds": 0.0, "generator_seconds": 0.0, "trainer_seconds": 0.0, "flops": 0.0}
@@ -39,9 +48,14 @@ class ComputeMeter:
                 that are prefilled and passes that only score are not in it.
         """
         training = seconds["step"] - sum(seconds.get(name, 0.0) for name in APART)
-        self._spent["device_seconds"] += training * self._devices
-        self._spent["generator_seconds"] += sum(seconds.get(name, 0.0) for name in GENERATOR) * self._devices
-        self._spent["trainer_seconds"] += sum(seconds.get(name, 0.0) for name in TRAINER) * self._devices
+        trainers, generators = self._devices
+        self._spent["device_seconds"] += training * (trainers + generators)
+        if generators:
+            self._spent["generator_seconds"] += training * generators
+            self._spent["trainer_seconds"] += training * trainers
+        else:
+            self._spent["generator_seconds"] += sum(seconds.get(name, 0.0) for name in GENERATOR) * trainers
+            self._spent["trainer_seconds"] += sum(seconds.get(name, 0.0) for name in TRAINER) * trainers
         generated = row.get("tokens/generated") or 0.0
         trained = (row.get("tokens") or 0.0) + (row.get("critic/tokens") or 0.0)
         self._spent["flops"] += self._parameters * (2.0 * generated + 6.0 * trained)

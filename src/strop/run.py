@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from strop.assembly import Parts, assemble
+from strop.assembly import Parts, assemble, devices_used
 from strop.compute import ComputeMeter
 from strop.config import RunConfig, evaluation_sampling, parse
 from strop.console import View
@@ -153,7 +153,9 @@ class _Run:
         self.parts = parts
         parts.start(folder.path)
         self.loop = Loop(config, parts.data.train, parts.executor, parts.judge, parts.learner, self.view)
-        self.compute = ComputeMeter(parts.learner.devices, parts.learner.computing_parameters)
+        self.compute = ComputeMeter(
+            devices_used(config, parts.learner.devices), parts.learner.computing_parameters
+        )
         self.boundary = self.loop.state()
         self.saved: int | None = None
         self.saving: _Save | None = None
