@@ -4,10 +4,10 @@
     python bench/halves.py --out runs/halves --seeds 0 --x steps
 
 GRPO in its tiny form on the embedded model, strictly on-policy, 64 steps, measured every second on 256 held-out
-problems, twice each. Of every run the points of the first half of its steps, or of its tokens, are fitted as `strop fit`
-does, and the curve is held against those of the second half: mean |predicted − measured| must be within .03. A fit that
-is refused predicts nothing, and counts as missed. Device-seconds are left out unless asked for (`--x compute`): other
-programs on the machine bend them.
+problems, twice each. Of every run the points of the first half of its steps, or of its tokens, are fitted as by
+`strop fit`, and the curve is held against those of the second half: mean |predicted − measured| must be within .03. A
+fit that is refused predicts nothing, and counts as missed. Device-seconds are left out unless asked for (`--x compute`):
+other programs on the machine bend them.
 """
 
 from __future__ import annotations

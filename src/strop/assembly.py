@@ -9,7 +9,6 @@ from typing import Literal
 import torch
 from transformers import PreTrainedTokenizerBase
 
-from strop.compute import Devices
 from strop.config import RunConfig, stage_configs
 from strop.console import View
 from strop.data import Data, load_data
@@ -136,7 +135,9 @@ def _executor(
         return InProcess(engine, policy, orchestration.kv)
     # Adapters are merged into what is published.
     plain = located(config.model, config.seed, view).model_copy(update={"lora": None})
-    count, threads = orchestration.generators, _threads(config)
+    count = orchestration.generators
+    # Between two updates at max_lag = 0 the trainer waits; otherwise it computes beside its generators.
+    threads = max(torch.get_num_threads() // (count + (orchestration.max_lag > 0)), 1)
     if orchestration.executor == "ray":  # lets each worker see the GPU that it is given, and no other
         gpus, devices = int(policy.device.type == "cuda"), [policy.device.type] * count
     else:
@@ -162,34 +163,6 @@ def _executor(
         note=view.note,
         kv=orchestration.kv,
     )
-
-
-def _threads(config: RunConfig) -> int:
-    """Of each generator in a process of its own."""
-    orchestration = config.orchestration
-    # Between two updates at max_lag = 0 the trainer waits; otherwise it computes beside its generators.
-    return max(torch.get_num_threads() // (orchestration.generators + (orchestration.max_lag > 0)), 1)
-
-
-def devices_used(config: RunConfig, trainers: int) -> Devices:
-    """What a run keeps busy, whose learner has `trainers` devices.
-
-    Generators of their own processes have GPUs of their own as far as there are so many. On a machine without, they and
-    the trainer take turns on the same cores where the lag is 0, and share them where it is not.
-    """
-    orchestration = config.orchestration
-    if orchestration.in_process:
-        return Devices(trainers)
-    wanted = orchestration.generators
-    if pick_device(config.device).type == "cuda":
-        if isinstance(config.engine, Vllm):
-            wanted *= config.engine.tensor_parallel
-        elsewhere = orchestration.executor == "ray"  # GPUs that this process need not see
-        return Devices(trainers, wanted if elsewhere else min(wanted, max(torch.cuda.device_count() - trainers, 0)))
-    if orchestration.max_lag == 0:
-        return Devices(trainers)
-    generating = wanted * _threads(config)
-    return Devices(max(trainers - generating, 1), generating)
 
 
 def _spare_device(device: torch.device, number: int) -> str:
@@ -325,3 +298,23 @@ def pick_device(name: Literal["auto", "cpu", "cuda"]) -> torch.device:
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     return torch.device(name)
+
+
+def devices_apart(config: RunConfig, trainers: int) -> tuple[int, int]:
+    """Devices of the trainer, and of generators alone, of a run whose learner has `trainers` devices.
+
+    Generators in processes of their own have GPUs of their own as far as there are so many. On a machine without, they
+    and the trainer take turns on the same cores where the lag is 0, and share them where it is not.
+    """
+    orchestration = config.orchestration
+    wanted = orchestration.generators
+    if orchestration.in_process:
+        return trainers, 0
+    if pick_device(config.device).type == "cuda":
+        wanted *= config.engine.tensor_parallel if isinstance(config.engine, Vllm) else 1
+        elsewhere = orchestration.executor == "ray"  # GPUs that this process need not see
+        return trainers, wanted if elsewhere else min(wanted, max(torch.cuda.device_count() - trainers, 0))
+    if orchestration.max_lag == 0:
+        return trainers, 0
+    generating = wanted * max(torch.get_num_threads() // (wanted + 1), 1)
+    return max(trainers - generating, 1), generating

@@ -1,8 +1,7 @@
 """Compute accounting: what a run has spent so far, as device-seconds and as floating-point operations.
 
 A device-second is a second of one GPU, or of one core where there is none; device-seconds / 3600 are the GPU-hours of
-compute-performance curves. In one process generator and trainer take turns on the same devices, and each is charged the
-time of its turns; devices of their own are charged whether they work or wait.
+compute-performance curves. In one process the generator and the trainer take turns on the same devices.
 
     t_R rollout, t_T update, t_O everything else of a step but evaluation and checkpoints (Skywork-OR1, Section 5)
 """
@@ -10,7 +9,6 @@ time of its turns; devices of their own are charged whether they work or wait.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple
 
 import torch
 
@@ -19,23 +17,19 @@ TRAINER = ("update",)
 APART = ("evaluation", "checkpoint")  # not part of training
 
 
-class Devices(NamedTuple):
-    """GPUs, or cores on a machine without: of the trainer, and of generators alone (0: they use the trainer's)."""
-
-    trainers: int
-    generators: int = 0
-
-
 class ComputeMeter:
     """Adds up the compute of a run, over resumes too.
 
     Args:
-        devices: what the run keeps busy.
+        devices: of the trainer: GPUs, or cores on a machine without.
+        generators: devices of generators alone, charged whether they work or wait, as the trainer's then are; 0: they
+            take turns with the trainer on its devices, and each is charged the time of its turns.
         parameters: of the policy, embeddings left out: a token costs 2 operations a parameter forward, 4 backward.
     """
 
-    def __init__(self, devices: Devices, parameters: int) -> None:
+    def __init__(self, devices: int, parameters: int, generators: int = 0) -> None:
         self._devices = devices
+        self._generators = generators
         self._parameters = parameters
         self._spent = {"device_seconds": 0.0, "generator_seconds": 0.0, "trainer_seconds": 0.0, "flops": 0.0}
 
@@ -48,14 +42,13 @@ class ComputeMeter:
                 that are prefilled and passes that only score are not in it.
         """
         training = seconds["step"] - sum(seconds.get(name, 0.0) for name in APART)
-        trainers, generators = self._devices
-        self._spent["device_seconds"] += training * (trainers + generators)
-        if generators:
-            self._spent["generator_seconds"] += training * generators
-            self._spent["trainer_seconds"] += training * trainers
+        self._spent["device_seconds"] += training * (self._devices + self._generators)
+        if self._generators:
+            self._spent["generator_seconds"] += training * self._generators
+            self._spent["trainer_seconds"] += training * self._devices
         else:
-            self._spent["generator_seconds"] += sum(seconds.get(name, 0.0) for name in GENERATOR) * trainers
-            self._spent["trainer_seconds"] += sum(seconds.get(name, 0.0) for name in TRAINER) * trainers
+            self._spent["generator_seconds"] += sum(seconds.get(name, 0.0) for name in GENERATOR) * self._devices
+            self._spent["trainer_seconds"] += sum(seconds.get(name, 0.0) for name in TRAINER) * self._devices
         generated = row.get("tokens/generated") or 0.0
         trained = (row.get("tokens") or 0.0) + (row.get("critic/tokens") or 0.0)
         self._spent["flops"] += self._parameters * (2.0 * generated + 6.0 * trained)

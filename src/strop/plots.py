@@ -19,7 +19,6 @@ Rows = Sequence[dict[str, float | None]]
 Series = tuple[list[float], list[float]]
 
 BLUE, ORANGE, GREEN, RED, PURPLE, GREY = "#2864a8", "#d9822b", "#3a8f5c", "#c0392b", "#7d5ba6", "#8a8f98"
-INK, GRID = "#30343a", "#e3e6ea"
 SMOOTH_FROM = 30
 SECONDS = (("rollout", BLUE), ("verify", PURPLE), ("update", GREEN), ("evaluation", ORANGE), ("other", GREY))
 
@@ -60,6 +59,8 @@ def smooth(values: Sequence[float], width: int) -> list[float]:
 
 
 # ---------------------------------------------------------------------- what all pictures share
+
+INK, GRID = "#30343a", "#e3e6ea"
 
 
 def canvas(width: float, height: float, dpi: int = 200) -> Figure:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from strop.assembly import Parts, assemble, devices_used
+from strop.assembly import Parts, assemble, devices_apart
 from strop.compute import ComputeMeter
 from strop.config import RunConfig, evaluation_sampling, parse
 from strop.console import View
@@ -153,9 +153,8 @@ class _Run:
         self.parts = parts
         parts.start(folder.path)
         self.loop = Loop(config, parts.data.train, parts.executor, parts.judge, parts.learner, self.view)
-        self.compute = ComputeMeter(
-            devices_used(config, parts.learner.devices), parts.learner.computing_parameters
-        )
+        trainers, generators = devices_apart(config, parts.learner.devices)
+        self.compute = ComputeMeter(trainers, parts.learner.computing_parameters, generators)
         self.boundary = self.loop.state()
         self.saved: int | None = None
         self.saving: _Save | None = None

@@ -17,8 +17,7 @@ from strop.ablation import worker
 from strop.ablation.collect import collect
 from strop.ablation.execute import execute
 from strop.ablation.manifest import read_manifest, write_manifest
-from strop.ablation.processes import environment
-from strop.ablation.running import Steps
+from strop.ablation.processes import Steps, environment
 from strop.console import SilentView
 from strop.run import train
 from strop.run_folder import RunFolder

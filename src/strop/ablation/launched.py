@@ -15,15 +15,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from strop.ablation.manifest import FILE
-from strop.ablation.processes import Process
-from strop.ablation.running import Ended, Job, Outcome, Steps
+from strop.ablation.processes import Process, Steps
+from strop.ablation.running import Ended, Job, Outcome
 from strop.orchestration.link import Launcher, Line, Link, WorkerSpec, end, overdue
 from strop.types import InputError, StropError
 
 ENTRY = "strop.ablation.launched:main"
 SILENCE = 60.0  # seconds without a word after which a worker is given up
 INTERVAL = 0.2
-ADVICE = "lower --cpus or --gpus, or add nodes"
 SHARED = ("STROP_CACHE", "XDG_CACHE_HOME", "HF_HOME")  # of the environment, what a node of a running cluster lacks
 
 
@@ -51,7 +50,7 @@ def ray_place(address: str | None, jobs: int, needs: Needs, placement_seconds: f
     from strop.orchestration.ray_workers import RayWorkers
 
     settings = RaySettings(address=address, cpus=needs.cpus, placement_seconds=placement_seconds)
-    launcher = RayWorkers(settings, math.ceil(jobs * needs.cpus), advice=ADVICE)
+    launcher = RayWorkers(settings, math.ceil(jobs * needs.cpus))
     launcher.connect()
     return Launched(launcher, needs)
 
@@ -107,7 +106,7 @@ class LaunchedRun:
         try:
             link = self._launcher.launch(self._spec)
         except StropError as error:
-            self._refused = str(error)
+            self._refused = f"{error} (here: --cpus and --gpus)"
             return
         except Exception as error:  # whatever the cluster does: the run must not be waited for without an end
             self._refused = f"{type(error).__name__}: {error}".splitlines()[0]

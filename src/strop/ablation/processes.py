@@ -9,12 +9,42 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
-from strop.ablation.running import Ended, Job, Steps
+from strop.ablation.running import Ended, Job
 from strop.files import writing
 
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+
+
+class Steps:
+    """Follows the metrics.jsonl of a run as it grows."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._offset = 0
+        self.step = 0
+        self.pass_rate: float | None = None
+
+    def look(self) -> bool:
+        """Read what is new; whether a step was done since."""
+        try:
+            with self._path.open("rb") as file:
+                if os.fstat(file.fileno()).st_size < self._offset:
+                    self._offset = 0  # a resumed run has cut off what came after its checkpoint
+                file.seek(self._offset)
+                text = file.read()
+        except FileNotFoundError:
+            return False
+        whole = text[: text.rfind(b"\n") + 1]
+        self._offset += len(whole)
+        before = self.step
+        for line in whole.splitlines():
+            row = json.loads(line)
+            self.step = int(row["step"])
+            self.pass_rate = row.get("evaluation/pass_rate", self.pass_rate)
+        return self.step != before
 
 
 class ThisMachine:

@@ -36,9 +36,6 @@ from strop.supervision.stacks import Roster
 from strop.types import StropError
 
 START_SECONDS = 600.0  # for an actor's process: its node may have to read an environment over a network first
-ADVICE = (
-    "lower orchestration.generators or orchestration.ray.cpus, add nodes, or raise orchestration.ray.placement_seconds"
-)
 _LOOK_SECONDS = 1.0
 _KNOCK_SECONDS = 10.0
 _OBJECT_STORE_BYTES = 200 << 20  # of a cluster of our own, which has one node: weights do not go through it
@@ -114,17 +111,13 @@ class RayWorkers:
         settings: which cluster, and what a worker needs of it.
         workers: how many there will be at once; a cluster of our own has room for them.
         roster: who lives; shared with the launchers of the run's other workers.
-        advice: the way out for whom the cluster has no room.
 
     Raises:
         InputError: ray is not installed.
     """
 
-    def __init__(
-        self, settings: RaySettings, workers: int, roster: Roster | None = None, advice: str = ADVICE
-    ) -> None:
+    def __init__(self, settings: RaySettings, workers: int, roster: Roster | None = None) -> None:
         self.settings = settings
-        self._advice = advice
         with _loopback(settings):
             os.environ[_AUTO_CONNECT] = "0"  # a thread that comes late must not start another cluster
             self._ray = require("ray", extra="ray", purpose="Ray clusters")
@@ -140,24 +133,12 @@ class RayWorkers:
         self._roster.folder = folder
 
     def connect(self) -> None:
-        """Join the cluster, or start one; one that this process is in already serves as it is.
+        """Be in the cluster before a first launch, for whoever launches from another thread than the main one.
 
         Raises:
             StropError: no cluster is reached, or none can be started.
         """
-        if self._ray.is_initialized():
-            return
-        address = self.settings.address or os.environ.get(_ADDRESS)
-        try:
-            if address is None:
-                with _loopback(self.settings):
-                    start_cluster(self._workers)
-            else:
-                _knock(address)
-                self._ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
-        except (OSError, RuntimeError, ValueError) as error:
-            raise StropError(_unreached(address, error)) from error
-        self._ours = True
+        self._connect()
 
     def launch(self, spec: WorkerSpec) -> RayLink:
         """Start a worker; waits for its place in the cluster.
@@ -165,7 +146,7 @@ class RayWorkers:
         Raises:
             StropError: no cluster is reached, or none of its nodes has room for the worker in time.
         """
-        self.connect()
+        self._connect()
         group = self._place(spec)
         folder = None if self._roster.folder is None else self._roster.folder.resolve()
         setup = setup_of(spec, folder)
@@ -208,6 +189,22 @@ class RayWorkers:
 
     # ------------------------------------------------------------------ the cluster
 
+    def _connect(self) -> None:
+        """Join the cluster, or start one; one that this process is in already serves as it is."""
+        if self._ray.is_initialized():
+            return
+        address = self.settings.address or os.environ.get(_ADDRESS)
+        try:
+            if address is None:
+                with _loopback(self.settings):
+                    start_cluster(self._workers)
+            else:
+                _knock(address)
+                self._ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
+        except (OSError, RuntimeError, ValueError) as error:
+            raise StropError(_unreached(address, error)) from error
+        self._ours = True
+
     def _place(self, spec: WorkerSpec) -> Any:
         """A placement group for a worker, granted."""
         wanted = {"CPU": self.settings.cpus} | ({"GPU": float(spec.gpus)} if spec.gpus else {})
@@ -221,7 +218,9 @@ class RayWorkers:
             asked = " and ".join(f"{count:g} {kind}" for kind, count in wanted.items())
             raise StropError(
                 f"{spec.role}: no place in the Ray cluster within {self.settings.placement_seconds:g} s: it asks for "
-                f"{asked} on one node, and the cluster has {has} on {len(nodes)} nodes; {self._advice}"
+                f"{asked} on one node, and the cluster has {has} on {len(nodes)} nodes; lower "
+                "orchestration.generators or orchestration.ray.cpus, add nodes, or raise "
+                "orchestration.ray.placement_seconds"
             )
         return group
 
