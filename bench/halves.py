@@ -6,8 +6,8 @@
 GRPO in its tiny form on the embedded model, strictly on-policy, 64 steps, measured every second on 256 held-out
 problems, twice each. Of every run the points of the first half of its steps, or of its tokens, are fitted as by
 `strop fit`, and the curve is held against those of the second half: mean |predicted − measured| must be within .03. A
-fit that is refused predicts nothing, and counts as missed. Device-seconds are left out unless asked for (`--x compute`):
-other programs on the machine bend them.
+fit that is refused predicts nothing, and counts as missed. Device-seconds are left out unless asked for (by
+`--x compute`), as other programs on the machine bend them.
 """
 
 from __future__ import annotations
