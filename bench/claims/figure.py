@@ -11,17 +11,18 @@ from bench.claims.catalogue import Claim
 from bench.claims.execute import Curve, load
 
 from strop.files import replacing
+from strop.plots import bare, canvas
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 COLORS: dict[Verdict, str] = {"agrees": "#2a7f62", "disagrees": "#b3432b", "undecided": "#8a8f98"}
-GRID, INK, BAND = "#e3e6ea", "#2b2f36", "#eef1f5"
+INK, BAND = "#2b2f36", "#eef1f5"
 PANELS = (
     ("Differences of pass rates and shares, points", ("pass rate", "share"), 100.0),
     ("Logarithms of ratios", ("log ratio",), 1.0),
-    ("Others", ("λ", "nats", "rank correlation"), 1.0),
+    ("Others", ("λ", "nats", "rank correlation", "standard deviations"), 1.0),
 )
 HELD_OUT = (("evaluation/pass_rate", "Held-out pass rate"), ("evaluation/entropy", "Held-out entropy, nats a token"))
 SHOWN = (
@@ -64,12 +65,12 @@ def _forest(axes: Axes, title: str, claims: Sequence[Claim], results: Mapping[st
         axes.plot([value * scale for value in found.values.values()], [row] * len(found.values), ".", color=color,
                   markersize=3.5, alpha=0.6)  # fmt: skip
         axes.plot(found.effect.value * scale, row, "o", color=color, markersize=5)
+    bare(axes)
     axes.set_yticks(range(len(claims)), [claim.name for claim in claims], fontsize=8)
     axes.set_ylim(len(claims) - 0.4, -0.6)
     axes.set_title(title, fontsize=9.5, loc="left")
     axes.tick_params(axis="x", labelsize=8)
     _bounded(axes, claims, results, scale)
-    _tidy(axes)
 
 
 def _bounded(axes: Axes, claims: Sequence[Claim], results: Mapping[str, Result], scale: float) -> None:
@@ -87,18 +88,15 @@ def draw_curves(out: Path, target: Path) -> None:
         return
 
     def fill(figure: Figure) -> None:
-        for place, (metric, title) in enumerate(
-            (("evaluation/pass_rate", "Held-out pass rate"), ("evaluation/entropy", "Held-out entropy, nats a token")),
-            1,
-        ):
+        for place, (metric, title) in enumerate(HELD_OUT, 1):
             axes = figure.add_subplot(1, 2, place)
             for name, color in SHOWN:
                 _mean_curve(axes, curves[name], metric, name, color)
+            bare(axes)
             axes.set_title(title, fontsize=9.5, loc="left")
             axes.set_xlabel("step", fontsize=8)
             axes.tick_params(labelsize=8)
             axes.set_ylim(bottom=0.0)
-            _tidy(axes)
             if place == 1:
                 axes.legend(fontsize=7.5, frameon=False)
 
@@ -116,21 +114,10 @@ def _mean_curve(axes: Axes, curves: Sequence[Curve], metric: str, label: str, co
     axes.plot(steps, means, color=color, linewidth=1.8, label=label)
 
 
-def _tidy(axes: Axes) -> None:
-    axes.grid(True, axis="both", color=GRID, linewidth=0.7)
-    axes.set_axisbelow(True)
-    for side in ("top", "right"):
-        axes.spines[side].set_visible(False)
-
-
 def _save(fill: Callable[[Figure], None], target: Path, size: tuple[float, float]) -> None:
-    # The canvas is made directly: pyplot would keep global state and might look for a display.
     import matplotlib
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
 
-    figure = Figure(figsize=size, dpi=150, layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = canvas(*size, dpi=150)
     fill(figure)
     # Without a fixed salt and date the same results would give another file each time.
     with replacing(target) as temporary, matplotlib.rc_context({"svg.hashsalt": "claims"}):

@@ -17,6 +17,7 @@ from strop.data.chain_sum import part_of
 from strop.embedded import EXPERTS, NAME, embedded_base, named_base
 from strop.engines.base import Engine
 from strop.engines.build import build_engine, embedded_settings, evaluating_engine
+from strop.engines.vllm_engine.settings import Vllm
 from strop.evaluation.benchmarks import HELD_OUT
 from strop.evaluation.validation import ValidationSet, Wanted, benchmark_sets
 from strop.gang_learner import GangLearner
@@ -390,3 +391,23 @@ def pick_device(name: Literal["auto", "cpu", "cuda"]) -> torch.device:
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     return torch.device(name)
+
+
+def devices_apart(config: RunConfig, trainers: int) -> tuple[int, int]:
+    """Devices of the trainer, and of generators alone, of a run whose learner has `trainers` devices.
+
+    Generators in processes of their own have GPUs of their own as far as there are so many. On a machine without, they
+    and the trainer take turns on the same cores where the lag is 0, and share them where it is not.
+    """
+    orchestration = config.orchestration
+    wanted = orchestration.generators
+    if orchestration.in_process:
+        return trainers, 0
+    if pick_device(config.device).type == "cuda":
+        wanted *= config.engine.tensor_parallel if isinstance(config.engine, Vllm) else 1
+        elsewhere = orchestration.executor == "ray"  # GPUs that this process need not see
+        return trainers, wanted if elsewhere else min(wanted, max(torch.cuda.device_count() - trainers, 0))
+    if orchestration.max_lag == 0:
+        return trainers, 0
+    generating = wanted * max(torch.get_num_threads() // (wanted + 1), 1)
+    return max(trainers - generating, 1), generating

@@ -50,12 +50,15 @@ class ComputeMeter:
     """Adds up the compute of a run, over resumes too.
 
     Args:
-        devices: GPUs, or cores on a machine without.
+        devices: of the trainer: GPUs, or cores on a machine without.
+        generators: devices of generators alone, charged whether they work or wait, as the trainer's then are; 0: they
+            take turns with the trainer on its devices, and each is charged the time of its turns.
         parameters: of the policy, embeddings left out: a token costs 2 operations a parameter forward, 4 backward.
     """
 
-    def __init__(self, devices: int, parameters: int) -> None:
+    def __init__(self, devices: int, parameters: int, generators: int = 0) -> None:
         self._devices = devices
+        self._generators = generators
         self._parameters = parameters
         self._spent = {"device_seconds": 0.0, "generator_seconds": 0.0, "trainer_seconds": 0.0, "flops": 0.0}
         self._evaluating = 0.0
@@ -69,9 +72,13 @@ class ComputeMeter:
                 that are prefilled and passes that only score are not in it.
         """
         training = seconds["step"] - sum(seconds.get(name, 0.0) for name in APART)
-        self._spent["device_seconds"] += training * self._devices
-        self._spent["generator_seconds"] += sum(seconds.get(name, 0.0) for name in GENERATOR) * self._devices
-        self._spent["trainer_seconds"] += sum(seconds.get(name, 0.0) for name in TRAINER) * self._devices
+        self._spent["device_seconds"] += training * (self._devices + self._generators)
+        if self._generators:
+            self._spent["generator_seconds"] += training * self._generators
+            self._spent["trainer_seconds"] += training * self._devices
+        else:
+            self._spent["generator_seconds"] += sum(seconds.get(name, 0.0) for name in GENERATOR) * self._devices
+            self._spent["trainer_seconds"] += sum(seconds.get(name, 0.0) for name in TRAINER) * self._devices
         generated = row.get("tokens/generated") or 0.0
         trained = (row.get("tokens") or 0.0) + (row.get("critic/tokens") or 0.0)
         self._spent["flops"] += self._parameters * (2.0 * generated + 6.0 * trained)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from strop.console import benchmark_rates
 from strop.files import replacing
@@ -14,6 +14,7 @@ from strop.types import InputError
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 Rows = Sequence[dict[str, float | None]]
 Series = tuple[list[float], list[float]]
@@ -61,15 +62,58 @@ def smooth(values: Sequence[float], width: int) -> list[float]:
     ]
 
 
-def _save(panels: Sequence[Callable[[Axes, Rows], None]], rows: Rows, title: str, target: Path) -> Path:
-    # The canvas is made directly: pyplot would keep global state and might look for a display.
+# ---------------------------------------------------------------------- what all pictures share
+
+INK, GRID = "#30343a", "#e3e6ea"
+
+
+def canvas(width: float, height: float, dpi: int = 200) -> Figure:
+    """An empty figure of so many inches, without pyplot, which would keep global state and might look for a display."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
+    figure = Figure(figsize=(width, height), dpi=dpi, layout="constrained")
+    FigureCanvasAgg(figure)
+    return figure
+
+
+def bare(axes: Axes, grid: Literal["both", "x", "y"] = "both") -> None:
+    """A faint grid behind what is drawn, and no frame at the top and at the right."""
+    axes.grid(True, which="major", axis=grid, color=GRID, linewidth=0.8)
+    axes.set_axisbelow(True)
+    axes.tick_params(labelsize=9)
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)
+
+
+def save_both(figure: Figure, target: Path) -> tuple[Path, Path]:
+    """Write `target` as PNG and as SVG, whatever its ending; what was drawn alike gives the same files."""
+    from matplotlib import rc_context
+
+    png, svg = target.with_suffix(".png"), target.with_suffix(".svg")
+    with rc_context({"svg.hashsalt": "strop", "svg.fonttype": "none"}):
+        with replacing(png) as temporary:
+            figure.savefig(temporary, format="png")
+        with replacing(svg) as temporary:
+            figure.savefig(temporary, format="svg", metadata={"Date": None})
+    return png, svg
+
+
+def tick(value: float, place: object = None) -> str:
+    """A number beside an axis: `500`, `2k`, `50k`, `1.5M`."""
+    for limit, sign in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if abs(value) >= limit:
+            return f"{value / limit:g}{sign}"
+    return f"{value:g}"
+
+
+# ---------------------------------------------------------------------- the training curves
+
+
+def _save(panels: Sequence[Callable[[Axes, Rows], None]], rows: Rows, title: str, target: Path) -> Path:
     columns = min(3, len(panels))
     lines = math.ceil(len(panels) / columns)
-    figure = Figure(figsize=(4.6 * columns, 3.3 * lines + 0.4), dpi=150, layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = canvas(4.6 * columns, 3.3 * lines + 0.4, dpi=150)
     figure.suptitle(title, fontsize=13, fontweight="bold")
     for place, draw in enumerate(panels, start=1):
         axes = figure.add_subplot(lines, columns, place)
@@ -85,11 +129,7 @@ def _tidy(axes: Axes) -> None:
 
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=6, steps=[1, 2, 5, 10]))
     axes.set_xlabel("step", fontsize=9)
-    axes.tick_params(labelsize=9)
-    axes.grid(True, color="#e3e6ea", linewidth=0.8)
-    axes.set_axisbelow(True)
-    for side in ("top", "right"):
-        axes.spines[side].set_visible(False)
+    bare(axes)
     if len(axes.get_legend_handles_labels()[1]) > 1:
         axes.legend(fontsize=8, frameon=False, loc="best")
 

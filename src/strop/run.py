@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from strop.assembly import Parts, assemble
+from strop.assembly import Parts, assemble, devices_apart
 from strop.compute import ComputeMeter
 from strop.config import RunConfig, parse
 from strop.console import View
@@ -158,7 +158,8 @@ class _Run:
         self.parts = parts
         parts.start(folder.path, self.view)
         self.loop = Loop(config, parts.data.train, parts.executor, parts.judge, parts.learner, self.view)
-        self.compute = ComputeMeter(parts.learner.devices, parts.learner.computing_parameters)
+        trainers, generators = devices_apart(config, parts.learner.devices)
+        self.compute = ComputeMeter(trainers, parts.learner.computing_parameters, generators)
         self.validation = Validation(parts.validation, parts.evaluator, config.steps, self.compute, evaluations)
         self.boundary = self.loop.state()
         self.saved: int | None = None

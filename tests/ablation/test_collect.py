@@ -126,6 +126,8 @@ def test_nothing_to_draw_yet(tmp_path: Path) -> None:
         (("grpo", "x", "--leave-one-out"), "given by --out x"),
         (("grpo", "--grid", "optim.lr=1", "--seeds", "a"), "--seeds a: write whole numbers"),
         (("grpo", "--grid", "optim.lr=1", "--level", "1"), "--level 1"),
+        (("grpo", "--grid", "optim.lr=1", "--cpus", "2"), "of a Ray cluster; add --ray"),
+        (("grpo", "--grid", "optim.lr=1", "--address", "a:1"), "of a Ray cluster; add --ray"),
         (("grpo", "--grid", "optim.lr=1", "--set", "evaluation.every=none"), "is never evaluated"),
     ],
 )

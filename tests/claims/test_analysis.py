@@ -161,11 +161,13 @@ def test_the_updates_until_a_pass_rate() -> None:
 
 
 def test_pipelining_is_as_much_faster_as_its_schedule_says() -> None:
-    # Alternating: 128 prompts × 8 samples, tokens and updates in turn; PipelineRL-8 does both at once.
     off, pipelined = m.update_seconds(20, 0)
-    tokens = 16 * 8 * 20 * (0.95 + 0.05 * 30)  # of an update
-    both = tokens * m.DECODE / (m.GENERATORS * m.SLOTS)  # to generate them with all slots busy, and to train on them
-    assert pipelined == pytest.approx(both, rel=0.3) and off > 1.5 * pipelined
+    update = 16 * 8 * 20 * (0.95 + 0.05 * 30) * m.DECODE / (m.GENERATORS * m.SLOTS)  # its tokens with all slots busy
+    longest = 20 * 30 * m.DECODE
+    # Pipelined: a group is admitted at most nine updates before its own ends. Alternating: eight updates, and before
+    # them their tokens' generation, which ends with a straggler.
+    assert 1.0 <= pipelined / ((longest + update) / 9) < 1.1
+    assert 1.0 <= off / (2 * update) < (2 * update + longest / 8) / (2 * update)
     curves = {
         name: curve(name, length__mean=[None, 20.0], evaluation__pass_rate=[0.2, 0.6], updates=[None, n])
         for name, n in (("fast", 16.0), ("slow", 8.0))
@@ -180,7 +182,7 @@ def test_demonstrations_fall_into_loops_and_are_cut_at_the_limit() -> None:
     found = [loops._text(rng) for _ in range(400)]
     looping = [text for _, text in found if len(text) > 60]
     assert 0.25 < len(looping) / len(found) < 0.45
-    assert all(text.endswith("}") and max(map(text.split().count, text.split())) >= 6 for text in looping)
+    assert all(text.endswith("}") and max(map(text.split().count, text.split())) >= 3 for text in looping)
     cut = loops._demonstration([1, 2], list(range(10, 200)), 0)
     assert len(cut.completion_ids) == loops.LIMIT and 0 not in cut.completion_ids
     assert loops._demonstration([1], [5, 6], 0).completion_ids.tolist() == [5, 6, 0]

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from strop.ablation.collect import Ablation, VariantResult
 from strop.ablation.table import difference
-from strop.files import replacing
-from strop.scaling.figure import COLORS, INK
+from strop.plots import INK, bare, canvas, save_both, tick
+from strop.scaling.figure import COLORS
 from strop.types import InputError
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 Array = NDArray[np.float64]
 LINES = ("-", (0, (5, 2)), (0, (1.5, 1.5)), (0, (6, 2, 1.5, 2)))
-GRID, MARGIN_FILL = "#e3e6ea", "#eef0f3"
+MARGIN_FILL = "#eef0f3"
 BANDS = 8  # variants beyond which bands would hide the curves
 
 
@@ -63,22 +63,13 @@ def plot_ablation(found: Ablation, target: Path) -> tuple[Path, Path]:
     drawn = [averaged(variant) for variant in found.variants]
     if not any(each is not None for each in drawn):
         raise InputError(f"{found.folder}: no run has an evaluation after its start yet; there is nothing to draw")
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    # The canvas is made directly: pyplot would keep global state and might look for a display.
-    height = max(4.2, 1.5 + 0.36 * len(found.variants))
-    figure = Figure(figsize=(11.0, height), dpi=200, layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = canvas(11.0, max(4.2, 1.5 + 0.36 * len(found.variants)))
     left, right = figure.subplots(1, 2, width_ratios=(1.25, 1.0))
     _curves(left, found, drawn)
     _differences(right, found)
-    for axes in (left, right):
-        axes.set_axisbelow(True)
-        axes.tick_params(labelsize=9, color=INK)
-        for side in ("top", "right"):
-            axes.spines[side].set_visible(False)
-    return _save(figure, target)
+    bare(left)
+    bare(right, grid="x")
+    return save_both(figure, target)
 
 
 def _style(place: int) -> tuple[str, object]:
@@ -89,7 +80,7 @@ def _style(place: int) -> tuple[str, object]:
 
 
 def _curves(axes: Axes, found: Ablation, drawn: Sequence[Averaged | None]) -> None:
-    from matplotlib.ticker import FuncFormatter, MaxNLocator, PercentFormatter
+    from matplotlib.ticker import MaxNLocator, PercentFormatter
 
     for place, (variant, curve) in enumerate(zip(found.variants, drawn, strict=True)):
         if curve is None:
@@ -107,11 +98,10 @@ def _curves(axes: Axes, found: Ablation, drawn: Sequence[Averaged | None]) -> No
     rates = np.concatenate([curve.rate for curve in drawn if curve is not None])
     axes.yaxis.set_major_formatter(PercentFormatter(xmax=1.0, decimals=0 if np.ptp(rates) > 0.08 else 1))
     axes.xaxis.set_major_locator(MaxNLocator(nbins=7))
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: _count(value)))
+    axes.xaxis.set_major_formatter(tick)
     axes.set_xlim(left=0.0)
     axes.set_ylabel("held-out pass rate", fontsize=10, color=INK)
     axes.set_xlabel(_unit(found), fontsize=10, color=INK)
-    axes.grid(True, color=GRID, linewidth=0.8)
     band = "band: standard error over seeds" if len(found.manifest.seeds) > 1 else "band: standard error of evaluation"
     if len(found.variants) > BANDS:
         band += ", of the base"
@@ -129,13 +119,6 @@ def _seeds(found: Ablation) -> str:
 def _unit(found: Ablation) -> str:
     units = [run.curve.unit for variant in found.variants for run in variant.runs if run.curve is not None]
     return units[0]
-
-
-def _count(value: float) -> str:
-    for limit, sign in ((1e9, "G"), (1e6, "M"), (1e4, "k")):
-        if abs(value) >= limit:
-            return f"{value / (1e3 if sign == 'k' else limit):g}{sign}"
-    return f"{value:g}"
 
 
 def _differences(axes: Axes, found: Ablation) -> None:
@@ -170,7 +153,6 @@ def _differences(axes: Axes, found: Ablation) -> None:
     axes.set_ylim(len(labels) - 0.4, -0.6)
     room = 0.08 * (max(ends) - min(ends))
     axes.set_xlim(min(ends) - room, max(ends) + room)
-    axes.grid(True, axis="x", color=GRID, linewidth=0.8)
     axes.set_xlabel(
         f"final pass rate less the base's (points); shaded: ± {100 * found.margin:g}", fontsize=10, color=INK
     )
@@ -183,18 +165,3 @@ def _differences(axes: Axes, found: Ablation) -> None:
 
 def _nothing(variant: VariantResult) -> str:
     return "failed" if all(run.entry.state == "failed" for run in variant.runs) else "not finished"
-
-
-def _save(figure: object, target: Path) -> tuple[Path, Path]:
-    from matplotlib import rc_context
-    from matplotlib.figure import Figure
-
-    assert isinstance(figure, Figure)
-    png, svg = target.with_suffix(".png"), target.with_suffix(".svg")
-    # A fixed salt and no date: the same figures give the same file.
-    with rc_context({"svg.hashsalt": "strop", "svg.fonttype": "none"}):
-        with replacing(png) as temporary:
-            figure.savefig(temporary, format="png")
-        with replacing(svg) as temporary:
-            figure.savefig(temporary, format="svg", metadata={"Date": None})
-    return png, svg

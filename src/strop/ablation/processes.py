@@ -8,22 +8,14 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-from strop.config import RunConfig
+from strop.ablation.running import Ended, Job
 from strop.files import writing
 
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
-
-
-class Ended(NamedTuple):
-    """How a run ended. `stopped`: it was asked to, and can go on; `error` is one line, None where all went well."""
-
-    error: str | None
-    stopped: bool
-    seconds: float
 
 
 class Steps:
@@ -55,36 +47,51 @@ class Steps:
         return self.step != before
 
 
+class ThisMachine:
+    """Runs as subprocesses, each with its share of the cores, and where there are several GPUs one of them.
+
+    Args:
+        jobs: how many run side by side.
+    """
+
+    def __init__(self, jobs: int = 1) -> None:
+        self._jobs = jobs
+
+    def start(self, job: Job, slot: int) -> Process:
+        """Begin a run."""
+        return Process(job, environment(slot, self._jobs))
+
+    def close(self) -> None:
+        """There is nothing to let go of."""
+
+
 class Process:
     """A running subprocess.
 
     Args:
-        folder: the run folder.
-        log: where it writes what it says; appended to.
+        job: what it does; its log is appended to.
         environment: on top of this process's own.
     """
 
-    def __init__(
-        self, folder: Path, config: RunConfig, log: Path, imports: Sequence[str], environment: Mapping[str, str]
-    ) -> None:
-        self.steps = Steps(folder / "metrics.jsonl")
+    def __init__(self, job: Job, environment: Mapping[str, str]) -> None:
+        self.steps = Steps(job.folder / "metrics.jsonl")
         self.steps.look()
-        self.log = log
+        self.log = job.log
         self._asked = False
         self._begun = time.monotonic()
-        with writing(log):
-            log.parent.mkdir(parents=True, exist_ok=True)
-            self._log = log.open("ab")
+        with writing(job.log):
+            job.log.parent.mkdir(parents=True, exist_ok=True)
+            self._log = job.log.open("ab")
         # A session of its own: a Ctrl-C on the terminal reaches the parent alone, which asks every child once.
         self._child = subprocess.Popen(
             [sys.executable, "-m", "strop.ablation.worker"],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._log, start_new_session=True,
             env={**os.environ, **environment},
         )  # fmt: skip
-        job = {"folder": str(folder), "config": config.model_dump(mode="json"), "imports": list(imports)}
+        work = {"folder": str(job.folder), "config": dict(job.config), "imports": list(job.imports)}
         assert self._child.stdin is not None
         try:
-            self._child.stdin.write(json.dumps(job).encode() + b"\n")
+            self._child.stdin.write(json.dumps(work).encode() + b"\n")
             self._child.stdin.flush()
         except BrokenPipeError:
             pass  # it died at once; `poll` says how
@@ -100,7 +107,10 @@ class Process:
             return None
         said = self._said()
         error = said["error"] if said else f"ended {_by(code)}; see {self.log}"
-        return Ended(error, self._asked and code != 0, time.monotonic() - self._begun)
+        seconds = time.monotonic() - self._begun
+        if self._asked and code != 0:
+            return Ended("stopped", error, seconds)
+        return Ended("failed" if error is not None else "finished", error, seconds)
 
     def ask(self) -> None:
         """Ask it to save its last finished step and end."""

@@ -5,60 +5,42 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import typer
 
+from strop.cli import ablate_options as options
+from strop.cli.ablate_options import XAxis
 from strop.cli.options import Imports, Json, Plain, Sets, Tiny, allow, print_json, print_table, show, viewing
 
 if TYPE_CHECKING:
     from strop.ablation.collect import Ablation
     from strop.ablation.manifest import Manifest
 
-XAxis = Literal["compute", "steps", "tokens"]
-
 SHOW = "show"
 
 
 def ablate(
-    target: Annotated[
-        str, typer.Argument(metavar="RECIPE|FILE", help="What to vary; or `show`, with the FOLDER of an ablation.")
-    ],
-    folder: Annotated[
-        Path | None, typer.Argument(metavar="[FOLDER]", help="Of `show` alone.", show_default=False)
-    ] = None,
-    leave_one_out: Annotated[
-        bool, typer.Option("--leave-one-out", help="Take away one part of the recipe at a time.")
-    ] = False,
-    baseline: Annotated[
-        str | None,
-        typer.Option(metavar="RECIPE|FILE", help="With --leave-one-out: what each setting goes back to."),
-    ] = None,
-    grid: Annotated[
-        list[str],
-        typer.Option(
-            "--grid", metavar="KEY=A,B,C", help="Values of a setting; again for the product.", show_default=False
-        ),
-    ] = [],  # noqa: B006  (typer copies it)
-    named: Annotated[
-        list[str],
-        typer.Option(
-            "--variant", metavar="NAME:KEY=VALUE,…", help="A variant of your own; may be repeated.", show_default=False
-        ),
-    ] = [],  # noqa: B006
-    seeds: Annotated[str, typer.Option(metavar="N,N,N", help="Every variant is run with each.")] = "0",
-    steps: Annotated[int | None, typer.Option(help="Training steps of every run.", min=1)] = None,
+    target: options.Target,
+    folder: options.Shown = None,
+    leave_one_out: options.LeaveOneOut = False,
+    baseline: options.Baseline = None,
+    grid: options.Grid = [],  # noqa: B006  (typer copies it)
+    named: options.Named = [],  # noqa: B006
+    seeds: options.Seeds = "0",
+    steps: options.Steps = None,
     sets: Sets = [],  # noqa: B006
     small: Tiny = False,
-    out: Annotated[
-        Path | None,
-        typer.Option("--out", metavar="FOLDER", help="Where all runs go; by default runs/ablate-RECIPE."),
-    ] = None,
-    jobs: Annotated[int, typer.Option(help="Runs side by side; the cores are shared out.", min=1)] = 1,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="List what would run, and end.")] = False,
-    x: Annotated[XAxis, typer.Option("--x", help="What curves and fits are over.")] = "compute",
-    level: Annotated[float, typer.Option(help="Of the intervals, above 0 and below 1.")] = 0.9,
-    margin: Annotated[float, typer.Option(help="What a verdict must exceed, in pass rate.", min=0, max=1)] = 0.02,
+    out: options.Folder = None,
+    jobs: options.Jobs = 1,
+    ray: options.OnRay = False,
+    address: options.Address = None,
+    cpus: options.Cpus = 1.0,
+    gpus: options.Gpus = 0,
+    dry_run: options.DryRun = False,
+    x: options.Over = "compute",
+    level: options.Level = 0.9,
+    margin: options.Margin = 0.02,
     imports: Imports = [],  # noqa: B006
     plain: Plain = False,
     as_json: Json = False,
@@ -75,12 +57,13 @@ def ablate(
     strop ablate dapo --leave-one-out --baseline grpo --tiny --jobs 2
     strop ablate grpo --grid optim.lr=1e-6,2e-6 --grid batch.samples_per_prompt=8,16
     strop ablate quickstart --variant ppo:algorithm.loss=PpoClip --variant hot:sampling.temperature=1.2
+    strop ablate scalerl --leave-one-out --seeds 0,1,2 --ray --jobs 12 --gpus 1
     strop ablate scalerl --leave-one-out --dry-run
     strop ablate show runs/ablate-scalerl
     """
     _check(level)
     if target == SHOW:
-        if folder is None or any((leave_one_out, baseline, grid, named, steps, sets, small, out, dry_run)):
+        if folder is None or any((leave_one_out, baseline, grid, named, steps, sets, small, out, dry_run, ray)):
             raise _refusal(
                 "strop ablate show takes the FOLDER of an ablation, and of the options --x, --level, --margin"
             )
@@ -89,17 +72,36 @@ def ablate(
         return
     if folder is not None:
         raise _refusal(f"{folder}: name one recipe; the folder for the runs is given by --out {folder}")
-    from strop.ablation.variants import Wanted, short_name
+    if not ray and (address is not None or cpus != 1.0 or gpus):
+        raise _refusal("--address, --cpus and --gpus are of a Ray cluster; add --ray")
+    from strop.ablation.variants import Wanted
 
     allow(imports)
     changed = [*sets, *([f"steps={steps}"] if steps is not None else [])]
     manifest = _plan(target, Wanted(tuple(grid), tuple(named), leave_one_out, baseline), changed, small, _seeds(seeds))
-    where = out if out is not None else Path("runs") / f"ablate-{short_name(target)}{'-tiny' if small else ''}"
+    where = out if out is not None else _folder(target, small)
     if dry_run:
         _list(where, manifest, as_json)
         return
-    _run(where, manifest, jobs, imports, plain)
-    found = _show(where, x, level, margin, as_json)
+    _run(where, manifest, jobs, _Ray(address, cpus, gpus) if ray else None, imports, plain)
+    _end(_show(where, x, level, margin, as_json))
+
+
+class _Ray(NamedTuple):
+    """What --ray was given with."""
+
+    address: str | None
+    cpus: float
+    gpus: int
+
+
+def _folder(target: str, small: bool) -> Path:
+    from strop.ablation.variants import short_name
+
+    return Path("runs") / f"ablate-{short_name(target)}{'-tiny' if small else ''}"
+
+
+def _end(found: Ablation) -> None:
     if found.failures:
         count = len(found.failures)
         print(
@@ -179,12 +181,23 @@ def _list(folder: Path, wanted: Manifest, as_json: bool) -> None:
     show(as_json, value, lines)
 
 
-def _run(folder: Path, manifest: Manifest, jobs: int, imports: Sequence[str], plain: bool) -> None:
+def _run(
+    folder: Path, manifest: Manifest, jobs: int, ray: _Ray | None, imports: Sequence[str], plain: bool
+) -> None:
     from strop.ablation.execute import execute
 
     stopped = f"stopped at once; the same command goes on with {folder}"
     with viewing(plain, f"strop · ablate · {folder}", stopped, to_stderr=True) as view:
-        execute(folder, manifest, view, jobs, imports)
+        if ray is None:
+            execute(folder, manifest, view, jobs, imports)
+            return
+        from strop.ablation.launched import Needs, ray_place
+
+        place = ray_place(ray.address, jobs, Needs(ray.cpus, ray.gpus))
+        try:
+            execute(folder, manifest, view, jobs, imports, place)
+        finally:
+            place.close()
 
 
 def _show(folder: Path, x: XAxis, level: float, margin: float, as_json: bool) -> Ablation:

@@ -137,6 +137,14 @@ class RayWorkers:
         """The run's folder."""
         self._roster.folder = folder
 
+    def connect(self) -> None:
+        """Be in the cluster before a first launch, for whoever launches from another thread than the main one.
+
+        Raises:
+            StropError: no cluster is reached, or none can be started.
+        """
+        self._connect()
+
     def launch(self, spec: WorkerSpec) -> RayLink:
         """Start a worker; waits for its place in the cluster.
 

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from strop.console import number
-from strop.files import replacing
-from strop.plots import BLUE, GREEN, GREY, ORANGE, PURPLE, RED
+from strop.plots import BLUE, GREEN, GREY, INK, ORANGE, PURPLE, RED, bare, canvas, save_both, tick
 from strop.scaling.compare import MARGIN, Refit
 from strop.scaling.fitting import Fit
 from strop.types import InputError
@@ -22,7 +21,6 @@ if TYPE_CHECKING:
 # Blue and orange first: the pair that every colour vision tells apart. Markers tell apart what is printed in grey.
 COLORS = (BLUE, ORANGE, GREEN, PURPLE, RED, "#2a9d9d", "#8c6d31", "#c2568e", GREY, "#4c5a99")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "h")
-INK = "#30343a"
 FEW = 6  # curves beyond which asymptotes are not written beside their lines
 BAND_CURVES = 12
 
@@ -77,7 +75,7 @@ def plot_linearised(refits: Sequence[Refit], target: Path) -> tuple[Path, Path]:
             ends = np.array([used.compute[0], used.compute[-1]])
             axes.plot(ends, (ends / sigmoid.C_mid) ** sigmoid.B, color=color, linewidth=1.8, label=label)
         axes.set_yscale("log")
-        axes.yaxis.set_major_formatter(_plain)
+        axes.yaxis.set_major_formatter(tick)
         axes.set_ylabel(r"$F(R_C)\,/\,C_{mid}^{B} = (R_C - R_0)\,/\,(A - R_C)$", fontsize=10)
         _compute_axis(axes, low, high, fits[0].curve.unit)
         axes.set_title(_joint_title(refits), fontsize=10, loc="left")
@@ -101,28 +99,11 @@ def linearised_beside(target: Path) -> Path:
 
 
 def _save(draw: Callable[[Axes], None], target: Path, size: tuple[float, float]) -> tuple[Path, Path]:
-    # The canvas is made directly: pyplot would keep global state and might look for a display.
-    from matplotlib import rc_context
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=size, dpi=200, layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = canvas(*size)
     axes = figure.add_subplot()
     draw(axes)
-    axes.grid(True, which="major", color="#e3e6ea", linewidth=0.8)
-    axes.set_axisbelow(True)
-    axes.tick_params(labelsize=9)
-    for side in ("top", "right"):
-        axes.spines[side].set_visible(False)
-    png, svg = target.with_suffix(".png"), target.with_suffix(".svg")
-    # A fixed salt and no date: the same figures give the same file.
-    with rc_context({"svg.hashsalt": "strop", "svg.fonttype": "none"}):
-        with replacing(png) as temporary:
-            figure.savefig(temporary, format="png")
-        with replacing(svg) as temporary:
-            figure.savefig(temporary, format="svg", metadata={"Date": None})
-    return png, svg
+    bare(axes)
+    return save_both(figure, target)
 
 
 def _style(place: int) -> tuple[str, str]:
@@ -233,7 +214,7 @@ def _compute_axis(axes: Axes, low: float, high: float, unit: str) -> None:
     axes.set_xscale("log")
     axes.set_xlim(low, high)
     axes.xaxis.set_major_locator(_ticks(low, high))
-    axes.xaxis.set_major_formatter(_plain)
+    axes.xaxis.set_major_formatter(tick)
     axes.xaxis.set_minor_formatter(NullFormatter())
     axes.set_xlabel(f"{unit} (logarithmic)", fontsize=10, color=INK)
 
@@ -243,11 +224,3 @@ def _ticks(low: float, high: float) -> LogLocator:
 
     decades = np.log10(high / low)
     return LogLocator(subs=(1.0, 2.0, 5.0) if decades < 4 else (1.0,), numticks=20)
-
-
-def _plain(value: float, _: object = None) -> str:
-    """`500`, `2k`, `50k`, `1.5M`: a logarithmic axis without powers of ten."""
-    for limit, sign in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
-        if abs(value) >= limit:
-            return f"{value / limit:g}{sign}"
-    return f"{value:g}"
