@@ -22,7 +22,7 @@ from strop.engines.torch_engine.pages import PagedCache
 from strop.policy import Policy
 
 # Dense decoders of one form: norm, attention, norm, gated feed-forward, each added to what went in.
-_MODELS = ("Qwen2ForCausalLM", "Qwen3ForCausalLM", "LlamaForCausalLM")
+_MODELS = ("Qwen2ForCausalLM", "Qwen3ForCausalLM", "LlamaForCausalLM", "MistralForCausalLM")
 # Rotary embeddings whose angles depend on nothing but the position.
 _ROTATIONS = ("default", "linear", "llama3", "yarn")
 
