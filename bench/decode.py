@@ -8,7 +8,8 @@ First what must hold: attention over random pages against float64, and log-probs
 own forward pass; the bench ends where they do not. Then, for so many running sequences of so much context each, whole
 engine steps (host work included). The limit is reading all weights and every running sequence's keys and values once
 at the bandwidth of a copy measured in the same run; `shares` are parts of the wall time of a step by kind of kernel,
-what no kernel fills being `gaps`, and `waits` is what made the host wait in a step, if anything did. Sequences that the GPU's memory cannot hold are left out, and the line says how many ran.
+what no kernel fills being `gaps`, and `waits` is what made the host wait in a step, if anything did. Sequences that
+the GPU's memory cannot hold are left out, and the line says how many ran.
 `--tune` times the attention kernel alone for several block sizes, warps and stages, and goes on with the best.
 """
 

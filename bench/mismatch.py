@@ -4,8 +4,8 @@
     python bench/mismatch.py --model 3.4m                          # bfloat16 on a CPU
 
 ScaleRL's Figure 21 on our own kernels: with the logits rounded to bfloat16 in both, and with the head in float32 in
-both. Weights are random; the last norm is scaled by `--sharpness`, so that the distribution is as uneven as a trained model's
-(the line has its mean entropy). The limit is float32 throughout: what the order of sums alone makes.
+both. Weights are random; the last norm is scaled by `--sharpness`, so that the distribution is as uneven as a trained
+model's (the line has its mean entropy). The limit is float32 throughout: what the order of sums alone makes.
 """
 
 from __future__ import annotations

@@ -253,6 +253,12 @@ def test_own_parameters_are_views_of_the_fused_ones_and_shared_ones_are_copied()
     for engine in (own, shared):
         for completion in run(engine, todo).values():
             np.testing.assert_allclose(completion.logprobs, policy_logprobs(trainer, completion), atol=1e-4)
+    with torch.no_grad():  # parameters that move to other memory
+        for parameter in trainer.parameters():
+            parameter.data = parameter * 0.8
+    shared.set_version(2)
+    for completion in run(shared, todo).values():
+        np.testing.assert_allclose(completion.logprobs, policy_logprobs(trainer, completion), atol=1e-4)
 
 
 # ---------------------------------------------------------------------- which engine, and what is refused

@@ -105,7 +105,8 @@ class PagedEngine(TorchEngine):
         self._refuse_version(version)
         self._land_all()
         self._version = version
-        self._decoder.refresh()
+        if self._decoder.refresh():
+            self._steps.forget()
         self._pages.weights_changed()
         slots = self._slots
         for slot in slots.running():
