@@ -22,6 +22,8 @@ from strop.engines.torch_engine.kernels import LayerCache, Plan
 _LOG2_E = 1.4426950408889634
 # The matrix units take at least so many rows.
 _LEAST_ROWS = 16
+# Of keys, and of values, that are read at once: several stages of both must fit into a multiprocessor's shared memory.
+_TILE_BYTES = 1 << 15
 
 
 class Tuning(NamedTuple):
@@ -127,7 +129,7 @@ def attend(
     rows, heads, dim = query.shape
     kv = cache.keys.shape[1]
     group = heads // kv
-    block = min(tuning.block, cache.page)
+    block = min(tuning.block, cache.page, _TILE_BYTES // (dim * query.element_size()))
     output = torch.empty_like(query)
     if how.splits > 1:
         sums = query.new_empty(rows, heads, how.splits, dim, dtype=torch.float32)
