@@ -175,7 +175,7 @@ def parser_of(doc: str | None, peers: tuple[str, ...]) -> argparse.ArgumentParse
     """Arguments that every performance bench has."""
     parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
-    parser.add_argument("--peer", choices=(*peers, "none"), default=peers[0])
+    parser.add_argument("--peer", choices=(*peers, "none"), default=(*peers, "none")[0])
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--threads", type=int, help="of torch; by default as it chooses")
     return parser

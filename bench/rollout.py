@@ -46,6 +46,7 @@ from transformers import ContinuousBatchingConfig, GenerationConfig, PreTrainedM
 
 from strop.engines.base import Request, Sampling
 from strop.engines.torch_engine import EngineSettings, TorchEngine
+from strop.engines.torch_engine.choose import embedded_engine
 
 GROUP = 8
 DECODE = ((1024, 1024), (256, 2048), (256, 4096), (64, 16_384))
@@ -61,7 +62,7 @@ def work_of(sequences: int, longest: int, vocabulary: int) -> Work:
 
 def engine_of(model: PreTrainedModel, slots: int, tokens: int) -> TorchEngine:
     """An engine over a model of its own."""
-    return TorchEngine(policy_of(model), endless_tokenizer(), EngineSettings(slots=slots, max_tokens=tokens))
+    return embedded_engine(policy_of(model), endless_tokenizer(), EngineSettings(slots=slots, max_tokens=tokens))
 
 
 def ours(engine: TorchEngine, work: Work, device: str) -> Callable[[], Spent]:
@@ -183,9 +184,11 @@ def decode(given: argparse.Namespace, dtype: torch.dtype, running: int, context:
     model = model_of(given.model, dtype, given.device)
     steps, warm = given.steps, 4
     engine = engine_of(model, running, context + warm + steps * (given.repeats + 1) + 1)
-    prompt = np.random.default_rng(0).integers(0, model.config.vocab_size, context).astype(np.int32)
+    rng = np.random.default_rng(0)
     sampling = Sampling(max_new_tokens=warm + steps * (given.repeats + 1))
-    engine.submit(Request("decode", prompt, sampling, seed=0, n=running))
+    for place in range(running):  # each its own prompt: shared keys and values would be read from a cache
+        prompt = rng.integers(0, model.config.vocab_size, context).astype(np.int32)
+        engine.submit(Request(str(place), prompt, sampling, seed=place))
     for _ in range(warm):
         engine.step()
 

@@ -52,6 +52,26 @@ def test_decoding_at_a_fixed_context(bench):
     assert line["unit"] == "ms a step" and line["of_limit"] == pytest.approx(line["limit"] / line["ours"], rel=1e-2)
 
 
+def test_decoding_with_pages(bench):
+    attention, forward, step = bench("decode", "--models", "tiny", "--shapes", "16x40", "--steps", "2", "--page", "16")
+    assert attention["ours"] < attention["limit"] and forward["unit"] == "nats" and forward["worst"] < 0.5
+    assert step["unit"] == "ms a step" and step["running"] == step["asked"] == 16
+    assert step["of_limit"] == pytest.approx(step["limit"] / step["ours"], rel=1e-2)
+
+
+def test_the_generator_beside_the_trainer(bench):
+    rounded, exact = bench("mismatch", "--model", "tiny", "--sequences", "16", "--tokens", "8", "--cache", "paged")
+    for line in (rounded, exact):
+        assert line["unit"] == "nats" and line["limit"] < 1e-5 < line["ours"] <= line["p99"] <= line["worst"] < 1
+        assert 0 < line["entropy"] < 5.77 and line["tokens"] == 128  # ln 320
+    assert exact["peer"] == rounded["ours"]
+
+
+def test_publication_within_a_process(bench):
+    (line,) = bench("publication", "--model", "tiny", "--context", "32", "--running", "16")
+    assert line["unit"] == "ms" and 0 < line["limit"] < line["ours"] and line["engine"] == "TorchEngine"
+
+
 def test_update_beside_padded_rows(bench):
     lines = bench("update", "--model", "tiny", "--sequences", "40", "--longest", "64", "--tokens", "128")
     assert [line["case"].split()[-1] for line in lines] == ["float32", "bfloat16"]

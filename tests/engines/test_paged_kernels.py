@@ -3,6 +3,10 @@ Triton's interpreter elsewhere (which rounds bfloat16 wrongly, so that half prec
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 import torch
@@ -82,9 +86,8 @@ DIVISIONS = {"whole": 1, "in 4": 4}
 def test_attention_is_that_of_float64(dtype, heads: Heads, page: int, lengths: list[int], divided: int) -> None:
     cache, table = paged(lengths, page, heads, dtype)
     query, scale = noise(len(lengths), heads.query, heads.dim, seed=9, dtype=dtype), heads.dim**-0.5
-    chunk = page * max(1, -(-table.shape[1] // divided))
     on_device = torch.tensor(lengths, dtype=torch.int32, device=DEVICE)
-    found = TRITON.attend(query, cache, table, on_device, scale, Plan(table.shape[1], divided, chunk))
+    found = TRITON.attend(query, cache, table, on_device, scale, Plan(table.shape[1], divided))
     wanted = reference(query, cache, table, lengths, scale)
     assert found.dtype == dtype and not found.isnan().any()
     if not any(lengths):
@@ -93,7 +96,7 @@ def test_attention_is_that_of_float64(dtype, heads: Heads, page: int, lengths: l
     assert far(found, wanted) < (2e-6 if dtype == torch.float32 else 2e-2 if DEVICE.type == "cuda" else 2e-3)
     for row, length in enumerate(lengths):
         assert length or not found[row].any()
-    plain = PLAIN.attend(query, cache, table, on_device, scale, Plan(table.shape[1], 1, chunk))
+    plain = PLAIN.attend(query, cache, table, on_device, scale, Plan(table.shape[1], 1))
     assert far(plain, wanted) < (2e-6 if dtype == torch.float32 else 1e-2)
 
 
@@ -103,7 +106,7 @@ def test_attention_of_scores_far_apart() -> None:
     cache, table = paged(lengths, 16, heads, torch.float32)
     query = noise(1, 2, 32, seed=3) * 60
     on_device = torch.tensor(lengths, dtype=torch.int32, device=DEVICE)
-    found = TRITON.attend(query, cache, table, on_device, 1.0, Plan(4, 4, 16))
+    found = TRITON.attend(query, cache, table, on_device, 1.0, Plan(4, 4))
     assert far(found, reference(query, cache, table, lengths, 1.0)) < 1e-5
 
 
@@ -187,8 +190,57 @@ def test_plans_cover_the_longest_row_and_come_in_few_forms() -> None:
     forms = set()
     for longest in range(1, 20_000, 37):
         how = plan(64, Heads(16, 8, 128), longest, 64, 132)
-        assert how.splits * how.chunk == how.pages * 64 >= longest and how.chunk % 64 == 0
+        assert how.pages * 64 >= longest > how.pages * 16 or how.pages == 1
+        assert how.pages * 64 <= how.splits * 2048
         forms.add(how)
     assert len(forms) < 12
     assert plan(1024, Heads(16, 8, 128), 1024, 64, 132).splits == 1
-    assert plan(64, Heads(16, 8, 128), 16_384, 64, 132) == Plan(256, 8, 2048)
+    assert plan(64, Heads(16, 8, 128), 16_384, 64, 132) == Plan(256, 8)
+
+
+# Compiled in a process without the interpreter; `ptxas` comes with Triton, and no GPU is needed.
+COMPILE = """
+from triton import compile
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+from strop.engines.torch_engine.kernels import triton_attention as attention, triton_layers as layers
+from strop.engines.torch_engine.kernels import triton_sampling as sampling
+
+REALS = "query keys values output states residual weight qkv query_weight key_weight angles"
+REALS = dict.fromkeys(REALS.split(), "*bf16")
+WHOLE = dict.fromkeys(("table", "lengths", "where"), "*i32")
+OTHER = {"scale": "fp32", "eps": "fp32", "table_stride": "i32", "positions": "i32",
+         "uniform": "*fp64", "greedy": "*i1", "tokens": "*i64"}
+
+
+def built(kernel, **constants):
+    signature = {name: "constexpr" if name in constants else {**REALS, **WHOLE, **OTHER}.get(name, "*fp32")
+                 for name in kernel.arg_names}
+    whole = {(place,): [["tt.divisibility", 16]] for place, kind in enumerate(signature.values()) if kind[0] == "*"}
+    source = ASTSource(fn=kernel, signature=signature, constexprs=constants, attrs=whole)
+    made = compile(source, target=GPUTarget("cuda", 90, 32), options={"num_stages": 3})
+    assert len(made.asm["cubin"]) > 1000 and ".local" not in made.asm["ptx"], kernel.__name__
+    return made
+
+
+for heads, kv, dim, page, splits in ((16, 8, 128, 64, 1), (16, 8, 128, 64, 8), (7, 1, 64, 16, 4), (32, 8, 128, 32, 2)):
+    made = built(attention.attend_kernel, KV=kv, GROUP=heads // kv, ROWS=16, DIM=dim, PAGE=page, BLOCK=page,
+                 SPLITS=splits, EXACT=False)
+    assert "mma.sync" in made.asm["ptx"] and "cp.async" in made.asm["ptx"]
+    built(layers.rotate_and_write_kernel, HEADS=heads, KV=kv, DIM=dim, PAGE=page, PADDED=1 << (heads - 1).bit_length(),
+          PADDED_KV=kv, NORMED=dim == 128)
+built(attention.join_kernel, HEADS=16, DIM=128, SPLITS=8, BLOCK=64)
+built(layers.norm_kernel, SIZE=1024, BLOCK=1024, ADD=True)
+built(layers.gate_kernel, SIZE=3072, BLOCK=1024)
+built(sampling.blocks_kernel, SIZE=151_936, BLOCK=4096, COUNT=38)
+built(sampling.choose_kernel, SIZE=151_936, BLOCK=4096, COUNT=38, PADDED=64)
+print("built")
+"""
+
+
+@pytest.mark.slow
+def test_every_kernel_compiles_for_hopper() -> None:
+    """To machine code for sm_90: products on matrix units, loads that run ahead, nothing spilled to local memory."""
+    environment = {**os.environ, "TRITON_INTERPRET": "0"}
+    done = subprocess.run([sys.executable, "-c", COMPILE], capture_output=True, text=True, env=environment)
+    assert done.stdout.split() == ["built"], done.stderr[-2000:]

@@ -86,6 +86,8 @@ def evaluating_engine(
         InputError: as `build_engine`.
     """
     own = embedded_settings(settings)
+    # Beside generators and a trainer it takes less of what memory they leave.
+    own = own.model_copy(update={"cache_memory": own.cache_memory / 2})
     if not shared:
         own = own.model_copy(update={"share_parameters": False})
     engine = embedded_engine(policy, tokenizer, own)

@@ -22,7 +22,7 @@ from strop.engines.torch_engine.pages import PagedCache
 from strop.policy import Policy
 
 # Dense decoders of one form: norm, attention, norm, gated feed-forward, each added to what went in.
-_MODELS = ("Qwen2ForCausalLM", "Qwen3ForCausalLM", "LlamaForCausalLM")
+_MODELS = ("Qwen2ForCausalLM", "Qwen3ForCausalLM", "LlamaForCausalLM", "MistralForCausalLM")
 # Rotary embeddings whose angles depend on nothing but the position.
 _ROTATIONS = ("default", "linear", "llama3", "yarn")
 
@@ -120,22 +120,35 @@ class Decoder:
         self.policy = policy
         self.kernels = kernels
         self.heads = heads_of(policy)
-        self._layers = [_Layer.of(layer, own) for layer in base.layers]
+        self._own = own
         self._eps = _epsilon(base.layers[0].input_layernorm)
         self._scale = float(base.layers[0].self_attn.scaling)
         self._embedding = policy.model.get_input_embeddings()
-        self._last = _parameter(base.norm)
+        self._collect()
         like = self._embedding.weight[:1, :1].detach()
         with torch.no_grad():
             cosine, sine = base.rotary_emb(like, torch.arange(positions, device=policy.device)[None])
         self._angles = torch.stack((cosine[0], sine[0]))[..., : self.heads.dim // 2].contiguous()
 
+    def _collect(self) -> None:
+        base = self.policy.model.base_model
+        self._layers = [_Layer.of(layer, self._own) for layer in base.layers]
+        self._last = _parameter(base.norm)
+        self._places = self._where()
+
+    def _where(self) -> list[int]:
+        return [parameter.data_ptr() for parameter in self.policy.model.parameters()]
+
     @torch.no_grad()
-    def refresh(self) -> None:
-        """The parameters have changed."""
+    def refresh(self) -> bool:
+        """The parameters have changed; whether they lie elsewhere now, so that graphs read what is gone."""
+        if self._where() != self._places:
+            self._collect()
+            return True
         for layer in self._layers:
             layer.qkv.refresh()
             layer.gate_up.refresh()
+        return False
 
     def hidden(self, token_ids: Tensor, lengths: Tensor, table: Tensor, cache: PagedCache, how: Plan) -> Tensor:
         """Last hidden states [B, E] of token_ids int64 [B], each the last of its row's `lengths` int32 [B] tokens (0:

@@ -79,6 +79,7 @@ class DeviceRows:
         self.table = torch.zeros(count, width, dtype=torch.int32, device=device)
         self.out = torch.zeros(count, 3, dtype=torch.int32, device=device)
         self.state = torch.zeros(_FIELDS, count, dtype=torch.int64, device=device)
+        self.state[Field.TEMPERATURE] = torch.ones((), dtype=torch.float64).view(torch.int64).item()
         self.stops = torch.full((_STOPS, count), -1, dtype=torch.int64, device=device)
 
     def put(self, rows: Sequence[int], slots: Slots, table: NDArray[np.int32]) -> bool:

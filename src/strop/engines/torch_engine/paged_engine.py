@@ -15,6 +15,7 @@ from __future__ import annotations
 import os
 from collections import deque
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 
 import numpy as np
 import torch
@@ -104,16 +105,13 @@ class PagedEngine(TorchEngine):
         """As `TorchEngine.set_version`, after reading what was queued."""
         self._refuse_version(version)
         self._land_all()
-        self._version = version
-        self._decoder.refresh()
+        super().set_version(version, "keep")
+        if self._decoder.refresh():
+            self._steps.forget()
         self._pages.weights_changed()
-        slots = self._slots
-        for slot in slots.running():
-            sequence = slots.sequences[slot]
-            assert sequence is not None
-            sequence.versions.append((version, int(slots.position[slot] - slots.first[slot])))
         if kv == "recompute":
-            self._prefill(self._pages.recompute())
+            with self._on_device():
+                self._prefill(self._pages.recompute())
 
     def drawn(self, since: Mapping[tuple[str, int], int]) -> list[Drawn]:
         """What running samples drew since, after reading what was queued; see `strop.engines.base.Streaming`."""
@@ -135,6 +133,15 @@ class PagedEngine(TorchEngine):
     # ------------------------------------------------------------------ a step
 
     def _advance(self) -> None:
+        with self._on_device():
+            self._run()
+
+    def _on_device(self) -> AbstractContextManager[object]:
+        """Triton launches on the current GPU, whichever its arguments are on."""
+        device = self.policy.device
+        return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
+
+    def _run(self) -> None:
         if self.policy.model.training:
             self.policy.model.eval()
         taken, jobs = self._pages.admit(self._version)

@@ -105,30 +105,32 @@ class PagedScheduler:
         tokens = len(entry.prefix)
         full, rest = divmod(tokens, self.page)
         prompt = self._prompts.get(entry)
-        fixed = 0 if prompt is not None else full + (1 if rest else 0)
-        count = min(entry.waiting, len(free), self._room(entry) - fixed)
+        fixed = 0 if prompt is not None else full
+        room = self._room(fixed + 2, entry) - fixed
+        count = min(entry.waiting, len(free), room)
+        # What nobody will copy must not be computed: its page could go to another in this very step.
+        tail = prompt is None and rest > 0 and count < entry.waiting
+        count = min(count, room - 1) if tail else count
         if count <= 0:
             return []
+        job: PagedJob | None = None
         if prompt is None:
-            prompt = _Prompt(self.pool.take(full), self.pool.take(1)[0] if rest else None)
+            prompt = _Prompt(self.pool.take(full), self.pool.take(1)[0] if tail else None)
             if tokens:
                 job = PagedJob(entry.prefix)
                 job.write(prompt.full, self.page)
                 jobs.append(job)
-        else:
-            job = None
         started = free[:count]
         tails = self.pool.take(count)
-        for slot, tail in zip(started, tails, strict=True):
-            self._occupy(slot, Sequence(entry, entry.next_index, [(version, 0)]), [*prompt.full, tail])
+        for slot, own in zip(started, tails, strict=True):
+            self._occupy(slot, Sequence(entry, entry.next_index, [(version, 0)]), [*prompt.full, own])
             self.pool.share(prompt.full)
             entry.next_index += 1
-        if prompt.tail is not None:
-            if job is not None:
-                for tail in (prompt.tail, *tails):
-                    job.write([tail], self.page, full * self.page)
-            else:
-                self.cache.copy(prompt.tail, tails)
+        if job is not None:
+            for page in (*tails, *prompt.pages[full:]):
+                job.write([page], self.page, full * self.page)
+        elif prompt.tail is not None:
+            self.cache.copy(prompt.tail, tails)
         self._prompts[entry] = prompt
         if not entry.waiting:
             self.forget(entry)
@@ -139,7 +141,7 @@ class PagedScheduler:
         sequence, done = parked.sequence, len(parked.drawn)
         ids = np.concatenate((sequence.entry.ids, parked.drawn))[:-1]
         need = self.pages_of(len(ids) + 1)
-        if self._room(None) < need:
+        if self._room(need) < need:
             return None
         sequence.versions.append((version, done))
         pages = self.pool.take(need)
@@ -162,10 +164,13 @@ class PagedScheduler:
         self._arrivals += 1
         self._came[slot] = self._arrivals
 
-    def _room(self, entry: Entry | None) -> int:
-        """Pages that may be given to newcomers (of `entry`): a page stays free for each running sequence to grow."""
+    def _room(self, wanted: int, entry: Entry | None = None) -> int:
+        """Pages that may be given to newcomers (of `entry`): a page stays free for each running sequence to grow.
+
+        Prompts kept for others are given up where there are fewer than `wanted`.
+        """
         running = int(self.slots.active.sum())
-        if self.pool.available <= running:
+        if self.pool.available - running < wanted:
             self._reclaim(entry)
         return self.pool.available - running
 

@@ -43,17 +43,25 @@ def checked(
             raise InputError(f"weights: {name} has shape {tuple(tensor.shape)}, the model's is {tuple(target)}")
         if tensor.dtype not in dtypes:
             raise InputError(f"weights: {name} is {tensor.dtype}, expected {' or '.join(sorted(map(str, dtypes)))}")
-        if not _finite(tensor):
-            raise InputError(f"weights: {name} has values that are not finite; the version is refused")
+    for name in _not_finite(given):
+        raise InputError(f"weights: {name} has values that are not finite; the version is refused")
     for name, original in tied.items():
         if name in given and not torch.equal(given[name], given[original].to(given[name].device)):
             raise InputError(f"weights: {name} is tied to {original} but differs from it")
     return {name: given[name] for name in shapes}
 
 
-def _finite(tensor: Tensor) -> bool:
+def _not_finite(given: Mapping[str, Tensor]) -> list[str]:
+    """Names of tensors with a value that is not finite; the host waits for each device once."""
     # A finite sum has finite terms only, and reads the tensor at the memory's speed; a sum may also overflow.
-    return bool(torch.isfinite(tensor.sum())) or bool(torch.isfinite(tensor).all())
+    sums: dict[torch.device, dict[str, Tensor]] = {}
+    for name, tensor in given.items():
+        sums.setdefault(tensor.device, {})[name] = tensor.sum().double()
+    suspects: list[str] = []
+    for found in sums.values():
+        finite = torch.isfinite(torch.stack(list(found.values()))).tolist()
+        suspects += [name for name, fine in zip(found, finite, strict=True) if not fine]
+    return [name for name in suspects if not torch.isfinite(given[name]).all()]
 
 
 def same_storage(policy: Policy, staged: Mapping[str, Tensor]) -> bool:

@@ -17,10 +17,11 @@ from torch import Tensor
 
 __all__ = ["Heads", "Kernels", "LayerCache", "Norms", "Plan", "kernels_for", "plan"]
 
-# Tokens of a row's context that one program reads at most, where rows are few or of unlike length.
+# Tokens of a row's context that one program reads at most.
 _CHUNK = 2048
-# Programs for each multiprocessor, below which contexts are divided further.
-_PROGRAMS = 8
+# Programs for each multiprocessor, below which contexts are divided further: some run at once, and the last ones of a
+# launch leave others idle.
+_PROGRAMS = 24
 _LEAST_CHUNK = 256
 
 
@@ -58,13 +59,11 @@ class Plan:
 
     Attributes:
         pages: W, pages that the longest row may have.
-        splits: programs that share a row's context.
-        chunk: tokens that each of them reads, a multiple of the page.
+        splits: programs that share each row's context, evenly.
     """
 
     pages: int
     splits: int
-    chunk: int
 
 
 def plan(rows: int, heads: Heads, longest: int, page: int, processors: int) -> Plan:
@@ -75,8 +74,7 @@ def plan(rows: int, heads: Heads, longest: int, page: int, processors: int) -> P
     pages = _power(-(-longest // page))
     tokens = pages * page
     wanted = max(-(-_PROGRAMS * processors // (rows * heads.kv)), -(-tokens // _CHUNK))
-    splits = min(_power(wanted), max(1, tokens // max(_LEAST_CHUNK, page)))
-    return Plan(pages, splits, tokens // splits)
+    return Plan(pages, min(_power(wanted), max(1, tokens // max(_LEAST_CHUNK, page))))
 
 
 def _power(number: int) -> int:

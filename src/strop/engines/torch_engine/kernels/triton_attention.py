@@ -22,6 +22,8 @@ from strop.engines.torch_engine.kernels import LayerCache, Plan
 _LOG2_E = 1.4426950408889634
 # The matrix units take at least so many rows.
 _LEAST_ROWS = 16
+# Of keys, and of values, that are read at once: several stages of both must fit into a multiprocessor's shared memory.
+_TILE_BYTES = 1 << 15
 
 
 class Tuning(NamedTuple):
@@ -33,9 +35,15 @@ class Tuning(NamedTuple):
 
 
 @triton.jit
+def _chunk(length, SPLITS: tl.constexpr, BLOCK: tl.constexpr):
+    """Tokens that each of SPLITS programs reads of a row of `length`, whole blocks."""
+    return (length + SPLITS * BLOCK - 1) // (SPLITS * BLOCK) * BLOCK
+
+
+@triton.jit
 def attend_kernel(
     query, keys, values, table, lengths, output, sums, extremes,
-    scale, table_stride, chunk,
+    scale, table_stride,
     KV: tl.constexpr, GROUP: tl.constexpr, ROWS: tl.constexpr, DIM: tl.constexpr, PAGE: tl.constexpr,
     BLOCK: tl.constexpr, SPLITS: tl.constexpr, EXACT: tl.constexpr,
 ):  # fmt: skip
@@ -44,6 +52,7 @@ def attend_kernel(
     row = tl.program_id(1)
     split = tl.program_id(2)
     length = tl.load(lengths + row)
+    chunk = _chunk(length, SPLITS, BLOCK)
     start = split * chunk
     stop = tl.minimum(start + chunk, length)
     member = tl.arange(0, ROWS)
@@ -93,15 +102,15 @@ def attend_kernel(
 
 @triton.jit
 def join_kernel(
-    sums, extremes, lengths, output, chunk,
-    HEADS: tl.constexpr, DIM: tl.constexpr, SPLITS: tl.constexpr,
+    sums, extremes, lengths, output,
+    HEADS: tl.constexpr, DIM: tl.constexpr, SPLITS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """The chunks of one query head of one row: [DIM] of `output`."""
     head = tl.program_id(0).to(tl.int64)
     length = tl.load(lengths + head // HEADS)
     split = tl.arange(0, SPLITS)
     column = tl.arange(0, DIM)
-    used = split * chunk < length  # chunks beyond the context are not even read
+    used = split * _chunk(length, SPLITS, BLOCK) < length  # chunks beyond the context are not even read
     part = head * SPLITS + split
     best = tl.load(extremes + part * 2, mask=used, other=float("-inf"))
     total = tl.load(extremes + part * 2 + 1, mask=used, other=0.0)
@@ -120,6 +129,7 @@ def attend(
     rows, heads, dim = query.shape
     kv = cache.keys.shape[1]
     group = heads // kv
+    block = min(tuning.block, cache.page, _TILE_BYTES // (dim * query.element_size()))
     output = torch.empty_like(query)
     if how.splits > 1:
         sums = query.new_empty(rows, heads, how.splits, dim, dtype=torch.float32)
@@ -128,13 +138,13 @@ def attend(
         sums = extremes = output  # not touched
     attend_kernel[(kv, rows, how.splits)](
         query, cache.keys, cache.values, table, lengths, output, sums, extremes,
-        scale * _LOG2_E, table.stride(0), how.chunk,
+        scale * _LOG2_E, table.stride(0),
         KV=kv, GROUP=group, ROWS=max(_LEAST_ROWS, triton.next_power_of_2(group)), DIM=dim, PAGE=cache.page,
-        BLOCK=min(tuning.block, cache.page), SPLITS=how.splits, EXACT=query.dtype == torch.float32,
+        BLOCK=block, SPLITS=how.splits, EXACT=query.dtype == torch.float32,
         num_warps=tuning.warps, num_stages=tuning.stages,
     )  # fmt: skip
     if how.splits > 1:
         join_kernel[(rows * heads,)](
-            sums, extremes, lengths, output, how.chunk, HEADS=heads, DIM=dim, SPLITS=how.splits, num_warps=2
+            sums, extremes, lengths, output, HEADS=heads, DIM=dim, SPLITS=how.splits, BLOCK=block, num_warps=2
         )
     return output
