@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import runpy
 import sys
 from pathlib import Path
@@ -69,3 +70,11 @@ def test_a_peer_that_is_not_there_is_one_line(bench):
         bench("rollout", "--model", "tiny", "--peer", "vllm")
     with pytest.raises(SystemExit, match="--trl-python"):
         bench("step", "--model", "tiny")
+
+
+def test_growth_gives_points_and_their_exponent(bench):
+    low, high, exponent = bench("growth", "--axes", "batch", "--kinds", "decode", "--most", "256", "--steps", "1")
+    assert low["case"] == "decode, batch 64" and high["unit"] == "ms a step" and high["mib"] > 0
+    assert exponent["unit"] == "exponent" and exponent["case"] == "decode against batch"
+    ratio = math.log(high["ours"] / low["ours"]) / math.log(4)
+    assert exponent["ours"] == pytest.approx(ratio, abs=0.02) and exponent["last"] == exponent["ours"]

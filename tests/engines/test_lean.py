@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -45,12 +44,12 @@ def roomy(name: str) -> Policy:
     return Policy(model_of(config), tiny_settings())
 
 
-def wide_heads(**changes: object) -> Policy:
+def wide_heads(dtype: str = "float32", generator_fp32_head: bool = True) -> Policy:
     fresh = FreshModel(
         hidden_size=32, layers=2, heads=4, kv_heads=2, head_dim=32, intermediate_size=48, max_positions=512,
         initializer_range=0.3,
     )  # fmt: skip
-    return tiny_qwen3(fresh=fresh, **changes)
+    return tiny_qwen3(fresh=fresh, dtype=dtype, generator_fp32_head=generator_fp32_head)
 
 
 @pytest.mark.parametrize("compiled", [True, False])
@@ -273,8 +272,10 @@ def test_a_source_that_does_not_compile_is_no_failure(monkeypatch: pytest.Monkey
 
 
 def test_other_families_go_through_their_modules():
-    sizes: dict[str, Any] = dict(vocab_size=258, hidden_size=32, intermediate_size=48, num_hidden_layers=1, num_attention_heads=4,
-                 num_key_value_heads=2, pad_token_id=257, bos_token_id=None, eos_token_id=256)  # fmt: skip
-    granite = Policy(model_of(GraniteConfig(**sizes, logits_scaling=1.0)), tiny_settings())
+    config = GraniteConfig(
+        vocab_size=258, hidden_size=32, intermediate_size=48, num_hidden_layers=1, num_attention_heads=4,
+        num_key_value_heads=2, logits_scaling=1.0, pad_token_id=257, bos_token_id=None, eos_token_id=256,
+    )  # fmt: skip
+    granite = Policy(model_of(config), tiny_settings())
     assert Lean.of(granite, native=True) is None
     assert Lean.of(tiny_qwen3(), native=True) is not None

@@ -95,6 +95,7 @@ class Kernels:
 
     def multiply(self, x: Tensor, by: Packed, float_out: bool) -> Tensor:
         """x [N, I] · weightᵀ + bias [N, O], summed in float32, and with `float_out` not rounded to the type of x."""
+        x = x.contiguous()
         rows, inputs = x.shape
         out = torch.empty(rows, by.outputs, dtype=torch.float32 if float_out else x.dtype)
         half = _HALF[x.dtype]
@@ -108,6 +109,7 @@ class Kernels:
         """x [N, E] += delta, in place; RMSNorm(x) · weight [N, E]."""
         out = torch.empty_like(x)
         rows, size = x.shape
+        delta = None if delta is None else delta.contiguous()
         own = None if delta is None else delta.data_ptr()
         self._add_norm(x.data_ptr(), own, weight.data_ptr(), out.data_ptr(), rows, size, eps, _HALF[x.dtype])
         return out
