@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import runpy
 import subprocess
@@ -139,3 +140,11 @@ def test_a_whole_step_of_scalerl_and_its_shares(bench):
     assert sum(shares) == pytest.approx(1, abs=1e-2) and line["unit"] == "s" and line["steps"] == 1
     assert 16 <= line["completion_tokens"] <= 16 * 24 and line["update_tokens"] > line["completion_tokens"]
     assert 0 <= line["mismatch"] < 1e-4  # float32 on both sides
+
+
+def test_growth_gives_points_and_their_exponent(bench):
+    low, high, exponent = bench("growth", "--axes", "batch", "--kinds", "decode", "--most", "256", "--steps", "1")
+    assert low["case"] == "decode, batch 64" and high["unit"] == "ms a step" and high["mib"] > 0
+    assert exponent["unit"] == "exponent" and exponent["case"] == "decode against batch"
+    ratio = math.log(high["ours"] / low["ours"]) / math.log(4)
+    assert exponent["ours"] == pytest.approx(ratio, abs=0.02) and exponent["last"] == exponent["ours"]

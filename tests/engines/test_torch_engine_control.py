@@ -11,6 +11,7 @@ from torch import Tensor
 
 from strop.attention import AttentionContext
 from strop.engines.base import Request, Sampling
+from strop.engines.torch_engine.lean import Lean
 from strop.types import InputError
 
 LONG = Sampling(max_new_tokens=40, temperature=1.0)
@@ -55,13 +56,13 @@ def test_updates_before_the_first_token_and_in_a_row_leave_no_empty_span():
 def test_samples_of_a_request_share_one_prefill(monkeypatch: pytest.MonkeyPatch):
     policy = tiny_qwen3()
     rows: list[int] = []
-    hidden = policy.hidden
+    hidden = Lean.hidden
 
-    def counted(ids: Tensor, positions: Tensor, context: AttentionContext) -> Tensor:
+    def counted(self: Lean, ids: Tensor, positions: Tensor, context: AttentionContext) -> Tensor:
         rows.append(len(ids))
-        return hidden(ids, positions, context)
+        return hidden(self, ids, positions, context)
 
-    monkeypatch.setattr(policy, "hidden", counted)
+    monkeypatch.setattr(Lean, "hidden", counted)
     engine = engine_of(policy, shrink=False)
     prompt = np.arange(30, dtype=np.int32)
     found = run(engine, [Request("x", prompt, LONG, seed=3, n=40)])

@@ -12,6 +12,7 @@ from tests.tiny import tiny_qwen3
 
 from strop.engines.base import Request, Sampling
 from strop.engines.torch_engine.kv import BLOCK, SlotCache, Span, blocks, keys_read, spans
+from strop.engines.torch_engine.lean import Lean
 from strop.types import Completion
 
 LENGTHS = st.lists(st.integers(1, 600), min_size=1, max_size=70)
@@ -122,13 +123,13 @@ def test_idle_rows_leave_by_sixteens(monkeypatch: pytest.MonkeyPatch):
     widths: list[int] = []
     policy = tiny_qwen3()
     engine = engine_of(policy, slots=64)
-    plain = policy.model.base_model.forward
+    plain = Lean.hidden
 
-    def watched(*args, **kwargs):
-        widths.append(kwargs["input_ids"].shape[1])
-        return plain(*args, **kwargs)
+    def watched(self, ids, positions, context):
+        widths.append(len(ids))
+        return plain(self, ids, positions, context)
 
-    monkeypatch.setattr(policy.model.base_model, "forward", watched)
+    monkeypatch.setattr(Lean, "hidden", watched)
     for place in range(64):
         # One sequence ends with every step from the sixth on, from the front to the back.
         sampling = Sampling(temperature=0, max_new_tokens=5 + place, stop_token_ids=())

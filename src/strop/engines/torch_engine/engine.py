@@ -35,7 +35,7 @@ from strop.engines.torch_engine.kv import Ids, PrefillJob, SlotCache
 from strop.engines.torch_engine.lean import Lean
 from strop.engines.torch_engine.requests import Limits, checked
 from strop.engines.torch_engine.runner import Runner
-from strop.engines.torch_engine.scheduler import Scheduler
+from strop.engines.torch_engine.scheduler import LEAST_ROWS, ROWS_APART, Scheduler
 from strop.engines.torch_engine.settings import EngineSettings
 from strop.engines.torch_engine.slots import Entry, Sequence, Slots
 from strop.engines.torch_engine.stops import StopStrings
@@ -76,7 +76,8 @@ class TorchEngine:
         self._slots = Slots(settings.slots, self._limits.max_tokens)
         self._lean = Lean.of(policy, settings.native)
         cache = SlotCache(settings.slots, policy.device, None if self._lean is None else self._lean.kernels)
-        self._scheduler = Scheduler(self._slots, cache, settings.shrink)
+        unit = ROWS_APART if self._lean is not None and self._lean.rows_apart else LEAST_ROWS
+        self._scheduler = Scheduler(self._slots, cache, settings.shrink, unit)
         self._runner = Runner(policy, self._slots, cache, settings.prefill_tokens, self._lean)
         self._strings = StopStrings(tokenizer)
         self._open = OpenRequests()

@@ -10,7 +10,7 @@ Shapes: N rows, E hidden size, H query heads, K key/value heads, D head dimensio
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -19,16 +19,17 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from strop.attention import AttentionContext
-from strop.engines.torch_engine.native import Kernels, load
+from strop.engines.torch_engine.native import Kernels, Packed, load
 from strop.policy import Policy
 
 # Decoders that all compute a layer as this module does; an expert layer's inner part stays the module's.
-_FAMILIES = frozenset({"LlamaForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM", "Qwen3MoeForCausalLM"})
+_FAMILIES = frozenset(
+    f"{name}ForCausalLM" for name in ("Llama", "Mistral", "Qwen2", "Qwen3", "Qwen3Moe")
+)
 # Positions whose rotation depends on nothing but the position.
 _ROTATIONS = frozenset({"default", "linear", "llama3", "yarn"})
-# Joined weights are a second copy of the layers' own: of larger models, whose products outweigh the calls, none is made.
+# Joined weights are a second copy of the layers' own: none is made of larger models, whose products outweigh the calls.
 _MOST_COPIED = 1 << 30
-_HALF = (torch.bfloat16, torch.float16)
 
 
 class Operators(Protocol):
@@ -79,34 +80,52 @@ def _normed(x: Tensor, weight: Tensor, eps: float) -> Tensor:
 
 
 class Product:
-    """x [N, I] times the weights of one or more linear layers that share it, outputs side by side [N, O]."""
+    """x [N, I] times the weights of one or more linear layers that share it, outputs side by side [N, O].
 
-    def __init__(self, layers: Sequence[nn.Linear], copied: bool, dtype: torch.dtype | None = None) -> None:
-        """`copied` joins the weights in a copy of their own, of `dtype` if given, packed where torch can do that."""
+    Their weights are joined in a copy, packed as the compiled kernels or torch's oneDNN like them best.
+    """
+
+    def __init__(self, layers: Sequence[nn.Linear], kernels: Kernels | None, float_out: bool = False) -> None:
+        """`float_out` sums and returns float32 whatever the type of the weights."""
         self._layers = tuple(layers)
-        self._copied = copied
-        if not copied:
+        weight = torch.cat([layer.weight.detach() for layer in layers])
+        bias: Tensor | None = None
+        if any(layer.bias is not None for layer in layers):
+            bias = torch.cat([weight.new_zeros(layer.out_features) if layer.bias is None else layer.bias.detach()
+                              for layer in layers])  # fmt: skip
+        self._float_out = float_out
+        self._kernels = kernels if kernels is not None and kernels.multiplies(weight.dtype) else None
+        if self._kernels is not None:
+            self._by = Packed.of(weight, bias)
             return
-        weights = [layer.weight.detach() for layer in layers]
-        weight = torch.cat(weights) if len(weights) > 1 else weights[0]
-        biases = [layer.bias.detach() if layer.bias is not None else layer.weight.new_zeros(len(layer.weight))
-                  for layer in layers]  # fmt: skip
-        biased = any(layer.bias is not None for layer in layers)
-        dtype = weight.dtype if dtype is None else dtype
-        self._bias = torch.cat(biases).detach().to(dtype) if biased else None
-        self._packed = packs(dtype)
-        weight = weight.to(dtype)
+        if float_out:
+            weight, bias = weight.float(), None if bias is None else bias.float()
+        self._bias = bias
+        self._packed = packs(weight.dtype)
         self._weight = torch.ops.mkldnn._reorder_linear_weight(weight, None) if self._packed else weight
 
     def __call__(self, x: Tensor) -> Tensor:
-        """The product, without a gradient where weights are copied."""
-        if not self._copied:
-            found = [F.linear(x, layer.weight, layer.bias) for layer in self._layers]
-            return found[0] if len(found) == 1 else torch.cat(found, dim=-1)
+        """The product, without a gradient."""
+        if self._kernels is not None:
+            return self._kernels.multiply(x, self._by, self._float_out)
+        if self._float_out:
+            x = x.float()
         if self._packed:
             product: Tensor = torch.ops.mkldnn._linear_pointwise(x, self._weight, self._bias, "none", [], "")
             return product
         return F.linear(x, self._weight, self._bias)
+
+
+class Uncopied:
+    """The same with the layers' own weights, one after another: for models too large to have a copy of."""
+
+    def __init__(self, layers: Sequence[nn.Linear]) -> None:
+        self._layers = tuple(layers)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """The product."""
+        found = [F.linear(x, layer.weight, layer.bias) for layer in self._layers]
+        return found[0] if len(found) == 1 else torch.cat(found, dim=-1)
 
 
 def packs(dtype: torch.dtype) -> bool:
@@ -123,22 +142,26 @@ class _Layer:
     """A decoder layer: the modules it stands for, and their products."""
 
     module: nn.Module
-    qkv: Product
-    out: Product
-    gate_up: Product | None
-    down: Product | None
+    norm: Tensor
+    inner_norm: Tensor
+    qkv: Product | Uncopied
+    out: Product | Uncopied
+    gate_up: Product | Uncopied | None
+    down: Product | Uncopied | None
     query_key_norms: tuple[Tensor, Tensor] | None
 
     @classmethod
-    def of(cls, module: Any, copied: bool) -> _Layer:
+    def of(cls, module: Any, joined: Callable[[Sequence[nn.Linear]], Product | Uncopied]) -> _Layer:
         attention, inner = module.self_attn, module.mlp
         dense = hasattr(inner, "gate_proj")
         return cls(
             module=module,
-            qkv=Product((attention.q_proj, attention.k_proj, attention.v_proj), copied),
-            out=Product((attention.o_proj,), copied),
-            gate_up=Product((inner.gate_proj, inner.up_proj), copied) if dense else None,
-            down=Product((inner.down_proj,), copied) if dense else None,
+            norm=module.input_layernorm.weight,
+            inner_norm=module.post_attention_layernorm.weight,
+            qkv=joined((attention.q_proj, attention.k_proj, attention.v_proj)),
+            out=joined((attention.o_proj,)),
+            gate_up=joined((inner.gate_proj, inner.up_proj)) if dense else None,
+            down=joined((inner.down_proj,)) if dense else None,
             query_key_norms=(attention.q_norm.weight, attention.k_norm.weight)
             if hasattr(attention, "q_norm")
             else None,
@@ -165,6 +188,12 @@ class Lean:
         self._tables: tuple[Tensor, Tensor] | None = None
         self.refresh()
 
+    @property
+    def rows_apart(self) -> bool:
+        """Whether a row's bits never depend on how many rows there are, as they do in torch's products of few."""
+        own = self.kernels is not None and self.kernels.multiplies(self.dtype)
+        return own and self._head is not None and all(layer.down is not None for layer in self._layers)
+
     @classmethod
     def of(cls, policy: Policy, native: bool) -> Lean | None:
         """For a policy on a CPU of a known family; None for any other. `native` allows compiled kernels."""
@@ -179,12 +208,14 @@ class Lean:
         """Take the parameters as they are now."""
         base: Any = self.policy.model.base_model
         own = sum(parameter.nbytes for parameter in self.policy.model.parameters())
-        copied = own <= _MOST_COPIED
+        head: Any = self.policy.model.get_output_embeddings()
+        self._head: Product | None = None
         with torch.no_grad():
-            self._layers = [_Layer.of(module, copied) for module in base.layers]
-            wide = self.policy.settings.generator_fp32_head and self.dtype in _HALF
-            head = self.policy.model.get_output_embeddings()
-            self._head = Product((head,), True, torch.float32 if wide else None) if copied else None
+            if own <= _MOST_COPIED:
+                self._layers = [_Layer.of(one, lambda layers: Product(layers, self.kernels)) for one in base.layers]
+                self._head = Product((head,), self.kernels, self.policy.settings.generator_fp32_head)
+            else:
+                self._layers = [_Layer.of(one, Uncopied) for one in base.layers]
         self._parameters = tuple(self.policy.model.parameters())
         self._seen = self._versions()
 
@@ -203,15 +234,15 @@ class Lean:
         x = F.embedding(token_ids, base.embed_tokens.weight)
         delta: Tensor | None = None
         for index, layer in enumerate(self._layers):
-            module: Any = layer.module
-            states = layer.qkv(operators.add_norm(x, delta, module.input_layernorm.weight, eps))
+            states = layer.qkv(operators.add_norm(x, delta, layer.norm, eps))
             operators.rotate(states, layer.query_key_norms, tables, positions, h, kv, d, eps)
             split = states.view(rows, -1, d)
             attended = context.attend(index, split[:, :h], split[:, h : h + kv], split[:, h + kv :], d**-0.5)
             delta = layer.out(attended.reshape(rows, h * d))
-            inner = operators.add_norm(x, delta, module.post_attention_layernorm.weight, eps)
+            inner = operators.add_norm(x, delta, layer.inner_norm, eps)
             if layer.gate_up is None or layer.down is None:
-                delta = module.mlp(inner[None])[0]
+                experts: Any = layer.module.mlp
+                delta = experts(inner[None])[0]
             else:
                 delta = layer.down(operators.gate(layer.gate_up(inner)))
         return operators.add_norm(x, delta, base.norm.weight, eps)
@@ -220,8 +251,6 @@ class Lean:
         """float32 logits [N, V] of hidden [N, E], as the policy's settings want a generator's head."""
         if self._head is None:
             return self.policy.logits(hidden, self.policy.settings.generator_fp32_head)
-        if self.policy.settings.generator_fp32_head:
-            hidden = hidden.float()
         return self._head(hidden).float()
 
     def _rotation(self, positions: int) -> tuple[Tensor, Tensor]:
@@ -235,7 +264,7 @@ class Lean:
 
 
 def serves(policy: Policy) -> bool:
-    """Whether `Lean` computes this policy: a known family on a CPU, whose rotation and activation are the usual ones."""
+    """Whether `Lean` computes this policy: a known family on a CPU, with the usual rotation and activation."""
     model = policy.model
     kind = type(model)
     if policy.device.type != "cpu" or kind.__name__ not in _FAMILIES or not kind.__module__.startswith("transformers."):

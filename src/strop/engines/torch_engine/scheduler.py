@@ -12,13 +12,10 @@ from strop.engines.torch_engine.slots import Entry, Sequence, Slots
 
 # The row count from which the rows of a float32 matrix product no longer depend on it.
 LEAST_ROWS = 16
+# Rows that compiled products take together, where a row never depends on the others.
+ROWS_APART = 8
 # What copying a key and its value costs, in keys and values that attention reads.
 _COPY = 4
-
-
-def sixteens(rows: int) -> int:
-    """`rows` rounded up to whole multiples of `LEAST_ROWS`."""
-    return -(-rows // LEAST_ROWS) * LEAST_ROWS
 
 
 class Scheduler:
@@ -27,12 +24,14 @@ class Scheduler:
     `epoch` counts weight changes: a prompt's keys and values are lent only to samples of the same request and epoch.
     """
 
-    def __init__(self, slots: Slots, cache: SlotCache, shrink: bool) -> None:
+    def __init__(self, slots: Slots, cache: SlotCache, shrink: bool, unit: int = LEAST_ROWS) -> None:
+        """Decode whole `unit`s of rows: `LEAST_ROWS`, or fewer where a row does not depend on their number."""
         self.slots = slots
         self.cache = cache
         self.waiting: deque[Entry] = deque()
         self.epoch = 0
         self._may_shrink = shrink
+        self._unit = unit
         self._read_in_vain = 0
 
     def admit(self, version: int) -> list[PrefillJob]:
@@ -64,23 +63,26 @@ class Scheduler:
         return slot
 
     def width(self) -> int:
-        """Rows to decode: whole sixteens up to the last running slot, or all slots; 0 if none runs."""
+        """Rows to decode: whole units up to the last running slot, or all slots; 0 if none runs."""
         running = np.flatnonzero(self.slots.active)
         if not len(running):
             return 0
         if not self._may_shrink:
             return self.slots.count
-        return min(sixteens(int(running[-1]) + 1), self.slots.count)
+        return min(self._whole_units(int(running[-1]) + 1), self.slots.count)
+
+    def _whole_units(self, rows: int) -> int:
+        return -(-rows // self._unit) * self._unit
 
     def shrink(self) -> None:
-        """When nothing waits and sixteen rows idle, move the last sequences to the front: fewer rows to decode.
+        """When nothing waits and a unit of rows idles, move the last sequences to the front: fewer rows to decode.
 
         A move costs what a row costs in two or three steps, so it soon pays. Sequences admitted in this step never
         move: lowest slots first, they all lie in front already.
         """
         slots = self.slots
         running = slots.running()
-        least = sixteens(len(running))
+        least = self._whole_units(len(running))
         if self.waiting or not self._may_shrink or not running or self.width() <= least:
             return
         high = [slot for slot in running if slot >= least]

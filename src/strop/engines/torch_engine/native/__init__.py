@@ -1,9 +1,9 @@
-"""What a decode step on a CPU computes beside its matrix products, compiled by the machine's own compiler.
+"""What a decode step on a CPU computes, compiled by the machine's own compiler.
 
     kernels = load()      # None where there is no compiler: plain torch computes the same then, only slower
 
-`step.c` is compiled once a machine (some seconds) and kept in strop's cache. A call costs some microseconds where the
-operators that it stands for cost ten times as much. Parallel loops run on the threads of torch: the library is not
+The sources are compiled once a machine (some seconds) and kept in strop's cache. A call costs some microseconds where
+the operators that it stands for cost ten times as much. Parallel loops run on the threads of torch: the library is not
 linked against OpenMP, and finds torch's own when it is loaded.
 
 Shapes: N rows, E hidden size, H query heads, K key/value heads, D head dimension, F inner size, V vocabulary.
@@ -20,14 +20,16 @@ import platform
 import subprocess
 import tempfile
 from ctypes import c_float, c_int, c_long, c_void_p
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from strop.files import cache_folder
 
-_SOURCE = Path(__file__).with_name("step.c")
+_SOURCES = tuple(Path(__file__).with_name(name) for name in ("step.c", "product.c"))
 _COMPILE = ("-O3", "-march=native", "-fno-math-errno", "-fno-trapping-math", "-fPIC")
 _LOG = logging.getLogger(__name__)
 _P, _L = c_void_p, c_long
@@ -37,18 +39,45 @@ _ARGUMENTS = {
     "strop_gate": (_P, _P, _L, _L, c_int),
     "strop_decode": (_P, _P, _P, _L, _L, _P, _P, _P, _P, _L, _L, _L, _L, _L, c_float, c_int),
     "strop_draw": (_P, _P, _P, _P, _P, _P, _L, _L),
+    "strop_multiply": (_P, _P, _P, _P, _L, _L, _L, c_int, c_int),
 }
 _HALF = {torch.float32: 0, torch.bfloat16: 1}
 
 
+_PANEL = 32  # of product.c
+
+
+@dataclass(frozen=True, eq=False)
+class Packed:
+    """A weight [O, I] as `Kernels.multiply` reads it, and its bias, float32, padded to whole panels, or None."""
+
+    weight: Tensor
+    bias: Tensor | None
+    outputs: int
+
+    @classmethod
+    def of(cls, weight: Tensor, bias: Tensor | None) -> Packed:
+        """A copy of weight [O, I] (in bfloat16 I is even) and bias [O]."""
+        outputs, inputs = weight.shape
+        missing = -outputs % _PANEL
+        rows = F.pad(weight, (0, 0, 0, missing))
+        if weight.dtype == torch.bfloat16:
+            panels = rows.view(-1, _PANEL, inputs // 2, 2).transpose(1, 2)
+        else:
+            panels = rows.view(-1, _PANEL, inputs).transpose(1, 2)
+        wide = None if bias is None else F.pad(bias.float(), (0, missing))
+        return cls(panels.clone(memory_format=torch.contiguous_format), wide, outputs)
+
+
 class Kernels:
-    """The functions of `step.c` over tensors; what they demand of shapes `fits` tells beforehand."""
+    """The functions of the sources over tensors; what they demand of shapes `fits` tells beforehand."""
 
     def __init__(self, library: ctypes.CDLL) -> None:
         functions = [library[name] for name in _ARGUMENTS]
         for function, arguments in zip(functions, _ARGUMENTS.values(), strict=True):
             function.argtypes, function.restype = arguments, None
-        self._add_norm, self._rotate, self._gate, self._decode, self._draw = functions
+        self._add_norm, self._rotate, self._gate, self._decode, self._draw, self._multiply = functions
+        self._multiplies = library["strop_multiplies"]
 
     @staticmethod
     def attends(dtype: torch.dtype, head_dim: int) -> bool:
@@ -60,10 +89,27 @@ class Kernels:
         """Whether every kernel takes rows of these sizes and this type."""
         return Kernels.attends(dtype, head_dim) and all(size % 16 == 0 for size in sizes)
 
+    def multiplies(self, dtype: torch.dtype) -> bool:
+        """Whether `multiply` is for this processor and type."""
+        return dtype in _HALF and bool(self._multiplies(_HALF[dtype]))
+
+    def multiply(self, x: Tensor, by: Packed, float_out: bool) -> Tensor:
+        """x [N, I] · weightᵀ + bias [N, O], summed in float32, and with `float_out` not rounded to the type of x."""
+        x = x.contiguous()
+        rows, inputs = x.shape
+        out = torch.empty(rows, by.outputs, dtype=torch.float32 if float_out else x.dtype)
+        half = _HALF[x.dtype]
+        self._multiply(
+            x.data_ptr(), by.weight.data_ptr(), None if by.bias is None else by.bias.data_ptr(), out.data_ptr(), rows,
+            inputs, by.outputs, half, half and not float_out,
+        )  # fmt: skip
+        return out
+
     def add_norm(self, x: Tensor, delta: Tensor | None, weight: Tensor, eps: float) -> Tensor:
         """x [N, E] += delta, in place; RMSNorm(x) · weight [N, E]."""
         out = torch.empty_like(x)
         rows, size = x.shape
+        delta = None if delta is None else delta.contiguous()
         own = None if delta is None else delta.data_ptr()
         self._add_norm(x.data_ptr(), own, weight.data_ptr(), out.data_ptr(), rows, size, eps, _HALF[x.dtype])
         return out
@@ -137,19 +183,22 @@ def load() -> Kernels | None:
 def _compile(compiler: str, target: Path) -> None:
     """Compile to `target`; another process that does the same at the same time makes the same file."""
     with tempfile.TemporaryDirectory(dir=target.parent) as scratch:
-        part, whole = Path(scratch) / "step.o", Path(scratch) / "step.so"
-        for command in (
-            (compiler, *_COMPILE, "-fopenmp", "-c", str(_SOURCE), "-o", str(part)),
-            # Not linked against OpenMP, of which torch has brought its own.
-            (compiler, "-shared", str(part), "-o", str(whole), "-lm"),
-        ):
+        parts = [Path(scratch) / f"{source.stem}.o" for source in _SOURCES]
+        whole = Path(scratch) / "whole.so"
+        commands: list[tuple[str, ...]] = [
+            (compiler, *_COMPILE, "-fopenmp", "-c", str(source), "-o", str(part))
+            for source, part in zip(_SOURCES, parts, strict=True)
+        ]
+        # Not linked against OpenMP, of which torch has brought its own.
+        commands.append((compiler, "-shared", *map(str, parts), "-o", str(whole), "-lm"))
+        for command in commands:
             subprocess.run(command, check=True, capture_output=True, timeout=120)
         whole.replace(target)
 
 
 def _key(compiler: str) -> str:
     """Of what the library depends on: source, compiler, and what the processor can do."""
-    made = hashlib.blake2b(_SOURCE.read_bytes(), digest_size=8)
+    made = hashlib.blake2b(b"".join(source.read_bytes() for source in _SOURCES), digest_size=8)
     for part in (compiler, *_COMPILE, torch.__version__, platform.machine(), *_processor()):
         made.update(part.encode() + b"\0")
     return made.hexdigest()

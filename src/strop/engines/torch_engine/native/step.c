@@ -9,6 +9,9 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+#ifdef __AVX512BF16__
+#include <immintrin.h>
+#endif
 
 typedef float v16 __attribute__((vector_size(64), aligned(4)));
 typedef int32_t i16v __attribute__((vector_size(64), aligned(4)));
@@ -59,6 +62,10 @@ INLINE v16 splat(float x) { return x - (v16){0}; }
 
 INLINE v16 as_stored16(v16 x, const int half) {
     if (!half) return x;
+#ifdef __AVX512BF16__
+    __m256i bf16 = (__m256i)_mm512_cvtneps_pbh((__m512)x);
+    return (v16)_mm512_slli_epi32(_mm512_cvtepu16_epi32(bf16), 16);
+#endif
     u16v bits = (u16v)x, up = (bits + 0x7fff + ((bits >> 16) & 1)) & 0xffff0000u;
     i16v nan = x != x;
     return (v16)((up & ~(u16v)nan) | ((u16v)nan & 0x7fc00000u));
