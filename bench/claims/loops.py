@@ -17,7 +17,8 @@ from strop.byte_tokenizer import byte_tokenizer
 from strop.console import SilentView
 from strop.data.chain_sum import draw_question, part_of
 from strop.data.demonstrator import FallibleDemonstrator
-from strop.embedded import WORDS, EmbeddedBase, cache_folder, embedded_base
+from strop.embedded import WORDS, EmbeddedBase, embedded_base
+from strop.files import cache_folder
 from strop.model_files import export
 from strop.model_settings import ModelSettings
 from strop.policy import load_policy

@@ -23,10 +23,7 @@ from tests.engines.test_interruptions import (  # noqa: F401  (they run here)
     test_thinking_that_ends_by_itself_is_left_alone_and_its_answer_is_bounded,
     test_weights_swapped_within_a_phrase,
 )
-from tests.engines.test_scoring_and_streaming import (  # noqa: F401
-    test_scoring_disturbs_no_running_sample,
-    test_what_was_drawn_adds_up_to_the_completions,
-)
+from tests.engines.test_scoring_and_streaming import test_scoring_disturbs_no_running_sample  # noqa: F401
 from tests.engines.test_torch_engine import same, test_late_arrivals_do_not_disturb  # noqa: F401
 from tests.engines.test_torch_engine_control import (  # noqa: F401
     test_shrinking_moves_sequences_without_a_trace,
