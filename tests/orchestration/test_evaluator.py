@@ -15,10 +15,11 @@ from tests.orchestration.forked import forking
 from tests.runs import assert_same_run, metrics, small_config
 
 from strop.benchmarking import Plan, measure, parse_models
+from strop.byte_tokenizer import byte_tokenizer
 from strop.compute import ComputeMeter
 from strop.config import RunConfig
 from strop.console import SilentView
-from strop.data import ChainSum
+from strop.data import ChainSum, load_data
 from strop.evaluation import EvaluationResult, benchmark
 from strop.evaluation.protocols import PLAIN, changed
 from strop.orchestration.evaluator import WeightsOf
@@ -218,6 +219,35 @@ def test_deaths_beyond_the_budget_end_the_run_and_a_resume_measures_what_is_miss
         train(configured(*sets), out, SilentView())
     resume(out, SilentView())
     assert_same_run(in_turn, out)
+
+
+class Breaks(Answer):
+    """Judges as `Answer`; breaks once, at the seventeenth completion of the problems `ids`."""
+
+    marker: str
+    ids: tuple[str, ...]
+
+    def judge(self, problem: Problem, text: str, truncated: bool) -> Verdict:
+        tally = Path(self.marker)
+        if problem.id in self.ids:
+            tally.write_text(tally.read_text() + "x" if tally.exists() else "x")
+            if len(tally.read_text()) == 17:  # after the 16 of step 0
+                raise StropError("the verifier broke")
+        return super().judge(problem, text, truncated)
+
+
+def test_an_evaluation_that_failed_in_turn_with_training_is_done_on_resume(in_turn: Path, tmp_path: Path) -> None:
+    allow_module(__name__)
+    held_out = load_data(configured().data, byte_tokenizer()).held_out
+    assert held_out is not None
+    ids = [problem.id for problem in held_out.problems]
+    breaking = f"{{piece='{__name__}:Breaks', marker='{tmp_path / 'tally'}', ids={ids}, extract='last_number'}}"
+    with pytest.raises(StropError, match="the verifier broke"):
+        train(configured(f"verifier={breaking}"), tmp_path / "run", SilentView())
+    assert checkpoint.latest(tmp_path / "run" / "checkpoints") == 2
+    resume(tmp_path / "run", SilentView())
+    rates = [{k: v for k, v in row.items() if k.startswith("evaluation/")} for row in metrics(tmp_path / "run")]
+    assert rates == [{k: v for k, v in row.items() if k.startswith("evaluation/")} for row in metrics(in_turn)]
 
 
 @pytest.mark.usefixtures("quick_workers")
