@@ -201,14 +201,17 @@ def _engines(config: RunConfig, policy: Policy, tokenizer: PreTrainedTokenizerBa
 
 
 def _launcher(config: RunConfig, roster: Roster, device: torch.device) -> Launcher:
-    """Of generators: processes of this machine, or actors of a Ray cluster.
+    """Of generators and the evaluator: processes of this machine, or actors of a Ray cluster.
 
     Raises:
         InputError: ray is wanted and not installed.
     """
     orchestration = config.orchestration
     if orchestration.executor == "ray":
-        return RayWorkers(orchestration.ray, orchestration.generators + config.evaluates_apart, roster)
+        trainers = orchestration.trainers if orchestration.ray.train_in_cluster else 0
+        own_gpus = orchestration.trainers - trainers if device.type == "cuda" else 0
+        workers = orchestration.generators + trainers + config.evaluates_apart
+        return RayWorkers(orchestration.ray, workers, roster, own_gpus)
     return Processes(roster=roster)
 
 
