@@ -183,6 +183,12 @@ def _entropy_control() -> list[Claim]:
             ("bonus_low",), "log of first over late held-out entropy of `bonus_low`",
             m.growth(LATE_ENTROPY, "bonus_low", ENTROPY, -1.0), "above", LOG_MARGIN, "log ratio",
         ),
+    ]
+
+
+def _sampling() -> list[Claim]:
+    """What entropy says of the pass rate; batches, groups, temperature."""
+    return [
         Claim(
             "entropy-predicts", "Skywork-OR1 4.2",
             "“Faster entropy collapse generally leads to worse test performance”",
@@ -384,7 +390,7 @@ def _others() -> list[Claim]:
 
 CLAIMS: dict[str, Claim] = {
     claim.name: claim
-    for group in (_updates, _opefo, _entropy_control, _kl, _lengths, _scalerl, _others)
+    for group in (_updates, _opefo, _entropy_control, _sampling, _kl, _lengths, _scalerl, _others)
     for claim in group()
 }
 assert all(arm in ARMS for claim in CLAIMS.values() for arm in claim.arms)
