@@ -29,7 +29,7 @@ from strop.engines.torch_engine.engine import TorchEngine
 from strop.engines.torch_engine.kernels import Kernels, kernels_for, plan
 from strop.engines.torch_engine.paged_scheduler import PagedScheduler
 from strop.engines.torch_engine.pages import PagedCache, PagedJob, PagedPrefill, page_bytes, sent
-from strop.engines.torch_engine.scheduler import LEAST_ROWS, sixteens
+from strop.engines.torch_engine.scheduler import LEAST_ROWS
 from strop.engines.torch_engine.settings import EngineSettings
 from strop.policy import Policy
 from strop.types import FinishReason, InputError, StropError
@@ -273,7 +273,7 @@ class PagedEngine(TorchEngine):
 def _bucket(rows: int, most: int) -> int:
     """Rows of a step that serves `rows`: few sizes, so that each is worth a graph, and at most about a third idle."""
     unit = 16 if rows <= 128 else 64 if rows <= 512 else 128
-    return min(-(-sixteens(rows) // unit) * unit, most)
+    return min(-(-rows // unit) * unit, most)
 
 
 def _page_count(settings: EngineSettings, size: int, longest: int, device: torch.device) -> int:
