@@ -23,6 +23,6 @@ def disposable(subject: Subject) -> Subject:
 
 
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
-@pytest.mark.parametrize("tie", [True, False], ids=["tied", "untied"])
+@pytest.mark.parametrize("tie", [True, pytest.param(False, marks=pytest.mark.slow)], ids=["tied", "untied"])
 class TestPagedEngine(EngineContract):
     """`PagedEngine` with parameters of its own, whose host reads each step two steps later."""

@@ -20,7 +20,6 @@ from tests.engines.runs import drain, engine_of, policy_logprobs, prompts, reque
 from tests.engines.test_interruptions import (  # noqa: F401  (they run here)
     test_an_abort_within_a_phrase_reports_what_there_is,
     test_stop_strings_are_not_looked_for_in_or_across_a_phrase,
-    test_thinking_that_ends_by_itself_is_left_alone_and_its_answer_is_bounded,
     test_weights_swapped_within_a_phrase,
 )
 from tests.engines.test_scoring_and_streaming import test_scoring_disturbs_no_running_sample  # noqa: F401
@@ -39,11 +38,13 @@ from strop.engines.base import KvMode, Request, Sampling
 from strop.engines.torch_engine import EngineSettings, TorchEngine
 from strop.engines.torch_engine.choose import embedded_engine
 from strop.engines.torch_engine.device_rows import device_uniforms
+from strop.engines.torch_engine.kernels import LayerCache, Plan
+from strop.engines.torch_engine.kernels.plain import PlainKernels
 from strop.engines.torch_engine.paged_engine import LAG, PagedEngine
 from strop.engines.torch_engine.pages import PagePool
 from strop.engines.torch_engine.sampling import stream_key, uniforms
 from strop.policy import Policy
-from strop.types import Completion, InputError
+from strop.types import Completion, InputError, StropError
 
 LONG = Sampling(max_new_tokens=60)
 
@@ -66,8 +67,9 @@ def agree(found: dict[tuple[str, int], Completion], wanted: dict[tuple[str, int]
 # ---------------------------------------------------------------------- the same completions as with slots
 
 
-@pytest.mark.parametrize("name", [name for name in CONFIGS if name != "qwen3_moe"])
-@pytest.mark.parametrize("share", [True, False], ids=["shared", "own"])
+@pytest.mark.parametrize(
+    ("name", "share"), [*((name, True) for name in CONFIGS if name != "qwen3_moe"), ("qwen2", False), ("qwen3", False)]
+)
 def test_completions_are_those_of_slots(name: str, share: bool) -> None:
     policy = Policy(model_of(CONFIGS[name](True)), tiny_settings())
     kinds = [
@@ -122,6 +124,7 @@ def test_bfloat16_is_the_policys_up_to_rounding() -> None:
         np.testing.assert_allclose(completion.logprobs, policy_logprobs(policy, completion), atol=0.25)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="needs Triton: pip install 'strop[gpu]'")
 @pytest.mark.skipif(torch.cuda.is_available(), reason="on a GPU the whole contract runs with them")
 def test_completions_of_the_triton_kernels() -> None:
@@ -199,8 +202,8 @@ def test_samples_that_wait_find_the_prompt_of_those_that_are_gone(monkeypatch: p
         computed.append(len(ids))
         return hidden(ids, positions, context)
 
-    monkeypatch.setattr(policy, "hidden", counted)
     engine = paged_engine(policy)
+    monkeypatch.setattr(policy, "hidden", counted)
     todo = [Request("x", np.arange(37, dtype=np.int32), Sampling(max_new_tokens=4), seed=1, n=60)]
     found = run(engine, todo)
     assert computed == [36]
@@ -227,7 +230,7 @@ def test_pages_that_run_out_set_sequences_aside_and_nothing_changes() -> None:
     assert all(c.versions == ((0, 0, len(c.token_ids)),) for c in found)
 
 
-@settings(max_examples=12)
+@settings(max_examples=6)
 @given(st.data())
 def test_few_pages_never_hold_anybody_up(data: st.DataObject) -> None:
     """Groups with prompts of several pages, which wait beside each other while little is left."""
@@ -300,6 +303,22 @@ def test_the_settings_choose() -> None:
     for cache, wanted in (("auto", TorchEngine), ("slots", TorchEngine), ("paged", PagedEngine)):
         engine = embedded_engine(policy, byte_tokenizer(), EngineSettings(slots=16, cache=cache))
         assert type(engine) is wanted
+
+
+class _Broken(PlainKernels):
+    """Kernels that forget the last token of a context."""
+
+    def attend(
+        self, query: Tensor, cache: LayerCache, table: Tensor, lengths: Tensor, scale: float, how: Plan
+    ) -> Tensor:
+        return super().attend(query, cache, table, lengths - 1, scale, how)
+
+
+def test_kernels_that_compute_something_else_are_found_at_the_start() -> None:
+    with pytest.raises(StropError, match='differs by .* set engine.cache = "slots"'):
+        paged_engine(tiny_qwen3(), _Broken())
+    with pytest.raises(StropError, match="differs by"):
+        paged_engine(tiny_qwen3(dtype="bfloat16"), _Broken())
 
 
 def test_what_cannot_be_is_refused_in_a_line() -> None:

@@ -93,11 +93,11 @@ def test_attention_is_that_of_float64(dtype, heads: Heads, page: int, lengths: l
     if not any(lengths):
         assert not found.any()
         return
-    assert far(found, wanted) < (2e-6 if dtype == torch.float32 else 2e-2 if DEVICE.type == "cuda" else 2e-3)
+    assert far(found, wanted) < (5e-6 if dtype == torch.float32 else 2e-2 if DEVICE.type == "cuda" else 2e-3)
     for row, length in enumerate(lengths):
         assert length or not found[row].any()
     plain = PLAIN.attend(query, cache, table, on_device, scale, Plan(table.shape[1], 1))
-    assert far(plain, wanted) < (2e-6 if dtype == torch.float32 else 1e-2)
+    assert far(plain, wanted) < (5e-6 if dtype == torch.float32 else 1e-2)
 
 
 def test_attention_of_scores_far_apart() -> None:
@@ -127,7 +127,7 @@ def test_rotation_and_the_new_token(dtype, heads: Heads, normed: bool) -> None:
     found = TRITON.rotate_and_write(qkv, heads, norms, angles, on_device, table, mine)
     wanted = PLAIN.rotate_and_write(qkv, heads, norms, angles, on_device, table, plain)
     running = on_device > 0
-    limit = 1e-6 if dtype == torch.float32 else 5e-3
+    limit = 3e-6 if dtype == torch.float32 else 5e-3
     assert far(found[running], wanted[running].cpu().double()) < limit
     written = torch.zeros(mine.keys.shape[:3:2], dtype=torch.bool)
     for row, length in enumerate(lengths):
@@ -144,7 +144,7 @@ def test_rotation_and_the_new_token(dtype, heads: Heads, normed: bool) -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, HALF])
 @pytest.mark.parametrize("size", [48, 64, 1100])
 def test_norms_and_the_gate(dtype, size: int) -> None:
-    limit = 1e-6 if dtype == torch.float32 else 3e-3
+    limit = 3e-6 if dtype == torch.float32 else 3e-3
     states, weight = noise(3, size, seed=1, dtype=dtype), noise(size, seed=2, dtype=dtype)
     assert far(TRITON.norm(states, weight, 1e-6), PLAIN.norm(states, weight, 1e-6).cpu().double()) < limit
     mine, plain = (noise(3, size, seed=3, dtype=dtype) for _ in range(2))

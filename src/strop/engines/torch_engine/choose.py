@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from transformers import PreTrainedTokenizerBase
 
-from strop.engines.torch_engine.decoder import unsupported
+from strop.engines.torch_engine.decoder import heads_of, unsupported
 from strop.engines.torch_engine.engine import TorchEngine
+from strop.engines.torch_engine.kernels import triton_suits
 from strop.engines.torch_engine.paged_engine import PagedEngine
 from strop.engines.torch_engine.settings import EngineSettings
 from strop.policy import Policy
@@ -20,6 +21,9 @@ def embedded_engine(
         InputError: settings that the policy cannot honour.
     """
     paged = settings.cache == "paged" or (
-        settings.cache == "auto" and policy.device.type == "cuda" and unsupported(policy) is None
+        settings.cache == "auto"
+        and policy.device.type == "cuda"
+        and unsupported(policy) is None
+        and triton_suits(policy.device, heads_of(policy))
     )
     return (PagedEngine if paged else TorchEngine)(policy, tokenizer, settings, version)

@@ -21,17 +21,18 @@ import numpy as np
 import torch
 from transformers import PreTrainedTokenizerBase
 
+from strop.attention import PackedContext
 from strop.engines.base import Drawn, Health, KvMode
 from strop.engines.torch_engine.decoder import Decoder, heads_of, unsupported
 from strop.engines.torch_engine.device_rows import DeviceRows, Landing, Steps
 from strop.engines.torch_engine.engine import TorchEngine
 from strop.engines.torch_engine.kernels import Kernels, kernels_for, plan
 from strop.engines.torch_engine.paged_scheduler import PagedScheduler
-from strop.engines.torch_engine.pages import PagedCache, PagedJob, PagedPrefill, page_bytes
+from strop.engines.torch_engine.pages import PagedCache, PagedJob, PagedPrefill, page_bytes, sent
 from strop.engines.torch_engine.scheduler import LEAST_ROWS
 from strop.engines.torch_engine.settings import EngineSettings
 from strop.policy import Policy
-from strop.types import FinishReason, InputError
+from strop.types import FinishReason, InputError, StropError
 
 # Steps that are queued before the host reads the first of them.
 LAG = 2
@@ -45,6 +46,7 @@ class PagedEngine(TorchEngine):
     Raises:
         InputError: settings that the policy cannot honour, a model that the decoder does not know, or no room for a
             single sequence of the longest kind.
+        StropError: a step differs from the policy's own forward pass.
     """
 
     def __init__(
@@ -77,6 +79,42 @@ class PagedEngine(TorchEngine):
         self._processors = (
             torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else _PROCESSORS
         )
+
+        with self._on_device():
+            self._refuse_by_probe()
+
+    @torch.inference_mode()
+    def _refuse_by_probe(self) -> None:
+        """Hold a step's hidden states against those of the policy's own forward pass, before anything depends on them.
+
+        Raises:
+            StropError: they differ by more than rounding: the kernels do not work here.
+        """
+        pages, device = self._pages, self.policy.device
+        count = min(pages.page + 3, self._limits.max_tokens)
+        ids = (np.arange(count) * 7919 + 1) % self.policy.vocabulary
+        own = pages.pool.take(pages.pages_of(count))
+        job = PagedJob(ids[:-1])
+        job.write(own, pages.page)
+        if count > 1:
+            self._prefill([job])
+        table = np.zeros((LEAST_ROWS, len(own)), np.int32)
+        table[0] = own
+        tokens, lengths = np.zeros(LEAST_ROWS, np.int64), np.zeros(LEAST_ROWS, np.int32)
+        tokens[0], lengths[0] = ids[-1], count
+        how = plan(LEAST_ROWS, self._decoder.heads, count, pages.page, self._processors)
+        found = self._decoder.hidden(
+            sent(tokens, device), sent(lengths, device), sent(table, device), self._cache, how
+        )[0].float()
+        pages.pool.drop(own)
+        whole = sent(ids, device)
+        wanted = self.policy.hidden(whole, torch.arange(count, device=device), PackedContext((count,), device))[-1]
+        gap = float((found - wanted.float()).norm() / wanted.float().norm())
+        if not gap < (1e-3 if wanted.dtype == torch.float32 else 0.1):
+            raise StropError(
+                f"{type(self.policy.model).__name__}: a decoding step over pages differs by {gap:.3g} from the model's "
+                'own forward pass; set engine.cache = "slots", and report this'
+            )
 
     @property
     def cache_pages(self) -> int:

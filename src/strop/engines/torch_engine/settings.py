@@ -16,6 +16,11 @@ class EngineSettings(Piece):
     Attributes:
         slots: sequences that run at once; at least 16, below which a float32 matrix product computes a row differently
             with the number of rows, so that completions would depend on their neighbours.
+        cache: where keys and values lie: in a row for each slot, or in pages, which sequences take as they grow and a
+            prompt's samples share (docs/gpu.md). `auto` takes pages on a GPU where the model allows it.
+        page_tokens: tokens of a page, a power of two.
+        cache_memory: the part of the memory free at the start that pages may take (no more than all slots can use).
+        cache_pages: exactly so many pages instead.
         max_tokens: longest prompt + completion; None takes the model's own limit.
         dtype: of the engine's own copy of the parameters; None keeps the policy's.
         share_parameters: read the trainer's own parameters (after an update the owner calls `set_version`), or own
@@ -23,11 +28,6 @@ class EngineSettings(Piece):
         prefill_tokens: prompt tokens computed in one forward pass at most (a longer prompt goes alone).
         shrink: decode only as many rows as there are running sequences (a multiple of 16); False always decodes all
             slots, for machines whose matrix products change with the number of rows.
-        cache: where keys and values lie: in a row for each slot, or in pages, which sequences take as they grow and a
-            prompt's samples share (docs/gpu.md). `auto` takes pages on a GPU where the model allows it.
-        page_tokens: tokens of a page, a power of two.
-        cache_memory: the part of the memory free at the start that pages may take (no more than all slots can use).
-        cache_pages: exactly so many pages instead.
         native: on a CPU, compute attention, norms and the draw with kernels that the machine's own compiler makes when
             they are first wanted; without a compiler, or if False, with torch's operators: the same, only slower.
     """

@@ -53,11 +53,11 @@ class Vllm(EngineSettings):
         arguments: further arguments of vLLM's EngineArgs, as they are, e.g. {block_size = 32}.
     """
 
-    share_parameters: Literal[False] = False
-    shrink: Literal[True] = True
     cache: Literal["auto"] = "auto"
     page_tokens: Literal[64] = 64
     cache_pages: None = None
+    share_parameters: Literal[False] = False
+    shrink: Literal[True] = True
     python: str | None = None
     tensor_parallel: Annotated[int, Field(ge=1)] = 1
     memory_fraction: Annotated[float, Field(gt=0, le=1)] = 0.85

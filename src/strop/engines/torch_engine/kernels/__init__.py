@@ -9,13 +9,14 @@ the feed-forward layers, V vocabulary, P pages of a cache, S tokens of a page, W
 
 from __future__ import annotations
 
+import importlib.util
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
-__all__ = ["Heads", "Kernels", "LayerCache", "Norms", "Plan", "kernels_for", "plan"]
+__all__ = ["Heads", "Kernels", "LayerCache", "Norms", "Plan", "kernels_for", "plan", "triton_suits"]
 
 # Tokens of a row's context that one program reads at most.
 _CHUNK = 2048
@@ -132,9 +133,15 @@ class Kernels(Protocol):
         ...
 
 
+def triton_suits(device: torch.device, heads: Heads) -> bool:
+    """Whether Triton's kernels can run there, with such heads."""
+    whole = heads.dim >= 16 and not heads.dim & (heads.dim - 1)
+    return device.type == "cuda" and whole and importlib.util.find_spec("triton") is not None
+
+
 def kernels_for(device: torch.device, heads: Heads) -> Kernels:
-    """Triton's kernels on a GPU, plain PyTorch elsewhere; plain too for heads that the kernels cannot hold."""
-    if device.type == "cuda" and heads.dim >= 16 and not heads.dim & (heads.dim - 1):
+    """Triton's kernels on a GPU, plain PyTorch where they do not suit."""
+    if triton_suits(device, heads):
         # Imported here: it needs Triton, which comes with PyTorch for CUDA only.
         from strop.engines.torch_engine.kernels.triton_kernels import TritonKernels
 
