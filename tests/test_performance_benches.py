@@ -72,6 +72,7 @@ def test_a_peer_that_is_not_there_is_one_line(bench):
         bench("step", "--model", "tiny")
 
 
+@pytest.mark.slow  # two processes that import everything
 def test_growth_gives_points_and_their_exponent(bench):
     low, high, exponent = bench("growth", "--axes", "batch", "--kinds", "decode", "--most", "256", "--steps", "1")
     assert low["case"] == "decode, batch 64" and high["unit"] == "ms a step" and high["mib"] > 0
