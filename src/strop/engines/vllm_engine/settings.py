@@ -58,6 +58,7 @@ class Vllm(EngineSettings):
     cache_pages: None = None
     share_parameters: Literal[False] = False
     shrink: Literal[True] = True
+    native: Literal[True] = True
     python: str | None = None
     tensor_parallel: Annotated[int, Field(ge=1)] = 1
     memory_fraction: Annotated[float, Field(gt=0, le=1)] = 0.85
