@@ -6,7 +6,11 @@
 GRPO in its tiny form on the embedded model, strictly on-policy, 64 steps, measured every second on 256 held-out
 problems, twice each. Of every run the points of the first half of its steps, or of its tokens, are fitted as by
 `strop fit`, and the curve is held against those of the second half: mean |predicted − measured| must be within .03. A
-fit that is refused predicts nothing, and counts as missed. Device-seconds are left out unless asked for (by
+fit that is refused predicts nothing, and counts as missed.
+
+Twice: weighted by the evaluations' standard errors, as `strop fit` does, and by the points' own scatter (`by`). The
+standard errors are those of problems drawn anew; the same problems scatter far less, so that fits are refused whose
+curvature shows. Device-seconds are left out unless asked for (by
 `--x compute`), as other programs on the machine bend them.
 """
 
@@ -16,6 +20,7 @@ import argparse
 import json
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +28,7 @@ from strop.config import resolve
 from strop.console import SilentView
 from strop.run import resume, train
 from strop.run_folder import is_run
-from strop.scaling import FitSettings, fit
+from strop.scaling import Curve, FitSettings, fit
 from strop.scaling.curves import XAxis, read_curve
 
 BAR = 0.03
@@ -44,9 +49,8 @@ def run(folder: Path, seed: int) -> Path:
     return path
 
 
-def halves(path: Path, x: XAxis) -> dict[str, Any]:
+def halves(curve: Curve) -> dict[str, Any]:
     """The errors on the second half of what was fitted to the first; `refused` with its reason where nothing was."""
-    curve = read_curve(path, x)
     found = fit(curve, FitSettings(fit_until=float(curve.compute[-1]) / 2))
     error = found.held_back_error()
     line: dict[str, Any] = {"points": len(found.used), "held_back": len(found.held_back), "refused": found.refused}
@@ -73,9 +77,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for seed in map(int, asked.seeds.split(",")):
         path = run(asked.out, seed)
         for x in axes:
-            line = {"bench": "halves", "seed": seed, "x": x, "bar": BAR} | halves(path, x)
-            missed += not line["ok"]
-            print(json.dumps(line), flush=True)
+            measured = read_curve(path, x)
+            for by, curve in (("stderr", measured), ("scatter", replace(measured, stderr=None))):
+                line = {"bench": "halves", "seed": seed, "x": x, "by": by, "bar": BAR} | halves(curve)
+                missed += not line["ok"]
+                print(json.dumps(line), flush=True)
     return 1 if missed else 0
 
 
