@@ -177,6 +177,7 @@ def test_draws_are_those_of_the_cpu(size: int) -> None:
     np.testing.assert_allclose(logprobs.cpu().numpy(), wanted_logprobs.cpu().numpy(), atol=2e-6)
 
 
+@pytest.mark.filterwarnings("ignore:All-NaN slice")
 def test_logits_that_are_not_numbers_give_no_number_and_a_token_that_exists() -> None:
     logits = noise(3, 5000, seed=1)
     logits[0, 7], logits[1] = torch.nan, torch.nan
