@@ -122,10 +122,13 @@ def updating(model: PreTrainedModel, batch: int, context: int, repeats: int, dev
     trained = np.arange(context) > 0
     samples = [
         Sample(
-            token_ids=rng.integers(0, model.config.vocab_size, context).astype(np.int32), trained=trained,
+            token_ids=rng.integers(0, model.config.vocab_size, context).astype(np.int32),
+            trained=trained,
             logprobs=np.where(trained, -np.log(model.config.vocab_size), 0.0).astype(np.float32),
             advantages=np.where(trained, rng.normal(), 0.0).astype(np.float32),
-            versions=np.where(trained, 0, -1).astype(np.int32), group=place // 8, id=place,
+            versions=np.where(trained, 0, -1).astype(np.int32),
+            group=place // 8,
+            id=place,
         )  # fmt: skip
         for place in range(batch)
     ]

@@ -7,7 +7,9 @@
 Both sides make one AdamW step on the same prompts and completions of long-tailed lengths, in micro-batches of at most
 `--tokens` tokens: ours packed, with GRPO's clipped loss, log-probs and entropies; the baseline a plain transformers
 model over rows padded on the right (sequences in the order they come), `cross_entropy` over logits of every position,
-clipping and fused AdamW. Tokens count prompts and completions, never padding. The limit is the model's operations
+clipping and fused AdamW. Tokens count prompts and completions, never padding. `packing_efficiency` is how full the
+micro-batches are, which cannot exceed tokens over the budgets of the fewest that hold them; `useful_rows` is the share
+of the rows computed that are tokens of a sequence (the rest would be padding). The limit is the model's operations
 (three products of each parameter, causal attention, the head) at the measured rate of a matrix product; recomputation
 is not counted.
 """
@@ -141,6 +143,8 @@ def main() -> None:
             tokens / (operations(model, samples) / rate),
             found["peer"].cpu / found["ours"].cpu if "peer" in found else None,
             packing_efficiency=update.efficiency, ours_cpu_s=found["ours"].cpu, micro_batches=len(update.micro_batches),
+            fewest_micro_batches=-(-update.tokens // given.tokens),
+            useful_rows=tokens / sum(len(part.packed.token_ids) for part in update.micro_batches),
             device=given.device, threads=torch.get_num_threads(),
         )  # fmt: skip
 

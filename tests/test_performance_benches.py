@@ -51,6 +51,7 @@ def test_update_beside_padded_rows(bench):
     lines = bench("update", "--model", "tiny", "--sequences", "40", "--longest", "64", "--tokens", "128")
     assert [line["case"].split()[-1] for line in lines] == ["float32", "bfloat16"]
     assert all(line["packing_efficiency"] > 0.9 and line["micro_batches"] > 10 for line in lines)
+    assert all(line["useful_rows"] == 1 and line["micro_batches"] >= line["fewest_micro_batches"] for line in lines)
 
 
 def test_a_whole_step_alone(bench):

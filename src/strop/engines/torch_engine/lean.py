@@ -23,9 +23,7 @@ from strop.engines.torch_engine.native import Kernels, Packed, load
 from strop.policy import Policy
 
 # Decoders that all compute a layer as this module does; an expert layer's inner part stays the module's.
-_FAMILIES = frozenset(
-    f"{name}ForCausalLM" for name in ("Llama", "Mistral", "Qwen2", "Qwen3", "Qwen3Moe")
-)
+_FAMILIES = frozenset(f"{name}ForCausalLM" for name in ("Llama", "Mistral", "Qwen2", "Qwen3", "Qwen3Moe"))
 # Positions whose rotation depends on nothing but the position.
 _ROTATIONS = frozenset({"default", "linear", "llama3", "yarn"})
 # Joined weights are a second copy of the layers' own: none is made of larger models, whose products outweigh the calls.

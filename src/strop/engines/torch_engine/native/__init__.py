@@ -149,9 +149,7 @@ class Kernels:
             scale, _HALF[query.dtype],
         )  # fmt: skip
 
-    def draw(
-        self, logits: Tensor, temperature: Tensor, uniform: Tensor, greedy: Tensor
-    ) -> tuple[Tensor, Tensor]:
+    def draw(self, logits: Tensor, temperature: Tensor, uniform: Tensor, greedy: Tensor) -> tuple[Tensor, Tensor]:
         """Tokens int64 [N] and log-probs float32 [N] of logits float32 [N, V], which are overwritten, by temperature
         float32 [N], uniform float64 [N] and greedy bool [N]; as `sampling.draw`."""
         rows, vocabulary = logits.shape
