@@ -68,8 +68,8 @@ def test_work_that_goes_on_may_take_longer_than_one_that_stands_still(make: Make
     progress.CURRENT.made("the start")
     assert gang.call("toil", 5.0) == "done"  # within nothing comes round but what is made
     assert time.monotonic() - begin >= 5
-    assert progress.CURRENT.what == "work of trainer-0"  # and so the driver's watchdog does not end the run
-    assert progress.CURRENT.age < 4
+    # And so the driver's watchdog does not end the run.
+    assert progress.CURRENT.what in ("work of trainer-0", "work of trainer-1") and progress.CURRENT.age < 4
 
 
 @pytest.mark.parametrize(

@@ -137,6 +137,7 @@ class Losing(SilentView):
             self._node = None
 
 
+@pytest.mark.slow
 def test_a_lost_node_costs_an_ablation_no_run(cluster: Any, tmp_path: Path) -> None:
     """One place at first, on a node that is lost: its run goes on elsewhere, beside the one that had no room."""
     from tests.ablation.cases import small_plan
