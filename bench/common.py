@@ -33,6 +33,7 @@ from strop.compute import Dimensions
 from strop.model_files import DTYPES
 from strop.model_settings import FreshModel, ModelSettings
 from strop.policy import Policy
+from strop.types import Sample
 
 QWEN2 = {
     "tiny": {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2,
@@ -82,6 +83,20 @@ def endless_tokenizer() -> PreTrainedTokenizerBase:
     tokenizer = byte_tokenizer()
     tokenizer.eos_token = None
     return tokenizer
+
+
+def random_sample(rng: np.random.Generator, length: int, prompt: int, vocabulary: int, place: int) -> Sample:
+    """A sequence of random tokens, those after `prompt` trained with one random advantage; in a group of eight."""
+    trained = np.arange(length) >= prompt
+    return Sample(
+        token_ids=rng.integers(0, vocabulary, length).astype(np.int32),
+        trained=trained,
+        logprobs=np.where(trained, -np.log(vocabulary), 0.0).astype(np.float32),
+        advantages=np.where(trained, rng.normal(), 0.0).astype(np.float32),
+        versions=np.where(trained, 0, -1).astype(np.int32),
+        group=place // 8,
+        id=place,
+    )
 
 
 def long_tailed(count: int, longest: int, seed: int = 0) -> list[int]:

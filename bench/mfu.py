@@ -36,6 +36,7 @@ from common import (
     parameter_count,
     parser_of,
     policy_of,
+    random_sample,
     synchronize,
     timed,
 )
@@ -73,18 +74,7 @@ def samples_of(tokens: int, longest: int, vocabulary: int) -> list[Sample]:
     lengths[-1] += tokens - sum(lengths)
     samples: list[Sample] = []
     for place, length in enumerate(lengths):
-        trained = np.arange(length) >= prompt
-        samples.append(
-            Sample(
-                token_ids=rng.integers(0, vocabulary, length).astype(np.int32),
-                trained=trained,
-                logprobs=np.where(trained, -np.log(vocabulary), 0.0).astype(np.float32),
-                advantages=np.where(trained, rng.normal(), 0.0).astype(np.float32),
-                versions=np.where(trained, 0, -1).astype(np.int32),
-                group=place // 8,
-                id=place,
-            )
-        )
+        samples.append(random_sample(rng, length, prompt, vocabulary, place))
     return samples
 
 

@@ -33,6 +33,7 @@ from common import (
     model_of,
     parser_of,
     policy_of,
+    random_sample,
     timed,
 )  # fmt: skip
 from transformers import PreTrainedModel
@@ -51,18 +52,7 @@ def samples_of(count: int, longest: int, vocabulary: int) -> list[Sample]:
     for place, completion in enumerate(long_tailed(count, longest)):
         prompt = int(rng.integers(16, 65))
         length = prompt + completion
-        trained = np.arange(length) >= prompt
-        samples.append(
-            Sample(
-                token_ids=rng.integers(0, vocabulary, length).astype(np.int32),
-                trained=trained,
-                logprobs=np.where(trained, -np.log(vocabulary), 0.0).astype(np.float32),
-                advantages=np.where(trained, rng.normal(), 0.0).astype(np.float32),
-                versions=np.where(trained, 0, -1).astype(np.int32),
-                group=place // 8,
-                id=place,
-            )
-        )
+        samples.append(random_sample(rng, length, prompt, vocabulary, place))
     return samples
 
 
