@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.orchestration.disks import mounted
 from tests.runs import assert_same_run, small_config
 
 from strop.console import SilentView
@@ -19,13 +19,8 @@ ROOM = 128 << 10  # for metrics and rollouts, not for a checkpoint (some 400 KiB
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A file system of eight mebibytes."""
-    place = tmp_path / "small"
-    place.mkdir()
-    done = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8m", "strop-test", place], capture_output=True)
-    if done.returncode != 0:
-        pytest.skip("mounting a small tmpfs needs root, and a system that lets it")
-    yield place
-    subprocess.run(["umount", "-l", place], check=True)
+    with mounted(tmp_path / "small", "8m") as place:
+        yield place
 
 
 class FullFor(SilentView):

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file
+from tests.orchestration.disks import mounted
 from tests.orchestration.simulation import made
 from torch import Tensor
 
@@ -85,13 +86,8 @@ def test_another_version_under_the_name_is_refused(tmp_path: Path) -> None:
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A file system of a mebibyte."""
-    place = tmp_path / "small"
-    place.mkdir()
-    done = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "strop-test", place], capture_output=True)
-    if done.returncode != 0:
-        pytest.skip("mounting a small tmpfs needs root, and a system that lets it")
-    yield place
-    subprocess.run(["umount", "-l", place], check=True)
+    with mounted(tmp_path / "small", "1m") as place:
+        yield place
 
 
 def test_a_full_disk_leaves_the_version_before(small_disk: Path) -> None:

@@ -55,6 +55,20 @@ class Supervision:
     stall: float = 900.0
     restarts: int = 10
 
+    def allow(self, role: str, death: Death, deaths: int, whose: str, folder: Path) -> None:
+        """Let the run in `folder` go on after a death of `role`, the `deaths`th that counts; `whose` says that in words.
+
+        Raises:
+            StropError: another worker would meet the same end, or it is one death too many.
+        """
+        if death.fatal:
+            raise StropError(f"{role}: {death.reason}")
+        if deaths > self.restarts:
+            raise StropError(
+                f"{role} died: {death.reason}. That is {whose} in this run, and orchestration.restarts={self.restarts} "
+                f"allows no more; see its log in {folder / 'logs'}, then go on with: strop train --resume {folder}"
+            )
+
 
 class Fleet:
     """An `Executor` over one worker for each of `specs`.
@@ -236,15 +250,9 @@ class Fleet:
     def _replace(self, member: Member, death: Death) -> None:
         """A worker is dead: give back what it had, and start another."""
         role = member.link.role
-        if death.fatal:
-            raise StropError(f"{role}: {death.reason}")
         self._restarts += 1
-        if self._restarts > self._supervision.restarts:
-            raise StropError(
-                f"{role} died: {death.reason}. That is death number {self._restarts} of a generator in this run, and "
-                f"orchestration.restarts={self._supervision.restarts} allows no more; see its log in "
-                f"{self._folder / 'logs'}, then go on with: strop train --resume {self._folder}"
-            )
+        whose = f"death number {self._restarts} of a generator"
+        self._supervision.allow(role, death, self._restarts, whose, self._folder)
         self._note(f"{role} died ({death.reason}) and is started again, {len(member.sent)} of its groups with it")
         generating = member.serving and not member.pending
         lost = member.reborn(self._launcher.launch(self._specs[member.number]))

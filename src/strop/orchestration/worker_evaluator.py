@@ -162,15 +162,8 @@ class WorkerEvaluator:
 
     def _replace(self, death: Death) -> None:
         role, steps = self._spec.role, ", ".join(str(item.step) for item in self._open)
-        if death.fatal:
-            raise StropError(f"{role}: {death.reason}")
         self._deaths += 1
-        if self._deaths > self._supervision.restarts:
-            raise StropError(
-                f"{role} died: {death.reason}. That is its death number {self._deaths} in this run, and "
-                f"orchestration.restarts={self._supervision.restarts} allows no more; see its log in "
-                f"{self._folder / 'logs'}, then go on with: strop train --resume {self._folder}"
-            )
+        self._supervision.allow(role, death, self._deaths, f"its death number {self._deaths}", self._folder)
         again = f"; the evaluation of step {steps} is done again" if steps else ""
         self._view.note(f"{role} died ({death.reason}) and is started again{again}")
         self._launch()
