@@ -56,7 +56,7 @@ class Supervision:
     restarts: int = 10
 
     def allow(self, role: str, death: Death, deaths: int, whose: str, folder: Path) -> None:
-        """Let the run in `folder` go on after a death of `role`, the `deaths`th that counts; `whose` says that in words.
+        """Let the run in `folder` go on after a death of `role`, number `deaths` (in words: `whose`).
 
         Raises:
             StropError: another worker would meet the same end, or it is one death too many.
