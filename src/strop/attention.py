@@ -74,7 +74,8 @@ def strop_attention(
     if query.shape[0] != 1:
         raise ValueError(f"attention 'strop' takes packed tokens [1, N], not a batch of {query.shape[0]}")
     scale = scaling if scaling is not None else query.shape[-1] ** -0.5
-    q, k, v = (states[0].transpose(0, 1) for states in (query, key, value))
+    # Not [0], whose backward would fill a tensor of zeros with the gradient.
+    q, k, v = (states.squeeze(0).transpose(0, 1) for states in (query, key, value))
     return strop_context.attend(_layer(module), q, k, v, scale)[None], None
 
 

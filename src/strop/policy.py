@@ -290,7 +290,7 @@ def last_hidden(model: nn.Module, token_ids: Tensor, positions: Tensor, context:
     output = model(input_ids=token_ids[None], position_ids=positions[None], use_cache=False, strop_context=context)
     states = output.last_hidden_state
     assert isinstance(states, Tensor)
-    return states[0]
+    return states.squeeze(0)
 
 
 @torch.no_grad()

@@ -16,7 +16,7 @@ import torch
 from pydantic import Field, model_validator
 from torch import Tensor
 
-from strop.algorithms.tokens import Tokens
+from strop.algorithms.tokens import Tokens, scalar
 from strop.metrics import Maximum, Mean, Metrics, Minimum
 from strop.pieces import Piece
 
@@ -132,7 +132,7 @@ def clipped_surrogate(
 
     `low` and `high` are one bound for all tokens, or [M].
     """
-    bounded = torch.clamp(ratio, _like(ratio, 1 - low), _like(ratio, 1 + high))
+    bounded = torch.clamp(ratio, scalar(1 - low, ratio), scalar(1 + high, ratio))
     loss = torch.maximum(-advantage * ratio, -advantage * bounded)
     if dual_clip is None:
         return loss
@@ -148,8 +148,8 @@ def surrogate_clips(
     if dual_clip is not None:
         beyond = (advantage < 0) & (ratio > dual_clip)
     return Clipped(
-        low=(advantage < 0) & (ratio < _like(ratio, 1 - low)),
-        high=(advantage > 0) & (ratio > _like(ratio, 1 + high)),
+        low=(advantage < 0) & (ratio < scalar(1 - low, ratio)),
+        high=(advantage > 0) & (ratio > scalar(1 + high, ratio)),
         other=beyond,
     )
 
@@ -162,10 +162,6 @@ def refuse_narrow_dual_clip(dual_clip: float | None, clip_high: float) -> None:
     """
     if dual_clip is not None and dual_clip <= 1 + clip_high:
         raise ValueError(f"dual_clip={dual_clip} must exceed 1 + clip_high = {1 + clip_high}")
-
-
-def _like(ratio: Tensor, bound: float | Tensor) -> Tensor:
-    return torch.as_tensor(bound, dtype=ratio.dtype, device=ratio.device)
 
 
 class PpoClip(PolicyLoss):

@@ -68,7 +68,10 @@ class Tokens:
 
     def to(self, device: torch.device) -> Tokens:
         """The same tokens on another device."""
-        moved = {f.name: value.to(device) for f in fields(self) if (value := self.__dict__[f.name]) is not None}
+        from strop.attention import send  # here: it imports transformers, which a configuration must not
+
+        columns = {f.name: self.__dict__[f.name] for f in fields(self)}
+        moved = {name: send(value, device) for name, value in columns.items() if value is not None}
         return replace(self, **moved)
 
 
@@ -98,8 +101,14 @@ def demanded(column: Tensor | None, name: str) -> Tensor:
 def by_type(tokens: Tokens, reasoning: float | Tensor, knowledge: float | Tensor) -> Tensor:
     """One value for reasoning tokens and another for knowledge tokens, [M] in the type of `tokens.weight`."""
     mask, like = demanded(tokens.reasoning, "reasoning"), tokens.weight
-    high, low = (torch.as_tensor(v, dtype=like.dtype, device=like.device) for v in (reasoning, knowledge))
-    return torch.where(mask, high, low)
+    return torch.where(mask, scalar(reasoning, like), scalar(knowledge, like))
+
+
+def scalar(value: float | Tensor, like: Tensor) -> Tensor:
+    """A number as a tensor of the type and on the device of `like`, written there: a copy would wait for a GPU."""
+    if isinstance(value, Tensor):
+        return value.to(like)
+    return torch.full((), value, dtype=like.dtype, device=like.device)
 
 
 def sequence_mean(values: Tensor, sequence: Tensor) -> Tensor:
@@ -108,6 +117,9 @@ def sequence_mean(values: Tensor, sequence: Tensor) -> Tensor:
 
 
 def sequence_sum(values: Tensor, sequence: Tensor) -> Tensor:
-    """The sum of `values` [M] over each token's own sequence, [M]; differentiable. `sequence` is int64 [M]."""
-    found, member = torch.unique(sequence, return_inverse=True)
-    return values.new_zeros(len(found)).index_add(0, member, values)[member]
+    """The sum of `values` [M] over each token's own sequence, [M]; differentiable. `sequence` is int64 [M], one's
+    tokens adjacent."""
+    # Rows of a sequence are adjacent. Not `unique`, whose result's size a GPU would have to be asked for.
+    begins = torch.cat((torch.zeros_like(sequence[:1], dtype=torch.bool), sequence[1:] != sequence[:-1]))
+    member = begins.cumsum(0)
+    return torch.zeros_like(values).index_add(0, member, values)[member]

@@ -78,7 +78,7 @@ class _FusedAttention(nn.Module):
             return plain
         cos, sin = (part[0] for part in position_embeddings)
         heads = [
-            layer(hidden_states)[0].unflatten(-1, (-1, self.head_dim))
+            layer(hidden_states).squeeze(0).unflatten(-1, (-1, self.head_dim))
             for layer in (self.q_proj, self.k_proj, self.v_proj)
         ]
         query, key = (
