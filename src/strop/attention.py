@@ -12,6 +12,7 @@ L tokens of its longest one.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cache
 from inspect import signature
@@ -137,6 +138,11 @@ def send(tensor: Tensor, device: torch.device) -> Tensor:
     if device.type != "cuda" or tensor.is_cuda:
         return tensor.to(device)
     return tensor.pin_memory().to(device, non_blocking=True)
+
+
+def current(device: torch.device) -> AbstractContextManager[object]:
+    """Where `device` is a GPU, it is the current one inside: Triton launches there, whichever its arguments are on."""
+    return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
 
 
 class VariableLength(Protocol):

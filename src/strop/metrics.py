@@ -6,10 +6,11 @@ Fields may be zero-dimensional tensors while a step runs, so that nothing waits 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any, Protocol, Self
 
+import torch
 from torch import Tensor
 
 Number = float | Tensor
@@ -94,6 +95,19 @@ class ExplainedVariance:
         return None if left is None or not whole else 1 - left / whole
 
 
+def _extreme(
+    one: Number | None,
+    other: Number | None,
+    of_numbers: Callable[[float, float], float],
+    of_tensors: Callable[[Tensor, Tensor], Tensor],
+) -> Number | None:
+    if one is None or other is None:
+        return other if one is None else one
+    if isinstance(one, Tensor) and isinstance(other, Tensor) and one.device == other.device:
+        return of_tensors(one, other)  # not read yet
+    return of_numbers(float(one), float(other))
+
+
 @dataclass(frozen=True)
 class Maximum:
     """A largest value; None where there was none."""
@@ -101,8 +115,7 @@ class Maximum:
     largest: Number | None
 
     def merge(self, other: Maximum) -> Maximum:
-        found = [float(v) for v in (self.largest, other.largest) if v is not None]
-        return Maximum(max(found) if found else None)
+        return Maximum(_extreme(self.largest, other.largest, max, torch.maximum))
 
     @property
     def value(self) -> float | None:
@@ -116,8 +129,7 @@ class Minimum:
     smallest: Number | None
 
     def merge(self, other: Minimum) -> Minimum:
-        found = [float(v) for v in (self.smallest, other.smallest) if v is not None]
-        return Minimum(min(found) if found else None)
+        return Minimum(_extreme(self.smallest, other.smallest, min, torch.minimum))
 
     @property
     def value(self) -> float | None:

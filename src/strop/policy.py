@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from strop.attention import NAME, AttentionContext, PackedContext, send
+from strop.attention import NAME, AttentionContext, PackedContext, current, send
 from strop.byte_tokenizer import byte_tokenizer
 from strop.head import collision, has_triton, logprob_entropy, project
 from strop.lora import AdaptedLinear, Adapters, attach, without_adapters
@@ -190,18 +190,25 @@ class Policy(nn.Module):
 
     def hidden(self, token_ids: Tensor, positions: Tensor, context: AttentionContext) -> Tensor:
         """Last hidden states [N, E] of token_ids, positions int64 [N], attending as `context` says."""
-        return last_hidden(self.model.base_model, token_ids, positions, context)
+        with current(token_ids.device):
+            return last_hidden(self.model.base_model, token_ids, positions, context)
 
     def logits(self, hidden: Tensor, fp32: bool) -> Tensor:
         """float32 logits [M, V] of hidden [M, E], undivided by any temperature."""
         return project(hidden, self.head_weight, self.head_bias, fp32)
 
-    def _use_kernels(self) -> None:
+    def use_kernels(self) -> None:
         """On CUDA let layers compute with fused kernels where there are any; what they give is held against before.
+
+        The first forward pass does, and an engine before its first prompt; further calls do nothing.
 
         Raises:
             StropError: they give something else.
         """
+        if not self._kernels_tried and self.head_weight.is_cuda:
+            self._use_kernels()
+
+    def _use_kernels(self) -> None:
         # Here: only a GPU needs them, and workers of others start sooner without.
         from torch.distributed.tensor import DTensor
 
@@ -234,18 +241,18 @@ class Policy(nn.Module):
         """
         if self.settings.gradient_checkpointing and torch.is_grad_enabled() and not self.model.training:
             self.model.train()  # transformers checkpoints in training mode only; there is no dropout to switch on
-        if packed.token_ids.is_cuda and not self._kernels_tried:
-            self._use_kernels()
+        self.use_kernels()
         context = PackedContext(packed.lengths, packed.token_ids.device)
         hidden = self.hidden(packed.token_ids, packed.positions, context)[packed.rows]
         head = self._head
         weight = head.weight_with_gradient() if isinstance(head, AdaptedLinear) else self.head_weight
         bias, chunk, fp32 = self.head_bias, self.settings.chunk_tokens, self.settings.trainer_fp32_head
         kernels = self.settings.gpu_kernels
-        found = logprob_entropy(hidden, weight, bias, packed.targets, temperature, chunk, fp32, kernels)
-        if not with_collision:
-            return found
-        return *found, collision(hidden, weight, bias, temperature, chunk, fp32, kernels)
+        with current(hidden.device):
+            found = logprob_entropy(hidden, weight, bias, packed.targets, temperature, chunk, fp32, kernels)
+            if not with_collision:
+                return found
+            return *found, collision(hidden, weight, bias, temperature, chunk, fp32, kernels)
 
 
 class WithoutAdapters(nn.Module):

@@ -118,6 +118,15 @@ def test_more_stop_ids_than_there_was_room_for() -> None:
     agree(run(paged_engine(policy), todo), run(engine_of(policy), todo))
 
 
+def test_a_request_with_more_stop_ids_than_there_was_room_for_is_cancelled() -> None:
+    engine = paged_engine(tiny_qwen3())
+    kind = Sampling(max_new_tokens=40, stop_token_ids=tuple(range(100, 130)))
+    engine.submit(Request("a", np.arange(5, dtype=np.int32), kind, seed=0, n=4))
+    engine.step()
+    engine.cancel("a")
+    assert [completion.finish_reason for completion in engine.step()] == ["abort"] * 4
+
+
 def test_bfloat16_is_the_policys_up_to_rounding() -> None:
     policy = tiny_qwen3(dtype="bfloat16")
     for completion in run(paged_engine(policy), requests(prompts(6), Sampling(max_new_tokens=10))).values():

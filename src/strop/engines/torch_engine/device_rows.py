@@ -191,15 +191,19 @@ class Steps:
         self._pool: Any = None
 
     def forget(self) -> None:
-        """Drop the graphs: tensors that they read were made anew."""
+        """Drop the graphs: tensors that they read were made anew, or they are too many."""
+        if self._pool is not None:
+            torch.cuda.synchronize(self.rows.cache.device)  # one may still run
         self._graphs.clear()
+        # A pool whose last graph is gone takes no new one: PyTorch asserts that somebody still uses it.
+        self._pool = None
 
     def run(self, width: int, how: Plan, truncated: bool) -> Landing:
         """Queue a step of the first `width` rows; what it gives is on its way."""
         form = width, how, truncated
         if not self._use_graphs or form not in self._graphs:
             if len(self._graphs) >= self._MOST:
-                self._graphs.clear()
+                self.forget()
             self._graphs[form] = None
             self.rows.step(width, how, truncated)
             return Landing(self.rows, width)

@@ -65,6 +65,7 @@ class TorchEngine:
         if not settings.share_parameters:
             policy = policy.frozen_copy()
             cast_parameters(policy, wanted)
+        policy.use_kernels()
         self.policy = policy
         self.settings = settings
         self._tokenizer = tokenizer

@@ -15,13 +15,13 @@ from __future__ import annotations
 import os
 from collections import deque
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 
 import numpy as np
 import torch
 from transformers import PreTrainedTokenizerBase
 
-from strop.attention import PackedContext
+from strop.attention import PackedContext, current
 from strop.engines.base import Drawn, Health, KvMode
 from strop.engines.torch_engine.decoder import Decoder, heads_of, unsupported
 from strop.engines.torch_engine.device_rows import DeviceRows, Landing, Steps
@@ -175,9 +175,7 @@ class PagedEngine(TorchEngine):
             self._run()
 
     def _on_device(self) -> AbstractContextManager[object]:
-        """Triton launches on the current GPU, whichever its arguments are on."""
-        device = self.policy.device
-        return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
+        return current(self.policy.device)
 
     def _run(self) -> None:
         if self.policy.model.training:
@@ -225,10 +223,14 @@ class PagedEngine(TorchEngine):
         slots, width = self._slots, landing.width
         assert not (ran & ~slots.active[:width]).any(), "the device runs a row that the host believes free"
         watched = np.flatnonzero(ran & (slots.has_strings | slots.thinks)[:width])
+        drew, budgets = tokens[watched], slots.budget[watched]
         self._record(width, tokens, logprobs, ran)
-        # The host may have seen an end or put a token of its own.
-        self._pages.sent[watched] = slots.position[watched]
-        self._put(watched.tolist())
+        # The host may have seen an end, put a token of its own, or allowed more or fewer; the others are as the device
+        # believes.
+        seen = ~slots.active[watched] | (slots.token[watched] != drew) | (slots.budget[watched] != budgets)
+        changed = watched[seen]
+        self._pages.sent[changed] = slots.position[changed]
+        self._put(changed.tolist())
 
     def _land_all(self) -> None:
         while self._flying:
@@ -250,6 +252,7 @@ class PagedEngine(TorchEngine):
         self._land_all()
         self._put(pages.gather(_bucket(len(slots.running()), slots.count)))
 
+    @torch.inference_mode()  # as every step: what was made in one cannot be written to outside
     def _put(self, rows: Sequence[int]) -> None:
         if self._device.put(rows, self._slots, self._pages.table):
             self._steps.forget()
