@@ -38,6 +38,7 @@ from common import (
     timed,
 )  # fmt: skip
 from torch import Tensor
+from torch.autograd import DeviceType
 from transformers import PreTrainedModel
 
 from strop.engines.base import Request, Sampling
@@ -174,6 +175,8 @@ def shares(work: Callable[[], object], steps: int, wall: float) -> dict[str, flo
         torch.cuda.synchronize()
     found = dict.fromkeys((*KINDS, "other"), 0.0)
     for event in profile.key_averages():
+        if event.device_type != DeviceType.CUDA or event.is_user_annotation:
+            continue  # a launch carries the seconds of what it launched
         name = event.key.lower()
         kind = next((kind for kind, parts in KINDS.items() if any(part in name for part in parts)), "other")
         found[kind] += event.self_device_time_total / 1e6 / steps / wall

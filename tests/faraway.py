@@ -16,6 +16,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -82,7 +83,7 @@ def _tensors(tree: Any) -> list[Tensor]:
 
 def _function() -> str:
     """The innermost function of strop, or of a test, that is being run."""
-    frame = sys._getframe(1)
+    frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         code = frame.f_code
         ours = code.co_filename.startswith(_OURS) and code.co_filename != __file__

@@ -69,7 +69,8 @@ class PagedEngine(TorchEngine):
         decoder = Decoder(
             self.policy, kernels or kernels_for(device, heads), longest, own=not settings.share_parameters
         )
-        pages = _page_count(settings, page_bytes(layers, settings.page_tokens, heads, dtype), longest, device)
+        size = page_bytes(layers, settings.page_tokens, heads, dtype)
+        pages = _page_count(settings, size, longest, device, _trainers_share(self.policy, settings))
         self._cache = PagedCache(layers, pages, settings.page_tokens, heads, dtype, device)
         self._decoder = decoder
         self._pages = PagedScheduler(self._slots, self._scheduler.waiting, self._cache, longest)
@@ -279,8 +280,15 @@ def _bucket(rows: int, most: int) -> int:
     return min(-(-rows // unit) * unit, most)
 
 
-def _page_count(settings: EngineSettings, size: int, longest: int, device: torch.device) -> int:
-    """Pages of `size` bytes that the settings allow, page 0 included.
+def _trainers_share(policy: Policy, settings: EngineSettings) -> int:
+    """Bytes that the optimizer of a trainer on these parameters takes sooner or later: float32 masters of lower
+    precision, two moments, and gradients in both types."""
+    trained = [parameter for parameter in policy.parameters() if parameter.requires_grad and settings.share_parameters]
+    return sum(parameter.numel() * (12 if parameter.dtype == torch.float32 else 18) for parameter in trained)
+
+
+def _page_count(settings: EngineSettings, size: int, longest: int, device: torch.device, others: int = 0) -> int:
+    """Pages of `size` bytes that the settings allow, page 0 included; `others` bytes of a GPU are spoken for.
 
     Raises:
         InputError: not even a single sequence of `longest` tokens would fit.
@@ -288,7 +296,7 @@ def _page_count(settings: EngineSettings, size: int, longest: int, device: torch
     each = -(-longest // settings.page_tokens)
     if device.type == "cuda":
         kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-        free = torch.cuda.mem_get_info(device)[0] + kept
+        free = max(torch.cuda.mem_get_info(device)[0] + kept - others, 0)
     else:
         free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     allowed = int(free * settings.cache_memory) // size

@@ -19,7 +19,8 @@ class EngineSettings(Piece):
         cache: where keys and values lie: in a row for each slot, or in pages, which sequences take as they grow and a
             prompt's samples share (docs/gpu.md). `auto` takes pages on a GPU where the model allows it.
         page_tokens: tokens of a page, a power of two.
-        cache_memory: the part of the memory free at the start that pages may take (no more than all slots can use).
+        cache_memory: the part of the memory free at the start that pages may take (no more than all slots can use);
+            on a GPU shared with a trainer, of what its optimizer will leave.
         cache_pages: exactly so many pages instead.
         max_tokens: longest prompt + completion; None takes the model's own limit.
         dtype: of the engine's own copy of the parameters; None keeps the policy's.
