@@ -218,7 +218,7 @@ def decode(
         slots=max(16, running), max_tokens=context + timings + 1, cache="paged", page_tokens=given.page,
         cache_pages=running * each + 1, prefill_tokens=8192,
     )  # fmt: skip
-    engine = PagedEngine(policy_of(model), endless_tokenizer(), settings, kernels=kernels)
+    engine = PagedEngine(policy_of(model), endless_tokenizer(), settings, kernels=kernels, graphs=given.graphs)
     rng = np.random.default_rng(0)
     for place in range(running):  # prompts of their own: shared pages would be read from the cache of the GPU
         prompt = rng.integers(0, model.config.vocab_size, context).astype(np.int32)
@@ -252,6 +252,7 @@ def main() -> None:
     parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="bfloat16")
     parser.add_argument("--steps", type=int, default=8, help="of one timing")
     parser.add_argument("--page", type=int, default=64, help="tokens of a page")
+    parser.add_argument("--graphs", action=argparse.BooleanOptionalAction, default=True, help="replay CUDA graphs")
     parser.add_argument("--tune", action="store_true", help="try the attention kernel in several forms first")
     given = parser.parse_args()
     begin(given)
@@ -264,7 +265,7 @@ def main() -> None:
         kernels = kernels_for(device, heads_of(policy))
         check_attention(kernels, heads_of(policy), dtype, given)
         settings = EngineSettings(slots=16, max_tokens=512, cache="paged", page_tokens=given.page, cache_memory=0.2)
-        engine = PagedEngine(policy, endless_tokenizer(), settings)
+        engine = PagedEngine(policy, endless_tokenizer(), settings, graphs=given.graphs)
         check_forward(engine, policy, name, given)
         engine.close()
         for running, context in shapes:

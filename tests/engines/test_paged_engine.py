@@ -35,7 +35,7 @@ from torch import Tensor
 
 from strop.attention import AttentionContext
 from strop.engines.base import KvMode, Request, Sampling
-from strop.engines.torch_engine import EngineSettings, TorchEngine
+from strop.engines.torch_engine import EngineSettings, TorchEngine, device_rows
 from strop.engines.torch_engine.choose import embedded_engine
 from strop.engines.torch_engine.device_rows import device_uniforms
 from strop.engines.torch_engine.kernels import LayerCache, Plan
@@ -125,6 +125,13 @@ def test_a_request_with_more_stop_ids_than_there_was_room_for_is_cancelled() -> 
     engine.step()
     engine.cancel("a")
     assert [completion.finish_reason for completion in engine.step()] == ["abort"] * 4
+
+
+def test_rows_are_sorted_for_top_p_in_portions(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(device_rows, "_SORTED", 5)  # of 16 rows
+    policy = tiny_qwen3()
+    todo = requests(prompts(12), Sampling(max_new_tokens=12, top_p=0.7, top_k=40))
+    agree(run(paged_engine(policy), todo), run(engine_of(policy), todo))
 
 
 def test_bfloat16_is_the_policys_up_to_rounding() -> None:
