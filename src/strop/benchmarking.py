@@ -398,7 +398,7 @@ def _open(model: NamedModel, config: RunConfig, view: View) -> tuple[Policy, Pre
     if model.step is None:
         return open_model(config, view)
     policy, tokenizer = open_checkpoint(RunFolder.open(model.place), model.step)
-    policy.to(pick_device(config.device))
+    policy.to(pick_device(config.device)).requires_grad_(False)
     return policy.eval(), tokenizer
 
 

@@ -176,7 +176,7 @@ def open_model(config: RunConfig, view: View) -> tuple[Policy, PreTrainedTokeniz
     """The policy that a configuration names, on its device and ready to be asked, with its tokenizer."""
     settings = located(config.model, config.seed, view)
     policy, tokenizer = load_policy(settings, seed=derive(config.seed, "model"))
-    policy.to(pick_device(config.device))
+    policy.to(pick_device(config.device)).requires_grad_(False)
     return policy.eval(), tokenizer
 
 

@@ -171,6 +171,19 @@ def test_completions_on_a_gpu_are_those_of_a_cpu() -> None:
         assert engine.free_pages == engine.cache_pages
 
 
+@pytest.mark.gpu
+def test_graphs_are_dropped_and_captured_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    """More forms of a step than graphs may be kept, and stop ids for which the state is made anew."""
+    monkeypatch.setattr(device_rows.Steps, "_MOST", 2)
+    policy = model(0, tie=True)
+    kinds = [LONG, Sampling(max_new_tokens=30, stop_token_ids=tuple(range(100, 140)))]
+    todo = [Request(str(i), ids, kinds[i % 2], seed=i, n=7) for i, ids in enumerate(prompts(15, longest=90))]
+    wanted = run(engine_of(policy), todo)
+    found = run(paged_engine(copy.deepcopy(policy).to("cuda"), share_parameters=False, slots=64, max_tokens=200), todo)
+    differing = [key for key in wanted if found[key].token_ids.tolist() != wanted[key].token_ids.tolist()]
+    assert len(differing) <= 2, differing
+
+
 # ---------------------------------------------------------------------- pages
 
 

@@ -167,7 +167,7 @@ class _Estimation:
         self._seed = stage.seed if step.seed is None else step.seed
         model = located(step.model, BASE_SEED, stage.view)
         policy, self._tokenizer = load_policy(model, seed=derive(BASE_SEED, "model"))
-        policy.to(pick_device(step.device)).eval()
+        policy.to(pick_device(step.device)).requires_grad_(False).eval()
         self._engine: Engine = build_engine(step.engine, model, self._tokenizer, policy, sampling=step.sampling)
         self._room = self._engine.capabilities.max_tokens - step.sampling.max_new_tokens
         self._running: dict[str, list[Completion]] = {}

@@ -296,7 +296,8 @@ def _page_count(settings: EngineSettings, size: int, longest: int, device: torch
     each = -(-longest // settings.page_tokens)
     if device.type == "cuda":
         kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-        free = max(torch.cuda.mem_get_info(device)[0] + kept - others, 0)
+        free = torch.cuda.mem_get_info(device)[0] + kept
+        free = max(free - others, free // 2)
     else:
         free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     allowed = int(free * settings.cache_memory) // size
