@@ -171,6 +171,42 @@ def test_completions_on_a_gpu_are_those_of_a_cpu() -> None:
         assert engine.free_pages == engine.cache_pages
 
 
+class Replayed:
+    """In place of a CUDA graph: it runs the step that it was made of."""
+
+    def __init__(self, steps: device_rows.Steps, form: tuple[int, Plan, bool]) -> None:
+        self.steps = steps
+        self.form = form
+
+    def replay(self) -> None:
+        self.steps.rows.step(*self.form)
+
+
+def test_a_form_of_a_step_is_run_then_captured_and_replayed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At most three forms are kept; when there are more, all are dropped, and their pool of memory with them."""
+    captured: list[tuple[int, Plan, bool]] = []
+    kept: list[int] = []
+    waited: list[object] = []
+
+    def capture(steps: device_rows.Steps, *form) -> Replayed:
+        assert steps._graphs[form] is None  # it has run once
+        kept.append(len(steps._graphs))
+        steps._pool = object()
+        captured.append(form)
+        return Replayed(steps, form)
+
+    monkeypatch.setattr(device_rows.Steps, "_MOST", 3)
+    monkeypatch.setattr(device_rows.Steps, "_captured", capture)
+    monkeypatch.setattr(torch.cuda, "synchronize", waited.append)
+    policy = tiny_qwen3()
+    kinds = [LONG, Sampling(top_p=0.7, max_new_tokens=9), Sampling(max_new_tokens=30, stop_token_ids=tuple(range(9)))]
+    todo = [Request(str(i), ids, kinds[i % 3], seed=i, n=3) for i, ids in enumerate(prompts(15, longest=90))]
+    engine = paged_engine(policy, slots=48, max_tokens=200)
+    engine._steps._use_graphs = True
+    agree(run(engine, todo), run(engine_of(policy), todo))
+    assert len(captured) > 3 and max(kept) <= 3 and waited
+
+
 @pytest.mark.gpu
 def test_graphs_are_dropped_and_captured_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     """More forms of a step than graphs may be kept, and stop ids for which the state is made anew."""
