@@ -7,9 +7,11 @@
 Both sides make one AdamW step on the same prompts and completions of long-tailed lengths, in micro-batches of at most
 `--tokens` tokens: ours packed, with GRPO's clipped loss, log-probs and entropies; the baseline a plain transformers
 model over rows padded on the right (sequences in the order they come), `cross_entropy` over logits of every position,
-clipping and fused AdamW. Tokens count prompts and completions, never padding. `packing_efficiency` is how full the
-micro-batches are, which cannot exceed tokens over the budgets of the fewest that hold them; `useful_rows` is the share
-of the rows computed that are tokens of a sequence (the rest would be padding). The limit is the model's operations
+clipping and fused AdamW. Tokens count prompts and completions, never padding. `packing_efficiency` is the share of the
+rows computed that are tokens of a sequence: the rest would be padding. `fill` is how full the micro-batches are (the
+`packing_efficiency` of a run's metrics); it cannot exceed `fill_at_best`, tokens over the budgets of the fewest
+micro-batches that hold them, and costs no time, for what is not there is not computed. `peer_padding` is the share of
+the baseline's rows that are none. The limit is the model's operations
 (three products of each parameter, causal attention, the head) at the measured rate of a matrix product; recomputation
 is not counted.
 """
@@ -61,19 +63,25 @@ def ours(trainer: Trainer, update: Update, device: str) -> Callable[[], Spent]:
     return lambda: timed(lambda: trainer.update(update), device)
 
 
+def padded_shapes(samples: Sequence[Sample], tokens: int) -> list[tuple[int, int]]:
+    """Rows and width of the baseline's micro-batches of at most `tokens`."""
+    rows = max(tokens // max(map(len, samples)), 1)
+    parts = [samples[start : start + rows] for start in range(0, len(samples), rows)]
+    return [(len(part), max(map(len, part))) for part in parts]
+
+
 def padded(
     model: PreTrainedModel, samples: Sequence[Sample], tokens: int, device: str, settings: AdamW
 ) -> Callable[[], Spent]:
     """One update of a plain model over padded rows."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=settings.lr, fused=True)
-    longest = max(map(len, samples))
-    rows = max(tokens // longest, 1)
     trained = sum(sample.trained_tokens for sample in samples)
 
     def run() -> None:
-        for start in range(0, len(samples), rows):
+        start = 0
+        for rows, width in padded_shapes(samples, tokens):
             batch = samples[start : start + rows]
-            width = max(map(len, batch))
+            start += rows
             ids, mask = torch.zeros(len(batch), width, dtype=torch.int64), torch.zeros(len(batch), width)
             labels, advantage = torch.full((len(batch), width), -100), torch.zeros(len(batch), width)
             for row, sample in enumerate(batch):
@@ -123,7 +131,7 @@ def main() -> None:
             if given.checkpointing:
                 plain.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
             sides["peer"] = padded(plain, samples, given.tokens, given.device, settings)
-        found = interleaved(sides, given.repeats)
+        found = interleaved(sides, given.repeats, given.patience)
         tokens = sum(map(len, samples))
         rate = matrix_rate(dtype, given.device)
         emit(
@@ -132,10 +140,12 @@ def main() -> None:
             None if given.peer == "none" else "padded cross_entropy", "tokens/s",
             tokens / (operations(model, samples) / rate),
             found["peer"].cpu / found["ours"].cpu if "peer" in found else None,
-            packing_efficiency=update.efficiency, ours_cpu_s=found["ours"].cpu, micro_batches=len(update.micro_batches),
-            fewest_micro_batches=-(-update.tokens // given.tokens),
-            useful_rows=tokens / sum(len(part.packed.token_ids) for part in update.micro_batches),
-            device=given.device, threads=torch.get_num_threads(),
+            packing_efficiency=tokens / sum(len(part.packed.token_ids) for part in update.micro_batches),
+            fill=update.efficiency, fill_at_best=tokens / (-(-tokens // given.tokens) * given.tokens),
+            peer_padding=1 - tokens / sum(rows * width for rows, width in padded_shapes(samples, given.tokens)),
+            ours_cpu_s=found["ours"].cpu, micro_batches=len(update.micro_batches), runs=found["ours"].runs,
+            peer_runs=found["peer"].runs if "peer" in found else None, device=given.device,
+            threads=torch.get_num_threads(),
         )  # fmt: skip
 
 

@@ -226,10 +226,10 @@ class Policy(nn.Module):
                 after = self.hidden(packed.token_ids, packed.positions, self._context(packed))
                 gap = float((after.float() - before.float()).norm() / before.float().norm())
                 if not gap < (_KERNEL_GAP if before.dtype != torch.float32 else _KERNEL_GAP_FP32):
+                    which = "gpu" if self.device.type == "cuda" else "cpu"
                     raise StropError(
-                        f"{type(self.model).__name__}: hidden states differ by {gap:.3g} with fused kernels; set "
-                        f"model.{'gpu' if self.device.type == 'cuda' else 'cpu'}_kernels=false to compute without them, "
-                        "and report this"
+                        f"{type(self.model).__name__}: hidden states differ by {gap:.3g} with fused kernels; "
+                        f"set model.{which}_kernels=false to compute without them, and report this"
                     )
 
     def _context(self, packed: Packed) -> PackedContext:

@@ -28,8 +28,10 @@ _LOG = logging.getLogger(__name__)
 
 
 def compiled(name: str, sources: Sequence[Path]) -> ctypes.CDLL | None:
-    """The library of some C sources (which may include `vectors.h`), compiled where the cache has none for this machine;
-    None where it cannot be made."""
+    """The library of some C sources, which may include `vectors.h`; None where it cannot be made.
+
+    It is compiled where the cache has none for this machine.
+    """
     compiler = os.environ.get("CC", "cc")
     try:
         folder = cache_folder() / "native"

@@ -53,7 +53,7 @@ class Kernels:
             self.functions[name] = function
 
     def call(self, name: str, *given: Tensor | float | None) -> None:
-        """A function of the sources, tensors by their addresses (contiguous; None: none), which is told their type last.
+        """A function of the sources; tensors are given by address (contiguous; None: none), their type comes last.
 
         Raises:
             StropError: there was no memory for it.
@@ -189,9 +189,7 @@ class _Attention(torch.autograd.Function):
         up = up.contiguous()
         grads = [torch.empty_like(part) for part in (query, key, value)]
         shape = (len(ends) - 1, query.shape[1], key.shape[1], query.shape[2])
-        ctx.kernels.call(
-            "attention_backward", up, query, key, value, out, normaliser, *grads, ends, *shape, ctx.scale
-        )
+        ctx.kernels.call("attention_backward", up, query, key, value, out, normaliser, *grads, ends, *shape, ctx.scale)
         return *grads, None, None, None
 
 
