@@ -88,14 +88,6 @@ def _layer(module: nn.Module) -> int:
 AttentionInterface.register(NAME, strop_attention)
 
 
-class Attends(Protocol):
-    """Kernels of a CPU for sequences of any lengths; see `strop.kernels.native.Kernels`."""
-
-    def attends(self, query: Tensor) -> bool: ...
-
-    def attention(self, query: Tensor, key: Tensor, value: Tensor, ends: Tensor, scale: float) -> Tensor: ...
-
-
 @dataclass(frozen=True, eq=False)
 class Bucket:
     """Sequences of similar length run as one dense batch; `index` int64 [B·L] gathers their tokens, or None if the
@@ -111,13 +103,11 @@ class PackedContext:
 
     On a GPU in half precision this is one variable-length kernel; elsewhere sequences of similar length are gathered
     into padded dense batches, so that [N, N] never exists. Padding comes after a sequence, where causality hides it.
-    With `kernels` a CPU has a variable-length kernel too.
     """
 
-    def __init__(self, lengths: Sequence[int], device: torch.device, kernels: Attends | None = None) -> None:
+    def __init__(self, lengths: Sequence[int], device: torch.device) -> None:
         self.lengths = tuple(lengths)
         self.device = device
-        self._kernels = kernels
         self._buckets: tuple[Bucket, ...] | None = None
         self._inverse: Tensor | None = None
         self._offsets: Tensor | None = None
@@ -126,10 +116,6 @@ class PackedContext:
         """Attention [N, H, D]; see `AttentionContext`."""
         if query.is_cuda and query.dtype in (torch.bfloat16, torch.float16):
             return self._varlen(query, key, value, scale)
-        if self._kernels is not None and self._kernels.attends(query):
-            if self._offsets is None:
-                self._offsets = torch.tensor((0, *self.lengths)).cumsum(0)
-            return self._kernels.attention(query, key, value, self._offsets, scale)
         if self._buckets is None:
             self._buckets, self._inverse = _bucketed(self.lengths, self.device)
         outputs = [_dense(bucket, query, key, value, scale) for bucket in self._buckets]

@@ -21,6 +21,7 @@ from strop.byte_tokenizer import byte_tokenizer
 from strop.head import collision, has_triton, logprob_entropy, project
 from strop.kernels import native
 from strop.kernels.modules import Layers, fuse
+from strop.kernels.sharing import Layout, SharedContext
 from strop.lora import AdaptedLinear, Adapters, attach, without_adapters
 from strop.model_files import export, fresh_model, load_pretrained
 from strop.model_settings import FreshModel, Lora, ModelSettings
@@ -106,7 +107,7 @@ class Policy(nn.Module):
         self.model = model
         self.adapters: Adapters | None = None
         self._kernels_tried = False
-        self._native_attention = False
+        self._shares = False  # beginnings of sequences, see `sharing`
         self.eval()
         if self.device.type != "meta":
             _refuse_by_probe(self)
@@ -220,21 +221,31 @@ class Policy(nn.Module):
             return
         packed = _probe(self)
         with torch.no_grad():
-            before = self.hidden(packed.token_ids, packed.positions, self._context(packed))
-            self._native_attention = self.device.type == "cpu"
-            if fuse(self.model, kernels) or self._native_attention:
-                after = self.hidden(packed.token_ids, packed.positions, self._context(packed))
+            before = self._predicting(packed)
+            self._shares = self.device.type == "cpu"
+            if fuse(self.model, kernels) or self._shares:
+                after = self._predicting(packed)
                 gap = float((after.float() - before.float()).norm() / before.float().norm())
-                if not gap < (_KERNEL_GAP if before.dtype != torch.float32 else _KERNEL_GAP_FP32):
+                if not gap < (_KERNEL_GAP_FP32 if before.dtype == torch.float32 else _KERNEL_GAP):
                     which = "gpu" if self.device.type == "cuda" else "cpu"
                     raise StropError(
                         f"{type(self.model).__name__}: hidden states differ by {gap:.3g} with fused kernels; "
                         f"set model.{which}_kernels=false to compute without them, and report this"
                     )
 
-    def _context(self, packed: Packed) -> PackedContext:
-        kernels = native.load() if self._native_attention else None
-        return PackedContext(packed.lengths, packed.token_ids.device, kernels)
+    def _predicting(self, packed: Packed) -> Tensor:
+        """Hidden states [M, E] that predict the targets."""
+        kernels = native.load() if self._shares and self.device.type == "cpu" else None
+        if kernels is None or not kernels.attends(self.head_weight.dtype, self._head_dim):
+            context = PackedContext(packed.lengths, packed.token_ids.device)
+            return self.hidden(packed.token_ids, packed.positions, context)[packed.rows]
+        layout = Layout.of(packed.token_ids, packed.positions, packed.lengths, packed.rows)
+        return self.hidden(layout.token_ids, layout.positions, SharedContext(layout, kernels))[layout.rows]
+
+    @property
+    def _head_dim(self) -> int:
+        config = self.model.config
+        return int(config.to_dict().get("head_dim") or config.hidden_size // config.num_attention_heads)
 
     def forward(self, packed: Packed, temperature: float, with_collision: bool = False) -> tuple[Tensor, ...]:
         """Log-prob [M] of each target and entropy [M] of what predicts it, float32, nats, of logits / temperature.
@@ -248,7 +259,7 @@ class Policy(nn.Module):
             self.model.train()  # transformers checkpoints in training mode only; there is no dropout to switch on
         if not self._kernels_tried:
             self._use_kernels()
-        hidden = self.hidden(packed.token_ids, packed.positions, self._context(packed))[packed.rows]
+        hidden = self._predicting(packed)
         head = self._head
         weight = head.weight_with_gradient() if isinstance(head, AdaptedLinear) else self.head_weight
         bias, chunk, fp32 = self.head_bias, self.settings.chunk_tokens, self.settings.trainer_fp32_head

@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -16,9 +17,9 @@ from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM
 from transformers.models.qwen3.modeling_qwen3 import apply_rotary_pos_emb
 
-from strop.attention import PackedContext
 from strop.kernels import native
 from strop.kernels.native import Kernels
+from strop.kernels.sharing import Layout
 from strop.model_settings import FreshModel, ModelSettings
 from strop.policy import Packed, Policy
 from strop.types import StropError
@@ -28,7 +29,6 @@ SMALL = {"hidden_size": 64, "intermediate_size": 80, "num_hidden_layers": 2, "nu
 # Relative errors that rounding explains: of float32 sums, and of results and gradients kept in bfloat16.
 CLOSE = {torch.float32: 3e-6, torch.bfloat16: 6e-3}
 DTYPES = list(CLOSE)
-CPU = torch.device("cpu")
 
 
 @pytest.fixture(scope="module")
@@ -119,18 +119,48 @@ def exact_attention(lengths: list[int], query: Tensor, key: Tensor, value: Tenso
     return torch.cat(parts)
 
 
+def attended(kernels: Kernels, lengths: list[int], query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    """Sequences that share nothing."""
+    ends = torch.tensor((0, *lengths)).cumsum(0)
+    return kernels.attention(query, key, value, ends, torch.arange(len(ends)), 0.3)
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(("heads", "kv_heads", "features"), [(4, 2, 32), (3, 3, 16), (6, 1, 64), (2, 1, 144)])
 def test_attention(heads: int, kv_heads: int, features: int, dtype: torch.dtype, kernels: Kernels):
     lengths = [1, 16, 17, 31, 32, 33, 100]
-    context = PackedContext(lengths, CPU, kernels)
     leaves = [noise(sum(lengths), count, features, seed=seed)
               for seed, count in enumerate((heads, kv_heads, kv_heads))]  # fmt: skip
     held_against(
-        lambda q, k, v: context.attend(0, q, k, v, 0.3),
+        lambda q, k, v: attended(kernels, lengths, q, k, v),
         lambda q, k, v: exact_attention(lengths, q, k, v),
         leaves, dtype,
     )  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_attention_with_shared_beginnings(dtype: torch.dtype, kernels: Kernels):
+    """Three groups; outputs of a token and gradients are those of whole sequences, beginnings repeated in each."""
+    groups = [[20, 3, 1, 40], [7], [33, 65]]  # the beginning, then what goes on from it
+    sizes = [size for group in groups for size in group]
+    ends, count = torch.tensor((0, *sizes)).cumsum(0), torch.tensor((0, *map(len, groups))).cumsum(0)
+    index, lengths, wanted, at = [], [], [], 0
+    for group in groups:
+        begin, after = list(range(at, at + group[0])), at + group[0]
+        for size in group[1:] or [0]:
+            index += [*begin, *range(after, after + size)]
+            lengths.append(group[0] + size)
+            after += size
+        at += sum(group)
+    places = torch.tensor(index)
+    for token in range(at):  # the first copy of each token
+        wanted.append(index.index(token))
+
+    def exact(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return exact_attention(lengths, q[places], k[places], v[places])[torch.tensor(wanted)]
+
+    leaves = [noise(at, heads, 32, seed=heads) for heads in (4, 2, 2)]
+    held_against(lambda q, k, v: kernels.attention(q, k, v, ends, count, 0.3), exact, leaves, dtype)
 
 
 @settings(max_examples=20, deadline=None)
@@ -140,26 +170,30 @@ def test_a_sequences_bits_do_not_depend_on_its_neighbours(lengths: list[int], be
     if kernels is None:
         pytest.skip("no C compiler here")
     q, k, v = (noise(sum(lengths), count, 32, seed=count).float().requires_grad_() for count in (4, 2, 2))
-    together = PackedContext(lengths, CPU, kernels).attend(0, q, k, v, 0.2)
+    together = attended(kernels, lengths, q, k, v)
     grads = torch.autograd.grad(together.square().sum(), (q, k, v))
     place = before % len(lengths)
     part = slice(sum(lengths[:place]), sum(lengths[: place + 1]))
     own = [states.detach()[part].requires_grad_() for states in (q, k, v)]
-    alone = PackedContext(lengths[place : place + 1], CPU, kernels).attend(0, own[0], own[1], own[2], 0.2)
+    alone = attended(kernels, lengths[place : place + 1], own[0], own[1], own[2])
     assert torch.equal(alone, together[part])
     for one, all_of_them in zip(torch.autograd.grad(alone.square().sum(), own), grads, strict=True):
         assert torch.equal(one, all_of_them[part])
+    # Nor on whether its beginning is shared: two pieces of one sequence are the sequence.
+    half = torch.tensor((0, (lengths[place] + 1) // 2, lengths[place])).unique()
+    pieces = kernels.attention(own[0], own[1], own[2], half, torch.tensor((0, len(half) - 1)), 0.3)
+    assert torch.equal(pieces, alone)
 
 
 def test_far_scores_and_broken_numbers(kernels: Kernels):
     """A score hundreds above the others takes everything, and what is not finite comes out as it."""
     query, key, value = (torch.ones(20, 1, 32) for _ in range(3))
-    key[7], value[7] = 30.0, 5.0
-    found = PackedContext((20,), CPU, kernels).attend(0, query, key, value, 1.0)
+    key[7], value[7] = 90.0, 5.0
+    found = attended(kernels, [20], query, key, value)
     torch.testing.assert_close(found[:7], value[:7])
     torch.testing.assert_close(found[7:], torch.full_like(found[7:], 5.0))
     query[3] = float("nan")
-    found = PackedContext((20,), CPU, kernels).attend(0, query, key, value, 1.0)
+    found = attended(kernels, [20], query, key, value)
     assert found[3].isnan().all() and found[:3].isfinite().all() and found[4:].isfinite().all()
 
 
@@ -173,6 +207,47 @@ def policy(model: str, dtype: torch.dtype, **changed: object) -> Policy:
     }[model]()
     name = "float32" if dtype == torch.float32 else "bfloat16"
     return Policy(made.to(dtype), ModelSettings(fresh=FreshModel(), dtype=name, **changed))
+
+
+def test_what_no_target_needs_is_not_computed():
+    """Two completions of a prompt, the second of one token; one of another prompt, which is not scored to its end; and
+    one of which nothing is."""
+    ids = torch.tensor([5, 6, 7, 8, 5, 6, 9, 5, 7, 1, 2, 3, 4, 4])
+    positions = torch.tensor([0, 1, 2, 3, 0, 1, 2, 0, 1, 2, 3, 4, 0, 1])
+    rows = torch.tensor([1, 2, 5, 8, 9])  # predict 7, 8; 9; 1, 2
+    layout = Layout.of(ids, positions, (4, 3, 5, 2), rows)
+    assert layout.token_ids.tolist() == [5, 6, 7, 5, 7, 1] and layout.positions.tolist() == [0, 1, 2, 0, 1, 2]
+    assert layout.rows.tolist() == [1, 2, 1, 4, 5]
+    assert layout.ends.tolist() == [0, 2, 3, 6] and layout.groups.tolist() == [0, 2, 3]
+    nothing = Layout.of(ids[:1], positions[:1], (1,), rows[:0])
+    assert nothing.token_ids.tolist() == [5] and nothing.ends.tolist() == [0, 1] and len(nothing.rows) == 0
+
+
+@settings(max_examples=15, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 2), st.integers(1, 9), st.integers(0, 12)), min_size=1, max_size=7))
+def test_a_shared_prompt_is_as_good_as_one_each(drawn: list[tuple[int, int, int]]):
+    """Sequences of three prompts: log-probs and gradients are those of every sequence by itself."""
+    prompts = [[3, 1, 4], [3, 1], [2]]
+    rng = np.random.default_rng(len(drawn))
+    chosen = [(prompts[which], rng.integers(0, 97, size).tolist(), tail) for which, size, tail in drawn]
+    ids = [token for prompt, completion, tail in chosen for token in (*prompt, *completion, *[9] * tail)]
+    lengths = tuple(len(prompt) + len(completion) + tail for prompt, completion, tail in chosen)
+    starts = np.cumsum((0, *lengths))
+    rows = [start + len(prompt) - 1 + t for start, (prompt, completion, _) in zip(starts, chosen, strict=False)
+            for t in range(len(completion))]  # fmt: skip
+    positions = torch.cat([torch.arange(length) for length in lengths])
+    packed = Packed(
+        torch.tensor(ids), positions, lengths, torch.tensor(rows), torch.tensor(ids)[torch.tensor(rows) + 1]
+    )
+    found = {}
+    for on in (False, True):
+        of = policy("qwen2", torch.float32, cpu_kernels=on)
+        logprob, entropy = of(packed, 0.7)
+        (logprob.sum() + entropy.sum()).backward()
+        found[on] = logprob.detach(), {name: p.grad for name, p in of.named_parameters()}
+    torch.testing.assert_close(found[True][0], found[False][0], atol=1e-5, rtol=1e-5)
+    for name, gradient in found[False][1].items():
+        torch.testing.assert_close(found[True][1][name], gradient, atol=2e-5, rtol=2e-4, msg=name)
 
 
 def learned(of: Policy) -> tuple[Tensor, dict[str, Tensor]]:

@@ -33,8 +33,8 @@ _ARGUMENTS = {
     "strop_rotary_backward": (_P, _P, _P, _P, _P, _P, _P, _P, _L, _L, _L, c_int),
     "strop_gate_forward": (_P, _P, _P, _L, c_int),
     "strop_gate_backward": (_P, _P, _P, _P, _P, _L, c_int),
-    "strop_attention_forward": (_P, _P, _P, _P, _P, _P, _L, _L, _L, _L, c_float, c_int),
-    "strop_attention_backward": (_P, _P, _P, _P, _P, _P, _P, _P, _P, _P, _L, _L, _L, _L, c_float, c_int),
+    "strop_attention_forward": (_P, _P, _P, _P, _P, _P, _P, _L, _L, _L, _L, c_float, c_int),
+    "strop_attention_backward": (*(_P,) * 11, _L, _L, _L, _L, c_float, c_int),
 }
 _TYPES = {torch.float32: 0, torch.bfloat16: 1}
 _BLOCK = 64  # rows that are summed together in layers.c
@@ -93,14 +93,21 @@ class Kernels:
         found: Tensor = _Gate.apply(gate, up, self)
         return found
 
-    def attends(self, query: Tensor) -> bool:
-        """Whether `attention` takes query [N, H, D]."""
-        return query.device.type == "cpu" and query.dtype in _TYPES and query.shape[-1] % _LANES == 0
+    def attends(self, dtype: torch.dtype, head_dim: int) -> bool:
+        """Whether `attention` takes heads of this type and size."""
+        return dtype in _TYPES and head_dim % _LANES == 0
 
-    def attention(self, query: Tensor, key: Tensor, value: Tensor, ends: Tensor, scale: float) -> Tensor:
-        """Causal attention [N, H, D] of query [N, H, D] over key, value [N, K, D] within sequences ends[s] to
-        ends[s + 1], int64 [S + 1]."""
-        found: Tensor = _Attention.apply(query, key, value, ends, scale, self)
+    def attention(
+        self, query: Tensor, key: Tensor, value: Tensor, ends: Tensor, groups: Tensor, scale: float
+    ) -> Tensor:
+        """Causal attention [N, H, D] of query [N, H, D] over key, value [N, K, D].
+
+        Args:
+            ends: int64 [pieces + 1]; piece p are the tokens ends[p] to ends[p + 1].
+            groups: int64 [groups + 1]; the pieces groups[g] to groups[g + 1] are a group, in which each sees itself and
+                the first; a sequence that shares nothing is a group of one piece.
+        """
+        found: Tensor = _Attention.apply(query, key, value, ends, groups, scale, self)
         return found
 
 
@@ -172,25 +179,28 @@ class _Gate(torch.autograd.Function):
 class _Attention(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, query: Tensor, key: Tensor, value: Tensor, ends: Tensor, scale: float, kernels: Kernels
-    ) -> Tensor:
+        ctx: Any, query: Tensor, key: Tensor, value: Tensor, ends: Tensor, groups: Tensor, scale: float,
+        kernels: Kernels,
+    ) -> Tensor:  # fmt: skip
         query, key, value = query.contiguous(), key.contiguous(), value.contiguous()
         tokens, heads, features = query.shape
         out, normaliser = torch.empty_like(query), torch.empty(tokens, heads)
-        shape = (len(ends) - 1, heads, key.shape[1], features)
-        kernels.call("attention_forward", query, key, value, out, normaliser, ends, *shape, scale)
-        ctx.save_for_backward(query, key, value, out, normaliser, ends)
+        shape = (len(groups) - 1, heads, key.shape[1], features)
+        kernels.call("attention_forward", query, key, value, out, normaliser, ends, groups, *shape, scale)
+        ctx.save_for_backward(query, key, value, out, normaliser, ends, groups)
         ctx.scale, ctx.kernels = scale, kernels
         return out
 
     @staticmethod
     def backward(ctx: Any, up: Tensor) -> tuple[Tensor | None, ...]:
-        query, key, value, out, normaliser, ends = ctx.saved_tensors
+        query, key, value, out, normaliser, ends, groups = ctx.saved_tensors
         up = up.contiguous()
         grads = [torch.empty_like(part) for part in (query, key, value)]
-        shape = (len(ends) - 1, query.shape[1], key.shape[1], query.shape[2])
-        ctx.kernels.call("attention_backward", up, query, key, value, out, normaliser, *grads, ends, *shape, ctx.scale)
-        return *grads, None, None, None
+        shape = (len(groups) - 1, query.shape[1], key.shape[1], query.shape[2])
+        ctx.kernels.call(
+            "attention_backward", up, query, key, value, out, normaliser, *grads, ends, groups, *shape, ctx.scale
+        )
+        return *grads, None, None, None, None
 
 
 @functools.cache

@@ -1,8 +1,11 @@
 /* Causal attention within sequences that lie one after another, forward and backward. Nothing is padded, and what causality
-   hides is not computed, but for the corners of blocks of 32 queries. A sequence and key/value head is one job: its
-   bits depend on nothing else. Every product is summed in float32.
+   hides is not computed, but for the corners of blocks of 32 queries. Sequences that begin alike are a group of pieces:
+   the beginning, which is there once, and what each goes on with, which sees the beginning before itself. A group and
+   key/value head is one job: its bits depend on nothing else, and those of a token's output on its sequence alone.
+   Every product is summed in float32.
 
-   Shapes: h query heads, kv key/value heads, d features of a head (a multiple of 16), sequences of `length` tokens. */
+   Shapes: h query heads, kv key/value heads, d features of a head (a multiple of 16), a piece of `length` tokens that sees
+   `before` tokens of its group's beginning, together `all`. */
 
 #include "vectors.h"
 
@@ -81,79 +84,96 @@ INLINE v16 kept(v16 x, long at, long last, float other) { /* x up to place `last
     return (v16)(((i16v)x & keep) | ((i16v)splat(other) & ~keep));
 }
 
+/* What a job works on: addresses of its first key/value head and of its group of query heads. */
+typedef struct {
+    const char *q, *k, *v, *up;
+    char *out, *dq, *dk, *dv;
+    float *lse;
+    long h, kv, d, group, size;
+    float scale;
+} heads_t;
+
+/* The keys or values [all, d] that a piece at token `from` sees: those of the beginning at token `start`, then its own. */
+INLINE void seen(const char *states, const heads_t *w, long start, long before, long from, long length, float *to,
+                 const int half) {
+    const long row = w->kv * w->d * w->size;
+    take(states + start * row, row, to, before, w->d, half);
+    take(states + from * row, row, to + before * w->d, length, w->d, half);
+}
+
 /* ------------------------------------------------------------------ forward */
 
-INLINE void forward_job(const char *q, const char *k, const char *v, char *out, float *lse, long length, long h, long kv,
-                        long d, float scale, float *scratch, const int half) {
-    const long size = half ? 2 : 4, whole = (length + 15) & ~15L, group = h / kv;
-    float *keys = TAKE(length * d), *turned = TAKE(d * whole), *values = TAKE(length * d);
+INLINE void forward_piece(const heads_t *w, long start, long before, long from, long length, float *scratch,
+                          const int half) {
+    const long h = w->h, d = w->d, size = w->size, all = before + length, whole = (all + 15) & ~15L;
+    float *keys = TAKE(all * d), *turned = TAKE(d * whole), *values = TAKE(all * d);
     float *query = TAKE(QUERIES * d), *score = TAKE(QUERIES * whole), *sum = TAKE(QUERIES * d);
-    take(k, kv * d * size, keys, length, d, half);
-    take(v, kv * d * size, values, length, d, half);
-    transposed(keys, turned, length, whole, d);
-    for (long head = 0; head < group; head++)
-        for (long start = 0; start < length; start += QUERIES) {
-            const long rows = length - start < QUERIES ? length - start : QUERIES, end = start + rows;
-            const long wide = (end + 15) & ~15L;
-            take(q + (start * h + head) * d * size, h * d * size, query, rows, d, half);
+    seen(w->k, w, start, before, from, length, keys, half);
+    seen(w->v, w, start, before, from, length, values, half);
+    transposed(keys, turned, all, whole, d);
+    for (long head = 0; head < w->group; head++)
+        for (long first = 0; first < length; first += QUERIES) {
+            const long rows = length - first < QUERIES ? length - first : QUERIES, end = before + first + rows;
+            const long wide = (end + 15) & ~15L, at = ((from + first) * h + head) * d * size;
+            take(w->q + at, h * d * size, query, rows, d, half);
             product(query, d, 1, turned, whole, score, whole, rows, wide, d, 0);
             for (long i = 0; i < rows; i++) {
                 float *s = score + i * whole;
-                const long last = start + i, used = (last + 16) & ~15L;
+                const long last = before + first + i, used = (last + 16) & ~15L;
                 v16 top = splat(-INFINITY), total = {0};
                 *(v16 *)(s + used - 16) = kept(*(v16 *)(s + used - 16), used - 16, last, -INFINITY);
                 for (long j = 0; j < used; j += 16) top = larger(*(v16 *)(s + j), top);
                 const float m = max16(top);
                 for (long j = 0; j < used; j += 16) {
-                    const v16 p = exp16((*(v16 *)(s + j) - m) * scale);
+                    const v16 p = exp16((*(v16 *)(s + j) - m) * w->scale);
                     *(v16 *)(s + j) = p;
                     total += p;
                 }
                 memset(s + used, 0, (size_t)(wide - used) * sizeof(float));
                 const float t = sum16(total);
-                lse[last * h + head] = m * scale + logf(t);
+                w->lse[(from + first + i) * h + head] = m * w->scale + logf(t);
                 for (long j = 0; j < used; j += 16) *(v16 *)(s + j) *= 1.0f / t;
             }
             product(score, whole, 1, values, d, sum, d, rows, d, end, 0);
-            give(sum, out + (start * h + head) * d * size, h * d * size, rows, d, half);
+            give(sum, w->out + at, h * d * size, rows, d, half);
         }
 }
 
 /* ------------------------------------------------------------------ backward */
 
-INLINE void backward_job(const char *up, const char *q, const char *k, const char *v, const char *out, const float *lse,
-                         char *dq, char *dk, char *dv, long length, long h, long kv, long d, float scale,
-                         float *scratch, const int half) {
-    const long size = half ? 2 : 4, whole = (length + 15) & ~15L, group = h / kv;
-    float *keys = TAKE(length * d), *turned = TAKE(d * whole), *values = TAKE(d * whole);
-    float *dkeys = TAKE(length * d), *dvalues = TAKE(length * d), *query = TAKE(QUERIES * d), *grad = TAKE(QUERIES * d);
-    float *p = TAKE(QUERIES * whole), *ds = TAKE(QUERIES * whole), *sum = TAKE(QUERIES * d);
-    take(v, kv * d * size, keys, length, d, half);
-    transposed(keys, values, length, whole, d);
-    take(k, kv * d * size, keys, length, d, half);
-    transposed(keys, turned, length, whole, d);
-    memset(dkeys, 0, (size_t)(length * d) * sizeof(float));
-    memset(dvalues, 0, (size_t)(length * d) * sizeof(float));
-    for (long head = 0; head < group; head++)
-        for (long start = 0; start < length; start += QUERIES) {
-            const long rows = length - start < QUERIES ? length - start : QUERIES, end = start + rows;
-            const long wide = (end + 15) & ~15L, at = (start * h + head) * d * size;
-            take(q + at, h * d * size, query, rows, d, half);
-            take(up + at, h * d * size, grad, rows, d, half);
+/* Gradients of a piece's queries, and dkeys, dvalues [all, d] of what it sees. */
+INLINE void backward_piece(const heads_t *w, long start, long before, long from, long length, float *dkeys,
+                           float *dvalues, float *scratch, const int half) {
+    const long h = w->h, d = w->d, size = w->size, all = before + length, whole = (all + 15) & ~15L;
+    float *keys = TAKE(all * d), *turned = TAKE(d * whole), *values = TAKE(d * whole);
+    float *query = TAKE(QUERIES * d), *grad = TAKE(QUERIES * d), *sum = TAKE(QUERIES * d);
+    float *p = TAKE(QUERIES * whole), *ds = TAKE(QUERIES * whole);
+    seen(w->v, w, start, before, from, length, keys, half);
+    transposed(keys, values, all, whole, d);
+    seen(w->k, w, start, before, from, length, keys, half);
+    transposed(keys, turned, all, whole, d);
+    memset(dkeys, 0, (size_t)(all * d) * sizeof(float));
+    memset(dvalues, 0, (size_t)(all * d) * sizeof(float));
+    for (long head = 0; head < w->group; head++)
+        for (long first = 0; first < length; first += QUERIES) {
+            const long rows = length - first < QUERIES ? length - first : QUERIES, end = before + first + rows;
+            const long wide = (end + 15) & ~15L, at = ((from + first) * h + head) * d * size;
+            take(w->q + at, h * d * size, query, rows, d, half);
+            take(w->up + at, h * d * size, grad, rows, d, half);
             product(query, d, 1, turned, whole, p, whole, rows, wide, d, 0);
             product(grad, d, 1, values, whole, ds, whole, rows, wide, d, 0);
             for (long i = 0; i < rows; i++) {
-                const long last = start + i, used = (last + 16) & ~15L;
+                const long last = before + first + i, used = (last + 16) & ~15L;
                 float *own = p + i * whole, *other = ds + i * whole;
                 v16 dots = {0};
                 for (long c = 0; c < d; c += 16)
-                    dots += *(v16 *)(grad + i * d + c) * load(out + at + i * h * d * size, c, half);
-                const float delta = sum16(dots), norm = lse[last * h + head];
+                    dots += *(v16 *)(grad + i * d + c) * load(w->out + at + i * h * d * size, c, half);
+                const float delta = sum16(dots), norm = w->lse[(from + first + i) * h + head];
                 *(v16 *)(own + used - 16) = kept(*(v16 *)(own + used - 16), used - 16, last, -INFINITY);
                 for (long j = 0; j < used; j += 16) {
-                    const v16 one = exp16(*(v16 *)(own + j) * scale - norm);
+                    const v16 one = exp16(*(v16 *)(own + j) * w->scale - norm);
                     *(v16 *)(own + j) = one;
-                    *(v16 *)(other + j) = one * (*(v16 *)(other + j) - delta) * scale;
+                    *(v16 *)(other + j) = one * (*(v16 *)(other + j) - delta) * w->scale;
                 }
                 memset(own + used, 0, (size_t)(wide - used) * sizeof(float));
                 memset(other + used, 0, (size_t)(wide - used) * sizeof(float));
@@ -161,66 +181,90 @@ INLINE void backward_job(const char *up, const char *q, const char *k, const cha
             product(p, 1, whole, grad, d, dvalues, d, end, d, rows, 1);
             product(ds, 1, whole, query, d, dkeys, d, end, d, rows, 1);
             product(ds, whole, 1, keys, d, sum, d, rows, d, end, 0);
-            give(sum, dq + at, h * d * size, rows, d, half);
+            give(sum, w->dq + at, h * d * size, rows, d, half);
         }
-    give(dkeys, dk, kv * d * size, length, d, half);
-    give(dvalues, dv, kv * d * size, length, d, half);
 }
 
-/* ------------------------------------------------------------------ all sequences */
+/* ------------------------------------------------------------------ all groups */
 
-/* Floats of a job's scratch area, forward and backward alike. */
-static size_t room(long length, long d) {
-    const long whole = (length + 15) & ~15L;
-    return (size_t)(3 * length * d + 2 * d * whole + 3 * QUERIES * d + 2 * QUERIES * whole);
+/* Floats of a job's scratch area: what a piece takes, and gradients of what it sees and of the beginning. */
+static size_t room(const int64_t *ends, long from, long to, long d) {
+    const long before = ends[from + 1] - ends[from];
+    long most = before;
+    for (long piece = from + 1; piece < to; piece++) {
+        const long all = before + ends[piece + 1] - ends[piece];
+        most = all > most ? all : most;
+    }
+    const long whole = (most + 15) & ~15L;
+    return (size_t)(4 * most * d + 2 * before * d + 2 * d * whole + 3 * QUERIES * d + 2 * QUERIES * whole);
 }
 
-/* Sequence s are the tokens ends[s] .. ends[s + 1] of q, out [n, h, d], k, v [n, kv, d]; lse [n, h] is kept for the
-   backward. 0, or 1 where there was no memory. */
-int strop_attention_forward(const char *q, const char *k, const char *v, char *out, float *lse, const int64_t *ends,
-                            long sequences, long h, long kv, long d, float scale, int half) {
-    const long size = half ? 2 : 4;
+INLINE void forward_group(const heads_t *w, const int64_t *ends, long from, long to, float *scratch, const int half) {
+    const long start = ends[from], before = ends[from + 1] - start;
+    forward_piece(w, start, 0, start, before, scratch, half);
+    for (long piece = from + 1; piece < to; piece++)
+        forward_piece(w, start, before, ends[piece], ends[piece + 1] - ends[piece], scratch, half);
+}
+
+INLINE void backward_group(const heads_t *w, const int64_t *ends, long from, long to, float *scratch, const int half) {
+    const long start = ends[from], before = ends[from + 1] - start, row = w->kv * w->d * w->size, d = w->d;
+    float *shared_keys = TAKE(before * d), *shared_values = TAKE(before * d);
+    backward_piece(w, start, 0, start, before, shared_keys, shared_values, scratch, half);
+    for (long piece = from + 1; piece < to; piece++) {
+        const long at = ends[piece], length = ends[piece + 1] - at, all = before + length;
+        float *dkeys = scratch, *dvalues = scratch + all * d;
+        backward_piece(w, start, before, at, length, dkeys, dvalues, scratch + 2 * all * d, half);
+        for (long c = 0; c < before * d; c += 16) {
+            *(v16 *)(shared_keys + c) += *(v16 *)(dkeys + c);
+            *(v16 *)(shared_values + c) += *(v16 *)(dvalues + c);
+        }
+        give(dkeys + before * d, w->dk + at * row, row, length, d, half);
+        give(dvalues + before * d, w->dv + at * row, row, length, d, half);
+    }
+    give(shared_keys, w->dk + start * row, row, before, d, half);
+    give(shared_values, w->dv + start * row, row, before, d, half);
+}
+
+/* Every group and key/value head on its own; 1 where there was no memory. */
+static int every_group(heads_t all, const int64_t *ends, const int64_t *groups, long count, int backward, int half) {
     int failed = 0;
-#pragma omp parallel for schedule(dynamic) reduction(| : failed) if (sequences * kv > 1)
-    for (long job = 0; job < sequences * kv; job++) {
-        const long start = ends[job / kv], length = ends[job / kv + 1] - start, head = job % kv, group = h / kv;
-        float *scratch = aligned_alloc(64, (room(length, d) * sizeof(float) + 63) & ~63UL);
+#pragma omp parallel for schedule(dynamic) reduction(| : failed) if (count * all.kv > 1)
+    for (long job = 0; job < count * all.kv; job++) {
+        const long from = groups[job / all.kv], to = groups[job / all.kv + 1], head = job % all.kv;
+        float *scratch = aligned_alloc(64, (room(ends, from, to, all.d) * sizeof(float) + 63) & ~63UL);
         if (!scratch) {
             failed = 1;
             continue;
         }
-        const long own = (start * h + head * group) * d * size, shared = (start * kv + head) * d * size;
-        float *norms = lse + start * h + head * group;
-        if (half) forward_job(q + own, k + shared, v + shared, out + own, norms, length, h, kv, d, scale, scratch, 1);
-        else forward_job(q + own, k + shared, v + shared, out + own, norms, length, h, kv, d, scale, scratch, 0);
+        const long own = head * all.group * all.d * all.size, shared = head * all.d * all.size;
+        heads_t w = all;
+        w.q += own, w.out += own, w.k += shared, w.v += shared, w.lse += head * all.group;
+        if (backward) {
+            w.up += own, w.dq += own, w.dk += shared, w.dv += shared;
+            if (half) backward_group(&w, ends, from, to, scratch, 1);
+            else backward_group(&w, ends, from, to, scratch, 0);
+        } else if (half) forward_group(&w, ends, from, to, scratch, 1);
+        else forward_group(&w, ends, from, to, scratch, 0);
         free(scratch);
     }
     return failed;
+}
+
+/* Piece p are the tokens ends[p] .. ends[p + 1] of q, out [n, h, d], k, v [n, kv, d]; group g are the pieces groups[g] ..
+   groups[g + 1], the first of them its beginning. lse [n, h] is kept for the backward. 1 where there was no memory. */
+int strop_attention_forward(const char *q, const char *k, const char *v, char *out, float *lse, const int64_t *ends,
+                            const int64_t *groups, long count, long h, long kv, long d, float scale, int half) {
+    const heads_t all = {.q = q, .k = k, .v = v, .out = out, .lse = lse, .h = h, .kv = kv, .d = d, .group = h / kv,
+                         .size = half ? 2 : 4, .scale = scale};
+    return every_group(all, ends, groups, count, 0, half);
 }
 
 /* The gradients dq [n, h, d], dk, dv [n, kv, d] of up [n, h, d]. */
 int strop_attention_backward(const char *up, const char *q, const char *k, const char *v, const char *out,
-                             const float *lse, char *dq, char *dk, char *dv, const int64_t *ends, long sequences,
-                             long h, long kv, long d, float scale, int half) {
-    const long size = half ? 2 : 4;
-    int failed = 0;
-#pragma omp parallel for schedule(dynamic) reduction(| : failed) if (sequences * kv > 1)
-    for (long job = 0; job < sequences * kv; job++) {
-        const long start = ends[job / kv], length = ends[job / kv + 1] - start, head = job % kv, group = h / kv;
-        float *scratch = aligned_alloc(64, (room(length, d) * sizeof(float) + 63) & ~63UL);
-        if (!scratch) {
-            failed = 1;
-            continue;
-        }
-        const long own = (start * h + head * group) * d * size, shared = (start * kv + head) * d * size;
-        const float *norms = lse + start * h + head * group;
-        if (half)
-            backward_job(up + own, q + own, k + shared, v + shared, out + own, norms, dq + own, dk + shared, dv + shared,
-                         length, h, kv, d, scale, scratch, 1);
-        else
-            backward_job(up + own, q + own, k + shared, v + shared, out + own, norms, dq + own, dk + shared, dv + shared,
-                         length, h, kv, d, scale, scratch, 0);
-        free(scratch);
-    }
-    return failed;
+                             const float *lse, char *dq, char *dk, char *dv, const int64_t *ends,
+                             const int64_t *groups, long count, long h, long kv, long d, float scale, int half) {
+    const heads_t all = {.q = q, .k = k, .v = v, .up = up, .out = (char *)out, .dq = dq, .dk = dk, .dv = dv,
+                         .lse = (float *)lse, .h = h, .kv = kv, .d = d, .group = h / kv, .size = half ? 2 : 4,
+                         .scale = scale};
+    return every_group(all, ends, groups, count, 1, half);
 }
