@@ -1,16 +1,16 @@
-"""Packed sequences on a CPU: beginnings that sequences share are computed once, and what no target needs not at all.
+"""Packed sequences on a CPU: beginnings that sequences share are computed once, what no target needs not at all.
 
     layout = Layout.of(token_ids, positions, lengths, rows)
     hidden = policy.hidden(layout.token_ids, layout.positions, SharedContext(layout, kernels))
     hidden[layout.rows]         # [M, E]
 
-The completions of one prompt are packed with the prompt before each. What a token's hidden state is depends on what is
-before it alone, so the prompt is computed once where several of its completions lie in a micro-batch, and what comes
+The completions of one prompt are packed with the prompt before each. A token's hidden state depends on what is before
+it alone, so the prompt is computed once where several of its completions lie in a micro-batch, and what comes
 after the last scored row of a sequence (its end-of-text) is not computed. Gradients are those of all of them, summed in
 another order.
 
-Shapes: S sequences, N packed tokens, M targets, L tokens that are computed, H query heads, K key/value heads, D features
-of a head.
+Shapes: S sequences, N packed tokens, M targets, L tokens that are computed, H query heads, K key/value heads, D
+features of a head.
 """
 
 from __future__ import annotations
@@ -72,8 +72,8 @@ Span = tuple[int, int]
 
 
 def _pieces(ids: IntArray, starts: IntArray, rows: IntArray) -> tuple[list[tuple[int, int, int]], list[list[Span]]]:
-    """Which beginnings are left out, as (start, start of the same one that is there, tokens); and the groups of spans of
-    packed tokens that are computed, the first of each its beginning."""
+    """Which beginnings are left out, as (start, start of the one that is there, tokens); and groups of spans of packed
+    tokens that are computed, the first of each its beginning."""
     sequence = np.searchsorted(starts, rows, side="right") - 1
     first, last = np.full(len(starts) - 1, len(ids)), np.full(len(starts) - 1, -1)
     np.minimum.at(first, sequence, rows)
