@@ -54,6 +54,12 @@ def test_update_beside_padded_rows(bench):
     assert all(0.9 < line["fill"] <= line["fill_at_best"] <= 1 and 0 <= line["peer_padding"] < 1 for line in lines)
 
 
+def test_update_beside_itself_without_kernels(bench):
+    (line,) = bench("update", "--model", "tiny", "--sequences", "16", "--equal", "5+7", "--tokens", "128", "--peer",
+                    "operators", "--dtype", "float32")  # fmt: skip
+    assert line["peer_name"] == "ours without kernels" and "5+7" in line["case"] and line["fill"] == 192 / 256
+
+
 def test_a_whole_step_alone(bench):
     (line,) = bench("step", "--model", "tiny", "--prompts", "4", "--mean", "6", "--longest", "24", "--peer", "none")
     # 32 completions, twice: the mean of geometric lengths, within four standard errors.
