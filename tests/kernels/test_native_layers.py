@@ -291,3 +291,18 @@ def test_kernels_that_compute_something_else_are_refused(monkeypatch: pytest.Mon
     monkeypatch.setattr(Kernels, "swiglu", lambda self, gate, up: gate * up)
     with pytest.raises(StropError, match="cpu_kernels=false"):
         learned(policy("qwen2", torch.float32))
+
+
+def test_bits_do_not_depend_on_the_number_of_threads(kernels: Kernels):
+    found = []
+    before = torch.get_num_threads()
+    try:
+        for threads in (1, 2):
+            torch.set_num_threads(threads)
+            q, k, v = (noise(600, heads, 32, seed=heads).float().requires_grad_() for heads in (4, 2, 2))
+            weight = noise(32, seed=1).float().requires_grad_()
+            out = kernels.rms_norm(attended(kernels, [100, 200, 300], q, k, v), weight, 1e-6)
+            found.append((out.detach(), *torch.autograd.grad(out.sin().sum(), (q, k, v, weight))))
+    finally:
+        torch.set_num_threads(before)
+    assert all(torch.equal(one, two) for one, two in zip(*found, strict=True))
