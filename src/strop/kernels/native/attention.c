@@ -1,11 +1,11 @@
-/* Causal attention within sequences that lie one after another, forward and backward. Nothing is padded, and what causality
-   hides is not computed, but for the corners of blocks of 32 queries. Sequences that begin alike are a group of pieces:
-   the beginning, which is there once, and what each goes on with, which sees the beginning before itself. A group and
-   key/value head is one job: its bits depend on nothing else, and those of a token's output on its sequence alone.
-   Every product is summed in float32.
+/* Causal attention within sequences that lie one after another, forward and backward. Nothing is padded, and what
+   causality hides is not computed, but for the corners of blocks of 32 queries. Sequences that begin alike are a group
+   of pieces: the beginning, which is there once, and what each goes on with, which sees the beginning before itself. A
+   piece and key/value head is one job: a token's bits depend on its sequence alone, those of a beginning's gradients on
+   its group, whose pieces are summed in their order. Every product is summed in float32.
 
-   Shapes: h query heads, kv key/value heads, d features of a head (a multiple of 16), a piece of `length` tokens that sees
-   `before` tokens of its group's beginning, together `all`. */
+   Shapes: h query heads, kv key/value heads, d features of a head (a multiple of 16), a piece of `length` tokens that
+   sees `before` tokens of its group's beginning, together `all`. */
 
 #include "vectors.h"
 
@@ -46,7 +46,7 @@ INLINE void strip(const float *a, long a_row, long a_inner, const float *b, long
     if (m & 1) tile(a, a_row, a_inner, b, b_row, c, c_row, k, add, 1, vectors);
 }
 
-/* c [m, n] = a [m, k] · b [k, n], or added to it; element (i, l) of a is a[i · a_row + l · a_inner], n a multiple of 16. */
+/* c [m, n] = a [m, k] · b [k, n], or added to it; element (i, l) of a is a[i · a_row + l · a_inner]; n is of whole 16s. */
 static void product(const float *a, long a_row, long a_inner, const float *b, long b_row, float *c, long c_row, long m,
                     long n, long k, int add) {
     long j = 0;
@@ -93,7 +93,7 @@ typedef struct {
     float scale;
 } heads_t;
 
-/* The keys or values [all, d] that a piece at token `from` sees: those of the beginning at token `start`, then its own. */
+/* The keys or values [all, d] that a piece at token `from` sees: those of the beginning at `start`, then its own. */
 INLINE void seen(const char *states, const heads_t *w, long start, long before, long from, long length, float *to,
                  const int half) {
     const long row = w->kv * w->d * w->size;
@@ -185,78 +185,111 @@ INLINE void backward_piece(const heads_t *w, long start, long before, long from,
         }
 }
 
-/* ------------------------------------------------------------------ all groups */
+/* ------------------------------------------------------------------ all pieces */
 
-/* Floats of a job's scratch area: what a piece takes, and gradients of what it sees and of the beginning. */
-static size_t room(const int64_t *ends, long from, long to, long d) {
-    const long before = ends[from + 1] - ends[from];
-    long most = before;
-    for (long piece = from + 1; piece < to; piece++) {
-        const long all = before + ends[piece + 1] - ends[piece];
-        most = all > most ? all : most;
-    }
-    const long whole = (most + 15) & ~15L;
-    return (size_t)(4 * most * d + 2 * before * d + 2 * d * whole + 3 * QUERIES * d + 2 * QUERIES * whole);
-}
+/* A piece: its first token and length, the first token and length of what it sees before, and, in a group of several,
+   the place of its gradients of the beginning among those of all (of one head, in floats; else -1). */
+typedef struct {
+    long from, length, start, before, partial;
+} piece_t;
 
-INLINE void forward_group(const heads_t *w, const int64_t *ends, long from, long to, float *scratch, const int half) {
-    const long start = ends[from], before = ends[from + 1] - start;
-    forward_piece(w, start, 0, start, before, scratch, half);
-    for (long piece = from + 1; piece < to; piece++)
-        forward_piece(w, start, before, ends[piece], ends[piece + 1] - ends[piece], scratch, half);
-}
-
-INLINE void backward_group(const heads_t *w, const int64_t *ends, long from, long to, float *scratch, const int half) {
-    const long start = ends[from], before = ends[from + 1] - start, row = w->kv * w->d * w->size, d = w->d;
-    float *shared_keys = TAKE(before * d), *shared_values = TAKE(before * d);
-    backward_piece(w, start, 0, start, before, shared_keys, shared_values, scratch, half);
-    for (long piece = from + 1; piece < to; piece++) {
-        const long at = ends[piece], length = ends[piece + 1] - at, all = before + length;
-        float *dkeys = scratch, *dvalues = scratch + all * d;
-        backward_piece(w, start, before, at, length, dkeys, dvalues, scratch + 2 * all * d, half);
-        for (long c = 0; c < before * d; c += 16) {
-            *(v16 *)(shared_keys + c) += *(v16 *)(dkeys + c);
-            *(v16 *)(shared_values + c) += *(v16 *)(dvalues + c);
+/* All pieces, and how many floats their gradients of beginnings take for a head; null where there is no memory. */
+static piece_t *listed(const int64_t *ends, const int64_t *groups, long count, long d, size_t *floats) {
+    piece_t *pieces = malloc(((size_t)groups[count] + 1) * sizeof(piece_t));
+    size_t taken = 0;
+    for (long g = 0; pieces && g < count; g++) {
+        const long first = groups[g], last = groups[g + 1], start = ends[first], before = ends[first + 1] - start;
+        for (long p = first; p < last; p++) {
+            pieces[p] = (piece_t){ends[p], ends[p + 1] - ends[p], start, p == first ? 0 : before, -1};
+            if (last - first > 1) pieces[p].partial = (long)taken, taken += (size_t)(2 * before * d);
         }
-        give(dkeys + before * d, w->dk + at * row, row, length, d, half);
-        give(dvalues + before * d, w->dv + at * row, row, length, d, half);
     }
-    give(shared_keys, w->dk + start * row, row, before, d, half);
-    give(shared_values, w->dv + start * row, row, before, d, half);
+    *floats = taken;
+    return pieces;
 }
 
-/* Every group and key/value head on its own; 1 where there was no memory. */
-static int every_group(heads_t all, const int64_t *ends, const int64_t *groups, long count, int backward, int half) {
-    int failed = 0;
-#pragma omp parallel for schedule(dynamic) reduction(| : failed) if (count * all.kv > 1)
-    for (long job = 0; job < count * all.kv; job++) {
-        const long from = groups[job / all.kv], to = groups[job / all.kv + 1], head = job % all.kv;
-        float *scratch = aligned_alloc(64, (room(ends, from, to, all.d) * sizeof(float) + 63) & ~63UL);
-        if (!scratch) {
-            failed = 1;
-            continue;
-        }
-        const long own = head * all.group * all.d * all.size, shared = head * all.d * all.size;
-        heads_t w = all;
-        w.q += own, w.out += own, w.k += shared, w.v += shared, w.lse += head * all.group;
-        if (backward) {
-            w.up += own, w.dq += own, w.dk += shared, w.dv += shared;
-            if (half) backward_group(&w, ends, from, to, scratch, 1);
-            else backward_group(&w, ends, from, to, scratch, 0);
-        } else if (half) forward_group(&w, ends, from, to, scratch, 1);
-        else forward_group(&w, ends, from, to, scratch, 0);
+/* Floats of a job's scratch area. */
+static size_t room(const piece_t *piece, long d) {
+    const long all = piece->before + piece->length, whole = (all + 15) & ~15L;
+    return (size_t)(4 * all * d + 2 * d * whole + 3 * QUERIES * d + 2 * QUERIES * whole);
+}
+
+/* The work of one key/value head of it and its query heads. */
+static heads_t of_head(heads_t w, long head) {
+    const long own = head * w.group * w.d * w.size, shared = head * w.d * w.size;
+    w.q += own, w.out += own, w.k += shared, w.v += shared, w.lse += head * w.group;
+    if (w.up) w.up += own, w.dq += own, w.dk += shared, w.dv += shared;
+    return w;
+}
+
+INLINE void backward_job(const heads_t *w, const piece_t *piece, float *partial, float *scratch, const int half) {
+    const long before = piece->before, length = piece->length, all = before + length, d = w->d;
+    const long row = w->kv * d * w->size, several = piece->partial >= 0;
+    float *dkeys = TAKE(all * d), *dvalues = TAKE(all * d);
+    backward_piece(w, piece->start, before, piece->from, length, dkeys, dvalues, scratch, half);
+    const long shared = before || !several ? before : length; /* a beginning waits for what its group says of it */
+    if (several) {
+        memcpy(partial, dkeys, (size_t)(shared * d) * sizeof(float));
+        memcpy(partial + shared * d, dvalues, (size_t)(shared * d) * sizeof(float));
+    }
+    if (shared == all) return;
+    give(dkeys + shared * d, w->dk + piece->from * row, row, all - shared, d, half);
+    give(dvalues + shared * d, w->dv + piece->from * row, row, all - shared, d, half);
+}
+
+/* The gradients of a group's beginning: the sum of what its pieces [count] found, in their order. */
+INLINE void gather(const heads_t *w, const piece_t *pieces, long count, float *partial, const int half) {
+    const long length = pieces->length, d = w->d, row = w->kv * d * w->size, size = 2 * length * d;
+    for (long p = 1; p < count; p++)
+        for (long c = 0; c < size; c += 16) *(v16 *)(partial + c) += *(v16 *)(partial + p * size + c);
+    give(partial, w->dk + pieces->from * row, row, length, d, half);
+    give(partial + length * d, w->dv + pieces->from * row, row, length, d, half);
+}
+
+/* Every piece and key/value head on its own; 1 where there was no memory. */
+static int every_piece(heads_t all, const int64_t *ends, const int64_t *groups, long count, int half) {
+    size_t floats;
+    piece_t *pieces = listed(ends, groups, count, all.d, &floats);
+    const size_t bytes = all.up ? (floats * (size_t)all.kv * sizeof(float) + 63) & ~63UL : 0;
+    float *partials = bytes ? aligned_alloc(64, bytes) : NULL;
+    int failed = !pieces || (bytes && !partials);
+    const long jobs = failed ? 0 : groups[count] * all.kv;
+#pragma omp parallel for schedule(dynamic) reduction(| : failed) if (jobs > 1)
+    for (long job = 0; job < jobs; job++) {
+        const piece_t *piece = pieces + job / all.kv;
+        const heads_t w = of_head(all, job % all.kv);
+        float *scratch = aligned_alloc(64, (room(piece, all.d) * sizeof(float) + 63) & ~63UL);
+        float *partial = piece->partial < 0 ? NULL : partials + (size_t)(job % all.kv) * floats + piece->partial;
+        if (!scratch) failed = 1;
+        else if (!w.up && half) forward_piece(&w, piece->start, piece->before, piece->from, piece->length, scratch, 1);
+        else if (!w.up) forward_piece(&w, piece->start, piece->before, piece->from, piece->length, scratch, 0);
+        else if (half) backward_job(&w, piece, partial, scratch, 1);
+        else backward_job(&w, piece, partial, scratch, 0);
         free(scratch);
     }
+    const long sums = failed || !all.up ? 0 : count * all.kv;
+#pragma omp parallel for schedule(dynamic) if (sums > 1)
+    for (long job = 0; job < sums; job++) {
+        const long g = job / all.kv, members = groups[g + 1] - groups[g];
+        const heads_t w = of_head(all, job % all.kv);
+        const piece_t *first = pieces + groups[g];
+        if (members < 2) continue;
+        float *partial = partials + (size_t)(job % all.kv) * floats + first->partial;
+        if (half) gather(&w, first, members, partial, 1);
+        else gather(&w, first, members, partial, 0);
+    }
+    free(partials);
+    free(pieces);
     return failed;
 }
 
-/* Piece p are the tokens ends[p] .. ends[p + 1] of q, out [n, h, d], k, v [n, kv, d]; group g are the pieces groups[g] ..
-   groups[g + 1], the first of them its beginning. lse [n, h] is kept for the backward. 1 where there was no memory. */
+/* Piece p are the tokens ends[p] .. ends[p + 1] of q, out [n, h, d], k, v [n, kv, d]; group g are the pieces
+   groups[g] .. groups[g + 1], the first of them its beginning. lse [n, h] is kept for the backward. 1 where there was no memory. */
 int strop_attention_forward(const char *q, const char *k, const char *v, char *out, float *lse, const int64_t *ends,
                             const int64_t *groups, long count, long h, long kv, long d, float scale, int half) {
     const heads_t all = {.q = q, .k = k, .v = v, .out = out, .lse = lse, .h = h, .kv = kv, .d = d, .group = h / kv,
                          .size = half ? 2 : 4, .scale = scale};
-    return every_group(all, ends, groups, count, 0, half);
+    return every_piece(all, ends, groups, count, half);
 }
 
 /* The gradients dq [n, h, d], dk, dv [n, kv, d] of up [n, h, d]. */
@@ -266,5 +299,5 @@ int strop_attention_backward(const char *up, const char *q, const char *k, const
     const heads_t all = {.q = q, .k = k, .v = v, .up = up, .out = (char *)out, .dq = dq, .dk = dk, .dv = dv,
                          .lse = (float *)lse, .h = h, .kv = kv, .d = d, .group = h / kv, .size = half ? 2 : 4,
                          .scale = scale};
-    return every_group(all, ends, groups, count, 1, half);
+    return every_piece(all, ends, groups, count, half);
 }
