@@ -46,7 +46,7 @@ INLINE void strip(const float *a, long a_row, long a_inner, const float *b, long
     if (m & 1) tile(a, a_row, a_inner, b, b_row, c, c_row, k, add, 1, vectors);
 }
 
-/* c [m, n] = a [m, k] · b [k, n], or added to it; element (i, l) of a is a[i · a_row + l · a_inner]; n is of whole 16s. */
+/* c [m, n] = a [m, k] · b [k, n], or added to it; element (i, l) of a is a[i · a_row + l · a_inner]; n % 16 is 0. */
 static void product(const float *a, long a_row, long a_inner, const float *b, long b_row, float *c, long c_row, long m,
                     long n, long k, int add) {
     long j = 0;
@@ -284,7 +284,8 @@ static int every_piece(heads_t all, const int64_t *ends, const int64_t *groups, 
 }
 
 /* Piece p are the tokens ends[p] .. ends[p + 1] of q, out [n, h, d], k, v [n, kv, d]; group g are the pieces
-   groups[g] .. groups[g + 1], the first of them its beginning. lse [n, h] is kept for the backward. 1 where there was no memory. */
+   groups[g] .. groups[g + 1], the first of them its beginning. lse [n, h] is kept for the backward. 1 where there was no
+   memory. */
 int strop_attention_forward(const char *q, const char *k, const char *v, char *out, float *lse, const int64_t *ends,
                             const int64_t *groups, long count, long h, long kv, long d, float scale, int half) {
     const heads_t all = {.q = q, .k = k, .v = v, .out = out, .lse = lse, .h = h, .kv = kv, .d = d, .group = h / kv,
