@@ -12,6 +12,7 @@ import json
 import os
 import statistics
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -52,10 +53,11 @@ POSITIONS = 40_960
 
 
 class Spent(NamedTuple):
-    """Wall and processor seconds of one run."""
+    """Wall and processor seconds of one run, or the medians of some."""
 
     wall: float
     cpu: float
+    runs: int = 1
 
 
 def model_of(shape: str, dtype: torch.dtype, device: str, seed: int = 0) -> PreTrainedModel:
@@ -140,18 +142,39 @@ def timed(work: Callable[[], object], device: str) -> Spent:
     return Spent(time.perf_counter() - wall, time.process_time() - cpu)
 
 
-def interleaved(sides: Mapping[str, Callable[[], Spent]], repeats: int) -> dict[str, Spent]:
-    """Medians of `repeats` runs of each side, taken in turns after one of each to warm up."""
-    for run in sides.values():
-        run()
-    taken: dict[str, list[Spent]] = {name: [] for name in sides}
-    for _ in range(repeats):
+def interleaved(
+    sides: Mapping[str, Callable[[], Spent]], repeats: int, patience: float | None = None
+) -> dict[str, Spent]:
+    """Medians of `repeats` runs of each side, taken in turns after one of each to warm up; `runs` says how many.
+
+    With `patience` (seconds) a side makes no more runs than fit into it, two at the least, and one whose first run took
+    a third of it is not run again: what warms up weighs little there. Every run is noted on standard error.
+    """
+    taken: dict[str, list[Spent]] = {}
+    left = dict.fromkeys(sides, repeats)
+    for name, run in sides.items():
+        first = run()
+        _note(name, 0, first)
+        taken[name] = []
+        if patience is not None:
+            if first.wall > patience / 3:
+                taken[name], left[name] = [first], 0
+            else:
+                left[name] = min(repeats, max(int(patience / first.wall), 2))
+    for turn in range(repeats):
         for name, run in sides.items():
-            taken[name].append(run())
+            if turn < left[name]:
+                taken[name].append(run())
+                _note(name, turn + 1, taken[name][-1])
     return {
-        name: Spent(*(statistics.median(one[part] for one in spent) for part in (0, 1)))
+        name: Spent(*(statistics.median(one[part] for one in spent) for part in (0, 1)), len(spent))
         for name, spent in taken.items()
     }
+
+
+def _note(name: str, turn: int, spent: Spent) -> None:
+    what = f"run {turn}" if turn else "first run"
+    print(f"  {name}, {what}: {spent.wall:.2f} s, {spent.cpu:.2f} s of processor", file=sys.stderr, flush=True)
 
 
 def bandwidth(device: str, mebibytes: int = 256) -> float:
@@ -192,6 +215,12 @@ def parser_of(doc: str | None, peers: tuple[str, ...]) -> argparse.ArgumentParse
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--peer", choices=(*peers, "none"), default=(*peers, "none")[0])
     parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument(
+        "--patience",
+        type=float,
+        default=60.0,
+        help="seconds of runs of one side, after which there are fewer than --repeats of it",
+    )
     parser.add_argument("--threads", type=int, help="of torch; by default as it chooses")
     return parser
 

@@ -2,12 +2,16 @@
 
     python bench/growth.py                                   # every axis, minutes on a CPU
     python bench/growth.py --axes context --most 8192
+    python bench/growth.py --axes batch --values 8,32 --kinds decode --steps 1
     python bench/growth.py --device cuda --dtype bfloat16
 
-Every point runs in a process of its own, which measures the seconds of an engine step and of an optimizer step
-(processor seconds on a CPU, so that a busy machine tells nearly the same), and the most memory that each held beyond
-the model. A line a point; then for each axis the exponent of time and of memory: the slope of a line through the
-logarithms of all points, and of the last two alone (`last`, `memory_last`), where fixed costs weigh least. 1 is linear.
+Every point runs in a process of its own (the fork of one that has imported everything and computed nothing), which
+measures the seconds of an engine step and of an optimizer step (processor seconds on a CPU, so that a busy machine
+tells nearly the same), and the most memory that each held beyond the model. The best of `--repeats` runs counts, after
+one to warm up; where that one takes longer than `--enough` seconds it is the one that counts.
+
+A line a point; then for each axis the exponent of time and of memory: the slope of a line through the logarithms of all
+points, and of the last two alone (`last`, `memory_last`), where fixed costs weigh least. 1 is linear.
 
 The model: Qwen2, two layers, heads of 32, four key/value groups; what an axis does not vary stays at `FIXED`.
 """
@@ -16,6 +20,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 import time
@@ -85,23 +90,25 @@ class Peak:
         return (now - self.before) / MEBIBYTE
 
 
-def seconds(work: Callable[[], object], repeats: int, device: str) -> float:
+def seconds(work: Callable[[], object], given: argparse.Namespace) -> float:
     """Best of some runs: processor seconds, or on a GPU those of the clock."""
-    clock = time.perf_counter if device == "cuda" else time.process_time
-    best = float("inf")
-    for _ in range(repeats):
-        synchronize(device)
+    clock = time.perf_counter if given.device == "cuda" else time.process_time
+    taken: list[float] = []
+    for _ in range(1 + given.repeats):
+        synchronize(given.device)
         start = clock()
         work()
-        synchronize(device)
-        best = min(best, clock() - start)
-    return best
+        synchronize(given.device)
+        taken.append(clock() - start)
+        if taken[0] > given.enough:
+            return taken[0]
+    return min(taken[1:])
 
 
-def decoding(model: PreTrainedModel, batch: int, context: int, steps: int, repeats: int, device: str) -> list[float]:
+def decoding(model: PreTrainedModel, batch: int, context: int, given: argparse.Namespace) -> list[float]:
     """Seconds of a step of `batch` sequences of `context` tokens, and MiB of the engine."""
-    peak = Peak(device)
-    total = context + 2 + steps * repeats
+    peak = Peak(given.device)
+    total = context + 2 + given.steps * (1 + given.repeats)
     settings = EngineSettings(slots=max(batch, 16), max_tokens=total + 1)
     engine = TorchEngine(policy_of(model), endless_tokenizer(), settings)
     prompt = np.random.default_rng(0).integers(0, model.config.vocab_size, context).astype(np.int32)
@@ -109,15 +116,15 @@ def decoding(model: PreTrainedModel, batch: int, context: int, steps: int, repea
     engine.step()
 
     def run() -> None:
-        for _ in range(steps):
+        for _ in range(given.steps):
             engine.step()
 
-    return [seconds(run, repeats, device) / steps, peak.mebibytes()]
+    return [seconds(run, given) / given.steps, peak.mebibytes()]
 
 
-def updating(model: PreTrainedModel, batch: int, context: int, repeats: int, device: str) -> list[float]:
+def updating(model: PreTrainedModel, batch: int, context: int, given: argparse.Namespace) -> list[float]:
     """Seconds of an update of `batch` sequences of `context` tokens, and MiB of the trainer."""
-    peak = Peak(device)
+    peak = Peak(given.device)
     rng = np.random.default_rng(1)
     trained = np.arange(context) > 0
     samples = [
@@ -134,20 +141,57 @@ def updating(model: PreTrainedModel, batch: int, context: int, repeats: int, dev
     ]
     update = pack(samples, TokenMean(), max(2048, context))
     trainer = Trainer(policy_of(model), Objective(PpoClip()), AdamW(lr=1e-6), 1000)
-    trainer.update(update)
-    return [seconds(lambda: trainer.update(update), repeats, device), peak.mebibytes()]
+    return [seconds(lambda: trainer.update(update), given), peak.mebibytes()]
 
 
-def point(what: dict[str, int], kind: str, dtype: torch.dtype, repeats: int, steps: int, device: str) -> None:
+def point(what: dict[str, int], kind: str, given: argparse.Namespace) -> None:
     """Measure in this process, and print."""
     context = what["context"]
-    model = model_of(what["hidden"], what["vocabulary"], 2 * context + 1024, dtype, device)
-    many = what["batch"]
-    if kind == "decode":
-        found = decoding(model, many, context, steps, repeats, device)
-    else:
-        found = updating(model, many, context, repeats, device)
-    print(json.dumps({"seconds": found[0], "mib": found[1], "parameters": parameter_count(model)}))
+    dtype = getattr(torch, given.dtype)
+    model = model_of(what["hidden"], what["vocabulary"], 2 * context + 1024, dtype, given.device)
+    work = decoding if kind == "decode" else updating
+    found = work(model, what["batch"], context, given)
+    print(json.dumps({"seconds": found[0], "mib": found[1], "parameters": parameter_count(model)}), flush=True)
+
+
+def serve(given: argparse.Namespace) -> None:
+    """Measure the points that standard input names, each in a fork: this process never computes anything itself."""
+    for line in sys.stdin:
+        asked = json.loads(line)
+        child = os.fork()
+        if not child:
+            begin(given)
+            point(asked["what"], asked["kind"], given)
+            sys.stdout.flush()
+            os._exit(0)
+        _, status = os.waitpid(child, 0)
+        if status:
+            raise SystemExit(f"the measurement of {line.strip()} ended with status {status}")
+
+
+class Points:
+    """The process that measures points."""
+
+    def __init__(self) -> None:
+        command = [sys.executable, __file__, *sys.argv[1:], "--serve"]
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+    def measure(self, what: dict[str, int], kind: str) -> dict[str, float]:
+        """Seconds, MiB and parameters of a point."""
+        assert self._process.stdin is not None and self._process.stdout is not None
+        self._process.stdin.write(json.dumps({"what": what, "kind": kind}) + "\n")
+        self._process.stdin.flush()
+        line = self._process.stdout.readline()
+        if not line:
+            raise SystemExit(f"no measurement of {kind} at {what}: its process ended with {self._process.wait()}")
+        found: dict[str, float] = json.loads(line)
+        return found
+
+    def close(self) -> None:
+        """End the process."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._process.wait()
 
 
 def slope(x: list[float], y: list[float]) -> float:
@@ -155,19 +199,15 @@ def slope(x: list[float], y: list[float]) -> float:
     return float(np.polyfit(np.log(x), np.log(y), 1)[0])
 
 
-def axis(given: argparse.Namespace, name: str, kind: str) -> None:
+def axis(given: argparse.Namespace, points: Points, name: str, kind: str) -> None:
     """The points of an axis, and their exponents."""
     x: list[float] = []
     taken: list[float] = []
     held: list[float] = []
-    for value in (value for value in AXES[name] if value <= given.most):
+    values = AXES[name] if given.values is None else map(int, given.values.split(","))
+    for value in (value for value in values if value <= given.most):
         what = FIXED | ({"batch": FEW if kind == "decode" else 1} if name == "context" else {}) | {name: value}
-        argument = {"what": what, "kind": kind}
-        command = [sys.executable, __file__, "--device", given.device, "--dtype", given.dtype, "--steps",
-                   str(given.steps), "--repeats", str(given.repeats), "--point", json.dumps(argument)]  # fmt: skip
-        command += [] if given.threads is None else ["--threads", str(given.threads)]
-        done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
-        found = json.loads(done.stdout.splitlines()[-1])
+        found = points.measure(what, kind)
         x.append(found["parameters"] if name == "hidden" else value)
         taken.append(found["seconds"])
         held.append(max(found["mib"], 1 / 1024))
@@ -192,16 +232,18 @@ def main() -> None:
     parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32")
     parser.add_argument("--most", type=int, default=1 << 30, help="leave larger values of an axis out")
     parser.add_argument("--steps", type=int, default=4, help="engine steps of a timing")
-    parser.add_argument("--point", help=argparse.SUPPRESS)
+    parser.add_argument("--values", help="of the axis asked for, instead of its own")
+    parser.add_argument("--enough", type=float, default=2.0, help="seconds of a run that is not repeated")
+    parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
     given = parser.parse_args()
-    begin(given)
-    if given.point is not None:
-        asked = json.loads(given.point)
-        point(asked["what"], asked["kind"], getattr(torch, given.dtype), given.repeats, given.steps, given.device)
+    if given.serve:
+        serve(given)
         return
+    points = Points()
     for kind in given.kinds.split(","):
         for name in given.axes.split(","):
-            axis(given, name, kind)
+            axis(given, points, name, kind)
+    points.close()
 
 
 if __name__ == "__main__":

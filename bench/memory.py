@@ -27,12 +27,18 @@ LEAST = 256
 
 
 def measured(given: argparse.Namespace, side: str, tokens: int) -> dict[str, float]:
-    """Of `repeats` processes the one with the median of memory."""
-    what = {name: value for name, value in vars(given).items() if name not in ("peer", "repeats")}
+    """Of `repeats` processes the one with the median of memory; fewer where they took longer than `patience`."""
+    what = {name: value for name, value in vars(given).items() if name not in ("peer", "repeats", "patience")}
     argument = json.dumps(what | {"side": side, "tokens": tokens})
     command = [sys.executable, str(Path(__file__).parent / "peers" / "head_memory.py"), argument]
-    runs = (subprocess.run(command, check=True, stdout=subprocess.PIPE) for _ in range(given.repeats))
-    found = sorted((json.loads(run.stdout) for run in runs), key=lambda one: one["mib"])
+    found: list[dict[str, float]] = []
+    for turn in range(given.repeats):
+        found.append(json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout))
+        last = f"{found[-1]['mib']:.0f} MiB, {found[-1]['wall']:.1f} s"
+        print(f"  {side}, {tokens} tokens, run {turn + 1}: {last}", file=sys.stderr, flush=True)
+        if sum(one["wall"] for one in found) > given.patience:
+            break
+    found.sort(key=lambda one: one["mib"])
     middle: dict[str, float] = found[len(found) // 2]
     return middle
 
@@ -74,6 +80,7 @@ def plain_path(given: argparse.Namespace) -> tuple[float, dict[str, object]]:
 def main() -> None:
     """Measure both sides."""
     parser = parser_of(__doc__, ("plain",))
+    parser.set_defaults(repeats=3)  # memory hardly varies
     parser.add_argument("--tokens", type=int, default=8192)
     parser.add_argument("--vocabulary", type=int, default=151_936)
     parser.add_argument("--hidden", type=int, default=256)

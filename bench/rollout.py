@@ -167,7 +167,7 @@ def long_tail(given: argparse.Namespace, dtype: torch.dtype, slots: int) -> floa
             other = vllm(model, work, slots, given, Path(folder))
             stack.callback(other.close)
             sides["peer"] = other.spent
-        found = interleaved(sides, given.repeats)
+        found = interleaved(sides, given.repeats, given.patience)
     rates = {name: tokens / spent.wall for name, spent in found.items()}
     products, reading = least_seconds(model, work, dtype, given.device)
     emit(
@@ -175,6 +175,7 @@ def long_tail(given: argparse.Namespace, dtype: torch.dtype, slots: int) -> floa
         rates.get("peer"), None if given.peer == "none" else given.peer, "tokens/s", tokens / (products + reading),
         found["peer"].cpu / found["ours"].cpu if "peer" in found else None, ours_cpu_s=found["ours"].cpu,
         products_s=products, reading_s=reading, device=given.device, threads=torch.get_num_threads(),
+        runs=found["ours"].runs, peer_runs=found["peer"].runs if "peer" in found else None,
     )  # fmt: skip
     return tokens / found["ours"].cpu if given.by_cpu else rates["ours"]
 

@@ -144,7 +144,7 @@ def main() -> None:
             }  # fmt: skip
             other = OtherProcess(given.trl_python, "trl_worker.py", what, {})
             sides["peer"] = theirs(other, peer_counts)
-        found = interleaved(sides, given.repeats)
+        found = interleaved(sides, given.repeats, given.patience)
         if other is not None:
             other.close()
         parts.judge.close()
@@ -155,7 +155,7 @@ def main() -> None:
         None if peer is None else peer.cpu / found["ours"].cpu, ours_tokens=float(np.mean(counts)),
         peer_tokens=None if peer is None else float(np.mean(peer_counts)),
         ours_cpu_s=found["ours"].cpu, parameters=parameter_count(model), device=given.device,
-        threads=torch.get_num_threads(),
+        threads=torch.get_num_threads(), runs=found["ours"].runs, peer_runs=None if peer is None else peer.runs,
     )  # fmt: skip
 
 

@@ -3,19 +3,25 @@
     python bench/update.py                                     # 3.4M parameters, 256 sequences, float32 and bfloat16
     python bench/update.py --device cuda --model qwen3-1.7b --dtype bfloat16 --sequences 16 --longest 4096 \\
         --tokens 16384 --checkpointing
+    python bench/update.py --peer operators --model 1.8m --equal 10+47 --tokens 16384     # a GRPO step's, equal lengths
 
 Both sides make one AdamW step on the same prompts and completions of long-tailed lengths, in micro-batches of at most
 `--tokens` tokens: ours packed, with GRPO's clipped loss, log-probs and entropies; the baseline a plain transformers
 model over rows padded on the right (sequences in the order they come), `cross_entropy` over logits of every position,
-clipping and fused AdamW. Tokens count prompts and completions, never padding. `packing_efficiency` is how full the
-micro-batches are, which cannot exceed tokens over the budgets of the fewest that hold them; `useful_rows` is the share
-of the rows computed that are tokens of a sequence (the rest would be padding). The limit is the model's operations
+clipping and fused AdamW. Tokens count prompts and completions, never padding. `packing_efficiency` is the share of the
+rows computed that are tokens of a sequence: the rest would be padding. `fill` is how full the micro-batches are (the
+`packing_efficiency` of a run's metrics); it cannot exceed `fill_at_best`, tokens over the budgets of the fewest
+micro-batches that hold them, and costs no time, for what is not there is not computed. `peer_padding` is the share of
+the baseline's rows that are none. With `--peer operators` the peer is ours without kernels (`model.cpu_kernels` and
+`model.gpu_kernels` off), which changes nothing else. With `--equal PROMPT+COMPLETION` all lengths are equal, and eight
+sequences share a prompt. The limit is the model's operations
 (three products of each parameter, causal attention, the head) at the measured rate of a matrix product; recomputation
 is not counted.
 """
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -44,6 +50,17 @@ from strop.trainer.packing import Update, pack
 from strop.trainer.step import Trainer
 from strop.types import Sample
 
+PEERS = {"padded": "padded cross_entropy", "operators": "ours without kernels"}
+
+
+def equal_samples(count: int, prompt: int, completion: int, vocabulary: int) -> list[Sample]:
+    """Sequences of equal lengths, in groups of eight that share a prompt."""
+    rng = np.random.default_rng(2)
+    samples = [random_sample(rng, prompt + completion, prompt, vocabulary, place) for place in range(count)]
+    for sample in samples:
+        sample.token_ids[:prompt] = samples[sample.group * 8].token_ids[:prompt]
+    return samples
+
 
 def samples_of(count: int, longest: int, vocabulary: int) -> list[Sample]:
     """Sequences with a prompt of 16 to 64 tokens and a completion of long-tailed length, with random advantages."""
@@ -61,19 +78,31 @@ def ours(trainer: Trainer, update: Update, device: str) -> Callable[[], Spent]:
     return lambda: timed(lambda: trainer.update(update), device)
 
 
+def trainer_of(model: PreTrainedModel, given: argparse.Namespace, settings: AdamW, kernels: bool) -> Trainer:
+    """Ours, with GRPO's clipped loss."""
+    policy = policy_of(model, gradient_checkpointing=given.checkpointing, cpu_kernels=kernels, gpu_kernels=kernels)
+    return Trainer(policy, Objective(PpoClip()), settings, 1000)
+
+
+def padded_shapes(samples: Sequence[Sample], tokens: int) -> list[tuple[int, int]]:
+    """Rows and width of the baseline's micro-batches of at most `tokens`."""
+    rows = max(tokens // max(map(len, samples)), 1)
+    parts = [samples[start : start + rows] for start in range(0, len(samples), rows)]
+    return [(len(part), max(map(len, part))) for part in parts]
+
+
 def padded(
     model: PreTrainedModel, samples: Sequence[Sample], tokens: int, device: str, settings: AdamW
 ) -> Callable[[], Spent]:
     """One update of a plain model over padded rows."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=settings.lr, fused=True)
-    longest = max(map(len, samples))
-    rows = max(tokens // longest, 1)
     trained = sum(sample.trained_tokens for sample in samples)
 
     def run() -> None:
-        for start in range(0, len(samples), rows):
+        start = 0
+        for rows, width in padded_shapes(samples, tokens):
             batch = samples[start : start + rows]
-            width = max(map(len, batch))
+            start += rows
             ids, mask = torch.zeros(len(batch), width, dtype=torch.int64), torch.zeros(len(batch), width)
             labels, advantage = torch.full((len(batch), width), -100), torch.zeros(len(batch), width)
             for row, sample in enumerate(batch):
@@ -101,11 +130,12 @@ def operations(model: PreTrainedModel, samples: Sequence[Sample]) -> float:
 
 def main() -> None:
     """Run the cases asked for."""
-    parser = parser_of(__doc__, ("padded",))
+    parser = parser_of(__doc__, tuple(PEERS))
     parser.add_argument("--model", choices=SHAPES, default="3.4m")
     parser.add_argument("--dtype", default="float32,bfloat16", help="precisions, one or both")
     parser.add_argument("--sequences", type=int, default=256)
     parser.add_argument("--longest", type=int, default=512)
+    parser.add_argument("--equal", metavar="PROMPT+COMPLETION", help="tokens of every sequence, instead of --longest")
     parser.add_argument("--tokens", type=int, default=2048, help="of a micro-batch")
     parser.add_argument("--checkpointing", action="store_true", help="compute activations again in backward")
     given = parser.parse_args()
@@ -114,28 +144,36 @@ def main() -> None:
     for name in given.dtype.split(","):
         dtype = getattr(torch, name)
         model = model_of(given.model, dtype, given.device)
-        samples = samples_of(given.sequences, given.longest, model.config.vocab_size)
+        if given.equal is None:
+            samples = samples_of(given.sequences, given.longest, model.config.vocab_size)
+        else:
+            samples = equal_samples(given.sequences, *map(int, given.equal.split("+")), model.config.vocab_size)
         update = pack(samples, TokenMean(), given.tokens)
-        policy = policy_of(model, gradient_checkpointing=given.checkpointing)
-        sides = {"ours": ours(Trainer(policy, Objective(PpoClip()), settings, 1000), update, given.device)}
+        sides = {"ours": ours(trainer_of(model, given, settings, True), update, given.device)}
+        if given.peer != "none":
+            other = model_of(given.model, dtype, given.device)
+        if given.peer == "operators":
+            sides["peer"] = ours(trainer_of(other, given, settings, False), update, given.device)
         if given.peer == "padded":
-            plain = model_of(given.model, dtype, given.device).train()
             if given.checkpointing:
-                plain.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
-            sides["peer"] = padded(plain, samples, given.tokens, given.device, settings)
-        found = interleaved(sides, given.repeats)
+                other.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+            sides["peer"] = padded(other.train(), samples, given.tokens, given.device, settings)
+        found = interleaved(sides, given.repeats, given.patience)
         tokens = sum(map(len, samples))
         rate = matrix_rate(dtype, given.device)
+        padding = 1 - tokens / sum(rows * width for rows, width in padded_shapes(samples, given.tokens))
         emit(
-            "update", f"{given.model} {given.sequences} sequences up to {given.longest} {name}",
+            "update", f"{given.model} {given.sequences} sequences {given.equal or f'up to {given.longest}'} {name}",
             tokens / found["ours"].wall, tokens / found["peer"].wall if "peer" in found else None,
-            None if given.peer == "none" else "padded cross_entropy", "tokens/s",
+            PEERS.get(given.peer), "tokens/s",
             tokens / (operations(model, samples) / rate),
             found["peer"].cpu / found["ours"].cpu if "peer" in found else None,
-            packing_efficiency=update.efficiency, ours_cpu_s=found["ours"].cpu, micro_batches=len(update.micro_batches),
-            fewest_micro_batches=-(-update.tokens // given.tokens),
-            useful_rows=tokens / sum(len(part.packed.token_ids) for part in update.micro_batches),
-            device=given.device, threads=torch.get_num_threads(),
+            packing_efficiency=tokens / sum(len(part.packed.token_ids) for part in update.micro_batches),
+            fill=update.efficiency, fill_at_best=tokens / (-(-tokens // given.tokens) * given.tokens),
+            peer_padding=padding if given.peer == "padded" else None,
+            ours_cpu_s=found["ours"].cpu, micro_batches=len(update.micro_batches), runs=found["ours"].runs,
+            peer_runs=found["peer"].runs if "peer" in found else None, device=given.device,
+            threads=torch.get_num_threads(),
         )  # fmt: skip
 
 

@@ -152,7 +152,7 @@ def _compiler() -> Finding:
     found = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
     if found:
         return Finding("C compiler", "ok", found)
-    advice = "the extra gym needs one to install, torch.compile to run: apt-get install gcc libc6-dev, or your system's"
+    advice = "without one a CPU computes slower, and the extra gym cannot be installed: apt-get install gcc libc6-dev"
     return Finding("C compiler", "note", "none", advice)
 
 

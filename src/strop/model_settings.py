@@ -82,6 +82,8 @@ class ModelSettings(Settings):
         chunk_tokens: rows of logits that exist at once.
         gpu_kernels: on CUDA, in half precision, the head and the layers of Llama, Qwen2 and Qwen3 compute with Triton
             kernels (docs/gpu_training.md); off, with PyTorch's operators.
+        cpu_kernels: on a CPU layers compute with kernels that the machine's own compiler makes, once a machine in a
+            second or two; off, or without a compiler, with PyTorch's operators.
         gradient_checkpointing: compute layers again in backward instead of keeping their activations.
         lora: train adapters instead of the model itself (docs/lora.md); None trains every parameter.
     """
@@ -96,6 +98,7 @@ class ModelSettings(Settings):
     generator_fp32_head: bool = True
     chunk_tokens: Positive = 1024
     gpu_kernels: bool = True
+    cpu_kernels: bool = True
     gradient_checkpointing: bool = False
     lora: Lora | None = None
     revision: str | None = None

@@ -19,6 +19,9 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from strop.attention import NAME, AttentionContext, PackedContext, current, send
 from strop.byte_tokenizer import byte_tokenizer
 from strop.head import collision, has_triton, logprob_entropy, project
+from strop.kernels import native
+from strop.kernels.modules import Layers, fuse
+from strop.kernels.sharing import Layout, SharedContext
 from strop.lora import AdaptedLinear, Adapters, attach, without_adapters
 from strop.model_files import export, fresh_model, load_pretrained
 from strop.model_settings import FreshModel, Lora, ModelSettings
@@ -30,6 +33,7 @@ __all__ = ["FreshModel", "Lora", "ModelSettings", "Packed", "Policy", "WithoutAd
 _LOGIT_ALTERATIONS = ("final_logit_softcapping", "logits_scaling", "logit_scale")
 _PROBE_LENGTHS = (9, 7)
 _KERNEL_GAP = 2e-2  # ‖with kernels − without‖ / ‖without‖ of hidden states in bfloat16
+_KERNEL_GAP_FP32 = 1e-4
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,6 +107,7 @@ class Policy(nn.Module):
         self.model = model
         self.adapters: Adapters | None = None
         self._kernels_tried = False
+        self._shares = False  # beginnings of sequences, see `sharing`
         self.eval()
         if self.device.type != "meta":
             _refuse_by_probe(self)
@@ -198,38 +203,55 @@ class Policy(nn.Module):
         return project(hidden, self.head_weight, self.head_bias, fp32)
 
     def use_kernels(self) -> None:
-        """On CUDA let layers compute with fused kernels where there are any; what they give is held against before.
+        """Let layers compute with fused kernels where there are any; what they give is held against before.
 
-        The first forward pass does, and an engine before its first prompt; further calls do nothing.
+        The first forward pass does, and on a GPU an engine before its first prompt; further calls do nothing.
 
         Raises:
             StropError: they give something else.
         """
-        if not self._kernels_tried and self.head_weight.is_cuda:
+        if not self._kernels_tried:
             self._use_kernels()
 
     def _use_kernels(self) -> None:
-        # Here: only a GPU needs them, and workers of others start sooner without.
         from torch.distributed.tensor import DTensor
 
         self._kernels_tried = True
+        wanted = self.settings.gpu_kernels if self.device.type == "cuda" else self.settings.cpu_kernels
         # Sharded parameters are whole only inside their layer's own forward, where nothing can be compared.
         sharded = any(isinstance(parameter, DTensor) for parameter in self.parameters())
-        if sharded or not self.settings.gpu_kernels or not has_triton():
+        if sharded or not wanted:
             return
-        from strop.kernels.modules import fuse
-
+        kernels = _kernels_of(self.device)
+        if kernels is None:
+            return
         packed = _probe(self)
         with torch.no_grad():
-            before = self.hidden(packed.token_ids, packed.positions, PackedContext(packed.lengths, self.device))
-            if fuse(self.model):
-                after = self.hidden(packed.token_ids, packed.positions, PackedContext(packed.lengths, self.device))
+            before = self._predicting(packed)
+            self._shares = self.device.type == "cpu"
+            if fuse(self.model, kernels) or self._shares:
+                after = self._predicting(packed)
                 gap = float((after.float() - before.float()).norm() / before.float().norm())
-                if not gap < _KERNEL_GAP:
+                if not gap < (_KERNEL_GAP_FP32 if before.dtype == torch.float32 else _KERNEL_GAP):
+                    which = "gpu" if self.device.type == "cuda" else "cpu"
                     raise StropError(
                         f"{type(self.model).__name__}: hidden states differ by {gap:.3g} with fused kernels; "
-                        "set model.gpu_kernels=false to compute without them, and report this"
+                        f"set model.{which}_kernels=false to compute without them, and report this"
                     )
+
+    def _predicting(self, packed: Packed) -> Tensor:
+        """Hidden states [M, E] that predict the targets."""
+        kernels = native.load() if self._shares and self.device.type == "cpu" else None
+        if kernels is None or not kernels.attends(self.head_weight.dtype, self._head_dim):
+            context = PackedContext(packed.lengths, packed.token_ids.device)
+            return self.hidden(packed.token_ids, packed.positions, context)[packed.rows]
+        layout = Layout.of(packed.token_ids, packed.positions, packed.lengths, packed.rows)
+        return self.hidden(layout.token_ids, layout.positions, SharedContext(layout, kernels))[layout.rows]
+
+    @property
+    def _head_dim(self) -> int:
+        config = self.model.config
+        return int(config.to_dict().get("head_dim") or config.hidden_size // config.num_attention_heads)
 
     def forward(self, packed: Packed, temperature: float, with_collision: bool = False) -> tuple[Tensor, ...]:
         """Log-prob [M] of each target and entropy [M] of what predicts it, float32, nats, of logits / temperature.
@@ -242,8 +264,7 @@ class Policy(nn.Module):
         if self.settings.gradient_checkpointing and torch.is_grad_enabled() and not self.model.training:
             self.model.train()  # transformers checkpoints in training mode only; there is no dropout to switch on
         self.use_kernels()
-        context = PackedContext(packed.lengths, packed.token_ids.device)
-        hidden = self.hidden(packed.token_ids, packed.positions, context)[packed.rows]
+        hidden = self._predicting(packed)
         head = self._head
         weight = head.weight_with_gradient() if isinstance(head, AdaptedLinear) else self.head_weight
         bias, chunk, fp32 = self.head_bias, self.settings.chunk_tokens, self.settings.trainer_fp32_head
@@ -345,6 +366,17 @@ class _Counting:
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:
         self.layers.add(layer)
         return self.inner.attend(layer, query, key, value, scale)
+
+
+def _kernels_of(device: torch.device) -> Layers | None:
+    """The kernels there are for a device."""
+    if device.type == "cpu":
+        return native.load()
+    if device.type != "cuda" or not has_triton():
+        return None
+    from strop.kernels import layers  # here: Triton is there where CUDA is, and takes long to import
+
+    return layers
 
 
 def _probe(policy: Policy) -> Packed:

@@ -12,6 +12,7 @@ from transformers.models.qwen3.modeling_qwen3 import Qwen3RMSNorm, apply_rotary_
 
 pytest.importorskip("triton")
 
+from strop.kernels import layers as triton_layers
 from strop.kernels.layers import rms_norm, rotary, swiglu
 from strop.kernels.modules import fuse
 from strop.model_settings import FreshModel, ModelSettings
@@ -112,7 +113,7 @@ def test_a_fused_model_is_the_plain_one(model, checkpointing: bool):
     fused, exact = copy.deepcopy(plain), copy.deepcopy(plain).double()
     layers = SMALL["num_hidden_layers"]
     norms = 4 if plain.model.config.model_type == "qwen3" else 2
-    assert fuse(fused.model) == layers * (norms + 2) + 1 and fuse(fused.model) == 0
+    assert fuse(fused.model, triton_layers) == layers * (norms + 2) + 1 and fuse(fused.model, triton_layers) == 0
     copied = copy.deepcopy(fused)
     packed = Packed.whole([[(31 * t + 5) % 97 for t in range(n)] for n in (9, 14)]).to(torch.device(DEVICE))
     found = {}
@@ -130,14 +131,14 @@ def test_a_fused_model_is_the_plain_one(model, checkpointing: bool):
 
 
 def test_other_models_and_other_types_are_left_alone():
-    fresh = ModelSettings(fresh=FreshModel(), gpu_kernels=False)
+    fresh = ModelSettings(fresh=FreshModel(), gpu_kernels=False, cpu_kernels=False)
     policy = Policy(Qwen3ForCausalLM(Qwen3Config(**SMALL, head_dim=32)).to(DEVICE), fresh)
     packed = Packed.whole([[1, 2, 3, 4]]).to(torch.device(DEVICE))
     before = policy(packed, 1.0)
-    assert fuse(policy.model) > 0
+    assert fuse(policy.model, triton_layers) > 0
     torch.testing.assert_close(policy(packed, 1.0), before, rtol=0, atol=0)  # float32: the plain modules'
     gelu = Qwen3ForCausalLM(Qwen3Config(**SMALL, head_dim=32, hidden_act="gelu"))
-    assert fuse(gelu) == 0
+    assert fuse(gelu, triton_layers) == 0
 
 
 def small_policy() -> Policy:
@@ -147,11 +148,12 @@ def small_policy() -> Policy:
 
 
 def test_a_policy_takes_kernels_after_a_comparison(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("strop.policy._kernels_of", lambda device: triton_layers)
     policy = small_policy()
-    policy._use_kernels()  # what its first forward on CUDA does
+    policy._use_kernels()  # what its first forward does
     assert {type(layer.mlp).__name__ for layer in policy.model.model.layers} == {"FusedQwen3MLP"}
-    monkeypatch.setattr("strop.kernels.modules.swiglu", lambda gate, up: gate * up)
-    with pytest.raises(StropError, match="gpu_kernels=false"):
+    monkeypatch.setattr("strop.kernels.layers.swiglu", lambda gate, up: gate * up)
+    with pytest.raises(StropError, match="pu_kernels=false"):
         small_policy()._use_kernels()
 
 

@@ -257,6 +257,17 @@ class _Gate(torch.autograd.Function):
         return dgate, dup
 
 
+def fits(x: Tensor, weight: Tensor) -> bool:
+    """Whether these kernels compute with x and a weight: on CUDA, in one half precision."""
+    half = x.dtype in (torch.bfloat16, torch.float16) and weight.dtype == x.dtype
+    return half and x.numel() > 0 and (x.is_cuda or interpreted())
+
+
+def turns(head_dim: int) -> bool:
+    """Whether `rotary` takes heads of this size."""
+    return head_dim % 2 == 0
+
+
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     """x / √(mean x² + eps) · weight over the last dimension of x [.., E]; weight [E] of the same type."""
     found: Tensor = _Norm.apply(x, weight, eps)

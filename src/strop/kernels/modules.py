@@ -1,58 +1,68 @@
-"""Modules of transformers that compute with `strop.kernels.layers` instead of a dozen PyTorch operators each.
+"""Modules of transformers that compute with one kernel where they have a dozen PyTorch operators.
 
-    fuse(model)      # RMSNorm, rotary attention and SwiGLU of Llama, Qwen2 and Qwen3; other models are left alone
+    fuse(model, strop.kernels.layers)            # RMSNorm, rotary attention and SwiGLU by Triton
+    fuse(model, strop.kernels.native.load())     # the same in C, on a CPU
 
-A module changes its class, not its parameters: names, hooks, adapters, copies and exports stay what they are. Where its
-input is not of half precision on CUDA it computes as before.
+Models are Llama, Qwen2 and Qwen3; others are left alone. A module changes its class, not its parameters: names, hooks,
+adapters, copies and exports stay what they are. Where its input does not fit the kernels it computes as before.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar, Protocol
 
-import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from strop.attention import strop_attention
-from strop.kernels.common import interpreted
-from strop.kernels.layers import rms_norm, rotary, swiglu
 
 # model_type: the name its classes begin with.
 FAMILIES = {"llama": "Llama", "qwen2": "Qwen2", "qwen3": "Qwen3"}
 
 
-def _fits(x: Tensor, weight: Tensor) -> bool:
-    """Whether kernels can compute with it."""
-    half = x.dtype in (torch.bfloat16, torch.float16) and weight.dtype == x.dtype
-    return half and x.numel() > 0 and (x.is_cuda or interpreted())
+class Layers(Protocol):
+    """Kernels of a layer; see `strop.kernels.layers`, a module that is one."""
+
+    def fits(self, x: Tensor, weight: Tensor) -> bool: ...
+
+    def turns(self, head_dim: int) -> bool: ...
+
+    def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor: ...
+
+    def rotary(self, x: Tensor, weight: Tensor | None, cos: Tensor, sin: Tensor, eps: float = 0.0) -> Tensor: ...
+
+    def swiglu(self, gate: Tensor, up: Tensor) -> Tensor: ...
 
 
-class _FusedNorm(nn.Module):
+class _Fused:
+    kernels: ClassVar[Layers]
+
+
+class _FusedNorm(_Fused, nn.Module):
     weight: Tensor
     variance_epsilon: float
 
     def forward(self, hidden_states: Tensor) -> Tensor:
-        if not _fits(hidden_states, self.weight):
+        if not self.kernels.fits(hidden_states, self.weight):
             plain: Tensor = super().forward(hidden_states)
             return plain
-        return rms_norm(hidden_states, self.weight, self.variance_epsilon)
+        return self.kernels.rms_norm(hidden_states, self.weight, self.variance_epsilon)
 
 
-class _FusedGate(nn.Module):
+class _FusedGate(_Fused, nn.Module):
     gate_proj: nn.Linear
     up_proj: nn.Linear
     down_proj: nn.Linear
 
     def forward(self, x: Tensor) -> Tensor:
-        if not _fits(x, self.gate_proj.weight):
+        if not self.kernels.fits(x, self.gate_proj.weight):
             plain: Tensor = super().forward(x)
             return plain
-        y: Tensor = self.down_proj(swiglu(self.gate_proj(x), self.up_proj(x)))
+        y: Tensor = self.down_proj(self.kernels.swiglu(self.gate_proj(x), self.up_proj(x)))
         return y
 
 
-class _FusedAttention(nn.Module):
+class _FusedAttention(_Fused, nn.Module):
     q_proj: nn.Linear
     k_proj: nn.Linear
     v_proj: nn.Linear
@@ -70,7 +80,8 @@ class _FusedAttention(nn.Module):
         **other: Any,
     ) -> tuple[Tensor, Tensor | None]:
         whole = hidden_states.shape[0] == 1 and position_embeddings[0].shape[-1] == self.head_dim
-        if not whole or past_key_values is not None or not _fits(hidden_states, self.q_proj.weight):
+        fits = self.kernels.fits(hidden_states, self.q_proj.weight) and self.kernels.turns(self.head_dim)
+        if not whole or past_key_values is not None or not fits:
             plain: tuple[Tensor, Tensor | None] = super().forward(
                 hidden_states=hidden_states, position_embeddings=position_embeddings, attention_mask=attention_mask,
                 past_key_values=past_key_values, **other,
@@ -82,7 +93,7 @@ class _FusedAttention(nn.Module):
             for layer in (self.q_proj, self.k_proj, self.v_proj)
         ]
         query, key = (
-            rotary(states, weight, cos, sin, eps)
+            self.kernels.rotary(states, weight, cos, sin, eps)
             for states, (weight, eps) in ((heads[0], self._norm("q_norm")), (heads[1], self._norm("k_norm")))
         )
         q, k, v = (states.transpose(0, 1)[None] for states in (query, key, heads[2]))
@@ -101,16 +112,17 @@ class _FusedAttention(nn.Module):
 _PARTS: dict[str, type[nn.Module]] = {"RMSNorm": _FusedNorm, "MLP": _FusedGate, "Attention": _FusedAttention}
 
 
-_made: dict[type[nn.Module], type[nn.Module]] = {}
+_made: dict[tuple[type[nn.Module], int], type[nn.Module]] = {}
 
 
-def _fused(plain: type[nn.Module], how: type[nn.Module]) -> type[nn.Module]:
-    if plain not in _made:
-        _made[plain] = type(f"Fused{plain.__name__}", (how, plain), {})
-    return _made[plain]
+def _fused(plain: type[nn.Module], how: type[nn.Module], layers: Layers) -> type[nn.Module]:
+    made = _made.get((plain, id(layers)))
+    if made is None:
+        made = _made[plain, id(layers)] = type(f"Fused{plain.__name__}", (how, plain), {"kernels": layers})
+    return made
 
 
-def fuse(model: PreTrainedModel) -> int:
+def fuse(model: PreTrainedModel, layers: Layers) -> int:
     """Let the modules of a supported model with strop's attention compute with kernels; how many of them now do.
 
     0, and nothing is changed, for another model or one that gates with something else than SiLU.
@@ -123,6 +135,6 @@ def fuse(model: PreTrainedModel) -> int:
     for module in model.modules():
         how = _PARTS.get(type(module).__name__.removeprefix(family))
         if how is not None and type(module).__name__.startswith(family):
-            module.__class__ = _fused(type(module), how)
+            module.__class__ = _fused(type(module), how, layers)
             changed += 1
     return changed

@@ -65,7 +65,8 @@ class TorchEngine:
         if not settings.share_parameters:
             policy = policy.frozen_copy()
             cast_parameters(policy, wanted)
-        policy.use_kernels()
+        if policy.device.type == "cuda":  # on a CPU prompts have compiled kernels of the engine's own
+            policy.use_kernels()
         self.policy = policy
         self.settings = settings
         self._tokenizer = tokenizer

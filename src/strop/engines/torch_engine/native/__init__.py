@@ -2,9 +2,8 @@
 
     kernels = load()      # None where there is no compiler: plain torch computes the same then, only slower
 
-The sources are compiled once a machine (some seconds) and kept in strop's cache. A call costs some microseconds where
-the operators that it stands for cost ten times as much. Parallel loops run on the threads of torch: the library is not
-linked against OpenMP, and finds torch's own when it is loaded.
+The sources are compiled once a machine (some seconds; see `strop.kernels.compiled`). A call costs some microseconds
+where the operators that it stands for cost ten times as much.
 
 Shapes: N rows, E hidden size, H query heads, K key/value heads, D head dimension, F inner size, V vocabulary.
 """
@@ -13,12 +12,6 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import hashlib
-import logging
-import os
-import platform
-import subprocess
-import tempfile
 from ctypes import c_float, c_int, c_long, c_void_p
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,11 +20,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from strop.files import cache_folder
+from strop.kernels.compiled import compiled
 
 _SOURCES = tuple(Path(__file__).with_name(name) for name in ("step.c", "product.c"))
-_COMPILE = ("-O3", "-march=native", "-fno-math-errno", "-fno-trapping-math", "-fPIC")
-_LOG = logging.getLogger(__name__)
 _P, _L = c_void_p, c_long
 _ARGUMENTS = {
     "strop_add_norm": (_P, _P, _P, _P, _L, _L, c_float, c_int),
@@ -163,49 +154,6 @@ class Kernels:
 
 @functools.cache
 def load() -> Kernels | None:
-    """The kernels, compiled where the cache has none for this machine; None where they cannot be made."""
-    compiler = os.environ.get("CC", "cc")
-    try:
-        folder = cache_folder() / "native"
-        target = folder / f"step-{_key(compiler)}.so"
-        if not target.exists():
-            folder.mkdir(parents=True, exist_ok=True)
-            _compile(compiler, target)
-        return Kernels(ctypes.CDLL(str(target)))
-    except (OSError, subprocess.SubprocessError, AttributeError) as error:
-        # No compiler, no place to keep its output, a library that does not load: torch's own operators do as well.
-        _LOG.info("decoding without compiled kernels: %s", error)
-        return None
-
-
-def _compile(compiler: str, target: Path) -> None:
-    """Compile to `target`; another process that does the same at the same time makes the same file."""
-    with tempfile.TemporaryDirectory(dir=target.parent) as scratch:
-        parts = [Path(scratch) / f"{source.stem}.o" for source in _SOURCES]
-        whole = Path(scratch) / "whole.so"
-        commands: list[tuple[str, ...]] = [
-            (compiler, *_COMPILE, "-fopenmp", "-c", str(source), "-o", str(part))
-            for source, part in zip(_SOURCES, parts, strict=True)
-        ]
-        # Not linked against OpenMP, of which torch has brought its own.
-        commands.append((compiler, "-shared", *map(str, parts), "-o", str(whole), "-lm"))
-        for command in commands:
-            subprocess.run(command, check=True, capture_output=True, timeout=120)
-        whole.replace(target)
-
-
-def _key(compiler: str) -> str:
-    """Of what the library depends on: source, compiler, and what the processor can do."""
-    made = hashlib.blake2b(b"".join(source.read_bytes() for source in _SOURCES), digest_size=8)
-    for part in (compiler, *_COMPILE, torch.__version__, platform.machine(), *_processor()):
-        made.update(part.encode() + b"\0")
-    return made.hexdigest()
-
-
-def _processor() -> tuple[str, ...]:
-    """The lines by which Linux tells a processor's instructions; where there are none, its name."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return (platform.processor(),)
-    return tuple(sorted({line for line in lines if line.startswith(("flags", "Features", "model name"))}))
+    """The kernels; None where they cannot be made (see `compiled`)."""
+    library = compiled("step", _SOURCES)
+    return None if library is None else Kernels(library)
