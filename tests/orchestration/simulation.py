@@ -55,6 +55,7 @@ class Made:
     learner: SimulatedLearner
     notes: Notes
     loop: Loop
+    simulation: Simulation
     records: list[StepRecord] = field(default_factory=list)
 
     def run(self) -> Made:
@@ -115,4 +116,4 @@ def made(
     )
     judge = judge or InlineJudge(config.verifier)
     loop = Loop(config, problems(), fleet, judge, learner, notes)  # type: ignore[arg-type]
-    return Made(config, folder, fleet, learner, notes, loop)
+    return Made(config, folder, fleet, learner, notes, loop, simulation)
