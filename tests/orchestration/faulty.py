@@ -42,12 +42,21 @@ class Fault:
     after: int = 2
     seed: int = -1
 
-    def strike(self) -> None:
-        """End this process, or stop it, unless another one has been before."""
+    def first(self) -> bool:
+        """Whether this process is the one that the fault is for; it is of one process, and once."""
         try:
             Path(self.marker).touch(exist_ok=False)
         except FileExistsError:
-            return
+            return False
+        return True
+
+    def strike(self) -> None:
+        """End this process, or stop it, unless another one has been before."""
+        if self.first():
+            self.end()
+
+    def end(self) -> None:
+        """End this process, or stop it."""
         if self.point == "hanging":
             time.sleep(3600)
         os.kill(os.getpid(), signal.SIGSTOP if self.point == "stopping" else signal.SIGKILL)
@@ -98,11 +107,11 @@ class FaultyLine:
 
     def send(self, message: object) -> None:
         self.results += isinstance(message, Finished)
-        if self.results > self.fault.after and isinstance(message, Finished) and self.fault.point == "sending":
+        late = isinstance(message, Finished) and self.results > self.fault.after
+        if late and self.fault.point == "sending" and self.fault.first():
             body = pickle.dumps(message)
-            if not Path(self.fault.marker).exists():
-                self.line._socket.sendall(HEADER.pack(len(body), 0) + body[: len(body) // 2])
-            self.fault.strike()
+            self.line._socket.sendall(HEADER.pack(len(body), 0) + body[: len(body) // 2])
+            self.fault.end()
         self.line.send(message)
 
     def receive(self, seconds: float) -> list[Any]:

@@ -81,6 +81,11 @@ class Made:
         return max(self.column("lag/max"))
 
 
+def beside(lag: int) -> tuple[str, ...]:
+    """Settings of a run long enough for groups to become `lag` versions old."""
+    return (f"orchestration.max_lag={lag}", f"steps={lag + 6}")
+
+
 def made(
     folder: Path,
     *sets: str,

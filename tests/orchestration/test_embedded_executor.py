@@ -13,11 +13,13 @@ from pathlib import Path
 
 import pytest
 from tests.orchestration.forked import forking
+from tests.orchestration.invariants import assert_sound_folder
 from tests.runs import assert_same_run, metrics, small_config
 
 from strop.console import SilentView
 from strop.run import Interrupted, resume, train
 from strop.run_folder import RunFolder
+from strop.supervision.watch import descendants
 
 SETS = ("optim.lr=1e-2",)
 EMBEDDED = (*SETS, "orchestration.executor=embedded")
@@ -68,37 +70,75 @@ def test_a_worker_trains_what_one_process_trains_even_if_it_is_killed(in_process
     view = SignalsAfter(tmp_path / "run", 2, signal.SIGKILL, "generator-0")
     train(small_config(*EMBEDDED, "evaluation.asynchronous=false"), tmp_path / "run", view)
     assert any("generator-0 died (it was ended by SIGKILL)" in line for line in view.notes)
-    assert_same_run(in_process, tmp_path / "run")
+    assert_sound_folder(tmp_path / "run", in_process)
     assert sum(row["grad_norm"] > 0 for row in metrics(tmp_path / "run")[1:]) >= 2  # so that versions differ
     assert workers(tmp_path / "run") == {}
 
 
-def test_a_killed_driver_leaves_nobody_and_resumes_to_the_same_run(in_process: Path, tmp_path: Path) -> None:
-    out = tmp_path / "run"
+def killed_driver(out: Path, *sets: str, forked: bool = True) -> list[int]:
+    """A run in a process of its own that is killed after its second step; all processes that were below it."""
     code = (
-        "import sys\n"
+        "import contextlib, sys\n"
         "from pathlib import Path\n"
         "from strop.console import SilentView\n"
+        "from strop.pieces import allow_module\n"
         "from strop.run import train\n"
         "from tests.orchestration.forked import forking\n"
         "from tests.runs import small_config\n"
-        "with forking():\n"
+        "allow_module('tests.orchestration.judging')\n"
+        f"with {'forking' if forked else 'contextlib.nullcontext'}():\n"
         "    train(small_config(*sys.argv[2:]), Path(sys.argv[1]), SilentView())\n"
     )
-    driver = subprocess.Popen([sys.executable, "-c", code, str(out), *EMBEDDED])
-    deadline = time.monotonic() + 90
+    driver = subprocess.Popen([sys.executable, "-c", code, str(out), *sets])
+    deadline = time.monotonic() + 180
     while not (out / "checkpoints" / "step-00000002").exists():
         assert driver.poll() is None and time.monotonic() < deadline
         time.sleep(0.01)
-    left = workers(out)
+    left = descendants(driver.pid)
+    assert set(workers(out).values()) <= set(left)
     driver.kill()
     driver.wait()
-    assert left.keys() == {"generator-0", "evaluator"} and gone(list(left.values()), 2.0)
+    return left
+
+
+def test_a_killed_driver_leaves_nobody_and_resumes_to_the_same_run(in_process: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    left = killed_driver(out, *EMBEDDED)
+    assert workers(out).keys() == {"generator-0", "evaluator"} and gone(left, 2.0)
     with forking():
         resume(out, SilentView())
-    assert_same_run(in_process, out)
+    assert_sound_folder(out, in_process)
     owners = [place.read_text() for place in Path("/dev/shm").glob("strop-*/owner")]
     assert not any(str(out.resolve()) in owner for owner in owners)  # what the killed driver had left is swept
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("lag", [1, 2, 4, 8])
+def test_a_pipeline_whose_driver_and_generators_are_killed_is_sound(tmp_path: Path, lag: int) -> None:
+    out = tmp_path / "run"
+    sets = (
+        *EMBEDDED, f"orchestration.max_lag={lag}", f"steps={lag + 4}", "orchestration.kv=recompute",
+        "orchestration.generators=2", "checkpoint.keep=99", "evaluation.every=none",
+    )  # fmt: skip
+    assert gone(killed_driver(out, *sets), 2.0)
+    view = SignalsAfter(out, 3, signal.SIGKILL, "generator-1")
+    with forking():
+        resume(out, view)
+    assert any("generator-1 died" in line for line in view.notes)
+    assert_sound_folder(out, None)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+def test_a_killed_driver_leaves_nobody_of_any_kind(tmp_path: Path) -> None:
+    """Generators, an evaluator, trainer ranks, and the verifier's supervisor with its workers."""
+    out = tmp_path / "run"
+    verifier = "verifier={piece='PythonFunction', function='tests.orchestration.judging:judge'}"
+    sets = (*EMBEDDED, "orchestration.trainers=2", "orchestration.generators=2", "orchestration.max_lag=1", verifier)
+    left = killed_driver(out, *sets, "evaluation.asynchronous=true", forked=False)
+    roles = {"generator-0", "generator-1", "evaluator", "trainer-0", "trainer-1"}
+    assert workers(out).keys() == roles and len(left) > len(roles)
+    assert gone(left, 2.0)
 
 
 def test_ctrl_c_ends_the_workers_and_no_group_is_skipped_or_repeated(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from bench.simulated import Simulation
 from tests.orchestration.invariants import assert_sound
-from tests.orchestration.simulation import PROMPTS, Made, made
+from tests.orchestration.simulation import PROMPTS, Made, beside, made
 
 from strop.engines.base import Request, Sampling
 from strop.loop import WeightMismatch
@@ -30,11 +30,6 @@ ALL = list(range(STEPS * PROMPTS))
 LAGS = (1, 2, 4, 8)
 DYING = ("generating", "sending", "loading", "swapping")
 STRAGGLING = Simulation(slots=64, token_seconds=0.001, straggler_share=0.05)  # of 30 times the length
-
-
-def beside(lag: int) -> tuple[str, ...]:
-    """Settings of a run long enough for groups to become `lag` versions old."""
-    return (f"orchestration.max_lag={lag}", f"steps={lag + 5}")
 
 
 def of_lags(*quick: int) -> list[Any]:
