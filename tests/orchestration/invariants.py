@@ -89,7 +89,7 @@ def _assert_lag(run: Made) -> None:
         for rollout in (rollout for group in record.groups for rollout in group.usable):
             for version, start, end in rollout.completion.versions:
                 lags[record.step - 1 - version] += end - start
-        assert 0 <= min(lags) and max(lags) <= k
+        assert min(lags) >= 0 and max(lags) <= k
         assert record.metrics["lag/max"] == max(lags)
         for lag in range(k + 1 if k else 0):
             assert record.metrics[f"lag/share_{lag}"] == pytest.approx(lags[lag] / lags.total())
@@ -137,7 +137,7 @@ def assert_sound_folder(run: Path, undisturbed: Path | None, unsaved: Collection
     assert seen == Counter((ticket, sample) for ticket in wanted for sample in range(samples))
     for row in rows:
         ages = [row["step"] - 1 - span["version"] for span in row["versions"]]
-        assert ages == sorted(ages, reverse=True) and 0 <= ages[-1] and ages[0] <= k
+        assert ages == sorted(ages, reverse=True) and ages[-1] >= 0 and ages[0] <= k
     told = [row for row in metrics(run) if "lag/max" in row]
     assert [row["step"] for row in told] == list(range(1, config.steps + 1))
     assert max(row["lag/max"] for row in told) <= k

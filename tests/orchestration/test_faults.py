@@ -6,7 +6,6 @@ import os
 import signal
 import time
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -29,12 +28,8 @@ STEPS = 6
 ALL = list(range(STEPS * PROMPTS))
 LAGS = (1, 2, 4, 8)
 DYING = ("generating", "sending", "loading", "swapping")
+SLOWLY = [0, *(pytest.param(lag, marks=pytest.mark.slow) for lag in LAGS)]
 STRAGGLING = Simulation(slots=64, token_seconds=0.001, straggler_share=0.05)  # of 30 times the length
-
-
-def of_lags(*quick: int) -> list[Any]:
-    """Every k but 0 as a parameter; those that are not `quick` are for the slow tests."""
-    return [lag if lag in quick else pytest.param(lag, marks=pytest.mark.slow) for lag in LAGS]
 
 
 @pytest.fixture(scope="module")
@@ -51,13 +46,13 @@ def test_an_undisturbed_run_trains_every_group_once_in_order(undisturbed: Made) 
 
 @pytest.mark.parametrize("point", DYING)
 def test_a_generator_killed_anywhere_changes_nothing(tmp_path: Path, point: str) -> None:
-    run = made(tmp_path, fault=point).run()
+    run = made(tmp_path, fault=point, simulation=STRAGGLING if point == "generating" else None).run()
     assert (tmp_path / "struck").exists()
     assert any("died (it was ended by SIGKILL) and is started again" in line for line in run.notes.lines)
     assert_sound(run)
 
 
-@pytest.mark.parametrize("lag", [0, *(pytest.param(lag, marks=pytest.mark.slow) for lag in LAGS)])
+@pytest.mark.parametrize("lag", SLOWLY)
 @pytest.mark.parametrize("point", ["hanging", "stopping"])
 def test_a_generator_that_does_not_answer_is_replaced(tmp_path: Path, point: str, lag: int) -> None:
     run = made(tmp_path, *beside(lag), fault=point, supervision=Supervision(silence=4.0, stall=4.0)).run()
@@ -82,7 +77,7 @@ def test_an_idle_generator_that_is_killed_is_replaced(tmp_path: Path) -> None:
     assert_sound(run)
 
 
-@pytest.mark.parametrize("lag", [0, *of_lags(8)])
+@pytest.mark.parametrize("lag", SLOWLY)
 def test_weights_reach_somebody_even_if_all_generators_die_at_once(tmp_path: Path, lag: int) -> None:
     run = made(tmp_path, *beside(lag))
 
@@ -98,7 +93,7 @@ def test_weights_reach_somebody_even_if_all_generators_die_at_once(tmp_path: Pat
     assert_sound(run)
 
 
-QUICK = {(0, "generating"), (1, "sending"), (2, "loading"), (4, "swapping"), (8, "generating")}
+QUICK = {(1, "sending"), (2, "loading"), (4, "swapping"), (8, "generating")}
 
 
 @pytest.mark.parametrize(
@@ -166,7 +161,7 @@ def test_deaths_beyond_the_budget_end_the_run_with_one_line(tmp_path: Path) -> N
     assert "\n" not in str(caught.value) and "strop train --resume" in str(caught.value)
 
 
-@pytest.mark.parametrize("lag", [0, *of_lags()])
+@pytest.mark.parametrize("lag", SLOWLY)
 def test_a_prompt_that_kills_is_quarantined_and_the_others_are_trained(tmp_path: Path, lag: int) -> None:
     seed = derive(small_seed := 0, "request", 7)
     run = made(tmp_path, f"orchestration.max_lag={lag}", "steps=3", fault="prompt", seed=seed)
@@ -198,7 +193,7 @@ def test_stale_groups_are_dropped_counted_and_cancelled(tmp_path: Path) -> None:
     assert any("could not be trained within max_lag and are dropped" in line for line in run.notes.lines)
 
 
-@pytest.mark.parametrize("lag", [0, *of_lags()])
+@pytest.mark.parametrize("lag", SLOWLY)
 def test_a_verifier_that_hangs_or_dies_costs_single_samples(tmp_path: Path, lag: int) -> None:
     allow_module("tests.orchestration.harmful")
     isolation = Isolation(workers=2, seconds=0.6, retry_seconds=0.3)
