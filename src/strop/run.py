@@ -167,7 +167,7 @@ class _Run:
         self.saving: _Save | None = None
         self.failed_saves = 0
         self.resumed_at: int | None = None
-        self.quarantined_before: list[dict[str, Any]] = []  # by an earlier process, until the step that this goes on from
+        self.quarantined_before: list[dict[str, Any]] = []  # by earlier processes
 
     def go_on(self, found: checkpoint.Checkpoint | None) -> None:
         """Take over a checkpoint's state and forget what came after it; None starts over."""

@@ -62,7 +62,7 @@ def _assert_once(run: Made, groups: list[Group], left_out: Collection[int]) -> N
     if run.config.orchestration.on_stale == "drop":  # who is dropped is told, and nobody else is missing
         dropped = run.records[-1].metrics["stale/groups"]
         assert dropped is not None
-        assert len(tickets) + dropped + run.loop.gate.open == run.loop.gate.next_ticket
+        assert len(tickets) + dropped + len(left_out) + run.loop.gate.open == run.loop.gate.next_ticket
     else:
         assert tickets == [ticket for ticket in range(steps * prompts + len(left_out)) if ticket not in left_out]
 

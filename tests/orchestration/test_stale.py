@@ -21,6 +21,7 @@ def test_dropped_completions_count_when_they_are_in_and_when_they_are_cancelled(
     stale = StaleGroups()
     assert stale.line(0) == f"0 {LINE}"
     stale.dropped(entry(3, 4, 5, 7))  # two of four are in, of 12 tokens
+    assert stale.line(1) == f"1 {LINE}"  # nothing was trained that they could be longer than
     assert not stale.aborted(completion(9, "abort", request_id="4.1"))  # of a group that is still wanted
     assert not stale.aborted(completion(9, "abort", request_id="3.0"))  # of an attempt given up before
     assert stale.aborted(completion(40, "abort", request_id="3.1", index=2))

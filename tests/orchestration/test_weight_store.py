@@ -136,6 +136,8 @@ def test_no_room_anywhere_ends_the_run_with_one_line(
 def test_too_small_a_memory_is_not_claimed(small_disk: Path, tmp_path: Path) -> None:
     assert claim(tmp_path, 500_000, small_disk).path == tmp_path / "weights"
     assert claim(tmp_path, 500_000, tmp_path / "nowhere").path == tmp_path / "weights"
+    (tmp_path / "file").touch()
+    assert claim(tmp_path, 1, tmp_path / "file").path == tmp_path / "weights"
     place = claim(tmp_path, 100_000, small_disk)
     assert place.path.parent == small_disk
     place.release()
