@@ -1,9 +1,9 @@
 """What holds of a run whatever dies in it, read off what it leaves behind; every test of a fault asks for all of it.
 
-    1. every group is trained once, with all of its samples
-    2. every token is of the weights that its version names, and of no others
-    3. no token is older than k versions when it is trained, and the metrics say how old they are
-    4. at k = 0 the loss curve is that of a run in which nobody died
+1. every group is trained once, with all of its samples
+2. every token is of the weights that its version names, and of no others
+3. no token is older than k versions when it is trained, and the metrics say how old they are
+4. at k = 0 the loss curve is that of a run in which nobody died
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ class Fate:
     """How likely it is, each time, that something goes wrong.
 
     Attributes:
-        dies: at any point of a worker's round: before it, at a message, in the middle of a swap, before a result is out.
+        dies: at any point of a worker's round: before it, at a request, within a swap, before a result is out.
         freezes: a worker stops, and says nothing more.
         poisoned: ticket of a group that kills whoever is given it; -1 for none.
     """

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from bench.simulated import Simulation
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from tests.orchestration.invariants import assert_sound
 from tests.orchestration.puppets import Clock, Fate, Puppets, SlowJudge
@@ -22,6 +22,10 @@ from strop.orchestration.fleet import Supervision
 HAPPENS = (
     "SIGKILL) and is started again", "has not answered", "is generated again", "are dropped", "is left out",
 )  # fmt: skip
+# A world cannot be made much simpler: any change of it is another life.
+QUICKLY = settings(
+    phases=[Phase.explicit, Phase.reuse, Phase.generate], suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 MANY = Supervision(restarts=10**6)
 SIMULATION = Simulation(slots=4, tokens=3, straggler_share=0.15)
 
@@ -126,7 +130,7 @@ def check(folder: Path, world: World) -> None:
         assert left_out >= poisoned  # who drops may drop it
 
 
-@settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(QUICKLY, max_examples=30)
 @given(world=worlds())
 def test_whatever_happens_in_whatever_order_the_run_is_sound(tmp_path: Path, world: World) -> None:
     check(tmp_path, world)
@@ -134,7 +138,7 @@ def test_whatever_happens_in_whatever_order_the_run_is_sound(tmp_path: Path, wor
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-@settings(max_examples=500, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(QUICKLY, max_examples=500)
 @given(world=worlds())
 def test_the_same_in_many_more_orders(tmp_path: Path, world: World) -> None:
     check(tmp_path, world)
