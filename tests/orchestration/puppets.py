@@ -55,6 +55,7 @@ class Puppet:
         self.stalled = 0.0
         self.frozen = False
         self.fate, self.chance = fate, chance
+        self.speed = chance.choice((1.0, 1.0, 0.2, 0.02))  # some are slow to start, and so are told of two versions
         self._in: deque[Any] = deque()
         self._out: deque[Any] = deque()
         self._end: Death | None = None
@@ -102,7 +103,7 @@ class Puppet:
 
     def advance(self) -> None:
         """A round of the worker: what has come in, and a step."""
-        if self._end is not None or self.frozen:
+        if self._end is not None or self.frozen or self.chance.random() > self.speed:
             return
         self.frozen = self.chance.random() < self.fate.freezes
         try:

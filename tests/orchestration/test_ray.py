@@ -230,6 +230,7 @@ def test_a_node_that_is_lost_takes_nothing_with_it(
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
 def test_ranks_on_two_nodes_train_what_two_processes_train(cluster: Any, tmp_path: Path) -> None:
     sets = ("orchestration.trainers=2", "optim.lr=1e-2", "steps=3", "evaluation.every=none")
     with forking():
@@ -328,6 +329,7 @@ def _lives(pid: int) -> bool:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
 def test_an_actor_evaluates_beside_training_and_comes_to_the_same(cluster: Any, tmp_path: Path) -> None:
     sets = ("optim.lr=3e-2", "steps=3")
     train(small_config(*sets), tmp_path / "one", SilentView())
