@@ -26,14 +26,14 @@ from strop.types import StropError
 
 
 def weights(seed: int = 0) -> dict[str, Tensor]:
-    """Several types and shapes, one more than a piece of the digest, one empty."""
+    """Several types and shapes, one more than a piece of the digest, one empty, one that is trained."""
     generator = torch.Generator().manual_seed(seed)
     return {
         "large": torch.randn(3_000_000, generator=generator),
         "half": torch.randn(7, 5, generator=generator).to(torch.bfloat16),
         "transposed": torch.randn(4, 3, generator=generator).T,
         "empty": torch.zeros(0, 3),
-        "one": torch.tensor(2.5),
+        "one": torch.nn.Parameter(torch.tensor(2.5)),
     }
 
 
