@@ -130,7 +130,7 @@ def check(folder: Path, world: World) -> None:
         assert left_out >= poisoned  # who drops may drop it
 
 
-@settings(QUICKLY, max_examples=30)
+@settings(QUICKLY, max_examples=20)
 @given(world=worlds())
 def test_whatever_happens_in_whatever_order_the_run_is_sound(tmp_path: Path, world: World) -> None:
     check(tmp_path, world)
