@@ -53,6 +53,11 @@ def _number(*parts: object) -> int:
     return int.from_bytes(hashlib.blake2b(repr(parts).encode(), digest_size=4).digest(), "big")
 
 
+def sampled_token(seed: int, index: int, place: int, weight: float) -> int:
+    """The token at `place` of sample `index` of a request with this seed, under a weight."""
+    return _number(seed, index, place, weight) % 250
+
+
 @dataclass
 class _Running:
     request: Request
@@ -99,7 +104,7 @@ class SimulatedEngine:
             self._running.append(self._waiting.popleft())
         for sequence in self._running:
             place = len(sequence.token_ids)
-            sequence.token_ids.append(_number(sequence.request.seed, sequence.index, place, self.value) % 250)
+            sequence.token_ids.append(sampled_token(sequence.request.seed, sequence.index, place, self.value))
             sequence.versions.append(self._version)
         done = [s for s in self._running if len(s.token_ids) == s.length]
         self._running = [s for s in self._running if len(s.token_ids) < s.length]

@@ -11,6 +11,7 @@ from safetensors.torch import load_file
 
 from strop.config import RunConfig, edit, resolve
 from strop.metrics_file import read_metrics
+from strop.run_folder import RunFolder
 
 SMALL = (
     "steps=4",
@@ -42,9 +43,12 @@ def metrics(run: Path) -> list[dict[str, Any]]:
 
 
 def assert_same_run(one: Path, other: Path) -> None:
-    """The two runs came to the same, bit for bit."""
+    """The two runs came to the same, bit for bit, from the same groups."""
     assert metrics(one) == metrics(other)
+    left, right = RunFolder.open(one), RunFolder.open(other)
+    assert left.rollout_steps() == right.rollout_steps()
+    assert all(left.read_rollouts(step) == right.read_rollouts(step) for step in left.rollout_steps())
     assert json.loads((one / "summary.json").read_text()) == json.loads((other / "summary.json").read_text())
-    left, right = parameters(one), parameters(other)
-    assert left.keys() == right.keys()
-    assert all(torch.equal(left[name], right[name]) for name in left)
+    mine, others = parameters(one), parameters(other)
+    assert mine.keys() == others.keys()
+    assert all(torch.equal(mine[name], others[name]) for name in mine)

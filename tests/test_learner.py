@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
 from tests.made import PROBLEM, completion, group, rollout
 from tests.runs import small_config
 
@@ -77,3 +78,39 @@ def test_a_truncated_completion_out_of_the_loss_still_has_values() -> None:
     normal = normalize_tokens(np.concatenate(raw), np.ones(12, dtype=np.int64))
     np.testing.assert_allclose(lesson.samples[0].advantages[2:], normal[:3], atol=1e-3)
     np.testing.assert_allclose(lesson.samples[1].advantages[2:], normal[3:6], atol=1e-3)
+
+
+def test_a_parameter_that_is_not_finite_is_named() -> None:
+    made = learner()
+    assert made.broken() is None
+    name = list(made.weights())[1]
+    with torch.no_grad():
+        made.weights()[name].view(-1)[3] = float("nan")
+    assert made.broken() == name
+
+
+def test_a_reference_that_has_moved_is_saved_after_every_resume() -> None:
+    sets = ('algorithm.regularizers=[{piece="KlPenalty", beta=0.1}]', "algorithm.reference.reset_every=1")
+    made = learner(*sets)
+    assert "reference" not in made.state_dict()[0]  # it is the model that the run began with
+    assert made.learn([forced()], {3}, 0, {}) is not None
+    tensors, state = made.state_dict()
+    tensors = {part: {name: value.clone() for name, value in group.items()} for part, group in tensors.items()}
+    assert tensors["reference"].keys() == tensors["policy"].keys()
+    again = learner(*sets)
+    again.load_state_dict(tensors, state)  # and is resumed twice, with no reset between
+    kept, _ = again.state_dict()
+    assert all(torch.equal(kept["reference"][name], value) for name, value in tensors["reference"].items())
+
+
+def test_a_stage_with_the_same_optimizer_goes_on_with_its_schedule() -> None:
+    made = learner()
+    trainer = made.trainer
+    made.enter(made.config, 10)  # before the first update it is planned anew
+    assert (trainer.total_updates, trainer.schedule_start) == (10, 0)
+    assert made.learn([forced()], {3}, 0, {}) is not None
+    hotter = small_config(*STILL, "sampling.temperature=0.5")
+    made.enter(hotter, 20)
+    assert (trainer.total_updates, trainer.schedule_start, trainer.temperature) == (10, 0, 0.5)
+    made.enter(small_config(*STILL, "optim.lr=1e-11"), 30)
+    assert (trainer.total_updates, trainer.schedule_start, trainer.settings.lr) == (30, 1, 1e-11)

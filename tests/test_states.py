@@ -55,6 +55,17 @@ def test_a_state_grows_with_the_run_and_survives_it(tmp_path: Path) -> None:
     assert_same_run(tmp_path / "whole", tmp_path / "parts")
 
 
+def test_a_piece_that_stays_in_the_next_stage_keeps_its_state() -> None:
+    states = States(small_config(COUNTING))
+    states.update({"length/mean": 3.0})
+    states.enter(small_config(COUNTING, "sampling.temperature=0.5"))
+    assert states.numbers() == {"state/algorithm.reward.steps": 6.0, "state/algorithm.reward.length": 3.0}
+    states.enter(small_config(COUNTING, "algorithm.reward.start=9"))  # another piece at its place begins
+    assert states.numbers() == {"state/algorithm.reward.steps": 9.0, "state/algorithm.reward.length": 0.0}
+    states.enter(small_config())
+    assert states.numbers() == {}
+
+
 def test_states_of_other_pieces_are_refused() -> None:
     states = States(small_config(COUNTING))
     with pytest.raises(InputError, match=r"the configuration has \['algorithm.reward'\]"):

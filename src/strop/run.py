@@ -36,6 +36,7 @@ from strop.trainer import checkpoint
 from strop.types import InputError, StropError
 
 DISK_FULL_RETRIES = 3
+QUARANTINE = "quarantine.json"
 PATIENCE = 0.2  # seconds to wait for an evaluation before it is seen whether to go on waiting
 
 
@@ -166,12 +167,14 @@ class _Run:
         self.saving: _Save | None = None
         self.failed_saves = 0
         self.resumed_at: int | None = None
+        self.quarantined_before: list[dict[str, Any]] = []  # by earlier processes
 
     def go_on(self, found: checkpoint.Checkpoint | None) -> None:
         """Take over a checkpoint's state and forget what came after it; None starts over."""
         if found is None:
             self.resumed_at = 0
             self.folder.truncate(-1)
+            self._forget_quarantined(0)
             return
         if found.state["data"] != self.parts.data.train.fingerprint:
             raise InputError(
@@ -192,6 +195,7 @@ class _Run:
         # Only now, when nothing can refuse any more, is later work forgotten.
         self.resumed_at = found.step
         self.folder.truncate(found.step)
+        self._forget_quarantined(found.step)
         checkpoint.rewind(self.folder.checkpoints, found.step)
         self.view.note(f"going on after step {found.step} of {self.config.steps}")
 
@@ -271,6 +275,7 @@ class _Run:
         config, step = self.config, record.step
         self.boundary = self.loop.state()
         row = dict(record.metrics)
+        self._list_quarantined()
         self.folder.write_rollouts(step, record.groups)
         try:
             row |= self._evaluate(step, trackers)
@@ -292,10 +297,16 @@ class _Run:
             self._save_checkpoint()
 
     def _list_quarantined(self) -> None:
+        """Write down who was left out, if anybody; a driver that is killed later has it written."""
         if self.loop.quarantined:
-            path = self.folder.path / "quarantine.json"
-            before = self.folder.read_json(path.name)["problems"] if path.exists() else []
-            self.folder.write_json(path.name, {"problems": [*before, *self.loop.quarantined]})
+            self.folder.write_json(QUARANTINE, {"problems": [*self.quarantined_before, *self.loop.quarantined]})
+
+    def _forget_quarantined(self, after: int) -> None:
+        """Forget whom later steps left out: their groups are generated again."""
+        if (self.folder.path / QUARANTINE).exists():
+            found = self.folder.read_json(QUARANTINE)["problems"]
+            self.quarantined_before = [row for row in found if row["step"] <= after]
+            self.folder.write_json(QUARANTINE, {"problems": self.quarantined_before})
 
     def _evaluate(self, step: int, trackers: Trackers) -> Row:
         """Begin what is due after `step`; its metrics where they are in at once, others are written down."""

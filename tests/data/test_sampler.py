@@ -45,6 +45,8 @@ def test_the_order_stays_the_same() -> None:
     """A checkpoint of today is resumed with the libraries of tomorrow: this order may not change."""
     sampler = Sampler(8, 7)
     assert [sampler.next() for _ in range(16)] == [7, 4, 6, 1, 5, 0, 2, 3, 7, 4, 3, 0, 1, 5, 2, 6]
+    mixed = Sampler(6, 7, ["math"] * 4 + ["code"] * 2, {"math": 3.0, "code": 1.0})
+    assert [mixed.next() for _ in range(16)] == [3, 5, 1, 4, 0, 5, 4, 2, 2, 0, 3, 1, 3, 5, 4, 1]
 
 
 def test_refusals() -> None:

@@ -11,13 +11,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from bench.simulated import SimulatedEngine, Simulation, load
 
 from strop.engines.base import KvMode, Request, WeightSource
 from strop.orchestration.generator import serve
 from strop.orchestration.link import Line
 from strop.orchestration.messages import Finished, StoredWeights
-from strop.types import Completion
+from strop.types import Completion, FloatArray, IntArray
 from strop.verifiers.wire import HEADER
 
 
@@ -25,8 +26,11 @@ from strop.verifiers.wire import HEADER
 class Fault:
     """Where a generator ends. It does so once in a run, whoever is first, but for `prompt`, which always kills.
 
+    Two are no end: who is `lying` computes something else from version `after` on, and of `changed` one dies while it
+    generates, and whoever is started after that computes something else.
+
     Attributes:
-        point: `generating`, `sending`, `loading`, `swapping`, `hanging`, `stopping`, or `prompt`.
+        point: `generating`, `sending`, `loading`, `swapping`, `hanging`, `stopping`, `prompt`, `lying` or `changed`.
         marker: a file; where it exists the fault has been.
         after: steps, messages or versions before it.
         seed: of the request that kills, for `prompt`.
@@ -38,12 +42,21 @@ class Fault:
     after: int = 2
     seed: int = -1
 
-    def strike(self) -> None:
-        """End this process, or stop it, unless another one has been before."""
+    def first(self) -> bool:
+        """Whether this process is the one that the fault is for; it is of one process, and once."""
         try:
             Path(self.marker).touch(exist_ok=False)
         except FileExistsError:
-            return
+            return False
+        return True
+
+    def strike(self) -> None:
+        """End this process, or stop it, unless another one has been before."""
+        if self.first():
+            self.end()
+
+    def end(self) -> None:
+        """End this process, or stop it."""
         if self.point == "hanging":
             time.sleep(3600)
         os.kill(os.getpid(), signal.SIGSTOP if self.point == "stopping" else signal.SIGKILL)
@@ -56,6 +69,7 @@ class FaultyEngine(SimulatedEngine):
         super().__init__(fault.simulation)
         self.fault = fault
         self.steps = 0
+        self.changed = fault.point == "changed" and Path(fault.marker).exists()
 
     def submit(self, request: Request) -> None:
         super().submit(request)
@@ -64,12 +78,16 @@ class FaultyEngine(SimulatedEngine):
 
     def step(self) -> list[Completion]:
         self.steps += 1
-        if self.steps > self.fault.after and self.fault.point in ("generating", "hanging", "stopping"):
+        if self.steps > self.fault.after and self.fault.point in ("generating", "hanging", "stopping", "changed"):
             self.fault.strike()
         return super().step()
 
     def update_weights(self, source: WeightSource, version: int, kv: KvMode = "keep") -> None:
         super().update_weights(self._half(dict(source), version), version, kv)
+
+    def verify_weights(self, probe_ids: IntArray) -> FloatArray:
+        lies = self.fault.point == "lying" and self.weight_version >= self.fault.after
+        return super().verify_weights(probe_ids) + np.float32(lies or self.changed)
 
     def _half(self, given: dict[str, Any], version: int) -> Iterator[tuple[str, Any]]:
         for number, item in enumerate(given.items()):
@@ -89,11 +107,11 @@ class FaultyLine:
 
     def send(self, message: object) -> None:
         self.results += isinstance(message, Finished)
-        if self.results > self.fault.after and isinstance(message, Finished) and self.fault.point == "sending":
+        late = isinstance(message, Finished) and self.results > self.fault.after
+        if late and self.fault.point == "sending" and self.fault.first():
             body = pickle.dumps(message)
-            if not Path(self.fault.marker).exists():
-                self.line._socket.sendall(HEADER.pack(len(body), 0) + body[: len(body) // 2])
-            self.fault.strike()
+            self.line._socket.sendall(HEADER.pack(len(body), 0) + body[: len(body) // 2])
+            self.fault.end()
         self.line.send(message)
 
     def receive(self, seconds: float) -> list[Any]:

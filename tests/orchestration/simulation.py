@@ -55,6 +55,7 @@ class Made:
     learner: SimulatedLearner
     notes: Notes
     loop: Loop
+    simulation: Simulation
     records: list[StepRecord] = field(default_factory=list)
 
     def run(self) -> Made:
@@ -78,6 +79,11 @@ class Made:
     def largest_lag(self) -> float:
         """Of all trained tokens."""
         return max(self.column("lag/max"))
+
+
+def beside(lag: int) -> tuple[str, ...]:
+    """Settings of a run long enough for groups to become `lag` versions old."""
+    return (f"orchestration.max_lag={lag}", f"steps={lag + 6}")
 
 
 def made(
@@ -115,4 +121,4 @@ def made(
     )
     judge = judge or InlineJudge(config.verifier)
     loop = Loop(config, problems(), fleet, judge, learner, notes)  # type: ignore[arg-type]
-    return Made(config, folder, fleet, learner, notes, loop)
+    return Made(config, folder, fleet, learner, notes, loop, simulation)

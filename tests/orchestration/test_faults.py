@@ -10,49 +10,73 @@ from pathlib import Path
 import numpy as np
 import pytest
 from bench.simulated import Simulation
-from tests.orchestration.simulation import PROMPTS, Made, made
+from tests.orchestration.invariants import assert_sound
+from tests.orchestration.simulation import PROMPTS, Made, beside, made
 
 from strop.engines.base import Request, Sampling
+from strop.loop import WeightMismatch
+from strop.orchestration.executor import Publication
 from strop.orchestration.fleet import Supervision
 from strop.pieces import allow_module
 from strop.seeds import derive
 from strop.supervision import progress
-from strop.types import Status, StropError
+from strop.types import IntArray, Status, StropError
 from strop.verifiers import Isolation, PythonFunction
 from strop.verifiers.pool import ProcessJudge
 
 STEPS = 6
 ALL = list(range(STEPS * PROMPTS))
+LAGS = (1, 2, 4, 8)
+DYING = ("generating", "sending", "loading", "swapping")
+SLOWLY = [0, *(pytest.param(lag, marks=pytest.mark.slow) for lag in LAGS)]
+STRAGGLING = Simulation(slots=64, token_seconds=0.001, straggler_share=0.05)  # of 30 times the length
 
 
 @pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Made:
-    return made(tmp_path_factory.mktemp("undisturbed")).run()
+def told() -> dict[int, set[int]]:
+    """The generators of the undisturbed run that said, by version, that they compute what the trainer computes."""
+    return {}
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory, told: dict[int, set[int]]) -> Made:
+    run = made(tmp_path_factory.mktemp("undisturbed"))
+    publish = run.fleet.publish
+
+    def listening(version: int, probe: IntArray) -> Publication:
+        found, expected = publish(version, probe), run.learner.probe(probe)
+        told[version] = {number for number, own in found.probed.items() if own.tolist() == expected.tolist()}
+        return found
+
+    run.fleet.publish = listening  # type: ignore[method-assign]
+    return run.run()
 
 
 def test_an_undisturbed_run_trains_every_group_once_in_order(undisturbed: Made) -> None:
     assert undisturbed.learner.trained == ALL
     assert undisturbed.largest_lag == 0
     assert len(set(undisturbed.learner.curve)) == STEPS
+    assert_sound(undisturbed)  # and so the curve is what the tests of faults hold theirs against
 
 
-@pytest.mark.parametrize("point", ["generating", "sending", "loading", "swapping"])
-def test_a_generator_killed_anywhere_changes_nothing(undisturbed: Made, tmp_path: Path, point: str) -> None:
-    run = made(tmp_path, fault=point).run()
+@pytest.mark.parametrize("point", DYING)
+def test_a_generator_killed_anywhere_changes_nothing(tmp_path: Path, point: str) -> None:
+    run = made(tmp_path, fault=point, simulation=STRAGGLING if point == "generating" else None).run()
     assert (tmp_path / "struck").exists()
-    assert any("died (it was ended by SIGKILL)" in line for line in run.notes.lines)
-    assert run.learner.trained == ALL and run.learner.curve == undisturbed.learner.curve
+    assert any("died (it was ended by SIGKILL) and is started again" in line for line in run.notes.lines)
+    assert_sound(run)
 
 
+@pytest.mark.parametrize("lag", SLOWLY)
 @pytest.mark.parametrize("point", ["hanging", "stopping"])
-def test_a_generator_that_does_not_answer_is_replaced(undisturbed: Made, tmp_path: Path, point: str) -> None:
-    run = made(tmp_path, fault=point, supervision=Supervision(silence=4.0, stall=4.0)).run()
+def test_a_generator_that_does_not_answer_is_replaced(tmp_path: Path, point: str, lag: int) -> None:
+    run = made(tmp_path, *beside(lag), fault=point, supervision=Supervision(silence=4.0, stall=4.0)).run()
     expected = "its work has stood still" if point == "hanging" else "it has not answered"
     assert any(expected in line for line in run.notes.lines)
-    assert run.learner.trained == ALL and run.learner.curve == undisturbed.learner.curve
+    assert_sound(run)
 
 
-def test_an_idle_generator_that_is_killed_is_replaced(undisturbed: Made, tmp_path: Path) -> None:
+def test_an_idle_generator_that_is_killed_is_replaced(tmp_path: Path) -> None:
     run = made(tmp_path)
 
     def kill(step: int) -> None:  # at k = 0 generators have nothing to do while the trainer learns
@@ -65,11 +89,12 @@ def test_an_idle_generator_that_is_killed_is_replaced(undisturbed: Made, tmp_pat
     run.learner.before = kill
     run.run()
     assert any("generator-1 died" in line for line in run.notes.lines)
-    assert run.learner.trained == ALL and run.learner.curve == undisturbed.learner.curve
+    assert_sound(run)
 
 
-def test_weights_reach_somebody_even_if_all_generators_die_at_once(undisturbed: Made, tmp_path: Path) -> None:
-    run = made(tmp_path)
+@pytest.mark.parametrize("lag", SLOWLY)
+def test_weights_reach_somebody_even_if_all_generators_die_at_once(tmp_path: Path, lag: int) -> None:
+    run = made(tmp_path, *beside(lag))
 
     def kill(step: int) -> None:
         if step == 2:
@@ -79,16 +104,24 @@ def test_weights_reach_somebody_even_if_all_generators_die_at_once(undisturbed: 
 
     run.learner.before = kill
     run.run()
-    assert sum("died" in line for line in run.notes.lines) == 2
-    assert run.learner.trained == ALL and run.learner.curve == undisturbed.learner.curve
+    assert sum("is started again" in line for line in run.notes.lines) == 2
+    assert_sound(run)
 
 
-@pytest.mark.parametrize("lag", [1, 2, 4, 8])
-def test_the_lag_stays_within_bounds_whatever_dies(tmp_path: Path, lag: int) -> None:
-    simulation = Simulation(slots=64, token_seconds=0.001, straggler_share=0.05)
-    steps = 8
-    sets = (f"orchestration.max_lag={lag}", f"steps={steps}")
-    run = made(tmp_path, *sets, simulation=simulation, fault="generating", after=20)
+QUICK = {(1, "sending"), (2, "loading"), (4, "swapping"), (8, "generating")}
+
+
+@pytest.mark.parametrize(
+    ("lag", "point"),
+    [
+        pytest.param(lag, point, marks=() if (lag, point) in QUICK else pytest.mark.slow)
+        for lag in (0, *LAGS)
+        for point in DYING
+    ],
+)
+def test_the_lag_stays_within_bounds_whatever_dies(tmp_path: Path, lag: int, point: str) -> None:
+    after = 20 if point == "generating" else 2
+    run = made(tmp_path, *beside(lag), simulation=STRAGGLING, fault=point, after=after)
 
     def kill(step: int) -> None:
         if step == 5:
@@ -99,12 +132,31 @@ def test_the_lag_stays_within_bounds_whatever_dies(tmp_path: Path, lag: int) -> 
 
     run.learner.before = kill
     run.run()
-    assert run.largest_lag <= lag
-    assert sorted(run.learner.trained) == list(range(steps * PROMPTS))
-    shares = [f"lag/share_{n}" for n in range(lag + 1)]
-    for record in run.records:
-        assert sum(record.metrics[name] or 0.0 for name in shares) == pytest.approx(1.0)
+    assert (tmp_path / "struck").exists()
+    assert sum("is started again" in line for line in run.notes.lines) == 2
+    assert_sound(run)
+    assert run.largest_lag > 0 or lag == 0  # else the bound was never put to the test
+    lengths = [len(r.completion.token_ids) for record in run.records for g in record.groups for r in g.rollouts]
+    assert max(lengths) == 30 * min(lengths)
     assert all(0.0 <= share <= 1.0 for share in run.column("idle/generators"))
+
+
+def test_every_generator_says_after_every_update_what_it_computes(
+    undisturbed: Made, told: dict[int, set[int]]
+) -> None:
+    assert undisturbed.records[-1].step == STEPS
+    assert told == {version: {0, 1} for version in range(STEPS + 1)}
+
+
+def test_generators_that_compute_something_else_end_the_run_at_once(tmp_path: Path) -> None:
+    run = made(tmp_path / "lying", fault="lying", after=3)
+    with pytest.raises(WeightMismatch, match="step 3: generator 0 differs from the trainer by 1 nats a token after"):
+        run.run()
+    assert run.learner.trained == list(range(3 * PROMPTS)) and len(run.records) == 2
+    other = made(tmp_path / "changed", fault="changed")
+    with pytest.raises(StropError, match="differs from the (other generators|trainer) by 1 nats a token"):
+        other.run()
+    assert sum("is started again" in line for line in other.notes.lines) == 1
 
 
 def test_deaths_beyond_the_budget_end_the_run_with_one_line(tmp_path: Path) -> None:
@@ -114,17 +166,17 @@ def test_deaths_beyond_the_budget_end_the_run_with_one_line(tmp_path: Path) -> N
     assert "\n" not in str(caught.value) and "strop train --resume" in str(caught.value)
 
 
-def test_a_prompt_that_kills_is_quarantined_and_the_others_are_trained(tmp_path: Path) -> None:
+@pytest.mark.parametrize("lag", SLOWLY)
+def test_a_prompt_that_kills_is_quarantined_and_the_others_are_trained(tmp_path: Path, lag: int) -> None:
     seed = derive(small_seed := 0, "request", 7)
-    run = made(tmp_path, "steps=3", fault="prompt", seed=seed)
+    run = made(tmp_path, f"orchestration.max_lag={lag}", "steps=3", fault="prompt", seed=seed)
     assert run.config.seed == small_seed
     run.run()
     left_out = run.loop.quarantined
     assert [row["group"] for row in left_out] == [7]
     assert [i for i in range(len(run.loop.dataset)) if i not in run.loop.curriculum.sampler.retired]
     assert left_out[0]["problem"] in {run.loop.dataset[i].problem.id for i in run.loop.curriculum.sampler.retired}
-    # The next group in line takes its place, and nobody else is missing.
-    assert sorted(run.learner.trained) == [ticket for ticket in range(3 * PROMPTS + 1) if ticket != 7]
+    assert_sound(run, left_out={7})  # the next group in line takes its place, and nobody else is missing
     assert any("is left out" in line for line in run.notes.lines)
 
 
@@ -138,18 +190,20 @@ def test_stale_groups_are_dropped_counted_and_cancelled(tmp_path: Path) -> None:
     simulation = Simulation(slots=64, token_seconds=0.002, straggler_share=0.1)
     sets = ("orchestration.max_lag=1", "orchestration.on_stale=drop", "steps=12")
     run = made(tmp_path, *sets, simulation=simulation, update=0.0005).run()
-    assert run.largest_lag <= 1
+    assert_sound(run)
     last = run.records[-1].metrics
-    assert last["stale/groups"] and len(set(run.learner.trained)) == len(run.learner.trained) == 12 * PROMPTS
-    assert last["stale/length"] > 2 * last["stale/length_trained"]  # type: ignore[operator]
+    assert last["stale/groups"] and len(run.learner.trained) == 12 * PROMPTS
+    # What a straggler had when it was cancelled depends on the clock; it was longer than the mean of those trained on.
+    assert last["stale/length"] > 1.2 * last["stale/length_trained"]  # type: ignore[operator]
     assert any("could not be trained within max_lag and are dropped" in line for line in run.notes.lines)
 
 
-def test_a_verifier_that_hangs_or_dies_costs_single_samples(undisturbed: Made, tmp_path: Path) -> None:
+@pytest.mark.parametrize("lag", SLOWLY)
+def test_a_verifier_that_hangs_or_dies_costs_single_samples(tmp_path: Path, lag: int) -> None:
     allow_module("tests.orchestration.harmful")
     isolation = Isolation(workers=2, seconds=0.6, retry_seconds=0.3)
     judge = ProcessJudge(PythonFunction(function="tests.orchestration.harmful:judge", isolation=isolation))
-    run = made(tmp_path, judge=judge)
+    run = made(tmp_path, f"orchestration.max_lag={lag}", judge=judge)
 
     def kill(step: int) -> None:  # and all of them at once, between two steps
         if step == 3:
@@ -160,7 +214,7 @@ def test_a_verifier_that_hangs_or_dies_costs_single_samples(undisturbed: Made, t
         run.run()
     finally:
         judge.close()
-    assert run.learner.trained == ALL and run.learner.curve == undisturbed.learner.curve
+    assert_sound(run)
     rollouts = [rollout for record in run.records for group in record.groups for rollout in group.rollouts]
     for number, status in ((0, Status.TIMEOUT), (1, Status.ERROR)):
         harmful = [r.verdict for r in rollouts if int(r.completion.text.split()[0]) % 40 == number]

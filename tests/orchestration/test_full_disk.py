@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 from tests.orchestration.disks import mounted
-from tests.runs import assert_same_run, small_config
+from tests.orchestration.forked import forking
+from tests.orchestration.invariants import assert_sound_folder
+from tests.runs import small_config
 
 from strop.console import SilentView
 from strop.run import train
@@ -55,4 +57,17 @@ def test_a_run_outlives_a_disk_that_is_full_for_a_while(small_disk: Path, tmp_pa
     assert sum("no space for checkpoint" in line and "trying again" in line for line in view.notes) == 2
     assert checkpoint.latest(small_disk / "run" / "checkpoints") == 5
     train(small_config(*sets), tmp_path / "undisturbed", SilentView())
-    assert_same_run(tmp_path / "undisturbed", small_disk / "run")
+    assert_sound_folder(small_disk / "run", tmp_path / "undisturbed")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("lag", [1, 2, 4, 8])
+def test_a_pipeline_outlives_it_too(small_disk: Path, lag: int) -> None:
+    steps = lag + 5
+    view = FullFor(small_disk, 2, 4)
+    sets = (f"steps={steps}", f"orchestration.max_lag={lag}", "orchestration.kv=recompute", "optim.lr=1e-2")
+    with forking():
+        train(small_config(*sets, "checkpoint.keep=99", "evaluation.every=none"), small_disk / "run", view)
+    assert sum("no space for checkpoint" in line and "trying again" in line for line in view.notes) >= 2
+    assert checkpoint.latest(small_disk / "run" / "checkpoints") == steps
+    assert_sound_folder(small_disk / "run", None, unsaved=(2, 3))

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 from tests.orchestration.forked import forking
+from tests.orchestration.invariants import assert_sound_folder
 from tests.runs import assert_same_run, metrics, parameters, small_config
 from transformers import AutoModel, AutoModelForCausalLM
 
@@ -98,7 +99,21 @@ def test_a_lost_rank_costs_nothing_but_time(undisturbed: Path, tmp_path: Path, n
     lost = [note for note in view.notes if "the trainer is lost" in note]
     assert len(lost) == 1 and role in lost[0] and "going on from the last checkpoint" in lost[0]
     assert any("going on after step" in note for note in view.notes)
-    assert_same_run(undisturbed, tmp_path / "run")
+    assert_sound_folder(tmp_path / "run", undisturbed)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("lag", [1, 2, 4, 8])
+@pytest.mark.parametrize(("number", "role"), [(signal.SIGKILL, "trainer-1"), (signal.SIGSTOP, "trainer-0")])
+def test_a_pipeline_that_loses_a_rank_is_sound(tmp_path: Path, number: int, role: str, lag: int) -> None:
+    out = tmp_path / "run"
+    sets = (f"orchestration.max_lag={lag}", f"steps={lag + 4}", "orchestration.kv=recompute", "checkpoint.keep=99")
+    view = DoesAfter(out, 2, role, number)
+    with forking():
+        train(small_config("optim.lr=1e-2", "orchestration.trainers=2", "orchestration.silence_seconds=5",
+                           "evaluation.every=none", *sets), out, view)  # fmt: skip
+    assert sum("the trainer is lost" in note for note in view.notes) == 1
+    assert_sound_folder(out, None)
 
 
 @pytest.mark.slow

@@ -17,7 +17,8 @@ from typing import Any
 import pytest
 from bench.simulated import Simulation
 from tests.orchestration.forked import forking
-from tests.orchestration.simulation import PROMPTS, Made, made
+from tests.orchestration.invariants import assert_sound
+from tests.orchestration.simulation import beside, made
 from tests.runs import assert_same_run, metrics, small_config
 
 from strop.ablation.execute import execute
@@ -34,8 +35,7 @@ from strop.trainer import checkpoint
 from strop.types import StropError
 
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(240)]
-STEPS = 6
-ALL = list(range(STEPS * PROMPTS))
+SLOWLY = [0, *(pytest.param(lag, marks=pytest.mark.slow) for lag in (1, 2, 4, 8))]
 ECHO = "tests.orchestration.workers:echo"
 CPUS = 2
 
@@ -58,12 +58,6 @@ def cluster() -> Iterator[Any]:
 @pytest.fixture
 def launcher(cluster: Any) -> RayWorkers:
     return RayWorkers(RaySettings(), 2)
-
-
-@pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Made:
-    """The run of spawned processes that the others must be equal to."""
-    return made(tmp_path_factory.mktemp("undisturbed")).run()
 
 
 def hear(launcher: RayWorkers, link: Link, seconds: float = 60.0) -> list[Any]:
@@ -166,22 +160,23 @@ def test_an_ablation_without_room_for_one_run_is_refused(cluster: Any, tmp_path:
     assert [run.state for run in read_manifest(out).runs] == ["waiting", "waiting"]
 
 
+@pytest.mark.parametrize("lag", SLOWLY)
 @pytest.mark.parametrize(("fault", "said"), [("generating", "has died"), ("stopping", "has not answered")])
 def test_an_actor_killed_or_stopped_changes_nothing(
-    undisturbed: Made, launcher: RayWorkers, tmp_path: Path, fault: str, said: str
+    launcher: RayWorkers, tmp_path: Path, fault: str, said: str, lag: int
 ) -> None:
     supervision = Supervision(silence=3.0 if fault == "stopping" else 60.0)
-    run = made(tmp_path / "run", fault=fault, launcher=launcher, supervision=supervision).run()
+    run = made(tmp_path / "run", *beside(lag), fault=fault, launcher=launcher, supervision=supervision).run()
     assert (tmp_path / "run" / "struck").exists()
     assert any(said in line for line in run.notes.lines), run.notes.lines
-    assert run.learner.trained == ALL and run.learner.curve == undisturbed.learner.curve
+    assert_sound(run)
 
 
 def test_pipeline_rl_keeps_its_bound(launcher: RayWorkers, tmp_path: Path) -> None:
     simulation = Simulation(slots=64, token_seconds=0.002, straggler_share=0.05)
     run = made(tmp_path, "orchestration.max_lag=2", "steps=10", simulation=simulation, launcher=launcher).run()
-    assert 0 < run.largest_lag <= 2
-    assert sorted(run.learner.trained) == list(range(10 * PROMPTS))
+    assert_sound(run)
+    assert run.largest_lag > 0
 
 
 def test_a_place_that_cannot_be_had_is_one_line(cluster: Any) -> None:
@@ -209,15 +204,16 @@ def test_an_address_where_nobody_is_is_one_line(address: str, said: str, monkeyp
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize("lag", SLOWLY)
 def test_a_node_that_is_lost_takes_nothing_with_it(
-    undisturbed: Made, cluster: Any, launcher: RayWorkers, tmp_path: Path
+    cluster: Any, launcher: RayWorkers, tmp_path: Path, lag: int
 ) -> None:
     import ray
 
     taken = ray.util.placement_group([{"CPU": CPUS}])
     assert taken.wait(30)
     node = cluster.add_node(num_cpus=CPUS, object_store_memory=100 << 20)
-    run = made(tmp_path / "run", launcher=launcher)
+    run = made(tmp_path / "run", *beside(lag), launcher=launcher)
     nodes: list[str] = []
 
     def remove(step: int) -> None:
@@ -230,10 +226,11 @@ def test_a_node_that_is_lost_takes_nothing_with_it(
     run.run()
     assert nodes == [node.node_id] * 2  # so that weights went through Ray's object store until then
     assert {member.link.hello.node for member in run.fleet.members} != set(nodes)  # type: ignore[attr-defined]
-    assert run.learner.trained == ALL and run.learner.curve == undisturbed.learner.curve
+    assert_sound(run)
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
 def test_ranks_on_two_nodes_train_what_two_processes_train(cluster: Any, tmp_path: Path) -> None:
     sets = ("orchestration.trainers=2", "optim.lr=1e-2", "steps=3", "evaluation.every=none")
     with forking():
@@ -332,6 +329,7 @@ def _lives(pid: int) -> bool:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
 def test_an_actor_evaluates_beside_training_and_comes_to_the_same(cluster: Any, tmp_path: Path) -> None:
     sets = ("optim.lr=3e-2", "steps=3")
     train(small_config(*sets), tmp_path / "one", SilentView())

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.orchestration.forked import forking
 
 from strop.orchestration.link import WorkerSpec, end, overdue
 from strop.orchestration.processes import Processes, ProcessLink
@@ -63,14 +64,22 @@ def test_messages_go_both_ways_in_order(launcher: Processes, worker: ProcessLink
     assert worker.process.returncode == 0
 
 
-def test_a_death_is_known_at_once(launcher: Processes, worker: ProcessLink) -> None:
-    os.kill(worker.pid, signal.SIGKILL)
-    begin = time.monotonic()
-    launcher.wait([worker], 10)
-    assert worker.death is not None and worker.death.reason == "it was ended by SIGKILL" and not worker.death.fatal
-    assert time.monotonic() - begin < 1.0  # bench/pipeline.py measures it: a few milliseconds
-    worker.send("too late")
-    assert worker.receive() == []
+def test_a_death_is_known_at_once(launcher: Processes) -> None:
+    taken: list[float] = []
+    for number in range(5):
+        with forking():
+            worker = launcher.launch(WorkerSpec(f"echo-{number}", ECHO, None))
+        hear(launcher, worker)
+        os.kill(worker.pid, signal.SIGKILL)
+        begin = time.monotonic()
+        launcher.wait([worker], 10)
+        taken.append(time.monotonic() - begin)
+        assert worker.death is not None and worker.death.reason == "it was ended by SIGKILL" and not worker.death.fatal
+        worker.send("too late")
+        assert worker.receive() == []
+    # The bar is 0.1 s. A machine with other work may miss it now and then, but who only looked once a second would
+    # hardly meet it twice of five times. `bench/pipeline.py death` measures it: a few milliseconds.
+    assert max(taken) < 2.0 and sorted(taken)[1] < 0.1, taken
 
 
 def test_what_was_sent_before_a_death_is_received(launcher: Processes, worker: ProcessLink) -> None:

@@ -15,6 +15,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from tests.orchestration.disks import mounted
+from tests.orchestration.invariants import assert_sound
 from tests.orchestration.simulation import made
 from torch import Tensor
 
@@ -25,14 +26,14 @@ from strop.types import StropError
 
 
 def weights(seed: int = 0) -> dict[str, Tensor]:
-    """Several types and shapes, one more than a piece of the digest, one empty."""
+    """Several types and shapes, one more than a piece of the digest, one empty, one that is trained."""
     generator = torch.Generator().manual_seed(seed)
     return {
         "large": torch.randn(3_000_000, generator=generator),
         "half": torch.randn(7, 5, generator=generator).to(torch.bfloat16),
         "transposed": torch.randn(4, 3, generator=generator).T,
         "empty": torch.zeros(0, 3),
-        "one": torch.tensor(2.5),
+        "one": torch.nn.Parameter(torch.tensor(2.5)),
     }
 
 
@@ -99,8 +100,9 @@ def test_a_full_disk_leaves_the_version_before(small_disk: Path) -> None:
     assert sorted(p.name for p in small_disk.iterdir()) == ["CURRENT", "weights-1.safetensors"]
 
 
-def test_a_full_memory_is_left_for_the_run_folder(small_disk: Path, tmp_path: Path) -> None:
-    run = made(tmp_path / "run", "steps=3")
+@pytest.mark.parametrize("lag", [0, *(pytest.param(lag, marks=pytest.mark.slow) for lag in (1, 2, 4, 8))])
+def test_a_full_memory_is_left_for_the_run_folder(small_disk: Path, tmp_path: Path, lag: int) -> None:
+    run = made(tmp_path / "run", f"steps={lag + 3}", f"orchestration.max_lag={lag}")
     start = run.fleet.start
 
     def into_small(folder: Path) -> None:
@@ -115,8 +117,7 @@ def test_a_full_memory_is_left_for_the_run_folder(small_disk: Path, tmp_path: Pa
 
     run.fleet.start = into_small  # type: ignore[method-assign]
     run.learner.before = fill
-    undisturbed = made(tmp_path / "undisturbed", "steps=3").run()
-    assert run.run().learner.curve == undisturbed.learner.curve
+    assert_sound(run.run())
     assert any("from now on they go to" in line for line in run.notes.lines)
 
 
@@ -135,6 +136,8 @@ def test_no_room_anywhere_ends_the_run_with_one_line(
 def test_too_small_a_memory_is_not_claimed(small_disk: Path, tmp_path: Path) -> None:
     assert claim(tmp_path, 500_000, small_disk).path == tmp_path / "weights"
     assert claim(tmp_path, 500_000, tmp_path / "nowhere").path == tmp_path / "weights"
+    (tmp_path / "file").touch()
+    assert claim(tmp_path, 1, tmp_path / "file").path == tmp_path / "weights"
     place = claim(tmp_path, 100_000, small_disk)
     assert place.path.parent == small_disk
     place.release()

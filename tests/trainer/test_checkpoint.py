@@ -74,6 +74,7 @@ def test_every_dtype_comes_back_bit_for_bit(tmp_path):
     # The files are the library's own format, and the manifest says what they hold.
     assert same_bits(load_file(folder / "policy.safetensors")["bf16"], tensors["policy"]["bf16"])
     manifest = json.loads((folder / "manifest.json").read_text())
+    assert manifest["format"] == 1  # which every strop reads; 2 is of several ranks
     assert set(manifest["files"]) == {"policy.safetensors", "nothing.safetensors", "state.json"}
     assert manifest["files"]["state.json"]["size"] == (folder / "state.json").stat().st_size
     assert names(tmp_path / "runs" / "ckpt") == ["step-00000012"]

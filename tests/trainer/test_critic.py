@@ -117,6 +117,8 @@ def test_the_clipped_loss_by_value():
     assert loss.item() == pytest.approx(0.5 * (0.64 + 0.81 + 2.25 + 2 * 0.25))
     # Only the first has the clipped square for its larger one, and so no gradient.
     torch.testing.assert_close(value.grad, torch.tensor([0.0, -0.9, -1.5, 1.0]))
+    parts = [part for stat in metrics.values() for part in vars(stat).values() if isinstance(part, torch.Tensor)]
+    assert parts and not any(part.requires_grad for part in parts)  # or they would hold every micro-batch's graph
     found = values(metrics)
     assert found["value/clipped_share"] == 0.25
     assert found["value/mean"] == pytest.approx(0.15) and found["value/target"] == 0.75

@@ -13,7 +13,7 @@ from tests.trainer.cases import EOS, make_sample, make_samples
 
 from strop.algorithms.aggregation import ConstantDenominator, PromptMean, SampleMean, TokenMean
 from strop.algorithms.tokens import Tokens, concatenate
-from strop.trainer.packing import NothingToTrain, TooFewGroups, Update, fill_bins, pack, split_into_updates
+from strop.trainer.packing import EMPTY, NothingToTrain, TooFewGroups, Update, fill_bins, pack, split_into_updates
 from strop.types import InputError, Sample
 
 shapes = st.lists(
@@ -178,3 +178,10 @@ def test_the_shuffle_is_the_one_that_no_numpy_changes():
     split = split_into_updates(samples, 2, 2, seed=5)
     # Of numpy's frozen RandomState: [4 2 5 3 1 0] and [2 3 4 1 5 0].
     assert [[s.group for s in part] for part in split] == [[50, 30, 60], [40, 20, 10], [30, 40, 50], [20, 60, 10]]
+
+
+def test_who_has_no_work_computes_one_token_that_is_not_trained() -> None:
+    assert [len(column) for column in vars(EMPTY.tokens).values() if column is not None] == [0] * 8
+    packed = EMPTY.packed
+    assert packed.lengths == (1,) and packed.token_ids.tolist() == packed.positions.tolist() == [0]
+    assert packed.rows.tolist() == packed.targets.tolist() == []

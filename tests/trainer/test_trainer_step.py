@@ -205,7 +205,9 @@ def test_what_is_not_finite_raises_and_leaves_everything_as_it_was(gradient_only
     before = parameters(policy)
     state = {name: tensor.clone() for name, tensor in trainer.state_dict()[0].items()}
     trainer.objective = Poisoned(sequence=7, gradient_only=gradient_only)
-    what = "the gradient of .* is not finite" if gradient_only else "the loss is nan"
+    first, *others = [name for name, _ in policy.named_parameters() if "unused" not in name]
+    named = f"{first} and {len(others)} more"
+    what = f"the gradient of {named} is not finite" if gradient_only else "the loss is nan"
     place = f"update 1, micro-batch {place_of(update, 7)} of {len(update.micro_batches)}: {what}"
     with pytest.raises(NonFiniteLoss, match=place) as raised:
         trainer.update(update)

@@ -28,7 +28,8 @@ class StaleGroups:
         self._counts["groups"] += 1
         for completion in entry.completions.values():
             self._count(completion)
-        self._awaited[entry.request_id] = entry.samples - len(entry.completions)
+        if left := entry.samples - len(entry.completions):
+            self._awaited[entry.request_id] = left
 
     def aborted(self, completion: Completion) -> bool:
         """Whether this is of a dropped group; then it is counted."""

@@ -1,0 +1,58 @@
+"""The tally of dropped groups, by value: what was in, what was cancelled, and the bias that both bring."""
+
+from __future__ import annotations
+
+from tests.made import PROBLEM, completion, group, rollout
+
+from strop.orchestration.ledger import Entry
+from strop.orchestration.stale import StaleGroups
+
+LINE = "groups could not be trained within max_lag and are dropped"
+
+
+def entry(ticket: int, samples: int, *lengths: int) -> Entry:
+    """A group of `samples` completions, of which those of these lengths are in."""
+    found = Entry(ticket, 0, PROBLEM, samples, attempt=1)
+    found.completions = {index: completion(length, index=index) for index, length in enumerate(lengths)}
+    return found
+
+
+def test_dropped_completions_count_when_they_are_in_and_when_they_are_cancelled() -> None:
+    stale = StaleGroups()
+    assert stale.line(0) == f"0 {LINE}"
+    stale.dropped(entry(3, 4, 5, 7))  # two of four are in, of 12 tokens
+    assert stale.line(1) == f"1 {LINE}"  # nothing was trained that they could be longer than
+    assert not stale.aborted(completion(9, "abort", request_id="4.1"))  # of a group that is still wanted
+    assert not stale.aborted(completion(9, "abort", request_id="3.0"))  # of an attempt given up before
+    assert stale.aborted(completion(40, "abort", request_id="3.1", index=2))
+    assert stale.aborted(completion(6, "stop", request_id="3.1", index=3))  # it was done before it was cancelled
+    assert not stale.aborted(completion(6, "abort", request_id="3.1", index=3))  # no fifth is awaited
+    # 5 + 7 + 40 + 6 tokens in 4 completions; 3 trained groups of 1, 2 and 1 completions, of 3 and 10 tokens.
+    trained = [group(1, rollout(1)), group(2, rollout(0), rollout(1)), group(5, rollout(1, length=11))]
+    expected = {"stale/groups": 1.0, "stale/share": 0.25, "stale/length": 14.5, "stale/length_trained": 5.0}
+    assert stale.trained(trained) == expected
+    bias = "; all dropped so far had 14 tokens a completion by then, those trained on 5"
+    assert stale.line(1) == f"1 {LINE}{bias}"
+    again = StaleGroups()
+    again.load(stale.state())
+    again.dropped(entry(8, 2))
+    assert again.trained(trained[:1]) == {
+        "stale/groups": 2.0, "stale/share": 2 / 6, "stale/length": 14.5, "stale/length_trained": 23 / 5,
+    }  # fmt: skip
+
+
+def test_a_group_that_was_whole_awaits_nobody() -> None:
+    stale = StaleGroups()
+    stale.dropped(entry(3, 2, 5, 7))
+    assert not stale.aborted(completion(9, "abort", request_id="3.1"))
+    assert stale.trained([]) == {
+        "stale/groups": 1.0, "stale/share": 1.0, "stale/length": 6.0, "stale/length_trained": None,
+    }  # fmt: skip
+
+
+def test_a_resume_awaits_nobody_and_an_older_checkpoint_has_no_tally() -> None:
+    stale = StaleGroups()
+    stale.dropped(entry(3, 2))
+    stale.load({})
+    assert not stale.aborted(completion(9, "abort", request_id="3.1"))
+    assert stale.trained([group(1, rollout(1))])["stale/length"] is None
