@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -23,6 +24,7 @@ from strop.evaluation.validation import ValidationSet, Wanted, benchmark_sets
 from strop.gang_learner import GangLearner
 from strop.learner import Learner, Learning, objective_of
 from strop.model_settings import ModelSettings
+from strop.orchestration.carriers import Carrier, CollectiveCarrier, StoredCarrier
 from strop.orchestration.evaluator import Evaluator, InProcessEvaluator
 from strop.orchestration.evaluator_worker import EvaluatorSettings
 from strop.orchestration.executor import Executor
@@ -32,6 +34,7 @@ from strop.orchestration.in_process import InProcess
 from strop.orchestration.link import Launcher, WorkerSpec
 from strop.orchestration.processes import Processes
 from strop.orchestration.ray_workers import RayWorkers
+from strop.orchestration.weight_store import MEMORY
 from strop.orchestration.worker_evaluator import WorkerEvaluator
 from strop.policy import Policy, WithoutAdapters, load_policy
 from strop.seeds import derive
@@ -243,12 +246,46 @@ def _executor(
     return Fleet(
         launcher=launcher,
         specs=specs,
-        source=learner.publish,
-        version_bytes=_version_bytes(policy),
+        carrier=_carrier(config, policy, learner, launcher, devices, view),
         supervision=_supervision(config),
         note=view.note,
         kv=orchestration.kv,
     )
+
+
+def _carrier(
+    config: RunConfig, policy: Policy, learner: Learning, launcher: Launcher, devices: Sequence[str], view: View
+) -> Carrier:
+    """How weights get to generators on `devices`.
+
+    Raises:
+        InputError: a broadcast is wanted, and two of those that would take part in it share a GPU.
+    """
+    orchestration = config.orchestration
+    own = _trainers_device(config, policy)
+    apart = len({own, *devices}) == 1 + len(devices)
+    on_gpus = own.startswith("cuda")
+    found = on_gpus and apart and orchestration.executor != "ray" and not isinstance(config.engine, Vllm)
+    if orchestration.weights == "collective" or (orchestration.weights == "auto" and found):
+        if on_gpus and not apart and orchestration.executor != "ray":  # of whose workers each has a GPU of its own
+            raise InputError(
+                f"orchestration.weights=collective: NCCL needs a GPU for each process, and trainer and generators have "
+                f"{', '.join([own, *devices])}; use fewer generators, or orchestration.weights=shared_memory"
+            )
+        backend = "nccl" if on_gpus else "gloo"
+        return CollectiveCarrier(
+            learner.send, lambda: launcher.address, backend, orchestration.silence_seconds, view.note
+        )
+    memory = None if orchestration.weights == "files" else MEMORY
+    return StoredCarrier(learner.publish, _version_bytes(policy), view.note, memory)
+
+
+def _trainers_device(config: RunConfig, policy: Policy) -> str:
+    """Of the process that publishes: the policy's, or that of the trainer's first rank."""
+    device = policy.device
+    if device.type != "cuda":
+        return str(device)
+    return "cuda:0" if config.orchestration.trainers > 1 else f"cuda:{device.index or 0}"
 
 
 def _evaluating_gpu(orchestration: OrchestrationSettings) -> int:

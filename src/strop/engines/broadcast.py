@@ -7,10 +7,10 @@
     group:                              bucket bucket ...
 
 The group is torch's own backend object, NCCL where the weights lie on GPUs and gloo on CPUs, beside whatever default
-group a process has. It is made anew when the membership changes. A version goes out as buckets of bytes, packed into one
-buffer that is used again; the receiver copies them into tensors of its own, so that it holds a whole version beside the
-one it computes with. `sums`, a checksum a tensor, comes last: who has no sums, or others, has nothing. Every wait is
-short, and looks between whether somebody has left, so that a death or a stopped process never holds the others for
+group a process has. It is made anew when the membership changes. A version goes out as buckets of bytes, packed into
+one buffer that is used again; the receiver copies them into tensors of its own, so that it holds a whole version beside
+the one it computes with. `sums`, a checksum a tensor, comes last: who has no sums, or others, has nothing. Every wait
+is short, and looks between whether somebody has left, so that a death or a stopped process never holds the others for
 longer than it takes to notice it.
 
 Standard library and torch alone: vLLM's worker loads this file by its path, in an environment without strop.
@@ -282,8 +282,8 @@ class _Group:
 
         store = PrefixStore(f"{self.channel.name}/group", self._reach())
         if self.channel.backend == "gloo":
-            gloo = dist.ProcessGroupGloo
-            options: Any = gloo._Options()
+            gloo: Any = dist.ProcessGroupGloo
+            options = gloo._Options()
             options._devices = [gloo.create_device(hostname=self._address)]
             options._threads = 1
             options._timeout = datetime.timedelta(seconds=self.channel.seconds)
@@ -407,8 +407,8 @@ class _Group:
 def _end(ending: list[Any]) -> None:
     """Let go of a backend and its last exchange, in a thread of its own.
 
-    Gloo ends an exchange that waits for a member which hangs no sooner than by its time-out, and its destructor waits for
-    that; so it is waited for here, where the end of the process may come between.
+    Gloo ends an exchange with a member that hangs no sooner than by its time-out, and its destructor waits for that; so
+    it is waited for here, where the end of the process may come between.
     """
     backend, work = ending
     ending.clear()
