@@ -2,8 +2,8 @@
 
     python -m tests.orchestration.broadcasting ROLE TICKET DONE
 
-ROLE: `receive`, or with a colon what happens to it once 50 tensors of the 100 are there (for `send`: once 50 were read):
-`kill`, `stop`. DONE: a file that gets a digest of what was received, or the reason why nothing was.
+ROLE: `receive` or `send`; after a colon what happens to it, `kill` or `stop`, once 50 tensors of the 100 are there, or
+were read. DONE: a file that gets a digest of what was received, or the reason why nothing was.
 """
 
 from __future__ import annotations

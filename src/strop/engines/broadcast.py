@@ -196,9 +196,10 @@ class Peer:
             yield group
         except BaseException as error:
             self._group = None
-            group.leave(f"rank {ticket.rank}: {_first_line(error)}")
+            known = group.known_end()
+            group.leave(f"rank {ticket.rank}: {_first_line(error)}" if known is None else None)
             if isinstance(error, RuntimeError):  # torch's: of the group, or of the store
-                raise TransferLost(f"the transfer was cut: {_first_line(error)}") from error
+                raise TransferLost(known or f"the transfer was cut: {_first_line(error)}") from error
             raise
 
 
@@ -341,7 +342,7 @@ class _Group:
     def _next(self, weights: Iterator[tuple[str, Tensor]], entry: Entry, sums: list[Tensor]) -> Tensor:
         name, tensor = next(weights)
         if name != entry.name:
-            raise ValueError(f"the weights begin with {name} where {entry.name} was announced")
+            raise ValueError(f"the weights go on with {name} where {entry.name} was announced")
         content = as_bytes(tensor)
         if len(content) != _size(entry):
             raise ValueError(f"{name} has {len(content)} bytes where {_size(entry)} were announced")
@@ -398,10 +399,20 @@ class _Group:
                 if now - begin > seconds:
                     raise TransferLost(f"nothing has come for {seconds:g} s")
 
+    def known_end(self) -> str | None:
+        """Why somebody has left; None where nobody has said so, or nobody can."""
+        with contextlib.suppress(RuntimeError):
+            return self._end_said()
+        return None
+
     def _refuse_if_gone(self) -> None:
+        reason = self._end_said()
+        if reason is not None:
+            raise TransferLost(reason)
+
+    def _end_said(self) -> str | None:
         gone = f"{self.channel.name}/gone"
-        if self._store.check([gone]):
-            raise TransferLost(self._store.get(gone).decode())
+        return self._store.get(gone).decode() if self._store.check([gone]) else None
 
 
 def _end(ending: list[Any]) -> None:
