@@ -26,12 +26,11 @@ from strop.engines.broadcast import (
     Peer,
     Ticket,
     TransferLost,
-    buckets,
-    checksum,
     described,
     give_up,
     nobody,
 )
+from strop.engines.broadcast.content import buckets, checksum
 from strop.trainer.meeting import open_store
 
 ROOT = Path(__file__).resolve().parents[2]

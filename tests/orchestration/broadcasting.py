@@ -70,7 +70,7 @@ def main() -> None:
     try:
         if role == "send":
             peer.send(ticket, described(version_of(ticket.version)), read())
-            answer = {"sent": ticket.version}
+            answer = {"sent": str(ticket.version)}
         else:
             answer = {"digest": digest(peer.receive(ticket, lambda: strike(peer.staged)))}
     except TransferLost as error:

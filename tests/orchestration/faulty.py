@@ -30,7 +30,7 @@ class Fault:
     """Where a generator ends. It does so once in a run, whoever is first, but for `prompt`, which always kills.
 
     Attributes:
-        point: `generating`, `sending`, `loading`, `receiving`, `freezing` (it is stopped while it receives), `swapping`,
+        point: `generating`, `sending`, `loading`, `receiving`, `freezing` (stopped while it receives), `swapping`,
             `hanging`, `stopping`, or `prompt`.
         marker: a file; where it exists the fault has been.
         after: steps, messages or versions before it.

@@ -289,8 +289,11 @@ class Receiving(Protocol):
         """How many processes of it take part in a broadcast."""
         ...
 
-    def receive_weights(self, ticket: Ticket, kv: KvMode = "keep") -> None:
+    def receive_weights(self, ticket: Ticket, address: str, kv: KvMode = "keep") -> None:
         """`update_weights` from a broadcast; its processes have the ticket's rank and those after it.
+
+        Args:
+            address: of this host as other members of the channel reach it.
 
         Raises:
             TransferLost: it did not come whole, and the engine goes on with the weights that it has.

@@ -158,6 +158,6 @@ class Server:
 
     def _receive(self, ticket: Ticket, kv: KvMode) -> None:
         if isinstance(self.engine, Receiving):
-            self.engine.receive_weights(ticket, kv)
+            self.engine.receive_weights(ticket, self.line.address, kv)
         else:
             self.engine.update_weights(self.peer.receive(ticket), ticket.version, kv)
