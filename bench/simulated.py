@@ -221,7 +221,7 @@ class SimulatedLearner:
         """Broadcast them."""
         from strop.engines.broadcast import Peer, described
 
-        self._peer = self._peer or Peer()
+        self._peer = self._peer or Peer(address=ticket.channel.host)
         weights = self.weights()
         return self._peer.send(ticket, described(dict(weights)), weights, watch)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 from tests.engines.contract import LONG, SLOTS, EngineContract, Subject, expected, model
 from tests.engines.runs import drain, prompts, requests
 from tests.engines.test_broadcast import Meeting, tickets
+from tests.engines.test_vllm_worker import experts
 from tests.runs import assert_same_run, metrics, small_config
 from tests.tiny import byte_tokenizer
 
@@ -23,6 +25,13 @@ from strop.run import train
 from strop.types import InputError
 
 SETTINGS = Vllm(slots=SLOTS, eager=True, kv_cache_gib=0.25)
+
+
+@dataclasses.dataclass
+class Told(Subject):
+    """With who tells it."""
+
+    by: Broadcaster
 
 
 class Broadcaster:
@@ -60,17 +69,18 @@ def meeting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Meeting]:
 
 
 @pytest.fixture(scope="module", params=[True, False], ids=["tied", "untied"])
-def shared(request: pytest.FixtureRequest, meeting: Meeting) -> Iterator[Subject]:
+def shared(request: pytest.FixtureRequest, meeting: Meeting) -> Iterator[Told]:
     policy = model(0, request.param)
     engine = build_engine(SETTINGS, policy.settings, byte_tokenizer(), policy)
     assert isinstance(engine, VllmEngine) and isinstance(engine, Receiving) and engine.ranks == 1
-    engine.update_weights = Broadcaster(engine, meeting).update  # type: ignore[method-assign]
-    yield Subject(engine, policy, request.param)
+    by = Broadcaster(engine, meeting)
+    engine.update_weights = by.update  # type: ignore[method-assign]
+    yield Told(engine, policy, request.param, by)
     engine.close()
 
 
 @pytest.fixture
-def subject(shared: Subject) -> Subject:
+def subject(shared: Told) -> Told:
     shared.publish(model(0, shared.tie))
     return shared
 
@@ -86,7 +96,7 @@ class TestVllmByBroadcast:
     test_weights_change_between_two_tokens = EngineContract.test_weights_change_between_two_tokens
     test_prompts_are_never_shared_across_versions = EngineContract.test_prompts_are_never_shared_across_versions
 
-    def test_a_sender_that_is_killed_leaves_the_old_version(self, subject: Subject, meeting: Meeting) -> None:
+    def test_a_sender_that_is_killed_leaves_the_old_version(self, subject: Told, meeting: Meeting) -> None:
         engine, probe = subject.engine, prompts(2, longest=30)[1]
         assert isinstance(engine, VllmEngine)
         version, before = engine.weight_version, engine.verify_weights(probe)
@@ -101,8 +111,22 @@ class TestVllmByBroadcast:
         assert np.array_equal(engine.verify_weights(probe), before)
         found += drain(engine)
         assert len(found) == 4 and {one.versions[0].version for one in found} == {version}
-        subject.publish(model(1, subject.tie))  # and the next one comes as if nothing had been
+        subject.by.channel = meeting.channel(2)  # as who publishes makes one for those who live
+        subject.publish(model(1, subject.tie))
         np.testing.assert_allclose(engine.verify_weights(probe), expected(subject.policy, probe), atol=2e-4)
+
+
+@pytest.mark.vllm
+@pytest.mark.timeout(600)
+def test_experts_in_one_tensor_arrive_taken_apart(meeting: Meeting) -> None:
+    policy, probe = experts(0), np.arange(5, 30, dtype=np.int32)
+    engine = build_engine(SETTINGS, policy.settings, byte_tokenizer(), policy)
+    assert isinstance(engine, VllmEngine)
+    by = Broadcaster(engine, meeting)
+    for seed in (1, 2):
+        by.update(experts(seed).weights(), seed)
+        np.testing.assert_allclose(engine.verify_weights(probe), expected(experts(seed), probe), atol=1e-3)
+    engine.close()
 
 
 @pytest.mark.vllm

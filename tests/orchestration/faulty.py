@@ -86,8 +86,8 @@ class FaultyEngine(SimulatedEngine):
 class FaultyPeer(Peer):
     """Ends in the middle of a broadcast: 50 tensors of 100 are there."""
 
-    def __init__(self, fault: Fault) -> None:
-        super().__init__()
+    def __init__(self, fault: Fault, address: str) -> None:
+        super().__init__(address=address)
         self.fault = fault
 
     def receive(self, ticket: Ticket, watch: Watch = nobody) -> dict[str, Tensor]:
@@ -135,4 +135,4 @@ def main(line: Line, fault: Fault) -> None:
             fault.strike()
         return load(stored)
 
-    serve(FaultyLine(line, fault), FaultyEngine(fault), loading, FaultyPeer(fault))
+    serve(FaultyLine(line, fault), FaultyEngine(fault), loading, FaultyPeer(fault, line.address))

@@ -290,6 +290,8 @@ def _end(ending: list[Any]) -> None:
 
 
 def first_line(error: BaseException) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0][:300]
+    """What an error says, without the place in torch's source before it and the advice after it."""
+    said = (str(error).splitlines() or [type(error).__name__])[0][:300]
+    return said.partition("] ")[2].partition(". ")[0] if said.startswith("[/") else said
 
 
