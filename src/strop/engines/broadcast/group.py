@@ -232,9 +232,7 @@ class Group:
 
         assert self._buffer is not None
         watch()
-        options = dist.BroadcastOptions()  # from rank 0
-        options.asyncOp = True
-        self._work = self._backend.broadcast([self._buffer[:length]], options)
+        self._work = self._backend.broadcast([self._buffer[:length]], dist.BroadcastOptions())  # from rank 0
         self._until(self._work.is_completed, watch, self.channel.seconds)
         self._work.wait()
 
