@@ -8,10 +8,7 @@ problems, twice each. Of every run the points of the first half of its steps, or
 `strop fit`, and the curve is held against those of the second half: mean |predicted − measured| must be within .03. A
 fit that is refused predicts nothing, and counts as missed.
 
-Twice: weighted by the evaluations' standard errors, as `strop fit` does, and by the points' own scatter (`by`). The
-standard errors are those of problems drawn anew; the same problems scatter far less, so that fits are refused whose
-curvature shows. Device-seconds are left out unless asked for (by
-`--x compute`), as other programs on the machine bend them.
+Device-seconds are left out unless asked for (by `--x compute`), as other programs on the machine bend them.
 """
 
 from __future__ import annotations
@@ -20,7 +17,6 @@ import argparse
 import json
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -77,11 +73,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for seed in map(int, asked.seeds.split(",")):
         path = run(asked.out, seed)
         for x in axes:
-            measured = read_curve(path, x)
-            for by, curve in (("stderr", measured), ("scatter", replace(measured, stderr=None))):
-                line = {"bench": "halves", "seed": seed, "x": x, "by": by, "bar": BAR} | halves(curve)
-                missed += not line["ok"]
-                print(json.dumps(line), flush=True)
+            line = {"bench": "halves", "seed": seed, "x": x, "bar": BAR} | halves(read_curve(path, x))
+            missed += not line["ok"]
+            print(json.dumps(line), flush=True)
     return 1 if missed else 0
 
 

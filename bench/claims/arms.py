@@ -130,6 +130,7 @@ ARMS: dict[str, Arm] = {
     "temp1": Arm("sampled at 1, measured at 0.6", ("evaluation.temperature=0.6",)),
     # the loss (ScaleRL 3.2, A.18; Skywork-OR1 4.5)
     "clip25": Arm("4 updates a step clipped at 0.2 / 0.25", _updates(4, "algorithm.loss.clip_high=0.25")),
+    "clip265": Arm("4 updates a step clipped at 0.2 / 0.265", _updates(4, "algorithm.loss.clip_high=0.265")),
     "clip28": Arm("4 updates a step clipped at 0.2 / 0.28", _updates(4, "algorithm.loss.clip_high=0.28")),
     "cispo4": Arm("4 updates a step, CISPO capped at 4", _updates(4, _loss('piece="Cispo", max_ratio=4.0'))),
     "cispo8": Arm("4 updates a step, CISPO capped at 8", _updates(4, _loss('piece="Cispo", max_ratio=8.0'))),

@@ -313,7 +313,8 @@ def _lengths() -> list[Claim]:
 def _scalerl() -> list[Claim]:
     section = "ScaleRL 3.2"
     cap, high = "CISPO's cap: “little difference in performance”", "“ε_max fundamentally changes … A”"
-    higher = "a higher clip ratio of 0.25 “can prevent premature entropy collapse”"
+    ablation, prevents = "Skywork-OR1 4.5, Ablation 10", "“can prevent premature entropy collapse”"
+    better = "“and lead to better test performance”"
     average, similar = "“prompt-average achieves the highest” pass rate", "normalisations “yield similar performance”"
     off = m.minus(m.last(PASS), "pipeline8", "off8")
     return [
@@ -322,9 +323,11 @@ def _scalerl() -> list[Claim]:
                 "few_npr", "few"),
         _passes("cispo-cap-4-and-8", "ScaleRL A.18.2", cap, "cispo8", "cispo4", "same"),
         _passes("dapo-clip-28", "ScaleRL A.18.1", high, "clip28", "nsgd4", "apart"),
-        _entropies("clip-25-slows-collapse", "Skywork-OR1 4.5, Ablation 10", higher, "clip25", "nsgd4"),
-        _entropies("clip-28-raises-entropy", "Skywork-OR1 4.5, Ablation 10", "at 0.28 “entropy rises sharply”",
-                   "clip28", "nsgd4"),
+        _entropies("clip-25-slows-collapse", ablation, f"a higher clip ratio of 0.25 {prevents}", "clip25", "nsgd4"),
+        _entropies("clip-265-slows-collapse", ablation, f"the same of 0.265: {prevents}", "clip265", "nsgd4"),
+        _passes("clip-25-passes-more", ablation, f"0.25: {better}", "clip25", "nsgd4"),
+        _passes("clip-265-passes-more", ablation, f"0.265: {better}", "clip265", "nsgd4"),
+        _entropies("clip-28-raises-entropy", ablation, "at 0.28 “entropy rises sharply”", "clip28", "nsgd4"),
         _passes("prompt-mean-over-sample-mean", section, average, "prompt_mean", "sample_mean"),
         _passes("prompt-mean-over-token-mean", section, average, "prompt_mean", "base"),
         _passes("batch-deviation", section, similar, "batch_std", "base", "same"),

@@ -226,17 +226,15 @@ def sooner(pipelined: str, off: str, rate: float) -> Effect:
 
 
 def points(curve: Curve, x: str) -> Points:
-    """The held-out curve as `strop fit` reads it; `x` is steps, or tokens generated so far.
-
-    Without standard errors: those of the evaluations are over problems drawn anew, and far larger than the scatter of a
-    run that is measured on the same problems each time. The fit goes by the scatter of the points instead.
-    """
+    """The held-out curve as `strop fit` reads it from a run's folder; `x` is steps, or tokens generated so far."""
     spent = {0: 0.0}
     for step, tokens in curve.series("tokens/generated"):
         spent[step] = spent[max(spent)] + tokens
-    series = curve.series(PASS)
-    at = [float(step) if x == "steps" else spent[step] for step, _ in series[1:]]
-    return Points(curve.arm, np.array(at), np.array([rate for _, rate in series[1:]]), series[0][1], unit=x)
+    series, errors = curve.series(PASS), dict(curve.series("evaluation/stderr"))
+    at = np.array([float(step) if x == "steps" else spent[step] for step, _ in series[1:]])
+    rate, stderr = (np.array(each) for each in zip(*((rate, errors[step]) for step, rate in series[1:]), strict=True))
+    (first, r0), *_ = series
+    return Points(curve.arm, at, rate, r0, stderr, errors[first], unit=x, same_problems=True)
 
 
 def half_fit(curve: Curve, x: str) -> dict[str, float] | str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -223,17 +223,9 @@ class GangLearner:
 
     # ------------------------------------------------------------------ the disk
 
-    def save(
-        self,
-        root: Path,
-        step: int,
-        state: Mapping[str, Any],
-        extra: Groups,
-        metric: float | None,
-        retention: checkpoint.Retention,
-    ) -> None:
+    def save(self, entry: checkpoint.Entry, extra: Groups) -> None:
         """Begin a checkpoint."""
-        self._call("save", root.resolve(), step, dict(state), extra, metric, retention)
+        self._call("save", replace(entry, root=entry.root.resolve()), extra)
 
     def settle(self, wait: bool) -> bool:
         """Whether no save is under way."""

@@ -114,16 +114,8 @@ class Learning(Protocol):
         """The name of a parameter of the policy that is not finite; None where all are."""
         ...
 
-    def save(
-        self,
-        root: Path,
-        step: int,
-        state: Mapping[str, Any],
-        extra: Groups,
-        metric: float | None,
-        retention: checkpoint.Retention,
-    ) -> None:
-        """Begin a checkpoint of everything that is trained, with the run's own state; training may go on at once.
+    def save(self, entry: checkpoint.Entry, extra: Groups) -> None:
+        """Begin a checkpoint of everything that is trained, and of `extra` groups; training may go on at once.
 
         Raises:
             StropError: what went wrong with the save before, which is waited for.
@@ -403,18 +395,10 @@ class Learner:
 
     # ------------------------------------------------------------------ checkpoints
 
-    def save(
-        self,
-        root: Path,
-        step: int,
-        state: Mapping[str, Any],
-        extra: Groups,
-        metric: float | None,
-        retention: checkpoint.Retention,
-    ) -> None:
+    def save(self, entry: checkpoint.Entry, extra: Groups) -> None:
         """Begin a checkpoint; what `state_dict` says beside the tensors goes into its state as `learner`."""
         tensors, own = self.state_dict()
-        self.storage.begin(root, step, tensors, {**state, "learner": own}, extra, metric, retention)
+        self.storage.begin(replace(entry, state={**entry.state, "learner": own}), tensors, extra)
 
     def settle(self, wait: bool) -> bool:
         """Whether no save is under way; see `Learning.settle`."""

@@ -353,7 +353,8 @@ class _Run:
         keep = self.validation.retention(self.config.checkpoint)
         extra = {"rng": {"torch": torch.get_rng_state()}}
         rates = list(self.loop.curriculum.history.lines([p.id for p in self.parts.data.train.problems]))
-        learner.save(self.folder.checkpoints, step, state, extra, self.validation.held_out.get(step), keep)
+        metric = self.validation.held_out.get(step)
+        learner.save(checkpoint.Entry(self.folder.checkpoints, step, state, metric, keep), extra)
         self.saving = _Save(step, rates)
         if last:
             self._settle(wait=True, last=True)

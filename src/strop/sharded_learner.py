@@ -207,17 +207,9 @@ class RankServer:
         except TransferLost as error:
             return error, ""
 
-    def save(
-        self,
-        root: Path,
-        step: int,
-        state: Mapping[str, Any],
-        extra: Groups,
-        metric: float | None,
-        retention: checkpoint.Retention,
-    ) -> tuple[None, str]:
+    def save(self, entry: checkpoint.Entry, extra: Groups) -> tuple[None, str]:
         """Begin a checkpoint."""
-        self._learner.save(root, step, state, extra, metric, retention)
+        self._learner.save(entry, extra)
         return None, ""
 
     def settle(self, wait: bool) -> tuple[bool, str]:

@@ -1,5 +1,7 @@
 """The fit recovers known curves, its intervals hold, and points that support no fit are refused."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import example, given, settings
@@ -158,6 +160,35 @@ def test_noise_beyond_the_stated_stderr_widens_the_interval_and_is_said() -> Non
     assert any("scatter" in note for note in widened.notes) and not honest.notes
     ratio = np.diff(widened.interval("A"))[0] / np.diff(honest.interval("A"))[0]
     assert 0.7 < ratio < 1.4
+
+
+def shared(curve: Curve, times: float) -> Curve:
+    """The same points with standard errors so many times as large, most of which all points have in common."""
+    assert curve.stderr is not None
+    r0_stderr = times * float(noise(np.array(R_0)))
+    return replace(curve, stderr=curve.stderr * times, r0_stderr=r0_stderr, same_problems=True)
+
+
+def test_errors_that_all_points_share_are_no_scatter() -> None:
+    """One set of problems at every point: its own error moves the curve and hides no curvature."""
+    early = COMPUTE[COMPUTE < 16000]
+    curve = drawn(truth("bs2048").value(early), compute=early, scale=0.5)
+    ours = shared(curve, 20.0)
+    assert fit(replace(ours, same_problems=False), QUICK).refused is not None
+    found, honest = fit(ours, FitSettings(bootstrap=300)), fit(curve, FitSettings(bootstrap=300))
+    assert any("these problems" in note for note in found.notes) and 0.02 < found.noise_factor < 0.1
+    assert 0.5 < np.diff(found.interval("A"))[0] / np.diff(honest.interval("A"))[0] < 2.0
+    # Errors that are as large as the scatter are taken as they are.
+    assert fit(replace(curve, same_problems=True), QUICK).interval("A") == fit(curve, QUICK).interval("A")
+
+
+def test_the_interval_of_a_holds_where_most_of_the_errors_is_shared() -> None:
+    sigmoid, covered = truth("bs2048"), 0
+    for seed in range(50):
+        curve = shared(drawn(sigmoid.value(COMPUTE), seed, scale=0.5), 4.0)
+        low, high = fit(curve, FitSettings(bootstrap=100, seed=seed)).interval("A")
+        covered += low <= sigmoid.A <= high
+    assert 39 <= covered <= 50
 
 
 def test_points_that_bend_otherwise_are_said() -> None:

@@ -22,6 +22,11 @@ def test_a_csv_is_sorted_and_its_row_at_zero_is_r0(tmp_path: Path) -> None:
     assert curve.stderr is not None and curve.stderr.tolist() == [0.03, 0.01]
 
 
+def test_the_problems_of_a_csv_are_not_known(tmp_path: Path) -> None:
+    path = write_csv(tmp_path / "a.csv", {"compute": [0, 1], "pass_rate": [0.2, 0.9], "stderr": [0.1, 0.01]})
+    assert not read_curve(path).same_problems
+
+
 def test_r0_is_given_where_no_row_has_compute_zero(tmp_path: Path) -> None:
     path = write_csv(tmp_path / "a.csv", {"compute": [10, 20], "pass_rate": [0.4, 0.5]})
     curve = read_curve(path, r0=0.1)
@@ -93,7 +98,7 @@ def test_a_run_is_read_by_recorded_device_seconds(tmp_path: Path) -> None:
     ]
     curve = read_curve(write_run(tmp_path / "run", rows))
     assert curve.name == "run" and curve.unit == "device-seconds" and curve.notes == ()
-    assert curve.r0 == 0.3 and curve.r0_stderr == 0.02
+    assert curve.r0 == 0.3 and curve.r0_stderr == 0.02 and curve.same_problems
     assert curve.compute.tolist() == [17.0] and curve.pass_rate.tolist() == [0.5]
 
 

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from strop.learner import Learner
 from strop.trainer import checkpoint
-from strop.trainer.checkpoint import DiskFull, Retention
+from strop.trainer.checkpoint import DiskFull, Entry, Retention
 from strop.types import StropError
 
 CONFIG = small_config(*MODEL, *CRITIC, *KL, "algorithm.reference.reset_every=1", "model.dtype=bfloat16")
@@ -38,7 +38,7 @@ def everything(learner: Learner) -> dict[str, Tensor]:
 
 def save(learner: Learner, root: Path, step: int) -> None:
     extra = {"rng": {"torch": torch.arange(5)}}
-    learner.save(root, step, {"loop": {"step": step}}, extra, None, KEEP)
+    learner.save(Entry(root, step, {"loop": {"step": step}}, None, KEEP), extra)
 
 
 def writes(root: Path) -> Callable[[Learner, int], Any]:

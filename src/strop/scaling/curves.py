@@ -51,6 +51,7 @@ class Curve:
         stderr: float64 [n], standard errors of `pass_rate`, all positive; None where unknown.
         r0_stderr: standard error of `r0`; 0 where it is given as exact, None where it was measured as the points were.
         unit: what the x-axis counts.
+        same_problems: whether every point measures the same problems, while `stderr` is that of problems drawn anew.
         notes: what a reader of a figure should know about where the points come from.
     """
 
@@ -62,6 +63,7 @@ class Curve:
     r0_stderr: float | None = None
     unit: str = "compute"
     notes: tuple[str, ...] = ()
+    same_problems: bool = False
 
     def __post_init__(self) -> None:
         """Sort the points.
@@ -127,7 +129,7 @@ def read_curve(
         rows, unit, notes = _run_rows(target, x, metric)
     else:
         rows, unit, notes = _csv_rows(target, x), UNITS[x], ()
-    return _curve(rows, target, called, unit, notes, r0)
+    return replace(_curve(rows, target, called, unit, notes, r0), same_problems=target.is_dir())
 
 
 def _curve(

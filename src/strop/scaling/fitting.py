@@ -197,8 +197,10 @@ def fit(curve: Curve, settings: FitSettings | None = None) -> Fit:
 
     Intervals come from a bootstrap: the fitted curve with new noise drawn from the standard errors where they are known
     (parametric), with the studentised residuals resampled where they are not, each sample fitted like the curve. R_0 is
-    redrawn with its own standard error. `refused` of the result says when the points do not support a fit (see
-    `support.py`); then there are no numbers.
+    redrawn with its own standard error. Of points that all measure the same problems, and lie closer to the curve than
+    their standard errors say, the errors are scaled down to the scatter.
+
+    `refused` of the result says when the points do not support a fit (see `support.py`); then there are no numbers.
     """
     chosen = settings or FitSettings()
     end = np.inf if chosen.fit_until is None else chosen.fit_until
@@ -215,7 +217,7 @@ def fit(curve: Curve, settings: FitSettings | None = None) -> Fit:
     a, r0 = (curve.r0 + float(moved[0]) for moved in (solution.gain, solution.shift))
     sigmoid = Sigmoid(a, float(solution.b[0]), float(solution.mid[0]), r0)
     error = float(solution.sse[0])
-    noise = support.noise_of(error, weight, known)
+    noise = support.noise_of(error, weight, known, shared=used.same_problems)
     reason = (
         support.flat(used, weight, error, noise)
         or support.falls_back(used)
@@ -225,7 +227,7 @@ def fit(curve: Curve, settings: FitSettings | None = None) -> Fit:
     if reason is not None:
         return replace(nothing, refused=reason)
     typical = float(np.sqrt(noise.variance / np.mean(weight)))
-    factor = _beyond_stderr(used, sigmoid)
+    factor = _scatter_over_stderr(used, sigmoid)
     samples = _bootstrap(used, weight, sigmoid, factor, typical, chosen)
     a_interval, c_mid_interval = (quantiles(samples[:, column], chosen.level) for column in (0, 2))
     reason = support.undetermined(a_interval, c_mid_interval, chosen.ceiling, float(used.compute[-1]))
@@ -298,7 +300,9 @@ def _redraw(used: Curve, sigmoid: Sigmoid, factor: float, typical: float, settin
     else:
         residual = (used.pass_rate - values) / np.sqrt(1.0 - _leverage(used, sigmoid))
         drawn = values + rng.choice(residual - residual.mean(), (count, n))
-    spread = 0.0 if settings.exact_r0 else typical if used.r0_stderr is None else used.r0_stderr
+    # What R_0 shares with the points is not drawn anew; noise of training it does not have.
+    measured = typical if used.r0_stderr is None else used.r0_stderr * min(factor, 1.0)
+    spread = 0.0 if settings.exact_r0 else measured
     return drawn, np.clip(sigmoid.R_0 + spread * rng.standard_normal(count), 0.0, None)
 
 
@@ -317,12 +321,16 @@ def _bootstrap(
     return np.stack([r0 + found.gain, found.b, found.mid, r0 + found.shift], axis=1)
 
 
-def _beyond_stderr(used: Curve, sigmoid: Sigmoid) -> float:
-    """By what factor the points scatter more than their standard errors allow; 1 where they do not, or are unknown."""
+def _scatter_over_stderr(used: Curve, sigmoid: Sigmoid) -> float:
+    """By what factor the points scatter otherwise than their standard errors say; 1 where they do not, or are unknown.
+
+    Below 1 only where all points are of the same problems.
+    """
     if used.stderr is None:
         return 1.0
     error = float((((used.pass_rate - sigmoid.value(used.compute)) / used.stderr) ** 2).sum())
-    return float(np.sqrt(support.noise_of(error, used.stderr**-2, known=True).variance))
+    noise = support.noise_of(error, used.stderr**-2, known=True, shared=used.same_problems)
+    return float(np.sqrt(noise.variance))
 
 
 def _leverage(used: Curve, sigmoid: Sigmoid) -> Array:
@@ -338,6 +346,11 @@ def _notes(used: Curve, sigmoid: Sigmoid, factor: float, ceiling: float) -> tupl
     notes: tuple[str, ...] = ()
     if factor > 1.0:
         notes += (f"the points scatter {factor:.1f} times as much as their stderr allows; intervals are widened by it",)
+    if factor < 1.0:
+        notes += (
+            f"the points scatter {factor:.2f} times as much as their stderr says, as all are of the same problems; the "
+            "intervals are for these problems",
+        )
     below = ceiling - sigmoid.A
     if below < 1e-6:
         notes += (f"A lies at its bound {ceiling:g}: read its interval, not its value",)

@@ -50,18 +50,20 @@ class Noise:
         return float(chdtrc(parameters, each * parameters) if self.known else fdtrc(parameters, self.freedom, each))
 
 
-def noise_of(error: float, weight: Array, known: bool, parameters: int = 3) -> Noise:
+def noise_of(error: float, weight: Array, known: bool, parameters: int = 3, shared: bool = False) -> Noise:
     """The noise that a fit with weighted squared error `error` shows.
 
     With known standard errors it is theirs, unless the fit misses the points by significantly more than they allow
-    (training has noise of its own): then everything is widened to what is seen.
+    (training has noise of its own): then everything is widened to what is seen. Where all points are of the same
+    problems (`shared`), their standard errors have a part in common, which moves the curve and bends nothing: points
+    that lie significantly closer to the fit than their errors say are judged by what is seen too.
     """
-    from scipy.special import chdtrc
+    from scipy.special import chdtr, chdtrc
 
     freedom = max(len(weight) - parameters, 1)
     seen = error / freedom
-    if known:
-        return Noise(seen if chdtrc(freedom, error) < 0.01 else 1.0, freedom, True)
+    if known and not (shared and chdtr(freedom, error) < SIGNIFICANCE):
+        return Noise(seen if chdtrc(freedom, error) < SIGNIFICANCE else 1.0, freedom, True)
     return Noise(max(seen, EXACT**2 * float(np.mean(weight))), freedom, False)
 
 
@@ -147,7 +149,7 @@ def flat(curve: Curve, weight: Array, error: float, noise: Noise) -> str | None:
     if rise < -least:
         return f"non-monotone: the pass rate falls by {-rise:.3f} {span}; there is no gain to fit"
     trend = line_error(curve, weight)
-    straight = noise_of(trend, weight, noise.known, parameters=2)
+    straight = noise_of(trend, weight, noise.known, parameters=2, shared=curve.same_problems)
     by_chance = min(noise.chance(constant - error, 2), straight.chance(constant - trend, 1))
     if by_chance <= (SIGNIFICANCE if len(curve) < 8 else SIGNIFICANCE / 10.0) and rise >= least:
         return None

@@ -92,6 +92,25 @@ class Checkpoint:
     state: Any
 
 
+@dataclass(frozen=True)
+class Entry:
+    """A checkpoint to be written, but for its tensors.
+
+    Fields:
+        root: the folder of all checkpoints.
+        step: the checkpoint's.
+        state: whatever JSON can hold, without NaN or infinity.
+        metric: what `retention` ranks by; None ranks below every number.
+        retention: which checkpoints stay; None: all.
+    """
+
+    root: Path
+    step: int
+    state: Mapping[str, Any]
+    metric: float | None = None
+    retention: Retention | None = None
+
+
 def save(
     root: Path,
     step: int,

@@ -24,27 +24,18 @@ T = TypeVar("T")
 
 
 def save(
-    root: Path,
-    step: int,
+    entry: checkpoint.Entry,
     staged: Mapping[str, Tensor],
     extra: Mapping[str, Mapping[str, Tensor]],
-    state: Any,
     group: dist.ProcessGroup,
-    *,
-    metric: float | None = None,
-    retention: checkpoint.Retention | None = None,
 ) -> None:
-    """`checkpoint.save` by all ranks of `group`, which nobody else uses meanwhile; `root` is a folder they share.
+    """`checkpoint.save` by all ranks of `group`, which nobody else uses meanwhile.
 
     Args:
-        root: the folder of all checkpoints.
-        step: the checkpoint's.
+        entry: `root` is a folder that the ranks share; the first rank's `state` is written.
         staged: this rank's shards, from `dcp_file.stage`.
         extra: groups that are whole; the first rank's are written.
-        state: JSON-able; the first rank's is written.
         group: moves tensors of the CPU.
-        metric: what `retention` ranks by.
-        retention: which checkpoints stay.
 
     Raises:
         DiskFull: no space (or quota) left for a rank; earlier checkpoints are untouched.
@@ -52,16 +43,17 @@ def save(
     """
     ranks = Together(group)
     first = ranks.rank == 0
+    root, step = entry.root, entry.step
     with ExitStack() as open_folder, _told_alike(checkpoint.folder_of(root, step)):
         partial = _all(ranks, lambda: open_folder.enter_context(checkpoint.filling(root, step)) if first else None)[0]
         assert partial is not None
         shards = partial / checkpoint.SHARDED
         _all(ranks, lambda: shards.mkdir() if first else None)
         files = _all(ranks, lambda: _shards(shards, staged, group))
-        _all(ranks, lambda: _rest(partial, step, files, staged, extra, state, metric) if first else None)
+        _all(ranks, lambda: _rest(partial, entry, files, staged, extra) if first else None)
         _all(ranks, open_folder.close)  # the first rank renames the folder into its place
-    if first and retention is not None:
-        checkpoint.prune(root, retention)
+    if first and entry.retention is not None:
+        checkpoint.prune(root, entry.retention)
 
 
 @contextmanager
@@ -99,15 +91,13 @@ def _shards(folder: Path, staged: Mapping[str, Tensor], group: dist.ProcessGroup
 
 def _rest(
     partial: Path,
-    step: int,
+    entry: checkpoint.Entry,
     files: Sequence[checkpoint.Facts],
     staged: Mapping[str, Tensor],
     extra: Mapping[str, Mapping[str, Tensor]],
-    state: Any,
-    metric: float | None,
 ) -> None:
     facts = checkpoint.write_groups(partial, extra)
     for part in files:
         facts |= part
     sharded = sorted({key.split("/")[0] for key in staged})
-    checkpoint.seal(partial, step, facts, list(extra), state, metric, sharded)
+    checkpoint.seal(partial, entry.step, facts, list(extra), entry.state, entry.metric, sharded)

@@ -1,8 +1,8 @@
 """How a learner's tensors reach the disk, in one process and over ranks; saves go on in the background.
 
-    storage.begin(root, step, tensors, state, extra, metric, retention)     # copies, then returns
-    ...                                                                     # training goes on
-    storage.settle(wait=False)                                              # True once it is written; raises its error
+    storage.begin(entry, tensors, extra)     # copies, then returns
+    ...                                      # training goes on
+    storage.settle(wait=False)               # True once it is written; raises its error
 """
 
 from __future__ import annotations
@@ -10,8 +10,9 @@ from __future__ import annotations
 import copy
 import functools
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch.distributed as dist
 from torch import Tensor
@@ -36,16 +37,7 @@ class Storage(Protocol):
         """How tensors that are loaded lie in memory."""
         ...
 
-    def begin(
-        self,
-        root: Path,
-        step: int,
-        tensors: Groups,
-        state: Mapping[str, Any],
-        extra: Groups,
-        metric: float | None,
-        retention: checkpoint.Retention,
-    ) -> None:
+    def begin(self, entry: checkpoint.Entry, tensors: Groups, extra: Groups) -> None:
         """Begin a checkpoint of `tensors` (live ones: they are copied) and `extra`, once the one before is written.
 
         Raises:
@@ -98,25 +90,16 @@ class PlainStorage(_Saving):
 
     layout: Layout = WHOLE
 
-    def begin(
-        self,
-        root: Path,
-        step: int,
-        tensors: Groups,
-        state: Mapping[str, Any],
-        extra: Groups,
-        metric: float | None,
-        retention: checkpoint.Retention,
-    ) -> None:
+    def begin(self, entry: checkpoint.Entry, tensors: Groups, extra: Groups) -> None:
         """See `Storage.begin`."""
         self.background.wait()
         copies = {
             group: {name: tensor.detach().to("cpu", copy=True) for name, tensor in members.items()}
             for group, members in (*tensors.items(), *extra.items())
         }
-        frozen = copy.deepcopy(dict(state))
+        state, metric, retention = copy.deepcopy(dict(entry.state)), entry.metric, entry.retention
         self.background.start(
-            lambda: checkpoint.save(root, step, copies, frozen, metric=metric, retention=retention), _THREAD
+            lambda: checkpoint.save(entry.root, entry.step, copies, state, metric=metric, retention=retention), _THREAD
         )
 
     def whole(self, named: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -158,24 +141,13 @@ class ShardedStorage(_Saving):
             return False
         return super().settle(wait=True)
 
-    def begin(
-        self,
-        root: Path,
-        step: int,
-        tensors: Groups,
-        state: Mapping[str, Any],
-        extra: Groups,
-        metric: float | None,
-        retention: checkpoint.Retention,
-    ) -> None:
+    def begin(self, entry: checkpoint.Entry, tensors: Groups, extra: Groups) -> None:
         """See `Storage.begin`."""
         from strop.trainer import sharded_checkpoint
 
         self.background.wait()
-        work = functools.partial(
-            sharded_checkpoint.save, root, step, dcp_file.stage(tensors), extra, copy.deepcopy(dict(state)),
-            self._group, metric=metric, retention=retention,
-        )  # fmt: skip
+        frozen = replace(entry, state=copy.deepcopy(dict(entry.state)))
+        work = functools.partial(sharded_checkpoint.save, frozen, dcp_file.stage(tensors), extra, self._group)
         self.background.start(work, _THREAD)
 
     def whole(self, named: Mapping[str, Tensor]) -> dict[str, Tensor]:
