@@ -410,7 +410,9 @@ class Learner:
         self.load_state_dict(found.tensors, found.state["learner"])
 
     def close(self) -> None:
-        """Finish the save that is under way."""
+        """Finish the save that is under way, and take part in no more broadcasts."""
+        if self._peer is not None:
+            self._peer.close()
         self.settle(wait=True)
 
     def state_dict(self) -> tuple[dict[str, dict[str, Tensor]], dict[str, Any]]:

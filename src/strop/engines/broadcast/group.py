@@ -125,10 +125,12 @@ class Group:
         if reason is not None:
             with contextlib.suppress(RuntimeError):  # then the store is gone, and all have left
                 give_up(self.channel, self._store, reason)
-        if self._backend is not None:
-            ending = [self._backend, self._work]
-            threading.Thread(target=_end, args=[ending], daemon=True, name="end of a group").start()
+        ending = [self._backend, self._work]
         self._backend = self._work = self._buffer = None
+        if ending[1] is not None and not ending[1].is_completed():
+            threading.Thread(target=_end, args=[ending], daemon=True, name="end of a group").start()
+        elif ending[0] is not None:
+            _end(ending)
 
     def _reach(self) -> Any:
         from torch._C._distributed_c10d import TCPStore
@@ -274,10 +276,10 @@ class Group:
 
 
 def _end(ending: list[Any]) -> None:
-    """Let go of a backend and its last exchange, in a thread of its own.
+    """Let go of a backend and its last exchange.
 
     Gloo ends an exchange with a member that hangs no sooner than by its time-out, and its destructor waits for that; so
-    it is waited for here, where the end of the process may come between.
+    it is waited for here, in a thread of its own, where the end of the process may come between.
     """
     backend, work = ending
     ending.clear()
