@@ -24,7 +24,7 @@ from strop.evaluation.validation import ValidationSet, Wanted, benchmark_sets
 from strop.gang_learner import GangLearner
 from strop.learner import Learner, Learning, objective_of
 from strop.model_settings import ModelSettings
-from strop.orchestration.carriers import Carrier, CollectiveCarrier, StoredCarrier
+from strop.orchestration.carriers import Carrier, CollectiveCarrier, StoredCarrier, broadcast_backend
 from strop.orchestration.evaluator import Evaluator, InProcessEvaluator
 from strop.orchestration.evaluator_worker import EvaluatorSettings
 from strop.orchestration.executor import Executor
@@ -262,25 +262,18 @@ def _carrier(
         InputError: a broadcast is wanted, and two of those that would take part in it share a GPU.
     """
     orchestration = config.orchestration
-    own = _trainers_device(config, policy)
-    apart = len({own, *devices}) == 1 + len(devices)
-    on_gpus = own.startswith("cuda")
-    found = on_gpus and apart and orchestration.executor != "ray" and not isinstance(config.engine, Vllm)
-    if orchestration.weights == "collective" or (orchestration.weights == "auto" and found):
-        if on_gpus and not apart and orchestration.executor != "ray":  # of whose workers each has a GPU of its own
-            raise InputError(
-                f"orchestration.weights=collective: NCCL needs a GPU for each process, and trainer and generators have "
-                f"{', '.join([own, *devices])}; use fewer generators, or orchestration.weights=shared_memory"
-            )
-        backend = "nccl" if on_gpus else "gloo"
-        return CollectiveCarrier(
-            learner.send, lambda: launcher.address, backend, orchestration.silence_seconds, view.note
-        )
+    way = orchestration.weights
+    if way == "auto" and isinstance(config.engine, Vllm):  # which takes other GPUs than `devices` says
+        way = "shared_memory"
+    backend = broadcast_backend(way, orchestration.executor, _publishing_device(config, policy), devices)
+    if backend is not None:
+        seconds = orchestration.silence_seconds
+        return CollectiveCarrier(learner.send, lambda: launcher.address, backend, seconds, view.note)
     memory = None if orchestration.weights == "files" else MEMORY
     return StoredCarrier(learner.publish, _version_bytes(policy), view.note, memory)
 
 
-def _trainers_device(config: RunConfig, policy: Policy) -> str:
+def _publishing_device(config: RunConfig, policy: Policy) -> str:
     """Of the process that publishes: the policy's, or that of the trainer's first rank."""
     device = policy.device
     if device.type != "cuda":

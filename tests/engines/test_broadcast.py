@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -197,6 +198,27 @@ def test_an_announcement_that_is_not_kept_is_an_error(meeting: Meeting) -> None:
             Peer().send(told[0], described(weights), [(n, w) for n, w in weights.items() if n != "tensor0"])
         with pytest.raises(TransferLost, match="tensor0 was announced"):
             found.result(PATIENCE)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="NCCL takes no two ranks of one GPU")
+def test_over_nccl_a_killed_receiver_is_left_and_the_next_one_gets_it(meeting: Meeting) -> None:
+    sender = Peer(torch.device("cuda", 0))
+    weights = {name: tensor.cuda() for name, tensor in version_of(7).items()}
+    first = tickets(replace(meeting.channel(2), backend="nccl"), 7)
+    meeting.spawn("receive:kill", first[1])
+
+    def watch() -> None:  # NCCL itself hears of no death
+        if meeting.processes[0].poll() is not None:
+            give_up(first[0].channel, meeting.store, "it died")
+
+    with pytest.raises(TransferLost):
+        sender.send(first[0], described(weights), weights.items(), watch)
+    again = tickets(replace(meeting.channel(2), backend="nccl"), 7, 2)
+    done = meeting.spawn("receive", again[1])
+    sender.send(again[0], described(weights), weights.items())
+    assert said(done) == {"digest": digest(version_of(7))}
+    sender.close()
 
 
 sizes = st.lists(st.integers(0, 40), max_size=12)

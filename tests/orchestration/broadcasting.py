@@ -41,7 +41,7 @@ def digest(weights: dict[str, Tensor]) -> str:
     found = hashlib.sha256()
     for name, tensor in weights.items():
         found.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
-        found.update(tensor.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
+        found.update(tensor.cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
     return found.hexdigest()
 
 
@@ -56,7 +56,7 @@ def main() -> None:
     ticket = pickle.loads(bytes.fromhex(sys.argv[2]))
     assert isinstance(ticket, Ticket) and isinstance(ticket.channel, Channel)
     done = Path(sys.argv[3])
-    peer = Peer()
+    peer = Peer(torch.device("cuda", ticket.rank) if ticket.channel.backend == "nccl" else None)
 
     def strike(reached: int) -> None:
         if what and reached >= HALF:

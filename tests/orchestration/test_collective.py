@@ -7,6 +7,7 @@ import signal
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 from bench.simulated import SimulatedLearner
@@ -16,7 +17,7 @@ from tests.runs import assert_same_run, small_config
 from strop.config import edit, resolve
 from strop.console import SilentView
 from strop.engines.broadcast import LOOPBACK, Ticket, TransferLost, Watch
-from strop.orchestration.carriers import Carrier, CollectiveCarrier
+from strop.orchestration.carriers import Carrier, CollectiveCarrier, broadcast_backend
 from strop.orchestration.fleet import Supervision
 from strop.run import train
 from strop.types import InputError, StropError
@@ -110,6 +111,32 @@ def test_a_gang_broadcasts_what_it_has_gathered(tmp_path: Path) -> None:
     for way in ("files", "collective"):
         train(small_config(*sets, f"orchestration.weights={way}"), tmp_path / way, SilentView())
     assert_same_run(tmp_path / "files", tmp_path / "collective")
+
+
+@pytest.mark.parametrize(
+    ("way", "executor", "own", "devices", "backend"),
+    [
+        ("auto", "embedded", "cpu", ["cpu", "cpu"], None),
+        ("auto", "embedded", "cuda:0", ["cuda:1", "cuda:2"], "nccl"),
+        ("auto", "auto", "cuda:0", ["cuda:1"], "nccl"),
+        ("auto", "embedded", "cuda:0", ["cuda:0"], None),  # one GPU
+        ("auto", "embedded", "cuda:0", ["cuda:1", "cuda:1"], None),
+        ("auto", "ray", "cuda:0", ["cuda", "cuda"], None),
+        ("collective", "ray", "cuda:0", ["cuda", "cuda"], "nccl"),
+        ("collective", "embedded", "cpu", ["cpu"], "gloo"),
+        ("shared_memory", "embedded", "cuda:0", ["cuda:1"], None),
+        ("files", "embedded", "cuda:0", ["cuda:1"], None),
+    ],
+)
+def test_weights_are_broadcast_where_it_was_asked_for_or_where_each_has_a_gpu(
+    way: Any, executor: str, own: str, devices: list[str], backend: str | None
+) -> None:
+    assert broadcast_backend(way, executor, own, devices) == backend
+
+
+def test_a_gpu_of_two_processes_takes_no_broadcast() -> None:
+    with pytest.raises(InputError, match="trainer and generators have cuda:0, cuda:0; use fewer generators"):
+        broadcast_backend("collective", "embedded", "cuda:0", ["cuda:0"])
 
 
 def test_a_way_to_nobody_is_refused() -> None:

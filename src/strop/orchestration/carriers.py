@@ -15,7 +15,7 @@ import os
 import time
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
 
 from strop.engines.base import KvMode
 from strop.engines.broadcast import BUCKET_BYTES, Channel, Ticket, TransferLost, Watch, give_up
@@ -24,7 +24,7 @@ from strop.orchestration.messages import StoredWeights
 from strop.orchestration.weight_store import FOLDER, MEMORY, Claim, WeightStore, claim
 from strop.trainer.checkpoint import DiskFull
 from strop.trainer.meeting import open_store
-from strop.types import IntArray, StropError
+from strop.types import InputError, IntArray, StropError
 
 if TYPE_CHECKING:
     from torch._C._distributed_c10d import TCPStore
@@ -36,6 +36,31 @@ DISK_FULL_TRIES = 3
 DISK_FULL_SECONDS = 1.0
 FAILURES = 3  # of a version's broadcasts for which no death of a generator can be blamed
 _DEATH_SECONDS = 1.0  # until a death is known that has cut a broadcast
+
+
+def broadcast_backend(
+    way: Literal["auto", "shared_memory", "files", "collective"], executor: str, own: str, devices: Sequence[str]
+) -> Literal["nccl", "gloo"] | None:
+    """The backend of broadcasts from device `own` to generators on `devices`, as torch names them; None: no broadcasts.
+
+    `executor` is `ray` where each generator is given a GPU that no other process has. `auto` broadcasts where all are
+    GPUs of this host, each of one process.
+
+    Raises:
+        InputError: a broadcast is wanted, and two of those that would take part in it share a GPU.
+    """
+    on_gpus = own.startswith("cuda")
+    shared = executor != "ray" and len({own, *devices}) <= len(devices)
+    if way == "auto":
+        return "nccl" if on_gpus and not shared and executor != "ray" else None
+    if way != "collective":
+        return None
+    if on_gpus and shared:
+        raise InputError(
+            "orchestration.weights=collective: NCCL needs a GPU for each process, and trainer and generators have "
+            f"{', '.join([own, *devices])}; use fewer generators, or orchestration.weights=shared_memory"
+        )
+    return "nccl" if on_gpus else "gloo"
 
 
 class Carrier(Protocol):
@@ -230,6 +255,9 @@ class CollectiveCarrier:
             self._channel = None
             self._judge(version, str(error), dead, watch)
             return
+        except BaseException as error:
+            self._give_up(f"the sender is lost: {error}")
+            raise
         if self._digest not in (None, digest):
             raise StropError(f"the trainer's parameters have changed under version {version} while it was published")
         self._digest, self._whole = digest, self._sent
