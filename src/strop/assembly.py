@@ -24,7 +24,7 @@ from strop.evaluation.validation import ValidationSet, Wanted, benchmark_sets
 from strop.gang_learner import GangLearner
 from strop.learner import Learner, Learning, objective_of
 from strop.model_settings import ModelSettings
-from strop.orchestration.carriers import Carrier, CollectiveCarrier, StoredCarrier, broadcast_backend
+from strop.orchestration.carriers import Carrier, CollectiveCarrier, StoredCarrier, WithFallback, broadcast_backend
 from strop.orchestration.evaluator import Evaluator, InProcessEvaluator
 from strop.orchestration.evaluator_worker import EvaluatorSettings
 from strop.orchestration.executor import Executor
@@ -266,11 +266,12 @@ def _carrier(
     if way == "auto" and isinstance(config.engine, Vllm):  # which takes other GPUs than `devices` says
         way = "shared_memory"
     backend = broadcast_backend(way, orchestration.executor, _publishing_device(config, policy), devices)
-    if backend is not None:
-        seconds = orchestration.silence_seconds
-        return CollectiveCarrier(learner.send, lambda: launcher.address, backend, seconds, view.note)
-    memory = None if orchestration.weights == "files" else MEMORY
-    return StoredCarrier(learner.publish, _version_bytes(policy), view.note, memory)
+    stored = StoredCarrier(learner.publish, _version_bytes(policy), view.note, None if way == "files" else MEMORY)
+    if backend is None:
+        return stored
+    seconds = orchestration.silence_seconds
+    collective = CollectiveCarrier(learner.send, lambda: launcher.address, backend, seconds, view.note)
+    return collective if way == "collective" else WithFallback(collective, stored, view.note)
 
 
 def _publishing_device(config: RunConfig, policy: Policy) -> str:

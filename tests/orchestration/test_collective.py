@@ -17,7 +17,7 @@ from tests.runs import assert_same_run, small_config
 from strop.config import edit, resolve
 from strop.console import SilentView
 from strop.engines.broadcast import LOOPBACK, Ticket, TransferLost, Watch
-from strop.orchestration.carriers import Carrier, CollectiveCarrier, broadcast_backend
+from strop.orchestration.carriers import Carrier, CollectiveCarrier, StoredCarrier, WithFallback, broadcast_backend
 from strop.orchestration.fleet import Supervision
 from strop.run import train
 from strop.types import InputError, StropError
@@ -29,6 +29,18 @@ TENSOR_BYTES = 64  # of the simulated hundred
 def carrier(learner: SimulatedLearner, note: Callable[[str], None]) -> Carrier:
     """A bucket for each tensor."""
     return CollectiveCarrier(learner.send, lambda: LOOPBACK, "gloo", 60.0, note, TENSOR_BYTES)
+
+
+def on_a_bad_line(learner: SimulatedLearner, note: Callable[[str], None]) -> CollectiveCarrier:
+    """From version 2 on the sender hangs up, whatever it is told."""
+
+    def hang_up() -> None:
+        raise TransferLost("the line is bad")
+
+    def send(ticket: Ticket, watch: Watch) -> str:
+        return learner.send(ticket, hang_up if ticket.version >= 2 else watch)
+
+    return CollectiveCarrier(send, lambda: LOOPBACK, "gloo", 60.0, note, TENSOR_BYTES)
 
 
 broadcasting = partial(made, carrier=carrier)
@@ -80,20 +92,22 @@ def test_weights_reach_somebody_even_if_all_generators_die_at_once(undisturbed: 
 
 @pytest.mark.slow
 def test_broadcasts_that_fail_for_no_known_reason_end_the_run_with_a_way_out(tmp_path: Path) -> None:
-    def hang_up() -> None:
-        raise TransferLost("the line is bad")
-
-    def on_a_bad_line(learner: SimulatedLearner, note: Callable[[str], None]) -> Carrier:
-        def send(ticket: Ticket, watch: Watch) -> str:
-            return learner.send(ticket, hang_up if ticket.version >= 2 else watch)
-
-        return CollectiveCarrier(send, lambda: LOOPBACK, "gloo", 60.0, note, TENSOR_BYTES)
-
     run = made(tmp_path, carrier=on_a_bad_line)
-    with pytest.raises(StropError, match="version 2 did not reach the generators in 3 .*the line is bad") as e:
+    with pytest.raises(StropError, match="version 2 did not reach the generators in 3 .*the line is bad") as caught:
         run.run()
-    assert "orchestration.weights=shared_memory" in str(e.value)
+    assert "orchestration.weights=shared_memory" in str(caught.value)
     assert run.records[-1].step == 1  # and whoever generated went on with what it had
+
+
+@pytest.mark.slow
+def test_where_nobody_has_asked_for_broadcasts_files_take_their_place(undisturbed: Made, tmp_path: Path) -> None:
+    def carrier(learner: SimulatedLearner, note: Callable[[str], None]) -> Carrier:
+        stored = StoredCarrier(lambda store, v: store.write(v, learner.weights()), 1 << 16, note)
+        return WithFallback(on_a_bad_line(learner, note), stored, note)
+
+    run = made(tmp_path, carrier=carrier).run()
+    assert any("from now on weights go through files" in line for line in run.notes.lines)
+    assert run.learner.trained == ALL and run.learner.curve == undisturbed.learner.curve
 
 
 @pytest.mark.slow

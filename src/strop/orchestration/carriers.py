@@ -38,6 +38,10 @@ FAILURES = 3  # of a version's broadcasts for which no death of a generator can 
 _DEATH_SECONDS = 1.0  # until a death is known that has cut a broadcast
 
 
+class BroadcastsFail(StropError):
+    """Broadcasts do not come through although everybody lives; files may."""
+
+
 def broadcast_backend(
     way: Literal["auto", "shared_memory", "files", "collective"], executor: str, own: str, devices: Sequence[str]
 ) -> Literal["nccl", "gloo"] | None:
@@ -272,7 +276,7 @@ class CollectiveCarrier:
         self._channel = None
         self._failures += 1
         if self._failures >= FAILURES:
-            raise StropError(
+            raise BroadcastsFail(
                 f"the weights of version {version} did not reach the generators in {FAILURES} broadcasts: {reason}; "
                 "set orchestration.weights=shared_memory to have them go through files"
             )
@@ -314,3 +318,67 @@ class CollectiveCarrier:
         self._note(f"the broadcast of version {version} was lost ({reason}) and is made again")
         if not dead():
             self._failed(version, reason)
+
+
+class WithFallback:
+    """Broadcasts; from the version on that they do not bring to its end though everybody lives, files.
+
+    Args:
+        first: broadcasts.
+        then: files.
+        note: is told of the change, in one line.
+    """
+
+    def __init__(self, first: CollectiveCarrier, then: StoredCarrier, note: Callable[[str], None]) -> None:
+        self._first, self._then = first, then
+        self._note = note
+        self._using: Carrier = first
+        self._folder = Path()
+        self._version = -1
+
+    @property
+    def together(self) -> bool:
+        """As the way that is used now."""
+        return self._using.together
+
+    def start(self, folder: Path) -> None:
+        """The run in `folder` begins."""
+        self._folder = folder
+        self._using.start(folder)
+
+    def prepare(self, version: int) -> None:
+        """Other parameters."""
+        self._version = version
+        self._using.prepare(version)
+
+    def bring(self, version: int, members: Sequence[Member], kv: KvMode, probe: IntArray, watch: Watch) -> None:
+        """By the way that is used now; who was not reached says so, and is brought it by the next."""
+        try:
+            self._using.bring(version, members, kv, probe, watch)
+        except BroadcastsFail as error:
+            self._change(error)
+
+    def refused(self, version: int, number: int, reason: str) -> None:
+        """Of a broadcast; where files are used by now, it was one of those that led to that."""
+        if self._using is self._first:
+            try:
+                self._first.refused(version, number, reason)
+            except BroadcastsFail as error:
+                self._change(error)
+
+    def keep(self, versions: Collection[int]) -> None:
+        """Other versions are not needed any more."""
+        self._using.keep(versions)
+
+    def release(self) -> None:
+        """Leave nothing behind."""
+        self._first.release()
+        self._then.release()
+
+    def _change(self, error: BroadcastsFail) -> None:
+        said = str(error).partition(";")[0]
+        self._note(f"{said}; from now on weights go through files (orchestration.weights=shared_memory)")
+        self._first.release()
+        self._using = self._then
+        self._then.start(self._folder)
+        self._then.prepare(self._version)

@@ -110,8 +110,7 @@ class StropExtension:
     def strop_open_transfer(self, address: str) -> bool:
         """Give this process the engine of broadcasts; False where this vLLM has no weight transfer."""
         worker: Any = self
-        found = getattr(worker, "weight_transfer_engine", None)
-        if type(found).__name__ == _TRANSFER:
+        if type(vars(worker).get("weight_transfer_engine")).__name__ == _TRANSFER:
             return True
         try:
             from vllm.config.weight_transfer import WeightTransferConfig
