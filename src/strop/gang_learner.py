@@ -5,6 +5,7 @@ Every rank is told the same and computes its share (`sharded_learner`); the firs
 
 from __future__ import annotations
 
+import os
 import shutil
 import tempfile
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -99,13 +100,15 @@ class GangLearner:
             rendezvous = f"file://{self._meeting}/meet"
         orchestration = self._config.orchestration
         data = self._config.model_dump(mode="json")
+        unsaid = {name: value for name, value in _LOOPBACK.items() if name not in os.environ}
+        environment = {} if self._scattered else unsaid
         specs = [
             WorkerSpec(
                 role=f"trainer-{rank}",
                 entry="strop.sharded_learner:main",
                 settings=RankSettings(data, rank, orchestration.trainers, rendezvous, orchestration.stall_seconds),
                 threads=self._threads,
-                environment={} if self._scattered else _LOOPBACK,
+                environment=environment,
                 gpus=self._gpus,
                 beside_controller=rank == 0,  # it writes the weights, into memory of this host
             )
