@@ -37,10 +37,14 @@ from strop.byte_tokenizer import byte_tokenizer
 from strop.config import edit, resolve
 from strop.console import SilentView
 from strop.data import load_data
+from strop.engines.broadcast import Peer, Ticket, Watch, described
 from strop.loop import Loop
+from strop.orchestration.carriers import Carrier, CollectiveCarrier, StoredCarrier
 from strop.orchestration.fleet import Fleet, Supervision
 from strop.orchestration.link import WorkerSpec, end
+from strop.orchestration.messages import StoredWeights
 from strop.orchestration.processes import Processes
+from strop.orchestration.weight_store import MEMORY, WeightStore
 from strop.verifiers.pool import InlineJudge
 
 SPEEDUP_BAR, BOUND_BAR, PUBLICATION_BAR, DEATH_BAR = 2.0, 0.8, 0.25, 0.1
@@ -83,17 +87,16 @@ def train(shape: Shape, steps: int, stale: str) -> tuple[float, dict[str, float]
             f"orchestration.generators={shape.generators}", f"orchestration.on_stale={stale}",
         ],
     )  # fmt: skip
-    learner = SimulatedLearner(shape.train_token)
+    learner, silent = SimulatedLearner(shape.train_token), SilentView()
     fleet = Fleet(
         launcher=Processes(),
         specs=[WorkerSpec(f"generator-{n}", "bench.simulated:main", shape.simulation) for n in range(shape.generators)],
-        source=lambda store, version: store.write(version, learner.weights()),
-        version_bytes=1 << 16,
+        carrier=StoredCarrier(lambda store, version: store.write(version, learner.weights()), 1 << 16, silent.note),
         supervision=Supervision(),
         note=lambda line: None,
     )
     data = load_data(config.data, byte_tokenizer()).train
-    loop = Loop(config, data, fleet, InlineJudge(config.verifier), learner, SilentView())  # type: ignore[arg-type]
+    loop = Loop(config, data, fleet, InlineJudge(config.verifier), learner, silent)  # type: ignore[arg-type]
     rows: list[dict[str, float | None]] = []
     with tempfile.TemporaryDirectory() as folder:
         try:
@@ -167,22 +170,35 @@ def pipeline(arguments: argparse.Namespace) -> None:
 
 
 def publication(arguments: argparse.Namespace) -> None:
-    """Real engines of a model of 100 MB: write, hash, swap, acknowledge, probe."""
+    """Real engines of a model of 100 MB: write and hash, or broadcast; swap, acknowledge, probe."""
     from strop.engines.torch_engine.settings import EngineSettings
     from strop.model_settings import FreshModel, ModelSettings
     from strop.orchestration.generator import GeneratorSettings
     from strop.policy import load_policy
 
+    peer = Peer()
     fresh = FreshModel(hidden_size=512, layers=8, heads=8, kv_heads=4, head_dim=64, intermediate_size=1408)
     model = ModelSettings(fresh=fresh)
     policy, _ = load_policy(model, seed=1)
     size = sum(weight.nbytes for weight in policy.weights().values())
     settings = GeneratorSettings(model, EngineSettings(slots=16, max_tokens=64), seed=1)
+
+
+    def send(ticket: Ticket, watch: Watch) -> str:
+        weights = policy.weights()
+        return peer.send(ticket, described(weights), weights.items(), watch)
+
+    def write(store: WeightStore, version: int) -> StoredWeights:
+        return store.write(version, policy.weights().items())
+
+    launcher = Processes()
+    carrier: Carrier = CollectiveCarrier(send, lambda: launcher.address, "gloo", 60.0, print)
+    if arguments.weights != "collective":
+        carrier = StoredCarrier(write, size, print, MEMORY if arguments.weights == "shared_memory" else None)
     fleet = Fleet(
-        launcher=Processes(),
+        launcher=launcher,
         specs=[WorkerSpec(f"generator-{n}", "strop.orchestration.generator:main", settings) for n in range(2)],
-        source=lambda store, version: store.write(version, policy.weights().items()),
-        version_bytes=size,
+        carrier=carrier,
         supervision=Supervision(),
         note=lambda line: None,
     )
@@ -191,18 +207,32 @@ def publication(arguments: argparse.Namespace) -> None:
         try:
             fleet.start(Path(folder))
             fleet.publish(0, probe)
+            fleet.publish(1, probe)  # the first to all generators at once
             seconds = []
-            for version in range(1, arguments.repeats + 1):
+            pids = [os.getpid(), *(member.link.pid for member in fleet.members if member.link.pid is not None)]
+            spent = processor_seconds(pids)
+            for version in range(2, arguments.repeats + 2):
                 with torch.no_grad():
                     for weight in policy.parameters():
                         weight.add_(0.001)
                 seconds.append(fleet.publish(version, probe).seconds)
+            spent = processor_seconds(pids) - spent
         finally:
             fleet.close()
-    row = {"bench": "publication", "megabytes": round(size / 1e6, 1), "generators": 2, "repeats": len(seconds)}
+    row = {"bench": "publication", "weights": arguments.weights, "megabytes": round(size / 1e6, 1), "generators": 2,
+           "repeats": len(seconds), "processor_seconds": round(spent / len(seconds), 3)}  # fmt: skip
     median = statistics.median(seconds)
     say(row | {"median": round(median, 3), "least": round(min(seconds), 3), "most": round(max(seconds), 3),
                "ok": median <= PUBLICATION_BAR})  # fmt: skip
+
+
+def processor_seconds(pids: list[int]) -> float:
+    """That these processes have spent so far, user and system."""
+    ticks = 0
+    for pid in pids:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        ticks += int(fields[11]) + int(fields[12])
+    return ticks / os.sysconf("SC_CLK_TCK")
 
 
 # ---------------------------------------------------------------------- deaths
@@ -292,6 +322,8 @@ def main() -> None:
     parser.add_argument("--quality-steps", type=int, default=96)
     parser.add_argument("--jobs", type=int, default=1, help="runs of `quality` at once")
     parser.add_argument("--repeats", type=int, default=20)
+    ways = ("shared_memory", "files", "collective")
+    parser.add_argument("--weights", choices=ways, default="shared_memory", help="how `publication` goes")
     parser.add_argument("--prompts", type=int, default=8)
     parser.add_argument("--samples", type=int, default=8)
     parser.add_argument("--tokens", type=int, default=6, help="of a usual completion")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -23,6 +24,7 @@ from strop.evaluation.validation import ValidationSet, Wanted, benchmark_sets
 from strop.gang_learner import GangLearner
 from strop.learner import Learner, Learning, objective_of
 from strop.model_settings import ModelSettings
+from strop.orchestration.carriers import Carrier, CollectiveCarrier, StoredCarrier, WithFallback, broadcast_backend
 from strop.orchestration.evaluator import Evaluator, InProcessEvaluator
 from strop.orchestration.evaluator_worker import EvaluatorSettings
 from strop.orchestration.executor import Executor
@@ -32,6 +34,7 @@ from strop.orchestration.in_process import InProcess
 from strop.orchestration.link import Launcher, WorkerSpec
 from strop.orchestration.processes import Processes
 from strop.orchestration.ray_workers import RayWorkers
+from strop.orchestration.weight_store import MEMORY
 from strop.orchestration.worker_evaluator import WorkerEvaluator
 from strop.policy import Policy, WithoutAdapters, load_policy
 from strop.seeds import derive
@@ -243,12 +246,40 @@ def _executor(
     return Fleet(
         launcher=launcher,
         specs=specs,
-        source=learner.publish,
-        version_bytes=_version_bytes(policy),
+        carrier=_carrier(config, policy, learner, launcher, devices, view),
         supervision=_supervision(config),
         note=view.note,
         kv=orchestration.kv,
     )
+
+
+def _carrier(
+    config: RunConfig, policy: Policy, learner: Learning, launcher: Launcher, devices: Sequence[str], view: View
+) -> Carrier:
+    """How weights get to generators on `devices`.
+
+    Raises:
+        InputError: a broadcast is wanted, and two of those that would take part in it share a GPU.
+    """
+    orchestration = config.orchestration
+    way = orchestration.weights
+    if way == "auto" and isinstance(config.engine, Vllm):  # which takes other GPUs than `devices` says
+        way = "shared_memory"
+    backend = broadcast_backend(way, orchestration.executor, _publishing_device(config, policy), devices)
+    stored = StoredCarrier(learner.publish, _version_bytes(policy), view.note, None if way == "files" else MEMORY)
+    if backend is None:
+        return stored
+    seconds = orchestration.silence_seconds
+    collective = CollectiveCarrier(learner.send, lambda: launcher.address, backend, seconds, view.note)
+    return collective if way == "collective" else WithFallback(collective, stored, view.note)
+
+
+def _publishing_device(config: RunConfig, policy: Policy) -> str:
+    """Of the process that publishes: the policy's, or that of the trainer's first rank."""
+    device = policy.device
+    if device.type != "cuda":
+        return str(device)
+    return "cuda:0" if config.orchestration.trainers > 1 else f"cuda:{device.index or 0}"
 
 
 def _evaluating_gpu(orchestration: OrchestrationSettings) -> int:

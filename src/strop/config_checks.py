@@ -132,6 +132,11 @@ def _check_orchestration(config: RunConfig) -> None:
             f"orchestration.trainers={orchestration.trainers} keep the parameters in processes of their own, where "
             "orchestration.executor=in_process cannot generate with them; set executor=embedded, or trainers=1"
         )
+    if orchestration.weights != "auto" and orchestration.in_process:
+        raise InputError(
+            f"orchestration.weights={orchestration.weights} is a way to generators in other processes, and "
+            "orchestration.executor=in_process has none; set executor=embedded, or leave weights out"
+        )
     if orchestration.on_stale == "drop" and orchestration.max_lag == 0:
         raise InputError(
             "orchestration.on_stale=drop has nothing to drop at orchestration.max_lag=0, where a step takes all groups "

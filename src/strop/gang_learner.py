@@ -5,6 +5,7 @@ Every rank is told the same and computes its share (`sharded_learner`); the firs
 
 from __future__ import annotations
 
+import os
 import shutil
 import tempfile
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -16,6 +17,7 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from strop.config import RunConfig
+from strop.engines.broadcast import Ticket, TransferLost, Watch, nobody
 from strop.learner import Lesson
 from strop.orchestration.gang import Gang
 from strop.orchestration.link import Launcher, WorkerSpec
@@ -98,13 +100,15 @@ class GangLearner:
             rendezvous = f"file://{self._meeting}/meet"
         orchestration = self._config.orchestration
         data = self._config.model_dump(mode="json")
+        unsaid = {name: value for name, value in _LOOPBACK.items() if name not in os.environ}
+        environment = {} if self._scattered else unsaid
         specs = [
             WorkerSpec(
                 role=f"trainer-{rank}",
                 entry="strop.sharded_learner:main",
                 settings=RankSettings(data, rank, orchestration.trainers, rendezvous, orchestration.stall_seconds),
                 threads=self._threads,
-                environment={} if self._scattered else _LOOPBACK,
+                environment=environment,
                 gpus=self._gpus,
                 beside_controller=rank == 0,  # it writes the weights, into memory of this host
             )
@@ -112,7 +116,7 @@ class GangLearner:
         ]
         self._gang = Gang(self._launcher, specs, orchestration.silence_seconds, orchestration.stall_seconds)
 
-    def _call(self, method: str, *arguments: Any) -> Any:
+    def _call(self, method: str, *arguments: Any, watch: Watch = nobody) -> Any:
         if self._gang is None:
             raise StropError("the trainer's ranks are not started")
         if self._apart:
@@ -120,7 +124,7 @@ class GangLearner:
             with tempfile.NamedTemporaryFile(dir=self._folder, prefix=".seen-") as mark:
                 place = self._gang.call("host", mark.name)
             self._gang.call("meet", place)
-        return self._gang.call(method, *arguments)
+        return self._gang.call(method, *arguments, watch=watch)
 
     @property
     def facts(self) -> Facts:
@@ -198,6 +202,18 @@ class GangLearner:
         assert isinstance(stored, StoredWeights)
         self._stored = stored
         return stored
+
+    def send(self, ticket: Ticket, watch: Watch) -> str:
+        """Have the first rank broadcast the weights.
+
+        Raises:
+            TransferLost: it was given up before all was sent.
+        """
+        digest = self._call("send", ticket, watch=watch)
+        if isinstance(digest, TransferLost):
+            raise digest
+        assert isinstance(digest, str)
+        return digest
 
     def weights(self) -> Mapping[str, Tensor]:
         """Every parameter whole, in a mapped file; it may be gone after the next publication."""

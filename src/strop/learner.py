@@ -24,6 +24,7 @@ from transformers import PreTrainedTokenizerBase
 from strop.algorithms import Objective, TokenMean, UpdateContext
 from strop.compute import devices_of
 from strop.config import AlgorithmSettings, CriticSettings, RunConfig
+from strop.engines.broadcast import Peer, Ticket, Watch, described, nobody
 from strop.metrics import Metrics, Total, merge
 from strop.orchestration.messages import StoredWeights
 from strop.orchestration.weight_store import WeightStore
@@ -101,6 +102,14 @@ class Learning(Protocol):
         """
         ...
 
+    def send(self, ticket: Ticket, watch: Watch) -> str:
+        """Broadcast them; a digest of what was sent. `watch` is called now and then meanwhile.
+
+        Raises:
+            TransferLost: it was given up before all was sent.
+        """
+        ...
+
     def broken(self) -> str | None:
         """The name of a parameter of the policy that is not finite; None where all are."""
         ...
@@ -171,6 +180,7 @@ class Learner:
         self.reference = reference
         self.storage: Storage = PlainStorage() if storage is None else storage
         self._reference_moved = False
+        self._peer: Peer | None = None  # in broadcasts of the weights
 
     def start(self, folder: Path) -> None:
         """Nothing to start."""
@@ -360,6 +370,17 @@ class Learner:
         """Write the weights into a store; only what holds them whole can."""
         return store.write(version, self.weights().items())
 
+    def send(self, ticket: Ticket, watch: Watch = nobody) -> str:
+        """Broadcast the weights from the first rank's device; over several ranks all must call it ('' from others)."""
+        named = self.policy.weights()
+        each = self.storage.each(named)
+        if self.trainer.ranks.rank > 0:
+            for _ in each:
+                raise AssertionError("only the first rank has them whole")
+            return ""
+        self._peer = self._peer or Peer(self.trainer.device, ticket.channel.host)
+        return self._peer.send(ticket, described(named), each, watch)
+
     def broken(self) -> str | None:
         """The name of a parameter that is not finite; None where all are."""
         own = next((n for n, w in self.policy.weights().items() if not torch.isfinite(own_part(w)).all()), None)
@@ -389,7 +410,9 @@ class Learner:
         self.load_state_dict(found.tensors, found.state["learner"])
 
     def close(self) -> None:
-        """Finish the save that is under way."""
+        """Finish the save that is under way, and take part in no more broadcasts."""
+        if self._peer is not None:
+            self._peer.close()
         self.settle(wait=True)
 
     def state_dict(self) -> tuple[dict[str, dict[str, Tensor]], dict[str, Any]]:

@@ -22,6 +22,7 @@ from transformers import PreTrainedTokenizerBase
 from strop.assembly import Modules, check_tokens, located, make_learner, pick_device, wants_reference
 from strop.config import RunConfig
 from strop.console import SilentView
+from strop.engines.broadcast import Ticket, TransferLost
 from strop.gang_learner import Facts, RankSettings
 from strop.learner import Learner, Lesson
 from strop.metrics import plain, values
@@ -154,7 +155,7 @@ class RankServer:
         """By the name of the call."""
         return {
             "facts": self.facts, "enter": self.enter, "replan": self.replan, "learn": self.learn, "probe": self.probe,
-            "broken": self.broken, "publish": self.publish, "save": self.save, "settle": self.settle,
+            "broken": self.broken, "publish": self.publish, "send": self.send, "save": self.save, "settle": self.settle,
             "load": self.load, "export": self.export,
         }  # fmt: skip
 
@@ -198,6 +199,13 @@ class RankServer:
         """Gather the weights; the first rank writes them."""
         weights = self._learner.weights()
         return (WeightStore(Path(root)).write(version, weights.items()) if weights else None), ""
+
+    def send(self, ticket: Ticket) -> tuple[str | TransferLost, str]:
+        """Gather the weights; the first rank broadcasts them as they come. A broadcast that is lost is its value."""
+        try:
+            return self._learner.send(ticket), ""
+        except TransferLost as error:
+            return error, ""
 
     def save(self, entry: checkpoint.Entry, extra: Groups) -> tuple[None, str]:
         """Begin a checkpoint."""

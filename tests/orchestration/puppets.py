@@ -16,6 +16,7 @@ from typing import Any
 from bench.simulated import SimulatedEngine, Simulation, load
 
 from strop.engines.base import Request
+from strop.engines.broadcast import LOOPBACK, Peer
 from strop.orchestration.generator import Server
 from strop.orchestration.link import Death, Link, WorkerSpec
 from strop.orchestration.messages import Ready
@@ -47,7 +48,7 @@ class Fate:
 class Puppet:
     """A `Link`, the `Line` at its other end, and the generator between; `advance` moves it a little."""
 
-    address = "127.0.0.1"
+    address = LOOPBACK
 
     def __init__(self, role: str, simulation: Simulation, fate: Fate, chance: random.Random) -> None:
         self.role = role
@@ -59,7 +60,7 @@ class Puppet:
         self._in: deque[Any] = deque()
         self._out: deque[Any] = deque()
         self._end: Death | None = None
-        self._server = Server(self, _Engine(self, simulation), load)
+        self._server = Server(self, _Engine(self, simulation), load, Peer())
         self._out.append(Ready())
 
     # -------------------------------------------------------------- the controller's end
@@ -191,6 +192,8 @@ class Clock:
 
 class Puppets:
     """A `Launcher`."""
+
+    address = LOOPBACK
 
     def __init__(self, fate: Fate, chance: random.Random, clock: Clock) -> None:
         self.fate, self.chance, self.clock = fate, chance, clock

@@ -17,9 +17,12 @@ from strop.config import RunConfig
 from strop.console import SilentView
 from strop.data import Dataset, load_data
 from strop.loop import Loop, StepRecord
+from strop.orchestration.carriers import Carrier, StoredCarrier
 from strop.orchestration.fleet import Fleet, Supervision
 from strop.orchestration.link import Launcher, WorkerSpec
+from strop.orchestration.messages import StoredWeights
 from strop.orchestration.processes import Processes
+from strop.orchestration.weight_store import WeightStore
 from strop.verifiers.pool import InlineJudge, Judge
 
 SETS = (
@@ -99,6 +102,7 @@ def made(
     generators: int = 2,
     source: Callable[..., Any] | None = None,
     launcher: Launcher | None = None,
+    carrier: Callable[[SimulatedLearner, Callable[[str], None]], Carrier] | None = None,
 ) -> Made:
     """A run of `sets` with simulated generators, which meet `fault`."""
     config = small_config(*SETS, *sets)
@@ -110,11 +114,14 @@ def made(
     if fault is not None:
         settings = Fault(simulation, fault, str(folder / "struck"), after, seed)
         entry = "tests.orchestration.faulty:main"
+
+    def stored(store: WeightStore, version: int) -> StoredWeights:
+        return store.write(version, learner.weights())
+
     fleet = Fleet(
         launcher=launcher or Processes(),
         specs=[WorkerSpec(f"generator-{number}", entry, settings) for number in range(generators)],
-        source=source or (lambda store, version: store.write(version, learner.weights())),
-        version_bytes=1 << 16,
+        carrier=carrier(learner, notes.note) if carrier else StoredCarrier(source or stored, 1 << 16, notes.note),
         supervision=supervision or Supervision(),
         note=notes.note,
         kv=config.orchestration.kv,

@@ -15,6 +15,7 @@ from tests.orchestration.simulation import PROMPTS, Made, beside, made
 
 from strop.engines.base import Request, Sampling
 from strop.loop import WeightMismatch
+from strop.orchestration.carriers import StoredCarrier
 from strop.orchestration.executor import Publication
 from strop.orchestration.fleet import Supervision
 from strop.pieces import allow_module
@@ -248,7 +249,9 @@ def test_a_long_generation_is_progress_and_a_stopped_one_is_not(
 
 
 def test_ended_workers_leave_no_weights_behind(undisturbed: Made) -> None:
-    assert all(not place.path.exists() for place in undisturbed.fleet._claims)
+    carrier = undisturbed.fleet.carrier
+    assert isinstance(carrier, StoredCarrier) and carrier.claims
+    assert all(not place.path.exists() for place in carrier.claims)
     deadline = time.monotonic() + 5
     while any(Path(f"/proc/{member.link.pid}").exists() for member in undisturbed.fleet.members):
         assert time.monotonic() < deadline

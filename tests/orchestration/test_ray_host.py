@@ -51,7 +51,7 @@ def test_who_waits_is_woken(tmp_path: Path) -> None:
 def stage(line: QueueLine, stored: StoredWeights, content: bytes) -> StoredWeights:
     line.come(line._due, written(Update(stored)), np.frombuffer(content, np.uint8))
     (message,) = line.receive(0.0)
-    assert isinstance(message, Update)
+    assert isinstance(message, Update) and isinstance(message.weights, StoredWeights)
     return message.weights
 
 

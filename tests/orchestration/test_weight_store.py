@@ -19,6 +19,7 @@ from tests.orchestration.invariants import assert_sound
 from tests.orchestration.simulation import made
 from torch import Tensor
 
+from strop.orchestration.carriers import StoredCarrier
 from strop.orchestration.messages import StoredWeights
 from strop.orchestration.weight_store import WeightStore, claim, read, sweep
 from strop.trainer.checkpoint import DiskFull
@@ -107,7 +108,9 @@ def test_a_full_memory_is_left_for_the_run_folder(small_disk: Path, tmp_path: Pa
 
     def into_small(folder: Path) -> None:
         start(folder)
-        run.fleet._claims[:] = [claim(folder, 1, small_disk)]
+        carrier = run.fleet.carrier
+        assert isinstance(carrier, StoredCarrier)
+        carrier.claims[:] = [claim(folder, 1, small_disk)]
 
     def fill(step: int) -> None:
         if step == 2:
@@ -124,10 +127,12 @@ def test_a_full_memory_is_left_for_the_run_folder(small_disk: Path, tmp_path: Pa
 def test_no_room_anywhere_ends_the_run_with_one_line(
     small_disk: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("strop.orchestration.fleet.DISK_FULL_SECONDS", 0.01)
+    monkeypatch.setattr("strop.orchestration.carriers.DISK_FULL_SECONDS", 0.01)
     (small_disk / "full").write_bytes(bytes((1 << 20) - 100_000))
-    run = made(tmp_path / "run")
-    run.fleet._source = lambda store, version: WeightStore(small_disk).write(version, [("w", torch.ones(100_000))])
+    run = made(
+        tmp_path / "run",
+        source=lambda store, version: WeightStore(small_disk).write(version, [("w", torch.ones(100_000))]),
+    )
     with pytest.raises(StropError, match="could not be published in 3 tries") as caught:
         run.run()
     assert "\n" not in str(caught.value)

@@ -26,11 +26,12 @@ ASKED = ["item in update"] * 2
 
 def far_policy() -> Policy:
     """A tiny policy on the far device, its layers with kernels."""
+    from strop.kernels import layers
     from strop.kernels.modules import fuse
 
     policy, _ = load_policy(ModelSettings(fresh=FRESH, dtype="bfloat16"))
     policy.to(FAR)
-    policy._kernels_tried = fuse(policy.model) > 0  # the comparison at the first forward reads numbers back
+    policy._kernels_tried = fuse(policy.model, layers) > 0  # the comparison at the first forward reads numbers back
     return policy
 
 

@@ -1,7 +1,7 @@
 """The executor of many generators: workers behind links, whatever runs them.
 
     submit ─▶ queue of generator (ticket + attempt) mod N ─Submit─▶ worker ─Finished─▶ poll
-    publish ─▶ weight store ─Update─▶ every worker: stage, check the hash, swap ─Updated─▶ publish returns
+    publish ─▶ carrier ─Update─▶ every worker: stage, check the hash, swap ─Updated─▶ publish returns
 
 A generator is given requests only while it *serves*: it has acknowledged the current weights, and computes what the
 others compute. One that dies is noticed by its link; what it had comes back from `poll` as `Lost`, and another worker
@@ -18,25 +18,20 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
 from strop.engines.base import KvMode, Request
+from strop.orchestration.carriers import Carrier
 from strop.orchestration.executor import PROBE_TOLERANCE, Event, Lost, Publication, Quarantined
 from strop.orchestration.link import Death, Launcher, WorkerSpec, end, lively, overdue
 from strop.orchestration.member import Member, Open
-from strop.orchestration.messages import Cancel, Finished, Probed, Ready, StoredWeights, Updated, Work
-from strop.orchestration.weight_store import FOLDER, Claim, WeightStore, claim
+from strop.orchestration.messages import Cancel, Finished, NotUpdated, Probed, Ready, Updated, Work
 from strop.supervision import progress
-from strop.trainer.checkpoint import DiskFull
 from strop.types import FloatArray, IntArray, StropError
 
-Source: TypeAlias = Callable[[WeightStore, int], StoredWeights]
-
 DEATHS_OF_A_SUSPECT = 2
-DISK_FULL_TRIES = 3
-DISK_FULL_SECONDS = 1.0
 _LOOK_SECONDS = 1.0  # between two looks at who is silent
 
 
@@ -76,8 +71,7 @@ class Fleet:
     Args:
         launcher: starts workers.
         specs: the generators.
-        source: writes the trainer's present parameters into a store.
-        version_bytes: about how large a version is, to choose where the store lies.
+        carrier: brings the trainer's present parameters to them.
         supervision: of the workers.
         kv: what becomes of cached keys and values when weights change.
         note: is told of deaths, in one line each.
@@ -87,23 +81,21 @@ class Fleet:
         self,
         launcher: Launcher,
         specs: Sequence[WorkerSpec],
-        source: Source,
-        version_bytes: int,
+        carrier: Carrier,
         supervision: Supervision,
         note: Callable[[str], None],
         kv: KvMode = "keep",
     ) -> None:
         self.members: list[Member] = []
+        self.carrier = carrier
         self._launcher = launcher
         self._specs = specs
-        self._source = source
-        self._version_bytes = version_bytes
         self._supervision = supervision
         self._note = note
         self._kv: KvMode = kv
         self._folder = Path()
-        self._claims: list[Claim] = []
-        self._current: StoredWeights | None = None
+        self._current: int | None = None  # the version that all shall have
+        self._bringing = False
         self._probe: IntArray = np.zeros(0, np.int32)
         self._reference: FloatArray | None = None  # what the generators say of the probe under the current weights
         self._deaths: Counter[int] = Counter()  # that a ticket's requests have met
@@ -122,7 +114,7 @@ class Fleet:
         """Find a place for weights and start the workers, which build their engines meanwhile."""
         self._folder = folder
         self._launcher.attach(folder)
-        self._claims = [claim(folder, self._version_bytes)]
+        self.carrier.start(folder)
         for number, spec in enumerate(self._specs):  # one by one: `close` ends those that were launched
             self.members.append(Member(number, self._launcher.launch(spec)))
 
@@ -152,15 +144,14 @@ class Fleet:
         return events
 
     def publish(self, version: int, probe: IntArray) -> Publication:
-        """Write the weights; return when all generators that served have swapped them in or died, and one has them."""
+        """Send the weights; return when all generators that served have swapped them in or died, and one has them."""
         begin = time.perf_counter()
         first = self._current is None
-        self._current, self._probe, self._reference = self._write(version), probe, None
+        self.carrier.prepare(version)
+        self._current, self._probe, self._reference = version, probe, None
         served = {member.number: member.life for member in self.members if member.serving}
         for member in self.members:
             member.probed = None
-            if member.ready:
-                member.update(self._current, self._kv, probe)
 
         def waits() -> bool:
             # Where all have died a newcomer must answer: without one to hold against the trainer nobody would serve.
@@ -174,14 +165,13 @@ class Fleet:
         self._reference = next(iter(probed.values()), None)
         for member in self.members:
             self._bring_up(member)
-        self._remove_old_versions()
+        self.carrier.keep({version for member in self.members for version in member.pending} | {version})
         return Publication(version, time.perf_counter() - begin, probed, self._idle_share())
 
     def close(self) -> None:
         """End the workers and remove the weights."""
         end(self._launcher, [member.link for member in self.members])
-        for place in self._claims:
-            place.release()
+        self.carrier.release()
 
     # ------------------------------------------------------------------ what workers say
 
@@ -190,6 +180,11 @@ class Fleet:
         self._hear()
 
     def _hear(self) -> None:
+        """Take all messages and deaths that are there, and bring the weights to whoever lacks them."""
+        self._listen()
+        self._bring()
+
+    def _listen(self) -> None:
         """Take all messages and deaths that are there; kill who does not answer."""
         for member in self.members:
             for message in member.link.receive():
@@ -208,13 +203,15 @@ class Fleet:
             self._report(member, message)
         elif isinstance(message, Updated):
             member.work = message.work
+            member.updated()
+        elif isinstance(message, NotUpdated):
+            self._not_updated(member, message)
         elif isinstance(message, Probed):
             member.probed = message
             member.pending.discard(message.version)
             self._bring_up(member)
         elif isinstance(message, Ready):
-            member.ready = True
-            self._bring_up(member)
+            member.ready, member.ranks = True, message.ranks
         else:
             raise StropError(f"{member.link.role} sent a {type(message).__name__}, which the fleet does not know")
 
@@ -228,22 +225,39 @@ class Fleet:
             self._events.append(completion)
         member.hand_out()
 
-    def _bring_up(self, member: Member) -> None:
-        """Let a generator serve, or ask for what it lacks: the current weights, and to compute what others compute."""
-        if member.serving or not member.ready or self._current is None:
+    def _not_updated(self, member: Member, message: NotUpdated) -> None:
+        member.pending.discard(message.version)
+        member.unasked = None
+        self.carrier.refused(message.version, message.number, message.reason)
+
+    def _bring(self) -> None:
+        """Have those that are ready and lack the current weights load them."""
+        if self._current is None or self._bringing:
             return
-        if not member.has(self._current.version):
-            member.update(self._current, self._kv, self._probe)
-        elif self._reference is not None:  # else `publish` is at it
-            assert member.probed is not None
-            gap = float(np.abs(member.probed.logprobs - self._reference).mean())
-            if not gap <= PROBE_TOLERANCE:
-                raise StropError(
-                    f"{member.link.role} differs from the other generators by {gap:.3g} nats a token on the same "
-                    "weights; look for a difference between their machines"
-                )
-            member.serving = True
-            member.hand_out()
+        ready = [member for member in self.members if member.ready]
+        if self.carrier.together and any(member.pending for member in ready):
+            return  # those may be lacking too, in a moment
+        lacking = [m for m in ready if not m.has(self._current) and self._current not in m.pending]
+        if lacking:
+            self._bringing = True
+            try:
+                self.carrier.bring(self._current, lacking, self._kv, self._probe, self._listen)
+            finally:
+                self._bringing = False
+
+    def _bring_up(self, member: Member) -> None:
+        """Let a generator serve that has the current weights, and computes what others compute."""
+        if member.serving or self._current is None or not member.has(self._current) or self._reference is None:
+            return  # where there is no reference `publish` is at it
+        assert member.probed is not None
+        gap = float(np.abs(member.probed.logprobs - self._reference).mean())
+        if not gap <= PROBE_TOLERANCE:
+            raise StropError(
+                f"{member.link.role} differs from the other generators by {gap:.3g} nats a token on the same "
+                "weights; look for a difference between their machines"
+            )
+        member.serving = True
+        member.hand_out()
 
     # ------------------------------------------------------------------ deaths
 
@@ -264,35 +278,6 @@ class Fleet:
             convicted = item in suspects and (item.alone or len(suspects) == 1)
             kind = Quarantined if convicted else Lost
             self._events.append(kind(item.request.id, f"{role} died: {death.reason}"))
-
-    # ------------------------------------------------------------------ weights
-
-    def _write(self, version: int) -> StoredWeights:
-        """Into memory; where it is full into the run's folder; where that is full too, again after a while."""
-        for attempt in range(DISK_FULL_TRIES):
-            try:
-                return self._source(WeightStore(self._claims[-1].path), version)
-            except DiskFull as error:
-                self._remove_old_versions()
-                on_disk = Claim(self._folder / FOLDER, None)
-                if self._claims[-1].path != on_disk.path:
-                    self._claims.append(on_disk)
-                    self._note(f"{error}; from now on they go to {on_disk.path}")
-                elif attempt + 1 < DISK_FULL_TRIES:
-                    self._note(f"{error}; trying again")
-                    time.sleep(DISK_FULL_SECONDS)
-        raise StropError(
-            f"the weights of version {version} could not be published in {DISK_FULL_TRIES} tries: no space in "
-            f"{self._claims[-1].path}; free some, then go on with: strop train --resume {self._folder}"
-        )
-
-    def _remove_old_versions(self) -> None:
-        """All but the current one and those that a worker was told to load."""
-        needed = {version for member in self.members for version in member.pending}
-        if self._current is not None:
-            needed.add(self._current.version)
-        for place in self._claims:
-            WeightStore(place.path).keep(needed)
 
     def _idle_share(self) -> float | None:
         """Of the time that generators were up since the last publication."""

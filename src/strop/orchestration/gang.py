@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from strop.engines.broadcast import Watch, nobody
 from strop.orchestration.link import Launcher, Line, Link, WorkerSpec, end, lively, overdue
 from strop.supervision import progress
 from strop.types import StropError
@@ -83,8 +84,8 @@ class Gang:
         """Whether it can be called."""
         return self._open
 
-    def call(self, method: str, *arguments: Any) -> Any:
-        """Have every member do it; what the first one answers.
+    def call(self, method: str, *arguments: Any, watch: Watch = nobody) -> Any:
+        """Have every member do it; what the first one answers. `watch` is called now and then meanwhile.
 
         Raises:
             GangLost: a member is no more, or took too long.
@@ -97,7 +98,7 @@ class Gang:
         call = Call(self._calls, method, pickle.dumps(arguments, protocol=pickle.HIGHEST_PROTOCOL))
         for link in self.links:
             link.send(call)
-        found = self._collect(self._calls)
+        found = self._collect(self._calls, watch)
         refused = [one.error for one in found if isinstance(one, Refusal)]
         if refused:
             raise refused[0]
@@ -116,13 +117,14 @@ class Gang:
 
     # ------------------------------------------------------------------ inside
 
-    def _collect(self, number: int) -> list[Answer | Refusal]:
+    def _collect(self, number: int, watch: Watch) -> list[Answer | Refusal]:
         """Every member's reply to a call, in order of members."""
         found: dict[int, Answer | Refusal] = {}
         deadline: float | None = None
         while len(found) < len(self.links):
             missing = [link for place, link in enumerate(self.links) if place not in found]
             self._launcher.wait(missing, _LOOK_SECONDS)
+            watch()
             for place, link in enumerate(self.links):
                 for message in link.receive():
                     if isinstance(message, Answer | Refusal) and message.number == number:

@@ -2,7 +2,8 @@
 
 The first message out is `Ready`. Weights come before requests; an update waits for the end of the step that runs, is
 read and checked whole, then swapped in between two tokens. Whatever goes wrong ends the worker: the controller starts
-another, or ends the run where a `StropError` says that another would fail the same way.
+another, or ends the run where a `StropError` says that another would fail the same way. A broadcast that is lost is no
+such thing: the worker says so and goes on with the weights that it has.
 """
 
 from __future__ import annotations
@@ -12,11 +13,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from strop.engines.base import OpenRequests
+from strop.engines.base import OpenRequests, Receiving
+from strop.engines.broadcast import Peer, Ticket, TransferLost
 from strop.orchestration.link import Line
 from strop.orchestration.messages import (
     Cancel,
     Finished,
+    NotUpdated,
     Probe,
     Probed,
     Ready,
@@ -28,7 +31,7 @@ from strop.orchestration.messages import (
 )
 
 if TYPE_CHECKING:
-    from strop.engines.base import Engine, WeightSource
+    from strop.engines.base import Engine, KvMode, WeightSource
     from strop.engines.torch_engine.settings import EngineSettings
     from strop.model_settings import ModelSettings
 
@@ -50,18 +53,27 @@ class GeneratorSettings:
 
 def main(line: Line, settings: GeneratorSettings) -> None:
     """The entry of a worker with an engine of its own, whose model is loaded as the trainer's is."""
+    import torch
+
     from strop.engines.build import own_engine
 
-    serve(line, own_engine(settings.engine, settings.model, settings.seed, settings.device))
+    engine = own_engine(settings.engine, settings.model, settings.seed, settings.device)
+    serve(line, engine, peer=Peer(torch.device(settings.device), line.address))
 
 
-def serve(line: Line, engine: Engine, load: Callable[[StoredWeights], WeightSource] | None = None) -> None:
+def serve(
+    line: Line,
+    engine: Engine,
+    load: Callable[[StoredWeights], WeightSource] | None = None,
+    peer: Peer | None = None,
+) -> None:
     """Serve the controller at the other end of `line` until it closes it (`ControllerGone` is raised then).
 
     Args:
         load: from a stored version to what the engine takes; by default the tensors, mapped and checked.
+        peer: receives what is broadcast, for an engine that does not do so itself; by default on the CPU.
     """
-    Server(line, engine, load or _read).run()
+    Server(line, engine, load or _read, peer or Peer(address=line.address)).run()
 
 
 def _read(stored: StoredWeights) -> WeightSource:
@@ -73,17 +85,20 @@ def _read(stored: StoredWeights) -> WeightSource:
 class Server:
     """The serving loop: messages between two steps of the engine, and never within one."""
 
-    def __init__(self, line: Line, engine: Engine, load: Callable[[StoredWeights], WeightSource]) -> None:
+    def __init__(
+        self, line: Line, engine: Engine, load: Callable[[StoredWeights], WeightSource], peer: Peer
+    ) -> None:
         self.line = line
         self.engine = engine
         self.load = load
+        self.peer = peer
         self._open = OpenRequests()
         self._busy = self._idle = 0.0
         self._tokens = 0
 
     def run(self) -> None:
         """Until the line is closed."""
-        self.line.send(Ready())
+        self.line.send(Ready(self.engine.ranks if isinstance(self.engine, Receiving) else 1))
         while True:
             self.listen()
             if self.engine.unfinished:
@@ -129,7 +144,20 @@ class Server:
     def update(self, message: Update) -> None:
         """Read, check and swap; running sequences go on with the new weights."""
         begin = time.perf_counter()
-        stored = message.weights
-        self.engine.update_weights(self.load(stored), stored.version, message.kv)
+        weights = message.weights
+        if isinstance(weights, Ticket):
+            try:
+                self._receive(weights, message.kv)
+            except TransferLost as error:
+                self.line.send(NotUpdated(weights.version, weights.number, str(error)))
+                return
+        else:
+            self.engine.update_weights(self.load(weights), weights.version, message.kv)
         seconds = time.perf_counter() - begin
-        self.line.send(Updated(stored.version, seconds, Work(self._busy, self._idle, self._tokens)))
+        self.line.send(Updated(weights.version, seconds, Work(self._busy, self._idle, self._tokens)))
+
+    def _receive(self, ticket: Ticket, kv: KvMode) -> None:
+        if isinstance(self.engine, Receiving):
+            self.engine.receive_weights(ticket, self.line.address, kv)
+        else:
+            self.engine.update_weights(self.peer.receive(ticket), ticket.version, kv)

@@ -6,6 +6,7 @@ from collections import deque
 from dataclasses import dataclass, field
 
 from strop.engines.base import KvMode, Request
+from strop.engines.broadcast import Ticket
 from strop.orchestration.link import Link
 from strop.orchestration.messages import Probe, Probed, StoredWeights, Submit, Update, Work
 from strop.types import IntArray
@@ -30,9 +31,11 @@ class Member:
         link: to the present worker.
         life: which worker it is, counted from 0.
         ready: its engine is built.
+        ranks: processes in which it takes part in a broadcast.
         serving: it has the current weights, was found to compute the right thing, and is given requests.
         pending: versions it was told to load, and of which it has not answered the probe yet.
         probed: its answer to the last probe, with the version it has then.
+        unasked: the probe that it gets once it has what is broadcast.
         queue: requests it was not given yet.
         sent: requests it has, by id.
         work: what it had done when it last said so.
@@ -42,12 +45,19 @@ class Member:
     link: Link
     life: int = 0
     ready: bool = False
+    ranks: int = 1
     serving: bool = False
     pending: set[int] = field(default_factory=set)
     probed: Probed | None = None
+    unasked: IntArray | None = None
     queue: deque[Open] = field(default_factory=deque)
     sent: dict[str, Open] = field(default_factory=dict)
     work: Work = Work()
+
+    @property
+    def role(self) -> str:
+        """Its worker's name."""
+        return self.link.role
 
     @property
     def unfinished(self) -> int:
@@ -59,17 +69,25 @@ class Member:
         lost = list(self.sent.values())
         self.link, self.life = link, self.life + 1
         self.ready = self.serving = False
-        self.probed, self.work = None, Work()
+        self.probed, self.unasked, self.work = None, None, Work()
         self.pending.clear()
         self.sent.clear()
         return lost
 
-    def update(self, stored: StoredWeights, kv: KvMode, probe: IntArray) -> None:
-        """Tell the worker to load a version and to probe it, unless it was told."""
-        if stored.version not in self.pending:
-            self.pending.add(stored.version)
-            self.link.send(Update(stored, kv))
+    def update(self, weights: StoredWeights | Ticket, kv: KvMode, probe: IntArray) -> None:
+        """Tell the worker to load a version and to probe it; what is broadcast once it has come."""
+        self.pending.add(weights.version)
+        self.link.send(Update(weights, kv))
+        if isinstance(weights, Ticket):
+            self.unasked = probe
+        else:
             self.link.send(Probe(probe))
+
+    def updated(self) -> None:
+        """It has swapped a version in."""
+        if self.unasked is not None:
+            self.link.send(Probe(self.unasked))
+            self.unasked = None
 
     def has(self, version: int) -> bool:
         """Whether it has swapped the version in and answered its probe."""

@@ -1,10 +1,10 @@
 """What passes between the controller and its workers: small frozen values, whatever carries them.
 
 Nothing here needs torch, so that a worker which computes nothing starts in a moment. Weights never travel as messages:
-`StoredWeights` says where they lie.
+`StoredWeights` says where they lie, a `Ticket` (`engines.broadcast`) where they are sent.
 
     controller ──Submit, Cancel, Update, Probe──▶ generator
-               ◀──Ready, Finished, Updated, Probed, Refused──
+               ◀──Ready, Finished, Updated, NotUpdated, Probed──
     controller ──Update, Evaluate──▶ evaluator
                ◀──Ready, Updated, Evaluating, Evaluated──
     every worker ──Heartbeat, Failed──▶ (its link reads them)
@@ -20,6 +20,7 @@ from strop.types import Completion, FloatArray, IntArray
 
 if TYPE_CHECKING:
     from strop.engines.base import KvMode, Request
+    from strop.engines.broadcast import Ticket
     from strop.evaluation.result import EvaluationResult
 
 # ---------------------------------------------------------------------- of any worker
@@ -82,9 +83,12 @@ class Cancel:
 
 @dataclass(frozen=True)
 class Update:
-    """Load these weights: staged whole, hash checked, swapped between two tokens, then acknowledged by `Updated`."""
+    """Load these weights: staged whole, hash checked, swapped between two tokens, then acknowledged by `Updated`.
 
-    weights: StoredWeights
+    Of a broadcast that was lost `NotUpdated` is said.
+    """
+
+    weights: StoredWeights | Ticket
     kv: KvMode = "keep"
 
 
@@ -100,7 +104,9 @@ class Probe:
 
 @dataclass(frozen=True)
 class Ready:
-    """The engine is built and waits for its first weights."""
+    """The engine is built and waits for its first weights; `ranks`: processes in which it takes part in a broadcast."""
+
+    ranks: int = 1
 
 
 @dataclass(frozen=True)
@@ -117,6 +123,15 @@ class Updated:
     version: int
     seconds: float
     work: Work
+
+
+@dataclass(frozen=True)
+class NotUpdated:
+    """Broadcast `number`, of `version`, did not come whole; the generator goes on with the weights that it had."""
+
+    version: int
+    number: int
+    reason: str
 
 
 @dataclass(frozen=True, eq=False)

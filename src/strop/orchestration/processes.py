@@ -27,7 +27,7 @@ from typing import IO, Any
 
 from strop.orchestration.link import Death, Link, WorkerSpec
 from strop.orchestration.messages import Failed, Heartbeat
-from strop.orchestration.worker import setup_of, thread_environment, written
+from strop.orchestration.worker import LOOPBACK, setup_of, thread_environment, written
 from strop.supervision.stacks import Roster, Worker
 from strop.types import StropError
 from strop.verifiers.wire import Channel
@@ -106,6 +106,8 @@ class Processes:
             `stacks/ROLE.txt` (their stacks, on SIGUSR1). None: none of these.
         roster: who lives; shared with the launchers of the run's other workers.
     """
+
+    address = LOOPBACK
 
     def __init__(self, folder: Path | None = None, roster: Roster | None = None) -> None:
         self._roster = roster or Roster()

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from strop.orchestration.link import ControllerGone
-from strop.orchestration.messages import Update, Updated
+from strop.orchestration.messages import StoredWeights, Update, Updated
 from strop.orchestration.worker import (
     HEARTBEAT_SECONDS,
     LOOPBACK,
@@ -93,7 +93,7 @@ class QueueLine:
         message = pickle.loads(body)
         if weights is None:
             return message
-        assert isinstance(message, Update)
+        assert isinstance(message, Update) and isinstance(message.weights, StoredWeights)
         stored = dataclasses.replace(message.weights, path=self._stage(memoryview(weights)))
         return dataclasses.replace(message, weights=stored)
 
@@ -183,7 +183,7 @@ class Host:
             setup = pickle.loads(content)
             assert isinstance(setup, Setup)
             setup = _at_home(setup)
-            self._line.address = _address_of_node()
+            self._line.address = address_of_node()
             if setup.folder is not None:
                 _write_to(setup.folder / LOGS / f"{setup.spec.role}.txt")
             prepare(setup)
@@ -196,7 +196,7 @@ class Host:
         self._line.end(last)
 
 
-def _address_of_node() -> str:
+def address_of_node() -> str:
     """Where other nodes of the cluster reach this one; the loopback device's outside of a cluster."""
     import ray
 

@@ -29,7 +29,7 @@ from typing import Any
 from strop.extras import require
 from strop.orchestration.link import Death, Link, WorkerSpec
 from strop.orchestration.messages import Failed, StoredWeights, Update
-from strop.orchestration.ray_host import Collected, Hello, Host
+from strop.orchestration.ray_host import Collected, Hello, Host, address_of_node
 from strop.orchestration.ray_settings import RaySettings
 from strop.orchestration.worker import setup_of, thread_environment, written
 from strop.supervision.stacks import Roster
@@ -132,6 +132,11 @@ class RayWorkers:
         self._changed = threading.Condition()
         self._threads: list[threading.Thread] = []
         self._put: tuple[StoredWeights, Any] | None = None
+
+    @property
+    def address(self) -> str:
+        """This node's, as the cluster knows it."""
+        return address_of_node()
 
     def attach(self, folder: Path) -> None:
         """The run's folder."""
@@ -240,8 +245,8 @@ class RayWorkers:
             if link.end is not None:
                 return
             weights = None
-            if isinstance(message, Update) and not self._is_on_this_node(link):
-                weights = self._shared(message.weights)
+            if isinstance(message, Update) and isinstance(message.weights, StoredWeights):
+                weights = None if self._is_on_this_node(link) else self._shared(message.weights)
             # Under the lock: messages are numbered in the order in which they were sent.
             link.actor.deliver.options(num_returns=0).remote(link.sent, written(message), weights)
             link.sent += 1

@@ -203,14 +203,14 @@ class Claim:
             self._owner = None
 
 
-def claim(folder: Path, version_bytes: int, memory: Path = MEMORY, within: str = FOLDER) -> Claim:
+def claim(folder: Path, version_bytes: int, memory: Path | None = MEMORY, within: str = FOLDER) -> Claim:
     """A place for a store of the run in `folder`, whose versions have `version_bytes`; dead runs' places are swept.
 
-    In `memory` where a few versions fit into what is free there, else `folder/WITHIN`.
+    In `memory` where a few versions fit into what is free there, else, or where that is None, `folder/WITHIN`.
     """
     in_folder = folder / within
     shutil.rmtree(in_folder, ignore_errors=True)  # a killed run's
-    if not memory.is_dir() or not os.access(memory, os.W_OK):
+    if memory is None or not memory.is_dir() or not os.access(memory, os.W_OK):
         return Claim(in_folder, None)
     sweep(memory)
     if shutil.disk_usage(memory).free < VERSIONS_AT_ONCE * version_bytes:

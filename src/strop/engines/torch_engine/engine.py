@@ -65,7 +65,7 @@ class TorchEngine:
         if not settings.share_parameters:
             policy = policy.frozen_copy()
             cast_parameters(policy, wanted)
-        if policy.device.type == "cuda":  # on a CPU prompts have compiled kernels of the engine's own
+        if policy.device.type == "cuda":  # on a CPU the engine computes prompts by `Lean`
             policy.use_kernels()
         self.policy = policy
         self.settings = settings

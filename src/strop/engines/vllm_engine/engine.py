@@ -11,16 +11,14 @@ all sequences, and `pause` is not to step.
 
 from __future__ import annotations
 
-import os
+import dataclasses
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from strop.engines.base import (
@@ -35,17 +33,19 @@ from strop.engines.base import (
     Scores,
     WeightSource,
 )
-from strop.engines.torch_engine.requests import Limits, checked
+from strop.engines.broadcast import Ticket, TransferLost
+from strop.engines.torch_engine.requests import checked
 from strop.engines.torch_engine.sampling import stream_key
 from strop.engines.torch_engine.slots import Entry
 from strop.engines.torch_engine.stops import StopStrings
 from strop.engines.torch_engine.weights import checked as checked_weights
+from strop.engines.vllm_engine.arguments import arguments_of
 from strop.engines.vllm_engine.model_folder import ModelFolder
 from strop.engines.vllm_engine.process import VllmProcess
 from strop.engines.vllm_engine.settings import Vllm
+from strop.engines.vllm_engine.staging import in_memory, taken_apart
 from strop.model_files import DTYPES
-from strop.model_settings import DTypeName, ModelSettings
-from strop.trainer import tensor_file
+from strop.model_settings import ModelSettings
 from strop.types import Completion, FinishReason, FloatArray, InputError, IntArray, StropError, VersionSpan
 
 _LEAST_TEMPERATURE = 0.01  # vLLM raises lower ones to this
@@ -106,7 +106,7 @@ class VllmEngine:
         self._reports: list[Completion] = []
         self._process = VllmProcess(settings)
         try:
-            self._facts = self._start(_arguments(settings, folder, model, dtype, self._limits), version)
+            self._facts = self._start(arguments_of(settings, folder, model, dtype, self._limits), version)
         except BaseException:
             self._process.end()
             raise
@@ -243,17 +243,55 @@ class VllmEngine:
         """
         self._refuse_if_failed()
         staged = checked_weights(self._folder.in_files(source), self._folder.shapes, self._folder.tied, self._dtypes)
+        self._refuse_older(version)
+        self._begin_again_unstarted()
+        with in_memory(staged) as (path, digest):
+            fields = {"path": path, "blake2b": digest, "version": version, "kv": kv, "abort": self._taken_aborts()}
+            self._ask("update", fields, ())
+        self._version = version
+
+    @property
+    def ranks(self) -> int:
+        """Processes of vLLM, each of which receives what is broadcast."""
+        return self.settings.tensor_parallel
+
+    def receive_weights(self, ticket: Ticket, address: str, kv: KvMode = "keep") -> None:
+        """`update_weights` from a broadcast, which vLLM's processes receive themselves; see `base.Receiving`.
+
+        They hold the whole of it beside what they compute with, until names, shapes and types were checked here, and
+        values there. After that a failure leaves an engine that refuses to go on.
+
+        Raises:
+            TransferLost: it did not come whole; nothing has changed.
+            InputError: weights that do not fit, or a version below the present one; nothing has changed.
+            StropError: vLLM failed at it.
+        """
+        self._refuse_if_failed()
+        # How long the others need is not this engine's to judge: whoever supervises the broadcast ends it.
+        answer, _ = self._ask("receive", {"ticket": dataclasses.asdict(ticket), "address": address}, (), None)
+        if answer["lost"] is not None:
+            raise TransferLost(answer["lost"])
+        try:
+            parts = taken_apart(self._folder, answer["tensors"], self._dtypes)
+            self._refuse_older(ticket.version)
+        except InputError:
+            self._ask("forget", {}, ())
+            raise
+        self._begin_again_unstarted()
+        fields = {"version": ticket.version, "kv": kv, "abort": self._taken_aborts(), "tied": self._folder.tied}
+        self._ask("load", {**fields, "parts": parts}, ())
+        self._version = ticket.version
+
+    def _refuse_older(self, version: int) -> None:
         if version < self._version:
             raise InputError(f"weights of version {version} are older than the engine's {self._version}")
-        # A sequence without a token has at most part of its prompt computed, by the old weights: it begins again.
+
+    def _begin_again_unstarted(self) -> None:
+        """A sequence without a token has at most part of its prompt computed, by the old weights."""
         unstarted = [sample for sample in self._running.values() if not sample.tokens]
         for sample in reversed(unstarted):
             self._drop(sample)
             self._waiting.appendleft(sample)
-        with _in_memory(staged) as (path, digest):
-            fields = {"path": path, "blake2b": digest, "version": version, "kv": kv, "abort": self._taken_aborts()}
-            self._ask("update", fields, ())
-        self._version = version
 
     def verify_weights(self, probe_ids: IntArray) -> FloatArray:
         """Log-probs [L - 1] of `probe_ids` [L] after the first, temperature 1, from this engine's weights and head.
@@ -324,10 +362,11 @@ class VllmEngine:
             raise InputError(f"this engine cannot go on ({self._failure}); make a new one")
 
     def _ask(
-        self, command: str, fields: dict[str, Any], blobs: tuple[bytes, ...]
+        self, command: str, fields: dict[str, Any], blobs: tuple[bytes, ...], seconds: float | None = 0.0
     ) -> tuple[dict[str, Any], list[bytes]]:
+        """`seconds` 0 is the setting's, None as long as it takes."""
         try:
-            return self._process.ask(command, fields, blobs, self.settings.reply_seconds)
+            return self._process.ask(command, fields, blobs, self.settings.reply_seconds if seconds == 0 else seconds)
         except InputError:  # refused: the worker is as it was
             raise
         except BaseException as error:  # an interrupt too leaves an answer behind that belongs to nobody
@@ -442,46 +481,3 @@ def _asked(sample: _Sample) -> dict[str, Any]:
 
 def _packed(ids: IntArray | np.ndarray[Any, Any]) -> bytes:
     return np.ascontiguousarray(ids, np.int32).tobytes()
-
-
-def _arguments(settings: Vllm, folder: Path, model: ModelSettings, dtype: DTypeName, limits: Limits) -> dict[str, Any]:
-    """The arguments of vLLM's EngineArgs."""
-    head = "float32" if model.generator_fp32_head else "model"
-    known: dict[str, Any] = {
-        "model": str(folder),
-        "skip_tokenizer_init": True,
-        "trust_remote_code": model.trust_remote_code,
-        "dtype": dtype,
-        "hf_overrides": {"head_dtype": head},
-        "max_model_len": limits.max_tokens,
-        "max_num_seqs": settings.slots + 1,  # a place for the probe of `verify_weights`
-        "max_num_batched_tokens": max(settings.prefill_tokens, settings.slots + 1),
-        "tensor_parallel_size": settings.tensor_parallel,
-        "gpu_memory_utilization": settings.memory_fraction,
-        "enable_prefix_caching": settings.prefix_caching,
-        "logprobs_mode": "processed_logprobs",  # of logits / temperature; vLLM's default leaves the temperature out
-        "generation_config": "vllm",  # or the model's own top-p and temperature would be mixed in
-        "async_scheduling": False,  # or a step would report tokens of the one before
-        "disable_log_stats": True,
-        "seed": 0,
-    }
-    if settings.eager:
-        known["enforce_eager"] = True
-    if settings.kv_cache_gib is not None:
-        known["kv_cache_memory_bytes"] = int(settings.kv_cache_gib * 2**30)
-    return known | settings.arguments
-
-
-@contextmanager
-def _in_memory(weights: Mapping[str, Tensor]) -> Iterator[tuple[str, str]]:
-    """A safetensors file that is nowhere but in memory: a path that other processes can open, and its hash.
-
-    It needs no tmpfs of a certain size (a container's /dev/shm has 64 MiB), and nothing is left behind by any death.
-    """
-    descriptor = os.memfd_create("strop-weights")
-    try:
-        path = Path(f"/proc/{os.getpid()}/fd/{descriptor}")
-        _, digest = tensor_file.write(path, weights)
-        yield str(path), digest
-    finally:
-        os.close(descriptor)

@@ -85,9 +85,9 @@ class VllmProcess:
         return not self._ended and self._process.poll() is None
 
     def ask(
-        self, command: str, fields: dict[str, Any], blobs: tuple[bytes, ...], seconds: float
+        self, command: str, fields: dict[str, Any], blobs: tuple[bytes, ...], seconds: float | None
     ) -> tuple[dict[str, Any], list[bytes]]:
-        """Send a command and wait for its answer, `seconds` at most.
+        """Send a command and wait for its answer, `seconds` at most (None: for as long as the worker lives).
 
         Raises:
             InputError: the worker refused it, and nothing has changed.
