@@ -17,6 +17,11 @@ def rates(settings: AdamW, total: int) -> list[float]:
     return [settings.learning_rate(step, total) for step in range(total + 1)]
 
 
+def test_what_adamw_is_where_nothing_is_said() -> None:
+    found = AdamW()
+    assert (found.betas, found.eps, found.weight_decay, found.max_grad_norm) == ((0.9, 0.999), 1e-8, 0.01, 1.0)
+
+
 def test_constant_with_warm_up_by_hand():
     settings = AdamW(lr=1e-6, warmup_steps=4)
     assert rates(settings, 6) == pytest.approx([0.25e-6, 0.5e-6, 0.75e-6, 1e-6, 1e-6, 1e-6, 1e-6])

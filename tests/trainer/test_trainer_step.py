@@ -226,6 +226,19 @@ def test_what_is_not_finite_raises_and_leaves_everything_as_it_was(gradient_only
     assert all(torch.equal(tensor, parameters(clean)[name]) for name, tensor in parameters(policy).items())
 
 
+@pytest.mark.parametrize(
+    ("trained", "named"), [(("weight", "bias"), "head.weight and 1 more"), (("bias",), "head.bias")]
+)
+def test_a_broken_gradient_of_few_parameters_is_named(trained, named):
+    policy = TinyPolicy()
+    policy.requires_grad_(False)
+    for name in trained:
+        policy.head.get_parameter(name).requires_grad_(True)
+    trainer = Trainer(policy, Poisoned(sequence=7, gradient_only=True), SGD_LIKE, 10)
+    with pytest.raises(NonFiniteLoss, match=f": the gradient of {named} is not finite"):
+        trainer.update(pack(make_samples(), TokenMean(), 25))
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_a_trainer_resumed_from_its_state_goes_on_bit_equal(dtype):
     updates = [pack(make_samples(8, seed=s), TokenMean(), 30) for s in range(6)]
