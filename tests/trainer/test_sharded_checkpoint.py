@@ -138,3 +138,15 @@ def test_a_full_disk_keeps_the_checkpoint_before(size: int, little_room: Path, t
     assert sorted(path.name for path in root.iterdir()) == ["step-00000001", "step-00000003"]
     assert checkpoint.load(root, 1).step == 1 and checkpoint.load(root, 3).step == 3
 
+
+
+def test_ranks_keep_as_many_checkpoints_as_they_are_told(tmp_path: Path) -> None:
+    root = tmp_path / "checkpoints"
+
+    def work(learner: Learner, rank: int) -> None:
+        for step in (1, 2):
+            learner.save(Entry(root, step, {}, None, Retention(last=1)), {})
+            learner.settle(wait=True)
+
+    together(CONFIG, 2, tmp_path, work)
+    assert checkpoint.steps(root) == [2]

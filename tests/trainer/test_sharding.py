@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -155,3 +156,11 @@ def test_bins_for_ranks_hold_everything_within_the_budget(lengths: list[int], bu
     assert len({len(hand) for hand in hands}) == 1
     assert sorted(i for hand in hands for i in hand if i is not None) == list(range(len(bins)))
     assert sum(index is None for hand in hands for index in hand) < ranks
+
+
+def test_a_model_may_lie_in_several_files(tmp_path: Path) -> None:
+    assert sharding.StoredTensors.of(tmp_path) is None
+    index = {"weight_map": {"a.weight": "one.safetensors", "b.weight": "two.safetensors"}}
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
+    found = sharding.StoredTensors.of(tmp_path)
+    assert found is not None and found.names == {"a.weight", "b.weight"}
