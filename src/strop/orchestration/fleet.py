@@ -27,7 +27,7 @@ from strop.orchestration.carriers import Carrier
 from strop.orchestration.executor import PROBE_TOLERANCE, Event, Lost, Publication, Quarantined
 from strop.orchestration.link import Death, Launcher, WorkerSpec, end, lively, overdue
 from strop.orchestration.member import Member, Open
-from strop.orchestration.messages import Cancel, Finished, NotUpdated, Probed, Ready, Updated, Work
+from strop.orchestration.messages import Cancel, Finished, NotUpdated, Probed, Ready, Updated, Updating, Work
 from strop.supervision import progress
 from strop.types import FloatArray, IntArray, StropError
 
@@ -201,13 +201,15 @@ class Fleet:
     def _take(self, member: Member, message: Any) -> None:
         if isinstance(message, Finished):
             self._report(member, message)
+        elif isinstance(message, Updating):
+            member.loading = True
         elif isinstance(message, Updated):
             member.work = message.work
             member.updated()
         elif isinstance(message, NotUpdated):
             self._not_updated(member, message)
         elif isinstance(message, Probed):
-            member.probed = message
+            member.probed, member.loading = message, False
             member.pending.discard(message.version)
             self._bring_up(member)
         elif isinstance(message, Ready):
@@ -227,7 +229,7 @@ class Fleet:
 
     def _not_updated(self, member: Member, message: NotUpdated) -> None:
         member.pending.discard(message.version)
-        member.unasked = None
+        member.unasked, member.loading = None, False
         self.carrier.refused(message.version, message.number, message.reason)
 
     def _bring(self) -> None:
@@ -268,7 +270,7 @@ class Fleet:
         whose = f"death number {self._restarts} of a generator"
         self._supervision.allow(role, death, self._restarts, whose, self._folder)
         self._note(f"{role} died ({death.reason}) and is started again, {len(member.sent)} of its groups with it")
-        generating = member.serving and not member.pending
+        generating = member.serving and not member.loading
         lost = member.reborn(self._launcher.launch(self._specs[member.number]))
         lost = [item for item in lost if not item.cancelled]
         if generating:  # else it was not any of them that it died of

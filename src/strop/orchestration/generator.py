@@ -27,6 +27,7 @@ from strop.orchestration.messages import (
     Submit,
     Update,
     Updated,
+    Updating,
     Work,
 )
 
@@ -144,6 +145,7 @@ class Server:
     def update(self, message: Update) -> None:
         """Read, check and swap; running sequences go on with the new weights."""
         begin = time.perf_counter()
+        self.line.send(Updating())
         weights = message.weights
         if isinstance(weights, Ticket):
             try:

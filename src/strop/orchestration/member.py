@@ -33,6 +33,7 @@ class Member:
         ready: its engine is built.
         ranks: processes in which it takes part in a broadcast.
         serving: it has the current weights, was found to compute the right thing, and is given requests.
+        loading: it has begun to load weights, and has not answered their probe.
         pending: versions it was told to load, and of which it has not answered the probe yet.
         probed: its answer to the last probe, with the version it has then.
         unasked: the probe that it gets once it has what is broadcast.
@@ -47,6 +48,7 @@ class Member:
     ready: bool = False
     ranks: int = 1
     serving: bool = False
+    loading: bool = False
     pending: set[int] = field(default_factory=set)
     probed: Probed | None = None
     unasked: IntArray | None = None
@@ -68,7 +70,7 @@ class Member:
         """Go on with another worker; the requests that the former one had."""
         lost = list(self.sent.values())
         self.link, self.life = link, self.life + 1
-        self.ready = self.serving = False
+        self.ready = self.serving = self.loading = False
         self.probed, self.unasked, self.work = None, None, Work()
         self.pending.clear()
         self.sent.clear()

@@ -4,7 +4,7 @@ Nothing here needs torch, so that a worker which computes nothing starts in a mo
 `StoredWeights` says where they lie, a `Ticket` (`engines.broadcast`) where they are sent.
 
     controller ──Submit, Cancel, Update, Probe──▶ generator
-               ◀──Ready, Finished, Updated, NotUpdated, Probed──
+               ◀──Ready, Finished, Updating, Updated, NotUpdated, Probed──
     controller ──Update, Evaluate──▶ evaluator
                ◀──Ready, Updated, Evaluating, Evaluated──
     every worker ──Heartbeat, Failed──▶ (its link reads them)
@@ -114,6 +114,11 @@ class Finished:
     """Completions, each reported once; aborted ones too."""
 
     completions: tuple[Completion, ...]
+
+
+@dataclass(frozen=True)
+class Updating:
+    """A generator begins to load weights: if it dies before it says `Probed`, no request of its was the cause."""
 
 
 @dataclass(frozen=True)
