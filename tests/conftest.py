@@ -34,6 +34,15 @@ def _missing(item: pytest.Item) -> Iterator[str]:
             yield "needs a CUDA device"
 
 
+@pytest.fixture
+def forked() -> Iterator[None]:
+    """For tests that are not about how workers start: they are forked from the test, without seconds of imports."""
+    from tests.orchestration.forked import forking
+
+    with forking():
+        yield
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         for reason in _missing(item):

@@ -138,6 +138,7 @@ def test_kl_in_the_reward_reaches_the_advantages(tmp_path: Path) -> None:
     assert any(not torch.allclose(left[name], right[name], atol=1e-6) for name in left)
 
 
+@pytest.mark.usefixtures("forked")
 def test_a_recomputed_anchor_is_the_policy_at_the_start_of_the_batch(tmp_path: Path) -> None:
     sets = (
         "evaluation.every=none", "orchestration.max_lag=2", "algorithm.selection.zero_variance=keep", "optim.lr=3e-3",
@@ -155,6 +156,7 @@ def test_a_recomputed_anchor_is_the_policy_at_the_start_of_the_batch(tmp_path: P
     assert fresh["mismatch/max"] > 1e-3  # the lag is still seen between generator and trainer
 
 
+@pytest.mark.usefixtures("forked")
 @pytest.mark.parametrize("lag", [1, 3])
 def test_a_pipeline_stays_within_its_lag_and_has_completions_across_versions(tmp_path: Path, lag: int) -> None:
     from strop.run_folder import RunFolder

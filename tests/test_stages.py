@@ -149,6 +149,7 @@ def test_a_longer_run_than_was_planned_has_a_longer_schedule(tmp_path: Path) -> 
 PIPELINED = ("algorithm.selection.zero_variance=keep", "evaluation.every=none", "orchestration.max_lag=2")
 
 
+@pytest.mark.usefixtures("forked")
 def test_a_smaller_stage_of_a_pipeline_begins_with_groups_of_its_own(tmp_path: Path) -> None:
     stages = 'stages=[{steps=3}, {set={"batch.prompts_per_step"=2, "sampling.max_new_tokens"=6}}]'
     train(small_config(*PIPELINED, "steps=6", stages), tmp_path / "run", SilentView())
@@ -158,6 +159,7 @@ def test_a_smaller_stage_of_a_pipeline_begins_with_groups_of_its_own(tmp_path: P
     assert max(row["lag/max"] for row in rows) > 0
 
 
+@pytest.mark.usefixtures("forked")
 def test_a_plateau_gives_up_what_is_open(tmp_path: Path) -> None:
     stages = (
         'stages=[{plateau={window=1, min_rise=2.0}}, {set={"batch.prompts_per_step"=2, "sampling.max_new_tokens"=6}}]'
@@ -173,6 +175,7 @@ def test_a_plateau_gives_up_what_is_open(tmp_path: Path) -> None:
     assert len(metrics(tmp_path / "parts")) == 6
 
 
+@pytest.mark.usefixtures("forked")
 def test_a_group_generated_again_after_a_resume_is_visited_once(tmp_path: Path) -> None:
     config = small_config(*PIPELINED, "checkpoint.every=10")
     with pytest.raises(Interrupted):

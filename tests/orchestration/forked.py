@@ -53,9 +53,16 @@ class Forked:
         return self.returncode
 
 
+def _started(command: Sequence[str], **options: Any) -> Any:
+    """Workers are forked; whatever else is started, such as a verifier, is started as ever."""
+    if command[1:3] == ["-m", "strop.orchestration.worker"]:
+        return Forked(command, **options)
+    return _POPEN(command, **options)
+
+
 @contextmanager
 def forking() -> Iterator[None]:
     """Launchers fork their workers inside."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("strop.orchestration.processes.subprocess.Popen", Forked)
+        patch.setattr("strop.orchestration.processes.subprocess.Popen", _started)
         yield

@@ -32,7 +32,9 @@ def rows_of(folder: Path) -> Rows:
 
 
 @pytest.fixture
-def run(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Runner:
+def run(
+    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch, forked: None
+) -> Runner:
     """Trains the tiny form of a recipe for a few steps on a base made in seconds; its metrics."""
     basetemp = tmp_path_factory.getbasetemp()
     shared = basetemp.parent if basetemp.name.startswith("popen-") else basetemp
