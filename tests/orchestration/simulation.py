@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -73,6 +75,17 @@ class Made:
         finally:
             self.fleet.close()
         return self
+
+    def kill_all_before(self, step: int) -> None:
+        """Have all generators killed at once before a step's update."""
+
+        def kill(now: int) -> None:
+            if now == step:
+                for member in self.fleet.members:
+                    assert member.link.pid is not None
+                    os.kill(member.link.pid, signal.SIGKILL)
+
+        self.learner.before = kill
 
     def column(self, name: str) -> list[Any]:
         """A metric by step."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -72,14 +70,7 @@ def test_a_generator_that_freezes_while_it_receives_is_replaced(tmp_path: Path) 
 @pytest.mark.slow
 def test_weights_reach_somebody_even_if_all_generators_die_at_once(tmp_path: Path) -> None:
     run = broadcasting(tmp_path)
-
-    def kill(step: int) -> None:
-        if step == 2:
-            for member in run.fleet.members:
-                assert member.link.pid is not None
-                os.kill(member.link.pid, signal.SIGKILL)
-
-    run.learner.before = kill
+    run.kill_all_before(2)
     run.run()
     assert sum("died" in line for line in run.notes.lines) == 2
     assert_sound(run)

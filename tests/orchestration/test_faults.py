@@ -96,14 +96,7 @@ def test_an_idle_generator_that_is_killed_is_replaced(tmp_path: Path) -> None:
 @pytest.mark.parametrize("lag", SLOWLY)
 def test_weights_reach_somebody_even_if_all_generators_die_at_once(tmp_path: Path, lag: int) -> None:
     run = made(tmp_path, *beside(lag))
-
-    def kill(step: int) -> None:
-        if step == 2:
-            for member in run.fleet.members:
-                assert member.link.pid is not None
-                os.kill(member.link.pid, signal.SIGKILL)
-
-    run.learner.before = kill
+    run.kill_all_before(2)
     run.run()
     assert sum("is started again" in line for line in run.notes.lines) == 2
     assert_sound(run)
