@@ -20,6 +20,7 @@ right column run beside each other, and nothing in this file changes.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -90,7 +91,11 @@ class Loop:
         self.curriculum = Curriculum(config, dataset.problems, dataset.visits)
         self.config = self.curriculum.config
         orchestration = config.orchestration
-        self.gate = LagGate(config.batch.prompts_per_step, orchestration.max_lag, False, orchestration.on_stale)
+        # In process the two take turns: there is no waiting to save, and the clock shall not decide what is trained.
+        self.gate = LagGate(
+            config.batch.prompts_per_step, orchestration.max_lag, False, orchestration.on_stale,
+            adaptive=not orchestration.in_process,
+        )  # fmt: skip
         self.ledger = Ledger()
         self.states = States(self.config)
         self._resolved: dict[int, Group] = {}
@@ -107,15 +112,19 @@ class Loop:
 
     def next_step(self) -> StepRecord | None:
         """Generate, judge and train until one more step is trained; None when interrupted before that."""
+        self.gate.trained(time.perf_counter())
         while not self.interrupted:
             self._admit()
             self._collect()
             batch = self.gate.batch()
             if batch is not None:
+                self.gate.trains(time.perf_counter())
                 record = self._train(batch)
                 if record is not None:
                     return record
-            elif not self.executor.unfinished and not self.judge.pending and not self._may_admit():
+                continue
+            self.gate.waits(time.perf_counter())
+            if not self.executor.unfinished and not self.judge.pending and not self._may_admit():
                 raise StropError(f"step {self.step + 1}: nothing is being generated and no batch can be formed")
         return None
 
@@ -258,6 +267,8 @@ class Loop:
             lag_metrics(lesson.samples, version, self.gate.max_lag),
         ]
         row = values(merge(parts)) | {"version": float(self.gate.version), "seconds/publish": publication.seconds}
+        if self.gate.max_lag:
+            row["lag/window"] = self.gate.window.batches
         row |= {"stage": float(self.curriculum.stage), "problems/left": float(self.curriculum.sampler.left)}
         if publication.idle is not None:
             row["idle/generators"] = publication.idle

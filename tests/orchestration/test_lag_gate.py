@@ -8,17 +8,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from strop.orchestration.lag_gate import LagGate, OnStale
+from strop.orchestration.lag_gate import BatchTickets, LagGate, OnStale
 
 
 class Simulation:
     """Groups take a random time, some of them 30 times as long; the trainer trains whenever the gate lets it."""
 
     def __init__(
-        self, seed: int, prompts: int, lag: int, refill: bool, drop: float, straggle: float, stale: OnStale = "wait"
-    ) -> None:
+        self, seed: int, prompts: int, lag: int, refill: bool, drop: float, straggle: float, stale: OnStale = "wait",
+        update: float | None = None,
+    ) -> None:  # fmt: skip
         self.random = random.Random(seed)
-        self.gate = LagGate(prompts, lag, refill, stale)
+        self.gate = LagGate(prompts, lag, refill, stale, adaptive=update is not None)
+        self.update = update or 0.0
         self.drop, self.straggle = drop, straggle
         self.finish: dict[int, float] = {}
         self.trained: list[int] = []
@@ -43,15 +45,26 @@ class Simulation:
             if batch is not None:
                 self.lags += [self.gate.version - self.gate.start(t) for t in batch.kept]
                 self.trained += batch.kept
-                self.gate.close(batch, trained=bool(batch.kept))
+                self._take(batch)
                 done += bool(batch.kept)
                 for ticket in batch.stale if batch.kept else ():
                     self.stale.append(ticket)
                     self.finish.pop(ticket, None)
                 continue
+            self.gate.waits(self.clock)
             assert self.finish, "the gate waits although every group is resolved: it would wait for ever"
-            ticket = min(self.finish, key=lambda t: self.finish[t])
-            self.clock = self.finish.pop(ticket)
+            self._hear(max(self.clock, min(self.finish.values())))
+
+    def _take(self, batch: BatchTickets) -> None:
+        self.gate.trains(self.clock)
+        self._hear(self.clock + self.update)
+        self.gate.close(batch, trained=bool(batch.kept))
+        self.gate.trained(self.clock)
+
+    def _hear(self, until: float) -> None:
+        self.clock = until
+        for ticket in sorted((t for t, end in self.finish.items() if end <= until), key=lambda t: self.finish[t]):
+            del self.finish[ticket]
             self.gate.resolve(ticket, keep=self.random.random() >= self.drop)
 
 
@@ -63,11 +76,12 @@ class Simulation:
     refill=st.booleans(),
     drop=st.sampled_from([0.0, 0.3, 0.8]),
     straggle=st.sampled_from([0.0, 0.05, 0.5]),
+    update=st.sampled_from([None, 0.1, 1.0, 10.0]),
 )
 def test_lag_is_bounded_and_training_never_stalls(
-    seed: int, prompts: int, lag: int, refill: bool, drop: float, straggle: float
+    seed: int, prompts: int, lag: int, refill: bool, drop: float, straggle: float, update: float | None
 ) -> None:
-    simulation = Simulation(seed, prompts, lag, refill, drop, straggle)
+    simulation = Simulation(seed, prompts, lag, refill, drop, straggle, update=update)
     simulation.run(steps=40)
     assert max(simulation.lags) <= lag
     assert simulation.most_open <= (lag + 1) * prompts
@@ -84,11 +98,12 @@ def test_lag_is_bounded_and_training_never_stalls(
     refill=st.booleans(),
     drop=st.sampled_from([0.0, 0.3, 0.8]),
     straggle=st.sampled_from([0.0, 0.05, 0.5]),
+    update=st.sampled_from([None, 0.1, 1.0, 10.0]),
 )
 def test_dropping_what_is_stale_bounds_the_lag_too(
-    seed: int, prompts: int, lag: int, refill: bool, drop: float, straggle: float
+    seed: int, prompts: int, lag: int, refill: bool, drop: float, straggle: float, update: float | None
 ) -> None:
-    simulation = Simulation(seed, prompts, lag, refill, drop, straggle, "drop")
+    simulation = Simulation(seed, prompts, lag, refill, drop, straggle, "drop", update)
     simulation.run(steps=40)
     assert max(simulation.lags) <= lag
     assert simulation.most_open <= (lag + 1) * prompts

@@ -6,7 +6,8 @@ and that training never waits for ever as long as every admitted group is resolv
 
 Open = admitted and neither trained nor dropped, buffered ones too. P = prompts_per_step. Two rules, both needed:
 
-1. *Admission*: open < (k + 1)·P, so that generators never run further ahead than k + 1 steps' worth of groups.
+1. *Admission*: open < w·P with w ≤ k + 1, so that generators never run further ahead than k + 1 steps' worth of groups.
+   `window` finds the least w that keeps the trainer busy.
 2. *Training*: a batch is the P oldest resolved groups. Version v is trained only if the groups left open can still be
    trained in time. Sorted by start, the one at rank r is trained at version v + 1 + ⌊r / P⌋ at the earliest, hence
    (v + 1 + ⌊r / P⌋) − start_r ≤ k for every r. For r < P this says that the oldest open group outside the batch is
@@ -21,8 +22,11 @@ With refill a dropped group frees its place at once; without refill it keeps its
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any, Literal
+
+from strop.orchestration.window import Window
 
 Fate = Literal["running", "kept", "dropped"]
 OnStale = Literal["wait", "drop"]
@@ -51,11 +55,14 @@ class BatchTickets:
 class LagGate:
     """Decides when a group may be admitted and when a step may be trained. Knows tickets and versions, nothing else."""
 
-    def __init__(self, prompts_per_step: int, max_lag: int, refill: bool, on_stale: OnStale = "wait") -> None:
+    def __init__(
+        self, prompts_per_step: int, max_lag: int, refill: bool, on_stale: OnStale = "wait", adaptive: bool = False
+    ) -> None:
         self.prompts_per_step = prompts_per_step
         self.max_lag = max_lag
         self.refill = refill
         self.on_stale: OnStale = on_stale
+        self.window = Window(max_lag, adaptive)
         self.version = 0
         self.next_ticket = 0
         self._open: dict[int, OpenGroup] = {}
@@ -67,7 +74,7 @@ class LagGate:
 
     def admits(self, steps_left: int) -> bool:
         """Whether one more group may start, given how many steps are still to be trained."""
-        return self.open < min(self.max_lag + 1, steps_left) * self.prompts_per_step
+        return self.open < math.ceil(min(self.window.batches, steps_left) * self.prompts_per_step)
 
     def admit(self) -> int:
         """Open a group under the current version; its ticket."""
@@ -98,6 +105,11 @@ class LagGate:
         else:
             group.fate = "kept" if keep else "dropped"
 
+    @property
+    def resolved(self) -> int:
+        """Open groups that are resolved."""
+        return sum(group.fate != "running" for group in self._open.values())
+
     def batch(self) -> BatchTickets | None:
         """The groups to train on now, or None where the step must wait."""
         resolved = sorted((g.start, ticket) for ticket, g in self._open.items() if g.fate != "running")
@@ -118,16 +130,31 @@ class LagGate:
 
     def close(self, batch: BatchTickets, trained: bool) -> None:
         """The step is over: its groups leave; where anything was trained a new version begins, and stale ones leave."""
-        for ticket in (*batch.kept, *batch.dropped, *(batch.stale if trained else ())):
+        for ticket in (*batch.kept, *batch.dropped):
             del self._open[ticket]
         if trained:
             self.version += 1
+            for ticket in batch.stale:
+                self._open.pop(ticket, None)  # it may have been dropped while the batch was trained
+
+    def waits(self, now: float) -> None:
+        """There is no batch at `now`, by any clock; more groups would help only where too few are resolved."""
+        self.window.looks(now, lacking=self.resolved < self.prompts_per_step)
+
+    def trains(self, now: float) -> None:
+        """The batch is taken, and training begins."""
+        self.window.begins(now, self.resolved / self.prompts_per_step - 1)
+
+    def trained(self, now: float) -> None:
+        """All that a step does is done, and the next batch may be looked for."""
+        self.window.done(now)
 
     def state(self) -> dict[str, Any]:
-        """JSON-able: version and next ticket. Open groups are the ledger's to write down, and to `restart`."""
-        return {"version": self.version, "next_ticket": self.next_ticket}
+        """JSON-able: version, next ticket, window. Open groups are the ledger's to write down, and to `restart`."""
+        return {"version": self.version, "next_ticket": self.next_ticket, "window": self.window.state()}
 
     def load(self, state: dict[str, Any]) -> None:
         """Go on from `state()`, with no group open."""
         self.version, self.next_ticket = state["version"], state["next_ticket"]
+        self.window.load(state.get("window", self.window.state()))  # an older checkpoint has none
         self._open.clear()

@@ -131,7 +131,7 @@ def simulate(
 class _Run:
     def __init__(self, setup: Setup, costs: Costs, lengths: Lengths, steps: int, seed: int) -> None:
         self.setup, self.costs, self.lengths, self.steps, self.seed = setup, costs, lengths, steps, seed
-        self.gate = LagGate(setup.prompts_per_step, setup.max_lag, setup.refill)
+        self.gate = LagGate(setup.prompts_per_step, setup.max_lag, setup.refill, adaptive=not setup.colocated)
         self.generators = [Generator(costs, setup.slots, setup.prompt_tokens) for _ in range(setup.generators)]
         self.now = 0.0
         self.step = 0
@@ -151,12 +151,15 @@ class _Run:
             self._admit()
             batch = self.gate.batch()
             if batch is None:
+                self.gate.waits(self.now)
                 self._hear(self._next_event())
                 continue
+            self.gate.trains(self.now)
             empty = 0 if batch.kept else empty + 1
             if empty >= MAX_EMPTY_BATCHES:
                 raise StropError(f"{empty} batches in a row kept no group: drop={self.setup.drop} is too near to 1")
             self._train(batch)
+            self.gate.trained(self.now)
             progress(self.step)
         for generator in self.generators:
             generator.stand_still(self.now, self.now)

@@ -1,0 +1,121 @@
+"""How far generators run ahead: as far as the trainer's waiting asks for."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from strop.orchestration.lag_gate import LagGate
+from strop.orchestration.window import Window
+from strop.planning import Constant, Costs, Lengths, Setup, Simulation, Straggling
+from strop.planning.simulate import _Run
+
+
+class Trainer:
+    """Of a window: takes 10 seconds a batch."""
+
+    def __init__(self, window: Window, scale: float = 1.0) -> None:
+        self.window, self.scale, self.now = window, scale, 0.0
+        window.begins(0.0, 0.0)
+
+    def step(self, waited: float, surplus: float = 0.0, other: float = 0.0) -> float:
+        """Train, wait for resolved groups, and then for stragglers that would become too old; the window then."""
+        self.now += 10 * self.scale
+        self.window.done(self.now)
+        self.window.looks(self.now, lacking=waited > 0)
+        self.now += waited * self.scale
+        self.window.looks(self.now, lacking=False)
+        self.now += other * self.scale
+        self.window.begins(self.now, surplus)
+        return self.window.batches
+
+
+def test_it_opens_by_a_batch_whenever_the_trainer_waited_for_groups() -> None:
+    trainer = Trainer(Window(4, adaptive=True))
+    assert [trainer.step(waited=1) for _ in range(5)] == [3, 4, 5, 5, 5]
+
+
+def test_a_short_wait_or_one_for_stragglers_opens_nothing() -> None:
+    trainer = Trainer(Window(4, adaptive=True))
+    assert [trainer.step(waited=0.4, other=100) for _ in range(5)] == [2] * 5
+
+
+def test_it_closes_by_half_of_what_none_of_its_steps_needed() -> None:
+    trainer = Trainer(Window(2, adaptive=True))
+    assert trainer.step(waited=1) == 3
+    assert [trainer.step(0, surplus) for surplus in (1.5, 0.5, 2.0)] == [3, 3, 2.75]
+    assert [trainer.step(0, surplus) for surplus in (9, 9, 9)] == [2.75, 2.75, 2]
+
+
+def test_a_wait_begins_the_count_of_steps_again() -> None:
+    trainer = Trainer(Window(2, adaptive=True))
+    waits = [(1, 0), (0, 1), (0, 1), (1, 1), (0, 1), (0, 1), (0, 1)]
+    assert [trainer.step(*wait) for wait in waits] == [3, 3, 3, 3, 3, 3, 2.5]
+
+
+@pytest.mark.parametrize(("lag", "adaptive", "batches"), [(0, True, 1), (1, True, 2), (8, False, 9)])
+def test_where_there_is_nothing_to_choose_it_stays(lag: int, adaptive: bool, batches: float) -> None:
+    trainer = Trainer(Window(lag, adaptive))
+    assert {trainer.step(*wait) for wait in [(5, 0), (0, 9), (0, 9)] * 9} == {batches}
+
+
+@given(
+    steps=st.lists(st.tuples(st.sampled_from([0, 1]), st.floats(0, 4))),
+    scale=st.sampled_from([2.0**-10, 1.0, 2.0**10]),
+    lag=st.integers(0, 8),
+)
+def test_it_is_within_its_ends_and_the_clocks_unit_is_none_of_its_business(
+    steps: list[tuple[int, float]], scale: float, lag: int
+) -> None:
+    ours, other = Trainer(Window(lag, adaptive=True), scale), Trainer(Window(lag, adaptive=True))
+    found = [ours.step(*step) for step in steps]
+    assert found == [other.step(*step) for step in steps]
+    assert all(min(2, lag + 1) <= batches <= lag + 1 for batches in found)
+
+
+def test_the_first_step_of_a_process_says_nothing() -> None:
+    trainer = Trainer(Window(4, adaptive=True))
+    assert trainer.step(waited=1) == 3
+    again = Window(4, adaptive=True)
+    again.load(trainer.window.state())
+    again.done(1000)
+    again.looks(1000, lacking=True)
+    again.begins(2000, 0)
+    assert again.batches == 3
+    fewer = Window(1, adaptive=True)  # resumed with a smaller k
+    fewer.load({"batches": 9.0})
+    assert fewer.batches == 2
+
+
+def test_a_checkpoint_from_before_there_was_a_window_is_read() -> None:
+    gate = LagGate(2, 4, refill=False, adaptive=True)
+    gate.load({"version": 7, "next_ticket": 20})
+    assert gate.version == 7 and gate.window.batches == 2
+
+
+# ---------------------------------------------------------------------- what it does to a run
+
+SLOTS, TOKEN = 96, 0.004
+
+
+def simulated(lengths: Lengths, train_token: float, adaptive: bool) -> Simulation:
+    """Two generators, 8 prompts of 8 samples, 150 steps of PipelineRL-8."""
+    setup = Setup(8, 8, max_lag=8, generators=2, slots=SLOTS)
+    run = _Run(setup, Costs(decode_step=TOKEN, train_token=train_token), lengths, steps=150, seed=0)
+    run.gate = LagGate(8, 8, refill=False, adaptive=adaptive)
+    return run.go(lambda step: None)
+
+
+def test_a_trainer_slower_than_its_generators_trains_on_tokens_one_version_old() -> None:
+    slow = TOKEN / SLOTS * 3
+    full, ours = (simulated(Constant(6), slow, adaptive) for adaptive in (False, True))
+    assert full.mean_lag > 7 and ours.mean_lag <= 1
+    assert ours.total == pytest.approx(full.total, rel=0.001) and ours.trainer_idle < 0.02
+
+
+def test_stragglers_open_it_and_cost_no_time() -> None:
+    lengths = Straggling(Constant(6), 0.05, 30)
+    full, ours = (simulated(lengths, TOKEN / (2 * SLOTS), adaptive) for adaptive in (False, True))
+    assert ours.total < 1.02 * full.total and ours.max_lag <= 8
+    assert ours.mean_lag < 0.8 * full.mean_lag
