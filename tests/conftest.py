@@ -43,6 +43,15 @@ def forked() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(scope="session", autouse=True)
+def few_panels() -> Iterator[None]:
+    """Every run ends with its picture. Those of tests have two panels of nine, but where the picture is looked at."""
+    from tests import panels
+
+    with panels.drawn(panels.FEW):
+        yield
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         for reason in _missing(item):

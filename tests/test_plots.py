@@ -1,14 +1,37 @@
 """The picture of a run: drawn from metrics.jsonl alone, panels only for what is there."""
 
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
+from matplotlib.collections import PolyCollection
+from matplotlib.lines import Line2D
+from tests import panels
 
-from strop.plots import benchmarks, plot_run, points, smooth
+from strop.plots import PANELS, benchmarks, canvas, plot_run, points, smooth
 from strop.run_folder import RunFolder
 from strop.types import InputError
 
 PNG = b"\x89PNG\r\n"
+
+
+@pytest.fixture(autouse=True)
+def every_panel() -> Iterator[None]:
+    with panels.drawn(panels.ALL):
+        yield
+
+
+@pytest.mark.parametrize(("draw", "names"), PANELS, ids=[draw.__name__.strip("_") for draw, _ in PANELS])
+def test_a_panel_shows_what_there_is_of_its_metrics(draw: Any, names: tuple[str, ...]) -> None:
+    axes = canvas(4, 3).add_subplot()
+    gaps = (None, float("inf"), 0.75)
+    draw(axes, [{"step": 1, names[0]: 0.5}, *({"step": step, names[0]: gaps[step % 3]} for step in range(2, 6))])
+    (shown,) = [artist for artist in axes.get_children() if isinstance(artist, (Line2D, PolyCollection))]
+    places = np.asarray(shown.get_xydata() if isinstance(shown, Line2D) else shown.get_paths()[0].vertices)
+    assert axes.get_title("left")
+    assert {(1.0, 0.5), (2.0, 0.75), (5.0, 0.75)} <= set(map(tuple, places.tolist()))
 
 
 def test_a_run_becomes_one_png(tmp_path: Path) -> None:

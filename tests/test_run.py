@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from tests import panels
 from tests.runs import assert_same_run, metrics, parameters, small_config
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -30,9 +31,10 @@ from strop.types import InputError, IntArray, StropError
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An undisturbed run."""
+    """An undisturbed run, its picture as large as anybody's."""
     out = tmp_path_factory.mktemp("runs") / "whole"
-    train(small_config(), out, SilentView())
+    with panels.drawn(panels.ALL):
+        train(small_config(), out, SilentView())
     return out
 
 
@@ -44,7 +46,7 @@ def test_the_run_folder_holds_everything(finished: Path) -> None:
     assert [row["version"] for row in rows[1:]] == [1, 2, 3, 4]
     assert all(row["lag/max"] == 0 and row["groups/trained"] == 6 for row in rows[1:])
     assert sorted(p.name for p in (finished / "rollouts").iterdir()) == [f"step_{s:06d}.parquet" for s in (1, 2, 3, 4)]
-    assert (finished / "plots" / "training.png").stat().st_size > 10_000
+    assert (finished / "plots" / "training.png").stat().st_size > 50_000  # nine panels; two have 26,000
     summary = json.loads((finished / "summary.json").read_text())
     assert summary["steps"] == 4 and summary["model"] == "model"
 

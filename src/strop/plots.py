@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 Rows = Sequence[dict[str, float | None]]
 Series = tuple[list[float], list[float]]
+Panel = tuple[Callable[["Axes", Rows], None], tuple[str, ...]]
 
 BLUE, ORANGE, GREEN, RED, PURPLE, GREY = "#2864a8", "#d9822b", "#3a8f5c", "#c0392b", "#7d5ba6", "#8a8f98"
 COLORS = (BLUE, ORANGE, GREEN, RED, PURPLE, GREY)
@@ -261,7 +262,7 @@ def _draw_gradient(axes: Axes, rows: Rows) -> None:
 
 
 # Each panel with the metrics of which it needs one at least.
-PANELS: tuple[tuple[Callable[[Axes, Rows], None], tuple[str, ...]], ...] = (
+PANELS: tuple[Panel, ...] = (
     (_draw_pass_rate, ("pass_rate", "evaluation/pass_rate")),
     (_draw_reward, ("reward/mean",)),
     (_draw_entropy, ("entropy",)),
