@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -76,10 +77,23 @@ def assert_equal(found: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
     assert all(torch.equal(found[name], value) and found[name].dtype == value.dtype for name, value in expected.items())
 
 
+@pytest.fixture(scope="module")
+def saved_by(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], tuple[Path, Any]]:
+    """The checkpoints that so many ranks have written, not to be changed, and what was to be written."""
+
+    @cache
+    def written(size: int) -> tuple[Path, Any]:
+        folder = tmp_path_factory.mktemp(f"saved-by-{size}")
+        return folder / "checkpoints", on(size, folder / "saving", writes(folder / "checkpoints"))
+
+    return written
+
+
 @pytest.mark.parametrize("saved, read", [(0, (2,)), (2, (0, 4)), pytest.param(4, (0, 2), marks=pytest.mark.slow)])
-def test_a_checkpoint_is_read_by_any_number_of_ranks(saved: int, read: tuple[int, ...], tmp_path: Path) -> None:
-    root = tmp_path / "checkpoints"
-    before, after = on(saved, tmp_path / "saving", writes(root))
+def test_a_checkpoint_is_read_by_any_number_of_ranks(
+    saved: int, read: tuple[int, ...], saved_by: Callable[[int], tuple[Path, Any]], tmp_path: Path
+) -> None:
+    root, (before, after) = saved_by(saved)
     assert not torch.equal(before["policy/model.embed_tokens.weight"], after["policy/model.embed_tokens.weight"])
     groups_of = {name.split("/")[0] for name in after}
     assert groups_of == {"policy", "optimizer", "critic", "critic-optimizer", "reference"}
@@ -93,9 +107,8 @@ def test_a_checkpoint_is_read_by_any_number_of_ranks(saved: int, read: tuple[int
         assert_equal(on(size, tmp_path / f"reading-{size}", reads(root, 1)), before)
 
 
-def test_a_damaged_shard_is_refused(tmp_path: Path) -> None:
-    root = tmp_path / "checkpoints"
-    on(2, tmp_path / "saving", writes(root))
+def test_a_damaged_shard_is_refused(saved_by: Callable[[int], tuple[Path, Any]], tmp_path: Path) -> None:
+    root = Path(shutil.copytree(saved_by(2)[0], tmp_path / "checkpoints"))
     shard = next((checkpoint.folder_of(root, 2) / checkpoint.SHARDED).glob("__1_*"))
     content = bytearray(shard.read_bytes())
     content[len(content) // 2] ^= 1
