@@ -1,4 +1,4 @@
-"""Runs in workers that a launcher starts; here they are spawned processes (on Ray: tests/orchestration/test_ray.py)."""
+"""Runs in workers that a launcher starts; here they are processes (on Ray: tests/orchestration/test_ray.py)."""
 
 from __future__ import annotations
 
@@ -26,6 +26,7 @@ def ended(run: Running, seconds: float = 120.0) -> Ended:
     return found
 
 
+@pytest.mark.usefixtures("forked")
 def test_a_run_that_is_asked_to_stop_saves_its_step(tmp_path: Path) -> None:
     out = tmp_path / "out"
     manifest = small_plan(tmp_path, (0,), ["hot:sampling.temperature=1.5"], "steps=500", "evaluation.every=500")

@@ -21,6 +21,7 @@ from strop.orchestration.fleet import Supervision
 from strop.run import train
 from strop.types import InputError, StropError
 
+pytestmark = pytest.mark.usefixtures("forked")
 TENSOR_BYTES = 64  # of the simulated hundred
 
 

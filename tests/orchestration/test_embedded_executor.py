@@ -80,27 +80,46 @@ def test_a_worker_trains_what_one_process_trains_even_if_it_is_killed(in_process
 
 def killed_driver(out: Path, *sets: str, forked: bool = True) -> list[int]:
     """A run in a process of its own that is killed after its second step; all processes that were below it."""
+    if forked:
+        return killed(fork_driver(out, *sets), out)
     code = (
-        "import contextlib, sys\n"
+        "import sys\n"
         "from pathlib import Path\n"
         "from strop.console import SilentView\n"
         "from strop.pieces import allow_module\n"
         "from strop.run import train\n"
-        "from tests.orchestration.forked import forking\n"
         "from tests.runs import small_config\n"
         "allow_module('tests.orchestration.judging')\n"
-        f"with {'forking' if forked else 'contextlib.nullcontext'}():\n"
-        "    train(small_config(*sys.argv[2:]), Path(sys.argv[1]), SilentView())\n"
+        "train(small_config(*sys.argv[2:]), Path(sys.argv[1]), SilentView())\n"
     )
     driver = subprocess.Popen([sys.executable, "-c", code, str(out), *sets])
+    left = killed(driver.pid, out)
+    driver.wait()
+    return left
+
+
+def fork_driver(out: Path, *sets: str) -> int:
+    """Its process id."""
+    driver = os.fork()
+    if driver == 0:
+        try:
+            with forking():
+                train(small_config(*sets), out, SilentView())
+        finally:
+            os._exit(1)
+    return driver
+
+
+def killed(driver: int, out: Path) -> list[int]:
+    """What was below the driver when it had made its second step."""
     deadline = time.monotonic() + 180
     while not (out / "checkpoints" / "step-00000002").exists():
-        assert driver.poll() is None and time.monotonic() < deadline
+        assert os.waitpid(driver, os.WNOHANG) == (0, 0) and time.monotonic() < deadline
         time.sleep(0.01)
-    left = descendants(driver.pid)
+    left = descendants(driver)
     assert set(workers(out).values()) <= set(left)
-    driver.kill()
-    driver.wait()
+    os.kill(driver, signal.SIGKILL)
+    assert os.waitstatus_to_exitcode(os.waitpid(driver, 0)[1]) == -signal.SIGKILL
     return left
 
 

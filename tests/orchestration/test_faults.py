@@ -30,6 +30,7 @@ ALL = list(range(STEPS * PROMPTS))
 LAGS = (1, 2, 4, 8)
 DYING = ("generating", "sending", "loading", "swapping")
 SLOWLY = [0, *(pytest.param(lag, marks=pytest.mark.slow) for lag in LAGS)]
+pytestmark = pytest.mark.usefixtures("forked")  # how processes start is the matter of test_spawned_workers
 STRAGGLING = Simulation(slots=64, token_seconds=0.001, straggler_share=0.05)  # of 30 times the length
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from bench.simulated import Simulation
 from tests.orchestration.simulation import PROMPTS, made
 from tests.runs import metrics, small_config
@@ -19,6 +20,7 @@ STAGES = (
 )  # fmt: skip
 
 
+@pytest.mark.usefixtures("forked")
 def test_generators_are_told_to_stop(tmp_path: Path) -> None:
     simulation = Simulation(slots=4, token_seconds=0.002, tokens=20)
     run = made(tmp_path, *STAGES, simulation=simulation).run()

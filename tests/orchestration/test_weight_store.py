@@ -101,6 +101,7 @@ def test_a_full_disk_leaves_the_version_before(small_disk: Path) -> None:
     assert sorted(p.name for p in small_disk.iterdir()) == ["CURRENT", "weights-1.safetensors"]
 
 
+@pytest.mark.usefixtures("forked")
 @pytest.mark.parametrize("lag", [0, *(pytest.param(lag, marks=pytest.mark.slow) for lag in (1, 2, 4, 8))])
 def test_a_full_memory_is_left_for_the_run_folder(small_disk: Path, tmp_path: Path, lag: int) -> None:
     run = made(tmp_path / "run", f"steps={lag + 3}", f"orchestration.max_lag={lag}")
@@ -124,6 +125,7 @@ def test_a_full_memory_is_left_for_the_run_folder(small_disk: Path, tmp_path: Pa
     assert any("from now on they go to" in line for line in run.notes.lines)
 
 
+@pytest.mark.usefixtures("forked")
 def test_no_room_anywhere_ends_the_run_with_one_line(
     small_disk: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
