@@ -150,8 +150,8 @@ def least_seconds(model: PreTrainedModel, work: Work, dtype: torch.dtype, device
     return 2 * parameter_count(model) * decoded / matrix_rate(dtype, device), read / bandwidth(device)
 
 
-def long_tail(given: argparse.Namespace, dtype: torch.dtype, slots: int) -> float:
-    """One precision and number of slots: prints its line, and gives useful tokens a second."""
+def long_tail(given: argparse.Namespace, dtype: torch.dtype, slots: int) -> None:
+    """One precision and number of slots."""
     model = model_of(given.model, dtype, given.device)
     work = work_of(given.sequences, given.longest, model.config.vocab_size)
     tokens = sum(length for _, length in work)
@@ -177,7 +177,23 @@ def long_tail(given: argparse.Namespace, dtype: torch.dtype, slots: int) -> floa
         products_s=products, reading_s=reading, device=given.device, threads=torch.get_num_threads(),
         runs=found["ours"].runs, peer_runs=found["peer"].runs if "peer" in found else None,
     )  # fmt: skip
-    return tokens / found["ours"].cpu if given.by_cpu else rates["ours"]
+
+
+def precisions(given: argparse.Namespace, slots: int) -> None:
+    """Ours in bfloat16 against ours in float32, which take turns."""
+    sides: dict[str, Callable[[], Spent]] = {}
+    for dtype in (torch.bfloat16, torch.float32):
+        model = model_of(given.model, dtype, given.device)
+        work = work_of(given.sequences, given.longest, model.config.vocab_size)
+        sides[str(dtype)[6:]] = ours(engine_of(model, slots, 64 + given.longest), work, given.device)
+    found = interleaved(sides, given.repeats, given.patience)
+    half, single = found["bfloat16"], found["float32"]
+    tokens = sum(length for _, length in work)
+    emit(
+        "rollout", f"bfloat16 over float32 {given.model} {given.sequences} sequences {slots} slots", tokens / half.wall,
+        tokens / single.wall, "ours in float32", "tokens/s", None, single.cpu / half.cpu, ours_cpu_s=half.cpu,
+        device=given.device, threads=torch.get_num_threads(), runs=half.runs, peer_runs=single.runs,
+    )  # fmt: skip
 
 
 def decode(given: argparse.Namespace, dtype: torch.dtype, running: int, context: int) -> None:
@@ -218,7 +234,6 @@ def main() -> None:
     parser.add_argument("--longest", type=int, default=512)
     parser.add_argument("--shapes", default=",".join(f"{n}x{c}" for n, c in DECODE), help="of the decode case")
     parser.add_argument("--steps", type=int, default=16, help="of a timing of the decode case")
-    parser.add_argument("--by-cpu", action="store_true", help="compare precisions by processor time: on a busy machine")
     parser.add_argument("--vllm-python", type=Path)
     given = parser.parse_args()
     begin(given)
@@ -229,10 +244,10 @@ def main() -> None:
                 decode(given, dtype, *map(int, shape.split("x")))
         return
     for slots in map(int, given.slots.split(",")):
-        rates = {dtype: long_tail(given, dtype, slots) for dtype in dtypes}
-        if len(rates) == 2:
-            emit("rollout", f"bfloat16 over float32 {given.model} {slots} slots", rates[torch.bfloat16],
-                 rates[torch.float32], "ours in float32", "tokens/s")  # fmt: skip
+        for dtype in dtypes:
+            long_tail(given, dtype, slots)
+        if len(dtypes) == 2:
+            precisions(given, slots)
 
 
 if __name__ == "__main__":

@@ -38,7 +38,7 @@ def test_rollout_beside_generate(bench):
         assert line["peer_name"] == "generate" and line["unit"] == "tokens/s"
         assert line["ratio"] == pytest.approx(line["ours"] / line["peer"], rel=1e-2)
         assert line["of_limit"] == pytest.approx(line["ours"] / line["limit"], rel=1e-2)
-    assert between["ours"] == half["ours"] and between["peer"] == full["ours"]
+    assert between["ratio"] == pytest.approx(between["ours"] / between["peer"], rel=1e-2) and between["runs"] >= 1
 
 
 def test_decoding_at_a_fixed_context(bench):

@@ -19,7 +19,7 @@ from strop.attention import PackedContext
 from strop.engines.base import Request, Sampling
 from strop.engines.torch_engine import lean, native
 from strop.engines.torch_engine.lean import Lean, TorchOperators
-from strop.engines.torch_engine.native import Kernels, Packed
+from strop.engines.torch_engine.native import Kernels
 from strop.engines.torch_engine.sampling import Draw, draw
 from strop.model_settings import FreshModel
 from strop.policy import Packed as PackedTokens
@@ -125,13 +125,33 @@ def test_products_by_value_and_row_by_row(dtype: torch.dtype, rows: int, inputs:
         torch.randn(*shape, generator=generator).to(dtype) for shape in ((rows, inputs), (outputs, inputs), (outputs,))
     )
     for given in (bias, None):
-        by = Packed.of(weight, given)
+        by = kernels.pack([weight], given)
         wide = kernels.multiply(x, by, float_out=True)
         wanted = F.linear(x.double(), weight.double(), None if given is None else given.double())
         torch.testing.assert_close(wide.double(), wanted, atol=2e-5, rtol=1e-5)
         assert torch.equal(kernels.multiply(x, by, float_out=False), wide.to(dtype))
         for row in range(0, rows, 9):
             assert torch.equal(kernels.multiply(x[row : row + 1], by, float_out=True)[0], wide[row])
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("sizes", [(64, 32, 32), (32, 100), (20, 30, 14), (16,), (5,)])
+@pytest.mark.parametrize("inputs", [32, 34, 96])
+def test_weights_are_packed_one_below_the_other_and_into_the_same_memory(
+    dtype: torch.dtype, sizes: tuple[int, ...], inputs: int, kernels: Kernels
+):
+    if not kernels.multiplies(dtype):
+        pytest.skip("this processor has no instructions for it: oneDNN multiplies instead")
+    generator = torch.Generator().manual_seed(inputs)
+    earlier = None
+    for _ in range(2):
+        parts = [torch.randn(size, inputs, generator=generator).to(dtype) for size in sizes]
+        found = kernels.pack(parts, None, earlier)
+        pairs = 2 if dtype == torch.bfloat16 else 1  # two numbers of a row of bfloat16 lie side by side
+        rows = F.pad(torch.cat(parts), (0, 0, 0, -sum(sizes) % 32)).view(-1, 32, inputs // pairs, pairs)
+        assert torch.equal(found.weight.flatten(), rows.transpose(1, 2).flatten())
+        assert found.outputs == sum(sizes) and (earlier is None or found.weight is earlier.weight)
+        earlier = found
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

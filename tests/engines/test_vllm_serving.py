@@ -22,7 +22,7 @@ from strop.policy import Packed
 
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(600)]
 
-SETS = ("engine=Vllm", "engine.slots=8", "engine.eager=true", "engine.kv_cache_gib=0.25")
+SETS = ("engine=Vllm", "engine.slots=16", "engine.eager=true", "engine.kv_cache_gib=0.25")
 BODY = {"prompt": "3+5-2=", "max_tokens": 20, "seed": 11, "return_token_ids": True, "logprobs": 0}
 
 
@@ -39,7 +39,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
         try:
             assert process.stdout is not None
             facts = json.loads(process.stdout.readline())
-            assert facts["slots"] == 8 and facts["weight_version"] == 0
+            assert facts["slots"] == 16 and facts["weight_version"] == 0
             headers = {"Authorization": "Bearer hush"}
             with httpx.Client(base_url=facts["url"], headers=headers, timeout=120, trust_env=False) as client:
                 yield client

@@ -41,6 +41,14 @@ def test_a_short_wait_or_one_for_stragglers_opens_nothing() -> None:
     assert [trainer.step(waited=0.4, other=100) for _ in range(5)] == [2] * 5
 
 
+def test_a_batch_that_was_there_at_the_first_look_was_not_waited_for() -> None:
+    window = Window(4, adaptive=True)
+    for step in range(5):
+        window.begins(20.0 * step, 0.0)
+        window.done(20.0 * step + 10)  # and 10 seconds for other things
+    assert window.batches == 2
+
+
 def test_it_closes_by_half_of_what_none_of_its_steps_needed() -> None:
     trainer = Trainer(Window(2, adaptive=True))
     assert trainer.step(waited=1) == 3

@@ -61,9 +61,11 @@ class Simulation:
 
     @property
     def settled(self) -> tuple[float, ...]:
-        """Steps between the filling of the pipeline at the start and its running dry at the end."""
-        edge = min(self.setup.max_lag + 1, (len(self.step_seconds) - 1) // 3)
-        return self.step_seconds[edge : len(self.step_seconds) - edge] if self.setup.max_lag else self.step_seconds
+        """Steps between the filling of the pipeline at the start, while its window opens, and its running dry."""
+        if not self.setup.max_lag:
+            return self.step_seconds
+        edge, third = self.setup.max_lag + 1, (len(self.step_seconds) - 1) // 3
+        return self.step_seconds[min(2 * edge, third) : len(self.step_seconds) - min(edge, third)]
 
     @property
     def mean(self) -> float:

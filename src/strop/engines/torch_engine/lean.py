@@ -86,25 +86,32 @@ class Product:
     def __init__(self, layers: Sequence[nn.Linear], kernels: Kernels | None, float_out: bool = False) -> None:
         """`float_out` sums and returns float32 whatever the type of the weights."""
         self._layers = tuple(layers)
-        weight = torch.cat([layer.weight.detach() for layer in layers])
-        bias: Tensor | None = None
-        if any(layer.bias is not None for layer in layers):
-            bias = torch.cat([weight.new_zeros(layer.out_features) if layer.bias is None else layer.bias.detach()
-                              for layer in layers])  # fmt: skip
+        dtype = layers[0].weight.dtype
         self._float_out = float_out
-        self._kernels = kernels if kernels is not None and kernels.multiplies(weight.dtype) else None
+        self._kernels = kernels if kernels is not None and kernels.multiplies(dtype) else None
+        self._packed = packs(torch.float32 if float_out else dtype)
+        self._by: Packed | None = None
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Copy the layers' weights as they are now; where the kernels read them, into the same memory."""
+        parts = [layer.weight.detach() for layer in self._layers]
+        bias: Tensor | None = None
+        if any(layer.bias is not None for layer in self._layers):
+            bias = torch.cat([part.new_zeros(len(part)) if layer.bias is None else layer.bias.detach()
+                              for part, layer in zip(parts, self._layers, strict=True)])  # fmt: skip
         if self._kernels is not None:
-            self._by = Packed.of(weight, bias)
+            self._by = self._kernels.pack(parts, bias, self._by)
             return
-        if float_out:
+        weight = torch.cat(parts)
+        if self._float_out:
             weight, bias = weight.float(), None if bias is None else bias.float()
         self._bias = bias
-        self._packed = packs(weight.dtype)
         self._weight = torch.ops.mkldnn._reorder_linear_weight(weight, None) if self._packed else weight
 
     def __call__(self, x: Tensor) -> Tensor:
         """The product, without a gradient."""
-        if self._kernels is not None:
+        if self._kernels is not None and self._by is not None:
             return self._kernels.multiply(x, self._by, self._float_out)
         if self._float_out:
             x = x.float()
@@ -184,6 +191,7 @@ class Lean:
         self.kernels = kernels
         self._operators: Operators = TorchOperators() if kernels is None else kernels
         self._tables: tuple[Tensor, Tensor] | None = None
+        self._products: dict[tuple[Any, ...], Product] = {}  # by type of weights and layers
         self.refresh()
 
     @property
@@ -210,12 +218,20 @@ class Lean:
         self._head: Product | None = None
         with torch.no_grad():
             if own <= _MOST_COPIED:
-                self._layers = [_Layer.of(one, lambda layers: Product(layers, self.kernels)) for one in base.layers]
-                self._head = Product((head,), self.kernels, self.policy.settings.generator_fp32_head)
+                self._layers = [_Layer.of(one, self._joined) for one in base.layers]
+                self._head = self._joined((head,), self.policy.settings.generator_fp32_head)
             else:
                 self._layers = [_Layer.of(one, Uncopied) for one in base.layers]
         self._parameters = tuple(self.policy.model.parameters())
         self._seen = self._versions()
+
+    def _joined(self, layers: Sequence[nn.Linear], float_out: bool = False) -> Product:
+        key = (layers[0].weight.dtype, *layers)
+        if key in self._products:
+            self._products[key].refresh()
+        else:
+            self._products[key] = Product(layers, self.kernels, float_out)
+        return self._products[key]
 
     def _versions(self) -> int:
         # Torch counts what is written to a tensor: an owner that changes shared parameters is noticed at the next step.

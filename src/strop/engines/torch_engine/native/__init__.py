@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+from collections.abc import Sequence
 from ctypes import c_float, c_int, c_long, c_void_p
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,6 +32,7 @@ _ARGUMENTS = {
     "strop_decode": (_P, _P, _P, _L, _L, _P, _P, _P, _P, _L, _L, _L, _L, _L, c_float, c_int),
     "strop_draw": (_P, _P, _P, _P, _P, _P, _L, _L),
     "strop_multiply": (_P, _P, _P, _P, _L, _L, _L, c_int, c_int),
+    "strop_pack": (_P, _P, _L, _L),
 }
 _HALF = {torch.float32: 0, torch.bfloat16: 1}
 
@@ -40,24 +42,11 @@ _PANEL = 32  # of product.c
 
 @dataclass(frozen=True, eq=False)
 class Packed:
-    """A weight [O, I] as `Kernels.multiply` reads it, and its bias, float32, padded to whole panels, or None."""
+    """A weight [O, I] as `Kernels.multiply` reads it, O padded to whole panels, and its bias, float32, padded too."""
 
     weight: Tensor
     bias: Tensor | None
     outputs: int
-
-    @classmethod
-    def of(cls, weight: Tensor, bias: Tensor | None) -> Packed:
-        """A copy of weight [O, I] (in bfloat16 I is even) and bias [O]."""
-        outputs, inputs = weight.shape
-        missing = -outputs % _PANEL
-        rows = F.pad(weight, (0, 0, 0, missing))
-        if weight.dtype == torch.bfloat16:
-            panels = rows.view(-1, _PANEL, inputs // 2, 2).transpose(1, 2)
-        else:
-            panels = rows.view(-1, _PANEL, inputs).transpose(1, 2)
-        wide = None if bias is None else F.pad(bias.float(), (0, missing))
-        return cls(panels.clone(memory_format=torch.contiguous_format), wide, outputs)
 
 
 class Kernels:
@@ -67,7 +56,7 @@ class Kernels:
         functions = [library[name] for name in _ARGUMENTS]
         for function, arguments in zip(functions, _ARGUMENTS.values(), strict=True):
             function.argtypes, function.restype = arguments, None
-        self._add_norm, self._rotate, self._gate, self._decode, self._draw, self._multiply = functions
+        self._add_norm, self._rotate, self._gate, self._decode, self._draw, self._multiply, self._pack = functions
         self._multiplies = library["strop_multiplies"]
 
     @staticmethod
@@ -83,6 +72,21 @@ class Kernels:
     def multiplies(self, dtype: torch.dtype) -> bool:
         """Whether `multiply` is for this processor and type."""
         return dtype in _HALF and bool(self._multiplies(_HALF[dtype]))
+
+    def pack(self, parts: Sequence[Tensor], bias: Tensor | None, into: Packed | None = None) -> Packed:
+        """A copy of weights [O, I], one below the other (in bfloat16 I is even), and of their bias [O], as `multiply`
+        reads it; the weights in the memory of `into`, an earlier one of theirs."""
+        if any(len(part) % _PANEL for part in parts[:-1]):
+            parts = [torch.cat(list(parts))]
+        outputs = sum(map(len, parts))
+        weight = parts[0].new_empty(-(-outputs // _PANEL) * _PANEL, parts[0].shape[1]) if into is None else into.weight
+        start = 0
+        for part in parts:
+            part = part.contiguous()
+            depth = part.shape[1] * part.element_size() // 4
+            self._pack(part.data_ptr(), weight[start:].data_ptr(), len(part), depth)
+            start += len(part)
+        return Packed(weight, None if bias is None else F.pad(bias.float(), (0, len(weight) - outputs)), outputs)
 
     def multiply(self, x: Tensor, by: Packed, float_out: bool) -> Tensor:
         """x [N, I] · weightᵀ + bias [N, O], summed in float32, and with `float_out` not rounded to the type of x."""

@@ -32,6 +32,50 @@ INLINE __m512i rounded(__m512 x) { /* to the nearest bfloat16, ties to even, in 
     return _mm512_mask_mov_epi32(up, _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q), _mm512_set1_epi32(0x7fc0));
 }
 
+/* A block of 16 × 16 elements of 32 bits, rows `stride` apart → its columns, a panel's width apart. */
+INLINE void transpose(const uint32_t *from, long stride, uint32_t *to) {
+    __m512i r[16], t[16];
+#pragma GCC unroll 16
+    for (int i = 0; i < 16; i++) r[i] = _mm512_loadu_si512(from + i * stride);
+#pragma GCC unroll 8
+    for (int i = 0; i < 16; i += 2)
+        t[i] = _mm512_unpacklo_epi32(r[i], r[i + 1]), t[i + 1] = _mm512_unpackhi_epi32(r[i], r[i + 1]);
+#pragma GCC unroll 4
+    for (int i = 0; i < 16; i += 4)
+        for (int u = 0; u < 2; u++) {
+            r[i + 2 * u] = _mm512_unpacklo_epi64(t[i + u], t[i + u + 2]);
+            r[i + 2 * u + 1] = _mm512_unpackhi_epi64(t[i + u], t[i + u + 2]);
+        }
+    /* Quarter q of r[4 i + c] is column 4 q + c of rows 4 i to 4 i + 3. */
+#pragma GCC unroll 4
+    for (int c = 0; c < 4; c++) {
+        const __m512i a = _mm512_shuffle_i32x4(r[c], r[4 + c], 0x88), d = _mm512_shuffle_i32x4(r[c], r[4 + c], 0xdd);
+        const __m512i b = _mm512_shuffle_i32x4(r[8 + c], r[12 + c], 0x88);
+        const __m512i e = _mm512_shuffle_i32x4(r[8 + c], r[12 + c], 0xdd);
+        _mm512_storeu_si512(to + c * PANEL, _mm512_shuffle_i32x4(a, b, 0x88));
+        _mm512_storeu_si512(to + (4 + c) * PANEL, _mm512_shuffle_i32x4(d, e, 0x88));
+        _mm512_storeu_si512(to + (8 + c) * PANEL, _mm512_shuffle_i32x4(a, b, 0xdd));
+        _mm512_storeu_si512(to + (12 + c) * PANEL, _mm512_shuffle_i32x4(d, e, 0xdd));
+    }
+}
+
+/* Rows of w [o, depth] as panels [ceil(o / 32), depth, 32], zeros behind the last row; an element is 32 bits: a float, or
+   a pair of bfloat16. */
+void strop_pack(const uint32_t *w, uint32_t *panels, long o, long depth) {
+    const long halves = (o + PANEL - 1) / PANEL * 2;
+    PARALLEL(o * depth > 262144)
+    for (long h = 0; h < halves; h++) {
+        const long left = o - h * 16, rows = left < 0 ? 0 : left < 16 ? left : 16;
+        const uint32_t *from = w + h * 16 * depth;
+        uint32_t *to = panels + h / 2 * PANEL * depth + h % 2 * 16;
+        long k = 0;
+        if (rows == 16)
+            for (; k + 16 <= depth; k += 16) transpose(from + k, depth, to + k * PANEL);
+        for (; k < depth; k++)
+            for (long r = 0; r < 16; r++) to[k * PANEL + r] = r < rows ? from[r * depth + k] : 0;
+    }
+}
+
 /* m rows of x, `row` bytes apart, times a panel of weights over `depth` steps → out, `o` outputs a row, of which `count`
    lie in the panel. A step is one element of float32, or a pair of bfloat16. */
 INLINE void tile(const char *x, long row, const char *panel, const float *bias, char *out, long o, long depth,
@@ -111,5 +155,9 @@ void strop_multiply(const void *x, const void *packed, const float *bias, void *
 void strop_multiply(const void *x, const void *packed, const float *bias, void *out, long n, long i, long o, int half,
                     int half_out) {
     (void)x, (void)packed, (void)bias, (void)out, (void)n, (void)i, (void)o, (void)half, (void)half_out;
+}
+
+void strop_pack(const uint32_t *w, uint32_t *panels, long o, long depth) {
+    (void)w, (void)panels, (void)o, (void)depth;
 }
 #endif

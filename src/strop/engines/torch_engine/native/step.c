@@ -6,6 +6,9 @@
    Shapes: n rows, e hidden size, h query heads, kv key/value heads, d head dimension, v vocabulary. */
 
 #include "vectors.h"
+#ifdef __AVX512BF16__
+#include <immintrin.h>
+#endif
 
 #define BLOCK 64 /* keys between two looks at the largest score */
 
@@ -113,33 +116,55 @@ INLINE v16 sums(v16 *part) {
            PAIR(part[0], part[1], 1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31);
 }
 
-/* g query heads q [g, d] (float32, scaled) over `length` keys and values [length, d] of one head → out [g, d]. */
-INLINE void attend(const float *q, const char *keys, const char *values, char *out, float *acc, long length, long d,
-                   const int g, const int half) {
-    const long size = half ? 2 : 4;
+#define FETCH(from, bytes) for (long c = 0; c < (bytes); c += 64) __builtin_prefetch((from) + c)
+
+/* The products of g query heads q [g, d] with a key, not yet summed: in float32, of queries in float32, or of bfloat16 as
+   they are (`own`) where the processor multiplies those; exact either way. */
+INLINE void score_of(const float *q, const char *own, const char *key, v16 *s, long d, const int g, const int half) {
+#ifdef __AVX512BF16__
+    if (half) {
+        for (long c = 0; c < 2 * d; c += 64) {
+            const __m512bh x = (__m512bh)_mm512_loadu_si512(key + c);
+            for (int i = 0; i < g; i++)
+                s[i] = (v16)_mm512_dpbf16_ps((__m512)s[i], x, (__m512bh)_mm512_loadu_si512(own + 2 * i * d + c));
+        }
+        return;
+    }
+#endif
+    (void)own;
+    for (long c = 0; c < d; c += 16) {
+        v16 x = load(key, c, half);
+        for (int i = 0; i < g; i++) s[i] += x * *(const v16 *)(q + i * d + c);
+    }
+}
+
+/* g query heads (q [g, d] in float32, `own` as they are) over `length` keys and values [length, d] of one head → out
+   [g, d]. Slots lie far apart, so that no processor guesses what comes next: while a block's scores are computed its values are fetched,
+   and the keys of the block after it, which with the last is the first of the `next_length` keys of another head. */
+INLINE void attend(const float *q, const char *own, float scale, const char *keys, const char *values, char *out,
+                   float *acc, long length, long d, const char *next, long next_length, const int g, const int half) {
+    const long size = half ? 2 : 4, row = d * size;
     float score[4][BLOCK] __attribute__((aligned(64))), top[4], total[4];
     memset(acc, 0, (size_t)(g * d) * sizeof(float));
     for (int i = 0; i < g; i++) top[i] = -INFINITY, total[i] = 0;
     for (long start = 0; start < length; start += BLOCK) {
-        const long count = length - start < BLOCK ? length - start : BLOCK;
+        const long left = length - start, count = left < BLOCK ? left : BLOCK;
+        const char *ahead = left > BLOCK ? keys + (start + BLOCK) * row : next;
+        long coming = left > BLOCK ? left - BLOCK : next_length;
+        if (coming > BLOCK) coming = BLOCK;
+        for (long k = count; k < coming; k++) FETCH(ahead + k * row, row);
         for (long k = 0; k < count; k += 16) {
             v16 part[4][16];
             for (int j = 0; j < 16; j++) {
                 /* Rows end with a whole block of 32 keys: what lies behind the last key may be read. */
-                const char *key = keys + (start + k + order[j]) * d * size;
-                /* Slots lie far apart: their values, and the keys to come, are fetched while these are computed. */
-                for (long c = 0; c < d * size; c += 64) {
-                    __builtin_prefetch(key + BLOCK * d * size + c);
-                    __builtin_prefetch(values + (start + k + j) * d * size + c);
-                }
+                const char *key = keys + (start + k + order[j]) * row;
+                if (k + j < coming) FETCH(ahead + (k + j) * row, row);
+                if (k + j < count) FETCH(values + (start + k + j) * row, row);
                 v16 s[4] = {{0}, {0}, {0}, {0}};
-                for (long c = 0; c < d; c += 16) {
-                    v16 x = load(key, c, half);
-                    for (int i = 0; i < g; i++) s[i] += x * *(const v16 *)(q + i * d + c);
-                }
+                score_of(q, own, key, s, d, g, half);
                 for (int i = 0; i < g; i++) part[i][j] = s[i];
             }
-            for (int i = 0; i < g; i++) *(v16 *)(score[i] + k) = sums(part[i]);
+            for (int i = 0; i < g; i++) *(v16 *)(score[i] + k) = sums(part[i]) * scale;
         }
         for (int i = 0; i < g; i++) {
             const long whole = (count + 15) & ~15L;
@@ -149,9 +174,9 @@ INLINE void attend(const float *q, const char *keys, const char *values, char *o
             float now = max16(m);
             if (!(now > top[i])) now = top[i];
             if (now != top[i]) {
-                const float scale = start ? expf(top[i] - now) : 0;
-                total[i] *= scale;
-                for (long c = 0; c < d; c += 16) *(v16 *)(acc + i * d + c) *= scale;
+                const float less = start ? expf(top[i] - now) : 0;
+                total[i] *= less;
+                for (long c = 0; c < d; c += 16) *(v16 *)(acc + i * d + c) *= less;
                 top[i] = now;
             }
             v16 t = {0};
@@ -183,18 +208,18 @@ INLINE void attend(const float *q, const char *keys, const char *values, char *o
             store(out, i * d + c, as_stored16(*(v16 *)(acc + i * d + c) / total[i], half), half);
 }
 
-INLINE void heads(const float *q, const char *k, const char *v, char *out, float *acc, long length, const long d,
-                  long group, const int half) {
+INLINE void heads(const float *q, const char *own, float scale, const char *k, const char *v, char *out, float *acc,
+                  long length, const long d, const char *next, long coming, long group, const int half) {
     const long size = half ? 2 : 4;
     while (group >= 4) {
-        attend(q, k, v, out, acc, length, d, 4, half);
-        q += 4 * d, out += 4 * d * size, group -= 4;
+        attend(q, own, scale, k, v, out, acc, length, d, next, coming, 4, half);
+        q += 4 * d, own += 4 * d * size, out += 4 * d * size, group -= 4;
     }
     if (group >= 2) {
-        attend(q, k, v, out, acc, length, d, 2, half);
-        q += 2 * d, out += 2 * d * size, group -= 2;
+        attend(q, own, scale, k, v, out, acc, length, d, next, coming, 2, half);
+        q += 2 * d, own += 2 * d * size, out += 2 * d * size, group -= 2;
     }
-    if (group) attend(q, k, v, out, acc, length, d, 1, half);
+    if (group) attend(q, own, scale, k, v, out, acc, length, d, next, coming, 1, half);
 }
 
 INLINE void decode(const char *query, const char *key, const char *value, long query_stride, long kv_stride, char *keys,
@@ -214,11 +239,13 @@ INLINE void decode(const char *query, const char *key, const char *value, long q
         memcpy(own_values + (length - 1) * d * size, value + (r * kv_stride + head * d) * size, (size_t)(d * size));
         float q[group * d] __attribute__((aligned(64))), acc[4 * d] __attribute__((aligned(64)));
         const char *from = query + (r * query_stride + head * group * d) * size;
-        for (long i = 0; i < group * d; i++) q[i] = one(from, i, half) * scale;
+        for (long i = 0; i < group * d; i++) q[i] = one(from, i, half);
+        const char *next = own_keys + capacity * d * size;
+        const long coming = job + 1 < n * kv ? lengths[(job + 1) / kv] : 0;
         /* The usual sizes as constants, which the compiler unrolls. */
-        if (d == 64) heads(q, own_keys, own_values, to, acc, length, 64, group, half);
-        else if (d == 128) heads(q, own_keys, own_values, to, acc, length, 128, group, half);
-        else heads(q, own_keys, own_values, to, acc, length, d, group, half);
+        if (d == 64) heads(q, from, scale, own_keys, own_values, to, acc, length, 64, next, coming, group, half);
+        else if (d == 128) heads(q, from, scale, own_keys, own_values, to, acc, length, 128, next, coming, group, half);
+        else heads(q, from, scale, own_keys, own_values, to, acc, length, d, next, coming, group, half);
     }
 }
 
