@@ -146,7 +146,7 @@ def _line(axes: Axes, rows: Rows, name: str, label: str, color: str) -> None:
     axes.plot(steps, smooth(values, max(5, len(values) // 20)), color=color, linewidth=1.8, label=label)
 
 
-def percent_tick(share: float, position: int = 0) -> str:
+def percent_tick(share: float, place: object = None) -> str:
     """A share as its percentage, with the decimals that it has: ticks lie at 42.5 % too."""
     return f"{round(100 * share, 6) + 0.0:g}%"
 
