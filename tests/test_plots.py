@@ -10,7 +10,7 @@ from matplotlib.collections import PolyCollection
 from matplotlib.lines import Line2D
 from tests import panels
 
-from strop.plots import PANELS, benchmarks, canvas, plot_run, points, smooth
+from strop.plots import PANELS, benchmarks, canvas, percent_tick, plot_run, points, smooth
 from strop.run_folder import RunFolder
 from strop.types import InputError
 
@@ -75,3 +75,11 @@ def test_of_two_lines_of_a_step_the_last_counts() -> None:
 def test_smoothing_keeps_length_and_constants() -> None:
     assert smooth([2.0] * 7, 5) == [2.0] * 7
     assert smooth([0.0, 3.0, 0.0], 3) == [1.5, 1.0, 1.5]
+
+
+@pytest.mark.parametrize(
+    ("share", "said"),
+    [(0.425, "42.5%"), (0.4, "40%"), (0.1 + 0.2, "30%"), (-1e-17, "0%"), (0.0025, "0.25%"), (1, "100%")],
+)
+def test_a_tick_says_where_it_lies(share: float, said: str) -> None:
+    assert percent_tick(share) == said

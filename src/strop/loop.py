@@ -118,7 +118,7 @@ class Loop:
             self._collect()
             batch = self.gate.batch()
             if batch is not None:
-                self.gate.trains(time.perf_counter())
+                self.gate.trains(batch, time.perf_counter())
                 record = self._train(batch)
                 if record is not None:
                     return record

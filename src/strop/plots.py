@@ -147,10 +147,13 @@ def _line(axes: Axes, rows: Rows, name: str, label: str, color: str) -> None:
     axes.plot(steps, smooth(values, max(5, len(values) // 20)), color=color, linewidth=1.8, label=label)
 
 
-def _as_percent(axes: Axes) -> None:
-    from matplotlib.ticker import PercentFormatter
+def percent_tick(share: float, place: object = None) -> str:
+    """A share as its percentage, with the decimals that it has: ticks lie at 42.5 % too."""
+    return f"{round(100 * share, 6) + 0.0:g}%"
 
-    axes.yaxis.set_major_formatter(PercentFormatter(xmax=1.0, decimals=0))
+
+def _as_percent(axes: Axes) -> None:
+    axes.yaxis.set_major_formatter(percent_tick)
 
 
 def _logarithmic(axes: Axes) -> None:

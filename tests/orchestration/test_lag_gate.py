@@ -56,7 +56,7 @@ class Simulation:
             self._hear(max(self.clock, min(self.finish.values())))
 
     def _take(self, batch: BatchTickets) -> None:
-        self.gate.trains(self.clock)
+        self.gate.trains(batch, self.clock)
         self._hear(self.clock + self.update)
         self.gate.close(batch, trained=bool(batch.kept))
         self.gate.trained(self.clock)

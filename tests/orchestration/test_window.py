@@ -102,6 +102,28 @@ def test_a_checkpoint_from_before_there_was_a_window_is_read() -> None:
     assert gate.version == 7 and gate.window.batches == 2
 
 
+def test_a_batch_of_which_nothing_is_kept_is_a_part_of_the_wait_for_the_next() -> None:
+    gate = LagGate(1, 4, refill=False, adaptive=True)
+
+    def takes(now: float, keep: bool) -> None:
+        gate.resolve(gate.admit(), keep)
+        batch = gate.batch()
+        assert batch is not None
+        gate.trains(batch, now)
+        gate.close(batch, trained=keep)
+
+    takes(0, keep=True)
+    gate.trained(10)
+    takes(10, keep=False)  # there at once, but it teaches nothing
+    gate.waits(10)
+    takes(15, keep=True)
+    assert gate.window.batches == 3
+    gate.trained(25)
+    takes(25, keep=False)
+    takes(25, keep=True)
+    assert gate.window.batches == 3
+
+
 # ---------------------------------------------------------------------- what it does to a run
 
 SLOTS, TOKEN = 96, 0.004

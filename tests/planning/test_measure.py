@@ -123,6 +123,7 @@ def test_the_command_compares_splits_and_draws(tmp_path: Path) -> None:
     assert shown.exit_code == 0, shown.output
     for name in ("synchronous", "PipelineRL-2", "PPO-off-policy-2"):
         assert name in shown.stdout
+    assert "lag" in shown.stdout and "…" not in shown.stdout  # no cell is cut
     assert picture.read_bytes().startswith(b"\x89PNG")
     value = json.loads(CliRunner().invoke(app, [*arguments[:-2], "--json"]).stdout)
     seconds = {plan["name"]: plan["seconds_per_update"] for plan in value["plans"]}
@@ -141,6 +142,7 @@ def test_the_command_compares_splits_and_draws(tmp_path: Path) -> None:
         (["grpo", "--cost", "decode_step", "--lengths", "constant:5"], "write it as NAME=SECONDS"),
         (["grpo", "--cost", "decode_step=1", "--lengths", "normal:5"], "write constant:TOKENS"),
         (["grpo", "--cost", "decode_step=1", "--lengths", "constant:5", "--compare", "k=a"], "write lags as"),
+        (["grpo", "--cost", "foo=1"], "costs are decode_step, decode_sequence"),
     ],
 )
 def test_a_wrong_argument_is_explained(arguments: list[str], said: str) -> None:

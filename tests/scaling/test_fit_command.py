@@ -171,6 +171,30 @@ def test_a_curve_with_nothing_to_fit_after_the_cut_is_refused(tmp_path: Path, go
     assert value["fits"][0]["refused"].startswith("too few points: 0") and value["details"][0]["fitted_from"] is None
 
 
+def test_too_few_points_name_the_way_out(good: Path) -> None:
+    refused = as_json(good, "--skip-until", 1e9)["fits"][0]["refused"]
+    assert "--skip-until" in refused and "evaluation.every" in refused
+
+
+@pytest.mark.parametrize(("name", "under"), [("", ""), ("ours=", " for ours")])
+def test_a_curve_given_twice_is_no_second_seed(good: Path, name: str, under: str) -> None:
+    again = good.parent / "." / ".." / good.parent.name / good.name
+    with pytest.raises(InputError, match=f"good.csv is given twice{under}: .*leave one out"):
+        run(f"{name}{good}", f"{name}{again}")
+    assert run(f"ours={good}", f"theirs={good}").exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("header", "way_out"),
+    [("compute;pass_rate", "separate columns by commas"), ("steps,accuracy", "columns compute and pass_rate")],
+)
+def test_a_header_without_the_columns_names_the_way_out(tmp_path: Path, header: str, way_out: str) -> None:
+    path = tmp_path / "c.csv"
+    path.write_text(header + "\n")
+    with pytest.raises(InputError, match=way_out):
+        run(path)
+
+
 def test_r0_is_measured_on_no_fitted_point(tmp_path: Path) -> None:
     curve = drawn(truth().value(COMPUTE))
     with_row = as_json(write_curve(tmp_path / "row.csv", curve))

@@ -80,6 +80,9 @@ def test_a_driver_that_is_gone_is_dead(run: Path) -> None:
     assert found.state == "dead" and f"process {worker.pid}) ended without a word" in found.explanation
     assert found.explanation.endswith(f"go on with: strop train --resume {run}")
     assert found.eta is None and found.processes[0].alive is False
+    shown = CliRunner().invoke(app, ["status", str(run)]).stdout  # a run is dead, a process has ended
+    assert shown.count("dead") == 1
+    assert any(str(child.pid) in line and "ended" in line for line in shown.splitlines()[1:])
 
 
 def test_a_driver_without_a_heartbeat_is_stalled(run: Path) -> None:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from strop.ablation.collect import Ablation, VariantResult
 from strop.ablation.table import difference
-from strop.plots import INK, bare, canvas, save_both, tick
+from strop.plots import INK, bare, canvas, percent_tick, save_both, tick
 from strop.scaling.figure import COLORS
 from strop.types import InputError
 
@@ -80,7 +80,7 @@ def _style(place: int) -> tuple[str, object]:
 
 
 def _curves(axes: Axes, found: Ablation, drawn: Sequence[Averaged | None]) -> None:
-    from matplotlib.ticker import MaxNLocator, PercentFormatter
+    from matplotlib.ticker import MaxNLocator
 
     for place, (variant, curve) in enumerate(zip(found.variants, drawn, strict=True)):
         if curve is None:
@@ -95,8 +95,7 @@ def _curves(axes: Axes, found: Ablation, drawn: Sequence[Averaged | None]) -> No
             markersize=3.2 if len(curve.rate) <= 30 else 0.0, markeredgewidth=0, label=variant.name,
             zorder=3 if place == 0 else 2.5,
         )  # fmt: skip
-    rates = np.concatenate([curve.rate for curve in drawn if curve is not None])
-    axes.yaxis.set_major_formatter(PercentFormatter(xmax=1.0, decimals=0 if np.ptp(rates) > 0.08 else 1))
+    axes.yaxis.set_major_formatter(percent_tick)
     axes.xaxis.set_major_locator(MaxNLocator(nbins=7))
     axes.xaxis.set_major_formatter(tick)
     axes.set_xlim(left=0.0)

@@ -102,13 +102,14 @@ def _inputs(
         return setup, found.costs.edited(costs), drawn, found
     assert target is not None
     config = resolve(target, sets)
+    chosen = Costs().edited(costs)  # a wrong name lists the right ones, whatever else is lacking
     if not costs or lengths is None:
         raise InputError(
             "costs are not known without a run: give --cost decode_step=… --cost train_token=… and --lengths "
             "lognormal:MEDIAN,SIGMA, or measure a short run with --from RUN"
         )
     drawn = parse_lengths(lengths, config.sampling.max_new_tokens)
-    return setup_of(config), Costs().edited(costs), drawn, None
+    return setup_of(config), chosen, drawn, None
 
 
 def _shape(
@@ -226,11 +227,11 @@ def _print(value: dict[str, Any]) -> None:
 
 
 COLUMNS = ("", "split", "s/update", "bound", "set by", "p50", "p95", "idle gen", "train", "tokens/s", "lag")
-WIDTH = 110
+WIDTH = 200  # wider than its widest: a cell that is cut says nothing
 
 
 def _table(rows: list[list[str]]) -> None:
-    """Eleven columns, which are cut on a narrow terminal rather than folded."""
+    """Eleven columns, which run over the edge of a narrow terminal rather than fold."""
     from rich import box
     from rich.console import Console
     from rich.table import Table

@@ -108,7 +108,7 @@ def lines(found: RunStatus) -> list[str]:
 
 
 def _row(process: ProcessStatus) -> list[str]:
-    state = {None: f"on {process.host}", True: process.state or "", False: "dead"}[process.alive]
+    state = {None: f"on {process.host}", True: process.state or "", False: "ended"}[process.alive]
     return [
         process.role,
         str(process.pid),

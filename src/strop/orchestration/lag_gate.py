@@ -141,9 +141,10 @@ class LagGate:
         """There is no batch at `now`, by any clock; more groups would help only where too few are resolved."""
         self.window.looks(now, lacking=self.resolved < self.prompts_per_step)
 
-    def trains(self, now: float) -> None:
-        """The batch is taken, and training begins."""
-        self.window.begins(now, self.resolved / self.prompts_per_step - 1)
+    def trains(self, batch: BatchTickets, now: float) -> None:
+        """The batch is taken, and training begins; one of which nothing was kept is a part of the wait for the next."""
+        if batch.kept:
+            self.window.begins(now, self.resolved / self.prompts_per_step - 1)
 
     def trained(self, now: float) -> None:
         """All that a step does is done, and the next batch may be looked for."""

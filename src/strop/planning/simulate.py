@@ -156,12 +156,13 @@ class _Run:
                 self.gate.waits(self.now)
                 self._hear(self._next_event())
                 continue
-            self.gate.trains(self.now)
+            self.gate.trains(batch, self.now)
             empty = 0 if batch.kept else empty + 1
             if empty >= MAX_EMPTY_BATCHES:
                 raise StropError(f"{empty} batches in a row kept no group: drop={self.setup.drop} is too near to 1")
             self._train(batch)
-            self.gate.trained(self.now)
+            if batch.kept:
+                self.gate.trained(self.now)
             progress(self.step)
         for generator in self.generators:
             generator.stand_still(self.now, self.now)

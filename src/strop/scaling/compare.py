@@ -90,8 +90,8 @@ class Comparison:
         if self.verdict == "undecided":
             return f"undecided, A differs by {span}; more points or more seeds are needed"
         if self.by == "A":
-            return f"{self.better} reaches the higher A, by {span}, margin {self.margin:g}"
-        common = f"A is the same within {self.margin:g} (fixed to {self.asymptote:.3f})"
+            return f"{self.better} reaches the higher A, by {span}, margin {self.margin:.3g}"
+        common = f"A is the same within {self.margin:.3g} (fixed to {self.asymptote:.3f})"
         if self.by == "B":
             return f"{common}; {self.better} is more efficient, B is higher by {span}"
         if self.by == "C_mid":

@@ -204,7 +204,9 @@ def _columns(header: Sequence[str], path: Path, x: XAxis) -> dict[str, int]:
     for needed in (x, "pass_rate"):
         if needed not in place:
             names = ", ".join(header) or "nothing"
-            raise InputError(f"{path}: there is no column {needed!r} (the header has {names})")
+            other = len(header) == 1 and any(mark in header[0] for mark in ";\t")
+            way_out = "separate columns by commas" if other else f"a curve has columns {x} and pass_rate"
+            raise InputError(f"{path}: there is no column {needed!r} (the header has {names}); {way_out}")
     return place
 
 

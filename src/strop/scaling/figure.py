@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from strop.console import number
-from strop.plots import BLUE, GREEN, GREY, INK, ORANGE, PURPLE, RED, bare, canvas, save_both, tick
+from strop.plots import BLUE, GREEN, GREY, INK, ORANGE, PURPLE, RED, bare, canvas, percent_tick, save_both, tick
 from strop.scaling.compare import MARGIN, Refit
 from strop.scaling.fitting import Fit
 from strop.types import InputError
@@ -196,15 +196,13 @@ def _label_asymptotes(axes: Axes, fits: Sequence[Fit], low: float) -> None:
 
 
 def _rate_axis(axes: Axes, fits: Sequence[Fit]) -> None:
-    from matplotlib.ticker import PercentFormatter
-
     rates = np.concatenate([found.curve.pass_rate for found in fits])
     tops = [found.sigmoid.A for found in fits if found.sigmoid is not None]
     low, high = float(rates.min()), max([float(rates.max()), *tops])
     room = max(high - low, 0.02)
     # The legend has the lower right corner, below curves that rise.
     axes.set_ylim(max(low - (0.1 + 0.05 * len(fits)) * room, -0.02), min(high + 0.12 * room, 1.03))
-    axes.yaxis.set_major_formatter(PercentFormatter(xmax=1.0, decimals=0 if room > 0.08 else 1))
+    axes.yaxis.set_major_formatter(percent_tick)
     axes.set_ylabel("held-out pass rate", fontsize=10, color=INK)
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from strop.run_folder import RunFolder, is_run
 from strop.scaling.curves import Curve, XAxis, read_curve
+from strop.types import InputError
 
 
 def read_sources(sources: Sequence[str], x: XAxis, r0: float | None, metric: str) -> dict[str, list[Curve]]:
@@ -19,9 +20,10 @@ def read_sources(sources: Sequence[str], x: XAxis, r0: float | None, metric: str
     configurations differ in nothing but `seed` are seeds of one recipe; every other curve is a recipe by itself.
 
     Raises:
-        InputError: as `read_curve`.
+        InputError: as `read_curve`; or a path is given twice under one name, which makes no two seeds.
     """
     labelled = [_split(source) for source in sources]
+    _refuse_doubles(labelled)
     names = _distinct([Path(path).resolve() for _, path in labelled])
     recipes: dict[str, list[Curve]] = {}
     by_config: dict[str, str] = {}
@@ -36,6 +38,14 @@ def read_sources(sources: Sequence[str], x: XAxis, r0: float | None, metric: str
 def _split(source: str) -> tuple[str | None, str]:
     label, equals, path = source.partition("=")
     return (label, path) if equals and label and path and not Path(source).exists() else (None, source)
+
+
+def _refuse_doubles(labelled: Sequence[tuple[str | None, str]]) -> None:
+    counted = Counter((label, Path(path).resolve()) for label, path in labelled)
+    for label, path in labelled:
+        if counted[label, Path(path).resolve()] > 1:
+            under = f" for {label}" if label else ""
+            raise InputError(f"{path} is given twice{under}: a curve is no second seed of itself; leave one out")
 
 
 def _distinct(paths: Sequence[Path]) -> list[str]:

@@ -71,7 +71,10 @@ def too_few(curve: Curve) -> str | None:
     """Too few points, counted at different compute."""
     different = len(np.unique(curve.compute))
     if different < FEWEST_POINTS:
-        return f"too few points: {different} at different compute after R_0, at least {FEWEST_POINTS} are needed"
+        return (
+            f"too few points: {different} at different compute after R_0, at least {FEWEST_POINTS} are needed; leave "
+            "fewer out (--skip-until, --fit-until), or evaluate more often (evaluation.every)"
+        )
     return None
 
 
