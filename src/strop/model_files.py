@@ -66,7 +66,8 @@ def load_pretrained(settings: ModelSettings) -> tuple[PreTrainedModel, PreTraine
                 output_loading_info=True,
             )
     except (OSError, ValueError, AssertionError, SafetensorError) as error:
-        raise InputError(f"model.path {path}: cannot be loaded: {first_line(error)}") from error
+        what = "cannot" if local.is_dir() else "there is no folder of this name, and as a hub model it cannot"
+        raise InputError(f"model.path {path}: {what} be loaded: {first_line(error)}") from error
     refuse_incomplete(f"model.path {path}", report)
     if len(tokenizer) > model.get_input_embeddings().weight.shape[0]:
         raise InputError(

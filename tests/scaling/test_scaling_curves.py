@@ -121,6 +121,11 @@ def test_a_run_without_evaluation_says_how_to_get_one(tmp_path: Path) -> None:
         read_curve(write_run(tmp_path / "run", [(1, {"loss": 1.0})]))
 
 
+def test_a_run_without_its_metrics_says_so(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"metrics.jsonl is missing: the run has made no step yet"):
+        read_curve(write_run(tmp_path / "run", []))
+
+
 def test_another_evaluation_metric_has_its_own_stderr(tmp_path: Path) -> None:
     rows = [
         (0, {"evaluation/code/pass_rate": 0.1, "evaluation/code/stderr": 0.05}),

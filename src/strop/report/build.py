@@ -67,7 +67,10 @@ def write_report(
     target = target_of(runs, out)
     if not any(run.rows or run.folder.rollout_steps() for run in runs):
         names = ", ".join(str(run.path) for run in runs)
-        raise InputError(f"{names}: there is nothing to report yet; let the run make a step first")
+        raise InputError(
+            f"{names}: nothing to report yet, neither metrics.jsonl nor rollouts; let the run make a step first, or "
+            "put its files back"
+        )
     studio = Studio(target.parent, "" if target.name == PAGE else f"{target.stem}-")
     studio.label = runs[0].short if len(runs) == 1 else ""
     page = Page(_title(runs), _intro(runs))

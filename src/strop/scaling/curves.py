@@ -236,7 +236,10 @@ def _csv_row(cells: Sequence[str], place: Mapping[str, int], where: str, x: XAxi
 
 
 def _run_rows(path: Path, x: XAxis, metric: str) -> tuple[list[_Row], str, tuple[str, ...]]:
-    rows = read_metrics(RunFolder.open(path).metrics_path)
+    file = RunFolder.open(path).metrics_path
+    if not file.exists():
+        raise InputError(f"{file} is missing: the run has made no step yet, or its curve was moved away")
+    rows = read_metrics(file)
     stderr_name = f"{metric.rpartition('/')[0]}/stderr" if "/" in metric else "stderr"
     recorded = x == "compute" and any(row.get(DEVICE_SECONDS) is not None for row in rows)
     found: list[_Row] = []
