@@ -175,7 +175,7 @@ class _Controlled:
 
 
 class Clock:
-    """Stands for the module `time` in the fleet: it goes on where the fleet waits, and nowhere else."""
+    """Stands for the module `time` in the fleet and the loop: it goes on where the fleet waits, and nowhere else."""
 
     def __init__(self) -> None:
         self.now = 0.0
