@@ -6,9 +6,6 @@
    Shapes: n rows, e hidden size, h query heads, kv key/value heads, d head dimension, v vocabulary. */
 
 #include "vectors.h"
-#ifdef __AVX512BF16__
-#include <immintrin.h>
-#endif
 
 #define BLOCK 64 /* keys between two looks at the largest score */
 
@@ -139,8 +136,9 @@ INLINE void score_of(const float *q, const char *own, const char *key, v16 *s, l
 }
 
 /* g query heads (q [g, d] in float32, `own` as they are) over `length` keys and values [length, d] of one head → out
-   [g, d]. Slots lie far apart, so that no processor guesses what comes next: while a block's scores are computed its values are fetched,
-   and the keys of the block after it, which with the last is the first of the `next_length` keys of another head. */
+   [g, d]. Slots lie far apart, so that no processor guesses what comes next: while a block's scores are computed its
+   values are fetched, and the keys of the block after it; after the last that is the first of the `next_length` keys of
+   another head. */
 INLINE void attend(const float *q, const char *own, float scale, const char *keys, const char *values, char *out,
                    float *acc, long length, long d, const char *next, long next_length, const int g, const int half) {
     const long size = half ? 2 : 4, row = d * size;
