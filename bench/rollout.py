@@ -150,13 +150,19 @@ def least_seconds(model: PreTrainedModel, work: Work, dtype: torch.dtype, device
     return 2 * parameter_count(model) * decoded / matrix_rate(dtype, device), read / bandwidth(device)
 
 
+def side_of(given: argparse.Namespace, dtype: torch.dtype, slots: int) -> tuple[Callable[[], Spent], Work]:
+    """Our engine of one precision, on a model of its own, and what it is to sample."""
+    model = model_of(given.model, dtype, given.device)
+    work = work_of(given.sequences, given.longest, model.config.vocab_size)
+    return ours(engine_of(model, slots, 64 + given.longest), work, given.device), work
+
+
 def long_tail(given: argparse.Namespace, dtype: torch.dtype, slots: int) -> None:
     """One precision and number of slots."""
     model = model_of(given.model, dtype, given.device)
-    work = work_of(given.sequences, given.longest, model.config.vocab_size)
+    own, work = side_of(given, dtype, slots)
     tokens = sum(length for _, length in work)
-    engine = engine_of(model_of(given.model, dtype, given.device), slots, 64 + given.longest)
-    sides = {"ours": ours(engine, work, given.device)}
+    sides = {"ours": own}
     with ExitStack() as stack:
         if given.peer == "generate":
             sides["peer"] = generate(model, work, slots, given.device)
@@ -183,9 +189,7 @@ def precisions(given: argparse.Namespace, slots: int) -> None:
     """Ours in bfloat16 against ours in float32, which take turns."""
     sides: dict[str, Callable[[], Spent]] = {}
     for dtype in (torch.bfloat16, torch.float32):
-        model = model_of(given.model, dtype, given.device)
-        work = work_of(given.sequences, given.longest, model.config.vocab_size)
-        sides[str(dtype)[6:]] = ours(engine_of(model, slots, 64 + given.longest), work, given.device)
+        sides[str(dtype)[6:]], work = side_of(given, dtype, slots)
     found = interleaved(sides, given.repeats, given.patience)
     half, single = found["bfloat16"], found["float32"]
     tokens = sum(length for _, length in work)

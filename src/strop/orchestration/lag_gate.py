@@ -112,9 +112,9 @@ class LagGate:
 
     def batch(self) -> BatchTickets | None:
         """The groups to train on now, or None where the step must wait."""
-        resolved = sorted((g.start, ticket) for ticket, g in self._open.items() if g.fate != "running")
-        if len(resolved) < self.prompts_per_step:
+        if self.resolved < self.prompts_per_step:
             return None
+        resolved = sorted((g.start, ticket) for ticket, g in self._open.items() if g.fate != "running")
         chosen = [ticket for _, ticket in resolved[: self.prompts_per_step]]
         if self.on_stale == "wait" and not self._rest_in_time(set(chosen)):
             return None
