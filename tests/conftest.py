@@ -44,11 +44,11 @@ def forked() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def few_panels() -> Iterator[None]:
-    """Every run ends with its picture. Those of tests have two panels of nine, but where the picture is looked at."""
+def blank_pictures() -> Iterator[None]:
+    """Every run ends with its picture. Those of tests are blank, but where the picture is looked at."""
     from tests import panels
 
-    with panels.drawn(panels.FEW):
+    with panels.drawn(panels.BLANK):
         yield
 
 
