@@ -218,18 +218,59 @@ def test_a_lost_group_starts_under_the_current_version() -> None:
     assert gate.start(slow) == 1
 
 
-def test_a_group_is_resolved_once() -> None:
+def test_the_oldest_groups_are_trained_first_by_when_they_started() -> None:
+    gate = LagGate(1, 2, refill=False)
+    lost, other, first = gate.admit(), gate.admit(), gate.admit()
+    gate.resolve(first, keep=True)
+    gate.close(BatchTickets((first,), ()), trained=True)
+    gate.restart(lost)
+    for ticket in (lost, other):
+        gate.resolve(ticket, keep=True)
+    assert (batch := gate.batch()) is not None and batch.kept == (other,)
+
+
+@pytest.mark.parametrize("keep", [True, False])
+def test_a_group_is_resolved_once(keep: bool) -> None:
     gate = LagGate(1, 0, refill=False)
     ticket = gate.admit()
-    gate.resolve(ticket, keep=True)
+    gate.resolve(ticket, keep=keep)
     with pytest.raises(ValueError, match="resolved before"):
         gate.resolve(ticket, keep=True)
+
+
+def test_groups_are_admitted_up_to_the_window_and_for_the_steps_that_are_left() -> None:
+    gate = LagGate(3, 4, refill=False, adaptive=True)
+    gate.window.batches = 2.5
+    assert [gate.admit() for _ in range(9) if gate.admits(steps_left=9)] == list(range(8))  # 7.5, rounded up
+    gate.give_up(4)
+    assert gate.open == 7 and gate.admits(steps_left=9) and not gate.admits(steps_left=2)
+
+
+def test_what_lies_ready_beside_the_batch_closes_the_window() -> None:
+    gate = LagGate(2, 2, refill=False, adaptive=True)
+    gate.window.batches = 3.0
+    running: list[int] = []
+    for step, more in enumerate((5, 0, 2, 2)):
+        while gate.admits(steps_left=9):
+            running.append(gate.admit())
+        for _ in range(more):
+            gate.resolve(running.pop(0), keep=True)
+        batch = gate.batch()
+        assert batch is not None and gate.resolved == (5 if step == 0 else 3)
+        gate.trains(batch, 20.0 * step)
+        gate.close(batch, trained=True)
+        gate.trained(20.0 * step + 10)
+    assert gate.window.batches == 2.75  # half a batch lay ready at each step but the first, which says nothing
 
 
 def test_state_goes_on() -> None:
     gate = LagGate(1, 0, refill=False)
     gate.admit()
     other = LagGate(1, 0, refill=False)
+    other.admit()
+    gate.window.batches = 0.75
+    other.window.least = 0.5
     other.load(gate.state())
+    assert other.open == 0 and other.window.batches == 0.75
     other.restart(0)
     assert other.admit() == 1 and other.open == 2

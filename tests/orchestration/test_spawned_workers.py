@@ -5,11 +5,13 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import pickle
 import signal
 import subprocess
 import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,8 +19,9 @@ from typing import Any
 import pytest
 from tests.orchestration.forked import forking
 
-from strop.orchestration.link import WorkerSpec, end, overdue
+from strop.orchestration.link import Death, WorkerSpec, end, overdue
 from strop.orchestration.processes import Processes, ProcessLink
+from strop.types import StropError
 
 ECHO = "tests.orchestration.workers:echo"
 
@@ -111,6 +114,81 @@ def test_what_was_sent_before_a_death_is_received(launcher: Processes, worker: P
     assert worker.death is not None
 
 
+class Looked(deque[Any]):
+    """An inbox: while it is looked at for the first time, the last message comes in and the worker ends."""
+
+    def __init__(self, link: ProcessLink) -> None:
+        super().__init__()
+        self.link: ProcessLink | None = link
+
+    def __bool__(self) -> bool:
+        found, link, self.link = len(self) > 0, self.link, None
+        if link is not None:
+            self.append("the last")
+            link.end = Death("it has ended")
+        return found
+
+
+def test_a_death_is_not_told_before_the_last_message(launcher: Processes) -> None:
+    with forking():
+        link = launcher.launch(WorkerSpec("echo-0", ECHO, None))
+    hear(launcher, link)
+    link.inbox = Looked(link)
+    assert link.death is None and link.receive() == ["the last"]
+    assert link.death == Death("it has ended")
+    link.end = None
+    link.inbox.append("unread")
+    link.kill("for a reason")
+    link.kill("for another one")
+    launcher.wait([link], 0)
+    deadline = time.monotonic() + 20
+    while link.end is None:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    assert link.death is None and link.receive() == ["unread"]
+    assert link.death is not None and link.death.reason == "for a reason"
+    nobody_listens = link.silence
+    time.sleep(0.01)
+    assert link.silence == nobody_listens
+
+
+def test_nothing_is_heard_after_a_message_that_cannot_be_read(launcher: Processes) -> None:
+    with forking():
+        link = launcher.launch(WorkerSpec("echo-0", ECHO, None))
+    hear(launcher, link)
+    link.send("nonsense")
+    assert hear(launcher, link) == []
+    assert link.death is not None and link.death.reason.startswith("it sent a message that cannot be read: Unpickling")
+
+
+def test_a_worker_that_cannot_be_started_leaves_nothing_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(launcher: Processes, said: str) -> None:
+        before = os.listdir("/proc/self/fd")
+        with pytest.raises(StropError, match=f"^echo-0: no process can be started: {said}$"):
+            launcher.launch(WorkerSpec("echo-0", ECHO, None))
+        assert len(os.listdir("/proc/self/fd")) == len(before)
+
+    (tmp_path / "file").touch()
+    fails(Processes(tmp_path / "file"), "Not a directory")
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "nowhere"))
+    fails(Processes(tmp_path), "No such file or directory")
+    with pytest.raises((AttributeError, pickle.PicklingError)):  # rather than of the interpreter that is not there
+        Processes(tmp_path).launch(WorkerSpec("echo-0", ECHO, lambda: None))
+
+
+def test_a_worker_that_has_ended_leaves_nothing_open(tmp_path: Path) -> None:
+    launcher, before = Processes(tmp_path), len(os.listdir("/proc/self/fd"))
+    for _ in range(2):  # the watching thread ends with the last worker, and begins anew
+        with forking():
+            link = launcher.launch(WorkerSpec("echo-0", ECHO, None))
+        hear(launcher, link)
+        end(launcher, [link])
+        deadline = time.monotonic() + 20
+        while len(os.listdir("/proc/self/fd")) > before:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+
+
 def test_last_words_say_whether_another_worker_would_do(launcher: Processes, worker: ProcessLink) -> None:
     worker.send("refuse")
     assert dies(launcher, worker) == "this can never work" and worker.death is not None and worker.death.fatal
@@ -145,6 +223,7 @@ def test_the_roster_and_the_stacks(launcher: Processes, worker: ProcessLink) -> 
     rows = json.loads((launcher.folder / "processes.json").read_text())
     assert [(row["role"], row["pid"]) for row in rows] == [("driver", os.getpid()), ("echo-0", worker.pid)]
     assert all(row["started"] > 0 and row["host"] for row in rows)
+    assert os.getsid(worker.pid) == worker.pid  # what is typed at the terminal is not for it
     stacks = launcher.folder / "stacks" / "echo-0.txt"
     deadline = time.monotonic() + 10
     while "in receive" not in stacks.read_text():

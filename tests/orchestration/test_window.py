@@ -41,6 +41,28 @@ def test_a_short_wait_or_one_for_stragglers_opens_nothing() -> None:
     assert [trainer.step(waited=0.4, other=100) for _ in range(5)] == [2] * 5
 
 
+def test_a_wait_is_long_or_short_beside_the_trainers_own_time() -> None:
+    trainer = Trainer(Window(4, adaptive=True))
+    assert trainer.step(waited=0.6, other=100) == 3 and trainer.step(waited=0.4) == 3
+    at_once = Window(4, adaptive=True)
+    for _ in range(5):  # by a clock that stands still
+        at_once.begins(0.0, 0.0)
+        at_once.done(0.0)
+    assert at_once.batches == 2
+
+
+def test_a_batch_that_taught_nothing_says_nothing() -> None:
+    window = Window(4, adaptive=True)
+    window.begins(0.0, 0.0)
+    window.done(10.0)
+    window.looks(10.0, lacking=True)
+    window.begins(15.0, 0.0)
+    assert window.batches == 3
+    window.looks(16.0, lacking=True)  # and the next one is looked for, before anything was done
+    window.begins(25.0, 0.0)
+    assert window.batches == 3
+
+
 def test_a_batch_that_was_there_at_the_first_look_was_not_waited_for() -> None:
     window = Window(4, adaptive=True)
     for step in range(5):
@@ -94,6 +116,9 @@ def test_the_first_step_of_a_process_says_nothing() -> None:
     fewer = Window(1, adaptive=True)  # resumed with a smaller k
     fewer.load({"batches": 9.0})
     assert fewer.batches == 2
+    in_turn = Window(4, adaptive=False)  # resumed where generation and training take turns
+    in_turn.load({"batches": 2.5})
+    assert in_turn.batches == 5
 
 
 def test_a_checkpoint_from_before_there_was_a_window_is_read() -> None:

@@ -8,7 +8,9 @@ import time
 from typing import Any
 
 from strop.orchestration.link import Line
+from strop.orchestration.worker import SocketLine
 from strop.types import StropError
+from strop.verifiers.wire import HEADER
 
 
 def echo(line: Line, settings: Any) -> None:
@@ -28,5 +30,10 @@ def echo(line: Line, settings: Any) -> None:
                 for number in range(50):
                     line.send((number, b"x" * 100_000))
                 os.kill(os.getpid(), signal.SIGKILL)
+            elif message == "nonsense":
+                assert isinstance(line, SocketLine)
+                line._socket.sendall(HEADER.pack(3, 0) + b"???")
+                while True:
+                    line.send(b"x" * 10_000)
             else:
                 line.send(message)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import os
 import socket
 from pathlib import Path
@@ -21,14 +22,17 @@ def test_what_one_says_the_other_hears() -> None:
     other = reach_store(f"127.0.0.1:{store.port}", 2, 20.0)
     other.set("key", "value")
     assert store.get("key") == b"value"
+    assert store.timeout == other.timeout == datetime.timedelta(seconds=20)
     with socket.socket() as free:  # the port was not taken from anybody
         free.bind(("127.0.0.1", 0))
         assert free.getsockname()[1] != store.port
 
 
 def test_an_address_of_another_machine_is_refused() -> None:
-    with pytest.raises(StropError, match=f"cannot meet at {NOBODY}: "):
+    before = os.listdir("/proc/self/fd")
+    with pytest.raises(StropError, match=f"cannot meet at {NOBODY}: Cannot assign requested address$") as caught:
         open_store(NOBODY, 2, 5.0)
+    assert len(os.listdir("/proc/self/fd")) == len(before), caught  # whose frames still hold the socket
 
 
 def test_who_finds_nobody_says_so() -> None:
@@ -43,12 +47,18 @@ def test_who_finds_nobody_says_so() -> None:
 def test_exchanges_go_over_the_interface_of_the_address(monkeypatch: pytest.MonkeyPatch) -> None:
     names = [name for _, name in socket.if_nameindex()]
     assert interface_of("127.0.0.1") in names and interface_of(NOBODY) is None
-    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "chosen")
-    monkeypatch.setenv("NCCL_SOCKET_IFNAME", "")  # so that it is put back afterwards
-    monkeypatch.delenv("NCCL_SOCKET_IFNAME")
-    use_interface_of("127.0.0.1")
-    assert os.environ["GLOO_SOCKET_IFNAME"] == "chosen"
-    assert os.environ["NCCL_SOCKET_IFNAME"] == interface_of("127.0.0.1")
+    variables = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
+    for mine, other in (variables, variables[::-1]):
+        monkeypatch.setenv(mine, "chosen")
+        monkeypatch.setenv(other, "")  # so that it is put back afterwards
+        monkeypatch.delenv(other)
+        use_interface_of(NOBODY)
+        assert other not in os.environ
+        use_interface_of("127.0.0.1")
+        assert os.environ[mine] == "chosen" and os.environ[other] == interface_of("127.0.0.1")
+    real = socket.if_nameindex()
+    monkeypatch.setattr(socket, "if_nameindex", lambda: [(99, "gone0"), *real])  # gone since, or without an address
+    assert interface_of("127.0.0.1") == os.environ[variables[0]]
 
 
 def test_a_rank_that_does_not_see_the_run_is_named(tmp_path: Path) -> None:

@@ -40,7 +40,9 @@ _LOOK_SECONDS = 0.5
 class ProcessLink:
     """A `Link` to a spawned process. Its fields are the launcher's to change, under the launcher's lock."""
 
-    def __init__(self, launcher: Processes, role: str, process: subprocess.Popen[bytes], end: socket.socket) -> None:
+    def __init__(
+        self, launcher: Processes, role: str, process: subprocess.Popen[bytes], end: socket.socket, log: IO[bytes]
+    ) -> None:
         self._launcher = launcher
         self._role = role
         self.process = process
@@ -53,7 +55,7 @@ class ProcessLink:
         self.killed: str | None = None
         self.end: Death | None = None
         self.hears = True  # its end of the socket is open
-        self.log: IO[bytes]
+        self.log = log
         self.stalled = 0.0
 
     @property
@@ -74,7 +76,8 @@ class ProcessLink:
     @property
     def death(self) -> Death | None:
         """Why the worker is no more, once all it sent was received."""
-        return None if self.inbox else self.end
+        end = self.end  # first: the inbox has all that was sent before the end is known
+        return None if self.inbox else end
 
     def send(self, message: object) -> None:
         """Queue a message."""
@@ -93,7 +96,7 @@ class ProcessLink:
 
     def kill(self, reason: str) -> None:
         """SIGKILL."""
-        if self.end is None and self.killed is None:
+        if self.killed is None:
             self.killed = reason
             self.process.kill()
 
@@ -128,11 +131,13 @@ class Processes:
         Raises:
             StropError: no process can be started.
         """
-        ours, theirs = socket.socketpair()
-        log = self._log(spec.role)
+        folder = None if self.folder is None else self.folder.resolve()
+        setup = written(setup_of(spec, folder))  # before the process: settings that cannot be sent leave none behind
         path = {"PYTHONPATH": os.pathsep.join(entry for entry in sys.path if entry)}
-        try:
-            with theirs:
+        with contextlib.ExitStack() as opened:
+            try:
+                log = opened.enter_context(self._log(spec.role))
+                ours, theirs = map(opened.enter_context, socket.socketpair())
                 process = subprocess.Popen(
                     [sys.executable, "-m", "strop.orchestration.worker", str(theirs.fileno()), str(os.getpid())],
                     stdin=subprocess.DEVNULL,
@@ -142,16 +147,14 @@ class Processes:
                     start_new_session=True,
                     env={**os.environ, **thread_environment(spec), **path, **spec.environment},
                 )
-        except OSError as error:
-            ours.close()
-            raise StropError(f"{spec.role}: no process can be started: {error.strerror or error}") from error
-        link = ProcessLink(self, spec.role, process, ours)
-        link.log = log
-        folder = None if self.folder is None else self.folder.resolve()
-        setup = setup_of(spec, folder)
+            except OSError as error:
+                raise StropError(f"{spec.role}: no process can be started: {error.strerror or error}") from error
+            theirs.close()
+            link = ProcessLink(self, spec.role, process, ours, log)
+            opened.pop_all()  # the link's from now on
         with self._changed:
             self._links.append(link)
-            self._queue(link, written(setup))
+            self._queue(link, setup)
             self._roster.add(link.worker)
             if self._thread is None:
                 self._wake, woken = socket.socketpair()
@@ -244,7 +247,7 @@ class Processes:
                 self._bury(link, selector, known)
 
     def _exchange(self, link: ProcessLink, readable: bool) -> bool:
-        """Whether the worker's side is still open."""
+        """Whether there may be more of the worker."""
         bodies: list[bytes] = []
         is_open = True
         with self._changed:
@@ -260,9 +263,9 @@ class Processes:
         for body in bodies:  # not under the lock: a long message takes a while
             try:
                 message = pickle.loads(body)
-            except Exception as error:  # whatever it is, it must not end this thread, and the worker must not be heard
+            except Exception as error:  # whatever it is, it must not end this thread, and nothing after it is heard
                 link.kill(f"it sent a message that cannot be read: {type(error).__name__}: {error}")
-                break
+                return False
             self._take(link, message)
         return is_open
 
@@ -279,10 +282,9 @@ class Processes:
 
     def _bury(self, link: ProcessLink, selector: selectors.BaseSelector, known: set[ProcessLink]) -> None:
         """The worker has ended: take what it had sent, and say why."""
-        while self._exchange(link, True):
-            if not _readable(link.channel.socket):
-                break
         if link.channel.socket in selector.get_map():
+            while self._exchange(link, True) and _readable(link.channel.socket):
+                pass
             selector.unregister(link.channel.socket)
         if link.pidfd is None:
             link.process.kill()

@@ -80,7 +80,8 @@ class RayLink:
     @property
     def death(self) -> Death | None:
         """Why the worker is no more, once what was collected of it was received."""
-        return None if self.inbox else self.end
+        end = self.end  # first: what was collected is in the inbox before the end is known
+        return None if self.inbox else end
 
     def send(self, message: object) -> None:
         """Queue a message."""

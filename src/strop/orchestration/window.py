@@ -52,7 +52,7 @@ class Window:
 
     def done(self, now: float) -> None:
         """It is done with its batch, and looks for the next."""
-        self._free = self._short = now
+        self._free = now
 
     def _adapt(self, waited: bool, surplus: float) -> None:
         if waited:
@@ -69,6 +69,5 @@ class Window:
         return {"batches": self.batches}
 
     def load(self, state: dict[str, Any]) -> None:
-        """Go on from `state()`; the first step waits for its batch in any case, which says nothing."""
+        """Go on from `state()`, before a first step: that one waits for its batch in any case, which says nothing."""
         self.batches = min(max(state["batches"], self.least), self.most)
-        self._surplus, self._began = [], None

@@ -19,7 +19,7 @@ from typing import Any
 from strop.console import SilentView, View
 from strop.orchestration.evaluator import Measured, Weights
 from strop.orchestration.fleet import Supervision
-from strop.orchestration.link import Death, Launcher, Link, WorkerSpec, end, overdue
+from strop.orchestration.link import Death, Launcher, Link, WorkerSpec, end, lively, overdue
 from strop.orchestration.messages import Evaluate, Evaluated, Evaluating, Ready, StoredWeights, Update, Updated
 from strop.orchestration.weight_store import EVALUATED, Claim, WeightStore, claim
 from strop.supervision import progress
@@ -28,7 +28,6 @@ from strop.types import StropError
 
 AT_ONCE = 2  # one under way, one that waits
 _LOOK_SECONDS = 1.0
-_LIVELY_SECONDS = 5.0  # heartbeats come every second
 
 
 @dataclass(frozen=True)
@@ -138,7 +137,7 @@ class WorkerEvaluator:
         reason = overdue(link, self._supervision.silence, self._supervision.stall)
         if reason is not None:
             link.kill(reason)
-        elif self._busy and link.stalled < _LIVELY_SECONDS:
+        elif self._busy and lively(link):
             progress.made(f"tokens of {link.role}")
         elif self._ready and not self._busy and self._open:
             self._busy = True

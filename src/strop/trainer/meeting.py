@@ -61,7 +61,7 @@ def reach_store(place: str, size: int, seconds: float) -> TCPStore:
     host, _, port = place.rpartition(":")
     try:
         return TCPStore(host, int(port), size, is_master=False, timeout=datetime.timedelta(seconds=seconds))
-    except (dist.DistNetworkError, dist.DistStoreError) as error:
+    except dist.DistError as error:
         said = str(error).splitlines()[0]
         raise StropError(f"the trainer's first rank is not reached at {place}: {said}") from error
 
@@ -79,7 +79,7 @@ def interface_of(address: str) -> str | None:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
         for _, name in socket.if_nameindex():
             try:
-                answer = fcntl.ioctl(asking, _SIOCGIFADDR, struct.pack("256s", name.encode()[:15]))
+                answer = fcntl.ioctl(asking, _SIOCGIFADDR, struct.pack("256s", name.encode()))
             except OSError:  # it has no such address at all
                 continue
             if socket.inet_ntoa(answer[20:24]) == address:
