@@ -15,15 +15,18 @@ import pytest
 import torch
 from tests import panels
 from tests.runs import assert_same_run, metrics, parameters, small_config
+from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from strop.config import resolve
 from strop.console import SilentView
 from strop.engines.torch_engine import TorchEngine
 from strop.loop import WeightMismatch
+from strop.metrics_file import read_metrics
 from strop.orchestration.executor import Publication
+from strop.orchestration.gang import GangLost
 from strop.orchestration.in_process import InProcess
-from strop.run import Interrupted, resume, train
+from strop.run import QUARANTINE, Interrupted, Summary, _Run, resume, train
 from strop.run_folder import RunFolder
 from strop.trainer import checkpoint
 from strop.trainer.step import NonFiniteLoss, Trainer
@@ -76,7 +79,13 @@ def test_a_run_from_its_config_alone_is_the_same_run(finished: Path, tmp_path: P
 def test_going_back_to_a_checkpoint_repeats_the_run(finished: Path, tmp_path: Path, step: int) -> None:
     out = tmp_path / "back"
     train(small_config("checkpoint.keep=4"), out, SilentView())
-    resume(out, SilentView(), step=step)
+    kept = checkpoint.load(out / "checkpoints", step).tensors["rng"]["torch"]
+    torch.manual_seed(9)
+    view = Notes()
+    resume(out, view, step=step)
+    [(note, generator)] = view.notes
+    assert note == f"going on after step {step} of 4" and torch.equal(generator, kept)
+    assert spent(out) == spent(finished)
     finished_rows, rows = metrics(finished), metrics(out)
     assert rows == finished_rows
     assert all(torch.equal(a, b) for a, b in zip(parameters(finished).values(), parameters(out).values(), strict=True))
@@ -87,6 +96,61 @@ def test_resuming_a_finished_run_changes_nothing(finished: Path, tmp_path: Path)
     train(small_config(), out, SilentView())
     resume(out, SilentView())
     assert_same_run(finished, out)
+
+
+class Notes(SilentView):
+    def __init__(self) -> None:
+        self.notes: list[tuple[str, Tensor]] = []
+
+    def note(self, text: str) -> None:
+        if "going on" in text or "goes on" in text:
+            self.notes.append((text, torch.get_rng_state()))
+
+
+def spent(run: Path) -> list[float | None]:
+    """The compute of the steps, as far as it does not depend on the clock."""
+    return [row.get("compute/flops") for row in read_metrics(run / "metrics.jsonl")]
+
+
+class StopsBefore(SilentView):
+    """Ctrl-C once the untrained model is measured."""
+
+    def evaluated(self, step: int, values: object) -> None:
+        if step == 0:
+            os.kill(os.getpid(), signal.SIGINT)
+
+
+def test_a_run_that_was_stopped_before_its_first_step_begins_again(finished: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    with pytest.raises(Interrupted, match="stopped after step 0 of 4; go on with"):
+        train(small_config(), out, StopsBefore())
+    assert checkpoint.latest(out / "checkpoints") is None and [row["step"] for row in metrics(out)] == [0]
+    lost = {"problem": "p", "group": 3, "step": 1, "reason": "it kills"}
+    (out / QUARANTINE).write_text(json.dumps({"problems": [lost]}))
+    resume(out, SilentView())
+    assert_same_run(finished, out)
+    assert json.loads((out / QUARANTINE).read_text()) == {"problems": []}
+    assert len((out / "metrics.jsonl").read_text().splitlines()) == len(metrics(out))
+
+
+@pytest.mark.parametrize(("stopped", "begun"), [(False, 3), (True, 1)])
+def test_a_lost_trainer_is_replaced_as_often_as_the_budget_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stopped: bool, begun: int
+) -> None:
+    runs: list[object] = []
+
+    def lost(run: _Run) -> Summary:
+        runs.append(run.parts)
+        run.loop.interrupted = stopped
+        raise GangLost("the trainer is lost")
+
+    monkeypatch.setattr(_Run, "go", lost)
+    view = Notes()
+    with pytest.raises(GangLost):
+        train(small_config("orchestration.trainer_restarts=2"), tmp_path / "run", view)
+    assert len({id(parts) for parts in runs}) == len(runs) == begun
+    again = [f"the trainer is lost; going on from the last checkpoint (loss {loss})" for loss in range(1, begun)]
+    assert [note for note, _ in view.notes] == again
 
 
 class StopsAfter(SilentView):
@@ -111,7 +175,13 @@ def test_ctrl_c_saves_the_last_step(finished: Path, tmp_path: Path, number: int)
         train(config, out, StopsAfter(2, number))
     assert caught.value.exit_code == 130
     assert checkpoint.latest(out / "checkpoints") == 2
-    resume(out, SilentView())
+    stored = json.loads((out / "config.json").read_text())
+    stored["checkpoint"]["keep"] = 7
+    (out / "config.json").write_text(json.dumps(stored))
+    view = Notes()
+    resume(out, view)
+    changed, _ = (note for note, _ in view.notes)
+    assert changed == f"{out / 'config.json'} was changed since step 2: the run goes on with the change"
     assert [row["step"] for row in metrics(out)] == [0, 1, 2, 3, 4]
     assert all(torch.equal(a, b) for a, b in zip(parameters(finished).values(), parameters(out).values(), strict=True))
 

@@ -162,7 +162,7 @@ class _Run:
         trainers, generators = devices_apart(config, parts.learner.devices)
         self.compute = ComputeMeter(trainers, parts.learner.computing_parameters, generators)
         self.validation = Validation(parts.validation, parts.evaluator, config.steps, self.compute, evaluations)
-        self.boundary = self.loop.state()
+        self.boundary: dict[str, Any] | None = None  # the loop after the last step that this process has finished
         self.saved: int | None = None
         self.saving: _Save | None = None
         self.failed_saves = 0
@@ -186,7 +186,6 @@ class _Run:
         self._measure_again(self.validation.load(found.state, self.folder.read_metrics(), found.step))
         self.parts.learner.load(self.folder.checkpoints, found.step)
         torch.set_rng_state(found.tensors["rng"]["torch"])
-        self.boundary, self.saved = found.state["loop"], found.step
         if found.state["config"] != self.config.model_dump(mode="json"):
             changed = f"{self.folder.config_path} was changed since step {found.step}"
             self.view.note(f"{changed}: the run goes on with the change")
@@ -344,9 +343,9 @@ class _Run:
         It is written while training goes on. A full disk is met by trying again at later steps.
         """
         self._settle(wait=True)
-        step = self.boundary["step"]
-        if step == self.saved or step == 0:
+        if self.boundary is None or self.boundary["step"] == self.saved:
             return
+        step = self.boundary["step"]
         learner = self.parts.learner
         broken = learner.broken()
         if broken is not None:

@@ -67,7 +67,7 @@ def launcher(tmp_path: Path) -> Iterator[Processes]:
 
 @pytest.fixture
 def worker(launcher: Processes) -> ProcessLink:
-    link = launcher.launch(WorkerSpec("echo-0", ECHO, {"a": 1}, threads=3))
+    link = launcher.launch(WorkerSpec("echo-0", ECHO, {"a": 1}, threads=3, environment={"OF": "its own"}))
     assert hear(launcher, link) == [("settings", {"a": 1}, "3")]
     return link
 
@@ -80,6 +80,11 @@ def test_messages_go_both_ways_in_order(launcher: Processes, worker: ProcessLink
     while len(found) < 3:
         found += hear(launcher, worker)
     assert found == [1, big, "three"] and worker.death is None
+    worker.send("surroundings")
+    [(environment, stdin)] = hear(launcher, worker)
+    assert environment["OF"] == "its own" and environment["PATH"] == os.environ["PATH"]
+    assert environment["PYTHONPATH"].split(os.pathsep) == [entry for entry in sys.path if entry]
+    assert stdin == os.devnull
     end(launcher, [worker])
     assert worker.process.returncode == 0
 
@@ -140,16 +145,15 @@ def test_a_death_is_not_told_before_the_last_message(launcher: Processes) -> Non
     link.inbox.append("unread")
     link.kill("for a reason")
     link.kill("for another one")
-    launcher.wait([link], 0)
     deadline = time.monotonic() + 20
-    while link.end is None:
+    while launcher._thread is not None:  # it has buried the last worker
         assert time.monotonic() < deadline
         time.sleep(0.01)
     assert link.death is None and link.receive() == ["unread"]
     assert link.death is not None and link.death.reason == "for a reason"
-    nobody_listens = link.silence
+    silence = link.silence
     time.sleep(0.01)
-    assert link.silence == nobody_listens
+    assert link.silence == silence  # for nobody listens any more
 
 
 def test_nothing_is_heard_after_a_message_that_cannot_be_read(launcher: Processes) -> None:
@@ -207,6 +211,10 @@ def test_who_stops_or_hangs_is_found_out(launcher: Processes, worker: ProcessLin
     worker.send("hang")
     other = launcher.launch(WorkerSpec("echo-1", ECHO, None))
     hear(launcher, other)
+    begin = time.monotonic()
+    other.send("a word")
+    launcher.wait([worker, other], 60)  # until any of them has news
+    assert other.receive() == ["a word"] and time.monotonic() - begin < 30
     os.kill(other.pid, signal.SIGSTOP)
     deadline = time.monotonic() + 20
     while overdue(worker, 60, 2.0) is None or overdue(other, 2.5, 60) is None:

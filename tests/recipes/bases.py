@@ -5,6 +5,7 @@ One dense base that works most sums out and gets one in six right; one mixture o
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 from pathlib import Path
 
@@ -13,6 +14,7 @@ import pytest
 from strop.console import SilentView
 from strop.data.demonstrator import FallibleDemonstrator
 from strop.embedded import EXPERTS, NAME, EmbeddedBase, embedded_base, named_base
+from strop.files import cache_folder
 
 STEPS = {NAME: 450, EXPERTS: 60}
 TEACHERS = {
@@ -40,6 +42,11 @@ def make(name: str, shared: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Point the cache at a folder of this test session, with the base in it; one worker makes it, the others wait."""
     cache = shared / "bases"
     cache.mkdir(exist_ok=True)
+    kernels = cache_folder() / "native"
+    if not (cache / "native").exists():  # what is compiled for this machine need not be compiled again
+        kernels.mkdir(parents=True, exist_ok=True)
+        with contextlib.suppress(FileExistsError):  # another worker was quicker
+            (cache / "native").symlink_to(kernels)
     monkeypatch.setenv("STROP_CACHE", str(cache))
     full = named_base(name, seed=0)
     assert full is not None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+import time
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
@@ -21,7 +22,8 @@ from strop.trainer import checkpoint
 from strop.trainer.checkpoint import DiskFull, Entry, Retention
 from strop.types import StropError
 
-CONFIG = small_config(*MODEL, *CRITIC, *KL, "algorithm.reference.reset_every=1", "model.dtype=bfloat16")
+ONE_LAYER = "model.fresh.layers=1"  # has tensors of every kind
+CONFIG = small_config(*MODEL, *CRITIC, *KL, "algorithm.reference.reset_every=1", "model.dtype=bfloat16", ONE_LAYER)
 KEEP = Retention(last=9)
 
 
@@ -152,14 +154,18 @@ def test_a_full_disk_keeps_the_checkpoint_before(size: int, little_room: Path, t
     assert checkpoint.load(root, 1).step == 1 and checkpoint.load(root, 3).step == 3
 
 
-
-def test_ranks_keep_as_many_checkpoints_as_they_are_told(tmp_path: Path) -> None:
+def test_ranks_keep_as_many_checkpoints_as_they_are_told_and_know_when_they_are_written(tmp_path: Path) -> None:
     root = tmp_path / "checkpoints"
 
-    def work(learner: Learner, rank: int) -> None:
+    def work(learner: Learner, rank: int) -> list[bool]:
         for step in (1, 2):
-            learner.save(Entry(root, step, {}, None, Retention(last=1)), {})
+            state = {"loop": {"step": step}}
+            learner.save(Entry(root, step, state, None, Retention(last=1)), {})
+            state["loop"]["step"] = 99
             learner.settle(wait=True)
+        if rank == 1:  # has not written its share yet
+            learner.storage.background.start(lambda: time.sleep(0.5), "late")
+        return [learner.settle(wait=False), learner.settle(wait=True)]
 
-    together(CONFIG, 2, tmp_path, work)
-    assert checkpoint.steps(root) == [2]
+    assert together(CONFIG, 2, tmp_path, work) == [[False, True]] * 2
+    assert checkpoint.steps(root) == [2] and checkpoint.load(root, 2).state["loop"] == {"step": 2}
