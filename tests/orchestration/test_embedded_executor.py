@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -70,8 +71,17 @@ class SignalsAfter(SilentView):
 
 
 def test_a_worker_trains_what_one_process_trains_even_if_it_is_killed(in_process: Path, tmp_path: Path) -> None:
-    view = SignalsAfter(tmp_path / "run", 2, signal.SIGKILL, "generator-0")
-    train(small_config(*EMBEDDED, "evaluation.asynchronous=false"), tmp_path / "run", view)
+    """The first generator is an interpreter of its own; the one that takes its place is forked."""
+
+    class SignalsThenForks(SignalsAfter):
+        def advance(self, step: int, values: object) -> None:
+            super().advance(step, values)
+            if step == self.at:
+                forked.enter_context(forking())
+
+    view = SignalsThenForks(tmp_path / "run", 2, signal.SIGKILL, "generator-0")
+    with ExitStack() as forked:
+        train(small_config(*EMBEDDED, "evaluation.asynchronous=false"), tmp_path / "run", view)
     assert any("generator-0 died (it was ended by SIGKILL)" in line for line in view.notes)
     assert_sound_folder(tmp_path / "run", in_process)
     assert sum(row["grad_norm"] > 0 for row in metrics(tmp_path / "run")[1:]) >= 2  # so that versions differ
