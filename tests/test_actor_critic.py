@@ -161,8 +161,8 @@ def test_a_recomputed_anchor_is_the_policy_at_the_start_of_the_batch(tmp_path: P
 def test_a_pipeline_stays_within_its_lag_and_has_completions_across_versions(tmp_path: Path, lag: int) -> None:
     from strop.run_folder import RunFolder
 
-    config = small_config(
-        f"orchestration.max_lag={lag}", "steps=8", "batch.prompts_per_step=3", "sampling.max_new_tokens=30",
+    config = small_config(  # completions long enough that some are under way whenever a step is trained
+        f"orchestration.max_lag={lag}", "steps=8", "batch.prompts_per_step=3", "sampling.max_new_tokens=100",
         "algorithm.selection.zero_variance=keep", "evaluation.every=4",
     )  # fmt: skip
     train(config, tmp_path / "run", SilentView())
