@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
@@ -46,11 +47,27 @@ class Forked:
         os.close(taken)
         self.stdin, self.stdout = os.fdopen(give, "wb"), os.fdopen(take, "rb")
 
+    def terminate(self) -> None:
+        """SIGTERM."""
+        if self.poll() is None:
+            os.kill(self.pid, signal.SIGTERM)
+
+    def kill(self) -> None:
+        """SIGKILL."""
+        if self.poll() is None:
+            os.kill(self.pid, signal.SIGKILL)
+
     def poll(self) -> int | None:
         """Its status, as subprocess has it; None while it lives."""
         if self.returncode is None:
             pid, status = os.waitpid(self.pid, os.WNOHANG)
             self.returncode = os.waitstatus_to_exitcode(status) if pid else None
+        return self.returncode
+
+    def wait(self) -> int:
+        """Its status, once it has ended."""
+        if self.returncode is None:
+            self.returncode = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
         return self.returncode
 
 

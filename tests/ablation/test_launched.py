@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from tests.ablation.cases import small_plan
+from tests.ablation.forked import forking as ablation_forking
+from tests.orchestration.forked import forking
 from tests.runs import metrics, small_config
 
 from strop.ablation.launched import Launched, Needs, main
@@ -26,7 +29,14 @@ def ended(run: Running, seconds: float = 120.0) -> Ended:
     return found
 
 
-@pytest.mark.usefixtures("forked")
+@pytest.fixture
+def forked_runs() -> Iterator[None]:
+    """The worker is forked, and forks its run."""
+    with ablation_forking(), forking():
+        yield
+
+
+@pytest.mark.usefixtures("forked_runs")
 def test_a_run_that_is_asked_to_stop_saves_its_step(tmp_path: Path) -> None:
     out = tmp_path / "out"
     manifest = small_plan(tmp_path, (0,), ["hot:sampling.temperature=1.5"], "steps=500", "evaluation.every=500")

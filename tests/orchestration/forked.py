@@ -16,14 +16,12 @@ import torch
 
 from strop.orchestration import worker
 
-_POPEN = subprocess.Popen
-
 
 class Forked:
     """What the launcher uses of `subprocess.Popen`."""
 
     def __init__(
-        self, command: Sequence[str], *, stdout: IO[bytes], env: Mapping[str, str], **_ignored: Any
+        self, starts: Any, command: Sequence[str], *, stdout: IO[bytes], env: Mapping[str, str], **_ignored: Any
     ) -> None:
         self.returncode: int | None = None
         self.pid = os.fork()
@@ -33,7 +31,7 @@ class Forked:
                 os.dup2(stdout.fileno(), 2)
                 os.setsid()
                 os.environ.update(env)
-                subprocess.Popen = _POPEN  # type: ignore[misc]  # what the worker starts is started as ever
+                subprocess.Popen = starts  # type: ignore[misc]  # what the worker starts is started as ever
                 torch.set_num_threads(1)
                 sys.argv = list(command[2:])
                 worker.main()
@@ -53,16 +51,16 @@ class Forked:
         return self.returncode
 
 
-def _started(command: Sequence[str], **options: Any) -> Any:
-    """Workers are forked; whatever else is started, such as a verifier, is started as ever."""
-    if command[1:3] == ["-m", "strop.orchestration.worker"]:
-        return Forked(command, **options)
-    return _POPEN(command, **options)
-
-
 @contextmanager
 def forking() -> Iterator[None]:
-    """Launchers fork their workers inside."""
+    """Launchers fork their workers inside; whatever else is started, such as a verifier, is started as ever."""
+    starts: Any = subprocess.Popen
+
+    def started(command: Sequence[str], **options: Any) -> Any:
+        if command[1:3] == ["-m", "strop.orchestration.worker"]:
+            return Forked(starts, command, **options)
+        return starts(command, **options)
+
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("strop.orchestration.processes.subprocess.Popen", _started)
+        patch.setattr("strop.orchestration.processes.subprocess.Popen", started)
         yield

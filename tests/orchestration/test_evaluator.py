@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -263,6 +264,19 @@ def test_what_was_under_way_when_a_run_ended_is_measured_on_resume(in_turn: Path
         f"the evaluation of step {step} was under way when the run ended, and is done again" for step in (0, 2)
     ]
     assert_same_run(in_turn, out)
+
+
+@pytest.mark.usefixtures("quick_workers")
+def test_training_waits_while_two_evaluations_are_open_unless_it_is_interrupted(tmp_path: Path) -> None:
+    class Interrupting(Watching):
+        def advance(self, step: int, values: object) -> None:
+            super().advance(step, values)
+            if step == 1:
+                threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
+
+    out = tmp_path / "run"
+    with pytest.raises(Interrupted, match="stopped after step 2 of 4, steps 0, 1, 2 not yet evaluated; go on with"):
+        train(configured(APART, "evaluation.every=1"), out, Interrupting(out, {0: signal.SIGSTOP}))
 
 
 @pytest.mark.usefixtures("quick_workers")
