@@ -50,6 +50,11 @@ def test_the_run_folder_holds_everything(finished: Path) -> None:
     assert [row["version"] for row in rows[1:]] == [1, 2, 3, 4]
     assert all(row["lag/max"] == 0 and row["groups/trained"] == 6 for row in rows[1:])
     assert sorted(p.name for p in (finished / "rollouts").iterdir()) == [f"step_{s:06d}.parquet" for s in (1, 2, 3, 4)]
+    for row in read_metrics(finished / "metrics.jsonl")[1:]:
+        whole, generating = row["seconds/step"], row["seconds/rollout"] + row["seconds/verify"]
+        assert row["idle/trainer"] == pytest.approx(generating / whole, rel=1e-5)
+        training = whole - row.get("seconds/evaluation", 0.0)
+        assert row["tokens_per_second"] == pytest.approx(row["tokens/generated"] / training, rel=1e-5)
     picture = (finished / "plots" / "training.png").read_bytes()
     assert struct.unpack(">II", picture[16:24]) == (2070, 1545) and len(picture) > 10_000  # three panels by three
     summary = json.loads((finished / "summary.json").read_text())
@@ -62,6 +67,8 @@ def test_the_exported_model_is_the_trained_one(finished: Path) -> None:
     assert tokenizer.decode(tokenizer.encode("3+5=", add_special_tokens=False)) == "3+5="
     saved = checkpoint.load(finished / "checkpoints").tensors["policy"]
     assert all(torch.equal(value, saved[name]) for name, value in model.named_parameters())
+    manifest = json.loads((checkpoint.folder_of(finished / "checkpoints", 4) / "manifest.json").read_text())
+    assert manifest["metric"] == metrics(finished)[4]["evaluation/pass_rate"]
 
 
 def test_training_changed_the_model(finished: Path, tmp_path: Path) -> None:
@@ -79,6 +86,8 @@ def test_a_run_from_its_config_alone_is_the_same_run(finished: Path, tmp_path: P
 def test_going_back_to_a_checkpoint_repeats_the_run(finished: Path, tmp_path: Path, step: int) -> None:
     out = tmp_path / "back"
     train(small_config("checkpoint.keep=4"), out, SilentView())
+    left_out = [{"problem": "p", "group": 3, "step": at, "reason": "it kills"} for at in range(1, 5)]
+    (out / QUARANTINE).write_text(json.dumps({"problems": left_out}))
     kept = checkpoint.load(out / "checkpoints", step).tensors["rng"]["torch"]
     torch.manual_seed(9)
     view = Notes()
@@ -86,6 +95,7 @@ def test_going_back_to_a_checkpoint_repeats_the_run(finished: Path, tmp_path: Pa
     [(note, generator)] = view.notes
     assert note == f"going on after step {step} of 4" and torch.equal(generator, kept)
     assert spent(out) == spent(finished)
+    assert json.loads((out / QUARANTINE).read_text()) == {"problems": left_out[:step]}
     finished_rows, rows = metrics(finished), metrics(out)
     assert rows == finished_rows
     assert all(torch.equal(a, b) for a, b in zip(parameters(finished).values(), parameters(out).values(), strict=True))
@@ -181,6 +191,7 @@ def test_ctrl_c_saves_the_last_step(finished: Path, tmp_path: Path, number: int)
     view = Notes()
     resume(out, view)
     changed, _ = (note for note, _ in view.notes)
+    assert checkpoint.latest(out / "checkpoints") == 4
     assert changed == f"{out / 'config.json'} was changed since step 2: the run goes on with the change"
     assert [row["step"] for row in metrics(out)] == [0, 1, 2, 3, 4]
     assert all(torch.equal(a, b) for a, b in zip(parameters(finished).values(), parameters(out).values(), strict=True))
@@ -254,7 +265,7 @@ def test_a_loss_that_is_not_finite_stops_the_run(tmp_path: Path, monkeypatch: py
 
 
 def test_a_full_disk_is_tried_again_and_then_ends_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    full_at = {1, 2}
+    full_at = {2}
 
     def save(root: Path, step: int, *args: object, **kwargs: object) -> Path:
         if step in full_at:
@@ -263,11 +274,14 @@ def test_a_full_disk_is_tried_again_and_then_ends_the_run(tmp_path: Path, monkey
 
     real = checkpoint.save
     monkeypatch.setattr(checkpoint, "save", save)
-    train(small_config("evaluation.every=none"), tmp_path / "twice", SilentView())
-    assert checkpoint.latest(tmp_path / "twice" / "checkpoints") == 4
-    full_at.add(3)
+    train(small_config("evaluation.every=none", "checkpoint.every=2"), tmp_path / "once", SilentView())
+    assert checkpoint.steps(tmp_path / "once" / "checkpoints") == [3, 4]
+    full_at |= {1, 3}
     with pytest.raises(StropError, match="no space for step 3"):
         train(small_config("evaluation.every=none"), tmp_path / "thrice", SilentView())
+    full_at = {4}  # and afterwards there is no step to try it again
+    with pytest.raises(StropError, match="no space for step 4"):
+        train(small_config("evaluation.every=none"), tmp_path / "last", SilentView())
 
 
 def test_problems_that_teach_nothing_end_the_run(tmp_path: Path) -> None:
@@ -279,6 +293,7 @@ def test_problems_that_teach_nothing_end_the_run(tmp_path: Path) -> None:
                 tmp_path / refill,
                 SilentView(),
             )
+        assert RunFolder.open(tmp_path / refill).rollout_steps() == [1]  # what they were
 
 
 def test_dynamic_sampling_fills_the_batch(tmp_path: Path) -> None:

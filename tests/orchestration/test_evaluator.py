@@ -267,16 +267,21 @@ def test_what_was_under_way_when_a_run_ended_is_measured_on_resume(in_turn: Path
 
 
 @pytest.mark.usefixtures("quick_workers")
-def test_training_waits_while_two_evaluations_are_open_unless_it_is_interrupted(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("every", "at", "said"), [(1, 1, "2 of 4, steps 0, 1, 2 not"), (4, 4, "4 of 4, steps 0, 4 not")]
+)
+def test_training_waits_while_two_evaluations_are_open_and_at_its_end_unless_it_is_interrupted(
+    tmp_path: Path, every: int, at: int, said: str
+) -> None:
     class Interrupting(Watching):
         def advance(self, step: int, values: object) -> None:
             super().advance(step, values)
-            if step == 1:
+            if step == at:
                 threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
 
     out = tmp_path / "run"
-    with pytest.raises(Interrupted, match="stopped after step 2 of 4, steps 0, 1, 2 not yet evaluated; go on with"):
-        train(configured(APART, "evaluation.every=1"), out, Interrupting(out, {0: signal.SIGSTOP}))
+    with pytest.raises(Interrupted, match=f"stopped after step {said} yet evaluated; go on with"):
+        train(configured(APART, f"evaluation.every={every}"), out, Interrupting(out, {0: signal.SIGSTOP}))
 
 
 @pytest.mark.usefixtures("quick_workers")

@@ -73,7 +73,7 @@ def worker(launcher: Processes) -> ProcessLink:
 
 
 def test_messages_go_both_ways_in_order(launcher: Processes, worker: ProcessLink) -> None:
-    big = os.urandom(3_000_000)
+    big = os.urandom(20_000_000)  # a socket holds a hundredth of it
     for message in (1, big, "three"):
         worker.send(message)
     found: list[Any] = []
@@ -163,6 +163,38 @@ def test_nothing_is_heard_after_a_message_that_cannot_be_read(launcher: Processe
     link.send("nonsense")
     assert hear(launcher, link) == []
     assert link.death is not None and link.death.reason.startswith("it sent a message that cannot be read: Unpickling")
+
+
+def test_whoever_is_dismissed_may_say_a_last_thing(launcher: Processes) -> None:
+    with forking():
+        link = launcher.launch(WorkerSpec("echo-0", ECHO, None))
+    hear(launcher, link)
+    link.send("slowly")
+    assert hear(launcher, link) == ["begun"]
+    link.dismiss()
+    assert hear(launcher, link) == ["done"] and hear(launcher, link) == []
+    assert link.death is not None and link.death.reason == "it ended with status 0"
+
+
+def test_who_ends_by_itself_is_quoted(launcher: Processes) -> None:
+    with forking():
+        link = launcher.launch(WorkerSpec("echo-0", ECHO, None))
+    hear(launcher, link)
+    link.send("leave")
+    assert dies(launcher, link) == f"it ended with status 3 ({'z' * 300})"
+
+
+def test_what_is_sent_to_a_worker_that_has_just_died_is_dropped(launcher: Processes) -> None:
+    with forking():
+        link = launcher.launch(WorkerSpec("echo-0", ECHO, None))
+    hear(launcher, link)
+    with launcher._changed:  # the launcher's thread has not seen it yet
+        os.kill(link.pid, signal.SIGKILL)
+        while alive(link.pid):
+            time.sleep(0.01)
+        for _ in range(2):
+            link.send("too late")
+    assert dies(launcher, link) == "it was ended by SIGKILL"
 
 
 def test_a_worker_that_cannot_be_started_leaves_nothing_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

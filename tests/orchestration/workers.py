@@ -32,6 +32,13 @@ def echo(line: Line, settings: Any) -> None:
                 os.kill(os.getpid(), signal.SIGKILL)
             elif message == "surroundings":
                 line.send((dict(os.environ), os.readlink("/proc/self/fd/0")))
+            elif message == "leave":
+                os.write(2, b"a line\n" + b"z" * 400)
+                os._exit(3)
+            elif message == "slowly":
+                line.send("begun")
+                time.sleep(0.3)
+                line.send("done")
             elif message == "nonsense":
                 assert isinstance(line, SocketLine)
                 line._socket.sendall(HEADER.pack(3, 0) + b"???")
