@@ -14,7 +14,9 @@ import numpy as np
 import pytest
 from tests.orchestration.forked import forking
 from tests.runs import assert_same_run, metrics, small_config
+from torch import Tensor
 
+from strop.assembly import assemble
 from strop.benchmarking import Plan, measure, parse_models
 from strop.byte_tokenizer import byte_tokenizer
 from strop.compute import ComputeMeter
@@ -22,8 +24,9 @@ from strop.config import RunConfig
 from strop.console import SilentView
 from strop.data import ChainSum, load_data
 from strop.evaluation import EvaluationResult, benchmark
+from strop.evaluation.benchmarks import HELD_OUT
 from strop.evaluation.protocols import PLAIN, changed
-from strop.orchestration.evaluator import WeightsOf
+from strop.orchestration.evaluator import InProcessEvaluator, Measured, WeightsOf
 from strop.orchestration.fleet import Supervision
 from strop.orchestration.link import WorkerSpec
 from strop.orchestration.messages import StoredWeights
@@ -37,6 +40,7 @@ from strop.trainer import checkpoint
 from strop.trainer.checkpoint import DiskFull
 from strop.types import Problem, StropError, Verdict
 from strop.verifiers import Answer
+from strop.verifiers.judges import Judges
 
 SETS = ("optim.lr=3e-2", "model.fresh.max_positions=512", "orchestration.silence_seconds=60")
 APART = "evaluation.asynchronous=true"
@@ -328,6 +332,42 @@ def test_evaluations_are_no_compute_of_training(examined: tuple[Path, Outcome]) 
     assert again.evaluated(1.0) == {"compute/evaluator_seconds": 8.0}
 
 
+class Asides(SilentView):
+    """Notes how far evaluations are said to be."""
+
+    def __init__(self) -> None:
+        self.said: list[tuple[str, int, int]] = []
+
+    def aside(self, name: str, done: int, total: int) -> None:
+        self.said.append((name, done, total))
+
+
+def test_in_this_process_an_evaluation_is_done_when_it_was_begun_and_polled_once(tmp_path: Path) -> None:
+    parts, view = assemble(configured(), SilentView()), Asides()
+    assert isinstance(parts.evaluator, InProcessEvaluator)
+    evaluator = InProcessEvaluator(parts.evaluator.engine, parts.validation, Judges(), devices=2)
+    evaluator.start(tmp_path, view)
+    for step in (3, 4):
+        evaluator.begin(step, [HELD_OUT], WeightsOf(parts.policy))
+    assert view.said[-1] == ("evaluation", 16, 16)
+    with pytest.raises(StropError, match="cannot be had"):
+        evaluator.begin(5, [HELD_OUT], _Gone(parts.policy))
+    assert evaluator.outstanding == (3, 4, 5) and evaluator.has_room
+    found = evaluator.poll()
+    assert [(measured.step, measured.results[HELD_OUT].version) for measured in found] == [(3, 3), (4, 4)]
+    assert all(measured.device_seconds == 2 * measured.seconds > 0 for measured in found)
+    assert evaluator.poll() == [] and evaluator.outstanding == (5,)  # the one that failed
+    evaluator.close()
+    parts.close()
+
+
+class _Gone(WeightsOf):
+    """Has no weights any more."""
+
+    def weights(self) -> dict[str, Tensor]:
+        raise StropError("the weights cannot be had")
+
+
 class _Full(WeightsOf):
     """Finds no room in memory."""
 
@@ -347,6 +387,8 @@ def test_weights_that_memory_has_no_room_for_go_to_the_run_folder(tmp_path: Path
     try:
         evaluator.begin(3, ("held_out",), _Full(None))  # type: ignore[arg-type]
         assert evaluator.outstanding == (3,) and evaluator.has_room
+        evaluator._done.append(Measured(2, {}, 1.0, 1.0))
+        assert evaluator.outstanding == (2, 3)  # until it is polled
         assert view.notes == [f"no space in memory; from now on those of evaluations go to {tmp_path / EVALUATED}"]
     finally:
         evaluator.close()
