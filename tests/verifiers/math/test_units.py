@@ -35,8 +35,9 @@ def test_a_unit_goes(written: str, number: str) -> None:
 
 @pytest.mark.parametrize(
     "written",
-    ["2n", "x+3t", "4\\pi h", "x+2ab", "3c", "10s", "12m", "2 \\text{ if } n", r"2\text{ otherwise}", r"5\text{ tenths}",
-     r"5\text{ or more}", r"5 \text{ times } 3", r"5\text{ squared}", r"5\text{ and a half}", r"x\text{ is even}",
+    ["2n", "x+3t", "4\\pi h", "x+2ab", "3c", "10s", "12m", "2 \\text{ if } n", r"2\text{ otherwise}",
+     r"5\text{ tenths}", r"5\text{ or more}", r"5 \text{ times } 3", r"5\text{ squared}", r"5\text{ and a half}",
+     r"x\text{ is even}",
      r"5\text{x}", r"\text{cm}", r"\text{Monday}", "cm", "", "5 percent"],
 )  # fmt: skip
 def test_what_is_no_unit_stays(written: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -65,13 +66,30 @@ def _parse_latex(latex: str) -> Parsed:
     from latex2sympy2_extended import normalize_latex
     from math_verify.parser import parse_latex_cached
 
-    text = normalize_latex(rf"\boxed{{{latex}}}", _normalisation())
+    text = normalize_latex(rf"\boxed{{{_named(latex)}}}", _normalisation())
     try:
         return Parsed((parse_latex_cached(text),), text)
     except MemoryError:
         raise
     except Exception:  # the parser's own way to say that it cannot read it
         return Parsed((), text)
+
+
+_COMMAND_BELOW = re.compile(r"_\s?\{\s?\\([A-Za-z]{1,20})\s?\}|_\s?\\([A-Za-z]{1,20})")
+_UNIT_WITH_INDEX = re.compile(r"(?<![A-Za-z\\])([EeI])(?=\s?_)")
+_GAMMA = re.compile(r"\\gamma(?![A-Za-z])(?!\s?\()")
+_CLOSING_POINT = re.compile(r"(?<=\d)\.(?![\d.])")
+
+
+def _named(latex: str) -> str:
+    r"""Names that the parser takes for something else, or does not know: `E_1`, `I_1`, `m_{\max}`, the function γ.
+
+    They are names on both sides; so are `1.` and 1 the same number.
+    """
+    text = _COMMAND_BELOW.sub(lambda match: f"_{{{match.group(1) or match.group(2)}}}", latex)
+    text = _UNIT_WITH_INDEX.sub(r"\\mathrm{\1}", text)
+    text = _GAMMA.sub(r"\\mathrm{gamma}", text)
+    return _CLOSING_POINT.sub("", text)
 
 
 @lru_cache(maxsize=1)

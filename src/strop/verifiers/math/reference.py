@@ -34,6 +34,11 @@ class Reference(NamedTuple):
         return _LETTER.fullmatch(self.key) is not None
 
     @property
+    def is_mathematics(self) -> bool:
+        """Whether it is no word, and no text in letters that only people read."""
+        return self.key.isascii() and not self.key.isalpha()
+
+    @property
     def is_constant(self) -> bool:
         """Whether no name is in it: then a letter at the end of an answer can only be a unit."""
         return not _NAMES.search(_COMMANDS.sub("", self.key))

@@ -178,6 +178,8 @@ class MathVerifier(Verifier):
             return Verdict(0.0, Status.ERROR, f"the reference {shortened(gold)!r} cannot be parsed: {_named(error)}")
         if any(is_undefined(value) for value in golds.values):
             return Verdict(0.0, Status.ERROR, f"the reference {shortened(gold)!r} has no value")
+        if not golds.values and reference.is_mathematics:  # the data were loaded with it: what is lacking is memory
+            return Verdict(0.0, Status.ERROR, f"the reference {shortened(gold)!r} cannot be read")
         given = self._parse(found, reference.is_constant)
         if isinstance(given, Verdict):
             return given
