@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from strop.types import Problem, Status, Verdict
 from strop.verifiers import Isolation, MathVerifier
 from strop.verifiers.math.bounds import Bounds
-from strop.verifiers.math.normalise import canonical, choice_of, prepared, scaled
+from strop.verifiers.math.dressing import undressed
+from strop.verifiers.math.normalise import canonical, choice_of, prepared
 from strop.verifiers.math.residue import residue
 from strop.verifiers.math.units import without_units
 
@@ -120,7 +121,7 @@ def test_text_work_does_not_backtrack(unit: str) -> None:
     text = unit * (4000 // len(unit))
     begin = time.process_time()
     canonical(prepared(text), lone_letters=True)
-    without_units(scaled(prepared(text)))
+    without_units(undressed(prepared(text)))
     residue(text)
     Bounds().refuse(text)
     assert time.process_time() - begin < 0.5

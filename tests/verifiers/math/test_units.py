@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strop.verifiers.math.normalise import prepared, scaled
+from strop.verifiers.math.dressing import undressed
+from strop.verifiers.math.normalise import prepared
 from strop.verifiers.math.numbers import plain_number
 from strop.verifiers.math.residue import residue
 from strop.verifiers.math.units import counted, without_units
@@ -64,15 +65,35 @@ def test_what_a_number_counts() -> None:
 )  # fmt: skip
 def test_multiples_are_multiplied(written: str, value: int) -> None:
     product = 1.0
-    for factor in scaled(written).replace(" ", "").split(r"\times"):
+    for factor in undressed(written).replace(" ", "").split(r"\times"):
         base, _, power = factor.partition("^{")
         product *= float(base) ** int(power.rstrip("}") or 1)
     assert product == value
 
 
 def test_multiples_keep_what_follows() -> None:
-    assert scaled(r"5\text{ thousand dollars}") == r"5\times 10^{3}\text{ dollars}"
-    assert scaled(r"7^{\text{th}}") == "7" and scaled(r"\approx 12") == "12" and scaled(r"5\text{ percent}") == r"5\%"
+    assert undressed(r"5\text{ thousand dollars}") == r"5\times 10^{3}\text{ dollars}"
+    assert undressed(r"5\text{ percent}") == r"5\%"
+
+
+@pytest.mark.parametrize(
+    ("written", "answer"),
+    [
+        (r"\text{The answer is } 5", "5"),
+        (r"\text{The answer is not } 5", r"\text{The answer is not } 5"),
+        (r"\large \bf 5\\", "5"),
+        (r"\left. 5 \right.", "5"),
+        (r"\boldsymbol{5}", "{5}"),
+        (r"\text{Option A}", "A"),
+        (r"7^{\text{th}}", "7"),
+        (r"\approx 12", "12"),
+        (r"\frac{\pi}{4}+k\pi,\ k \in \mathbb{Z}", r"\frac{\pi}{4}+k\pi"),
+        (r"x, k \in \mathbb{Z}", r"x, k \in \mathbb{Z}"),
+        (r"x \in \mathbb{R}", r"x \in \mathbb{R}"),
+    ],
+)
+def test_what_stands_around_an_answer_goes(written: str, answer: str) -> None:
+    assert undressed(written) == answer
 
 
 def test_powers_of_ten_are_exact() -> None:

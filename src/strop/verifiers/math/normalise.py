@@ -51,6 +51,10 @@ _CHARACTERS = str.maketrans(
         "\N{FULLWIDTH PERCENT SIGN}": r"\%",
         "\N{FULLWIDTH EQUALS SIGN}": "=",
         "\N{ZERO WIDTH SPACE}": None,
+        "\N{EURO SIGN}": r"\$",
+        "\N{POUND SIGN}": r"\$",
+        "\N{YEN SIGN}": r"\$",
+        "\N{INDIAN RUPEE SIGN}": r"\$",
     }
 )
 _SPECIAL_TOKEN = re.compile(r"<\|[A-Za-z0-9_]{1,40}\|>")
@@ -63,28 +67,16 @@ _EXPONENT = re.compile(r"(?<![\w.\\])(\d{1,40}(?:\.\d{1,40})?|\.\d{1,40})[eE]([+
 _MIXED = re.compile(r"(?<![\w/.)}])(\d{1,9}) +(\d{1,9})/([1-9]\d{0,8})(?![\w/.])")
 _CONSTANT = re.compile(r"\\(?:mathrm|text|textrm|mathit|operatorname)\s*\{\s*([ei])\s*\}")
 _BARE_ARGUMENT = re.compile(r"\\(mathbb|mathcal|mathrm|overline|vec)\s+([A-Za-z])(?![A-Za-z])")
+_COMMAND_FRACTION = re.compile(r"\\[dtc]?frac\s*(\\[A-Za-z]{1,20})\s*(\d|[A-Za-z](?![A-Za-z])|\\[A-Za-z]{1,20})")
 _LETTER_FRACTION = re.compile(r"\\[dtc]?frac\s+([A-Za-z])\s*([A-Za-z])(?![A-Za-z])")
 _DEGREES_IN_FUNCTION = re.compile(
     r"(\\(?:sin|cos|tan|cot|sec|csc)(?:\^\{?\d\}?)?\s*[({]?\s*)(\d{1,9}(?:\.\d{1,9})?)\s*\^\s*(?:\{\s*\\circ\s*\}|\\circ)"
 )
 _REPEATING = re.compile(r"(?<![\d.])(\d{0,20})\.(\d{0,20})\\(?:overline|bar|dot)\s*\{(\d{1,20})\}")
-_ANSWER_LABEL = re.compile(r"^\s*\\text\s*\{\s*(?:the )?(?:final )?answer\s*(?:is)?\s*:?\s*\}", re.IGNORECASE)
 _ROOT_OF_PARENTHESES = re.compile(r"\\sqrt\s*\(")
-_ORDINAL = re.compile(r"\^\s*\{?\s*\\(?:text|mathrm|textrm)\s*\{\s*(?:st|nd|rd|th)\s*\}\s*\}?")
-_ABOUT = re.compile(r"^\s*\\(?:approx|approxeq|simeq|sim)(?![A-Za-z])\s*")
 _PYTHON_POWER = re.compile(r"(?<=[\w)}])\*\*\s*(?:(-?\d{1,20}|[A-Za-z])(?!\w)|(?=[({]))")
 _NATURAL_LOGARITHM = re.compile(r"\\log\s*_\s*(?:\{\s*e\s*\}|e(?![A-Za-z]))")
 _COMMON_LOGARITHM = re.compile(r"\\lg(?![A-Za-z])")
-_PERCENT_WORD = re.compile(
-    r"(?<=[\d}])(?:\s|\\[,;: ]|~){0,3}"
-    r"(?:\\(?:text|textrm|mathrm)\s?\{\s{0,2}(?:percent|per cent|pct)\s{0,2}\}|percent\b)"
-)
-_SCALES = {"hundred": "10^{2}", "thousand": "10^{3}", "million": "10^{6}", "billion": "10^{9}", "trillion": "10^{12}",
-           "dozen": "12"}  # fmt: skip
-_SCALED = re.compile(
-    rf"(?<=[\d}}])(?:\s|\\[,;: ]|~){{0,3}}(\\(?:text|textrm|mathrm)\s?\{{\s?)?(?:\s|~){{0,2}}({'|'.join(_SCALES)})"
-    r"(?![A-Za-z])\s{0,3}(\})?"
-)
 _TWICE_ESCAPED = re.compile(r"\\\\(?=(?:d|t|c)?frac\b|sqrt\b|boxed\b|fbox\b|left\b|right\b|pi\b|text\b|cdot\b|times\b)")
 
 
@@ -108,30 +100,10 @@ def prepared(latex: str) -> str:
     text = _CONSTANT.sub(r" \1", text)
     text = _BARE_ARGUMENT.sub(r"\\\1{\2}", text)
     text = _LETTER_FRACTION.sub(r"\\frac{\1}{\2}", text)
+    text = _COMMAND_FRACTION.sub(r"\\frac{\1}{\2}", text)
     text = _DEGREES_IN_FUNCTION.sub(r"\1\\frac{\2\\pi}{180}", text)
     text = _REPEATING.sub(_repeating, text)
-    text = _ANSWER_LABEL.sub("", text)
     return _brace_roots(text)
-
-
-def scaled(latex: str) -> str:
-    r"""Thousands, millions and dozens behind a number as what they are times of; for answers, not for prose.
-
-    `\text{ percent}` becomes its sign. A sign that the value is approximate goes from the front, and `th` and the like
-    from an exponent.
-    """
-    text = _ORDINAL.sub("", _ABOUT.sub("", latex))
-    text = _PERCENT_WORD.sub(r"\\%", text)
-    for _ in range(2):  # hundred thousand
-        text = _SCALED.sub(_times, text)
-    return text
-
-
-def _times(match: re.Match[str]) -> str:
-    opened, word, closed = match.groups()
-    if closed and not opened:  # the brace is another's
-        return rf"\times {_SCALES[word]}}}"
-    return rf"\times {_SCALES[word]}" + (r"\text{ " if opened and not closed else "")
 
 
 def _repeating(match: re.Match[str]) -> str:

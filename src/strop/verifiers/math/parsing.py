@@ -9,7 +9,8 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from strop.verifiers.math.candidates import Found
-from strop.verifiers.math.normalise import bare, prepared, scaled
+from strop.verifiers.math.dressing import undressed
+from strop.verifiers.math.normalise import bare, prepared
 from strop.verifiers.math.units import without_units
 
 LATEX, EXPR = "latex", "expr"
@@ -34,7 +35,7 @@ def parse_answer(found: Found, match_types: tuple[str, ...], lone_letters: bool 
     if LATEX not in match_types:
         return _parse(found.latex, _extraction(match_types))
     # What cannot be read as a whole is not looked through for a number: `2 \in S`, `2 +` and `5@3` are no answers.
-    latex = without_units(scaled(prepared(found.latex)), lone_letters)
+    latex = without_units(undressed(prepared(found.latex)), lone_letters)
     return _parse_latex(latex)
 
 
@@ -67,14 +68,22 @@ def _parse_latex(latex: str) -> Parsed:
     from math_verify.parser import parse_latex_cached
 
     text = normalize_latex(rf"\boxed{{{_named(latex)}}}", _normalisation())
-    try:
-        return Parsed((parse_latex_cached(text),), text)
-    except MemoryError:
-        raise
-    except Exception:  # the parser's own way to say that it cannot read it
-        return Parsed((), text)
+    named = _NAMED_VALUE.fullmatch(text)
+    for each in (text, named.group(1)) if named is not None else (text,):
+        try:
+            return Parsed((parse_latex_cached(each),), text)
+        except MemoryError:
+            raise
+        except Exception:  # the parser's own way to say that it cannot read it
+            continue
+    return Parsed((), text)
 
 
+# What is called by something that cannot be read: `\sum a_i = 5`, `\max = 5`.
+_NAMED_VALUE = re.compile(
+    r"(?!.*\\(?:ne|neq|not|in|notin|to|le|ge|leq|geq|lt|gt|approx)(?![A-Za-z]))"
+    r"\s*(?:\\(?:sum|max|min|prod|angle|triangle|overline|text)(?![A-Za-z])|[A-Za-z|])[^=<>,;&@#?]*=([^=<>,;]+)"
+)
 _COMMAND_BELOW = re.compile(r"_\s?\{\s?\\([A-Za-z]{1,20})\s?\}|_\s?\\([A-Za-z]{1,20})")
 _UNIT_WITH_INDEX = re.compile(r"(?<![A-Za-z\\])([EeI])(?=\s?_)")
 _GAMMA = re.compile(r"\\gamma(?![A-Za-z])(?!\s?\()")

@@ -7,7 +7,8 @@ from functools import lru_cache
 from typing import Literal, NamedTuple
 
 from strop.verifiers.math.candidates import Found, in_prose
-from strop.verifiers.math.normalise import canonical, prepared, scaled
+from strop.verifiers.math.dressing import undressed
+from strop.verifiers.math.normalise import canonical, prepared
 from strop.verifiers.math.numbers import Based, Plain, based_number, plain_number
 from strop.verifiers.math.parsing import Parsed, parse_answer, parse_raw
 
@@ -68,7 +69,7 @@ def answer_key(found: Found, lone_letters: bool = False) -> str:
     text = found.latex if found.latex is not None else found.prose
     if len(text) > (LONGEST_KEY if found.latex is not None else LONGEST_PROSE):
         return ""
-    return canonical(scaled(prepared(text)), lone_letters)
+    return canonical(undressed(prepared(text)), lone_letters)
 
 
 @lru_cache(maxsize=KEPT)

@@ -30,7 +30,7 @@ _WORDS_AT_END = re.compile(rf"{_AFTER}(?:(?:\s|\\[,;: ]|~|/){{0,3}}{_UNIT}{_TAIL
 _SPACED_AT_END = re.compile(rf"(?<=\d)(?:\s|\\[,;: ]|~){{1,3}}(?:{'|'.join(_SPACED)}){_POWER}{_TAIL}$")
 _LETTER = "|".join(sorted(_LETTERS, key=len, reverse=True))
 _LETTERS_AT_END = re.compile(
-    rf"{_AFTER}(?:\s|\\[,;: ]|~){{0,3}}(?:{_LETTER}){_POWER}(?:/(?:{_LETTER}|min){_POWER})?{_TAIL}$"
+    rf"{_AFTER}(?:\s|\\[,;: ]|~){{0,3}}(?:{_LETTER}|\\Omega|\\mu){_POWER}(?:/(?:{_LETTER}|min){_POWER})?{_TAIL}$"
 )
 _UPRIGHT_AT_END = re.compile(
     r"(?:[/.\s~]|\\[,;:! ]|\\cdot|\\quad|\\qquad){0,6}"
@@ -38,8 +38,9 @@ _UPRIGHT_AT_END = re.compile(
     r"\s?\{([^{}]{0,80})\}\s?(?:\^\s?(?:\{\s?-?[1-9]\s?\}|[1-9]|\{\s?\\circ\s?\}|\\circ))?[\s.]*$"
 )
 _UPRIGHT = re.compile(r"[A-Za-z/.\s~()°-]*(?:\^?[23])?[\s.)]*")
-_UPRIGHT_LETTERS = re.compile(r"(?:^|[/\s(])(?![msghlLtNnJjWwVAKCF](?![A-Za-z]))[A-Za-z](?![A-Za-z])")
-_NUMBER = re.compile(r"[\d})%]\s*$|\\pi\s*$")
+_UPRIGHT_LETTERS = re.compile(r"(?:^|[/\s(])(?![msghlLtNnJjWwVAKCFkMG](?![A-Za-z]))[A-Za-z](?![A-Za-z])")
+_NUMBER = re.compile(r"[\d})%]\s*$|\\(?:pi|circ|mu)\s*$")
+_DEGREES_AT_END = re.compile(r"(?<=\d)\s?\^\s?(?:\{\s?\\circ\s?\}|\\circ)\s?[CF][\s.]*$")
 # A number and what it counts: `42 square`, `17 red balls`; not "3 or 4", "2 less than x", "3 xy".
 _COUNTED = re.compile(r"([+-]?(?:\d[\d,]*(?:\.\d+)?|\\frac\{\d+\}\{\d+\}|\d+/\d+)%?)((?: [A-Za-z]{2,30}){1,4})")
 _KNOWN = re.compile(rf"(?<![A-Za-z])(?:{'|'.join(_WORDS)})(?![A-Za-z])", re.IGNORECASE)
@@ -77,7 +78,7 @@ def _without_last(text: str, lone_letters: bool) -> str:
         if before and (measured or _KNOWN.search(upright.group(1))):
             return before
     tail = max(0, len(text) - 80)  # no unit is longer
-    for pattern in (_WORDS_AT_END, _SPACED_AT_END, *((_LETTERS_AT_END,) if lone_letters else ())):
+    for pattern in (_WORDS_AT_END, _SPACED_AT_END, _DEGREES_AT_END, *((_LETTERS_AT_END,) if lone_letters else ())):
         found = pattern.search(text, tail)
         if found is not None and found.start() > 0:
             return text[: found.start()].rstrip()
