@@ -50,7 +50,8 @@ def test_the_run_folder_holds_everything(finished: Path) -> None:
     assert [row["version"] for row in rows[1:]] == [1, 2, 3, 4]
     assert all(row["lag/max"] == 0 and row["groups/trained"] == 6 for row in rows[1:])
     assert sorted(p.name for p in (finished / "rollouts").iterdir()) == [f"step_{s:06d}.parquet" for s in (1, 2, 3, 4)]
-    for row in read_metrics(finished / "metrics.jsonl")[1:]:
+    for line in (finished / "metrics.jsonl").read_text().splitlines()[1:]:
+        row = json.loads(line)
         whole, generating = row["seconds/step"], row["seconds/rollout"] + row["seconds/verify"]
         assert row["idle/trainer"] == pytest.approx(generating / whole, rel=1e-5)
         training = whole - row.get("seconds/evaluation", 0.0)

@@ -352,11 +352,11 @@ def test_in_this_process_an_evaluation_is_done_when_it_was_begun_and_polled_once
     assert view.said[-1] == ("evaluation", 16, 16)
     with pytest.raises(StropError, match="cannot be had"):
         evaluator.begin(5, [HELD_OUT], _Gone(parts.policy))
-    assert evaluator.outstanding == (3, 4, 5) and evaluator.has_room
+    assert list(evaluator.outstanding) == [3, 4, 5] and evaluator.has_room
     found = evaluator.poll()
     assert [(measured.step, measured.results[HELD_OUT].version) for measured in found] == [(3, 3), (4, 4)]
     assert all(measured.device_seconds == 2 * measured.seconds > 0 for measured in found)
-    assert evaluator.poll() == [] and evaluator.outstanding == (5,)  # the one that failed
+    assert evaluator.poll() == [] and list(evaluator.outstanding) == [5]  # the one that failed
     evaluator.close()
     parts.close()
 
@@ -386,9 +386,9 @@ def test_weights_that_memory_has_no_room_for_go_to_the_run_folder(tmp_path: Path
     evaluator.start(tmp_path, view)
     try:
         evaluator.begin(3, ("held_out",), _Full(None))  # type: ignore[arg-type]
-        assert evaluator.outstanding == (3,) and evaluator.has_room
+        assert list(evaluator.outstanding) == [3] and evaluator.has_room
         evaluator._done.append(Measured(2, {}, 1.0, 1.0))
-        assert evaluator.outstanding == (2, 3)  # until it is polled
+        assert list(evaluator.outstanding) == [2, 3]  # until it is polled
         assert view.notes == [f"no space in memory; from now on those of evaluations go to {tmp_path / EVALUATED}"]
     finally:
         evaluator.close()

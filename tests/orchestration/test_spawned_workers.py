@@ -119,6 +119,11 @@ def test_what_was_sent_before_a_death_is_received(launcher: Processes, worker: P
     assert worker.death is not None
 
 
+def death(link: ProcessLink) -> Death | None:
+    """As it is now."""
+    return link.death
+
+
 class Looked(deque[Any]):
     """An inbox: while it is looked at for the first time, the last message comes in and the worker ends."""
 
@@ -139,8 +144,8 @@ def test_a_death_is_not_told_before_the_last_message(launcher: Processes) -> Non
         link = launcher.launch(WorkerSpec("echo-0", ECHO, None))
     hear(launcher, link)
     link.inbox = Looked(link)
-    assert link.death is None and link.receive() == ["the last"]
-    assert link.death == Death("it has ended")
+    assert death(link) is None and link.receive() == ["the last"]
+    assert death(link) == Death("it has ended")
     link.end = None
     link.inbox.append("unread")
     link.kill("for a reason")
@@ -149,8 +154,8 @@ def test_a_death_is_not_told_before_the_last_message(launcher: Processes) -> Non
     while launcher._thread is not None:  # it has buried the last worker
         assert time.monotonic() < deadline
         time.sleep(0.01)
-    assert link.death is None and link.receive() == ["unread"]
-    assert link.death is not None and link.death.reason == "for a reason"
+    assert death(link) is None and link.receive() == ["unread"]
+    assert death(link) == Death("for a reason")
     silence = link.silence
     time.sleep(0.01)
     assert link.silence == silence  # for nobody listens any more

@@ -20,6 +20,7 @@ from torch import Tensor
 from strop.learner import Learner
 from strop.trainer import checkpoint
 from strop.trainer.checkpoint import DiskFull, Entry, Retention
+from strop.trainer.storage import ShardedStorage
 from strop.types import StropError
 
 ONE_LAYER = "model.fresh.layers=1"  # has tensors of every kind
@@ -163,6 +164,7 @@ def test_ranks_keep_as_many_checkpoints_as_they_are_told_and_know_when_they_are_
             learner.save(Entry(root, step, state, None, Retention(last=1)), {})
             state["loop"]["step"] = 99
             learner.settle(wait=True)
+        assert isinstance(learner.storage, ShardedStorage)
         if rank == 1:  # has not written its share yet
             learner.storage.background.start(lambda: time.sleep(0.5), "late")
         return [learner.settle(wait=False), learner.settle(wait=True)]
