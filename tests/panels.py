@@ -20,7 +20,7 @@ def _blank(axes: Axes, rows: plots.Rows) -> None:
 
 ALL = plots.PANELS
 # Of a run and of a fine-tuning: one panel with nothing in it.
-BLANK: tuple[plots.Panel, ...] = ((_blank, ("pass_rate", "loss")),)
+BLANK: tuple[plots.Panel, ...] = ((_blank, ("pass_rate", "evaluation/pass_rate", "loss")),)
 
 
 @contextmanager
