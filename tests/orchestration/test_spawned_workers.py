@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import pickle
+import select
 import signal
 import subprocess
 import sys
@@ -194,9 +195,10 @@ def test_what_is_sent_to_a_worker_that_has_just_died_is_dropped(launcher: Proces
         link = launcher.launch(WorkerSpec("echo-0", ECHO, None))
     hear(launcher, link)
     with launcher._changed:  # the launcher's thread has not seen it yet
+        hung_up = select.poll()
+        hung_up.register(link.channel.socket, 0)
         os.kill(link.pid, signal.SIGKILL)
-        while alive(link.pid):
-            time.sleep(0.01)
+        assert hung_up.poll(20_000)
         for _ in range(2):
             link.send("too late")
     assert dies(launcher, link) == "it was ended by SIGKILL"
