@@ -16,9 +16,10 @@ def _draw(axes: "Axes") -> None:
 
 
 def test_a_picture_is_a_png_and_an_svg_of_theme_colours(tmp_path: Path) -> None:
-    studio = Studio(tmp_path, "a-")
+    studio = Studio(tmp_path, "a")
     picture = studio.picture("line", "A line", "", _draw, _draw)
-    assert (tmp_path / "a-line.png").read_bytes().startswith(b"\x89PNG") and studio.written == [tmp_path / "a-line.png"]
+    assert picture.png == "a/line.png" and studio.written == [tmp_path / "a" / "line.png"]
+    assert studio.written[0].read_bytes().startswith(b"\x89PNG")
     assert len(picture.svgs) == 2
     for svg in picture.svgs:
         assert svg.startswith('<svg viewBox="0 0 ') and svg.rstrip().endswith("</svg>")
