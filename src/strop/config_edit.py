@@ -9,7 +9,7 @@ from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
 
-from strop.pieces import Piece, Settings, find
+from strop.pieces import Piece, Settings, complaint, find
 from strop.types import InputError
 
 
@@ -116,9 +116,8 @@ def explain(error: ValidationError) -> str:
     """The first complaint of pydantic as one line: key, value, reason."""
     first = error.errors(include_url=False)[0]
     key = ".".join(str(part) for part in first["loc"]) or "(whole)"
-    message = first["msg"].removeprefix("Value error, ")
     if first["type"] == "missing":
         return f"{key}: missing"
     if isinstance(first["input"], dict):
-        return f"{key}: {message}"
-    return f"{key}={first['input']!r}: {message[0].lower()}{message[1:]}"
+        return f"{key}: {complaint(first)}"
+    return f"{key}={first['input']!r}: {complaint(first)}"

@@ -196,6 +196,8 @@ def test_models_are_named_once_and_checkpoints_exist(place: Path) -> None:
         (("eval", "a", "--protocol", "archr"), "did you mean 'archer'"),
         (("eval", "a", "--benchmark", "aime24", "--metric", "mean"), "--metric mean"),
         (("eval", "a", "--benchmark", "aime24", "--average", "x"), "--average x"),
+        (("eval", "a", "--benchmark", "aime24", "--top-p", "0"), "--top-p 0: must be above 0 and at most 1"),
+        (("eval", "a", "--benchmark", "aime24", "--template", "x"), "--template x: no PromptTemplate is called 'x'"),
         (("compare", "nowhere"), "there is no such folder"),
         (("compare", ".", "--budgets", "many"), "--budgets many"),
     ],
