@@ -67,6 +67,7 @@ def test_a_path_takes_the_fresh_model_back() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
+        ("optim.nope=3", "unknown setting optim.nope=3; known here: optim.lr, optim.betas"),
         ("optim.lrr=3", r"unknown setting optim.lrr=3; did you mean optim.lr\?"),
         ("algoritm.loss=Cispo", r"unknown setting algoritm=.*; did you mean algorithm\?"),
         ("algorithm.loss=Cipso", "algorithm.loss='Cipso': no PolicyLoss is called 'Cipso'; did you mean 'Cispo'"),

@@ -16,7 +16,6 @@ import inspect
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from difflib import get_close_matches
 from pathlib import Path
 from types import ModuleType
 from typing import Annotated, Any, ClassVar, Self, TypeVar
@@ -33,6 +32,7 @@ from pydantic import (
 )
 from pydantic_core import ErrorDetails
 
+from strop.near import nearest
 from strop.types import InputError
 
 State = dict[str, Any]
@@ -222,6 +222,4 @@ def find(family: type[Piece], name: Any) -> type[Piece]:
     known = choices(family)
     if name in known:
         return known[name]
-    near = get_close_matches(name, known, n=1, cutoff=0.5)
-    hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(sorted(known))}"
-    raise ValueError(f"no {family.__name__} is called {name!r}; {hint}")
+    raise ValueError(f"no {family.__name__} is called {name!r}; {nearest(name, known)}")

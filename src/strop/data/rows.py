@@ -15,9 +15,10 @@ from typing import Any, NamedTuple
 
 from strop import hub
 from strop.data.problem_table import from_columns, is_problem_table
-from strop.data.source import ProblemSource, check_problem, nearest
+from strop.data.source import ProblemSource, check_problem
 from strop.extras import require
 from strop.files import first_line
+from strop.near import nearest
 from strop.pieces import Settings
 from strop.types import InputError, Message, Problem, Prompt
 

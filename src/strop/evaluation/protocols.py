@@ -12,9 +12,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, SerializeAsAny, ValidationError
 
-from strop.data.source import nearest
 from strop.data.templates import OpenReasonerZero, PromptTemplate
 from strop.evaluation.benchmarks import Benchmark, Extract, benchmark
+from strop.near import nearest
 from strop.pieces import Settings, complaint, refused_flag
 from strop.types import InputError
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field, SerializeAsAny, ValidationError
 
-from strop.data.source import nearest
+from strop.near import nearest
 from strop.pieces import Settings, complaint, find
 from strop.prepare.sources import Source
 from strop.prepare.stage import Step

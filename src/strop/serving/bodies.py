@@ -6,13 +6,13 @@ A field that strop does not know is an error, not a silent difference. A few tha
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, TypeVar
 
 import pydantic_core
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from strop.near import near
 from strop.serving.refusal import Refusal
 
 MOST_STOPS, LONGEST_STOP = 16, 256
@@ -178,8 +178,8 @@ def _plain(value: dict[str, Any], known: Any) -> dict[str, Any]:
         elif name not in IGNORED:
             unknown.append(name)
     if unknown:
-        near = difflib.get_close_matches(unknown[0], list(known), n=1) if len(unknown[0]) < 100 else []
-        hint = f"; did you mean {near[0]!r}?" if near else ""
+        meant = near(unknown[0], known)
+        hint = f"; did you mean {meant!r}?" if meant else ""
         names = ", ".join(repr(name[:100]) for name in unknown[:10])
         raise Refusal(400, f"unknown field {names}{hint}", unknown[0][:100], "unknown_parameter")
     return kept
