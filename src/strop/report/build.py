@@ -274,7 +274,8 @@ def _changed(run: RunData, page: Page, several: bool) -> str:
     found = ""
     if base:
         content = html.table(("setting", "recipe", "run"), rows, mono=True) if rows else html.paragraph("none")
-        found = html.folded(f"{name}{len(rows)} settings that differ from {base}", content, is_open=0 < len(rows) <= 12)
+        differ = "1 setting that differs" if len(rows) == 1 else f"{len(rows)} settings that differ"
+        found = html.folded(f"{name}{differ} from {base}", content, is_open=0 < len(rows) <= 12)
     every = html.table(("setting", ""), list(settings(run.raw)), mono=True)
     return found + html.folded(f"{name}every setting", every, is_long=True)
 
