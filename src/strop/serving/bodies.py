@@ -13,6 +13,7 @@ import pydantic_core
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from strop.near import near
+from strop.pieces import complaint
 from strop.serving.refusal import Refusal
 
 MOST_STOPS, LONGEST_STOP = 16, 256
@@ -198,7 +199,7 @@ def _plain_message(message: Any) -> Any:
 
 def _explained(error: ValidationError) -> Refusal:
     """The first complaint, with the field's path; the branches of a union are told as one."""
-    first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+    first = error.errors(include_url=False, include_input=False)[0]
     path = [str(part) for part in first["loc"]]
     field = path[0] if path else None
     if field == "prompt" and len(path) > 1:
@@ -209,5 +210,5 @@ def _explained(error: ValidationError) -> Refusal:
         return Refusal(400, f"stop: must be {shape}", "stop")
     if len(path) > 2 and path[0] == "messages" and path[2] == "content":
         return Refusal(400, f"messages.{path[1]}.content: must be a text, or a list of text parts", "messages")
-    said = "is missing" if first["type"] == "missing" else first["msg"]
+    said = "is missing" if first["type"] == "missing" else complaint(first)
     return Refusal(400, f"{'.'.join(path)}: {said}", field)
