@@ -136,7 +136,7 @@ class Source(Settings):
         try:
             state = Path(self.path).expanduser().stat()
         except OSError as error:
-            raise InputError(f"{self.path}: {error.strerror}") from error
+            raise InputError(f"{self.path}: {(error.strerror or str(error)).lower()}") from error
         return f"{state.st_size} {state.st_mtime_ns}"
 
     def _generated(self) -> Iterator[Problem]:
