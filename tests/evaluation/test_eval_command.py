@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -182,6 +183,19 @@ def test_models_are_named_once_and_checkpoints_exist(place: Path) -> None:
         parse_models([f"{run}@7"])
     with pytest.raises(InputError, match="two models are called"):
         parse_models([str(run), str(run)])
+
+
+def test_a_checkpoint_is_measured_and_asked_without_benchmarks_too(place: Path, tmp_path: Path) -> None:
+    last = invoke("eval", f"{place / 'run'}@2", "--samples", 2, "--json")
+    assert last["pass_rate"] == invoke("eval", f"ours={place / 'run'}", "--samples", 2, "--json")["pass_rate"]
+    bare = tmp_path / "bare"
+    shutil.copytree(place / "run", bare, ignore=shutil.ignore_patterns("model"))  # a checkpoint needs no export
+    (answer,) = invoke("sample", f"{bare}@1", "--prompt", "3+5=", "--max-new-tokens", 4, "--json")
+    assert answer["tokens"] <= 4
+    refused = ((("eval", f"{bare}@all"), "one model is asked at a time"), (("eval", bare), "strop export"))
+    for arguments, told in refused:
+        done = CliRunner().invoke(app, [str(each) for each in arguments])
+        assert isinstance(done.exception, StropError) and told in str(done.exception)
 
 
 @pytest.mark.parametrize(
