@@ -86,3 +86,13 @@ def test_growth_gives_points_and_their_exponent(bench):
     assert exponent["unit"] == "exponent" and exponent["case"] == "decode against batch"
     ratio = math.log(high["ours"] / low["ours"]) / math.log(4)
     assert exponent["ours"] == pytest.approx(ratio, abs=0.02) and exponent["last"] == exponent["ours"]
+
+
+def test_the_window_beside_an_open_one(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["window.py", "--fleets", "4", "--steps", "20", "--seed", "5"])
+    runpy.run_path(str(BENCH / "window.py"), run_name="__main__")
+    line = json.loads(capsys.readouterr().out)
+    assert 0.5 < line["time_least"] <= line["time_mean"] <= line["time_most"] < 2
+    assert 0 < line["mean_lag"] < line["mean_lag_open"] < 8

@@ -10,17 +10,23 @@ import sys
 import numpy as np
 import pytest
 import torch
+from packaging.version import Version
 from torch import Tensor
 
 from strop.engines.torch_engine.kernels import Heads, Kernels, LayerCache, Norms, Plan, plan
 from strop.engines.torch_engine.kernels.plain import PlainKernels
 
-pytest.importorskip("triton", reason="needs Triton: pip install 'strop[gpu]'")
+triton = pytest.importorskip("triton", reason="needs Triton: pip install 'strop[gpu]'")
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 HALF = torch.bfloat16 if DEVICE.type == "cuda" else torch.float16
 
 from strop.engines.torch_engine.kernels.triton_kernels import TritonKernels  # noqa: E402
 
+# Triton before 3.7 turns the bounds of a loop into integers in a way that numpy 2.4 took back.
+MISFIT = Version(triton.__version__) < Version("3.7") and Version(np.__version__) >= Version("2.4")
+interprets_loops = pytest.mark.skipif(
+    MISFIT and DEVICE.type == "cpu", reason="this Triton's interpreter needs numpy below 2.4"
+)
 TRITON: Kernels = TritonKernels()
 PLAIN: Kernels = PlainKernels()
 
@@ -80,6 +86,7 @@ CASES = {
 DIVISIONS = {"whole": 1, "in 4": 4}
 
 
+@interprets_loops
 @pytest.mark.parametrize("divided", DIVISIONS.values(), ids=DIVISIONS.keys())
 @pytest.mark.parametrize(("heads", "page", "lengths"), CASES.values(), ids=CASES.keys())
 @pytest.mark.parametrize("dtype", [torch.float32, HALF])
@@ -100,6 +107,7 @@ def test_attention_is_that_of_float64(dtype, heads: Heads, page: int, lengths: l
     assert far(plain, wanted) < (5e-6 if dtype == torch.float32 else 1e-2)
 
 
+@interprets_loops
 def test_attention_of_scores_far_apart() -> None:
     """Chunks whose maxima differ by hundreds join without overflow, and the smaller ones vanish."""
     heads, lengths = Heads(2, 1, 32), [64]

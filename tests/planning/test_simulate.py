@@ -9,7 +9,6 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from strop.orchestration.lag_gate import LagGate
 from strop.planning import (
     Constant,
     Costs,
@@ -22,7 +21,6 @@ from strop.planning import (
     simulate,
 )
 from strop.planning.lengths import IntLengths, Lengths
-from strop.planning.simulate import _Run
 from strop.types import InputError, StropError
 
 
@@ -278,29 +276,36 @@ def test_no_schedule_of_random_lengths_beats_the_bound_by_more_than_chance(seed:
     assert found.mean >= 0.85 * bound
 
 
-def always_open(setup: Setup, costs: Costs, seed: int) -> Simulation:
-    """20 steps with a window that is open as far as the lag allows."""
-    run = _Run(setup, costs, TAILED, steps=20, seed=seed)
-    run.gate = LagGate(setup.prompts_per_step, setup.max_lag, setup.refill, adaptive=False)
-    return run.go(lambda step: None)
+def never_full(setup: Setup, costs: Costs) -> tuple[Setup, Costs]:
+    """What runs beside a sequence does not slow it; nor do updates cost by the token.
+
+    Where it does, more open groups may delay the next batch; and which groups come first depends on the lag, so that
+    long ones may come sooner.
+    """
+    free = ("decode_sequence", "decode_context", "start_sequence", "swap", "train_token", "record_token")
+    costs = costs.model_copy(update=dict.fromkeys(free, 0.0))
+    return replace(setup, slots=1000, drop=0.0, colocated=False), costs
 
 
 @settings(max_examples=60)
-@example(  # with the window that adapts: 756 s and 986 s
-    setup=Setup(3, 1, max_lag=0), costs=Costs(decode_step=1, publish=5, record_step=5), seed=297, lag=3
-)
 @given(setup=SETUPS, costs=COSTS, seed=st.integers(0, 1000), lag=st.integers(0, 4))
-def test_more_lag_is_never_slower_where_generators_are_never_full(
+def test_more_lag_is_never_slower_with_the_window_open(setup: Setup, costs: Costs, seed: int, lag: int) -> None:
+    setup, costs = never_full(replace(setup, window="open"), costs)
+    times = [simulate(setup.pipeline(k), costs, TAILED, 20, seed).total for k in (lag, lag + 1)]
+    assert times[1] <= times[0] * (1 + 1e-9) + setup.generators * costs.decode_step
+
+
+@settings(max_examples=60)
+@example(  # where the window still learns of stragglers more lag may be slower: k = 3 takes 756 s, k = 4 986 s
+    setup=Setup(3, 1), costs=Costs(decode_step=1, publish=5, record_step=5), seed=297, lag=4
+)
+@given(setup=SETUPS, costs=COSTS, seed=st.integers(0, 1000), lag=st.integers(1, 5))
+def test_the_window_that_adapts_is_never_slower_than_a_lag_of_one(
     setup: Setup, costs: Costs, seed: int, lag: int
 ) -> None:
-    # What runs beside a sequence does not slow it here; where it does, more open groups may delay the next batch. Nor
-    # do updates cost by the token: which groups come first depends on the lag, and long ones may come sooner. So they
-    # may where the window has learned less of them: of it this does not hold in every run.
-    free = ("decode_sequence", "decode_context", "start_sequence", "swap", "train_token", "record_token")
-    costs = costs.model_copy(update=dict.fromkeys(free, 0.0))
-    setup = replace(setup, slots=1000, drop=0.0, colocated=False)
-    times = [always_open(setup.pipeline(k), costs, seed).total for k in (lag, lag + 1)]
-    assert times[1] <= times[0] * (1 + 1e-9) + setup.generators * costs.decode_step
+    setup, costs = never_full(setup, costs)
+    one, more = (simulate(setup.pipeline(k), costs, TAILED, 20, seed).total for k in (1, lag))
+    assert more <= one * (1 + 1e-9) + setup.generators * costs.decode_step
 
 
 def test_lengths_follow_from_seed_and_ticket_alone() -> None:

@@ -133,7 +133,8 @@ def simulate(
 class _Run:
     def __init__(self, setup: Setup, costs: Costs, lengths: Lengths, steps: int, seed: int) -> None:
         self.setup, self.costs, self.lengths, self.steps, self.seed = setup, costs, lengths, steps, seed
-        self.gate = LagGate(setup.prompts_per_step, setup.max_lag, setup.refill, adaptive=not setup.colocated)
+        adaptive = setup.window == "adaptive" and not setup.colocated
+        self.gate = LagGate(setup.prompts_per_step, setup.max_lag, setup.refill, adaptive=adaptive)
         self.generators = [Generator(costs, setup.slots, setup.prompt_tokens) for _ in range(setup.generators)]
         self.now = 0.0
         self.step = 0

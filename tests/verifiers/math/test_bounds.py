@@ -11,7 +11,10 @@ from hypothesis import strategies as st
 from strop.types import Problem, Status, Verdict
 from strop.verifiers import Isolation, MathVerifier
 from strop.verifiers.math.bounds import Bounds
+from strop.verifiers.math.dressing import undressed
 from strop.verifiers.math.normalise import canonical, choice_of, prepared
+from strop.verifiers.math.residue import residue
+from strop.verifiers.math.units import without_units
 
 TOO_MUCH = {
     "9^{9^{9^{9}}}": "exponent",
@@ -109,14 +112,17 @@ def test_text_work_is_quick_on_any_text(text: str) -> None:
     assert time.process_time() - begin < 0.5
 
 
-UNITS = ("a ", "{", r"\text{", "1,", "m ", "s", "1 ", "^{", "(", "~", "\\", "!", ". ", r"\,1", "9^", r"\sqrt(")
+UNITS = ("a ", "{", r"\text{", "1,", "m ", "s", "1 ", "^{", "(", "~", "\\", "!", ". ", r"\,1", "9^", r"\sqrt(",
+         "5cm", "m/", r"5\text{m}", r"\text{ m}/", "5 thousand", r"\,~ ", r"\pmod", "per ")  # fmt: skip
 
 
 @pytest.mark.parametrize("unit", UNITS)
 def test_text_work_does_not_backtrack(unit: str) -> None:
     text = unit * (4000 // len(unit))
     begin = time.process_time()
-    canonical(prepared(text))
+    canonical(prepared(text), lone_letters=True)
+    without_units(undressed(prepared(text)))
+    residue(text)
     Bounds().refuse(text)
     assert time.process_time() - begin < 0.5
 

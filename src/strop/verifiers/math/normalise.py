@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import re
 
+from strop.verifiers.math.units import counted, without_units
+
 _CHARACTERS = str.maketrans(
     {
         "\N{MINUS SIGN}": "-",
@@ -49,6 +51,10 @@ _CHARACTERS = str.maketrans(
         "\N{FULLWIDTH PERCENT SIGN}": r"\%",
         "\N{FULLWIDTH EQUALS SIGN}": "=",
         "\N{ZERO WIDTH SPACE}": None,
+        "\N{EURO SIGN}": r"\$",
+        "\N{POUND SIGN}": r"\$",
+        "\N{YEN SIGN}": r"\$",
+        "\N{INDIAN RUPEE SIGN}": r"\$",
     }
 )
 _SPECIAL_TOKEN = re.compile(r"<\|[A-Za-z0-9_]{1,40}\|>")
@@ -61,13 +67,16 @@ _EXPONENT = re.compile(r"(?<![\w.\\])(\d{1,40}(?:\.\d{1,40})?|\.\d{1,40})[eE]([+
 _MIXED = re.compile(r"(?<![\w/.)}])(\d{1,9}) +(\d{1,9})/([1-9]\d{0,8})(?![\w/.])")
 _CONSTANT = re.compile(r"\\(?:mathrm|text|textrm|mathit|operatorname)\s*\{\s*([ei])\s*\}")
 _BARE_ARGUMENT = re.compile(r"\\(mathbb|mathcal|mathrm|overline|vec)\s+([A-Za-z])(?![A-Za-z])")
+_COMMAND_FRACTION = re.compile(r"\\[dtc]?frac\s*(\\[A-Za-z]{1,20})\s*(\d|[A-Za-z](?![A-Za-z])|\\[A-Za-z]{1,20})")
 _LETTER_FRACTION = re.compile(r"\\[dtc]?frac\s+([A-Za-z])\s*([A-Za-z])(?![A-Za-z])")
 _DEGREES_IN_FUNCTION = re.compile(
     r"(\\(?:sin|cos|tan|cot|sec|csc)(?:\^\{?\d\}?)?\s*[({]?\s*)(\d{1,9}(?:\.\d{1,9})?)\s*\^\s*(?:\{\s*\\circ\s*\}|\\circ)"
 )
 _REPEATING = re.compile(r"(?<![\d.])(\d{0,20})\.(\d{0,20})\\(?:overline|bar|dot)\s*\{(\d{1,20})\}")
-_ANSWER_LABEL = re.compile(r"^\s*\\text\s*\{\s*(?:the )?(?:final )?answer\s*(?:is)?\s*:?\s*\}", re.IGNORECASE)
 _ROOT_OF_PARENTHESES = re.compile(r"\\sqrt\s*\(")
+_PYTHON_POWER = re.compile(r"(?<=[\w)}])\*\*\s*(?:(-?\d{1,20}|[A-Za-z])(?!\w)|(?=[({]))")
+_NATURAL_LOGARITHM = re.compile(r"\\log\s*_\s*(?:\{\s*e\s*\}|e(?![A-Za-z]))")
+_COMMON_LOGARITHM = re.compile(r"\\lg(?![A-Za-z])")
 _TWICE_ESCAPED = re.compile(r"\\\\(?=(?:d|t|c)?frac\b|sqrt\b|boxed\b|fbox\b|left\b|right\b|pi\b|text\b|cdot\b|times\b)")
 
 
@@ -85,12 +94,15 @@ def prepared(latex: str) -> str:
     text = _GROUPED.sub(lambda match: _GROUP_MARK.sub("", match.group()), text)
     text = _EXPONENT.sub(r"\1 \\times 10^{\2}", text)
     text = _MIXED.sub(r"\1\\frac{\2}{\3}", text)
+    text = _PYTHON_POWER.sub(lambda match: f"^{{{match.group(1)}}}" if match.group(1) else "^", text)
+    text = _NATURAL_LOGARITHM.sub(r"\\ln ", text)
+    text = _COMMON_LOGARITHM.sub(r"\\log_{10} ", text)
     text = _CONSTANT.sub(r" \1", text)
     text = _BARE_ARGUMENT.sub(r"\\\1{\2}", text)
     text = _LETTER_FRACTION.sub(r"\\frac{\1}{\2}", text)
+    text = _COMMAND_FRACTION.sub(r"\\frac{\1}{\2}", text)
     text = _DEGREES_IN_FUNCTION.sub(r"\1\\frac{\2\\pi}{180}", text)
     text = _REPEATING.sub(_repeating, text)
-    text = _ANSWER_LABEL.sub("", text)
     return _brace_roots(text)
 
 
@@ -134,22 +146,6 @@ def closing(text: str, begin: int) -> int | None:
     return None
 
 
-_UNITS = (
-    "degrees?", "degs?", "percent", "pct", "cents?", "dollars?", "euros?", "pounds?", "usd", "units?", "cm", "mm",
-    "km", "m", "meters?", "metres?", "centimeters?", "centimetres?", "millimeters?", "kilometers?", "kilometres?",
-    "inch", "inches", "in", "ft", "feet", "foot", "yards?", "yd", "miles?", "mi", "g", "kg", "mg", "grams?",
-    "kilograms?", "lbs?", "ounces?", "oz", "seconds?", "secs?", "s", "minutes?", "mins?", "hours?", "hrs?", "h",
-    "days?", "weeks?", "months?", "years?", "mph", "kph", "kmh", "l", "ml", "liters?", "litres?", "gallons?",
-    "radians?", "rad", "joules?", "j", "n", "newtons?", "w", "watts?", "people", "persons?", "students?", "ways?",
-    "square", "cubic", "sq", "cu", "per", "points?", "times", "digits?", "pieces?", "coins?", "books?", "apples?",
-    "items?", "cubes?", "tiles?", "cards?", "balls?", "marbles?", "hz", "pa", "volts?", "amps?",
-)  # fmt: skip
-_UNIT = rf"(?:{'|'.join(_UNITS)})"
-_UNITS_AT_END = re.compile(rf"(?<=[\d}}%])\s*(?:(?:/|\s)?{_UNIT}(?:\s?\^?\{{?[23]\}}?)?[\s.]*){{1,4}}$", re.IGNORECASE)
-# A number and what it counts: `42 square`, `17 red balls`; not "3 or 4", "2 less than x".
-_COUNTED = re.compile(r"([+-]?(?:\d[\d,]*(?:\.\d+)?|\\frac\{\d+\}\{\d+\}|\d+/\d+)%?)((?: [A-Za-z]{2,30}){1,4})")
-_NOT_A_UNIT = re.compile(r"\b(?:or|and|to|mod|not|less|more|than|if|but|pi|sqrt|sin|cos|tan|log|ln|exp|million|billion|"
-                         r"thousand|hundred|base|over|plus|minus)\b", re.IGNORECASE)  # fmt: skip
 _TEXT = re.compile(
     r"\\(?:text|textbf|textit|textrm|textnormal|mathrm|mathbf|mathit|mathsf|mathcal|mbox|hbox|operatorname\*?|rm|bf)"
     r"\s*\{([^{}]*)\}"
@@ -193,9 +189,9 @@ def bare(text: str) -> str:
     return text
 
 
-def canonical(latex: str) -> str:
-    """The key of the string match; takes what `prepared` gives."""
-    text = bare(latex)
+def canonical(latex: str, lone_letters: bool = False) -> str:
+    """The key of the string match; takes what `prepared` gives. `lone_letters`: a letter at its end may be a unit."""
+    text = without_units(bare(latex), lone_letters)
     text = _DEGREE.sub("", text)
     text = _PERCENT.sub("%", text.replace(r"\$", ""))
     for _ in range(3):  # texts in texts
@@ -208,10 +204,8 @@ def canonical(latex: str) -> str:
         text = pattern.sub(replacement, text)
     text = _SINGLE.sub(lambda match: match.group(1) or match.group(2), text)
     text = bare(_SPACES.sub(" ", text.replace("$", " ")))
-    text = _UNITS_AT_END.sub("", text).strip()
-    counted = _COUNTED.fullmatch(text)
-    if counted is not None and not _NOT_A_UNIT.search(counted.group(2)):
-        text = counted.group(1)
+    text = without_units(text, lone_letters).strip()
+    text = counted(text) or text
     if _WHOLE_GROUPED.fullmatch(text):
         text = text.replace(",", "")
     elif _SPACED_GROUPED.fullmatch(text):

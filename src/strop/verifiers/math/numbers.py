@@ -10,6 +10,7 @@ _DECIMAL = r"(?:\d{1,60}(?:\.\d{1,60})?|\.\d{1,60})"
 _PLAIN = re.compile(rf"([+-]?)({_DECIMAL})(%?)")
 _SLASH = re.compile(r"([+-]?)(\d{1,60})/(\d{1,60})")
 _FRACTION = re.compile(r"([+-]?)\\frac\{([+-]?)(\d{1,60})\}\{(\d{1,60})\}")
+_SCIENTIFIC = re.compile(rf"([+-]?)({_DECIMAL})\\(?:times|cdot)10\^(?:\{{([+-]?\d{{1,3}})\}}|(\d))")
 _BASE = re.compile(r"([0-9A-Za-z]{1,200})_\{?(?:\\text\{)?(\d{1,2})\}?\}?")
 
 
@@ -29,7 +30,10 @@ class Based(NamedTuple):
 
 
 def plain_number(text: str) -> Plain | None:
-    r"""The number that a canonical answer is: `-1.50`, `28%`, `3/4`, `\\frac{3}{4}`; None for anything else."""
+    r"""The number that a canonical answer is: `-1.50`, `28%`, `3/4`, `\\frac{3}{4}`, `6.02\\times10^{23}`; else None.
+
+    What is written with a power of ten is exact: decimal places do not say how near another number must come to it.
+    """
     match = _PLAIN.fullmatch(text)
     if match is not None:
         sign, digits, percent = match.groups()
@@ -44,6 +48,11 @@ def plain_number(text: str) -> Plain | None:
         value = Fraction(int(match.group(3)), int(match.group(4)))
         negative = (match.group(1) == "-") != (match.group(2) == "-")
         return Plain(-value if negative else value, False, False)
+    match = _SCIENTIFIC.fullmatch(text)
+    if match is not None:
+        sign, digits, braced, plain = match.groups()
+        value = Fraction(digits if digits[0] != "." else f"0{digits}") * Fraction(10) ** int(braced or plain)
+        return Plain(-value if sign == "-" else value, False, False)
     return None
 
 

@@ -7,6 +7,7 @@ from functools import lru_cache
 from typing import Literal, NamedTuple
 
 from strop.verifiers.math.candidates import Found, in_prose
+from strop.verifiers.math.dressing import undressed
 from strop.verifiers.math.normalise import canonical, prepared
 from strop.verifiers.math.numbers import Based, Plain, based_number, plain_number
 from strop.verifiers.math.parsing import Parsed, parse_answer, parse_raw
@@ -15,6 +16,8 @@ GoldForm = Literal["bare", "raw"]
 KEPT = 8192
 LONGEST_KEY, LONGEST_PROSE = 4000, 120
 _LETTER = re.compile(r"[A-J]")
+_COMMANDS = re.compile(r"\\[A-Za-z]+")
+_NAMES = re.compile(r"[A-Za-z]")
 _ELLIPSIS = re.compile(r"\\(?:ldots|dots|cdots|dotsc)(?![A-Za-z])|\.\.\.")
 
 
@@ -30,6 +33,16 @@ class Reference(NamedTuple):
     def is_letter(self) -> bool:
         """Whether it may be a choice letter."""
         return _LETTER.fullmatch(self.key) is not None
+
+    @property
+    def is_mathematics(self) -> bool:
+        """Whether it is no word, and no text in letters that only people read."""
+        return self.key.isascii() and not self.key.isalpha()
+
+    @property
+    def is_constant(self) -> bool:
+        """Whether no name is in it: then a letter at the end of an answer can only be a unit."""
+        return not _NAMES.search(_COMMANDS.sub("", self.key))
 
     @property
     def text(self) -> str:
@@ -51,12 +64,12 @@ def _reference(found: Found) -> Reference:
     return Reference(found, key, plain_number(key), based_number(key))
 
 
-def answer_key(found: Found) -> str:
+def answer_key(found: Found, lone_letters: bool = False) -> str:
     """The canonical form of an answer; empty for long prose, which is no answer as a whole."""
     text = found.latex if found.latex is not None else found.prose
     if len(text) > (LONGEST_KEY if found.latex is not None else LONGEST_PROSE):
         return ""
-    return canonical(prepared(text))
+    return canonical(undressed(prepared(text)), lone_letters)
 
 
 @lru_cache(maxsize=KEPT)

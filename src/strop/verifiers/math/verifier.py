@@ -26,6 +26,7 @@ from strop.verifiers.math.reference import (
     parse_reference,
     read_reference,
 )
+from strop.verifiers.math.residue import Residue, residue
 from strop.verifiers.math.shape import is_constant, is_undefined, set_against_interval, unequal_chain, unevaluated
 
 MatchType = Literal["latex", "expr"]
@@ -127,7 +128,7 @@ class MathVerifier(Verifier):
         """What text and plain numbers decide, and what is too large to be looked at."""
         if found.latex is not None and len(found.latex) > max(self.bounds.characters, len(reference.text)):
             return Verdict(0.0, Status.UNPARSED, self.bounds.refuse(found.latex) or "")
-        key = answer_key(found)
+        key = answer_key(found, reference.is_constant)
         if key and key == reference.key and (found.latex is not None or reference.found.latex is not None):
             return Verdict(1.0, Status.CORRECT, shortened(key))
         if found.latex is None:
@@ -168,13 +169,18 @@ class MathVerifier(Verifier):
         sequences = members(reference.text), members(text)
         if sequences != (None, None) and found.latex is not None:
             return self._by_members(reference, found.latex, *sequences)
+        residues = residue(reference.text), residue(text)
+        if residues != (None, None) and found.latex is not None:
+            return self._by_residue(reference, found.latex, *residues)
         try:
             golds = parse_reference(gold, self.gold_form, self.match_types)
         except Exception as error:  # antlr and sympy raise what they like; the reference is no doing of the policy
             return Verdict(0.0, Status.ERROR, f"the reference {shortened(gold)!r} cannot be parsed: {_named(error)}")
         if any(is_undefined(value) for value in golds.values):
             return Verdict(0.0, Status.ERROR, f"the reference {shortened(gold)!r} has no value")
-        given = self._parse(found)
+        if not golds.values and reference.is_mathematics:  # the data were loaded with it: what is lacking is memory
+            return Verdict(0.0, Status.ERROR, f"the reference {shortened(gold)!r} cannot be read")
+        given = self._parse(found, reference.is_constant)
         if isinstance(given, Verdict):
             return given
         if not given.values:
@@ -184,9 +190,9 @@ class MathVerifier(Verifier):
         refused = self._refused_by_shape(reference, golds, given, found)
         return refused or self._compared(reference, golds, given)
 
-    def _parse(self, found: Found) -> Parsed | Verdict:
+    def _parse(self, found: Found, lone_letters: bool) -> Parsed | Verdict:
         try:
-            return parse_answer(found, self.match_types)
+            return parse_answer(found, self.match_types, lone_letters)
         except MemoryError:
             raise  # the worker ends; the pool says so
         except Exception as error:  # antlr and sympy raise what they like at what a policy writes
@@ -208,6 +214,13 @@ class MathVerifier(Verifier):
             if verdict.status is not Status.CORRECT:
                 return verdict
         return Verdict(1.0, Status.CORRECT, shortened(text))
+
+    def _by_residue(self, reference: Reference, text: str, gold: Residue | None, given: Residue | None) -> Verdict:
+        """Residues of the same modulus, or of one that only one side names, are compared as numbers."""
+        if gold is not None and given is not None and gold.modulus != given.modulus:
+            return _wrong(text, reference, "another modulus")
+        plain = self.model_copy(update={"extract": "any", "gold_form": "bare"})
+        return plain._judge(gold.text if gold else reference.text, rf"\boxed{{{given.text if given else text}}}")
 
     def _refused_by_shape(self, reference: Reference, golds: Parsed, given: Parsed, found: Found) -> Verdict | None:
         value = given.values[0]
