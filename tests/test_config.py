@@ -67,13 +67,14 @@ def test_a_path_takes_the_fresh_model_back() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
+        ("optim.nope=3", "unknown setting optim.nope=3; known here: optim.lr, optim.betas"),
         ("optim.lrr=3", r"unknown setting optim.lrr=3; did you mean optim.lr\?"),
         ("algoritm.loss=Cispo", r"unknown setting algoritm=.*; did you mean algorithm\?"),
         ("algorithm.loss=Cipso", "algorithm.loss='Cipso': no PolicyLoss is called 'Cipso'; did you mean 'Cispo'"),
         ("algorithm.loss.clip_hihg=1", r"algorithm.loss.clip_hihg=1; did you mean algorithm.loss.clip_high\?"),
         ("optim.lr=fast", "optim.lr='fast': .*valid number"),
-        ("optim.lr=-1", "optim.lr=-1: .*greater than 0"),
-        ("batch.prompts_per_step=0", "batch.prompts_per_step=0: .*greater than or equal to 1"),
+        ("optim.lr=-1", "optim.lr=-1: must be above 0"),
+        ("batch.prompts_per_step=0", "batch.prompts_per_step=0: must be at least 1"),
         ("batch.updates_per_step=17", "updates_per_step=17 exceeds batch.prompts_per_step=16.*lower it to 16"),
         ("sampling.top_p=0.9", "top_p=0.9.*set sampling.top_p=1"),
         ("sampling.temperature=0", "a temperature above 0"),

@@ -13,7 +13,8 @@ ROOT = Path(strop.__file__).parent
 
 # Lower layers first; a module imports, at import time, from its own layer or those below it.
 LAYERS = (
-    {"types", "pieces", "metrics", "seeds", "clock", "extras", "files", "interrupt", "console", "model_settings"},
+    {"types", "pieces", "metrics", "seeds", "clock", "extras", "files", "hub", "interrupt", "console",
+     "model_settings", "near"},
     {"algorithms", "data", "policy", "attention", "head", "lora", "model_files", "byte_tokenizer", "metrics_file",
      "kernels"},
     {"verifiers", "rollout_table", "samples", "plots"},

@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
+from typing import Annotated, Literal
 
 import pytest
-from pydantic import SerializeAsAny, ValidationError
+from pydantic import Field, SerializeAsAny, ValidationError
 
 import strop.algorithms  # noqa: F401  (defines the pieces)
 import strop.data  # noqa: F401
@@ -18,7 +19,7 @@ from strop.data import ChainSum, JsonLines, Mixture, ParquetFile, ReasoningGym
 from strop.data.flat_files import CsvFile, JsonFile
 from strop.data.rows import HubDataset
 from strop.model_settings import ModelSettings
-from strop.pieces import Piece, Settings, StatefulPiece, allow_module, choices
+from strop.pieces import Piece, Settings, StatefulPiece, allow_module, choices, refused_flag
 from strop.prepare.decontaminate import Decontaminate
 from strop.prepare.difficulty import Difficulty
 from strop.prepare.embedding import DeduplicateByEmbedding
@@ -126,6 +127,28 @@ def test_a_piece_of_the_users_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     allow_module("my_pieces")
     piece = Aggregation.model_validate({"piece": "my_pieces:Halved", "share": 0.25})
     assert json.loads(piece.model_dump_json()) == {"piece": "my_pieces:Halved", "share": 0.25}
+
+
+class _Flags(Settings):
+    level: float = Field(0.9, gt=0, lt=1)
+    at_most: Annotated[int, Field(ge=1, le=2000000)] | None = None
+    method: Literal["one", "other"] = "one"
+
+
+@pytest.mark.parametrize(
+    ("given", "line"),
+    [
+        ({"level": 90}, "--level 90: must be above 0 and below 1"),
+        ({"level": 0.0}, "--level 0: must be above 0 and below 1"),
+        ({"at_most": 0}, "--at-most 0: must be at least 1 and at most 2000000"),
+        ({"method": "foo"}, "--method foo: must be one or other"),
+        ({"at_most": "x"}, "--at-most x: input should be a valid integer, unable to parse string as an integer"),
+    ],
+)
+def test_a_refused_flag_is_named_with_what_is_allowed(given: dict[str, object], line: str) -> None:
+    with pytest.raises(ValidationError) as refused:
+        _Flags.model_validate(given)
+    assert str(refused_flag(refused.value, _Flags)) == line
 
 
 def test_equal_pieces_are_equal() -> None:

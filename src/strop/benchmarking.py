@@ -17,7 +17,6 @@ import numpy as np
 from pydantic import ValidationError
 from transformers import PreTrainedTokenizerBase
 
-from strop.assembly import pick_device
 from strop.config import RunConfig, parse, resolve
 from strop.config_edit import explain
 from strop.console import View
@@ -46,7 +45,7 @@ from strop.policy import Policy
 from strop.prepare.endpoint import ChatEndpoint, EndpointError
 from strop.run_folder import RunFolder, is_run
 from strop.seeds import derive
-from strop.tasks import DEFAULT_RECIPE, configure, fitted, open_checkpoint, open_model
+from strop.tasks import DEFAULT_RECIPE, Stored, configure, fitted, open_model
 from strop.trainer import checkpoint
 from strop.types import InputError, Problem, Rollout
 from strop.verifiers import Verifier
@@ -62,6 +61,11 @@ class NamedModel(NamedTuple):
     label: str
     place: str
     step: int | None
+
+    @property
+    def stored(self) -> Stored | None:
+        """The checkpoint, where it is one."""
+        return None if self.step is None else Stored(self.place, self.step)
 
 
 @dataclass(frozen=True, eq=False)
@@ -150,6 +154,18 @@ def parse_models(texts: Sequence[str]) -> tuple[NamedModel, ...]:
         if labels.count(label) > 1:
             raise InputError(f"two models are called {label!r}; give one another name with NAME={label}")
     return tuple(found)
+
+
+def parse_model(text: str) -> NamedModel:
+    """The one model that `text` names, as in `parse_models`.
+
+    Raises:
+        InputError: a run has no such checkpoint, or it names several.
+    """
+    found = parse_models([text])
+    if len(found) != 1:
+        raise InputError(f"{text}: one model is asked at a time; name one checkpoint, or several with --benchmark")
+    return found[0]
 
 
 def measure(plan: Plan, view: View) -> Grid:
@@ -375,11 +391,7 @@ def _plan_config(plan: Plan, model: NamedModel) -> RunConfig:
 
 
 def _config(recipe: str | None, sets: tuple[str, ...], model: NamedModel) -> RunConfig:
-    if model.step is None:
-        return configure(model.place, recipe, sets)
-    run = RunFolder.open(model.place)
-    own = str(run.config_path) if not is_fine_tuning(run) else DEFAULT_RECIPE
-    return resolve(recipe if recipe is not None else own, sets)
+    return configure(model.place, recipe, sets, step=model.step)
 
 
 def open_named(
@@ -395,11 +407,7 @@ def open_named(
 
 
 def _open(model: NamedModel, config: RunConfig, view: View) -> tuple[Policy, PreTrainedTokenizerBase]:
-    if model.step is None:
-        return open_model(config, view)
-    policy, tokenizer = open_checkpoint(RunFolder.open(model.place), model.step)
-    policy.to(pick_device(config.device)).requires_grad_(False)
-    return policy.eval(), tokenizer
+    return open_model(config, view, model.stored)
 
 
 def _verifiers(plan: Plan, config: RunConfig, held_out: _HeldOut | None) -> Mapping[str, Verifier]:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import inspect
 import tomllib
-from difflib import get_close_matches
 from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
 
-from strop.pieces import Piece, Settings, find
+from strop.near import near
+from strop.pieces import Piece, Settings, complaint, find
 from strop.types import InputError
 
 
@@ -53,7 +53,7 @@ def apply_edits(data: dict[str, Any], edits: dict[str, Any], model: type[BaseMod
         merged |= dict.fromkeys(name for name in model.alternatives if name not in edits)
     for key, value in edits.items():
         if key != "piece" and key not in model.model_fields:
-            raise InputError(_unknown(f"{path}{key}", value, [f"{path}{name}" for name in model.model_fields]))
+            raise InputError(_unknown(path, key, value, list(model.model_fields)))
         merged[key] = _merge_field(
             merged.get(key), value, _model_of(model, key), f"{path}{key}.", _admits_none(model, key)
         )
@@ -106,19 +106,18 @@ def _first_model(annotation: Any) -> type[BaseModel] | None:
     return next((found for part in get_args(annotation) if (found := _first_model(part)) is not None), None)
 
 
-def _unknown(key: str, value: Any, known: list[str]) -> str:
-    near = get_close_matches(key, known, n=1, cutoff=0.4)
-    hint = f"did you mean {near[0]}?" if near else f"known here: {', '.join(known)}"
-    return f"unknown setting {key}={value!r}; {hint}"
+def _unknown(path: str, key: str, value: Any, known: list[str]) -> str:
+    meant = near(key, known)
+    hint = f"did you mean {path}{meant}?" if meant else f"known here: {', '.join(path + name for name in known)}"
+    return f"unknown setting {path}{key}={value!r}; {hint}"
 
 
 def explain(error: ValidationError) -> str:
     """The first complaint of pydantic as one line: key, value, reason."""
     first = error.errors(include_url=False)[0]
     key = ".".join(str(part) for part in first["loc"]) or "(whole)"
-    message = first["msg"].removeprefix("Value error, ")
     if first["type"] == "missing":
         return f"{key}: missing"
     if isinstance(first["input"], dict):
-        return f"{key}: {message}"
-    return f"{key}={first['input']!r}: {message[0].lower()}{message[1:]}"
+        return f"{key}: {complaint(first)}"
+    return f"{key}={first['input']!r}: {complaint(first)}"

@@ -24,6 +24,7 @@ from transformers import (
 )
 from transformers.utils import logging
 
+from strop import hub
 from strop.attention import NAME
 from strop.files import first_line, writing
 from strop.model_settings import DTypeName, FreshModel, ModelSettings
@@ -53,8 +54,14 @@ def load_pretrained(settings: ModelSettings) -> tuple[PreTrainedModel, PreTraine
     if local.is_dir() and not any((local / name).is_file() for name in TOKENIZER_FILES):
         raise InputError(f"model.path {path}: holds no tokenizer; copy tokenizer.json and its config into it")
     source = str(local) if local.is_dir() else path
+    silent = None if local.is_dir() else hub.silence()
+    if silent is not None and not hub.has_cached(path, settings.revision):
+        raise InputError(
+            f"model.path {path}: there is no folder of this name, and the hub cannot be asked for such a model "
+            f"({silent}); name a folder with config.json, or embedded"
+        )
     try:
-        tokenizer = load_tokenizer(source, settings.revision, settings.trust_remote_code)
+        tokenizer = load_tokenizer(source, settings.revision, settings.trust_remote_code, silent is not None)
         with without_progress_bars():
             model, report = AutoModelForCausalLM.from_pretrained(
                 source,
@@ -64,6 +71,7 @@ def load_pretrained(settings: ModelSettings) -> tuple[PreTrainedModel, PreTraine
                 attn_implementation=NAME,
                 use_safetensors=True,
                 output_loading_info=True,
+                local_files_only=silent is not None,
             )
     except (OSError, ValueError, AssertionError, SafetensorError) as error:
         what = "cannot" if local.is_dir() else "there is no folder of this name, and as a hub model it cannot"
@@ -104,9 +112,13 @@ def without_progress_bars() -> Iterator[None]:
             logging.enable_progress_bar()
 
 
-def load_tokenizer(path: str, revision: str | None = None, trust_remote_code: bool = False) -> PreTrainedTokenizerBase:
+def load_tokenizer(
+    path: str, revision: str | None = None, trust_remote_code: bool = False, cached_only: bool = False
+) -> PreTrainedTokenizerBase:
     """The tokenizer at a hub name or folder. Raises `OSError` or `ValueError` where there is none."""
-    tokenizer = AutoTokenizer.from_pretrained(path, revision=revision, trust_remote_code=trust_remote_code)
+    tokenizer = AutoTokenizer.from_pretrained(
+        path, revision=revision, trust_remote_code=trust_remote_code, local_files_only=cached_only
+    )
     assert isinstance(tokenizer, PreTrainedTokenizerBase)
     return tokenizer
 

@@ -16,7 +16,6 @@ import inspect
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from difflib import get_close_matches
 from pathlib import Path
 from types import ModuleType
 from typing import Annotated, Any, ClassVar, Self, TypeVar
@@ -27,10 +26,13 @@ from pydantic import (
     ConfigDict,
     ModelWrapValidatorHandler,
     SerializerFunctionWrapHandler,
+    ValidationError,
     model_serializer,
     model_validator,
 )
+from pydantic_core import ErrorDetails
 
+from strop.near import nearest
 from strop.types import InputError
 
 State = dict[str, Any]
@@ -140,6 +142,44 @@ class StatefulPiece(Piece):
         """The state after a step whose metrics are `statistics`; pure."""
 
 
+# What a bound is called, by its name in pydantic's complaints and in a field's JSON schema.
+_BOUNDS = {
+    "gt": "above", "ge": "at least", "lt": "below", "le": "at most",
+    "exclusiveMinimum": "above", "minimum": "at least", "exclusiveMaximum": "below", "maximum": "at most",
+}  # fmt: skip
+
+
+def complaint(first: ErrorDetails) -> str:
+    """The reason of one of pydantic's complaints, in words that go behind a key and its value."""
+    context = first.get("ctx", {})
+    bounds = _within(context)
+    if bounds:
+        return bounds
+    if first["type"] == "literal_error":
+        return f"must be {str(context['expected']).replace(chr(39), '')}"
+    message = first["msg"].removeprefix("Value error, ")
+    return message if first["type"] == "value_error" else f"{message[0].lower()}{message[1:]}"
+
+
+def refused_flag(error: ValidationError, model: type[BaseModel]) -> InputError:
+    """The first complaint as a line on the flag of that field: `--level 90: must be above 0 and below 1`."""
+    first = error.errors(include_url=False)[0]
+    name, given = str(first["loc"][0]), first["input"]
+    # Both bounds, of which pydantic names the one that was crossed.
+    schema = model.model_json_schema()["properties"].get(name, {}) if _within(first.get("ctx", {})) else {}
+    reason = _within(schema) or next(filter(None, map(_within, schema.get("anyOf", ()))), "") or complaint(first)
+    return InputError(f"--{name.replace('_', '-')} {_short(given)}: {reason}")
+
+
+def _within(bounds: Mapping[str, Any]) -> str:
+    found = [f"{words} {_short(bounds[name])}" for name, words in _BOUNDS.items() if name in bounds]
+    return f"must be {' and '.join(found)}" if found else ""
+
+
+def _short(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
 def is_allowed(module: str) -> bool:
     """Whether a module was named with `--import`."""
     return module in _allowed_modules
@@ -182,6 +222,4 @@ def find(family: type[Piece], name: Any) -> type[Piece]:
     known = choices(family)
     if name in known:
         return known[name]
-    near = get_close_matches(name, known, n=1, cutoff=0.5)
-    hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(sorted(known))}"
-    raise ValueError(f"no {family.__name__} is called {name!r}; {hint}")
+    raise ValueError(f"no {family.__name__} is called {name!r}; {nearest(name, known)}")

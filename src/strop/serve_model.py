@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from transformers import PreTrainedTokenizerBase
@@ -14,6 +16,7 @@ from strop.config import RunConfig
 from strop.console import View
 from strop.engines.base import Engine
 from strop.engines.build import build_engine
+from strop.run_folder import RunFolder, is_run
 from strop.serving import ServeLimits
 from strop.serving.app import Log, is_loopback
 from strop.serving.server import Served, Server, listen
@@ -75,7 +78,7 @@ def serve(plan: Plan, view: View, told: Callable[[Facts], None]) -> int:
     with listen(plan.host, plan.port, plan.key, plan.insecure) as listening:
         engine, tokenizer, config = _open(plan, named[0], view)
         served = Served(
-            model=named[0].label,
+            model=client_name(plan.model, named[0]),
             limits=plan.limits,
             key=plan.key,
             local_only=plan.key is None and is_loopback(plan.host),
@@ -86,6 +89,19 @@ def serve(plan: Plan, view: View, told: Callable[[Facts], None]) -> int:
         told(Facts(server.url, served.model, context, slots, version, plan.key is not None, plan.limits))
         server.run()
         return server.answered
+
+
+def client_name(given: str, model: NamedModel) -> str:
+    """What clients call the model: the name that it was `given` (NAME=MODEL), else of a folder its last part.
+
+    A path is of this machine, and says nothing to a program on another one. `RUN/model` is called after the run; a name
+    of the hub stays whole.
+    """
+    folder = Path(os.path.abspath(Path(model.place).expanduser()))  # which ends in a name also for `.` and `..`
+    if model.label not in (given, f"{model.place}@{model.step}") or not folder.is_dir():
+        return model.label
+    own = folder.parent if is_run(folder.parent) and folder == RunFolder(folder.parent).model else folder
+    return own.name if model.step is None else f"{own.name}@{model.step}"
 
 
 def _open(plan: Plan, named: NamedModel, view: View) -> tuple[Engine, PreTrainedTokenizerBase, RunConfig]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from pydantic import ValidationError
 from transformers import PreTrainedTokenizerBase
@@ -36,6 +36,13 @@ from strop.verifiers.judges import judge_for
 DEFAULT_RECIPE = "grpo"
 
 
+class Stored(NamedTuple):
+    """A checkpoint of a run."""
+
+    run: str
+    step: int
+
+
 def configure(
     model: str,
     recipe: str | None = None,
@@ -43,8 +50,11 @@ def configure(
     source: str | None = None,
     path: str | None = None,
     limit: int | None = None,
+    step: int | None = None,
 ) -> RunConfig:
     """The configuration under which `model` is used; `source` replaces both its problems and its held-out ones.
+
+    With `step` the model is that checkpoint of a run, as `open_model` opens it: the run needs no exported model.
 
     Raises:
         InputError: no such model or recipe, or an invalid setting.
@@ -53,11 +63,11 @@ def configure(
     if is_run(Path(model)):
         run = RunFolder.open(model)
         place = str(run.model)
-        if not run.model.is_dir():
+        if step is None and not run.model.is_dir():
             raise InputError(f"{model} has no model yet; write that of its newest checkpoint: strop export {model}")
         if base is None and not is_fine_tuning(run):
             base = str(run.config_path)
-    edits = ["model.fresh=none", "model.lora=none", f"model.path={json.dumps(place)}"]
+    edits = [] if step is not None else ["model.fresh=none", "model.lora=none", f"model.path={json.dumps(place)}"]
     if source is not None:
         edits += [f"data.source={json.dumps(source)}", "data.held_out=none", "evaluation.every=none"]
     if path is not None:
@@ -67,13 +77,17 @@ def configure(
     return resolve(base if base is not None else DEFAULT_RECIPE, [*edits, *sets])
 
 
-def evaluate_model(config: RunConfig, samples: int, temperature: float | None, view: View) -> dict[str, Any]:
+def evaluate_model(
+    config: RunConfig, samples: int, temperature: float | None, view: View, stored: Stored | None = None
+) -> dict[str, Any]:
     """Pass rate, pass@k, majority vote, length and truncation on the held-out problems, or on all where none are.
+
+    The model is that of `config`, or the checkpoint that `stored` names.
 
     Raises:
         StropError: the model or the problems cannot be used.
     """
-    policy, tokenizer = open_model(config, view)
+    policy, tokenizer = open_model(config, view, stored)
     dataset = _problems(config, tokenizer, view)
     sampling = _sampling(config, temperature, None)
     engine = build_engine(config.engine, config.model, tokenizer, policy, sampling=sampling)
@@ -104,12 +118,13 @@ def sample_model(
     max_new_tokens: int | None,
     seed: int,
     view: View,
+    stored: Stored | None = None,
 ) -> list[dict[str, Any]]:
     """`count` completions of `prompt`, or of each of the configured problems where it is None, in order.
 
     A completion of a problem is judged; its `status` and `reference` are None for a prompt without a reference.
     """
-    policy, tokenizer = open_model(config, view)
+    policy, tokenizer = open_model(config, view, stored)
     if prompt is None:
         examples: Sequence[Example] = _problems(config, tokenizer, view).examples
     else:
@@ -172,10 +187,15 @@ def open_checkpoint(run: RunFolder, step: int | None = None) -> tuple[Policy, Pr
     return policy, tokenizer
 
 
-def open_model(config: RunConfig, view: View) -> tuple[Policy, PreTrainedTokenizerBase]:
-    """The policy that a configuration names, on its device and ready to be asked, with its tokenizer."""
-    settings = located(config.model, config.seed, view)
-    policy, tokenizer = load_policy(settings, seed=derive(config.seed, "model"))
+def open_model(
+    config: RunConfig, view: View, stored: Stored | None = None
+) -> tuple[Policy, PreTrainedTokenizerBase]:
+    """The policy that a configuration names, or a stored one, on its device and ready to be asked; its tokenizer."""
+    if stored is not None:
+        policy, tokenizer = open_checkpoint(RunFolder.open(stored.run), stored.step)
+    else:
+        settings = located(config.model, config.seed, view)
+        policy, tokenizer = load_policy(settings, seed=derive(config.seed, "model"))
     policy.to(pick_device(config.device)).requires_grad_(False)
     return policy.eval(), tokenizer
 

@@ -34,8 +34,12 @@ def test_seeds_and_variants_may_be_added(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("seeds", "named", "sets", "expected"),
     [
-        ((0, 1), ["slow:optim.lr=2e-4"], (), "its slow has other settings"),
-        ((0, 1), [SLOW], ("steps=5",), "its base has other settings"),
+        ((0, 1), ["slow:optim.lr=2e-4"], (), "its slow has optim.lr=0.0001 where this command has 0.0002; choose"),
+        ((0, 1), [SLOW], ("steps=5",), "its base has steps=4 where this command has 5; choose"),
+        (
+            (0, 1), [SLOW], ("steps=5", "optim.lr=3e-3", "optim.weight_decay=0.5", "sampling.temperature=0.5"),
+            "its base has steps=4 where this command has 5, .*=1.0 where .* 0.5, .*, and 1 more that differ; choose",
+        ),
         ((0, 1), [HOT], (), "it has the variant slow, which this command does not make"),
         ((0,), [SLOW], (), "it has the seed 1"),
     ],

@@ -52,7 +52,7 @@ def test_short_names(text: str, path: str | None, source: ProblemSource) -> None
         ("chain_sum", "a.jsonl", "ChainSum reads no file"),
         ("a.jsonl", "b.jsonl", "'a.jsonl' is a file, and path='b.jsonl' another"),
         ("jsonl", None, "path: Field required"),
-        ("mine:Source", None, "allow it with --import mine"),
+        ("not_allowed:Source", None, "allow it with --import not_allowed"),
     ],
 )
 def test_refusals(text: str, path: str | None, complaint: str) -> None:

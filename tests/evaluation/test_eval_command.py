@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -184,6 +185,19 @@ def test_models_are_named_once_and_checkpoints_exist(place: Path) -> None:
         parse_models([str(run), str(run)])
 
 
+def test_a_checkpoint_is_measured_and_asked_without_benchmarks_too(place: Path, tmp_path: Path) -> None:
+    last = invoke("eval", f"{place / 'run'}@2", "--samples", 2, "--json")
+    assert last["pass_rate"] == invoke("eval", f"ours={place / 'run'}", "--samples", 2, "--json")["pass_rate"]
+    bare = tmp_path / "bare"
+    shutil.copytree(place / "run", bare, ignore=shutil.ignore_patterns("model"))  # a checkpoint needs no export
+    (answer,) = invoke("sample", f"{bare}@1", "--prompt", "3+5=", "--max-new-tokens", 4, "--json")
+    assert answer["tokens"] <= 4
+    refused = ((("eval", f"{bare}@all"), "one model is asked at a time"), (("eval", bare), "strop export"))
+    for arguments, told in refused:
+        done = CliRunner().invoke(app, [str(each) for each in arguments])
+        assert isinstance(done.exception, StropError) and told in str(done.exception)
+
+
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
@@ -196,6 +210,8 @@ def test_models_are_named_once_and_checkpoints_exist(place: Path) -> None:
         (("eval", "a", "--protocol", "archr"), "did you mean 'archer'"),
         (("eval", "a", "--benchmark", "aime24", "--metric", "mean"), "--metric mean"),
         (("eval", "a", "--benchmark", "aime24", "--average", "x"), "--average x"),
+        (("eval", "a", "--benchmark", "aime24", "--top-p", "0"), "--top-p 0: must be above 0 and at most 1"),
+        (("eval", "a", "--benchmark", "aime24", "--template", "x"), "--template x: no PromptTemplate is called 'x'"),
         (("compare", "nowhere"), "there is no such folder"),
         (("compare", ".", "--budgets", "many"), "--budgets many"),
     ],

@@ -75,7 +75,7 @@ def test_samples_must_be_counts(samples: str) -> None:
 
 
 def test_values_out_of_range_are_named() -> None:
-    with pytest.raises(InputError, match="top_p=0"):
+    with pytest.raises(InputError, match="--top-p 0: must be above 0 and at most 1"):
         changed(PLAIN, top_p=0.0)
     with pytest.raises(InputError, match="--metric pass@0"):
         changed(PLAIN, metrics=["pass@0"])

@@ -181,7 +181,7 @@ def test_files_of_one_name_are_told_apart(tmp_path: Path) -> None:
         ({"sources": [{}]}, "name one of mapping, path, hub or source"),
         ({"sources": ["x.jsonl"], "steps": ["Dedup"]}, r"steps\[1\]: no Step is called 'Dedup'; did you mean 'Dedup"),
         ({"sources": ["x.jsonl"], "steps": [{"near": "minhash"}]}, "say which step with piece"),
-        ({"sources": ["x.jsonl"], "steps": [{"piece": "Split", "count": 0}]}, r"steps\[1\]: count: .*greater than"),
+        ({"sources": ["x.jsonl"], "steps": [{"piece": "Split", "count": 0}]}, r"steps\[1\]: count: must be at least 1"),
         ({"sources": ["x.jsonl"], "steps": [{"piece": "Decontaminate"}]}, "against is missing"),
         ({"sources": ["x.jsonl"], "step": []}, "unknown key step; did you mean 'steps'"),
         ({"sources": ["x.jsonl"], "broken_rows": "ignore"}, "broken_rows"),
@@ -194,13 +194,13 @@ def test_a_wrong_configuration_is_named(given: dict[str, Any], message: str) -> 
 
 @pytest.mark.parametrize("name", ["missing.jsonl", "missing.parquet", "words.txt"])
 def test_a_source_that_is_not_there_is_named(tmp_path: Path, name: str) -> None:
-    with pytest.raises(InputError, match=name):
-        run(tmp_path, [{"path": str(tmp_path / name)}], [])
+    with pytest.raises(InputError, match=rf"sources\[2\]: .*{name}"):
+        run(tmp_path, [MIXED, {"path": str(tmp_path / name)}], [])
 
 
 def test_a_benchmark_that_is_not_there_is_named_before_anything_is_done(tmp_path: Path) -> None:
     steps = ["Verifiable", {"piece": "Decontaminate", "against": [str(tmp_path / "nowhere.jsonl")]}]
-    with pytest.raises(InputError, match="nowhere.jsonl: No such file"):
+    with pytest.raises(InputError, match=r"steps\[2\] \(decontaminate\): .*nowhere.jsonl: no such file"):
         run(tmp_path, [MIXED], steps)
     assert not any((tmp_path / "out" / "steps").iterdir())
 

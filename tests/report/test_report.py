@@ -98,7 +98,10 @@ def test_without_a_model_the_recorded_rollouts_are_shown(real_run: Path, tmp_pat
     run = light_copy(real_run, tmp_path / "run")
     done = write_report([run], tmp_path / "bare.html", Options(samples=4, use_model=False))
     page = Parsed(done.page.read_text())
-    assert done.page.name == "bare.html" and all(picture.name.startswith("bare-") for picture in done.pictures)
+    assert done.page.name == "bare.html" and done.pictures
+    assert {picture.parent for picture in done.pictures} == {tmp_path / "bare-pictures"}
+    links = [link for link in page.values("href") if link.endswith(".png")]
+    assert {tmp_path / link for link in links} == set(done.pictures) and all(map(Path.is_file, done.pictures))
     assert [attributes["id"] for tag, attributes in page.tags if tag == "input"] == ["r0-surprise"]
     assert any("--no-model" in line for line in done.left_out)
     assert "tokens" not in [attributes.get("id") for tag, attributes in page.tags if tag == "section"]
@@ -159,3 +162,6 @@ def test_what_cannot_be_reported_is_one_line(real_run: Path, tmp_path: Path) -> 
     (tmp_path / "folder.html").mkdir()
     with pytest.raises(InputError, match="is a folder; name a file"):
         write_report([real_run], tmp_path / "folder.html")
+    (tmp_path / "taken-pictures").write_text("")
+    with pytest.raises(InputError, match="its pictures go to the folder .*taken-pictures, and that is a file"):
+        write_report([real_run], tmp_path / "taken.html")

@@ -25,8 +25,8 @@ def run(*arguments: object) -> Result:
 
 def as_json(*arguments: object) -> dict[str, Any]:
     result = run(*arguments, "--json")
-    assert result.exit_code == 0
     value: dict[str, Any] = json.loads(result.stdout)
+    assert result.exit_code == (1 if all(each["refused"] for each in value["fits"]) else 0)
     return value
 
 
@@ -56,6 +56,15 @@ def test_the_file_holds_exactly_what_it_promises(tmp_path: Path, good: Path, fla
     assert second["refused"].startswith("flat")
     assert all(second[key] is None for key in KEYS[1:8]) and second["sse"] is None
     assert second["predictions"] == [{"compute": c, "pass_rate": None, "interval": None} for c in (60000, 100000)]
+
+
+def test_the_exit_code_says_whether_anything_was_fitted(tmp_path: Path, good: Path, flat: Path) -> None:
+    alone = run(flat, "--out", tmp_path / "fit.json")
+    assert alone.exit_code == 1 and "flat: refused" in alone.stdout and "every curve is refused" in alone.stderr
+    assert json.loads((tmp_path / "fit.json").read_text())["fits"][0]["refused"].startswith("flat")
+    as_json_too = run(flat, "--json")
+    assert as_json_too.exit_code == 1 and json.loads(as_json_too.stdout)["fits"][0]["A"] is None
+    assert run(flat, good).exit_code == 0
 
 
 def test_json_is_alone_on_standard_output_and_equals_the_file(tmp_path: Path, good: Path) -> None:
@@ -148,10 +157,11 @@ def test_the_table_says_what_was_found_and_why_not(good: Path, flat: Path) -> No
         (("--predict", "-1"), "--predict -1: computes are positive"),
         (("--windows", "5"), "--windows 5: write LOW:HIGH"),
         (("--windows", "9:5"), "--windows 9:5: LOW must be 0 or more"),
-        (("--method", "other"), "--method: "),
+        (("--method", "other"), "--method other: must be refined or paper"),
         (("--x", "hours"), "--x hours: the x-axis is"),
-        (("--level", "1.5"), "--level: "),
-        (("--bootstrap", "3"), "--bootstrap: "),
+        (("--level", "90"), "--level 90: must be above 0 and below 1"),
+        (("--bootstrap", "3"), "--bootstrap 3: must be at least 20"),
+        (("--skip-until", "-4"), "--skip-until -4: must be at least 0"),
         (("--fit-until", "5", "--skip-until", "9"), "does not lie beyond --skip-until"),
         (("--a-grid", "0.4:0.8:5"), "those of --method paper"),
         (("--method", "paper", "--a-grid", "0.4:0.8"), "--a-grid 0.4:0.8: write FROM:TO:COUNT"),

@@ -35,10 +35,11 @@ def test_r0_is_given_where_no_row_has_compute_zero(tmp_path: Path) -> None:
         read_curve(path)
 
 
-def test_a_measured_r0_is_preferred_and_that_is_said(tmp_path: Path) -> None:
+def test_a_given_r0_takes_the_place_of_the_measured_one_and_that_is_said(tmp_path: Path) -> None:
     path = write_csv(tmp_path / "a.csv", {"compute": [0, 20], "pass_rate": [0.25, 0.5]})
     curve = read_curve(path, r0=0.1)
-    assert curve.r0 == 0.25 and curve.r0_stderr is None and "--r0 0.1 is left aside" in curve.notes[0]
+    assert curve.r0 == 0.1 and curve.r0_stderr == 0.0
+    assert curve.notes == ("R_0 is 0.1 by --r0; the 0.25 measured at compute 0 is left aside",)
 
 
 def test_another_axis_is_another_column(tmp_path: Path) -> None:

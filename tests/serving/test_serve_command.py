@@ -14,8 +14,12 @@ import pytest
 from tests.tiny import byte_tokenizer, tiny_qwen3
 from typer.testing import CliRunner
 
+from strop.benchmarking import parse_models
 from strop.cli import app
 from strop.model_files import export
+from strop.run_folder import RunFolder
+from strop.serve_model import client_name
+from strop.trainer.checkpoint import folder_of
 from strop.types import InputError
 
 
@@ -70,3 +74,28 @@ def test_it_refuses_before_it_loads(model: Path, arguments: tuple[str, ...], exp
 def test_no_such_model_is_told() -> None:
     result = CliRunner().invoke(app, ["serve", "./nowhere", "--port", "0"])
     assert isinstance(result.exception, InputError) and "no such folder" in str(result.exception)
+
+
+def test_clients_call_a_folder_by_its_last_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    run = RunFolder.create("runs/first", {})
+    checkpoint = folder_of(run.checkpoints, 40)
+    checkpoint.mkdir(parents=True)
+    (checkpoint / "manifest.json").write_text("{}")
+    run.model.mkdir()
+    run.close()
+    names = {
+        "runs/first": "first",
+        "runs/first/": "first",
+        "runs/first@40": "first@40",
+        "runs/first@all": "first@40",
+        str(tmp_path / "runs" / "first"): "first",
+        "runs/first/model": "first",
+        "runs/first/checkpoints": "checkpoints",
+        "ours=runs/first@40": "ours",
+        "embedded": "embedded",
+        "Qwen/Qwen3-0.6B": "Qwen/Qwen3-0.6B",
+    }
+    assert {given: client_name(given, parse_models([given])[0]) for given in names} == names
+    monkeypatch.chdir("runs/first/checkpoints")
+    assert client_name("..", parse_models([".."])[0]) == "first"

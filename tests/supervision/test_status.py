@@ -126,6 +126,32 @@ def test_a_folder_without_a_heartbeat_is_judged_by_its_summary(run: Path) -> Non
     assert read_status(RunFolder.open(run)).state == "finished"
 
 
+def test_a_folder_in_which_nothing_was_trained_says_so(tmp_path: Path) -> None:
+    RunFolder.create(tmp_path / "run", {"recipe": "grpo", "steps": 100}).close()
+    found = read_status(RunFolder.open(tmp_path / "run"))
+    assert (found.state, found.step, found.steps) == ("new", 0, 100)
+    shown = CliRunner().invoke(app, ["status", str(tmp_path / "run")])
+    assert shown.exit_code == 0
+    assert "new: nothing has been trained yet; begin with: strop train --resume" in shown.stdout
+
+
+def test_without_its_metrics_a_run_still_says_how_far_it_is_known_to_have_come(run: Path) -> None:
+    beaten(run)
+    tell(run, state="finished", step=100)
+    (run / "metrics.jsonl").unlink()
+    found = read_status(RunFolder.open(run))
+    assert (found.state, found.step) == ("finished", 100) and "metrics.jsonl is gone" in found.explanation
+    (run / "status.json").unlink()
+    checkpoint = run / "checkpoints" / "step-00000040"
+    checkpoint.mkdir(parents=True)
+    (checkpoint / "manifest.json").write_text("{}")
+    found = read_status(RunFolder.open(run))
+    assert (found.state, found.step) == ("unknown", 40) and "has no status.json" in found.explanation
+    (run / "summary.json").write_text('{"steps": 99}')
+    found = read_status(RunFolder.open(run))
+    assert (found.state, found.step, found.pass_rate) == ("finished", 99, None)
+
+
 def test_a_resumed_run_counts_from_its_metrics(run: Path) -> None:
     folder = RunFolder.resume(run)
     folder.truncate(2)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from strop.config import RunConfig
@@ -11,13 +11,13 @@ from strop.config import RunConfig
 Changes = dict[str, tuple[str, str]]
 
 
-def differences(base: RunConfig, other: RunConfig) -> Changes:
-    """Dotted key → (the base's value, the other's), readable; `recipe` and `seed` do not count.
+def differences(base: RunConfig, other: RunConfig, but: Sequence[str] = ("recipe", "seed")) -> Changes:
+    """Dotted key → (the base's value, the other's), readable, of all settings `but` these.
 
     A piece of another kind is one difference, written with its settings; of the same kind each setting is one.
     """
     left, right = base.model_dump(mode="json"), other.model_dump(mode="json")
-    for name in ("recipe", "seed"):
+    for name in but:
         left.pop(name), right.pop(name)
     return _between(left, right, "")
 

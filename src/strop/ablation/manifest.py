@@ -16,6 +16,7 @@ from typing import Any, Literal
 from pydantic import ValidationError
 
 import strop
+from strop.ablation.differences import differences
 from strop.ablation.variants import Variant, Variants
 from strop.config import RunConfig, parse
 from strop.config_edit import explain
@@ -27,6 +28,7 @@ from strop.types import InputError
 FILE = "ablation.json"
 LOCK = ".lock"
 FORMAT = 1
+SHOWN = 3  # settings that a refusal names
 
 State = Literal["waiting", "running", "stopped", "failed", "finished"]
 
@@ -117,13 +119,20 @@ def merged(folder: Path, wanted: Manifest) -> Manifest:
         if entry.name not in here:
             raise InputError(_changed(folder, f"it has the variant {entry.name}, which this command does not make"))
         ours = parse(here[entry.name].config, entry.name)
-        if parse(entry.config, f"{folder / FILE}: {entry.name}") != ours:
-            raise InputError(_changed(folder, f"its {entry.name} has other settings"))
+        theirs = parse(entry.config, f"{folder / FILE}: {entry.name}")
+        if theirs != ours:
+            raise InputError(_changed(folder, f"its {entry.name} has {_differing(theirs, ours)}"))
     gone = set(kept.seeds) - set(wanted.seeds)
     if gone:
         raise InputError(_changed(folder, f"it has the seed {min(gone)}, which this command leaves out"))
     states = {(run.variant, run.seed): run for run in kept.runs}
     return wanted.model_copy(update={"runs": tuple(states.get((run.variant, run.seed), run) for run in wanted.runs)})
+
+
+def _differing(theirs: RunConfig, ours: RunConfig) -> str:
+    """`optim.lr=1e-05 where this command has 2e-05`, of as many settings as a line has room for."""
+    found = [f"{key}={old} where this command has {new}" for key, (old, new) in differences(theirs, ours, ()).items()]
+    return ", ".join(found[:SHOWN]) + (f", and {len(found) - SHOWN} more that differ" if len(found) > SHOWN else "")
 
 
 def _changed(folder: Path, what: str) -> str:

@@ -69,11 +69,11 @@ def variants(target: str, wanted: Wanted, sets: Sequence[str] = (), small: bool 
     Raises:
         InputError: a setting is invalid, two variants have one name, or there is nothing to compare.
     """
+    base = resolve(target, list(sets), small)  # first of all: a recipe that is not there has no variants to ask for
     if not (wanted.grid or wanted.named or wanted.leave_one_out):
         raise InputError("say what to vary: --leave-one-out, --grid key=a,b,c or --variant NAME:key=value")
     if wanted.baseline is not None and not wanted.leave_one_out:
         raise InputError("--baseline says what --leave-one-out goes back to; add --leave-one-out")
-    base = resolve(target, list(sets), small)
     found: list[Variant] = []
     notes: list[str] = []
     for variant, why in _every(target, base, wanted, sets, small):

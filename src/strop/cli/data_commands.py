@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -94,11 +95,16 @@ def show_problems(
     from itertools import islice
 
     from strop.prepare.show import described
+    from strop.types import InputError
 
     found = islice((row for row in described(file, mapping) if identity in (None, row["id"])), skip, skip + count)
     rows: list[dict[str, Any]] = list(found)
+    if not rows and identity is not None:
+        raise InputError(f"--id {identity}: {file} has no problem of this id")
 
     def text() -> None:
+        if not rows:
+            print(f"{file} has no problems" + (f" beyond the first {skip}" if skip else ""), file=sys.stderr)
         for row in rows:
             print(f"── {row['id']}")
             for name, value in row.items():

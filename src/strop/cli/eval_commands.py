@@ -255,18 +255,21 @@ def _on_held_out(
     if text is not None and not (text.isdecimal() and int(text) > 0):
         raise InputError(f"--samples {text}: must be a number of at least 1")
     from strop import tasks
+    from strop.benchmarking import parse_model
 
+    named = parse_model(model)
     changes = [*sets]
     changes += [] if sampled.top_p is None else [f"sampling.top_p={sampled.top_p}"]
     changes += [] if sampled.budget is None else [f"sampling.max_new_tokens={sampled.budget}"]
-    config = tasks.configure(model, recipe, changes, source, path, limit)
+    config = tasks.configure(named.place, recipe, changes, source, path, limit, named.step)
     count = DEFAULT_SAMPLES if text is None else int(text)
     with viewing(shown.plain, f"strop · eval · {model}", "stopped; nothing was measured", to_stderr=True) as view:
-        found = tasks.evaluate_model(config, count, sampled.temperature, view)
+        found = tasks.evaluate_model(config, count, sampled.temperature, view, named.stored)
     if shown.as_json:
         print_json(found)
     else:
-        print_table(("", model), [(name.replace("_", " "), _readable(name, value)) for name, value in found.items()])
+        rows = [(name.replace("_", " "), _readable(name, value)) for name, value in found.items()]
+        print_table(("", named.label), rows)
 
 
 def _on_benchmarks(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -25,7 +26,9 @@ Sources = Annotated[
 ]
 OutFile = Annotated[Path | None, typer.Option("--out", metavar="FIT.json", help="Write everything as JSON.")]
 Predict = Annotated[str, typer.Option("--predict", metavar="C1,C2", help="Predict the pass rate at these computes.")]
-Before = Annotated[float | None, typer.Option("--r0", help="Pass rate before training, where no row has compute 0.")]
+Before = Annotated[
+    float | None, typer.Option("--r0", help="Pass rate before training; also instead of a row at compute 0.")
+]
 ExactBefore = Annotated[
     bool, typer.Option("--exact-r0", help="Take a measured R_0 as exact instead of letting it move within its noise.")
 ]
@@ -81,13 +84,14 @@ def fit(
     """Fit compute-performance curves, predict from them, and say which recipe is better.
 
     A curve is the held-out pass rate of a run, or a CSV with columns compute and pass_rate (stderr, steps and tokens if
-    known). The row at compute 0 is R_0. What is fitted is ScaleRL's Eq. 1:
+    known). The row at compute 0 is R_0, unless --r0 gives it. What is fitted is ScaleRL's Eq. 1:
 
     \b
     R_C = R_0 + (A - R_0) / (1 + (C_mid / C)^B)
 
     A is the pass rate that more compute approaches, C_mid the compute of half the gain, B the steepness. Points that do
-    not support a fit (flat, falling, no curvature yet, too few) are refused, and the reason is said.
+    not support a fit (flat, falling, no curvature yet, too few) are refused, and the reason is said; the exit code is 1
+    where every curve is.
 
     \b
     strop fit runs/scalerl
@@ -113,6 +117,9 @@ def fit(
     if not as_json:
         for picture in [*pictures, *([out] if out is not None else [])]:
             print(picture)
+    if all(each.refused is not None for each in found.fits):
+        print("strop: nothing was fitted, every curve is refused", file=sys.stderr)
+        raise typer.Exit(1)
 
 
 def _refusal(message: str) -> Exception:
@@ -137,6 +144,7 @@ def _settings(
 ) -> FitSettings:
     from pydantic import ValidationError
 
+    from strop.pieces import refused_flag
     from strop.scaling.fitting import FitSettings
 
     given: dict[str, object] = {
@@ -154,9 +162,7 @@ def _settings(
     try:
         return FitSettings.model_validate(given)
     except ValidationError as error:
-        first = error.errors()[0]
-        flag = "--" + str(first["loc"][0]).replace("_", "-")
-        raise _refusal(f"{flag}: {first['msg']}, not {first['input']}") from error
+        raise refused_flag(error, FitSettings) from error
 
 
 def _grid(flag: str, text: str) -> tuple[float, float, int]:
@@ -209,8 +215,6 @@ def _read(sources: Sequence[str], x: str, r0: float | None, metric: str) -> dict
 def _fit_all(
     recipes: Mapping[str, Sequence[Curve]], settings: FitSettings, windows: list[tuple[float, float]] | None
 ) -> tuple[dict[str, list[Fit]], dict[str, Mapping[str, Fit]]]:
-    import sys
-
     from rich.console import Console
     from rich.progress import Progress
 

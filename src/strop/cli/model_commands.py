@@ -37,11 +37,13 @@ def sample(
     if (prompt is None) == (source is None):
         raise InputError("say what to ask: --prompt TEXT, or --source SOURCE for problems of a source")
     from strop import tasks  # after the check: torch takes seconds to load
+    from strop.benchmarking import parse_model
 
     allow(imports)
-    config = tasks.configure(model, recipe, sets, source, path, limit)
+    named = parse_model(model)
+    config = tasks.configure(named.place, recipe, sets, source, path, limit, named.step)
     with viewing(True, "strop · sample", "stopped", to_stderr=True) as view:
-        answers = tasks.sample_model(config, prompt, count, temperature, max_new_tokens, seed, view)
+        answers = tasks.sample_model(config, prompt, count, temperature, max_new_tokens, seed, view, named.stored)
     if as_json:
         print_json(answers)
         return

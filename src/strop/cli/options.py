@@ -47,7 +47,9 @@ Out = Annotated[
     typer.Option("--out", metavar="FOLDER", help="The run folder to make; by default a new one under runs/."),
 ]
 
-Model = Annotated[str, typer.Argument(metavar="MODEL", help="A run folder, a model folder, or a hub name.")]
+Model = Annotated[
+    str, typer.Argument(metavar="MODEL", help="A run folder, a model folder, or a hub name; RUN@STEP is a checkpoint.")
+]
 Recipe = Annotated[
     str | None,
     typer.Option(

@@ -52,7 +52,7 @@ def plan(
 
     Costs are seconds: a decode step takes decode_step + decode_sequence × (running sequences) + decode_context ×
     (their tokens); an update takes train_update + train_token × tokens / trainers; publish, swap, verdict,
-    record_step and others are listed by a wrong --cost. `bound` is the best that any schedule can do. Without
+    record_step and others are listed by a wrong --cost. `bound` is what no schedule beats on average. Without
     --devices, --generators and --trainers the run is planned in one process, which generates and trains in turn.
 
     \b
@@ -224,6 +224,7 @@ def _print(value: dict[str, Any]) -> None:
     print(f"costs in seconds: {known or 'none'}")
     _table([_row(row) for row in value["plans"]])
     print("split: generators + trainers; s/update: seconds an optimizer update; p50, p95: seconds a step; idle: shares")
+    print("bound: seconds an update that no schedule beats on average, and what sets it")
 
 
 COLUMNS = ("", "split", "s/update", "bound", "set by", "p50", "p95", "idle gen", "train", "tokens/s", "lag")

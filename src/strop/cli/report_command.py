@@ -31,11 +31,12 @@ def report(
     imports: Imports = [],  # noqa: B006  (typer copies it)
     as_json: Json = False,
 ) -> None:
-    """Write one HTML page on a run, or on several compared, with its pictures as PNG files beside it.
+    """Write one HTML page on a run, or on several compared, with its pictures as PNG files too.
 
     The page needs nothing but itself: no network, no server. It has the curves, the evaluations, what differs from the
     recipe, the tokens the model is sure and unsure of, and what it wrote before and after training. Models are loaded
-    on the CPU to score tokens and to sample; what is not there any more is left out, and the page says so.
+    on the CPU to score tokens and to sample; what is not there any more is left out, and the page says so. PNG files
+    lie in the folder of the report; those of a page that --out names (compared.html) in compared-pictures.
 
     \b
     strop report runs/first
@@ -66,7 +67,8 @@ def report(
     def lines() -> None:
         for line in written.left_out:
             print(f"left out   {line}")
-        print(f"pictures   {len(written.pictures)} PNG files in {written.page.parent}")
+        if written.pictures:
+            print(f"pictures   {len(written.pictures)} PNG files in {written.pictures[0].parent}")
         print(f"report     {written.page}")
 
     show(as_json, value, lines)

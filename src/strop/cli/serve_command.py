@@ -58,7 +58,8 @@ def serve(
     """Serve a model at an OpenAI-compatible endpoint: /v1/models, /v1/completions, /v1/chat/completions.
 
     It listens on this machine alone unless --host says otherwise. Ctrl-C lets open requests finish, a second one does
-    not. --json prints the address and limits as one line of JSON once it listens.
+    not. --json prints the address and limits as one line of JSON once it listens. Clients call a folder by its last
+    part (runs/first is `first` to them), a model of the hub by its whole name; NAME=MODEL gives it another.
 
     \b
     strop serve runs/quickstart

@@ -13,7 +13,8 @@ from strop.data.gsm8k import Gsm8k
 from strop.data.mixture import Mixture
 from strop.data.reasoning_gym import ReasoningGym
 from strop.data.rows import HubDataset, JsonLines, ParquetFile
-from strop.data.source import ProblemSource, nearest
+from strop.data.source import ProblemSource
+from strop.near import nearest
 from strop.pieces import choices, find
 from strop.types import InputError
 

@@ -12,8 +12,9 @@ from typing import Annotated, Any
 
 from pydantic import Field, JsonValue, field_validator
 
-from strop.data.source import ProblemSource, nearest
+from strop.data.source import ProblemSource
 from strop.extras import require
+from strop.near import nearest
 from strop.types import InputError, Problem
 
 

@@ -9,13 +9,16 @@ import gzip
 import json
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from strop import hub
 from strop.data.problem_table import from_columns, is_problem_table
-from strop.data.source import ProblemSource, check_problem, nearest
+from strop.data.source import ProblemSource, check_problem
 from strop.extras import require
 from strop.files import first_line
+from strop.near import nearest
 from strop.pieces import Settings
 from strop.types import InputError, Message, Problem, Prompt
 
@@ -204,13 +207,14 @@ class HubDataset(RowSource):
             InputError: the package `datasets` is absent, or the data set cannot be had (unknown name, no network …).
         """
         datasets = require("datasets", extra="hub", purpose="data sets of the Hugging Face hub")
+        silent = None if Path(self.dataset).is_dir() else hub.silence()
         try:
-            table = datasets.load_dataset(self.dataset, self.subset, split=self.split, revision=self.revision)
+            with nullcontext() if silent is None else hub.offline_data(datasets):
+                table = datasets.load_dataset(self.dataset, self.subset, split=self.split, revision=self.revision)
         except Exception as error:  # the library's errors have no common class, and each of them ends here for the user
             reason = f"{type(error).__name__}: {first_line(error)}"
-            raise InputError(
-                f"{self.label} cannot be loaded ({reason}); is the name right, is there a network?"
-            ) from error
+            where = "is the name right, is there a network?" if silent is None else f"asked the cache alone: {silent}"
+            raise InputError(f"{self.label} cannot be loaded ({reason}); {where}") from error
         for number, columns in enumerate(table, start=1):
             yield Row(number, f"{self.label}: row {number}", columns)
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator
-from difflib import get_close_matches
 from itertools import islice
 from typing import Any
 
@@ -16,7 +15,6 @@ from strop.pieces import Piece
 from strop.types import InputError, Problem
 
 ROLES = ("system", "user", "assistant")
-MAX_LISTED = 12
 
 
 class ProblemSource(Piece):
@@ -106,16 +104,6 @@ def _check_messages(messages: Iterable[object]) -> None:
         roles.append(message["role"])
     if not roles or roles[-1] != "user":
         raise ValueError("the prompt's last message must be the user's")
-
-
-def nearest(name: str, known: Iterable[str]) -> str:
-    """The end of an error about an unknown name: the name that was probably meant, else those that are known."""
-    names = sorted(known)
-    near = get_close_matches(name, names, n=1, cutoff=0.5)
-    if near:
-        return f"did you mean {near[0]!r}?"
-    listed = ", ".join(names[:MAX_LISTED])
-    return f"known: {listed}" + (f" and {len(names) - MAX_LISTED} more" if len(names) > MAX_LISTED else "")
 
 
 def question_key(problem: Problem) -> str:

@@ -12,7 +12,7 @@ from typing import Literal
 
 from strop.data import HubDataset, ReasoningGym
 from strop.data.rows import Row
-from strop.data.source import check_problem, nearest
+from strop.data.source import check_problem
 from strop.data.templates import ChatTemplate, Plain, PromptTemplate
 from strop.evaluation import livecodebench
 from strop.evaluation.benchmark_files import SUFFIXES, hub_rows, local_rows, plain_name
@@ -25,6 +25,7 @@ from strop.evaluation.benchmark_rows import (
     math_question,
 )
 from strop.evaluation.livecodebench import Window, parse_window
+from strop.near import nearest
 from strop.pieces import Settings
 from strop.types import InputError, Problem
 from strop.verifiers import CodeVerifier, MathVerifier, MultipleChoice, ReasoningGymScorer, Verifier

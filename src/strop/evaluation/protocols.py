@@ -12,10 +12,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, SerializeAsAny, ValidationError
 
-from strop.data.source import nearest
 from strop.data.templates import OpenReasonerZero, PromptTemplate
 from strop.evaluation.benchmarks import Benchmark, Extract, benchmark
-from strop.pieces import Settings
+from strop.near import nearest
+from strop.pieces import Settings, complaint, refused_flag
 from strop.types import InputError
 
 Count = Annotated[int, Field(ge=1)]
@@ -187,8 +187,7 @@ def changed(
     try:
         return Protocol.model_validate({**fields, **{k: value for k, value in changes.items() if value is not None}})
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        raise InputError(f"{'.'.join(map(str, first['loc']))}={first['input']}: {first['msg']}") from error
+        raise refused_flag(error, Protocol) from error
 
 
 def template_named(name: str) -> PromptTemplate:
@@ -200,7 +199,7 @@ def template_named(name: str) -> PromptTemplate:
     try:
         return PromptTemplate.model_validate({"piece": name})
     except ValidationError as error:
-        raise InputError(f"--template {name}: {error.errors(include_url=False)[0]['msg']}") from error
+        raise InputError(f"--template {name}: {complaint(error.errors(include_url=False)[0])}") from error
 
 
 def _sample_counts(text: str, base: Protocol) -> dict[str, Any]:

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from strop.data.source import nearest
 from strop.evaluation.grid import (
     AVERAGE,
     CHOSEN_ON_TEST,
@@ -19,6 +18,7 @@ from strop.evaluation.grid import (
 )
 from strop.evaluation.kept import write_json
 from strop.files import replacing
+from strop.near import nearest
 from strop.types import InputError
 
 REPORT, RESULTS, PLOTS = "report.md", "results.json", "plots"

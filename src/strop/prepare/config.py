@@ -8,8 +8,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field, SerializeAsAny, ValidationError
 
-from strop.data.source import nearest
-from strop.pieces import Settings, find
+from strop.near import nearest
+from strop.pieces import Settings, complaint, find
 from strop.prepare.sources import Source
 from strop.prepare.stage import Step
 from strop.types import InputError
@@ -105,5 +105,4 @@ def _explain(error: ValidationError, model: type[BaseModel]) -> str:
         return f"{key} is missing"
     if first["type"] == "too_short":
         return f"{key} is missing or empty"
-    message = str(first["msg"]).removeprefix("Value error, ")
-    return f"{key}: {message}" if key else message
+    return f"{key}: {complaint(first)}" if key else complaint(first)

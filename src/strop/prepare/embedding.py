@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
+from strop import hub
 from strop.files import first_line
 from strop.prepare.deduplicate import Share, Twin, write
 from strop.prepare.stage import Stage, Step
@@ -81,9 +82,10 @@ class _Encoder:
         import torch
         from transformers import AutoModel, AutoTokenizer
 
+        cached = hub.cached_only(path)
         try:
-            self._tokenizer: Any = AutoTokenizer.from_pretrained(path)
-            self._model: Any = AutoModel.from_pretrained(path).eval()
+            self._tokenizer: Any = AutoTokenizer.from_pretrained(path, local_files_only=cached)
+            self._model: Any = AutoModel.from_pretrained(path, local_files_only=cached).eval()
         except (OSError, ValueError) as error:
             raise InputError(f"embedding model {path}: cannot be loaded ({first_line(error)})") from error
         self._torch, self._max_tokens = torch, max_tokens

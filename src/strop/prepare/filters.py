@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
+from strop import hub
 from strop.files import first_line
 from strop.prepare.asking import Answer, AskingStep, Judge, Question, Refuses
 from strop.prepare.code_tests import count_tests, is_code, select_tests, standard_tests
@@ -299,7 +300,7 @@ def _open_tokenizer(path: str) -> Any:
     from strop.model_files import load_tokenizer
 
     try:
-        return load_tokenizer(path)
+        return load_tokenizer(path, cached_only=hub.cached_only(path))
     except (OSError, ValueError) as error:
         raise InputError(f"tokenizer {path}: cannot be loaded ({first_line(error)})") from error
 

@@ -52,8 +52,7 @@ def prepare(config: PrepareConfig, view: View) -> dict[str, Any]:
     folder = Path(config.out)
     with _locked(folder):
         _write_json(folder / "config.json", config.model_dump(mode="json"))
-        for planned in config.steps:
-            planned.inputs()  # a benchmark that is not there is better named now than hours later
+        _check_inputs(config)
         rows = []
         key = ""
         place = folder / "steps"
@@ -72,6 +71,17 @@ def prepare(config: PrepareConfig, view: View) -> dict[str, Any]:
             rows.append({**_read_json(target / "step.json"), "resumed": resumed})
         _remove_others(place, names)
         return _finish(config, folder, [place / name for name in names], rows, time.monotonic() - began)
+
+
+def _check_inputs(config: PrepareConfig) -> None:
+    """A file that is not there is better named now, and by where the configuration has it, than hours later."""
+    stamps = [(f"sources[{number}]", source.stamp) for number, source in enumerate(config.sources, 1)]
+    stamps += [(f"steps[{number}] ({step.title()})", step.inputs) for number, step in enumerate(config.steps, 1)]
+    for where, stamp in stamps:
+        try:
+            stamp()
+        except InputError as error:
+            raise InputError(f"{where}: {error}; name a file that is there (paths begin in {Path.cwd()})") from error
 
 
 def _run(

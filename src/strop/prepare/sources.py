@@ -17,7 +17,8 @@ from pydantic import Field, SerializeAsAny, model_validator
 
 from strop.data.names import SUFFIXES, expand_source
 from strop.data.rows import BrokenRow, Columns, HubDataset, ParquetFile, Row, RowSource, pick
-from strop.data.source import ProblemSource, check_problem, nearest
+from strop.data.source import ProblemSource, check_problem
+from strop.near import nearest
 from strop.pieces import Settings, choices
 from strop.prepare.mappings import MAPPINGS, Fields, ReadyMapping, answer_text, any_table, table
 from strop.types import InputError, Problem
@@ -135,7 +136,7 @@ class Source(Settings):
         try:
             state = Path(self.path).expanduser().stat()
         except OSError as error:
-            raise InputError(f"{self.path}: {error.strerror}") from error
+            raise InputError(f"{self.path}: {(error.strerror or str(error)).lower()}") from error
         return f"{state.st_size} {state.st_mtime_ns}"
 
     def _generated(self) -> Iterator[Problem]:

@@ -12,9 +12,9 @@ import inspect
 import pkgutil
 from collections.abc import Callable
 from dataclasses import dataclass
-from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
+from strop.near import near
 from strop.recipes._names import ATTRIBUTE
 from strop.types import InputError
 
@@ -46,8 +46,9 @@ def build(name: str) -> RunConfig:
     known = _all()
     if name not in known:
         variants = sorted(other for other in known if other.startswith(f"{name}."))
-        near = get_close_matches(name, known, n=1, cutoff=0.5)
-        hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(sorted(known))}"
+        meant = near(name, known)
+        papers = ", ".join(sorted({other.partition(".")[0] for other in known}))
+        hint = f"did you mean {meant!r}?" if meant else f"known: {papers}; strop recipes lists their variants too"
         hint = f"choose one of its variants: {', '.join(variants)}" if variants else hint
         raise InputError(f"no recipe is called {name!r}; {hint}")
     return known[name]().model_copy(update={"recipe": name})

@@ -40,7 +40,7 @@ class Options:
 
 @dataclass(frozen=True)
 class Written:
-    """The page, the PNG files beside it, and what is not in it, a line each."""
+    """The page, the PNG files of its pictures, and what is not in it, a line each."""
 
     page: Path
     pictures: tuple[Path, ...]
@@ -54,7 +54,8 @@ def write_report(
 
     Args:
         paths: run folders.
-        out: a folder, or a file that ends in .html; None for RUN/report of a single run and `report` for several.
+        out: a folder, for page and pictures, or a file that ends in .html, whose pictures go to a folder beside it that
+            is called after it; None for RUN/report of a single run and `report` for several.
         options: see there.
         progress: called with what is being done next.
 
@@ -71,7 +72,7 @@ def write_report(
             f"{names}: nothing to report yet, neither metrics.jsonl nor rollouts; let the run make a step first, or "
             "put its files back"
         )
-    studio = Studio(target.parent, "" if target.name == PAGE else f"{target.stem}-")
+    studio = Studio(target.parent, below=pictures_of(target) if out is not None and target == out else "")
     studio.label = runs[0].short if len(runs) == 1 else ""
     page = Page(_title(runs), _intro(runs))
     say("curves")
@@ -113,6 +114,20 @@ def target_of(runs: Sequence[RunData], out: Path | None) -> Path:
             raise InputError(f"--out {out} is a file; name a folder, or a file that ends in .html")
         target = out / PAGE
     return target
+
+
+def pictures_of(page: Path) -> str:
+    """The folder for the pictures of a page that was named, beside it and called after it.
+
+    Not `first` for `first.html`: beside such a page that is often the run itself.
+
+    Raises:
+        InputError: something else has that name.
+    """
+    folder = page.with_name(f"{page.stem}-pictures")
+    if folder.exists() and not folder.is_dir():
+        raise InputError(f"--out {page}: its pictures go to the folder {folder}, and that is a file; name another page")
+    return folder.name
 
 
 def _key(heading: str) -> str:
@@ -259,7 +274,8 @@ def _changed(run: RunData, page: Page, several: bool) -> str:
     found = ""
     if base:
         content = html.table(("setting", "recipe", "run"), rows, mono=True) if rows else html.paragraph("none")
-        found = html.folded(f"{name}{len(rows)} settings that differ from {base}", content, is_open=0 < len(rows) <= 12)
+        differ = "1 setting that differs" if len(rows) == 1 else f"{len(rows)} settings that differ"
+        found = html.folded(f"{name}{differ} from {base}", content, is_open=0 < len(rows) <= 12)
     every = html.table(("setting", ""), list(settings(run.raw)), mono=True)
     return found + html.folded(f"{name}every setting", every, is_long=True)
 

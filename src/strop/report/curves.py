@@ -98,7 +98,9 @@ def draw_curves(curves: Curves, runs: Sequence[RunData], studio: Studio) -> Pict
                     _line(axes, series, color, DASHES[number % len(DASHES)] if several else "-", line.label)
         _scale(axes, curves.scale)
         by_step(axes)
-        legend(axes, _entries(curves, runs) if several else None)
+        # Of several metrics one alone may be known: without a legend nobody could tell which.
+        alone = axes.get_legend_handles_labels()[0] if len(curves.lines) > 1 else None
+        legend(axes, _entries(curves, runs) if several else alone)
 
     return studio.picture(curves.key, curves.title, curves.caption, draw)
 
@@ -117,7 +119,7 @@ def _entries(curves: Curves, runs: Sequence[RunData]) -> list[Artist]:
         for number, line in enumerate(curves.lines)
         if any(points(run.rows, line.metric)[0] for run in runs)
     ]
-    return found + (dashes if len(dashes) > 1 else [])
+    return found + (dashes if len(curves.lines) > 1 else [])
 
 
 def _line(axes: Axes, series: Series, color: str, dash: Dash, label: str) -> None:

@@ -46,7 +46,7 @@ Draw = Callable[["Axes"], None]
 
 @dataclass(frozen=True)
 class Picture:
-    """A drawn picture: an SVG for each of its panels, and the PNG beside the page that has all of them."""
+    """A drawn picture: an SVG for each of its panels, and where from the page the PNG is that has all of them."""
 
     key: str
     title: str
@@ -57,17 +57,17 @@ class Picture:
 
 @dataclass
 class Studio:
-    """Draws pictures into a folder.
+    """Draws pictures for a page.
 
     Attributes:
-        folder: where the PNG files go.
-        prefix: in front of their names.
+        folder: where the page goes.
+        below: the folder in it for the PNG files; empty where they lie beside the page.
         label: whose pictures they are, in front of the titles in the files.
         written: the files so far, in order.
     """
 
     folder: Path
-    prefix: str = ""
+    below: str = ""
     label: str = ""
     written: list[Path] = field(default_factory=list)
 
@@ -75,7 +75,7 @@ class Studio:
         """Draw one picture of one or several panels; `key` names its file."""
         from matplotlib import rc_context
 
-        name = f"{self.prefix}{key}.png"
+        name = f"{self.below}/{key}.png" if self.below else f"{key}.png"
         target = self.folder / name
         # Names of runs and domains are texts, not formulas; a fixed salt gives the same file for the same figures.
         plain: dict[Any, Any] = {"svg.fonttype": "none", "text.parse_math": False, "text.color": INK}

@@ -114,7 +114,7 @@ def read_curve(
     Args:
         path: a run folder of strop, or a .csv file.
         x: the x-axis.
-        r0: R_0 for a curve without a row at compute 0; a measured row is preferred to it.
+        r0: R_0, exact. It takes the place of what rows at compute 0 say, which a note then tells; None takes those.
         name: by default the name of the folder, or of the file without its ending.
         metric: of a run, the evaluation metric; its standard error is beside it, under `stderr`.
 
@@ -143,15 +143,15 @@ def _curve(
         raise InputError(f"{path}: there is no evaluation after the start; nothing can be fitted yet")
     stderr, said = _errors(points)
     notes += said
-    if before:
-        r0 = float(np.mean([row.pass_rate for row in before]))
+    measured = float(np.mean([row.pass_rate for row in before])) if before else None
+    if given is None:
+        assert measured is not None
         known = [row.stderr for row in before if row.stderr]
-        r0_stderr = float(np.sqrt(np.mean(np.square(known)) / len(known))) if known else None
-        if given is not None and given != r0:
-            notes += (f"R_0 = {r0:g} is measured at compute 0; --r0 {given:g} is left aside",)
+        r0, r0_stderr = measured, float(np.sqrt(np.mean(np.square(known)) / len(known))) if known else None
     else:
-        assert given is not None
         r0, r0_stderr = given, 0.0
+        if measured is not None and measured != given:
+            notes += (f"R_0 is {given:g} by --r0; the {measured:g} measured at compute 0 is left aside",)
     compute, rate = np.array([row.x for row in points]), np.array([row.pass_rate for row in points])
     return Curve(name, compute, rate, r0, stderr, r0_stderr, unit, notes)
 

@@ -6,13 +6,14 @@ A field that strop does not know is an error, not a silent difference. A few tha
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, TypeVar
 
 import pydantic_core
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from strop.near import near
+from strop.pieces import complaint
 from strop.serving.refusal import Refusal
 
 MOST_STOPS, LONGEST_STOP = 16, 256
@@ -178,8 +179,8 @@ def _plain(value: dict[str, Any], known: Any) -> dict[str, Any]:
         elif name not in IGNORED:
             unknown.append(name)
     if unknown:
-        near = difflib.get_close_matches(unknown[0], list(known), n=1) if len(unknown[0]) < 100 else []
-        hint = f"; did you mean {near[0]!r}?" if near else ""
+        meant = near(unknown[0], known)
+        hint = f"; did you mean {meant!r}?" if meant else ""
         names = ", ".join(repr(name[:100]) for name in unknown[:10])
         raise Refusal(400, f"unknown field {names}{hint}", unknown[0][:100], "unknown_parameter")
     return kept
@@ -198,7 +199,7 @@ def _plain_message(message: Any) -> Any:
 
 def _explained(error: ValidationError) -> Refusal:
     """The first complaint, with the field's path; the branches of a union are told as one."""
-    first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+    first = error.errors(include_url=False, include_input=False)[0]
     path = [str(part) for part in first["loc"]]
     field = path[0] if path else None
     if field == "prompt" and len(path) > 1:
@@ -209,5 +210,5 @@ def _explained(error: ValidationError) -> Refusal:
         return Refusal(400, f"stop: must be {shape}", "stop")
     if len(path) > 2 and path[0] == "messages" and path[2] == "content":
         return Refusal(400, f"messages.{path[1]}.content: must be a text, or a list of text parts", "messages")
-    said = "is missing" if first["type"] == "missing" else first["msg"]
+    said = "is missing" if first["type"] == "missing" else complaint(first)
     return Refusal(400, f"{'.'.join(path)}: {said}", field)

@@ -15,7 +15,8 @@ from strop.run_folder import RunFolder
 from strop.supervision.stacks import Worker, process_state, read_roster
 from strop.supervision.watch import STATUS
 
-State = Literal["running", "stalled", "finished", "interrupted", "failed", "stuck", "dead", "unknown"]
+State = Literal["new", "running", "stalled", "finished", "interrupted", "failed", "stuck", "dead", "unknown"]
+SUMMARY = "summary.json"
 STALE_SECONDS = 30.0  # without a heartbeat, which comes every second
 PACE_STEPS = 20
 SAMPLE_SECONDS = 0.2
@@ -42,10 +43,11 @@ class RunStatus:
     """What is known of a run; None where the folder does not say.
 
     Attributes:
-        state: `running`; `stalled`: alive without a heartbeat; `finished`; `interrupted` by Ctrl-C; `failed` with
-            `error`; `stuck`: ended by the watchdog; `dead`: its driver is gone without a word; `unknown`: no heartbeat
-            was written, or its host cannot be asked.
+        state: `new`: nothing has been trained yet; `running`; `stalled`: alive without a heartbeat; `finished`;
+            `interrupted` by Ctrl-C; `failed` with `error`; `stuck`: ended by the watchdog; `dead`: its driver is gone
+            without a word; `unknown`: no heartbeat was written, or its host cannot be asked.
         explanation: the state in words, where it takes some.
+        step: the last one that is known of, from the metrics, or where they are gone from what else tells.
         held_out_step: after which the held-out pass rate was measured; evaluations beside training lag behind `step`.
         benchmarks: of each benchmark measured in training, the last pass rate and after which step it was.
         eta: seconds left at the pace of the last steps.
@@ -97,12 +99,15 @@ def read_status(folder: RunFolder, now: float | None = None) -> RunStatus:
     said = folder.read_json(STATUS) if (folder.path / STATUS).exists() else None
     config = folder.read_json("config.json")
     rows = folder.read_metrics()
-    step = int(rows[-1]["step"] or 0) if rows else 0
+    step = int(rows[-1]["step"] or 0) if rows else _step_without_metrics(folder, said)
     steps = config.get("steps") if said is None or said["steps"] is None else said["steps"]
     driver = None if said is None else Worker("driver", said["pid"], said["started"], said["host"])
     age = None if said is None else max(now - said["time"], 0.0)
     command = "sft" if "demonstrations" in config else "train"
-    state, explanation = _state(folder, said, driver, age, f"go on with: strop {command} --resume {folder.path}")
+    state, explanation = _state(folder, said, driver, age, f"strop {command} --resume {folder.path}", step)
+    if step and not rows:
+        gone = f"its {folder.metrics_path.name} is gone, and with it what was measured"
+        explanation = f"{explanation}; {gone}" if explanation else gone
     going = state in ("running", "stalled")
     pace = _mean(rows[-PACE_STEPS:], "seconds/step")
     progress = None
@@ -136,12 +141,15 @@ def read_status(folder: RunFolder, now: float | None = None) -> RunStatus:
 
 
 def _state(
-    folder: RunFolder, said: dict[str, Any] | None, driver: Worker | None, age: float | None, go_on: str
+    folder: RunFolder, said: dict[str, Any] | None, driver: Worker | None, age: float | None, command: str, step: int
 ) -> tuple[State, str]:
+    go_on = f"go on with: {command}"
     if said is None or driver is None or age is None:
-        if (folder.path / "summary.json").exists():
+        if (folder.path / SUMMARY).exists():
             return "finished", ""
-        return "unknown", f"it has no {STATUS}: it never began, or an earlier strop wrote it"
+        if step == 0:
+            return "new", f"nothing has been trained yet; begin with: {command}"
+        return "unknown", f"it has no {STATUS}: an earlier strop wrote it, or the file was lost"
     if said["state"] == "interrupted":
         return "interrupted", go_on
     if said["state"] in ("failed", "stuck"):
@@ -159,6 +167,14 @@ def _state(
         lives = f"its driver lives (state {process_state(driver.pid)})"
         return "stalled", f"{lives} and has had no heartbeat for {age:.0f} s"
     return "running", ""
+
+
+def _step_without_metrics(folder: RunFolder, said: dict[str, Any] | None) -> int:
+    """How far a run came whose metrics are not there; 0 where nothing says that it began."""
+    summary = folder.read_json(SUMMARY) if (folder.path / SUMMARY).exists() else {}
+    kept = [path.parent.name.removeprefix("step-") for path in folder.checkpoints.glob("step-*/manifest.json")]
+    told = [summary.get("steps"), None if said is None else said["step"], *(int(n) for n in kept if n.isdecimal())]
+    return max((step for step in told if step is not None), default=0)
 
 
 def _last(rows: Sequence[dict[str, float | None]], name: str) -> float | None:
