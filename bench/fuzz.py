@@ -1,7 +1,7 @@
 """Coverage-guided fuzzing of what reads foreign text: answers, program output, frames and values from the sandbox.
 
     pip install atheris                          # not a dependency: its wheels are for some Pythons only
-    python bench/fuzz.py answers --seconds 60    # answers | output | frames | values
+    python bench/fuzz.py answers --seconds 60    # answers | mathematics | output | frames | values
 
 Each target holds what must be true of any input: nothing but the documented error is raised, an answer is read in time,
 equal output is equal, a value that was read back is the value. Prints one JSON line; exits 1 with the input on a find.
@@ -22,7 +22,10 @@ with atheris.instrument_imports(include=["strop"]):
     from strop.verifiers.code.compare import difference
     from strop.verifiers.extract import extract_answer
     from strop.verifiers.math.bounds import Bounds
-    from strop.verifiers.math.normalise import canonical, choice_of
+    from strop.verifiers.math.dressing import undressed
+    from strop.verifiers.math.normalise import canonical, choice_of, prepared
+    from strop.verifiers.math.residue import residue
+    from strop.verifiers.math.units import without_units
     from strop.verifiers.sandbox.inside.codec import CodecError, decode, encode
     from strop.verifiers.sandbox.inside.frames import FrameError, FrameReader
 
@@ -40,6 +43,18 @@ def answers(data: bytes) -> None:
         if found is not None and BOUNDS.refuse(found) is None:
             canonical(found)
             choice_of(found)
+    assert time.perf_counter() - begin < SECONDS_AN_INPUT, "slow"
+
+
+def mathematics(data: bytes) -> None:
+    """What stands around an answer is taken off in time; a unit goes from its end, and from nowhere else."""
+    text = data.decode("utf-8", "replace")
+    begin = time.perf_counter()
+    if BOUNDS.refuse(text) is None:
+        answer = undressed(prepared(text))
+        assert answer.startswith(without_units(answer, lone_letters=True)), "more than an end is gone"
+        canonical(answer, lone_letters=True)
+        residue(answer)
     assert time.perf_counter() - begin < SECONDS_AN_INPUT, "slow"
 
 
@@ -87,7 +102,9 @@ def _no_handle(value: object) -> int:
     return 0
 
 
-TARGETS: dict[str, Callable[[bytes], None]] = {"answers": answers, "output": output, "frames": frames, "values": values}
+TARGETS: dict[str, Callable[[bytes], None]] = {
+    "answers": answers, "mathematics": mathematics, "output": output, "frames": frames, "values": values,
+}  # fmt: skip
 
 
 def main() -> None:

@@ -163,3 +163,12 @@ def test_text_work_does_not_backtrack(unit: str) -> None:
 )
 def test_canonical(written: str, key: str) -> None:
     assert canonical(prepared(written)) == key
+
+
+def test_powers_in_powers_are_looked_at_once() -> None:
+    """A find of `bench/fuzz.py`: every depth doubled the work, a second for these 55 characters."""
+    text = "^^^^^^^^((\\U^^^^^((\\^^^(\\^^^(\\^^^(@2^^^(\\^^^(@2!_^^)"
+    begin = time.process_time()
+    Bounds().refuse(text)
+    Bounds().refuse(text.replace("2", "2" + text))
+    assert time.process_time() - begin < 0.2

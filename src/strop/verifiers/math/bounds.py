@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import re
+from functools import lru_cache
 
 from pydantic import PositiveInt
 
@@ -118,22 +119,27 @@ def _too_high(text: str, bounds: Bounds) -> str | None:
     return None
 
 
-def _argument(text: str, begin: int, height: int = 0) -> str | None:
+def _argument(text: str, begin: int) -> str | None:
     """What follows a `^`: a group, or digits and what is raised over them in turn; None for a tower of many storeys."""
+    return _argument_to(text, begin)[0]
+
+
+def _argument_to(text: str, begin: int, height: int = 0) -> tuple[str | None, int]:
+    """The argument of a `^`, and where it ends."""
     if height > _STOREYS:
-        return None
+        return None, len(text)
     match = _ATOM.match(text, begin)
     if match is None:
-        return ""
+        return "", len(text)
     inner, after = match.group(1), match.end()
     if inner in "{(":
         end = closing(text, match.start(1))
         inner, after = text[match.end() : end], len(text) if end is None else end + 1
     following = _NEXT_POWER.match(text, after)
     if following is None:
-        return inner
-    above = _argument(text, following.end(), height + 1)
-    return None if above is None else f"{inner}^{{{above}}}"
+        return inner, after
+    above, after = _argument_to(text, following.end(), height + 1)
+    return (None if above is None else f"{inner}^{{{above}}}"), after
 
 
 def _group_before(text: str, end: int) -> str | None:
@@ -160,6 +166,7 @@ def _numbers(text: str) -> list[float]:
     return [float(run.group().replace(",", "")[:_LONGEST]) for run in _NUMBERS.finditer(text)]
 
 
+@lru_cache(maxsize=512)
 def _size(expression: str) -> float:
     """An upper guess of the value of an expression: its largest number, or the largest power of one in it."""
     numbers = _numbers(expression)
@@ -168,8 +175,9 @@ def _size(expression: str) -> float:
     largest = max(numbers)
     if "!" in expression and largest > _FACTORIAL_IN_EXPONENT:
         return _HUGE
-    for power in _POWER.finditer(expression):
-        argument = _argument(expression, power.end())
+    power = _POWER.search(expression)
+    while power is not None:
+        argument, end = _argument_to(expression, power.end())
         if argument is None:
             return _HUGE
         digits = _DIGITS_AT_END.search(expression, max(power.start() - _LONGEST, 0), power.start())
@@ -178,7 +186,8 @@ def _size(expression: str) -> float:
         exponent = _size(argument)
         if base > 1 and exponent * math.log10(base) > 300:
             return _HUGE
-        largest = max(largest, base**exponent)
+        largest = max(largest, exponent, base**exponent)
+        power = _POWER.search(expression, end)  # the powers in the argument are in its size: each depth is seen once
     return largest
 
 
