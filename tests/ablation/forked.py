@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import sys
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,20 +11,20 @@ from typing import IO, Any
 
 import pytest
 import torch
+from tests.forks import Fork
 
 from strop.ablation import worker
 
 
-class Forked:
+class Forked(Fork):
     """What `Process` uses of `subprocess.Popen`."""
 
     def __init__(
         self, command: Sequence[str], *, stderr: IO[bytes], env: Mapping[str, str], **_ignored: Any
     ) -> None:
         assert command[1:] == ["-m", "strop.ablation.worker"]
-        self.returncode: int | None = None
         (given, give), (take, taken) = os.pipe(), os.pipe()
-        self.pid = os.fork()
+        super().__init__(os.fork())
         if self.pid == 0:
             code = 1
             try:
@@ -46,29 +45,6 @@ class Forked:
         os.close(given)
         os.close(taken)
         self.stdin, self.stdout = os.fdopen(give, "wb"), os.fdopen(take, "rb")
-
-    def terminate(self) -> None:
-        """SIGTERM."""
-        if self.poll() is None:
-            os.kill(self.pid, signal.SIGTERM)
-
-    def kill(self) -> None:
-        """SIGKILL."""
-        if self.poll() is None:
-            os.kill(self.pid, signal.SIGKILL)
-
-    def poll(self) -> int | None:
-        """Its status, as subprocess has it; None while it lives."""
-        if self.returncode is None:
-            pid, status = os.waitpid(self.pid, os.WNOHANG)
-            self.returncode = os.waitstatus_to_exitcode(status) if pid else None
-        return self.returncode
-
-    def wait(self) -> int:
-        """Its status, once it has ended."""
-        if self.returncode is None:
-            self.returncode = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
-        return self.returncode
 
 
 @contextmanager

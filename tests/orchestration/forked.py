@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
 import traceback
@@ -13,18 +12,18 @@ from typing import IO, Any
 
 import pytest
 import torch
+from tests.forks import Fork
 
 from strop.orchestration import worker
 
 
-class Forked:
+class Forked(Fork):
     """What the launcher uses of `subprocess.Popen`."""
 
     def __init__(
         self, starts: Any, command: Sequence[str], *, stdout: IO[bytes], env: Mapping[str, str], **_ignored: Any
     ) -> None:
-        self.returncode: int | None = None
-        self.pid = os.fork()
+        super().__init__(os.fork())
         if self.pid == 0:
             try:
                 os.dup2(stdout.fileno(), 1)
@@ -38,17 +37,6 @@ class Forked:
             except BaseException:  # nothing of the test may go on in the child
                 traceback.print_exc()
             os._exit(1)
-
-    def kill(self) -> None:
-        """SIGKILL."""
-        if self.returncode is None:
-            os.kill(self.pid, signal.SIGKILL)
-
-    def wait(self) -> int:
-        """Its status, as subprocess has it."""
-        if self.returncode is None:
-            self.returncode = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
-        return self.returncode
 
 
 @contextmanager
