@@ -7,14 +7,16 @@ from __future__ import annotations
 
 import re
 
+from strop.verifiers.math.units import SPACE
+
 _FONT = re.compile(
     r"\\(?:bf|it|rm|tiny|small|normalsize|large|Large|LARGE|huge|Huge|bfseries|displaystyle|textstyle)(?![A-Za-z])\s*"
 )
 _IN_FONT = re.compile(r"\\(?:boldsymbol|bm|pmb|underline|underbrace|mathop)\s?(?=\{)")
 _NO_BRACKET = re.compile(r"\\(?:left|right)\s?\.")
-_SPACE = r"(?:\s|\\[,;:! ]|\\q?quad(?![A-Za-z])|~)"
-_BEFORE = re.compile(rf"^{_SPACE}+")
-_AFTER = re.compile(rf"(?:{_SPACE}|\\\\|\\$|\\newline(?![A-Za-z]))+$")
+_GAP = rf"(?:{SPACE}|\\!|\\q?quad(?![A-Za-z]))"
+_BEFORE = re.compile(rf"^{_GAP}+")
+_AFTER = re.compile(rf"(?:{_GAP}|\\\\|\\$|\\newline(?![A-Za-z]))+$")
 _CURRENCY = re.compile(
     r"\\(?:text|textrm|mathrm)\s?\{\s?(?:\\?\$|\\euro|\\pounds)\s?\}|\\(?:euro|pounds|texteuro)(?![A-Za-z])"
 )
@@ -25,20 +27,20 @@ _LABEL = re.compile(
 )
 _CHOICE_LABEL = re.compile(r"^\s*\\text(?:bf)?\s?\{\s?(?:option|choice|answer)\s\(?([A-J])\)?\s?\}\s*$", re.IGNORECASE)
 _HEDGES = re.compile(r"\b(?:not|no|or|either|neither|between|than|most|least|over|under|near|about)\b", re.IGNORECASE)
-_WHOLE = re.compile(
-    rf"(?:[,;]|{_SPACE}){{1,6}}\(?\s?(?:\\text\s?\{{\s?(?:for|where|with|and)?[a-z\s]{{0,30}}\}})?{_SPACE}{{0,3}}"
+_INTEGERS = re.compile(
+    rf"(?:[,;]|{_GAP}){{1,6}}\(?\s?(?:\\text\s?\{{\s?(?:for|where|with|and)?[a-z\s]{{0,30}}\}})?{_GAP}{{0,3}}"
     r"([A-Za-z])\s?\\in(?![A-Za-z])\s?\\(?:mathbb|mathbf|mathrm)\s?(?:\{\s?[NZ]\s?\}|[NZ])(?:[\^_]\{?[+0*]\}?)?\s?\)?[\s.]*$"
 )
 _ORDINAL = re.compile(r"\^\s*\{?\s*\\(?:text|mathrm|textrm)\s*\{\s*(?:st|nd|rd|th)\s*\}\s*\}?")
 _ABOUT = re.compile(r"^\s*\\(?:approx|approxeq|simeq|sim)(?![A-Za-z])\s*")
 _PERCENT_WORD = re.compile(
-    r"(?<=[\d}])(?:\s|\\[,;: ]|~){0,3}"
+    rf"(?<=[\d}}]){SPACE}{{0,3}}"
     r"(?:\\(?:text|textrm|mathrm)\s?\{\s{0,2}(?:percent|per cent|pct)\s{0,2}\}|percent\b)"
 )
 _SCALES = {"hundred": "10^{2}", "thousand": "10^{3}", "million": "10^{6}", "billion": "10^{9}", "trillion": "10^{12}",
            "dozen": "12"}  # fmt: skip
 _SCALED = re.compile(
-    rf"(?<=[\d}}])(?:\s|\\[,;: ]|~){{0,3}}(\\(?:text|textrm|mathrm)\s?\{{\s?)?(?:\s|~){{0,2}}({'|'.join(_SCALES)})"
+    rf"(?<=[\d}}]){SPACE}{{0,3}}(\\(?:text|textrm|mathrm)\s?\{{\s?)?(?:\s|~){{0,2}}({'|'.join(_SCALES)})"
     r"(?![A-Za-z])\s{0,3}(\})?"
 )
 
@@ -58,7 +60,7 @@ def undressed(latex: str) -> str:
     label = _LABEL.match(text)
     if label is not None and not _HEDGES.search(label.group(1)):
         text = text[label.end() :].lstrip()
-    integers = _WHOLE.search(text, max(0, len(text) - 120))
+    integers = _INTEGERS.search(text, max(0, len(text) - 120))
     if integers is not None and integers.group(1) in text[: integers.start()]:
         text = text[: integers.start()]
     text = _ORDINAL.sub("", _ABOUT.sub("", text))

@@ -85,7 +85,7 @@ def prepared(latex: str) -> str:
 
     Unicode signs become commands, groups of thousands marked by `{,}` or a thin space are closed up, `1.5e3` becomes a
     power of ten, `1 1/2` a mixed number, `\sqrt(2)` a root of 2, `0.\overline{3}` a fraction, degrees in a sine
-    radians; tokens such as `<|im_end|>` go.
+    radians, `x**3` a power, `\log_e` and `\lg` what they are; tokens such as `<|im_end|>` go.
     """
     text = _SPECIAL_TOKEN.sub(" ", latex)
     if not text.isascii():

@@ -25,12 +25,13 @@ _SPACED = ("m", "s", "g", "L", "mg", "ml", "mL", "mi", "in", "m/s", "m/min")
 _POWER = r"(?:\s?\^\s?(?:\{\s?[23]\s?\}|[23])|(?<=[a-z])[23])?"
 _TAIL = r"[\s.]*"
 _UNIT = rf"(?:{'|'.join(sorted(_WORDS, key=len, reverse=True))})(?![A-Za-z]){_POWER}"
+SPACE = r"(?:\s|\\[,;: ]|~)"  # also where LaTeX sees one
 _AFTER = r"(?<=[\d}%)])"
-_WORDS_AT_END = re.compile(rf"{_AFTER}(?:(?:\s|\\[,;: ]|~|/){{0,3}}{_UNIT}{_TAIL}){{1,4}}$", re.IGNORECASE)
-_SPACED_AT_END = re.compile(rf"(?<=\d)(?:\s|\\[,;: ]|~){{1,3}}(?:{'|'.join(_SPACED)}){_POWER}{_TAIL}$")
+_WORDS_AT_END = re.compile(rf"{_AFTER}(?:(?:{SPACE}|/){{0,3}}{_UNIT}{_TAIL}){{1,4}}$", re.IGNORECASE)
+_SPACED_AT_END = re.compile(rf"(?<=\d){SPACE}{{1,3}}(?:{'|'.join(_SPACED)}){_POWER}{_TAIL}$")
 _LETTER = "|".join(sorted(_LETTERS, key=len, reverse=True))
 _LETTERS_AT_END = re.compile(
-    rf"{_AFTER}(?:\s|\\[,;: ]|~){{0,3}}(?:{_LETTER}|\\Omega|\\mu){_POWER}(?:/(?:{_LETTER}|min){_POWER})?{_TAIL}$"
+    rf"{_AFTER}{SPACE}{{0,3}}(?:{_LETTER}|\\Omega|\\mu){_POWER}(?:/(?:{_LETTER}|min){_POWER})?{_TAIL}$"
 )
 _UPRIGHT_AT_END = re.compile(
     r"(?:[/.\s~]|\\[,;:! ]|\\cdot|\\quad|\\qquad){0,6}"

@@ -204,13 +204,12 @@ class MathVerifier(Verifier):
         """Sequences with an ellipsis are equal member by member; math-verify leaves the ellipsis out."""
         if golds is None or given is None or len(golds) != len(given):
             return _wrong(text, reference)
-        plain = self.model_copy(update={"extract": "any", "gold_form": "bare"})
         for first, second in zip(golds, given, strict=True):
             if first == second:
                 continue
             if r"\ldots" in (first, second):
                 return _wrong(text, reference)
-            verdict = plain._judge(first, rf"\boxed{{{second}}}")
+            verdict = self._judge_part(first, second)
             if verdict.status is not Status.CORRECT:
                 return verdict
         return Verdict(1.0, Status.CORRECT, shortened(text))
@@ -219,8 +218,12 @@ class MathVerifier(Verifier):
         """Residues of the same modulus, or of one that only one side names, are compared as numbers."""
         if gold is not None and given is not None and gold.modulus != given.modulus:
             return _wrong(text, reference, "another modulus")
+        return self._judge_part(gold.text if gold else reference.text, given.text if given else text)
+
+    def _judge_part(self, gold: str, given: str) -> Verdict:
+        """A part of the answer against its part of the reference."""
         plain = self.model_copy(update={"extract": "any", "gold_form": "bare"})
-        return plain._judge(gold.text if gold else reference.text, rf"\boxed{{{given.text if given else text}}}")
+        return plain._judge(gold, rf"\boxed{{{given}}}")
 
     def _refused_by_shape(self, reference: Reference, golds: Parsed, given: Parsed, found: Found) -> Verdict | None:
         value = given.values[0]
