@@ -223,7 +223,7 @@ def _engine(
         weights = f"behind an endpoint: {model.place}"  # what it serves under a name is its own affair
         return EndpointEngine(endpoint, plan.remote.concurrency), EndpointTokenizer(), weights
     view.stage(f"load {model.label}", None)
-    policy, tokenizer = _open(model, config, view)
+    policy, tokenizer = open_model(config, view, model.stored)
     engine = build_engine(config.engine, config.model, tokenizer, policy)
     return engine, tokenizer, fingerprint(policy)
 
@@ -386,12 +386,8 @@ def folder_name(label: str) -> str:
 
 def _plan_config(plan: Plan, model: NamedModel) -> RunConfig:
     if plan.remote is None:
-        return _config(plan.recipe, plan.sets, model)
+        return configure(model.place, plan.recipe, plan.sets, step=model.step)
     return resolve(plan.recipe if plan.recipe is not None else DEFAULT_RECIPE, plan.sets)
-
-
-def _config(recipe: str | None, sets: tuple[str, ...], model: NamedModel) -> RunConfig:
-    return configure(model.place, recipe, sets, step=model.step)
 
 
 def open_named(
@@ -402,12 +398,8 @@ def open_named(
     Raises:
         StropError: there is no such model, or an invalid setting.
     """
-    config = _config(recipe, sets, model)
-    return config, *_open(model, config, view)
-
-
-def _open(model: NamedModel, config: RunConfig, view: View) -> tuple[Policy, PreTrainedTokenizerBase]:
-    return open_model(config, view, model.stored)
+    config = configure(model.place, recipe, sets, step=model.step)
+    return config, *open_model(config, view, model.stored)
 
 
 def _verifiers(plan: Plan, config: RunConfig, held_out: _HeldOut | None) -> Mapping[str, Verifier]:
