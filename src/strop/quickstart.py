@@ -17,7 +17,7 @@ from strop.evaluation import paired_gain
 from strop.model_settings import ModelSettings
 from strop.recipes.quickstart import recipe
 from strop.run import Outcome, train
-from strop.run_folder import RunFolder
+from strop.run_folder import SUMMARY, RunFolder
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ def run(seed: int, out: Path, view: View) -> QuickstartSummary:
     outcome = train(config, out, view, replace=True)
     summary = _summary(outcome, seed, sft_seconds, time.perf_counter() - begin)
     folder = RunFolder.open(out)
-    folder.write_json("summary.json", folder.read_json("summary.json") | as_json(summary))
+    folder.write_json(SUMMARY, folder.read_summary() | as_json(summary))
     return summary
 
 

@@ -28,7 +28,7 @@ from strop.loop import Loop, NothingToLearn, StepRecord
 from strop.orchestration.evaluator import WeightsOf
 from strop.orchestration.gang import GangLost
 from strop.plots import plot_run
-from strop.run_folder import RunFolder, check_free
+from strop.run_folder import SUMMARY, RunFolder, check_free
 from strop.run_validation import Row, Validation
 from strop.supervision.watch import Watch
 from strop.tracking import Trackers, open_trackers
@@ -397,9 +397,7 @@ class _Run:
             held_out_pass_rate=self.validation.held_out.get(self.loop.step),
             best_step=self.validation.best_step(),
         )
-        path = self.folder.path / "summary.json"
-        before = self.folder.read_json(path.name) if path.exists() else {}
-        self.folder.write_json(path.name, before | asdict(summary))
+        self.folder.write_json(SUMMARY, self.folder.read_summary() | asdict(summary))
         plot_run(self.folder.path)
         return summary
 

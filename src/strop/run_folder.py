@@ -42,8 +42,9 @@ from strop.types import Group, InputError
 FORMAT = 1
 MARKER = "run.json"
 LOCK = ".lock"
+SUMMARY = "summary.json"
 CONTENTS = (
-    "checkpoints", "metrics.jsonl", "rollouts", "model", "critic", "plots", "report", "summary.json", "tensorboard",
+    "checkpoints", "metrics.jsonl", "rollouts", "model", "critic", "plots", "report", SUMMARY, "tensorboard",
     "wandb", PASS_RATES, "processes.json", "logs", "stacks", "quarantine.json", "weights",
     "weights-evaluated", "status.json",
 )  # fmt: skip
@@ -163,6 +164,19 @@ class RunFolder:
             text = json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False)
             temporary.write_text(text + "\n", encoding="utf-8")
         return target
+
+    def read_summary(self) -> dict[str, Any]:
+        """What the run wrote at its end; empty where it has not come to it.
+
+        Raises:
+            InputError: the file is broken.
+        """
+        return self.read_json(SUMMARY) if (self.path / SUMMARY).is_file() else {}
+
+    def checkpoint_steps(self) -> list[int]:
+        """The steps that have a whole checkpoint, in order."""
+        found = [path.parent.name.removeprefix("step-") for path in self.checkpoints.glob("step-*/manifest.json")]
+        return sorted(int(step) for step in found if step.isdigit())
 
     def read_json(self, name: str) -> dict[str, Any]:
         """Read back a JSON object.

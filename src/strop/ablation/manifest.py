@@ -22,7 +22,7 @@ from strop.config import RunConfig, parse
 from strop.config_edit import explain
 from strop.files import replacing, writing
 from strop.pieces import Settings
-from strop.run_folder import is_run
+from strop.run_folder import SUMMARY, is_run
 from strop.types import InputError
 
 FILE = "ablation.json"
@@ -170,7 +170,7 @@ def read_manifest(folder: Path, live: bool = True) -> Manifest:
 
 def is_finished(run: Path) -> bool:
     """Whether the run came to its end: its summary is what it writes last."""
-    return is_run(run) and (run / "summary.json").is_file()
+    return is_run(run) and (run / SUMMARY).is_file()
 
 
 def write_manifest(folder: Path, manifest: Manifest) -> None:

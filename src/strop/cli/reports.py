@@ -9,7 +9,7 @@ from typing import Any
 from strop.cli.options import print_table
 from strop.console import duration, percent
 from strop.plots import plot_run
-from strop.run_folder import RunFolder
+from strop.run_folder import SUMMARY, RunFolder
 
 PARTS = {
     "sft": "imitation", "eval_before": "measuring", "rl": "RL", "eval_after": "measuring again", "total": "together",
@@ -19,7 +19,7 @@ PARTS = {
 def report_quickstart(folder: Path) -> None:
     """The table of pass rates, the picture, and three commands to go on with."""
     run = RunFolder.open(folder)
-    summary = run.read_json("summary.json")
+    summary = run.read_json(SUMMARY)
     low, high = summary["gain_interval"]
     seconds: Mapping[str, float] = summary["seconds"]
     rows = [

@@ -123,9 +123,8 @@ def _names(paths: Sequence[Path]) -> list[str]:
 def _read(path: Path, name: str) -> RunData:
     folder = RunFolder.open(path)
     raw = folder.read_json("config.json") if folder.config_path.is_file() else {}
-    summary = folder.read_json("summary.json") if (folder.path / "summary.json").is_file() else {}
     config, unread = _config(raw, folder.config_path)
-    return RunData(name, folder, folder.read_metrics(), raw, config, unread, summary)
+    return RunData(name, folder, folder.read_metrics(), raw, config, unread, folder.read_summary())
 
 
 def _config(raw: Mapping[str, Any], path: Path) -> tuple[RunConfig | None, str]:

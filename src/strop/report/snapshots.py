@@ -85,7 +85,7 @@ class Models:
         run = self._run
         if has_start:
             self.snapshots.append(Snapshot("the starting model", 0, 0, None))
-        for step in checkpoint_steps(run.folder.checkpoints):
+        for step in run.folder.checkpoint_steps():
             if step < run.last_step or final is None:
                 folder = run.folder.checkpoints / f"step-{step:08d}"
                 self.snapshots.append(
@@ -188,12 +188,6 @@ def _cached(settings: ModelSettings) -> str:
         return snapshot_download(settings.path, revision=settings.revision, local_files_only=True)
     except (LocalEntryNotFoundError, HFValidationError) as error:
         raise InputError(f"{settings.path} is neither a folder here nor in the cache of the hub") from error
-
-
-def checkpoint_steps(root: Path) -> list[int]:
-    """The steps that have a whole checkpoint, in order."""
-    found = [path.parent.name.removeprefix("step-") for path in root.glob("step-*/manifest.json")]
-    return sorted(int(step) for step in found if step.isdigit())
 
 
 def tokenizer_of(run: RunData) -> PreTrainedTokenizerBase | None:

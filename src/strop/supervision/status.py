@@ -11,12 +11,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 from strop.console import benchmark_rates
-from strop.run_folder import RunFolder
+from strop.run_folder import SUMMARY, RunFolder
 from strop.supervision.stacks import Worker, process_state, read_roster
 from strop.supervision.watch import STATUS
 
 State = Literal["new", "running", "stalled", "finished", "interrupted", "failed", "stuck", "dead", "unknown"]
-SUMMARY = "summary.json"
 STALE_SECONDS = 30.0  # without a heartbeat, which comes every second
 PACE_STEPS = 20
 SAMPLE_SECONDS = 0.2
@@ -171,9 +170,7 @@ def _state(
 
 def _step_without_metrics(folder: RunFolder, said: dict[str, Any] | None) -> int:
     """How far a run came whose metrics are not there; 0 where nothing says that it began."""
-    summary = folder.read_json(SUMMARY) if (folder.path / SUMMARY).exists() else {}
-    kept = [path.parent.name.removeprefix("step-") for path in folder.checkpoints.glob("step-*/manifest.json")]
-    told = [summary.get("steps"), None if said is None else said["step"], *(int(n) for n in kept if n.isdecimal())]
+    told = [folder.read_summary().get("steps"), None if said is None else said["step"], *folder.checkpoint_steps()]
     return max((step for step in told if step is not None), default=0)
 
 
