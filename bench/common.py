@@ -29,12 +29,12 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
-from strop.byte_tokenizer import byte_tokenizer
-from strop.compute import Dimensions
-from strop.model_files import DTYPES
-from strop.model_settings import FreshModel, ModelSettings
-from strop.policy import Policy
-from strop.types import Sample
+from strop.base.types import Sample
+from strop.model.byte_tokenizer import byte_tokenizer
+from strop.model.files import DTYPES
+from strop.model.policy import Policy
+from strop.model.settings import FreshModel, ModelSettings
+from strop.training.compute import Dimensions
 
 QWEN2 = {
     "tiny": {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2,

@@ -41,12 +41,12 @@ from torch import Tensor
 from torch.autograd import DeviceType
 from transformers import PreTrainedModel
 
-from strop.engines.base import Request, Sampling
-from strop.engines.torch_engine import EngineSettings
-from strop.engines.torch_engine.decoder import heads_of
-from strop.engines.torch_engine.kernels import Heads, Kernels, LayerCache, kernels_for, plan
-from strop.engines.torch_engine.paged_engine import PagedEngine
-from strop.policy import Packed, Policy
+from strop.engines.protocol import Request, Sampling
+from strop.engines.torch import EngineSettings
+from strop.engines.torch.decoder import heads_of
+from strop.engines.torch.kernels import Heads, Kernels, LayerCache, kernels_for, plan
+from strop.engines.torch.paged_engine import PagedEngine
+from strop.model.policy import Packed, Policy
 
 DECODE = ((1024, 1024), (256, 2048), (256, 4096), (64, 16_384))
 WARM = 6
@@ -126,8 +126,8 @@ def check_forward(engine: PagedEngine, policy: Policy, name: str, given: argpars
 
 def tuned(heads: Heads, rows: int, context: int, given: argparse.Namespace, rate: float) -> Kernels:
     """The attention kernel alone, for one layer and several tunings: GB/s of each; kernels with the best."""
-    from strop.engines.torch_engine.kernels.triton_attention import Tuning
-    from strop.engines.torch_engine.kernels.triton_kernels import TritonKernels
+    from strop.engines.torch.kernels.triton_attention import Tuning
+    from strop.engines.torch.kernels.triton_kernels import TritonKernels
 
     processors = torch.cuda.get_device_properties(0).multi_processor_count
     cache, table, query = pages_of(rows, context, given.page, heads, torch.bfloat16, given.device)

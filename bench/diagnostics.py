@@ -17,11 +17,11 @@ from collections.abc import Callable
 import numpy as np
 
 from strop.algorithms import GroupRelative
-from strop.diagnostics import step_diagnostics
-from strop.diagnostics.credit import credit_metrics
-from strop.diagnostics.texts import length_metrics, reflection_metrics, repetition_metrics
-from strop.samples import make_samples
-from strop.types import Completion, Group, Problem, Rollout, Status, Verdict, VersionSpan
+from strop.algorithms.diagnostics import step_diagnostics
+from strop.algorithms.diagnostics.credit import credit_metrics
+from strop.algorithms.diagnostics.texts import length_metrics, reflection_metrics, repetition_metrics
+from strop.base.types import Completion, Group, Problem, Rollout, Status, Verdict, VersionSpan
+from strop.training.samples import make_samples
 
 LIMIT = 0.5  # seconds of a step of 256 completions of 4,096 characters
 GROUP = 16

@@ -25,7 +25,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from strop.scaling import Curve, FitSettings, Sigmoid, fit
+from strop.lab.scaling import Curve, FitSettings, Sigmoid, fit
 
 Array = NDArray[np.float64]
 

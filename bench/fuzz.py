@@ -26,8 +26,8 @@ with atheris.instrument_imports(include=["strop"]):
     from strop.verifiers.math.normalise import canonical, choice_of, prepared
     from strop.verifiers.math.residue import residue
     from strop.verifiers.math.units import without_units
-    from strop.verifiers.sandbox.inside.codec import CodecError, decode, encode
-    from strop.verifiers.sandbox.inside.frames import FrameError, FrameReader
+    from strop.verifiers.sandbox.guest.codec import CodecError, decode, encode
+    from strop.verifiers.sandbox.guest.frames import FrameError, FrameReader
 
 SECONDS_AN_INPUT = 2.0
 WHERE = ("boxed", "answer_tag", "last_number", "any")

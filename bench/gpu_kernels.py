@@ -29,7 +29,7 @@ WORST = 1e-2  # ‖ours − exact‖ / ‖exact‖ of gradients in bfloat16
 
 def tilings() -> list[Any]:
     """Those worth a try."""
-    from strop.kernels.head import Tiling
+    from strop.model.kernels.head import Tiling
 
     return [
         Tiling(descriptors=True), Tiling(descriptors=True, stages=4), Tiling(descriptors=True, group=8),
@@ -71,7 +71,7 @@ def compile_all(width: int, few: bool) -> None:
     """A line a kernel; `few` leaves out the tilings that are not the default."""
     import triton.language as tl
 
-    from strop.kernels import head, layers
+    from strop.model.kernels import head, layers
 
     half, single, whole = "*bf16", "*fp32", "i32"
     for tiling in [head.FORWARD] if few else [*tilings(), head.OLDER]:
@@ -143,7 +143,7 @@ def gap(found: Tensor, wanted: Tensor) -> float:
 
 def head_of(given: Any, width: int, rate: float) -> None:
     """The head's two kernels in each tiling, checked and timed."""
-    from strop.kernels import head
+    from strop.model.kernels import head
 
     rows, vocabulary = given.tokens, given.vocabulary
     hidden = torch.randn(rows, width, device=given.device).bfloat16()
@@ -184,7 +184,7 @@ def head_of(given: Any, width: int, rate: float) -> None:
 
 def layers_of(given: Any, width: int, limit: float) -> None:
     """Kernels between products: bytes that must move (inputs and outputs once, in bfloat16) a second."""
-    from strop.kernels.layers import rms_norm, rotary, swiglu
+    from strop.model.kernels.layers import rms_norm, rotary, swiglu
 
     def noise(*shape: int) -> Tensor:
         return torch.randn(*shape, device=given.device).bfloat16().requires_grad_()

@@ -27,12 +27,12 @@ import torch
 from common import SHAPES, begin, dimensions_of, emit, matrix_rate, model_of, parameter_count, parser_of, synchronize
 from step import ending_model
 
-from strop import pieces
-from strop.assembly import assemble
-from strop.byte_tokenizer import byte_tokenizer
-from strop.config import RunConfig, edit, resolve
-from strop.console import SilentView
-from strop.loop import Loop, StepRecord
+from strop.base import pieces
+from strop.config.schema import RunConfig, edit, resolve
+from strop.model.byte_tokenizer import byte_tokenizer
+from strop.report.console import SilentView
+from strop.run.assembly import assemble
+from strop.run.loop import Loop, StepRecord
 
 VERDICT = "gpu_verdict"
 PROBLEMS = 512

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import zlib
 
-from strop.types import Problem
+from strop.base.types import Problem
 
 
 def even(problem: Problem, text: str) -> bool:

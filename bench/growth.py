@@ -34,12 +34,12 @@ from common import begin, emit, endless_tokenizer, parameter_count, parser_of, p
 from transformers import PreTrainedModel, Qwen2Config, Qwen2ForCausalLM
 
 from strop.algorithms import Objective, PpoClip, TokenMean
-from strop.engines.base import Request, Sampling
-from strop.engines.torch_engine import EngineSettings, TorchEngine
-from strop.trainer.optimizer import AdamW
-from strop.trainer.packing import pack
-from strop.trainer.step import Trainer
-from strop.types import Sample
+from strop.base.types import Sample
+from strop.engines.protocol import Request, Sampling
+from strop.engines.torch import EngineSettings, TorchEngine
+from strop.training.optimizer import AdamW
+from strop.training.packing import pack
+from strop.training.step import Trainer
 
 MEBIBYTE = 2**20
 FIXED = {"batch": 64, "context": 64, "vocabulary": 1024, "hidden": 128}

@@ -20,12 +20,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from strop.config import resolve
-from strop.console import SilentView
-from strop.run import resume, train
-from strop.run_folder import is_run
-from strop.scaling import Curve, FitSettings, fit
-from strop.scaling.curves import XAxis, read_curve
+from strop.config.schema import resolve
+from strop.lab.scaling import Curve, FitSettings, fit
+from strop.lab.scaling.curves import XAxis, read_curve
+from strop.report.console import SilentView
+from strop.run.folder import is_run
+from strop.run.run import resume, train
 
 BAR = 0.03
 SETTINGS = (

@@ -16,10 +16,10 @@ import numpy as np
 import torch
 from common import SHAPES, begin, emit, endless_tokenizer, model_of, parser_of, policy_of
 
-from strop.engines.base import Request, Sampling
-from strop.engines.torch_engine import EngineSettings
-from strop.engines.torch_engine.choose import embedded_engine
-from strop.policy import Packed, Policy
+from strop.engines.protocol import Request, Sampling
+from strop.engines.torch import EngineSettings
+from strop.engines.torch.choose import embedded_engine
+from strop.model.policy import Packed, Policy
 
 
 def mismatch(policy: Policy, given: argparse.Namespace) -> dict[str, float]:

@@ -33,18 +33,18 @@ import numpy as np
 import torch
 from bench.simulated import SimulatedLearner, Simulation
 
-from strop.byte_tokenizer import byte_tokenizer
-from strop.config import edit, resolve
-from strop.console import SilentView
+from strop.config.schema import edit, resolve
 from strop.data import load_data
 from strop.engines.broadcast import Peer, Ticket, Watch, described
-from strop.loop import Loop
-from strop.orchestration.carriers import Carrier, CollectiveCarrier, StoredCarrier
+from strop.model.byte_tokenizer import byte_tokenizer
+from strop.orchestration.connection import WorkerSpec, end
 from strop.orchestration.fleet import Fleet, Supervision
-from strop.orchestration.link import WorkerSpec, end
 from strop.orchestration.messages import StoredWeights
 from strop.orchestration.processes import Processes
 from strop.orchestration.weight_store import MEMORY, WeightStore
+from strop.orchestration.weight_transport import Carrier, CollectiveCarrier, StoredCarrier
+from strop.report.console import SilentView
+from strop.run.loop import Loop
 from strop.verifiers.pool import InlineJudge
 
 SPEEDUP_BAR, BOUND_BAR, PUBLICATION_BAR, DEATH_BAR = 2.0, 0.8, 0.25, 0.1
@@ -122,7 +122,7 @@ def bound(shape: Shape) -> tuple[float, str]:
     """The least mean step time that any run of this shape can have, and by which formula."""
     simulation = shape.simulation
     try:
-        from strop.planning import Constant, Costs, Setup, Straggling, pipeline_bound
+        from strop.lab.planning import Constant, Costs, Setup, Straggling, pipeline_bound
     except ImportError:
         pass
     else:
@@ -131,7 +131,7 @@ def bound(shape: Shape) -> tuple[float, str]:
         )
         costs = Costs(decode_step=simulation.token_seconds, train_token=shape.train_token)
         lengths = Straggling(Constant(simulation.tokens), simulation.straggler_share, simulation.straggler_factor)
-        return pipeline_bound(setup, costs, lengths).seconds, "strop.planning.pipeline_bound"
+        return pipeline_bound(setup, costs, lengths).seconds, "strop.lab.planning.pipeline_bound"
     count = shape.prompts * shape.samples
     share, factor, usual = simulation.straggler_share, simulation.straggler_factor, simulation.tokens
     tokens = count * usual * (1 - share + share * factor)
@@ -171,10 +171,10 @@ def pipeline(arguments: argparse.Namespace) -> None:
 
 def publication(arguments: argparse.Namespace) -> None:
     """Real engines of a model of 100 MB: write and hash, or broadcast; swap, acknowledge, probe."""
-    from strop.engines.torch_engine.settings import EngineSettings
-    from strop.model_settings import FreshModel, ModelSettings
+    from strop.engines.settings import EngineSettings
+    from strop.model.policy import load_policy
+    from strop.model.settings import FreshModel, ModelSettings
     from strop.orchestration.generator import GeneratorSettings
-    from strop.policy import load_policy
 
     peer = Peer()
     fresh = FreshModel(hidden_size=512, layers=8, heads=8, kv_heads=4, head_dim=64, intermediate_size=1408)
@@ -289,10 +289,10 @@ def quality(arguments: argparse.Namespace) -> None:
 
 def held_out_rate(seed: int, lag: int, steps: int, out: Path) -> tuple[float, dict[str, float]]:
     """The final pass rate of 256 held-out problems x 8 samples, and what to report of the run."""
-    from strop.assembly import located
     from strop.recipes.quickstart import recipe
-    from strop.run import train as train_run
-    from strop.run_folder import RunFolder
+    from strop.run.assembly import located
+    from strop.run.folder import RunFolder
+    from strop.run.run import train as train_run
 
     torch.set_num_threads(1)
     config = edit(recipe(), [

@@ -40,8 +40,8 @@ BASE = ("optim.lr=1e-9", "evaluation.every=none", "checkpoint.every=1000", "algo
 
 def table_9() -> None:
     """Skywork-OR1, Table 9."""
-    from strop.planning import simulate
-    from strop.planning.published import SKYWORK_LENGTHS, SKYWORK_ROLLOUT_SECONDS, skywork_table_9
+    from strop.lab.planning import simulate
+    from strop.lab.planning.published import SKYWORK_LENGTHS, SKYWORK_ROLLOUT_SECONDS, skywork_table_9
 
     for devices, published in SKYWORK_ROLLOUT_SECONDS.items():
         found = simulate(*skywork_table_9(devices), SKYWORK_LENGTHS, steps=20).mean
@@ -50,9 +50,9 @@ def table_9() -> None:
 
 def schedules() -> None:
     """ScaleRL's split of 80 devices, under PipelineRL-k and PPO-off-policy-k."""
-    from strop.planning import pipeline_bound, simulate
-    from strop.planning.published import SCALERL, SCALERL_LENGTHS, scalerl_costs
-    from strop.planning.search import alternatives
+    from strop.lab.planning import pipeline_bound, simulate
+    from strop.lab.planning.published import SCALERL, SCALERL_LENGTHS, scalerl_costs
+    from strop.lab.planning.search import alternatives
 
     for setup in alternatives(SCALERL, (0, 1, 4, 8)):
         found = simulate(setup, scalerl_costs(), SCALERL_LENGTHS, steps=max(6, 40 // setup.updates_per_step))
@@ -65,8 +65,8 @@ def schedules() -> None:
 
 def predictions(steps: int, clock: str, folder: Path) -> None:
     """Runs here against what was planned from others."""
-    from strop.planning.measure import measure
-    from strop.run_folder import RunFolder
+    from strop.lab.planning.measure import measure
+    from strop.run.folder import RunFolder
 
     runs = {
         name: train(folder / str(number), sets, steps, clock) for number, (name, sets) in enumerate(MEASURED.items())
@@ -93,11 +93,11 @@ def embedded(steps: int, folder: Path) -> None:
 
 def predict(name: str, sources: list[Path], target: Path) -> None:
     """Plan the run `target` from the costs of `sources`, and say how far off that is."""
-    from strop.config import parse
-    from strop.planning import Empirical, simulate
-    from strop.planning.measure import measure
-    from strop.planning.setup import setup_of
-    from strop.run_folder import RunFolder
+    from strop.config.schema import parse
+    from strop.lab.planning import Empirical, simulate
+    from strop.lab.planning.measure import measure
+    from strop.lab.planning.setup import setup_of
+    from strop.run.folder import RunFolder
 
     known = measure([RunFolder.open(source) for source in sources])
     run = RunFolder.open(target)
@@ -124,7 +124,7 @@ def fleet() -> None:
     from bench.pipeline import train as run
     from bench.simulated import Simulation as Engines
 
-    from strop.planning import Constant, Costs, Setup, Straggling, simulate
+    from strop.lab.planning import Constant, Costs, Setup, Straggling, simulate
 
     engines = Engines(slots=16, token_seconds=0.03, tokens=5, straggler_share=0.05, straggler_factor=30)
     for lag, steps in ((0, 5), (1, 7), (8, 18)):
@@ -141,14 +141,14 @@ def train(out: Path, sets: tuple[str, ...], steps: int, clock: str) -> Path:
     """A run of the quickstart's recipe in this process."""
     import torch
 
-    import strop.clock
-    from strop.config import resolve
-    from strop.console import SilentView
-    from strop.run import train as run
+    import strop.base.clock
+    from strop.config.schema import resolve
+    from strop.report.console import SilentView
+    from strop.run.run import train as run
 
     torch.set_num_threads(1)
     if clock == "cpu":
-        strop.clock.time = SimpleNamespace(perf_counter=time.process_time)  # type: ignore[assignment]
+        strop.base.clock.time = SimpleNamespace(perf_counter=time.process_time)  # type: ignore[assignment]
     run(resolve("quickstart", [*BASE, f"steps={steps}", *sets]), out, SilentView())
     return out
 

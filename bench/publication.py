@@ -18,9 +18,9 @@ import torch
 from common import SHAPES, bandwidth, begin, emit, endless_tokenizer, model_of, parameter_count, parser_of, policy_of
 from common import timed as timed_once
 
-from strop.engines.base import KvMode, Request, Sampling
-from strop.engines.torch_engine import EngineSettings
-from strop.engines.torch_engine.choose import embedded_engine
+from strop.engines.protocol import KvMode, Request, Sampling
+from strop.engines.torch import EngineSettings
+from strop.engines.torch.choose import embedded_engine
 
 
 def main() -> None:

@@ -44,9 +44,9 @@ from common import (
 )  # fmt: skip
 from transformers import ContinuousBatchingConfig, GenerationConfig, PreTrainedModel
 
-from strop.engines.base import Request, Sampling
-from strop.engines.torch_engine import EngineSettings, TorchEngine
-from strop.engines.torch_engine.choose import embedded_engine
+from strop.engines.protocol import Request, Sampling
+from strop.engines.torch import EngineSettings, TorchEngine
+from strop.engines.torch.choose import embedded_engine
 
 GROUP = 8
 DECODE = ((1024, 1024), (256, 2048), (256, 4096), (64, 16_384))

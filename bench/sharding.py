@@ -22,14 +22,14 @@ import numpy as np
 import torch
 from torch.multiprocessing.spawn import start_processes
 
-from strop.assembly import assemble
-from strop.config import RunConfig, edit, resolve
-from strop.console import SilentView
-from strop.learner import Learner
-from strop.sharded_learner import join
-from strop.trainer.checkpoint import Retention
-from strop.trainer.optimizer import own_part
-from strop.types import Completion, Group, Problem, Rollout, Status, Verdict, VersionSpan
+from strop.base.types import Completion, Group, Problem, Rollout, Status, Verdict, VersionSpan
+from strop.config.schema import RunConfig, edit, resolve
+from strop.report.console import SilentView
+from strop.run.assembly import assemble
+from strop.run.rank_worker import join
+from strop.training.checkpoint import Retention
+from strop.training.learner import Learner
+from strop.training.optimizer import own_part
 
 SETS = (
     "model.fresh.hidden_size=384", "model.fresh.layers=6", "model.fresh.heads=6", "model.fresh.kv_heads=2",

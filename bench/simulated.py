@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from strop.engines.base import Capabilities, Health, KvMode, PauseMode, Request, WeightSource
+from strop.base.types import Completion, FinishReason, FloatArray, Group, InputError, IntArray, VersionSpan
+from strop.engines.protocol import Capabilities, Health, KvMode, PauseMode, Request, WeightSource
+from strop.orchestration.connection import Line
 from strop.orchestration.generator import serve
-from strop.orchestration.link import Line
 from strop.orchestration.messages import StoredWeights
-from strop.types import Completion, FinishReason, FloatArray, Group, InputError, IntArray, VersionSpan
 
 if TYPE_CHECKING:
     from strop.engines.broadcast import Peer, Ticket, Watch
@@ -203,8 +203,8 @@ class SimulatedLearner:
         pass
 
     def learn(self, groups: Sequence[Group], survivors: Collection[int], step: int, states: Mapping[str, Any]) -> Any:
-        from strop.learner import Lesson
-        from strop.samples import make_candidates
+        from strop.training.learner import Lesson
+        from strop.training.samples import make_candidates
 
         self.before(step + 1)
         begin = time.perf_counter()

@@ -22,11 +22,11 @@ import torch
 from common import SHAPES, OtherProcess, Spent, begin, emit, interleaved, model_of, parameter_count, parser_of, timed
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from strop.assembly import assemble
-from strop.byte_tokenizer import byte_tokenizer
-from strop.config import RunConfig, edit, resolve
-from strop.console import SilentView
-from strop.loop import Loop
+from strop.config.schema import RunConfig, edit, resolve
+from strop.model.byte_tokenizer import byte_tokenizer
+from strop.report.console import SilentView
+from strop.run.assembly import assemble
+from strop.run.loop import Loop
 
 PROMPTS, SAMPLES = 32, 8
 STEPS = 10_000

@@ -45,10 +45,10 @@ from common import (
 from transformers import PreTrainedModel
 
 from strop.algorithms import Objective, PpoClip, TokenMean
-from strop.trainer.optimizer import AdamW
-from strop.trainer.packing import Update, pack
-from strop.trainer.step import Trainer
-from strop.types import Sample
+from strop.base.types import Sample
+from strop.training.optimizer import AdamW
+from strop.training.packing import Update, pack
+from strop.training.step import Trainer
 
 PEERS = {"padded": "padded cross_entropy", "operators": "ours without kernels"}
 

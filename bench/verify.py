@@ -118,7 +118,7 @@ def quantiles(rate: float, times: list[float]) -> dict[str, Any]:
 
 def hangs() -> None:
     """Inputs that ask for more than there is, against three golds: how long the caller waits, at most."""
-    from strop.types import Problem
+    from strop.base.types import Problem
 
     begin = time.perf_counter()
     verifier = MathVerifier(extract="any")

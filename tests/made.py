@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from strop.types import Completion, FinishReason, Group, Problem, Rollout, Status, Verdict, VersionSpan
+from strop.base.types import Completion, FinishReason, Group, Problem, Rollout, Status, Verdict, VersionSpan
 
 PROBLEM = Problem(id="p", prompt="1+1=", reference="2")
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from strop import plots
+from strop.report import plots
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from safetensors.torch import load_file
 
-from strop.config import RunConfig, edit, resolve
-from strop.metrics_file import read_metrics
-from strop.run_folder import RunFolder
+from strop.base.metrics_file import read_metrics
+from strop.config.schema import RunConfig, edit, resolve
+from strop.run.folder import RunFolder
 
 SMALL = (
     "steps=4",

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from strop.byte_tokenizer import byte_tokenizer
-from strop.model_settings import FreshModel, ModelSettings
-from strop.policy import Policy, load_policy
+from strop.model.byte_tokenizer import byte_tokenizer
+from strop.model.policy import Policy, load_policy
+from strop.model.settings import FreshModel, ModelSettings
 
 __all__ = ["byte_tokenizer", "tiny_qwen3", "tiny_settings"]
 

@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Literal, NamedTuple
 
-from strop.ablation.statistics import Paired, paired
+from strop.lab.ablation.statistics import Paired, paired
 
 Says = Literal["above", "same", "apart", "not above"]
 Verdict = Literal["agrees", "disagrees", "undecided"]

@@ -11,8 +11,7 @@ import math
 from dataclasses import dataclass
 
 from bench.claims import loops
-
-from strop.config import RunConfig, resolve
+from strop.config.schema import RunConfig, resolve
 
 STEPS, EVERY, UPDATES = 16, 4, 8
 LEARNING_RATE = 3e-4

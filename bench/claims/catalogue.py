@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from bench.claims import measures as m
 from bench.claims.analysis import LOG_MARGIN, PASS_MARGIN, Says
 from bench.claims.arms import ARMS, STEPS
 from bench.claims.measures import ENTROPY, PASS, Effect
+
+from bench.claims import measures as m
 
 # fmt: off
 

@@ -9,12 +9,12 @@ import time
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
-from bench.claims import report
 from bench.claims.analysis import Result, judge
 from bench.claims.catalogue import CLAIMS, Claim
 from bench.claims.execute import Curve, Job, execute, load, missing
 
-from strop.types import StropError
+from bench.claims import report
+from strop.base.types import StropError
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -18,14 +18,14 @@ from typing import Any
 
 from bench.claims.arms import ARMS
 
-from strop.config import RunConfig, parse
-from strop.console import SilentView
-from strop.embedded import named_base
-from strop.files import replacing
-from strop.metrics_file import read_metrics
-from strop.run import train
-from strop.run_folder import RunFolder
-from strop.types import InputError
+from strop.base.files import replacing
+from strop.base.metrics_file import read_metrics
+from strop.base.types import InputError
+from strop.config.schema import RunConfig, parse
+from strop.report.console import SilentView
+from strop.run.folder import RunFolder
+from strop.run.run import train
+from strop.training.embedded_base import named_base
 
 KEPT = (
     "pass_rate", "reward/mean", "evaluation/pass_rate", "evaluation/stderr", "evaluation/entropy", "entropy",

@@ -10,8 +10,8 @@ from bench.claims.analysis import Result, Verdict
 from bench.claims.catalogue import Claim
 from bench.claims.execute import Curve, load
 
-from strop.files import replacing
-from strop.plots import bare, canvas
+from strop.base.files import replacing
+from strop.report.plots import bare, canvas
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -13,18 +13,18 @@ from pathlib import Path
 
 import numpy as np
 
-from strop.byte_tokenizer import byte_tokenizer
-from strop.console import SilentView
+from strop.base.files import cache_folder
+from strop.base.seeds import derive
 from strop.data.chain_sum import draw_question, part_of
 from strop.data.demonstrator import FallibleDemonstrator
-from strop.embedded import WORDS, EmbeddedBase, embedded_base
-from strop.files import cache_folder
-from strop.model_files import export
-from strop.model_settings import ModelSettings
-from strop.policy import load_policy
-from strop.seeds import derive
-from strop.trainer.optimizer import AdamW
-from strop.trainer.sft import Demonstration, FineTuning, SftSettings
+from strop.model.byte_tokenizer import byte_tokenizer
+from strop.model.files import export
+from strop.model.policy import load_policy
+from strop.model.settings import ModelSettings
+from strop.report.console import SilentView
+from strop.training.embedded_base import WORDS, EmbeddedBase, embedded_base
+from strop.training.optimizer import AdamW
+from strop.training.sft import Demonstration, FineTuning, SftSettings
 
 FORMAT = 1
 LIMIT = 96  # tokens of a completion of the arms on this base

@@ -15,9 +15,9 @@ import numpy as np
 from bench.claims.analysis import rank_correlation
 from bench.claims.execute import Curve
 
-from strop.planning import Constant, Costs, Setup, Straggling, simulate
-from strop.scaling import Curve as Points
-from strop.scaling import FitSettings, fit
+from strop.lab.planning import Constant, Costs, Setup, Straggling, simulate
+from strop.lab.scaling import Curve as Points
+from strop.lab.scaling import FitSettings, fit
 
 Curves = Mapping[str, Curve]
 Measure = Callable[[Curve], float | None]

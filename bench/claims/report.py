@@ -16,7 +16,7 @@ from bench.claims.execute import load
 from bench.claims.figure import draw, draw_curves
 from bench.claims.measures import half_fit
 
-from strop.files import replacing
+from strop.base.files import replacing
 
 BEGIN, END = "<!-- begin: {} -->", "<!-- end: {} -->"
 LONG_ARMS = ("long", "long4")

@@ -15,7 +15,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from strop.head import logprob_entropy
+from strop.model.head import logprob_entropy
 
 MEBIBYTE = 2**20
 RUNS = 7  # on a GPU

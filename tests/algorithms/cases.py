@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from strop.algorithms import Objective, Tokens, UpdateContext
-from strop.metrics import Metrics, merge, values
+from strop.base.metrics import Metrics, merge, values
 
 VOCABULARY = 5
 

@@ -14,7 +14,7 @@ from tests.algorithms.cases import rows, tokens_of
 from strop.algorithms import ClipCov, KlCov, Tokens
 from strop.algorithms.hashing import mix, token_hash
 from strop.algorithms.statistics import token_covariance
-from strop.metrics import values
+from strop.base.metrics import values
 
 MASK = (1 << 64) - 1
 

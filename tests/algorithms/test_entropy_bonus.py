@@ -9,7 +9,7 @@ import torch
 from tests.algorithms.cases import tokens_of
 
 from strop.algorithms import AdaptiveEntropy, EntropyBonus
-from strop.pieces import State
+from strop.base.pieces import State
 
 ENTROPY = torch.tensor([0.3, 1.2], dtype=torch.float64)
 

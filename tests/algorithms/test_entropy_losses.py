@@ -10,7 +10,7 @@ from tests.algorithms.cases import tokens_of
 from torch import Tensor
 
 from strop.algorithms import ArcherClip, LowEntropyMask, PolicyLoss, PpoClip, Reinforce, Tokens
-from strop.metrics import values
+from strop.base.metrics import values
 
 TYPES = torch.tensor([False, True, False, True, True, True])
 RATIO = [1.3, 1.3, 0.7, 0.7, 1.6, 0.4]

@@ -29,7 +29,7 @@ from strop.algorithms import (
     Reinforce,
     UpdateContext,
 )
-from strop.pieces import choices
+from strop.base.pieces import choices
 
 LOSSES: list[PolicyLoss] = [
     Reinforce(),

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from strop.algorithms import Gae, Outcomes, gae
-from strop.types import StropError
+from strop.base.types import StropError
 
 VALUES = np.array([0.5, 0.4, 0.8])
 

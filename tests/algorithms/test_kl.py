@@ -14,7 +14,7 @@ from torch import Tensor
 
 from strop.algorithms import KlInReward, KlPenalty, Objective, Reinforce, Tokens, UpdateContext
 from strop.algorithms.kl import Estimator, estimate
-from strop.metrics import values
+from strop.base.metrics import values
 
 GAP = torch.tensor([0.5, -0.5, 0.0, 2.0], dtype=torch.float64)
 K3 = [math.exp(-d) - 1 + d for d in GAP.tolist()]

@@ -23,7 +23,7 @@ from strop.algorithms import (
 )
 from strop.algorithms.losses import surrogate_clips
 from strop.algorithms.objective import UpdateContext
-from strop.metrics import values
+from strop.base.metrics import values
 
 LOGITS = torch.tensor([[1.0, 0.0, -1.0], [0.5, 0.5, 2.0], [0.0, 3.0, 0.0], [-1.0, 0.2, 0.1]], dtype=torch.float64)
 CHOSEN = torch.tensor([0, 2, 1, 0])

@@ -12,7 +12,7 @@ from tests.algorithms.cases import collisions, scores, tokens_of
 
 from strop.algorithms import Opefo, Tokens
 from strop.algorithms.statistics import balance, entropy_flow, exact_entropy_flow, flow_sums
-from strop.metrics import values
+from strop.base.metrics import values
 
 P = torch.tensor([0.9, 0.5, 0.1, 0.99], dtype=torch.float64)
 H = torch.tensor([0.35, 0.9, 2.0, 0.06], dtype=torch.float64)

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from tests.runs import metrics, small_config
 
-from strop.console import SilentView
-from strop.run import train
+from strop.report.console import SilentView
+from strop.run.run import train
 
 OFF_POLICY = ("batch.updates_per_step=2", "batch.passes_per_batch=2", "optim.lr=1e-2")
 # A random model is never right: its completions differ in length, and shaping makes a reward of that.

@@ -6,7 +6,7 @@ import pytest
 from tests.made import PROBLEM, completion, group, rollout
 
 from strop.algorithms import BinaryReward, Selection
-from strop.types import Rollout, Status, Verdict
+from strop.base.types import Rollout, Status, Verdict
 
 
 def test_uniform_groups_are_dropped_or_kept() -> None:

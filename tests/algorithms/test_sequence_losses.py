@@ -10,7 +10,7 @@ from tests.algorithms.cases import tokens_of
 
 from strop.algorithms import Gspo
 from strop.algorithms.sequence_losses import sequence_ratio
-from strop.metrics import values
+from strop.base.metrics import values
 
 SEQUENCE = [0, 0, 1, 1, 1]
 # mean log-ratios of the two sequences: (.2 + .4) / 2 = .3 and (−.6 + 0 + .3) / 3 = −.1

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.algorithms.cases import scores, table, tokens_of
 from tests.tiny import tiny_qwen3
-from tests.trainer.cases import TinyPolicy, make_samples
+from tests.training.cases import TinyPolicy, make_samples
 
 from strop.algorithms import (
     Cispo,
@@ -26,11 +26,11 @@ from strop.algorithms import (
     UpdateContext,
 )
 from strop.algorithms.statistics import entropy_flow, exact_entropy_flow
-from strop.metrics import Covariance, Deviation, Metrics, Ratio, merge, values
-from strop.policy import Packed
-from strop.trainer.optimizer import AdamW
-from strop.trainer.packing import pack
-from strop.trainer.step import Trainer
+from strop.base.metrics import Covariance, Deviation, Metrics, Ratio, merge, values
+from strop.model.policy import Packed
+from strop.training.optimizer import AdamW
+from strop.training.packing import pack
+from strop.training.step import Trainer
 
 P = torch.tensor([0.9, 0.5, 0.1, 0.99], dtype=torch.float64)
 H = torch.tensor([0.35, 0.9, 2.0, 0.06], dtype=torch.float64)
@@ -133,7 +133,7 @@ def test_the_policy_gives_the_collision_of_its_own_logits() -> None:
 
 
 def _context(packed: Packed):
-    from strop.attention import PackedContext
+    from strop.model.attention import PackedContext
 
     return PackedContext(packed.lengths, torch.device("cpu"))
 

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import processors
 
-from strop.byte_tokenizer import byte_tokenizer
+from strop.base.types import InputError, Message, Problem
 from strop.data import (
     ChainSum,
     ChatTemplate,
@@ -27,7 +27,7 @@ from strop.data import (
     question_key,
 )
 from strop.data.templates import encode_prompt, opening
-from strop.types import InputError, Message, Problem
+from strop.model.byte_tokenizer import byte_tokenizer
 
 TOKENIZER = byte_tokenizer()
 PROBLEM = Problem("a", "1+1=", "2")

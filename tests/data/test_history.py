@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from tests.runs import metrics, small_config
 
-from strop.console import SilentView
+from strop.base.types import InputError
 from strop.data import DropSolved, HardOnly, History, PassRateBetween, Visit, read_pass_rates
 from strop.data.history import add_up, deciles
-from strop.run import resume, train
-from strop.types import InputError
+from strop.report.console import SilentView
+from strop.run.run import resume, train
 
 
 def test_a_history_survives_json_and_a_file(tmp_path: Path) -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from strop.base.types import InputError
 from strop.data import ChainSum, Mixture
-from strop.types import InputError
 
 SOURCES = (ChainSum(count=3, terms=4), ChainSum(count=3, terms=5))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from pydantic import ValidationError
 
+from strop.base.types import InputError
 from strop.data import (
     ChainSum,
     DataSettings,
@@ -18,7 +19,6 @@ from strop.data import (
     ReasoningGym,
     parse_source,
 )
-from strop.types import InputError
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from strop.base.types import InputError, Problem
 from strop.data import DataSettings, NoProblemsLeft, Sampler
-from strop.types import InputError, Problem
 
 sizes, seeds = st.integers(1, 30), st.integers(0, 2**63 - 1)
 

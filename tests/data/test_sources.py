@@ -15,9 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyarrow import parquet
 
+from strop.base.types import InputError, Problem
 from strop.data import ChainSum, Columns, Gsm8k, HubDataset, JsonLines, ParquetFile, ProblemSource, ReasoningGym
 from strop.data.chain_sum import signed_terms, solve
-from strop.types import InputError, Problem
 
 ALL_SUMS_OF_TWO = {
     f"{a}{sign}{b}=" for a in range(1, 10) for b in range(1, 10) for sign in "+-" if sign == "+" or b <= a

@@ -1,4 +1,4 @@
-"""The engine contract: what `strop.engines.base.Engine` promises, as tests that every engine must pass.
+"""The engine contract: what `strop.engines.protocol.Engine` promises, as tests that every engine must pass.
 
 A test module subclasses `EngineContract` and gives it two fixtures:
 
@@ -22,10 +22,10 @@ from tests.engines.runs import drain, policy_logprobs, prompts, requests, run
 from tests.tiny import byte_tokenizer, tiny_qwen3
 from torch import Tensor
 
-from strop.engines.base import Engine, Interruption, KvMode, Request, Sampling, Scoring, Streaming
-from strop.model_settings import FreshModel
-from strop.policy import Packed, Policy
-from strop.types import Completion, FloatArray, InputError, StropError
+from strop.base.types import Completion, FloatArray, InputError, StropError
+from strop.engines.protocol import Engine, Interruption, KvMode, Request, Sampling, Scoring, Streaming
+from strop.model.policy import Packed, Policy
+from strop.model.settings import FreshModel
 
 EOS = 256
 SLOTS = 32

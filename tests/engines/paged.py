@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from tests.tiny import byte_tokenizer
 
-from strop.engines.torch_engine.kernels import Kernels
-from strop.engines.torch_engine.paged_engine import PagedEngine
-from strop.engines.torch_engine.settings import EngineSettings
-from strop.policy import Policy
+from strop.engines.settings import EngineSettings
+from strop.engines.torch.kernels import Kernels
+from strop.engines.torch.paged_engine import PagedEngine
+from strop.model.policy import Policy
 
 
 def paged_engine(policy: Policy, kernels: Kernels | None = None, **settings: object) -> PagedEngine:

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 import numpy as np
 from tests.tiny import byte_tokenizer
 
-from strop.engines.base import Engine, Request, Sampling
-from strop.engines.torch_engine import EngineSettings, TorchEngine
-from strop.policy import Packed, Policy
-from strop.types import Completion, FloatArray, IntArray
+from strop.base.types import Completion, FloatArray, IntArray
+from strop.engines.protocol import Engine, Request, Sampling
+from strop.engines.torch import EngineSettings, TorchEngine
+from strop.model.policy import Packed, Policy
 
 
 def engine_of(policy: Policy, **settings: object) -> TorchEngine:

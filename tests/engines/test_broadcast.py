@@ -32,7 +32,7 @@ from strop.engines.broadcast import (
     nobody,
 )
 from strop.engines.broadcast.content import buckets, checksum
-from strop.trainer.meeting import open_store
+from strop.training.rendezvous import open_store
 
 ROOT = Path(__file__).resolve().parents[2]
 PATIENCE = 60.0

@@ -11,13 +11,13 @@ from tests.engines.paged import paged_engine
 from tests.faraway import FAR, faraway
 from tests.tiny import byte_tokenizer
 
-from strop.engines.base import Request, Sampling
-from strop.engines.torch_engine import device_rows
-from strop.engines.torch_engine.device_rows import DeviceRows
-from strop.engines.torch_engine.kernels.triton_kernels import TritonKernels
-from strop.engines.torch_engine.paged_engine import PagedEngine
-from strop.model_settings import FreshModel, ModelSettings
-from strop.policy import load_policy
+from strop.engines.protocol import Request, Sampling
+from strop.engines.torch import device_rows
+from strop.engines.torch.device_rows import DeviceRows
+from strop.engines.torch.kernels.triton_kernels import TritonKernels
+from strop.engines.torch.paged_engine import PagedEngine
+from strop.model.policy import load_policy
+from strop.model.settings import FreshModel, ModelSettings
 
 FRESH = FreshModel(hidden_size=32, layers=2, intermediate_size=32, heads=4, kv_heads=2, head_dim=16)
 

@@ -12,12 +12,12 @@ from tests.made import PROBLEM, rollout
 from tests.tiny import byte_tokenizer, tiny_qwen3
 
 from strop.algorithms import GroupRelative, TokenMean
-from strop.engines.base import PHRASE, Capabilities, Interruption, KvMode, Request, Sampling
-from strop.engines.torch_engine.sampling import stream_key, uniforms
-from strop.engines.torch_engine.thinking import Thinking
-from strop.samples import make_candidates, make_samples
-from strop.trainer.packing import pack
-from strop.types import Completion, Group, InputError, Rollout
+from strop.base.types import Completion, Group, InputError, Rollout
+from strop.engines.protocol import PHRASE, Capabilities, Interruption, KvMode, Request, Sampling
+from strop.engines.sampling import stream_key, uniforms
+from strop.engines.thinking import Thinking
+from strop.training.packing import pack
+from strop.training.samples import make_candidates, make_samples
 
 POLICY = tiny_qwen3()
 TOKENIZER = byte_tokenizer()

@@ -29,22 +29,22 @@ from tests.engines.test_torch_engine_control import (  # noqa: F401
     test_the_engines_copy_is_its_own_and_the_shared_one_is_not,
     test_updates_before_the_first_token_and_in_a_row_leave_no_empty_span,
 )
-from tests.test_policy import CONFIGS, model_of
+from tests.model.test_policy import CONFIGS, model_of
 from tests.tiny import byte_tokenizer, tiny_qwen3, tiny_settings
 from torch import Tensor
 
-from strop.attention import AttentionContext
-from strop.engines.base import KvMode, Request, Sampling
-from strop.engines.torch_engine import EngineSettings, TorchEngine, device_rows
-from strop.engines.torch_engine.choose import embedded_engine
-from strop.engines.torch_engine.device_rows import device_uniforms
-from strop.engines.torch_engine.kernels import LayerCache, Plan
-from strop.engines.torch_engine.kernels.plain import PlainKernels
-from strop.engines.torch_engine.paged_engine import LAG, PagedEngine
-from strop.engines.torch_engine.pages import PagePool
-from strop.engines.torch_engine.sampling import stream_key, uniforms
-from strop.policy import Policy
-from strop.types import Completion, InputError, StropError
+from strop.base.types import Completion, InputError, StropError
+from strop.engines.protocol import KvMode, Request, Sampling
+from strop.engines.sampling import stream_key, uniforms
+from strop.engines.torch import EngineSettings, TorchEngine, device_rows
+from strop.engines.torch.choose import embedded_engine
+from strop.engines.torch.device_rows import device_uniforms
+from strop.engines.torch.kernels import LayerCache, Plan
+from strop.engines.torch.kernels.plain import PlainKernels
+from strop.engines.torch.paged_engine import LAG, PagedEngine
+from strop.engines.torch.pages import PagePool
+from strop.model.attention import AttentionContext
+from strop.model.policy import Policy
 
 LONG = Sampling(max_new_tokens=60)
 
@@ -144,7 +144,7 @@ def test_bfloat16_is_the_policys_up_to_rounding() -> None:
 @pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="needs Triton: pip install 'strop[gpu]'")
 @pytest.mark.skipif(torch.cuda.is_available(), reason="on a GPU the whole contract runs with them")
 def test_completions_of_the_triton_kernels() -> None:
-    from strop.engines.torch_engine.kernels.triton_kernels import TritonKernels
+    from strop.engines.torch.kernels.triton_kernels import TritonKernels
 
     policy = model(0, tie=True)  # heads of 32
     todo = [

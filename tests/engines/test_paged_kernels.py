@@ -13,14 +13,14 @@ import torch
 from packaging.version import Version
 from torch import Tensor
 
-from strop.engines.torch_engine.kernels import Heads, Kernels, LayerCache, Norms, Plan, plan
-from strop.engines.torch_engine.kernels.plain import PlainKernels
+from strop.engines.torch.kernels import Heads, Kernels, LayerCache, Norms, Plan, plan
+from strop.engines.torch.kernels.plain import PlainKernels
 
 triton = pytest.importorskip("triton", reason="needs Triton: pip install 'strop[gpu]'")
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 HALF = torch.bfloat16 if DEVICE.type == "cuda" else torch.float16
 
-from strop.engines.torch_engine.kernels.triton_kernels import TritonKernels  # noqa: E402
+from strop.engines.torch.kernels.triton_kernels import TritonKernels  # noqa: E402
 
 # Triton before 3.7 turns the bounds of a loop into integers in a way that numpy 2.4 took back.
 MISFIT = Version(triton.__version__) < Version("3.7") and Version(np.__version__) >= Version("2.4")
@@ -212,8 +212,8 @@ COMPILE = """
 from triton import compile
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
-from strop.engines.torch_engine.kernels import triton_attention as attention, triton_layers as layers
-from strop.engines.torch_engine.kernels import triton_sampling as sampling
+from strop.engines.torch.kernels import triton_attention as attention, triton_layers as layers
+from strop.engines.torch.kernels import triton_sampling as sampling
 
 REALS = "query keys values output states residual weight qkv query_weight key_weight angles"
 REALS = dict.fromkeys(REALS.split(), "*bf16")

@@ -6,8 +6,8 @@ import numpy as np
 from tests.engines.runs import engine_of, prompts
 from tests.tiny import tiny_qwen3
 
-from strop.engines.base import Request, Sampling, Scoring
-from strop.policy import Packed
+from strop.engines.protocol import Request, Sampling, Scoring
+from strop.model.policy import Packed
 
 
 def test_scores_are_the_policys_whatever_the_packing() -> None:

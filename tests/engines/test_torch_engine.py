@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 import torch
 from tests.engines.runs import drain, engine_of, policy_logprobs, prompts, requests, run
-from tests.test_policy import CONFIGS, model_of
+from tests.model.test_policy import CONFIGS, model_of
 from tests.tiny import tiny_qwen3, tiny_settings
 
-from strop.engines.base import Request, Sampling
-from strop.policy import Policy
-from strop.types import Completion, InputError
+from strop.base.types import Completion, InputError
+from strop.engines.protocol import Request, Sampling
+from strop.model.policy import Policy
 
 EOS = 256
 

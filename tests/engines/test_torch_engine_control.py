@@ -9,10 +9,10 @@ from tests.engines.runs import drain, engine_of, policy_logprobs, prompts, reque
 from tests.tiny import tiny_qwen3
 from torch import Tensor
 
-from strop.attention import AttentionContext
-from strop.engines.base import Request, Sampling
-from strop.engines.torch_engine.lean import Lean
-from strop.types import InputError
+from strop.base.types import InputError
+from strop.engines.protocol import Request, Sampling
+from strop.engines.torch.fused_forward import Lean
+from strop.model.attention import AttentionContext
 
 LONG = Sampling(max_new_tokens=40, temperature=1.0)
 

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from tests.engines.runs import drain, engine_of, policy_logprobs, run
 from tests.tiny import tiny_qwen3
 
-from strop.engines.base import Request, Sampling
-from strop.engines.torch_engine.kv import BLOCK, SlotCache, Span, blocks, keys_read, spans
-from strop.engines.torch_engine.lean import Lean
-from strop.types import Completion
+from strop.base.types import Completion
+from strop.engines.protocol import Request, Sampling
+from strop.engines.torch.fused_forward import Lean
+from strop.engines.torch.kv import BLOCK, SlotCache, Span, blocks, keys_read, spans
 
 LENGTHS = st.lists(st.integers(1, 600), min_size=1, max_size=70)
 

@@ -9,7 +9,7 @@ from tests.engines.contract import SLOTS, EngineContract, Subject, model
 from tests.tiny import byte_tokenizer
 
 from strop.engines.build import build_engine
-from strop.engines.vllm_engine import Vllm
+from strop.engines.vllm import Vllm
 
 SETTINGS = Vllm(slots=SLOTS, eager=True, kv_cache_gib=0.25)
 

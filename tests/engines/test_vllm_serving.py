@@ -17,8 +17,8 @@ import pytest
 from tests.engines.contract import model
 from tests.tiny import byte_tokenizer
 
-from strop.model_files import export
-from strop.policy import Packed
+from strop.model.files import export
+from strop.model.policy import Packed
 
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(600)]
 

@@ -24,18 +24,18 @@ from tests.engines.runs import policy_logprobs, requests
 from tests.runs import metrics, parameters, small_config
 from tests.tiny import byte_tokenizer, tiny_qwen3
 
-from strop.config import RunConfig, edit, resolve
-from strop.console import SilentView
-from strop.engines.base import Interruption, Request, Sampling
+from strop.base.types import InputError, StropError
+from strop.config.schema import RunConfig, edit, resolve
 from strop.engines.build import build_engine, embedded_settings, own_engine
-from strop.engines.torch_engine import EngineSettings, TorchEngine
-from strop.engines.vllm_engine import Vllm, VllmEngine, worker
-from strop.engines.vllm_engine.model_folder import ModelFolder
-from strop.engines.vllm_engine.worker import Closed, Frames
-from strop.model_settings import FreshModel
-from strop.policy import Policy, export
-from strop.run import train
-from strop.types import InputError, StropError
+from strop.engines.protocol import Interruption, Request, Sampling
+from strop.engines.torch import EngineSettings, TorchEngine
+from strop.engines.vllm import Vllm, VllmEngine, worker
+from strop.engines.vllm.model_folder import ModelFolder
+from strop.engines.vllm.worker import Closed, Frames
+from strop.model.policy import Policy, export
+from strop.model.settings import FreshModel
+from strop.report.console import SilentView
+from strop.run.run import train
 
 PROMPT = np.array([5, 17, 80], np.int32)
 EAGER = Vllm(slots=16, eager=True, kv_cache_gib=0.25)

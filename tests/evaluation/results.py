@@ -8,12 +8,12 @@ from pathlib import Path
 import numpy as np
 from tests.evaluation.scripted import ScriptedEngine
 
-from strop.byte_tokenizer import byte_tokenizer
+from strop.base.types import FinishReason, Problem
 from strop.data import Dataset, Plain, build_dataset
-from strop.engines.base import Request, Sampling
+from strop.engines.protocol import Request, Sampling
 from strop.evaluation import EvaluationResult, evaluate
-from strop.evaluation.kept import KeptSamples
-from strop.types import FinishReason, Problem
+from strop.evaluation.sample_store import KeptSamples
+from strop.model.byte_tokenizer import byte_tokenizer
 from strop.verifiers import Answer
 
 Answers = Mapping[str, Sequence[str]]

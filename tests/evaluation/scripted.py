@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from strop.engines.base import Capabilities, Health, KvMode, PauseMode, Request, WeightSource
-from strop.types import Completion, FinishReason, FloatArray, InputError, IntArray, VersionSpan
+from strop.base.types import Completion, FinishReason, FloatArray, InputError, IntArray, VersionSpan
+from strop.engines.protocol import Capabilities, Health, KvMode, PauseMode, Request, WeightSource
 
 Script = Callable[[Request, int], tuple[str, FinishReason]]
 

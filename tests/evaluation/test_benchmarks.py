@@ -12,10 +12,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from strop.base.types import InputError, Problem
 from strop.data import ChatTemplate, HubDataset, OpenReasonerZero, Plain
 from strop.evaluation import benchmark, load_problems
 from strop.evaluation.benchmarks import CATALOGUE, GYM_SEED, default_verifier, with_instruction
-from strop.types import InputError, Problem
 from strop.verifiers import CodeVerifier, MathVerifier, MultipleChoice, ReasoningGymScorer
 
 

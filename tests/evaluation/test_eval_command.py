@@ -11,16 +11,16 @@ import pytest
 from tests.runs import small_config
 from typer.testing import CliRunner
 
-from strop.benchmarking import Plan, measure, parse_models
-from strop.byte_tokenizer import byte_tokenizer
+from strop.base.types import InputError, StropError
 from strop.cli import app
-from strop.console import SilentView
 from strop.data import ChainSum, load_data
 from strop.evaluation import benchmark
 from strop.evaluation.grid import Grid
 from strop.evaluation.protocols import PLAIN, changed, protocol
-from strop.run import train
-from strop.types import InputError, StropError
+from strop.model.byte_tokenizer import byte_tokenizer
+from strop.report.console import SilentView
+from strop.run.benchmarking import Plan, measure, parse_models
+from strop.run.run import train
 
 
 @pytest.fixture(scope="module")

@@ -12,13 +12,13 @@ import torch
 from tests.evaluation.scripted import ScriptedEngine
 from tests.tiny import tiny_qwen3
 
-from strop.byte_tokenizer import byte_tokenizer
+from strop.base.types import Completion, FinishReason, InputError, Problem, Rollout, Status, StropError, Verdict
 from strop.data import ChainSum, Dataset, Plain, build_dataset
-from strop.engines.base import Engine, Request, Sampling
-from strop.engines.torch_engine import EngineSettings, TorchEngine
+from strop.engines.protocol import Engine, Request, Sampling
+from strop.engines.torch import EngineSettings, TorchEngine
 from strop.evaluation import EvaluationResult, Interval, evaluate, paired_gain
-from strop.policy import Packed
-from strop.types import Completion, FinishReason, InputError, Problem, Rollout, Status, StropError, Verdict
+from strop.model.byte_tokenizer import byte_tokenizer
+from strop.model.policy import Packed
 from strop.verifiers import Answer, Verifier
 from strop.verifiers.pool import Key
 

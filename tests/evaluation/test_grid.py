@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 from tests.evaluation.results import keep, result
 
+from strop.base.types import InputError
 from strop.evaluation import EvaluationResult
 from strop.evaluation.grid import Column, Grid, average, best_model, compare, load_grid, table, value_of
-from strop.evaluation.pictures import draw_all, draw_problems, draw_transfer
-from strop.evaluation.report import parse_average, write_report
-from strop.types import InputError
+from strop.report.evaluation import parse_average, write_report
+from strop.report.figures.evaluation import draw_all, draw_problems, draw_transfer
 
 PNG = b"\x89PNG\r\n"
 EASY, HARD = [[1, 1], [1, 0], [1, 1], [1, 1]], [[0, 0], [1, 0], [0, 0], [0, 0]]

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from strop.base.types import InputError
 from strop.evaluation import livecodebench
 from strop.evaluation.livecodebench import WINDOWS, parse_window
-from strop.types import InputError
 
 STDIN = [{"input": "1 2\n", "output": "3\n", "testtype": "stdin"}]
 MORE = [{"input": "4 5\n", "output": "9\n", "testtype": "stdin"}]

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from pydantic import ValidationError
 
+from strop.base.types import InputError
 from strop.data import ChatTemplate, OpenReasonerZero
 from strop.evaluation import benchmark, protocol
 from strop.evaluation.protocols import PLAIN, PROTOCOLS, changed, parse_metric, template_named
-from strop.types import InputError
 
 
 @pytest.mark.parametrize(

@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 from tests.runs import small_config
 
-from strop.assembly import validation_sets
-from strop.byte_tokenizer import byte_tokenizer
-from strop.console import SilentView
+from strop.base.seeds import derive
+from strop.base.types import InputError
 from strop.data import load_data
 from strop.evaluation.validation import ValidationSet
-from strop.seeds import derive
-from strop.types import InputError
+from strop.model.byte_tokenizer import byte_tokenizer
+from strop.report.console import SilentView
+from strop.run.assembly import validation_sets
 from strop.verifiers import MathVerifier
 
 ROOM = 400

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from bench.simulated import SimulatedEngine, Simulation, load
 
-from strop.engines.base import KvMode, Request, WeightSource
+from strop.base.types import Completion, FloatArray, IntArray
 from strop.engines.broadcast import Peer, Ticket, Watch, nobody
+from strop.engines.protocol import KvMode, Request, WeightSource
+from strop.orchestration.connection import Line
 from strop.orchestration.generator import serve
-from strop.orchestration.link import Line
 from strop.orchestration.messages import Finished, StoredWeights
-from strop.types import Completion, FloatArray, IntArray
 from strop.verifiers.wire import HEADER
 
 if TYPE_CHECKING:

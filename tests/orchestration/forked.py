@@ -14,7 +14,7 @@ import pytest
 import torch
 from tests.forks import Fork
 
-from strop.orchestration import worker
+from strop.orchestration import worker_process as worker
 
 
 class Forked(Fork):
@@ -45,7 +45,7 @@ def forking() -> Iterator[None]:
     starts: Any = subprocess.Popen
 
     def started(command: Sequence[str], **options: Any) -> Any:
-        if command[1:3] == ["-m", "strop.orchestration.worker"]:
+        if command[1:3] == ["-m", "strop.orchestration.worker_process"]:
             return Forked(starts, command, **options)
         return starts(command, **options)
 

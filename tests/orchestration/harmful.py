@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 
-from strop.types import Problem
+from strop.base.types import Problem
 
 
 def judge(problem: Problem, text: str) -> bool:

@@ -21,14 +21,14 @@ from bench.simulated import Simulation, sampled_token
 from tests.orchestration.simulation import Made
 from tests.runs import assert_same_run, metrics
 
-from strop.config import RunConfig, parse
-from strop.console import SilentView
-from strop.policy import Packed
-from strop.run_folder import RunFolder
-from strop.seeds import derive
-from strop.tasks import open_model
-from strop.trainer import checkpoint
-from strop.types import Group
+from strop.base.seeds import derive
+from strop.base.types import Group
+from strop.config.schema import RunConfig, parse
+from strop.model.policy import Packed
+from strop.report.console import SilentView
+from strop.run.folder import RunFolder
+from strop.run.tasks import open_model
+from strop.training import checkpoint
 
 NATS = 1e-4  # between two computations of one log-prob in float32
 

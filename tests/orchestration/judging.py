@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from strop.types import Problem
+from strop.base.types import Problem
 
 
 def judge(problem: Problem, text: str) -> bool:

@@ -7,10 +7,10 @@ import signal
 import time
 from typing import Any
 
-from strop.orchestration.gang import serve
-from strop.orchestration.link import Line
-from strop.supervision import progress
-from strop.types import InputError, StropError
+from strop.base import progress
+from strop.base.types import InputError, StropError
+from strop.orchestration.connection import Line
+from strop.orchestration.rank_group import serve
 
 
 def main(line: Line, rank: int) -> None:

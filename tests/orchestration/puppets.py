@@ -15,12 +15,12 @@ from typing import Any
 
 from bench.simulated import SimulatedEngine, Simulation, load
 
-from strop.engines.base import Request
+from strop.base.types import Completion, Problem, Status, Verdict
 from strop.engines.broadcast import LOOPBACK, Peer
+from strop.engines.protocol import Request
+from strop.orchestration.connection import Death, Link, WorkerSpec
 from strop.orchestration.generator import Server
-from strop.orchestration.link import Death, Link, WorkerSpec
 from strop.orchestration.messages import Ready
-from strop.types import Completion, Problem, Status, Verdict
 from strop.verifiers.pool import Key
 
 KILLED = "it was ended by SIGKILL"

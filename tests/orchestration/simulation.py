@@ -14,17 +14,17 @@ from bench.simulated import SimulatedLearner, Simulation
 from tests.orchestration.faulty import Fault
 from tests.runs import small_config
 
-from strop.byte_tokenizer import byte_tokenizer
-from strop.config import RunConfig
-from strop.console import SilentView
+from strop.config.schema import RunConfig
 from strop.data import Dataset, load_data
-from strop.loop import Loop, StepRecord
-from strop.orchestration.carriers import Carrier, StoredCarrier
+from strop.model.byte_tokenizer import byte_tokenizer
+from strop.orchestration.connection import Launcher, WorkerSpec
 from strop.orchestration.fleet import Fleet, Supervision
-from strop.orchestration.link import Launcher, WorkerSpec
 from strop.orchestration.messages import StoredWeights
 from strop.orchestration.processes import Processes
 from strop.orchestration.weight_store import WeightStore
+from strop.orchestration.weight_transport import Carrier, StoredCarrier
+from strop.report.console import SilentView
+from strop.run.loop import Loop, StepRecord
 from strop.verifiers.pool import InlineJudge, Judge
 
 SETS = (

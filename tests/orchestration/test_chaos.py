@@ -49,7 +49,7 @@ class World:
         chance, clock = random.Random(self.seed), Clock()
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr("strop.orchestration.fleet.time", clock)
-            patch.setattr("strop.loop.time", clock)
+            patch.setattr("strop.run.loop.time", clock)
             return self._live(folder, chance, clock)
 
     def _live(self, folder: Path, chance: random.Random, clock: Clock) -> tuple[Made, set[int], list[str]]:

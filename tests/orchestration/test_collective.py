@@ -13,13 +13,19 @@ from tests.orchestration.invariants import assert_sound
 from tests.orchestration.simulation import made
 from tests.runs import assert_same_run, small_config
 
-from strop.config import edit, resolve
-from strop.console import SilentView
+from strop.base.types import InputError, StropError
+from strop.config.schema import edit, resolve
 from strop.engines.broadcast import LOOPBACK, Ticket, TransferLost, Watch
-from strop.orchestration.carriers import Carrier, CollectiveCarrier, StoredCarrier, WithFallback, broadcast_backend
 from strop.orchestration.fleet import Supervision
-from strop.run import train
-from strop.types import InputError, StropError
+from strop.orchestration.weight_transport import (
+    Carrier,
+    CollectiveCarrier,
+    StoredCarrier,
+    WithFallback,
+    broadcast_backend,
+)
+from strop.report.console import SilentView
+from strop.run.run import train
 
 pytestmark = pytest.mark.usefixtures("forked")
 TENSOR_BYTES = 64  # of the simulated hundred

@@ -17,13 +17,13 @@ from tests.orchestration.forked import forking
 from tests.orchestration.invariants import assert_sound_folder
 from tests.runs import assert_same_run, metrics, small_config
 
-from strop.console import SilentView
-from strop.engines.base import Request
-from strop.engines.torch_engine.engine import TorchEngine
-from strop.run import Interrupted, resume, train
-from strop.run_folder import RunFolder
-from strop.seeds import derive
-from strop.supervision.watch import descendants
+from strop.base.seeds import derive
+from strop.engines.protocol import Request
+from strop.engines.torch.engine import TorchEngine
+from strop.report.console import SilentView
+from strop.run.folder import RunFolder
+from strop.run.run import Interrupted, resume, train
+from strop.run.watchdog import descendants
 
 SETS = ("optim.lr=1e-2",)
 EMBEDDED = (*SETS, "orchestration.executor=embedded")
@@ -95,9 +95,9 @@ def killed_driver(out: Path, *sets: str, forked: bool = True) -> list[int]:
     code = (
         "import sys\n"
         "from pathlib import Path\n"
-        "from strop.console import SilentView\n"
-        "from strop.pieces import allow_module\n"
-        "from strop.run import train\n"
+        "from strop.report.console import SilentView\n"
+        "from strop.base.pieces import allow_module\n"
+        "from strop.run.run import train\n"
         "from tests.runs import small_config\n"
         "allow_module('tests.orchestration.judging')\n"
         "train(small_config(*sys.argv[2:]), Path(sys.argv[1]), SilentView())\n"

@@ -16,29 +16,29 @@ from tests.orchestration.forked import forking
 from tests.runs import assert_same_run, metrics, small_config
 from torch import Tensor
 
-from strop.assembly import assemble
-from strop.benchmarking import Plan, measure, parse_models
-from strop.byte_tokenizer import byte_tokenizer
-from strop.compute import ComputeMeter
-from strop.config import RunConfig
-from strop.console import SilentView
+from strop.base.pieces import allow_module
+from strop.base.types import Problem, StropError, Verdict
+from strop.config.schema import RunConfig
 from strop.data import ChainSum, load_data
 from strop.evaluation import EvaluationResult, benchmark
 from strop.evaluation.benchmarks import HELD_OUT
 from strop.evaluation.protocols import PLAIN, changed
+from strop.lab.scaling.curves import read_curve
+from strop.model.byte_tokenizer import byte_tokenizer
+from strop.orchestration.connection import WorkerSpec
 from strop.orchestration.evaluator import InProcessEvaluator, Measured, WeightsOf
 from strop.orchestration.fleet import Supervision
-from strop.orchestration.link import WorkerSpec
 from strop.orchestration.messages import StoredWeights
 from strop.orchestration.processes import Processes
 from strop.orchestration.weight_store import EVALUATED, WeightStore
 from strop.orchestration.worker_evaluator import WorkerEvaluator
-from strop.pieces import allow_module
-from strop.run import Interrupted, Outcome, resume, train
-from strop.scaling.curves import read_curve
-from strop.trainer import checkpoint
-from strop.trainer.checkpoint import DiskFull
-from strop.types import Problem, StropError, Verdict
+from strop.report.console import SilentView
+from strop.run.assembly import assemble
+from strop.run.benchmarking import Plan, measure, parse_models
+from strop.run.run import Interrupted, Outcome, resume, train
+from strop.training import checkpoint
+from strop.training.checkpoint import DiskFull
+from strop.training.compute import ComputeMeter
 from strop.verifiers import Answer
 from strop.verifiers.judges import Judges
 

@@ -13,15 +13,15 @@ from bench.simulated import Simulation
 from tests.orchestration.invariants import assert_sound
 from tests.orchestration.simulation import PROMPTS, Made, beside, made
 
-from strop.engines.base import Request, Sampling
-from strop.loop import WeightMismatch
-from strop.orchestration.carriers import StoredCarrier
+from strop.base import progress
+from strop.base.pieces import allow_module
+from strop.base.seeds import derive
+from strop.base.types import IntArray, Status, StropError
+from strop.engines.protocol import Request, Sampling
 from strop.orchestration.executor import Publication
 from strop.orchestration.fleet import Supervision
-from strop.pieces import allow_module
-from strop.seeds import derive
-from strop.supervision import progress
-from strop.types import IntArray, Status, StropError
+from strop.orchestration.weight_transport import StoredCarrier
+from strop.run.loop import WeightMismatch
 from strop.verifiers import Isolation, PythonFunction
 from strop.verifiers.pool import ProcessJudge
 
@@ -230,7 +230,7 @@ def test_a_long_generation_is_progress_and_a_stopped_one_is_not(
         progress.made("the start")
         assert run.fleet.poll(1.5) == []
         assert progress.CURRENT.what == "tokens of generator-0" and progress.CURRENT.age < 1.5
-        monkeypatch.setattr("strop.orchestration.link._LIVELY_SECONDS", 0.2)
+        monkeypatch.setattr("strop.orchestration.connection._LIVELY_SECONDS", 0.2)
         pid = run.fleet.members[0].link.pid
         assert pid is not None
         os.kill(pid, signal.SIGSTOP)

@@ -11,9 +11,9 @@ from tests.orchestration.forked import forking
 from tests.orchestration.invariants import assert_sound_folder
 from tests.runs import small_config
 
-from strop.console import SilentView
-from strop.run import train
-from strop.trainer import checkpoint
+from strop.report.console import SilentView
+from strop.run.run import train
+from strop.training import checkpoint
 
 ROOM = 128 << 10  # for metrics and rollouts, not for a checkpoint (some 400 KiB)
 

@@ -9,9 +9,9 @@ from bench.simulated import Simulation
 from tests.orchestration.simulation import PROMPTS, made
 from tests.runs import metrics, small_config
 
-from strop.console import SilentView
-from strop.run import train
-from strop.run_folder import RunFolder
+from strop.report.console import SilentView
+from strop.run.folder import RunFolder
+from strop.run.run import train
 
 # `version` rises by 1 a step, which is not enough: the first stage ends after its second step.
 STAGES = (

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from tests.made import PROBLEM, completion
 
+from strop.base.types import Status, Verdict
 from strop.orchestration.ledger import Ledger
-from strop.types import Status, Verdict
 
 RIGHT = Verdict(1.0, Status.CORRECT)
 

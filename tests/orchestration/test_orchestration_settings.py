@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from tests.runs import small_config
 
-from strop.diagnostics import lag_metrics
-from strop.metrics import values
-from strop.types import InputError, Sample
+from strop.algorithms.diagnostics import lag_metrics
+from strop.base.metrics import values
+from strop.base.types import InputError, Sample
 
 
 @pytest.mark.parametrize(

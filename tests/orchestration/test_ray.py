@@ -21,19 +21,19 @@ from tests.orchestration.invariants import assert_sound
 from tests.orchestration.simulation import beside, made
 from tests.runs import assert_same_run, metrics, small_config
 
-from strop.ablation.execute import execute
-from strop.ablation.launched import Needs, ray_place
-from strop.ablation.manifest import read_manifest
-from strop.console import SilentView
-from strop.orchestration.carriers import Carrier, CollectiveCarrier
+from strop.base.types import StropError
+from strop.lab.ablation.execute import execute
+from strop.lab.ablation.launched import Needs, ray_place
+from strop.lab.ablation.manifest import read_manifest
+from strop.orchestration.connection import Link, WorkerSpec, end
 from strop.orchestration.fleet import Supervision
-from strop.orchestration.link import Link, WorkerSpec, end
 from strop.orchestration.ray_settings import RaySettings
 from strop.orchestration.ray_workers import RayWorkers
-from strop.run import resume, train
-from strop.supervision.watch import descendants
-from strop.trainer import checkpoint
-from strop.types import StropError
+from strop.orchestration.weight_transport import Carrier, CollectiveCarrier
+from strop.report.console import SilentView
+from strop.run.run import resume, train
+from strop.run.watchdog import descendants
+from strop.training import checkpoint
 
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(240)]
 SLOWLY = [0, *(pytest.param(lag, marks=pytest.mark.slow) for lag in (1, 2, 4, 8))]
@@ -135,7 +135,7 @@ class Losing(SilentView):
 @pytest.mark.slow
 def test_a_lost_node_costs_an_ablation_no_run(cluster: Any, tmp_path: Path) -> None:
     """One place at first, on a node that is lost: its run goes on elsewhere, beside the one that had no room."""
-    from tests.ablation.cases import small_plan
+    from tests.lab.ablation.cases import small_plan
 
     out, view = tmp_path / "out", Losing(cluster)
     manifest = small_plan(tmp_path, (0,), ["bad:optim.lr=1e30"], "steps=20", "evaluation.every=20")
@@ -152,7 +152,7 @@ def test_a_lost_node_costs_an_ablation_no_run(cluster: Any, tmp_path: Path) -> N
 
 
 def test_an_ablation_without_room_for_one_run_is_refused(cluster: Any, tmp_path: Path) -> None:
-    from tests.ablation.cases import small_plan
+    from tests.lab.ablation.cases import small_plan
 
     place = ray_place(None, 1, Needs(cpus=99.0), placement_seconds=0.2)
     out, manifest = tmp_path / "out", small_plan(tmp_path, (0,), ["hot:sampling.temperature=1.5"])
@@ -307,8 +307,8 @@ def driver_of_its_own_cluster(out: Path) -> tuple[subprocess.Popen[bytes], list[
     code = (
         "import sys\n"
         "from pathlib import Path\n"
-        "from strop.console import SilentView\n"
-        "from strop.run import Interrupted, train\n"
+        "from strop.report.console import SilentView\n"
+        "from strop.run.run import Interrupted, train\n"
         "from tests.runs import small_config\n"
         "try:\n"
         "    train(small_config('steps=500', 'orchestration.executor=ray'), Path(sys.argv[1]), SilentView())\n"

@@ -11,14 +11,14 @@ import numpy as np
 import pytest
 import torch
 
-from strop.orchestration.link import ControllerGone, WorkerSpec
+from strop.base.types import InputError, StropError
+from strop.orchestration.connection import ControllerGone, WorkerSpec
 from strop.orchestration.messages import Cancel, Failed, StoredWeights, Update, Updated, Work
 from strop.orchestration.ray_host import Host, QueueLine
 from strop.orchestration.ray_settings import RaySettings
 from strop.orchestration.ray_workers import RayWorkers, gpus_left
 from strop.orchestration.weight_store import WeightStore, read
-from strop.orchestration.worker import Setup, written
-from strop.types import InputError, StropError
+from strop.orchestration.worker_process import Setup, written
 
 
 def test_messages_that_overtook_others_wait_for_them() -> None:

@@ -20,9 +20,9 @@ from typing import Any
 import pytest
 from tests.orchestration.forked import forking
 
-from strop.orchestration.link import Death, WorkerSpec, end, overdue
+from strop.base.types import StropError
+from strop.orchestration.connection import Death, WorkerSpec, end, overdue
 from strop.orchestration.processes import Processes, ProcessLink
-from strop.types import StropError
 
 ECHO = "tests.orchestration.workers:echo"
 
@@ -295,7 +295,7 @@ def alive(pid: int) -> bool:
 def test_no_worker_outlives_its_controller() -> None:
     code = (
         "import time\n"
-        "from strop.orchestration.link import WorkerSpec\n"
+        "from strop.orchestration.connection import WorkerSpec\n"
         "from strop.orchestration.processes import Processes\n"
         "launcher = Processes()\n"
         f"links = [launcher.launch(WorkerSpec(f'echo-{{n}}', {ECHO!r}, None)) for n in range(2)]\n"

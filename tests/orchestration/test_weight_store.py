@@ -19,11 +19,11 @@ from tests.orchestration.invariants import assert_sound
 from tests.orchestration.simulation import made
 from torch import Tensor
 
-from strop.orchestration.carriers import StoredCarrier
+from strop.base.types import StropError
 from strop.orchestration.messages import StoredWeights
 from strop.orchestration.weight_store import WeightStore, claim, read, sweep
-from strop.trainer.checkpoint import DiskFull
-from strop.types import StropError
+from strop.orchestration.weight_transport import StoredCarrier
+from strop.training.checkpoint import DiskFull
 
 
 def weights(seed: int = 0) -> dict[str, Tensor]:
@@ -129,7 +129,7 @@ def test_a_full_memory_is_left_for_the_run_folder(small_disk: Path, tmp_path: Pa
 def test_no_room_anywhere_ends_the_run_with_one_line(
     small_disk: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("strop.orchestration.carriers.DISK_FULL_SECONDS", 0.01)
+    monkeypatch.setattr("strop.orchestration.weight_transport.DISK_FULL_SECONDS", 0.01)
     (small_disk / "full").write_bytes(bytes((1 << 20) - 100_000))
     run = made(
         tmp_path / "run",

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from strop.lab.planning import Constant, Costs, Lengths, Setup, Simulation, Straggling
+from strop.lab.planning.simulate import _Run
 from strop.orchestration.lag_gate import LagGate
 from strop.orchestration.window import Window
-from strop.planning import Constant, Costs, Lengths, Setup, Simulation, Straggling
-from strop.planning.simulate import _Run
 
 
 class Trainer:

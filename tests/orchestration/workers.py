@@ -7,9 +7,9 @@ import signal
 import time
 from typing import Any
 
-from strop.orchestration.link import Line
-from strop.orchestration.worker import SocketLine
-from strop.types import StropError
+from strop.base.types import StropError
+from strop.orchestration.connection import Line
+from strop.orchestration.worker_process import SocketLine
 from strop.verifiers.wire import HEADER
 
 

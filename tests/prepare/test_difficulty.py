@@ -10,11 +10,11 @@ import pytest
 from tests.prepare.working import questions, run
 from tests.tiny import byte_tokenizer, tiny_qwen3
 
-from strop.model_files import export
-from strop.pieces import allow_module
+from strop.base.pieces import allow_module
+from strop.base.seeds import derive
+from strop.base.types import InputError, Problem, Status, StropError, Verdict
+from strop.model.files import export
 from strop.prepare import Difficulty
-from strop.seeds import derive
-from strop.types import InputError, Problem, Status, StropError, Verdict
 from strop.verifiers.base import Verifier
 
 allow_module(__name__)

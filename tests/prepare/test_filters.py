@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from strop.pieces import allow_module
+from strop.base.pieces import allow_module
+from strop.base.types import Problem, Status, StropError, Verdict
 from strop.prepare import (
     AnswersAgree,
     Dropped,
@@ -23,7 +24,6 @@ from strop.prepare import (
     Verifiable,
 )
 from strop.prepare.code_tests import count_tests, standard_tests
-from strop.types import Problem, Status, StropError, Verdict
 from strop.verifiers import Answer, PythonFunction
 
 allow_module(__name__)

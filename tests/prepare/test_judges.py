@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 from tests.prepare.working import Outcome, questions, run
 
-from strop.prepare.endpoint import ChatEndpoint, EndpointError
+from strop.base.types import InputError
+from strop.engines.endpoint.client import ChatEndpoint, EndpointError
 from strop.prepare.judges import read_vote
-from strop.types import InputError
 
 Answer = Callable[[dict[str, Any], int], tuple[int, dict[str, str], Any]]
 

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from tests.prepare.working import write_lines
 
+from strop.base.types import Problem
 from strop.data.rows import BrokenRow
 from strop.prepare import Source
 from strop.prepare.mappings import DAPO_AFTER, DAPO_BEFORE, MAPPINGS, SKYWORK_AFTER
-from strop.types import Problem
 
 USER = "user"
 ROWS: dict[str, tuple[dict[str, Any], str, Any]] = {

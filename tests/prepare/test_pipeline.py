@@ -16,14 +16,14 @@ import pytest
 from tests.prepare.working import questions, run, write_lines
 from typer.testing import CliRunner, Result
 
+from strop.base.pieces import allow_module
+from strop.base.types import InputError, Message, Problem, StropError
 from strop.cli import app
-from strop.console import SilentView
 from strop.data import ParquetFile, parse_source
 from strop.data.problem_table import ProblemWriter, count_rows, read_problems
-from strop.pieces import allow_module
 from strop.prepare import Dropped, FilterStep, load_config, parse_config, prepare
 from strop.prepare.example import EXAMPLE
-from strop.types import InputError, Message, Problem, StropError
+from strop.report.console import SilentView
 
 MIXED = [
     {"prompt": "What is 2 + 3?", "answer": "5"},

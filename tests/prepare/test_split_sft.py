@@ -8,9 +8,9 @@ import pytest
 from tests.prepare.working import questions, run
 from tests.tiny import byte_tokenizer, tiny_qwen3
 
-from strop.model_files import export
+from strop.base.types import InputError
+from strop.model.files import export
 from strop.prepare.filters import count_tokens
-from strop.types import InputError
 
 
 def test_held_out_questions_are_not_trained_on_however_they_are_typed(tmp_path: Path) -> None:

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from strop.console import SilentView
+from strop.base.types import Problem
 from strop.data.problem_table import read_problems, read_rows
 from strop.prepare import parse_config, prepare
-from strop.types import Problem
+from strop.report.console import SilentView
 
 
 @dataclass(frozen=True)

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from strop.console import SilentView
+from strop.base.files import cache_folder
 from strop.data.demonstrator import FallibleDemonstrator
-from strop.embedded import EXPERTS, NAME, EmbeddedBase, embedded_base, named_base
-from strop.files import cache_folder
+from strop.report.console import SilentView
+from strop.training.embedded_base import EXPERTS, NAME, EmbeddedBase, embedded_base, named_base
 
 STEPS = {NAME: 450, EXPERTS: 60}
 TEACHERS = {

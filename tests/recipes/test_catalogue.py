@@ -10,11 +10,11 @@ import pytest
 
 import strop
 from strop.algorithms import ConstantDenominator
+from strop.base.types import InputError
 from strop.cli.inspect_commands import flatten
-from strop.config import RunConfig, edit, parse, resolve
+from strop.config.schema import RunConfig, edit, parse, resolve
+from strop.config.tiny import tiny
 from strop.recipes import build, catalogue
-from strop.tiny import tiny
-from strop.types import InputError
 
 NAMES = [recipe.name for recipe in catalogue()]
 ASKED_FOR = {
@@ -78,7 +78,10 @@ def test_the_loop_and_what_it_drives_know_no_paper() -> None:
     root = Path(strop.__file__).parent
     words = {name.split(".")[0] for name in NAMES if "_" in name or name in ("dapo", "archer", "opefo", "scalerl")}
     words |= {"archer", "opefo", "skywork_or1", "open_reasoner_zero"}
-    for file in ("loop", "learner", "curriculum", "assembly", "run", "samples", "states", "trainer/step"):
+    for file in (
+        "run/loop", "training/learner", "run/curriculum", "run/assembly", "run/run", "training/samples", "base/states",
+        "training/step",
+    ):  # fmt: skip
         code = re.sub(r'""".*?"""|#.*', "", (root / f"{file}.py").read_text(), flags=re.DOTALL).lower()
         found = [word for word in words if word in code]
         assert not found, f"{file}.py names {found}"

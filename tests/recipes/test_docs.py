@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from strop.cli.inspect_commands import flatten
-from strop.config import RunConfig, resolve
+from strop.config.schema import RunConfig, resolve
 from strop.recipes import catalogue
 
 FOLDER = Path(__file__).parents[2] / "docs" / "papers"

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from strop.config import RunConfig, resolve, stage_configs
-from strop.engines.base import PHRASE
+from strop.config.schema import RunConfig, resolve, stage_configs
+from strop.engines.protocol import PHRASE
 
 
 def values(name: str) -> dict[str, Any]:

@@ -8,14 +8,14 @@ import torch
 from tests.algorithms.cases import tokens_of
 
 from strop.algorithms import ClipCov, Gspo, KlCov, LengthPenalty, Opefo, OverlongShaping
-from strop.diagnostics.reflection import PATTERNS
-from strop.diagnostics.repetition import WINDOW
-from strop.engines.base import PHRASE
-from strop.model_settings import ModelSettings
+from strop.algorithms.diagnostics.reflection import PATTERNS
+from strop.algorithms.diagnostics.repetition import WINDOW
+from strop.engines.protocol import PHRASE
+from strop.lab.scaling import FitSettings
+from strop.lab.scaling.compare import MARGIN
+from strop.model.critic import ValueLoss
+from strop.model.settings import ModelSettings
 from strop.prepare import Difficulty
-from strop.scaling import FitSettings
-from strop.scaling.compare import MARGIN
-from strop.trainer.critic import ValueLoss
 from strop.verifiers import CodeVerifier
 from strop.verifiers.code.outcome import Settings
 from strop.verifiers.sandbox import Limits

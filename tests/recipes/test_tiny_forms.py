@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 from tests.recipes import bases
 
-from strop.config import RunConfig, Stage, edit
-from strop.console import SilentView
-from strop.embedded import EXPERTS, NAME
+from strop.config.schema import RunConfig, Stage, edit
+from strop.config.tiny import tiny
 from strop.recipes import build, catalogue
-from strop.run import train
-from strop.tiny import tiny
+from strop.report.console import SilentView
+from strop.run.run import train
+from strop.training.embedded_base import EXPERTS, NAME
 
 Row = dict[str, Any]
 Rows = list[Row]

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from strop.byte_tokenizer import byte_tokenizer
+from strop.base.types import Completion, Group, Problem, Rollout, Status, Verdict, VersionSpan
+from strop.model.byte_tokenizer import byte_tokenizer
 from strop.report.scoring import Batch, RolloutRow
 from strop.report.snapshots import Snapshot
-from strop.types import Completion, Group, Problem, Rollout, Status, Verdict, VersionSpan
 
 
 def row(ticket: int = 0, reward: float = 0.0, tokens: int = 3, status: str = "correct", **changes: Any) -> RolloutRow:

@@ -11,8 +11,8 @@ from tests.runs import small_config
 from typer.testing import CliRunner
 
 from strop.cli import app
-from strop.console import SilentView
-from strop.run import train
+from strop.report.console import SilentView
+from strop.run.run import train
 
 
 @pytest.fixture(scope="session")

@@ -9,7 +9,7 @@ import pytest
 from tests.report.cases import Parsed
 from tests.report.test_report import assert_harmless, hostile_run
 
-from strop.report import Options, write_report
+from strop.report.build import Options, write_report
 
 BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 FLAGS = (

@@ -7,7 +7,7 @@ from strop.report.catalogue import GROUPS
 from strop.report.curves import draw_curves
 from strop.report.pictures import INK, SERIES, Studio, short
 from strop.report.runs import read_runs
-from strop.run_folder import RunFolder
+from strop.run.folder import RunFolder
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

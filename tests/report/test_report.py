@@ -9,10 +9,10 @@ import pytest
 from tests.report.cases import Parsed, group
 from tests.runs import small_config
 
-from strop.byte_tokenizer import byte_tokenizer
-from strop.report import Options, write_report
-from strop.run_folder import RunFolder
-from strop.types import InputError
+from strop.base.types import InputError
+from strop.model.byte_tokenizer import byte_tokenizer
+from strop.report.build import Options, write_report
+from strop.run.folder import RunFolder
 
 HOSTILE = "</pre></svg><script>alert(1)</script><img src=x onerror=alert(2)>\" onclick='alert(3)' \u202e\x00"
 TOKEN_PICTURES = {"token-entropy.png", "ratio-histogram.png", "generator-trainer.png", "entropy-spread.png"}

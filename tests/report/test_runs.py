@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 from tests.runs import small_config
 
-from strop.config import edit, resolve
+from strop.base.types import InputError
+from strop.config.schema import edit, resolve
+from strop.config.tiny import tiny
 from strop.report.runs import changes, read_runs, settings
-from strop.run_folder import RunFolder
-from strop.tiny import tiny
-from strop.types import InputError
+from strop.run.folder import RunFolder
 
 
 def _run(path: Path, config: Any = None) -> Path:

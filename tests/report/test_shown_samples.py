@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from tests.report.cases import row
 
-from strop.byte_tokenizer import byte_tokenizer
+from strop.model.byte_tokenizer import byte_tokenizer
 from strop.report.runs import read_runs
 from strop.report.samples import SHOWN_TOKENS, _Known, _tokens, recorded, sampled
 from strop.report.snapshots import Models

@@ -5,7 +5,7 @@ import html
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strop.byte_tokenizer import byte_tokenizer
+from strop.model.byte_tokenizer import byte_tokenizer
 from strop.report.texts import clip, pieces, safe
 
 

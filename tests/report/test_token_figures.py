@@ -7,7 +7,7 @@ from tests.report.cases import batch, row
 from strop.algorithms import Cispo, PpoClip
 from strop.algorithms.entropy_losses import ArcherClip, LowEntropyMask
 from strop.algorithms.losses import Reinforce
-from strop.byte_tokenizer import byte_tokenizer
+from strop.model.byte_tokenizer import byte_tokenizer
 from strop.report.token_figures import (
     Bounds,
     _beyond,

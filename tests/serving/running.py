@@ -13,12 +13,12 @@ import numpy as np
 from tests.engines.runs import run
 from tests.tiny import byte_tokenizer, tiny_qwen3
 
-from strop.engines.base import Engine, Request, Sampling
-from strop.engines.torch_engine import EngineSettings, TorchEngine
+from strop.base.types import Completion, IntArray
+from strop.engines.protocol import Engine, Request, Sampling
+from strop.engines.torch import EngineSettings, TorchEngine
 from strop.serving import ServeLimits
 from strop.serving.app import Log
 from strop.serving.server import Served, Server, background, listen
-from strop.types import Completion, IntArray
 
 VERSION = 7  # of the weights
 

@@ -12,8 +12,8 @@ from tests.engines.runs import policy_logprobs
 from tests.serving.running import VERSION, Running, directly, endpoint, ids_of
 from tests.tiny import tiny_qwen3
 
-from strop.attention import PackedContext
-from strop.policy import Packed
+from strop.model.attention import PackedContext
+from strop.model.policy import Packed
 
 PROMPT = "3+5-2="
 BODY = {"prompt": PROMPT, "max_tokens": 24, "seed": 11}

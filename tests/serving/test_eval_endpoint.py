@@ -15,12 +15,12 @@ from tests.serving.running import VERSION, Running, endpoint
 from tests.tiny import byte_tokenizer, tiny_qwen3
 from typer.testing import CliRunner
 
+from strop.base.types import InputError
 from strop.cli import app
-from strop.endpoint_engine import EndpointEngine, EndpointTokenizer, read_said
-from strop.engines.base import Request, Sampling
-from strop.model_files import export
-from strop.prepare.endpoint import ChatEndpoint, EndpointError
-from strop.types import InputError
+from strop.engines.endpoint.client import ChatEndpoint, EndpointError
+from strop.engines.endpoint.engine import EndpointEngine, EndpointTokenizer, read_said
+from strop.engines.protocol import Request, Sampling
+from strop.model.files import export
 
 
 @pytest.fixture(scope="module")

@@ -14,13 +14,13 @@ from tests.prepare.working import Outcome, questions, run
 from tests.serving.running import Running, endpoint
 from tests.tiny import byte_tokenizer, tiny_settings
 
-from strop.engines.torch_engine import EngineSettings, TorchEngine
-from strop.policy import Policy, load_policy
-from strop.prepare.endpoint import ChatEndpoint, EndpointError, NoRoom
+from strop.base.types import InputError
+from strop.engines.endpoint.client import ChatEndpoint, EndpointError, NoRoom
+from strop.engines.torch import EngineSettings, TorchEngine
+from strop.model.policy import Policy, load_policy
 from strop.serving import ServeLimits
-from strop.trainer.optimizer import AdamW
-from strop.trainer.sft import Demonstration, FineTuning, SftSettings
-from strop.types import InputError
+from strop.training.optimizer import AdamW
+from strop.training.sft import Demonstration, FineTuning, SftSettings
 
 INSTRUCTION = "Judge: "
 GOOD = '{"valid": true}'
@@ -142,7 +142,7 @@ def test_retry_after_is_read(header: str, seconds: float | None) -> None:
     from email.message import Message
     from urllib.error import HTTPError
 
-    from strop.prepare.endpoint import _retry_after
+    from strop.engines.endpoint.client import _retry_after
 
     headers = Message()
     headers["Retry-After"] = header

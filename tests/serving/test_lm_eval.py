@@ -19,7 +19,7 @@ import pytest
 from tests.serving.running import Running, directly, endpoint, ids_of
 from tests.tiny import tiny_qwen3
 
-from strop.policy import Packed
+from strop.model.policy import Packed
 
 COMMAND = os.environ.get("STROP_LM_EVAL") or shutil.which("lm_eval")
 pytestmark = [

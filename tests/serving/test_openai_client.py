@@ -10,7 +10,7 @@ import pytest
 from tests.engines.runs import run
 from tests.serving.running import VERSION, Running, directly, endpoint, ids_of, tiny_engine
 
-from strop.engines.base import Request, Sampling
+from strop.engines.protocol import Request, Sampling
 from strop.serving import ServeLimits
 
 openai = pytest.importorskip("openai", reason="needs the package openai (extra dev)")

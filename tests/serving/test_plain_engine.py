@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 from tests.serving.running import directly, endpoint, tiny_engine
 
-from strop.engines.base import Capabilities, Engine, Health, Request, Scoring, Streaming
-from strop.types import Completion, FloatArray, IntArray
+from strop.base.types import Completion, FloatArray, IntArray
+from strop.engines.protocol import Capabilities, Engine, Health, Request, Scoring, Streaming
 
 
 class PlainEngine:

@@ -14,13 +14,13 @@ import pytest
 from tests.tiny import byte_tokenizer, tiny_qwen3
 from typer.testing import CliRunner
 
-from strop.benchmarking import parse_models
+from strop.base.types import InputError
 from strop.cli import app
-from strop.model_files import export
-from strop.run_folder import RunFolder
-from strop.serve_model import client_name
-from strop.trainer.checkpoint import folder_of
-from strop.types import InputError
+from strop.model.files import export
+from strop.run.benchmarking import parse_models
+from strop.run.folder import RunFolder
+from strop.serving.serve_model import client_name
+from strop.training.checkpoint import folder_of
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strop.types import Problem, Status
+from strop.base.types import Problem, Status
 from strop.verifiers import Answer
 from strop.verifiers.numbers import as_number, canonical, normalise, same_answer
 

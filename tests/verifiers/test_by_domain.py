@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from tests.made import completion
 
-from strop.types import Problem, Status, Verdict
+from strop.base.types import Problem, Status, Verdict
 from strop.verifiers import Answer, ByDomain, CodeVerifier, MathVerifier, MultipleChoice
 from strop.verifiers.judges import DomainJudge, judge_for
 

@@ -14,8 +14,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from strop.pieces import allow_module
-from strop.types import Completion, Problem, Status, Verdict, VersionSpan
+from strop.base.pieces import allow_module
+from strop.base.types import Completion, Problem, Status, Verdict, VersionSpan
 from strop.verifiers import Answer, Isolation, MathVerifier, PythonFunction
 from strop.verifiers.judges import judge_for
 from strop.verifiers.pool import AsyncJudge, InlineJudge, Judge, ProcessJudge, first_refusal
@@ -228,7 +228,7 @@ def test_a_supervisor_that_cannot_start_ends_loudly(tmp_path: Path) -> None:
             collect(judge)
         judge.close()
     finally:
-        from strop import pieces
+        from strop.base import pieces
 
         pieces._allowed_modules.discard("only_in_the_trainer")
         sys.path.remove(str(tmp_path))
@@ -253,7 +253,7 @@ def test_nothing_is_left_after_close(module: str) -> None:
 def test_nothing_is_left_after_the_trainer_is_killed() -> None:
     code = (
         "import time\nfrom strop.verifiers import MathVerifier\nfrom strop.verifiers.processes import ProcessPool\n"
-        "from strop.types import Problem\npool = ProcessPool(MathVerifier())\n"
+        "from strop.base.types import Problem\npool = ProcessPool(MathVerifier())\n"
         "pool.submit('judge', Problem('p', '', '1'))\n"
         "pool.receive(None)\nprint(pool.pid, flush=True)\ntime.sleep(100)\n"
     )

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from pydantic import TypeAdapter, ValidationError
 
-from strop.types import InputError, Problem, Status, Verdict
+from strop.base.types import InputError, Problem, Status, Verdict
 from strop.verifiers import Answer, AnyOf, ExactMatch, Isolation, MathVerifier, MultipleChoice, Numeric, Verifier
 from strop.verifiers.comparison import Sampled, compare_verifiers, named_verifier, read_rollouts
 

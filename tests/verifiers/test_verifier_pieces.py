@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 from pydantic import TypeAdapter, ValidationError
 
+from strop.base.pieces import allow_module
+from strop.base.types import Problem, Status, Verdict
 from strop.data import ReasoningGym
-from strop.pieces import allow_module
-from strop.types import Problem, Status, Verdict
 from strop.verifiers import Answer, PythonFunction, ReasoningGymScorer, Verifier
 
 PROBLEM = Problem("p", "1+1=", "2", extra={"opening": "<think>"})

@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from strop.pieces import Piece
-from strop.types import BoolArray, FloatArray, IntArray
+from strop.base.pieces import Piece
+from strop.base.types import BoolArray, FloatArray, IntArray
 
 _BLOCK = 128  # tokens whose discounted sums are one matrix product
 

@@ -12,8 +12,8 @@ from typing import Annotated
 import numpy as np
 from pydantic import Field
 
-from strop.pieces import Piece
-from strop.types import FloatArray, IntArray
+from strop.base.pieces import Piece
+from strop.base.types import FloatArray, IntArray
 
 
 class Aggregation(Piece):

@@ -16,7 +16,7 @@ from pydantic import Field, model_validator
 from torch import Tensor
 
 from strop.algorithms.tokens import sequence_mean, sequence_sum
-from strop.pieces import Piece
+from strop.base.pieces import Piece
 
 Positive = Annotated[float, Field(gt=0)]
 

@@ -26,7 +26,7 @@ from strop.algorithms.losses import (
 )
 from strop.algorithms.statistics import token_covariance
 from strop.algorithms.tokens import Tokens, demanded
-from strop.metrics import Mean, Metrics
+from strop.base.metrics import Mean, Metrics
 
 _ROUNDING = 1e-5  # nats, of a log-prob computed in another micro-batch
 Share = Annotated[float, Field(gt=0, le=1)]

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from strop.algorithms.regularizers import Regularizer
 from strop.algorithms.tokens import Tokens, demanded
-from strop.metrics import Metrics
-from strop.pieces import State, StatefulPiece
+from strop.base.metrics import Metrics
+from strop.base.pieces import State, StatefulPiece
 
 
 class EntropyBonus(Regularizer):

@@ -22,7 +22,7 @@ from strop.algorithms.losses import (
     surrogate_clips,
 )
 from strop.algorithms.tokens import Tokens, by_type, demanded
-from strop.metrics import Mean, Metrics
+from strop.base.metrics import Mean, Metrics
 
 
 class ArcherClip(PolicyLoss):

@@ -21,9 +21,9 @@ from torch import Tensor
 
 from strop.algorithms.regularizers import Regularizer
 from strop.algorithms.tokens import Tokens, by_type, demanded
-from strop.metrics import Mean, Metrics
-from strop.pieces import Piece
-from strop.types import FloatArray
+from strop.base.metrics import Mean, Metrics
+from strop.base.pieces import Piece
+from strop.base.types import FloatArray
 
 Estimator = Literal["k1", "k2", "k3"]
 # exp(−d) overflows far beyond any sensible policy; infinity times a clamped gradient of 0 would be no number.

@@ -17,8 +17,8 @@ from pydantic import Field, model_validator
 from torch import Tensor
 
 from strop.algorithms.tokens import Tokens, scalar
-from strop.metrics import Maximum, Mean, Metrics, Minimum
-from strop.pieces import Piece
+from strop.base.metrics import Maximum, Mean, Metrics, Minimum
+from strop.base.pieces import Piece
 
 Ratio = Annotated[float, Field(gt=0)]
 LOG_RATIO_LIMIT = 20.0

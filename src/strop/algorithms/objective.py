@@ -14,7 +14,7 @@ from strop.algorithms.regularizers import Regularizer
 from strop.algorithms.statistics import token_statistics
 from strop.algorithms.token_types import TokenTypes
 from strop.algorithms.tokens import Tokens
-from strop.metrics import Maximum, Mean, Metrics
+from strop.base.metrics import Maximum, Mean, Metrics
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from torch import Tensor
 from strop.algorithms.losses import Clipped, PolicyLoss, importance_ratio, ratio_metrics
 from strop.algorithms.statistics import balance, entropy_flow, exact_entropy_flow, flow_sums
 from strop.algorithms.tokens import Tokens, demanded
-from strop.metrics import Mean, Metrics, Ratio, Total
+from strop.base.metrics import Mean, Metrics, Ratio, Total
 
 
 class Opefo(PolicyLoss):

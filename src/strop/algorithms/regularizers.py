@@ -13,8 +13,8 @@ from typing import Any
 from torch import Tensor
 
 from strop.algorithms.tokens import Tokens
-from strop.metrics import Metrics
-from strop.pieces import Piece
+from strop.base.metrics import Metrics
+from strop.base.pieces import Piece
 
 
 class Regularizer(Piece):

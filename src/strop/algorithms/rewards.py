@@ -7,8 +7,8 @@ from typing import Annotated
 
 from pydantic import Field, model_validator
 
-from strop.pieces import Piece
-from strop.types import Completion, Verdict
+from strop.base.pieces import Piece
+from strop.base.types import Completion, Verdict
 
 
 class Reward(Piece):

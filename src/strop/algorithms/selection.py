@@ -7,8 +7,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from strop.pieces import Settings
-from strop.types import Rollout
+from strop.base.pieces import Settings
+from strop.base.types import Rollout
 
 
 class Selection(Settings):

@@ -17,7 +17,7 @@ from strop.algorithms.losses import (
     surrogate_clips,
 )
 from strop.algorithms.tokens import Tokens, sequence_mean
-from strop.metrics import Metrics
+from strop.base.metrics import Metrics
 
 
 class Gspo(PolicyLoss):

@@ -14,7 +14,7 @@ from torch import Tensor
 from strop.algorithms.kl import estimate
 from strop.algorithms.losses import Clipped
 from strop.algorithms.tokens import Tokens
-from strop.metrics import Covariance, Deviation, Maximum, Mean, Metrics, Minimum, Ratio, Total
+from strop.base.metrics import Covariance, Deviation, Maximum, Mean, Metrics, Minimum, Ratio, Total
 
 
 def entropy_flow(advantage: Tensor, logprob: Tensor, entropy: Tensor, power: Literal[1, 2] = 2) -> Tensor:

@@ -13,7 +13,7 @@ from pydantic import Field
 from torch import Tensor
 
 from strop.algorithms.tokens import Tokens, demanded
-from strop.pieces import Piece
+from strop.base.pieces import Piece
 
 
 class TokenTypes(Piece):

@@ -68,7 +68,7 @@ class Tokens:
 
     def to(self, device: torch.device) -> Tokens:
         """The same tokens on another device."""
-        from strop.attention import send  # here: it imports transformers, which a configuration must not
+        from strop.model.attention import send  # here: it imports transformers, which a configuration must not
 
         columns = {f.name: self.__dict__[f.name] for f in fields(self)}
         moved = {name: send(value, device) for name, value in columns.items() if value is not None}

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from strop.algorithms.advantages import Advantage, Outcomes, gae, normalize_tokens
-from strop.types import FloatArray, StropError
+from strop.base.types import FloatArray, StropError
 
 Rate = Annotated[float, Field(ge=0, le=1)]
 

@@ -21,7 +21,7 @@ def main() -> None:
     try:
         app(prog_name="strop")
     except Exception as error:
-        from strop.types import StropError
+        from strop.base.types import StropError
 
         if not isinstance(error, StropError):
             raise

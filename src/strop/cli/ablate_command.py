@@ -14,8 +14,8 @@ from strop.cli.ablate_options import XAxis
 from strop.cli.options import Imports, Json, Plain, Sets, Tiny, allow, print_json, print_table, show, viewing
 
 if TYPE_CHECKING:
-    from strop.ablation.collect import Ablation
-    from strop.ablation.manifest import Manifest
+    from strop.lab.ablation.collect import Ablation
+    from strop.lab.ablation.manifest import Manifest
 
 SHOW = "show"
 
@@ -74,7 +74,7 @@ def ablate(
         raise _refusal(f"{folder}: name one recipe; the folder for the runs is given by --out {folder}")
     if not ray and (address is not None or cpus != 1.0 or gpus):
         raise _refusal("--address, --cpus and --gpus are of a Ray cluster; add --ray")
-    from strop.ablation.variants import Wanted
+    from strop.lab.ablation.variants import Wanted
 
     allow(imports)
     changed = [*sets, *([f"steps={steps}"] if steps is not None else [])]
@@ -96,7 +96,7 @@ class _Ray(NamedTuple):
 
 
 def _folder(target: str, small: bool) -> Path:
-    from strop.ablation.variants import short_name
+    from strop.lab.ablation.variants import short_name
 
     return Path("runs") / f"ablate-{short_name(target)}{'-tiny' if small else ''}"
 
@@ -111,7 +111,7 @@ def _end(found: Ablation) -> None:
 
 
 def _refusal(message: str) -> Exception:
-    from strop.types import InputError
+    from strop.base.types import InputError
 
     return InputError(message)
 
@@ -129,8 +129,8 @@ def _seeds(text: str) -> tuple[int, ...]:
 
 
 def _plan(target: str, wanted: Any, sets: Sequence[str], small: bool, seeds: tuple[int, ...]) -> Manifest:
-    from strop.ablation.manifest import plan
-    from strop.ablation.variants import variants
+    from strop.lab.ablation.manifest import plan
+    from strop.lab.ablation.variants import variants
 
     found = variants(target, wanted, sets, small)
     if found.all[0].config.evaluation.every is None:
@@ -140,7 +140,7 @@ def _plan(target: str, wanted: Any, sets: Sequence[str], small: bool, seeds: tup
 
 def _list(folder: Path, wanted: Manifest, as_json: bool) -> None:
     """What would run."""
-    from strop.ablation.manifest import is_finished, merged
+    from strop.lab.ablation.manifest import is_finished, merged
 
     manifest = merged(folder, wanted)
     steps = {entry.name: int(entry.config["steps"]) for entry in manifest.variants}
@@ -184,14 +184,14 @@ def _list(folder: Path, wanted: Manifest, as_json: bool) -> None:
 def _run(
     folder: Path, manifest: Manifest, jobs: int, ray: _Ray | None, imports: Sequence[str], plain: bool
 ) -> None:
-    from strop.ablation.execute import execute
+    from strop.lab.ablation.execute import execute
 
     stopped = f"stopped at once; the same command goes on with {folder}"
     with viewing(plain, f"strop · ablate · {folder}", stopped, to_stderr=True) as view:
         if ray is None:
             execute(folder, manifest, view, jobs, imports)
             return
-        from strop.ablation.launched import Needs, ray_place
+        from strop.lab.ablation.launched import Needs, ray_place
 
         place = ray_place(ray.address, jobs, Needs(ray.cpus, ray.gpus))
         try:
@@ -205,9 +205,9 @@ def _show(folder: Path, x: XAxis, level: float, margin: float, as_json: bool) ->
     from rich.console import Console
     from rich.progress import Progress
 
-    from strop.ablation.collect import collect
-    from strop.ablation.report import write_report
-    from strop.ablation.table import as_json as plain_values
+    from strop.lab.ablation.collect import collect
+    from strop.lab.ablation.table import as_json as plain_values
+    from strop.report.ablation import write_report
 
     console = Console(stderr=True)
     with Progress(console=console, transient=True, disable=not sys.stderr.isatty()) as bar:
@@ -227,7 +227,7 @@ def _print(found: Ablation) -> None:
     """The table, in as many pieces side by side as the terminal is wide enough for, each with the variants' names."""
     import shutil
 
-    from strop.ablation.table import COLUMNS, cells, explanation, notes
+    from strop.lab.ablation.table import COLUMNS, cells, explanation, notes
 
     rows = cells(found)
     widths = [max(len(COLUMNS[place]), *(len(row[place]) for row in rows)) + 3 for place in range(len(COLUMNS))]

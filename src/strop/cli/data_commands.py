@@ -46,7 +46,7 @@ def prepare(
     strop data prepare prepare.toml --out prepared
     strop train grpo --set data.source=parquet --set data.path=prepared/train.parquet
     """
-    from strop.types import InputError
+    from strop.base.types import InputError
 
     if example:
         from strop.prepare.example import EXAMPLE
@@ -94,8 +94,8 @@ def show_problems(
     """
     from itertools import islice
 
+    from strop.base.types import InputError
     from strop.prepare.show import described
-    from strop.types import InputError
 
     found = islice((row for row in described(file, mapping) if identity in (None, row["id"])), skip, skip + count)
     rows: list[dict[str, Any]] = list(found)

@@ -183,7 +183,7 @@ def compare(
     strop compare evals/steps --average math=aime24,aime25,math500
     """
     from strop.evaluation.grid import load_grid
-    from strop.evaluation.report import parse_average, write_report
+    from strop.report.evaluation import parse_average, write_report
 
     tokens = _numbers(budgets)
     grid = load_grid(folders)
@@ -249,13 +249,13 @@ def _on_held_out(
     shown: _Shown,
 ) -> None:
     """One model on the problems that its run held out, or on those of a source."""
-    from strop.types import InputError
+    from strop.base.types import InputError
 
     text = sampled.samples
     if text is not None and not (text.isdecimal() and int(text) > 0):
         raise InputError(f"--samples {text}: must be a number of at least 1")
-    from strop import tasks
-    from strop.benchmarking import parse_model
+    from strop.run import tasks
+    from strop.run.benchmarking import parse_model
 
     named = parse_model(model)
     changes = [*sets]
@@ -276,10 +276,10 @@ def _on_benchmarks(
     models: list[str], names: tuple[str, ...], protocol: str | None, sampled: _Sampled, kept: _Kept, shown: _Shown
 ) -> None:
     """Models on benchmarks, kept in a folder."""
+    from strop.base.types import InputError
     from strop.evaluation import protocols
     from strop.evaluation.benchmarks import Benchmark, benchmark
-    from strop.evaluation.report import parse_average, write_report
-    from strop.types import InputError
+    from strop.report.evaluation import parse_average, write_report
 
     averages = dict(parse_average(text) for text in kept.averages)
     chosen = protocols.changed(
@@ -296,7 +296,7 @@ def _on_benchmarks(
     for found in map(benchmark, names or chosen.benchmarks):
         if benchmarks.setdefault(found.name, found) != found:
             raise InputError(f"two benchmarks are called {found.name!r}; give one of the files another name")
-    from strop import benchmarking  # after the checks: torch takes seconds to load
+    from strop.run import benchmarking
 
     folder = kept.out if kept.out is not None else free_folder("eval")
     plan = benchmarking.Plan(
@@ -323,7 +323,7 @@ def _finish(value: dict[str, Any], folder: Path, as_json: bool) -> None:
     if as_json:
         print_json(value)
         return
-    from strop.evaluation.report import REPORT
+    from strop.report.evaluation import REPORT
 
     print((folder / REPORT).read_text("utf-8"))
     for path in value["pictures"]:
@@ -361,7 +361,7 @@ def _of(names: tuple[str, ...]) -> list[tuple[str, Any]]:
 
 
 def _named(models: list[str] | None) -> list[str]:
-    from strop.types import InputError
+    from strop.base.types import InputError
 
     if not models:
         raise InputError("name what to measure: a run folder, a model folder or a hub name (see strop eval --help)")
@@ -369,7 +369,7 @@ def _named(models: list[str] | None) -> list[str]:
 
 
 def _refuse_benchmark_options(options: dict[str, object], models: list[str]) -> None:
-    from strop.types import InputError
+    from strop.base.types import InputError
 
     given = [name for name, value in options.items() if value is not None]
     if given:
@@ -379,7 +379,7 @@ def _refuse_benchmark_options(options: dict[str, object], models: list[str]) -> 
 
 
 def _refuse_source(source: str | None, path: str | None) -> None:
-    from strop.types import InputError
+    from strop.base.types import InputError
 
     if source is not None or path is not None:
         raise InputError("--source and --path go without --benchmark and --protocol; name a file with --benchmark FILE")
@@ -390,7 +390,7 @@ def _parts(text: str | None) -> tuple[str, ...]:
 
 
 def _numbers(text: str | None) -> tuple[int, ...] | None:
-    from strop.types import InputError
+    from strop.base.types import InputError
 
     if text is None:
         return None

@@ -12,9 +12,9 @@ import typer
 from strop.cli.options import Json, print_table, show
 
 if TYPE_CHECKING:
-    from strop.scaling.curves import Curve
-    from strop.scaling.fitting import Fit, FitSettings
-    from strop.scaling.report import Study
+    from strop.lab.scaling.curves import Curve
+    from strop.lab.scaling.fitting import Fit, FitSettings
+    from strop.lab.scaling.report import Study
 
 
 Sources = Annotated[
@@ -99,8 +99,8 @@ def fit(
     strop fit scalerl=runs/s0 scalerl=runs/s1 scalerl=runs/s2 dapo=runs/d0     seeds of two recipes
     strop fit runs/scalerl --windows auto --out fit.json
     """
-    from strop.scaling.report import as_json as plain_values
-    from strop.scaling.report import study
+    from strop.lab.scaling.report import as_json as plain_values
+    from strop.lab.scaling.report import study
 
     settings = _settings(method, skip_until, fit_until, level, bootstrap, seed, exact_r0, a_grid, c_mid_grid)
     computes, ranges = _numbers("--predict", predict), _windows(windows)
@@ -123,7 +123,7 @@ def fit(
 
 
 def _refusal(message: str) -> Exception:
-    from strop.types import InputError
+    from strop.base.types import InputError
 
     return InputError(message)
 
@@ -144,8 +144,8 @@ def _settings(
 ) -> FitSettings:
     from pydantic import ValidationError
 
-    from strop.pieces import refused_flag
-    from strop.scaling.fitting import FitSettings
+    from strop.base.pieces import refused_flag
+    from strop.lab.scaling.fitting import FitSettings
 
     given: dict[str, object] = {
         "method": method, "skip_until": skip_until, "fit_until": fit_until, "level": level, "bootstrap": bootstrap,
@@ -205,7 +205,7 @@ def _windows(text: str) -> list[tuple[float, float]] | None:
 
 def _read(sources: Sequence[str], x: str, r0: float | None, metric: str) -> dict[str, list[Curve]]:
     """Curves by recipe, each with a name of its own."""
-    from strop.scaling.sources import read_sources
+    from strop.lab.scaling.sources import read_sources
 
     if x not in ("compute", "steps", "tokens"):
         raise _refusal(f"--x {x}: the x-axis is compute, steps or tokens")
@@ -218,8 +218,8 @@ def _fit_all(
     from rich.console import Console
     from rich.progress import Progress
 
-    from strop.scaling.compare import auto_windows, fit_windows
-    from strop.scaling.fitting import fit as fit_one
+    from strop.lab.scaling.compare import auto_windows, fit_windows
+    from strop.lab.scaling.fitting import fit as fit_one
 
     fitted: dict[str, list[Fit]] = {}
     over: dict[str, Mapping[str, Fit]] = {}
@@ -242,14 +242,14 @@ def _fit_all(
 def _write(out: Path, value: object) -> None:
     import json
 
-    from strop.files import replacing
+    from strop.base.files import replacing
 
     with replacing(out) as temporary:
         temporary.write_text(json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n", encoding="utf-8")
 
 
 def _draw(plot: Path, found: Study) -> list[Path]:
-    from strop.scaling.figure import linearised_beside, plot_fits, plot_linearised
+    from strop.report.figures.scaling import linearised_beside, plot_fits, plot_linearised
 
     pictures = [*plot_fits(found.fits, plot, found.predict)]
     if len(found.joint) > 1:
@@ -352,7 +352,7 @@ def _window_table(found: Study) -> None:
 
 def _with_interval(value: float, interval: tuple[float, float], form: str | None = None) -> str:
     """`0.609 (0.607 to 0.610)`, by default with four significant digits and without exponents."""
-    from strop.console import number
+    from strop.report.console import number
 
     parts = (interval[0], value, interval[1])
     low, middle, high = (number(part) if form is None else f"{part:{form}}" for part in parts)

@@ -49,7 +49,7 @@ def show_recipe(
 
     With --json it prints a whole configuration, which `strop train FILE.json` accepts.
     """
-    from strop.config import resolve
+    from strop.config.schema import resolve
 
     allow(imports)
     config = resolve(name, sets, small).model_dump(mode="json")
@@ -70,7 +70,7 @@ def diff_recipes(
     as_json: Json = False,
 ) -> None:
     """Show every setting in which two recipes differ; `-` where one has no such setting."""
-    from strop.config import resolve
+    from strop.config.schema import resolve
 
     allow(imports)
     sides = [dict(flatten(resolve(name, (), small).model_dump(mode="json"))) for name in (first, second)]
@@ -93,7 +93,7 @@ def flatten(value: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, str]
 def _as_set_reads(value: Any) -> str:
     import json
 
-    from strop.config_edit import parse_set
+    from strop.config.edits import parse_set
 
     if value is None:
         return "none"
@@ -107,8 +107,8 @@ def doctor(as_json: Json = False) -> None:
 
     The exit code is 1 when something will not work, 0 otherwise.
     """
-    from strop.doctor import as_json as plain_values
-    from strop.doctor import examine
+    from strop.run.doctor import as_json as plain_values
+    from strop.run.doctor import examine
 
     findings = examine()
 
@@ -131,7 +131,7 @@ def plot(
     ] = None,
 ) -> None:
     """Draw the training curves of a run as one PNG; works while the run goes on."""
-    from strop.plots import plot_run
-    from strop.run_folder import RunFolder
+    from strop.report.plots import plot_run
+    from strop.run.folder import RunFolder
 
     print(plot_run(RunFolder.open(run).path, out))

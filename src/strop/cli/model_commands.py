@@ -32,12 +32,12 @@ def sample(
     strop sample runs/first --source gsm8k --path test.jsonl --n 4
     strop sample Qwen/Qwen3-0.6B --prompt 'What is 17 * 23?' --max-new-tokens 200
     """
-    from strop.types import InputError
+    from strop.base.types import InputError
 
     if (prompt is None) == (source is None):
         raise InputError("say what to ask: --prompt TEXT, or --source SOURCE for problems of a source")
-    from strop import tasks  # after the check: torch takes seconds to load
-    from strop.benchmarking import parse_model
+    from strop.run import tasks
+    from strop.run.benchmarking import parse_model
 
     allow(imports)
     named = parse_model(model)
@@ -74,7 +74,7 @@ def export(
     strop export runs/first --step 40 --out my-model
     strop export runs/first --adapter
     """
-    from strop import tasks
+    from strop.run import tasks
 
     allow(imports)
     print(tasks.export_checkpoint(run, out, step, adapter))

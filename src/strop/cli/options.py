@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
-    from strop.console import View
+    from strop.report.console import View
 
 INTERRUPTED = 130
 
@@ -66,7 +66,7 @@ SourcePath = Annotated[str | None, typer.Option("--path", metavar="FILE", help="
 
 def allow(modules: Sequence[str]) -> None:
     """Import what `--import` names; modules beside the current folder are found too."""
-    from strop.pieces import allow_module
+    from strop.base.pieces import allow_module
 
     if modules and "" not in sys.path and str(Path.cwd()) not in sys.path:
         sys.path.insert(0, str(Path.cwd()))
@@ -87,7 +87,7 @@ def free_folder(name: str) -> Path:
 @contextmanager
 def viewing(plain: bool, title: str, on_interrupt: str, to_stderr: bool = False) -> Iterator[View]:
     """A view that is closed whatever happens; a Ctrl-C that nobody met ends with `on_interrupt` and exit code 130."""
-    from strop.console import open_view
+    from strop.report.console import open_view
 
     view = open_view(plain, title, sys.stderr if to_stderr else sys.stdout)
     try:

@@ -10,8 +10,8 @@ import typer
 from strop.cli.options import Imports, Json, Sets, allow, show
 
 if TYPE_CHECKING:
-    from strop.planning import Costs, Lengths, Setup, Simulation
-    from strop.planning.measure import Measured
+    from strop.lab.planning import Costs, Lengths, Setup, Simulation
+    from strop.lab.planning.measure import Measured
 
 
 def plan(
@@ -61,7 +61,7 @@ def plan(
     strop plan scalerl --devices 80 --compare k=0,1,4,8 --lengths lognormal:7000,0.6 --plot plan.png \\
         --cost decode_step=0.0102 --cost decode_sequence=0.00069 --cost train_token=9.5e-5 --cost train_update=4.8
     """
-    from strop.planning.search import alternatives
+    from strop.lab.planning.search import alternatives
 
     allow(imports)
     setup, known, drawn, found = _inputs(target, measured, sets, costs, lengths)
@@ -72,7 +72,7 @@ def plan(
     value = _value(plans, known, drawn, found, seed)
     show(as_json, value, lambda: _print(value))
     if figure is not None:
-        from strop.planning.figure import plot_plans
+        from strop.report.figures.planning import plot_plans
 
         plot_plans(plans, [row["bound_seconds_per_update"] for row in value["plans"]], figure)
 
@@ -83,13 +83,13 @@ def _inputs(
     """What is planned, from a recipe and options, or from runs that were measured."""
     from dataclasses import replace
 
-    from strop.config import edit, resolve
-    from strop.planning import Costs
-    from strop.planning.lengths import parse_lengths
-    from strop.planning.measure import measure
-    from strop.planning.setup import setup_of
-    from strop.run_folder import RunFolder
-    from strop.types import InputError
+    from strop.base.types import InputError
+    from strop.config.schema import edit, resolve
+    from strop.lab.planning import Costs
+    from strop.lab.planning.lengths import parse_lengths
+    from strop.lab.planning.measure import measure
+    from strop.lab.planning.setup import setup_of
+    from strop.run.folder import RunFolder
 
     if (target is None) == (not runs):
         raise InputError("name what to plan: a recipe or file with --cost and --lengths, or --from RUN")
@@ -129,7 +129,7 @@ def _shape(
 
 
 def _lags(text: str) -> list[int]:
-    from strop.types import InputError
+    from strop.base.types import InputError
 
     try:
         lags = [int(part) for part in text.removeprefix("k=").split(",")]
@@ -146,8 +146,8 @@ def _simulate(
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn
 
-    from strop.planning import simulate
-    from strop.planning.search import best_split
+    from strop.lab.planning import simulate
+    from strop.lab.planning.search import best_split
 
     console = Console(stderr=True)
     columns = (TextColumn("planning"), BarColumn(), TextColumn("{task.description}"))
@@ -175,7 +175,7 @@ def _value(
 ) -> dict[str, Any]:
     from dataclasses import asdict
 
-    from strop.planning import pipeline_bound
+    from strop.lab.planning import pipeline_bound
 
     rows = []
     for plan in plans:
@@ -210,7 +210,7 @@ def _value(
 
 
 def _print(value: dict[str, Any]) -> None:
-    from strop.console import number, percent
+    from strop.report.console import number, percent
 
     measured = value.get("measured")
     if measured is not None:
@@ -248,7 +248,7 @@ def _table(rows: list[list[str]]) -> None:
 
 
 def _row(row: dict[str, Any]) -> list[str]:
-    from strop.console import number
+    from strop.report.console import number
 
     setup, step = row["setup"], row["step_seconds"]
     return [

@@ -48,7 +48,7 @@ def report(
     from rich.console import Console
     from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-    from strop.report import Options, write_report
+    from strop.report.build import Options, write_report
 
     allow(imports)
     console = Console(stderr=True)

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from strop.cli.options import print_table
-from strop.console import duration, percent
-from strop.plots import plot_run
-from strop.run_folder import SUMMARY, RunFolder
+from strop.report.console import duration, percent
+from strop.report.plots import plot_run
+from strop.run.folder import SUMMARY, RunFolder
 
 PARTS = {
     "sft": "imitation", "eval_before": "measuring", "rl": "RL", "eval_after": "measuring again", "total": "together",

@@ -27,8 +27,8 @@ def quickstart(
     strop quickstart
     strop quickstart --seed 1 --out runs/again
     """
-    from strop import quickstart as heavy
     from strop.cli.reports import report_quickstart
+    from strop.run import quickstart as heavy
 
     with viewing(plain, f"strop · quickstart · {out}", "stopped; begin again with: strop quickstart") as view:
         heavy.run(seed, out, view)
@@ -75,8 +75,8 @@ def train(
     optim.lr = 2e-6
     data.source = "problems.jsonl"
     """
+    from strop.base.types import InputError
     from strop.cli.reports import report_run
-    from strop.types import InputError
 
     allow(imports)
     if resume is not None:
@@ -92,8 +92,8 @@ def train(
         raise InputError("name what to train: a recipe (see strop recipes), a file, or --resume RUN")
     if step is not None:
         raise InputError("--step says which checkpoint to go on from; it needs --resume RUN")
-    from strop import run as heavy
-    from strop.config import resolve
+    from strop.config.schema import resolve
+    from strop.run import run as heavy
 
     config = resolve(target, sets, small)
     folder = out if out is not None else free_folder(f"{config.recipe}-tiny" if small else config.recipe)
@@ -103,10 +103,10 @@ def train(
 
 
 def _resume(folder: Path, step: int | None, plain: bool) -> None:
-    from strop.run_folder import RunFolder
+    from strop.run.folder import RunFolder
 
     RunFolder.open(folder)  # says what is wrong before torch takes its seconds to load
-    from strop import run as heavy
+    from strop.run import run as heavy
 
     with viewing(plain, f"strop · {folder}", _go_on(folder)) as view:
         heavy.resume(folder, view, step)
@@ -140,16 +140,16 @@ def sft(
     strop sft fresh --data tiny.jsonl --set training.steps=200 --set training.epochs=none
     strop sft --resume runs/sft
     """
+    from strop.base.types import InputError
     from strop.cli.reports import report_run
-    from strop.run_folder import RunFolder
-    from strop.types import InputError
+    from strop.run.folder import RunFolder
 
     allow(imports)
     if resume is None and (model is None or demonstrations is None):
         raise InputError("name the model and the demonstrations: strop sft MODEL --data FILE.jsonl")
     if resume is not None:
         RunFolder.open(resume)  # says what is wrong before torch takes its seconds to load
-    from strop import fine_tuning
+    from strop.run import fine_tuning
 
     if resume is not None:
         if model is not None or demonstrations is not None or sets or out is not None:

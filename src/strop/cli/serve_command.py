@@ -78,7 +78,7 @@ def serve(
         grace=grace,
     )
     key = None if api_key_env is None else _key(api_key_env)
-    from strop import serve_model  # after the checks: torch takes seconds to load
+    from strop.serving import serve_model
 
     allow(imports)
     plan = serve_model.Plan(model, host, port, key, insecure, limits, recipe, tuple(sets), _log if access_log else None)
@@ -88,7 +88,7 @@ def serve(
 
 
 def _key(name: str) -> str:
-    from strop.types import InputError
+    from strop.base.types import InputError
 
     key = os.environ.get(name, "")
     if not key or not key.isascii() or not key.isprintable():

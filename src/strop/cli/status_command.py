@@ -10,7 +10,7 @@ import typer
 from strop.cli.options import Json, print_json, print_table
 
 if TYPE_CHECKING:
-    from strop.supervision.status import ProcessStatus, RunStatus
+    from strop.run.status import ProcessStatus, RunStatus
 
 REFRESH_SECONDS = 2.0
 
@@ -33,8 +33,8 @@ def status(
     """
     import time
 
-    from strop.run_folder import RunFolder
-    from strop.supervision.status import read_status
+    from strop.run.folder import RunFolder
+    from strop.run.status import read_status
 
     folder = RunFolder.open(run)
     found = read_status(folder)
@@ -73,7 +73,7 @@ def _show(found: RunStatus, as_json: bool, watch: bool) -> None:
 
 def lines(found: RunStatus) -> list[str]:
     """The state in a few lines; what the folder does not say is left out."""
-    from strop.console import duration, number, percent
+    from strop.report.console import duration, number, percent
 
     said = f": {found.explanation}" if found.explanation else ""
     result = [f"{found.run}  {found.state}{said}"]

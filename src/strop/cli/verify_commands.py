@@ -45,7 +45,7 @@ def math(
     the answer), `match_types`, `precision`, `strict` and `allow_set_relation_comp`. Where cases have `expected`, the
     summary says how many verdicts agree (those marked `contested` left out).
     """
-    from strop.files import replacing
+    from strop.base.files import replacing
     from strop.verifiers import Isolation, MathVerifier
     from strop.verifiers.math.cases import Judged, judge_cases, read_cases
     from strop.verifiers.processes import ProcessPool

@@ -10,8 +10,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from strop.base.types import InputError, Problem
 from strop.data.source import ProblemSource
-from strop.types import InputError, Problem
 
 MAX_DRAWS_PER_PROBLEM = 200
 

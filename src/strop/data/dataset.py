@@ -11,12 +11,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
+from strop.base.seeds import permutation
+from strop.base.types import InputError, IntArray, Problem
 from strop.data.history import EARLIER, Visit, recalled
 from strop.data.settings import DataSettings, HeldOutSettings
 from strop.data.source import question_key
 from strop.data.templates import PromptTemplate, Tokenizer, encode_prompt, opening
-from strop.seeds import permutation
-from strop.types import InputError, IntArray, Problem
 
 
 @dataclass(frozen=True, eq=False)

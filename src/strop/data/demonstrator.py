@@ -12,8 +12,8 @@ from typing import Annotated
 
 from pydantic import Field, model_validator
 
+from strop.base.pieces import Settings
 from strop.data.chain_sum import signed_terms
-from strop.pieces import Settings
 
 Share = Annotated[float, Field(ge=0, le=1)]
 

@@ -7,9 +7,9 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from strop.base.files import first_line
+from strop.base.types import InputError
 from strop.data.rows import BrokenRow, FileSource, Row, existing_file
-from strop.files import first_line
-from strop.types import InputError
 
 LONGEST_CELL = 2**31 - 1
 

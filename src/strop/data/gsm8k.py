@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Literal
 
+from strop.base.types import InputError, Problem
 from strop.data.rows import Columns, HubDataset, JsonLines, ParquetFile, Row, RowSource, pick
 from strop.data.source import ProblemSource
-from strop.types import InputError, Problem
 
 COLUMNS = Columns(prompt="question", answer="answer")
 

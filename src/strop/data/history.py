@@ -14,8 +14,8 @@ from typing import Annotated, Any, Literal, NamedTuple, Self
 
 from pydantic import Field, model_validator
 
-from strop.pieces import Piece
-from strop.types import InputError
+from strop.base.pieces import Piece
+from strop.base.types import InputError
 
 PASS_RATES = "pass_rates.jsonl"
 EARLIER = -1  # the stage of visits that another run made

@@ -8,8 +8,8 @@ from typing import Annotated, Self
 
 from pydantic import Field, SerializeAsAny, model_validator
 
+from strop.base.types import Problem
 from strop.data.source import ProblemSource
-from strop.types import Problem
 
 
 class Mixture(ProblemSource):

@@ -7,6 +7,9 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from strop.base.near import nearest
+from strop.base.pieces import choices, find
+from strop.base.types import InputError
 from strop.data.chain_sum import ChainSum
 from strop.data.flat_files import CsvFile, JsonFile
 from strop.data.gsm8k import Gsm8k
@@ -14,9 +17,6 @@ from strop.data.mixture import Mixture
 from strop.data.reasoning_gym import ReasoningGym
 from strop.data.rows import HubDataset, JsonLines, ParquetFile
 from strop.data.source import ProblemSource
-from strop.near import nearest
-from strop.pieces import choices, find
-from strop.types import InputError
 
 SHORT_NAMES: dict[str, type[ProblemSource]] = {
     "chain_sum": ChainSum,

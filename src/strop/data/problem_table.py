@@ -11,8 +11,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from strop.files import writing
-from strop.types import Message, Problem
+from strop.base.files import writing
+from strop.base.types import Message, Problem
 
 MARK = b"strop.problems"
 VERSION = b"1"

@@ -12,10 +12,10 @@ from typing import Annotated, Any
 
 from pydantic import Field, JsonValue, field_validator
 
+from strop.base.extras import require
+from strop.base.near import nearest
+from strop.base.types import InputError, Problem
 from strop.data.source import ProblemSource
-from strop.extras import require
-from strop.near import nearest
-from strop.types import InputError, Problem
 
 
 class ReasoningGym(ProblemSource):

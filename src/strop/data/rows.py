@@ -13,14 +13,14 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from strop import hub
+from strop.base import hub
+from strop.base.extras import require
+from strop.base.files import first_line
+from strop.base.near import nearest
+from strop.base.pieces import Settings
+from strop.base.types import InputError, Message, Problem, Prompt
 from strop.data.problem_table import from_columns, is_problem_table
 from strop.data.source import ProblemSource, check_problem
-from strop.extras import require
-from strop.files import first_line
-from strop.near import nearest
-from strop.pieces import Settings
-from strop.types import InputError, Message, Problem, Prompt
 
 
 class Row(NamedTuple):

@@ -16,8 +16,8 @@ from typing import TypedDict
 import numpy as np
 from numpy.typing import NDArray
 
-from strop.seeds import derive, permutation
-from strop.types import InputError, StropError
+from strop.base.seeds import derive, permutation
+from strop.base.types import InputError, StropError
 
 
 class SamplerState(TypedDict):

@@ -7,14 +7,14 @@ from typing import Annotated, Any, Self
 
 from pydantic import Field, SerializeAsAny, model_validator
 
+from strop.base.pieces import OneOrMore, Settings
+from strop.base.types import Problem
 from strop.data.chain_sum import ChainSum
 from strop.data.history import ProblemFilter
 from strop.data.names import add_path, expand_source
 from strop.data.sampler import Sampler
 from strop.data.source import ProblemSource
 from strop.data.templates import Plain, PromptTemplate
-from strop.pieces import OneOrMore, Settings
-from strop.types import Problem
 
 Count = Annotated[int, Field(ge=1)]
 Seed = Annotated[int, Field(ge=0)]

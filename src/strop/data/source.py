@@ -11,8 +11,8 @@ from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import Any
 
-from strop.pieces import Piece
-from strop.types import InputError, Problem
+from strop.base.pieces import Piece
+from strop.base.types import InputError, Problem
 
 ROLES = ("system", "user", "assistant")
 

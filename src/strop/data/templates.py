@@ -11,8 +11,8 @@ from typing import Any, ClassVar, Literal, Protocol
 
 import numpy as np
 
-from strop.pieces import Piece
-from strop.types import InputError, IntArray, Message, Problem
+from strop.base.pieces import Piece
+from strop.base.types import InputError, IntArray, Message, Problem
 
 THINK = "<think>"
 

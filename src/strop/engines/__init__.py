@@ -1,1 +1,1 @@
-"""Engines sample completions from a policy; see `base` for the protocol."""
+"""Engines sample completions from a policy; `protocol` says what each of them offers."""

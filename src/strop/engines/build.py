@@ -11,13 +11,13 @@ from pathlib import Path
 import torch
 from transformers import PreTrainedTokenizerBase
 
-from strop.engines.base import Engine, Sampling
-from strop.engines.torch_engine.choose import embedded_engine
-from strop.engines.torch_engine.settings import EngineSettings
-from strop.engines.vllm_engine.settings import Vllm
-from strop.model_files import export, load_tokenizer
-from strop.model_settings import ModelSettings
-from strop.policy import Policy, load_policy
+from strop.engines.protocol import Engine, Sampling
+from strop.engines.settings import EngineSettings
+from strop.engines.torch.choose import embedded_engine
+from strop.engines.vllm.settings import Vllm
+from strop.model.files import export, load_tokenizer
+from strop.model.policy import Policy, load_policy
+from strop.model.settings import ModelSettings
 
 _MEMORY = Path("/dev/shm")
 
@@ -46,7 +46,7 @@ def build_engine(
         if sampling is not None:
             engine.check(sampling)
         return engine
-    from strop.engines.vllm_engine import VllmEngine
+    from strop.engines.vllm import VllmEngine
 
     if sampling is not None:
         VllmEngine.refuse_unable(sampling)
@@ -92,7 +92,7 @@ def evaluating_engine(
         own = own.model_copy(update={"share_parameters": False})
     engine = embedded_engine(policy, tokenizer, own)
     if isinstance(settings, Vllm):
-        from strop.engines.vllm_engine import VllmEngine
+        from strop.engines.vllm import VllmEngine
 
         VllmEngine.refuse_unable(sampling)
     else:

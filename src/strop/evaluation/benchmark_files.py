@@ -10,10 +10,10 @@ import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from strop.base.files import first_line
+from strop.base.types import InputError
 from strop.data import HubDataset, JsonLines, ParquetFile
 from strop.data.rows import Row, existing_file
-from strop.files import first_line
-from strop.types import InputError
 
 SUFFIXES = (".parquet", ".jsonl", ".jsonl.gz", ".json")
 

@@ -10,9 +10,9 @@ import random
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from strop.base.seeds import derive
 from strop.data.gsm8k import final_answer
 from strop.data.rows import pick
-from strop.seeds import derive
 from strop.verifiers.extract import last_boxed
 
 Columns = Mapping[str, Any]

@@ -10,6 +10,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Literal
 
+from strop.base.near import nearest
+from strop.base.pieces import Settings
+from strop.base.types import InputError, Problem
 from strop.data import HubDataset, ReasoningGym
 from strop.data.rows import Row
 from strop.data.source import check_problem
@@ -25,9 +28,6 @@ from strop.evaluation.benchmark_rows import (
     math_question,
 )
 from strop.evaluation.livecodebench import Window, parse_window
-from strop.near import nearest
-from strop.pieces import Settings
-from strop.types import InputError, Problem
 from strop.verifiers import CodeVerifier, MathVerifier, MultipleChoice, ReasoningGymScorer, Verifier
 
 Kind = Literal["math", "choice", "code", "gym"]

@@ -7,9 +7,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from strop.base.types import InputError
 from strop.evaluation.intervals import Array, Interval, bootstrap
 from strop.evaluation.result import EvaluationResult, on_common_problems
-from strop.types import InputError
 
 BUDGET_POINTS = 8
 BINS = (0.0, 0.25, 0.5, 0.75, 1.0)

@@ -8,11 +8,11 @@ from collections.abc import Callable
 
 import numpy as np
 
+from strop.base.seeds import derive
+from strop.base.types import Completion, InputError, Rollout, StropError, Verdict
 from strop.data import Dataset
-from strop.engines.base import Engine, Request, Sampling
+from strop.engines.protocol import Engine, Request, Sampling
 from strop.evaluation.result import EvaluationResult
-from strop.seeds import derive
-from strop.types import Completion, InputError, Rollout, StropError, Verdict
 from strop.verifiers import Verifier
 from strop.verifiers.pool import InlineJudge, Judge, Key
 

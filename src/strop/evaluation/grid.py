@@ -10,12 +10,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from strop.base.near import nearest
+from strop.base.types import InputError
 from strop.evaluation.intervals import Array, Interval, bootstrap, bootstrap_average
-from strop.evaluation.kept import SAMPLES, SETTINGS, load_result, read_json
 from strop.evaluation.protocols import parse_metric
 from strop.evaluation.result import EvaluationResult, on_common_problems, paired_differences, paired_test
-from strop.near import nearest
-from strop.types import InputError
+from strop.evaluation.sample_store import SAMPLES, SETTINGS, load_result, read_json
 
 ORDER = "evaluation.json"  # of an evaluation folder: its models and benchmarks in the order of the table
 AVERAGE = "Avg."

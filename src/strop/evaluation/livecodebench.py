@@ -15,9 +15,9 @@ from typing import Annotated, Any, NoReturn, Self
 
 from pydantic import AfterValidator, model_validator
 
+from strop.base.pieces import Settings
+from strop.base.types import InputError
 from strop.evaluation.benchmark_rows import column
-from strop.pieces import Settings
-from strop.types import InputError
 
 _WINDOW = re.compile(r"(\d{4}-\d{2}(?:-\d{2})?)\.\.(\d{4}-\d{2}(?:-\d{2})?)")
 _MOST_BYTES = 512 * 1024 * 1024  # of one problem's unpacked tests

@@ -12,11 +12,11 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, SerializeAsAny, ValidationError
 
+from strop.base.near import nearest
+from strop.base.pieces import Settings, complaint, refused_flag
+from strop.base.types import InputError
 from strop.data.templates import OpenReasonerZero, PromptTemplate
 from strop.evaluation.benchmarks import Benchmark, Extract, benchmark
-from strop.near import nearest
-from strop.pieces import Settings, complaint, refused_flag
-from strop.types import InputError
 
 Count = Annotated[int, Field(ge=1)]
 Metric = Annotated[str, Field(pattern=r"^(avg|pass|maj|pass@[1-9][0-9]*|maj@[1-9][0-9]*)$")]

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from strop.base.types import BoolArray, FloatArray, InputError, IntArray
 from strop.evaluation.intervals import Array, Interval, bootstrap, majority_at_k, pass_at_k, sign_flip_p
-from strop.types import BoolArray, FloatArray, InputError, IntArray
 
 
 @dataclass(frozen=True, eq=False)

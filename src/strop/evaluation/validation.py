@@ -13,10 +13,12 @@ from pathlib import Path
 
 import numpy as np
 
+from strop.base.seeds import derive
+from strop.base.types import InputError, Rollout
 from strop.data import Dataset
 from strop.data.dataset import Example, make_example
 from strop.data.templates import PromptTemplate, Tokenizer
-from strop.engines.base import Engine, Sampling
+from strop.engines.protocol import Engine, Sampling
 from strop.evaluation.benchmarks import (
     HELD_OUT,
     benchmark,
@@ -27,8 +29,6 @@ from strop.evaluation.benchmarks import (
 )
 from strop.evaluation.evaluate import Progress, evaluate
 from strop.evaluation.result import EvaluationResult
-from strop.seeds import derive
-from strop.types import InputError, Rollout
 from strop.verifiers import Verifier
 from strop.verifiers.judges import Judges
 

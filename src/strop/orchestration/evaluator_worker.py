@@ -12,14 +12,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from strop.orchestration.link import Line
+from strop.orchestration.connection import Line
 from strop.orchestration.messages import Evaluate, Evaluated, Evaluating, Ready, StoredWeights, Update, Updated, Work
 
 if TYPE_CHECKING:
-    from strop.engines.base import Engine
-    from strop.engines.torch_engine.settings import EngineSettings
+    from strop.engines.protocol import Engine
+    from strop.engines.settings import EngineSettings
     from strop.evaluation.validation import ValidationSet
-    from strop.model_settings import ModelSettings
+    from strop.model.settings import ModelSettings
     from strop.verifiers.judges import Judges
 
 IDLE_SECONDS = 1.0

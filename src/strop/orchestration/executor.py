@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, TypeAlias
 
-from strop.engines.base import Request
-from strop.types import Completion, FloatArray, IntArray
+from strop.base.types import Completion, FloatArray, IntArray
+from strop.engines.protocol import Request
 
 PROBE_TOLERANCE = 0.1  # nats a token, mean; bfloat16 against float32 stays well below, stale weights do not
 

@@ -22,14 +22,14 @@ from typing import Any
 
 import numpy as np
 
-from strop.engines.base import KvMode, Request
-from strop.orchestration.carriers import Carrier
+from strop.base import progress
+from strop.base.types import FloatArray, IntArray, StropError
+from strop.engines.protocol import KvMode, Request
+from strop.orchestration.connection import Death, Launcher, WorkerSpec, end, lively, overdue
 from strop.orchestration.executor import PROBE_TOLERANCE, Event, Lost, Publication, Quarantined
-from strop.orchestration.link import Death, Launcher, WorkerSpec, end, lively, overdue
-from strop.orchestration.member import Member, Open
+from strop.orchestration.generator_handle import Member, Open
 from strop.orchestration.messages import Cancel, Finished, NotUpdated, Probed, Ready, Updated, Updating, Work
-from strop.supervision import progress
-from strop.types import FloatArray, IntArray, StropError
+from strop.orchestration.weight_transport import Carrier
 
 DEATHS_OF_A_SUSPECT = 2
 _LOOK_SECONDS = 1.0  # between two looks at who is silent

@@ -13,9 +13,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from strop.engines.base import OpenRequests, Receiving
 from strop.engines.broadcast import Peer, Ticket, TransferLost
-from strop.orchestration.link import Line
+from strop.engines.protocol import OpenRequests, Receiving
+from strop.orchestration.connection import Line
 from strop.orchestration.messages import (
     Cancel,
     Finished,
@@ -32,9 +32,9 @@ from strop.orchestration.messages import (
 )
 
 if TYPE_CHECKING:
-    from strop.engines.base import Engine, KvMode, WeightSource
-    from strop.engines.torch_engine.settings import EngineSettings
-    from strop.model_settings import ModelSettings
+    from strop.engines.protocol import Engine, KvMode, WeightSource
+    from strop.engines.settings import EngineSettings
+    from strop.model.settings import ModelSettings
 
 IDLE_SECONDS = 1.0
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from strop.engines.base import Engine, KvMode, OpenRequests, Request
+from strop.base import progress
+from strop.base.types import IntArray
+from strop.engines.protocol import Engine, KvMode, OpenRequests, Request
+from strop.model.policy import Policy
 from strop.orchestration.executor import Event, Publication
-from strop.policy import Policy
-from strop.supervision import progress
-from strop.types import IntArray
 
 _STEPS_PER_POLL = 16
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from strop.types import Completion, Group, Problem, Rollout, Verdict
+from strop.base.types import Completion, Group, Problem, Rollout, Verdict
 
 
 @dataclass

@@ -16,11 +16,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from strop.types import Completion, FloatArray, IntArray
+from strop.base.types import Completion, FloatArray, IntArray
 
 if TYPE_CHECKING:
-    from strop.engines.base import KvMode, Request
     from strop.engines.broadcast import Ticket
+    from strop.engines.protocol import KvMode, Request
     from strop.evaluation.result import EvaluationResult
 
 # ---------------------------------------------------------------------- of any worker

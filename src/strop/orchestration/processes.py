@@ -25,11 +25,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import IO, Any
 
-from strop.orchestration.link import Death, Link, WorkerSpec
+from strop.base.types import StropError
+from strop.orchestration.connection import Death, Link, WorkerSpec
 from strop.orchestration.messages import Failed, Heartbeat
-from strop.orchestration.worker import LOOPBACK, setup_of, thread_environment, written
-from strop.supervision.stacks import Roster, Worker
-from strop.types import StropError
+from strop.orchestration.process_registry import Roster, Worker
+from strop.orchestration.worker_process import LOOPBACK, setup_of, thread_environment, written
 from strop.verifiers.wire import Channel
 
 LOGS = "logs"
@@ -139,7 +139,7 @@ class Processes:
                 log = opened.enter_context(self._log(spec.role))
                 ours, theirs = map(opened.enter_context, socket.socketpair())
                 process = subprocess.Popen(
-                    [sys.executable, "-m", "strop.orchestration.worker", str(theirs.fileno()), str(os.getpid())],
+                    [sys.executable, "-m", "strop.orchestration.worker_process", f"{theirs.fileno()}", f"{os.getpid()}"],
                     stdin=subprocess.DEVNULL,
                     stdout=log,
                     stderr=log,

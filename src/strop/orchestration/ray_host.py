@@ -18,9 +18,10 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-from strop.orchestration.link import ControllerGone
+from strop.orchestration.connection import ControllerGone
 from strop.orchestration.messages import StoredWeights, Update, Updated
-from strop.orchestration.worker import (
+from strop.orchestration.process_registry import Worker
+from strop.orchestration.worker_process import (
     HEARTBEAT_SECONDS,
     LOOPBACK,
     Setup,
@@ -30,7 +31,6 @@ from strop.orchestration.worker import (
     standing_since,
     written,
 )
-from strop.supervision.stacks import Worker
 
 LOGS = "logs"
 

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from strop.pieces import Settings
+from strop.base.pieces import Settings
 
 
 class RaySettings(Settings):

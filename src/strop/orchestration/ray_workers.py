@@ -26,14 +26,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from strop.extras import require
-from strop.orchestration.link import Death, Link, WorkerSpec
+from strop.base.extras import require
+from strop.base.types import StropError
+from strop.orchestration.connection import Death, Link, WorkerSpec
 from strop.orchestration.messages import Failed, StoredWeights, Update
+from strop.orchestration.process_registry import Roster
 from strop.orchestration.ray_host import Collected, Hello, Host, address_of_node
 from strop.orchestration.ray_settings import RaySettings
-from strop.orchestration.worker import setup_of, thread_environment, written
-from strop.supervision.stacks import Roster
-from strop.types import StropError
+from strop.orchestration.worker_process import setup_of, thread_environment, written
 
 START_SECONDS = 600.0  # for an actor's process: its node may have to read an environment over a network first
 _LOOK_SECONDS = 1.0

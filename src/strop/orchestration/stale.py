@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from strop.base.types import Completion, Group
 from strop.orchestration.ledger import Entry
-from strop.types import Completion, Group
 
 _COUNTS = ("groups", "samples", "tokens", "groups_trained", "samples_trained", "tokens_trained")
 

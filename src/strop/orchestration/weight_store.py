@@ -31,11 +31,11 @@ from typing import Self, TextIO
 
 from torch import Tensor
 
-from strop.files import TEMPORARY
+from strop.base.files import TEMPORARY
+from strop.base.types import StropError
 from strop.orchestration.messages import StoredWeights
-from strop.trainer import tensor_file
-from strop.trainer.checkpoint import DiskFull
-from strop.types import StropError
+from strop.training import tensor_file
+from strop.training.checkpoint import DiskFull
 
 MEMORY = Path("/dev/shm")
 CURRENT = "CURRENT"

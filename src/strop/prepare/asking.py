@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 from pydantic import SerializeAsAny
 
+from strop.base.types import Problem, Verdict
 from strop.prepare.stage import Dropped, FilterStep, Stage, settle
-from strop.types import Problem, Verdict
 from strop.verifiers import MathVerifier, Verifier
 from strop.verifiers.processes import ProcessPool, Result
 from strop.verifiers.wire import read_verdict

@@ -8,11 +8,11 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field, SerializeAsAny, ValidationError
 
-from strop.near import nearest
-from strop.pieces import Settings, complaint, find
+from strop.base.near import nearest
+from strop.base.pieces import Settings, complaint, find
+from strop.base.types import InputError
 from strop.prepare.sources import Source
 from strop.prepare.stage import Step
-from strop.types import InputError
 
 
 class PrepareConfig(Settings):
@@ -86,7 +86,7 @@ def _part(family: type[Settings], entry: Any, where: str) -> Settings:
 
 
 def _step_names() -> list[str]:
-    from strop.pieces import choices
+    from strop.base.pieces import choices
 
     return list(choices(Step))
 

@@ -8,13 +8,13 @@ from typing import Annotated, NamedTuple
 
 from pydantic import Field
 
+from strop.base.types import InputError
 from strop.data.rows import BrokenRow
 from strop.prepare.candidates import ngrams, shingles
 from strop.prepare.deduplicate import Share
 from strop.prepare.sources import Source
 from strop.prepare.stage import Dropped, Pair, Stage, Step
 from strop.prepare.text import Reading, contains, overlap, read, same_question
-from strop.types import InputError
 
 PHRASE = -1  # in place of a question: a run of words that several of them have
 SHORTEST_EMBEDDED = 10  # words of a question that is looked for inside a longer one

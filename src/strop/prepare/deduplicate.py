@@ -7,10 +7,10 @@ from typing import Annotated, Literal, NamedTuple
 import numpy as np
 from pydantic import Field
 
+from strop.base.types import Problem
 from strop.prepare.candidates import CandidateIndex, MinHashKeys, NgramKeys, Pairs
 from strop.prepare.stage import Dropped, Pair, Stage, Step
 from strop.prepare.text import Reading, overlap, read, same_question, same_typing
-from strop.types import Problem
 
 Share = Annotated[float, Field(gt=0, le=1)]
 

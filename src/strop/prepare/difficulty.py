@@ -14,14 +14,14 @@ from typing import Annotated, Any, Literal, NamedTuple, Self
 
 from pydantic import Field, SerializeAsAny, model_validator
 
+from strop.base.seeds import derive
+from strop.base.types import Completion, InputError, Problem, StropError, Verdict
 from strop.data import Plain, PromptTemplate
 from strop.data.dataset import Example, make_example
-from strop.engines.base import Engine, Request, Sampling
-from strop.engines.torch_engine.settings import EngineSettings
-from strop.model_settings import ModelSettings
+from strop.engines.protocol import Engine, Request, Sampling
+from strop.engines.settings import EngineSettings
+from strop.model.settings import ModelSettings
 from strop.prepare.stage import Dropped, Journal, Stage, Step
-from strop.seeds import derive
-from strop.types import Completion, InputError, Problem, StropError, Verdict
 from strop.verifiers import MathVerifier, Verifier
 from strop.verifiers.judges import judge_for
 
@@ -158,9 +158,9 @@ class _Estimation:
     """The engine at work: problems go in as it has room, a problem is journalled when all its samples are judged."""
 
     def __init__(self, step: Difficulty, stage: Stage, journal: Journal, tallies: dict[str, Tally]) -> None:
-        from strop.assembly import located, pick_device
         from strop.engines.build import build_engine
-        from strop.policy import load_policy
+        from strop.model.policy import load_policy
+        from strop.run.assembly import located, pick_device
 
         self.too_long: set[str] = set()
         self._step, self._stage, self._journal, self._tallies = step, stage, journal, tallies

@@ -9,12 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from strop import hub
-from strop.files import first_line
+from strop.base import hub
+from strop.base.files import first_line
+from strop.base.types import FloatArray, InputError
 from strop.prepare.deduplicate import Share, Twin, write
 from strop.prepare.stage import Stage, Step
 from strop.prepare.text import read
-from strop.types import FloatArray, InputError
 
 BLOCK = 2048  # rows of the similarity matrix that exist at once
 

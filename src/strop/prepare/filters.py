@@ -9,13 +9,13 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from strop import hub
-from strop.files import first_line
+from strop.base import hub
+from strop.base.files import first_line
+from strop.base.types import InputError, Problem, Status, Verdict
 from strop.prepare.asking import Answer, AskingStep, Judge, Question, Refuses
 from strop.prepare.code_tests import count_tests, is_code, select_tests, standard_tests
 from strop.prepare.stage import Dropped, FilterStep
 from strop.prepare.text import collapsed, fold
-from strop.types import InputError, Problem, Status, Verdict
 
 NO_ANSWERS = frozenset(
     ("proof", "notfound", "not found", "none", "null", "nan", "n/a", "na", "unknown", "unanswered", "see solution",
@@ -297,7 +297,7 @@ def count_tokens(text: str, tokenizer: str | None = None) -> int:
 
 
 def _open_tokenizer(path: str) -> Any:
-    from strop.model_files import load_tokenizer
+    from strop.model.files import load_tokenizer
 
     try:
         return load_tokenizer(path, cached_only=hub.cached_only(path))

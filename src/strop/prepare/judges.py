@@ -12,10 +12,10 @@ from typing import Annotated, Any, NamedTuple
 
 from pydantic import Field, model_validator
 
-from strop.prepare.endpoint import ChatEndpoint, EndpointError, NoRoom, Reply
+from strop.base.seeds import derive
+from strop.base.types import Problem, StropError
+from strop.engines.endpoint.client import ChatEndpoint, EndpointError, NoRoom, Reply
 from strop.prepare.stage import Dropped, Journal, Stage, Step
-from strop.seeds import derive
-from strop.types import Problem, StropError
 
 CRITERIA = {
     "clear_wording": "the wording is unclear",

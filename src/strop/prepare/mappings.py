@@ -10,10 +10,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from strop.base.types import Prompt
 from strop.data.gsm8k import final_answer
 from strop.data.rows import as_prompt, pick
 from strop.prepare.code_tests import standard_tests
-from strop.types import Prompt
 from strop.verifiers.extract import last_boxed
 
 Row = Mapping[str, Any]

@@ -8,9 +8,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, SerializeAsAny
 
+from strop.base.types import Problem, StropError, Verdict
 from strop.prepare.code_tests import count_tests, is_code, select_tests
 from strop.prepare.stage import Dropped, FilterStep
-from strop.types import Problem, StropError, Verdict
 from strop.verifiers import Verifier
 
 

@@ -15,13 +15,13 @@ from typing import Annotated, Any, Self
 
 from pydantic import Field, SerializeAsAny, model_validator
 
+from strop.base.near import nearest
+from strop.base.pieces import Settings, choices
+from strop.base.types import InputError, Problem
 from strop.data.names import SUFFIXES, expand_source
 from strop.data.rows import BrokenRow, Columns, HubDataset, ParquetFile, Row, RowSource, pick
 from strop.data.source import ProblemSource, check_problem
-from strop.near import nearest
-from strop.pieces import Settings, choices
 from strop.prepare.mappings import MAPPINGS, Fields, ReadyMapping, answer_text, any_table, table
-from strop.types import InputError, Problem
 
 Scalar = str | int | float | bool
 

@@ -7,10 +7,10 @@ from typing import Annotated
 import numpy as np
 from pydantic import Field
 
+from strop.base.seeds import derive
+from strop.base.types import InputError
 from strop.prepare.stage import Dropped, Stage, Step
 from strop.prepare.text import read
-from strop.seeds import derive
-from strop.types import InputError
 
 
 class Split(Step):

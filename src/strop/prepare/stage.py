@@ -16,11 +16,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from strop.console import View
+from strop.base.files import writing
+from strop.base.pieces import Piece
+from strop.base.types import Problem
 from strop.data.problem_table import ProblemWriter, count_rows, read_problems
-from strop.files import writing
-from strop.pieces import Piece
-from strop.types import Problem
+from strop.report.console import View
 
 DROPPED_COLUMNS = ("step", "reason", "detail", "twin")
 SECONDS_BETWEEN_TICKS = 0.2

@@ -14,14 +14,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from strop.near import near
+from strop.base.near import near
+from strop.base.types import InputError
 from strop.recipes._names import ATTRIBUTE
-from strop.types import InputError
 
 if TYPE_CHECKING:
     from types import ModuleType
 
-    from strop.config import RunConfig
+    from strop.config.schema import RunConfig
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ def _of_module(file: str, module: ModuleType) -> dict[str, Callable[[], RunConfi
         for name, function in functions
         if function.__module__ == module.__name__
         and (not name.startswith("_") or ATTRIBUTE in function.__dict__)
-        and function.__annotations__.get("return") in ("RunConfig", "strop.config.RunConfig")
+        and function.__annotations__.get("return") in ("RunConfig", "strop.config.schema.RunConfig")
     }
     return {_public_name(file, name, function): function for name, function in recipes.items()}
 

@@ -10,15 +10,15 @@ reward is 1 where generation ended by itself and the answer is right, else 0.
 from __future__ import annotations
 
 from strop.algorithms import BinaryReward, Gae, PpoClip, Selection, TokenMean
-from strop.config import AlgorithmSettings, BatchSettings, CriticSettings, EvaluationSettings, RunConfig, Stage
+from strop.config.schema import AlgorithmSettings, BatchSettings, CriticSettings, EvaluationSettings, RunConfig, Stage
 from strop.data import DataSettings, HardOnly, HeldOutSettings, OpenReasonerZero
-from strop.engines.base import Sampling
-from strop.model_settings import ModelSettings
+from strop.engines.protocol import Sampling
+from strop.model.critic import ValueLoss
+from strop.model.settings import ModelSettings
 from strop.recipes._data import orz_13k_hard, orz_57k
 from strop.recipes._names import named
 from strop.recipes._verifiers import tagged_math_verifier
-from strop.trainer.critic import ValueLoss
-from strop.trainer.optimizer import AdamW, Constant, LinearDecay
+from strop.training.optimizer import AdamW, Constant, LinearDecay
 
 
 def _adamw(lr: float) -> AdamW:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from strop.algorithms import BinaryReward, Cispo, GroupRelative, PromptMean, Selection
-from strop.config import AlgorithmSettings, BatchSettings, CheckpointSettings, EvaluationSettings, RunConfig
+from strop.config.schema import AlgorithmSettings, BatchSettings, CheckpointSettings, EvaluationSettings, RunConfig
 from strop.data import ChainSum, DataSettings, HeldOutSettings
-from strop.engines.base import Sampling
-from strop.engines.torch_engine.settings import EngineSettings
-from strop.model_settings import ModelSettings
-from strop.trainer.optimizer import AdamW
+from strop.engines.protocol import Sampling
+from strop.engines.settings import EngineSettings
+from strop.model.settings import ModelSettings
+from strop.training.optimizer import AdamW
 from strop.verifiers import Answer
 
 STEPS = 24

@@ -11,7 +11,7 @@ leave-one-out variants of Figure 12 follow.
 from __future__ import annotations
 
 from strop.algorithms import BinaryReward, Cispo, GroupRelative, PromptMean, Selection
-from strop.config import (
+from strop.config.schema import (
     AlgorithmSettings,
     BatchSettings,
     EvaluationSettings,
@@ -20,12 +20,12 @@ from strop.config import (
     edit,
 )
 from strop.data import DataSettings, HeldOutSettings, Mixture
-from strop.engines.base import Interruption, Sampling
-from strop.model_settings import ModelSettings
+from strop.engines.protocol import Interruption, Sampling
+from strop.model.settings import ModelSettings
 from strop.recipes._data import BOXED, deepcoder, polaris_53k
 from strop.recipes._names import named
 from strop.recipes._verifiers import math_and_code_verifier, math_verifier
-from strop.trainer.optimizer import AdamW, Constant
+from strop.training.optimizer import AdamW, Constant
 
 THINKING, SOLUTION, PROMPT = 12_288, 2_048, 2_048
 

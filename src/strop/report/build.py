@@ -6,20 +6,20 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from strop.console import duration, number, percent
-from strop.files import replacing
-from strop.plots import benchmarks, points
+from strop.base.files import replacing
+from strop.base.types import InputError, StropError
 from strop.report import page as html
 from strop.report import samples as sampling
 from strop.report import token_figures as figures
+from strop.report.console import duration, number, percent
 from strop.report.curves import draw_groups, not_drawn, time_shares
 from strop.report.page import Page
 from strop.report.pictures import Studio
+from strop.report.plots import benchmarks, points
 from strop.report.runs import ABSENT, RunData, changes, read_runs, settings
 from strop.report.scoring import Batch, after_update, check_start, matched
 from strop.report.snapshots import Models, tokenizer_of
 from strop.report.texts import safe
-from strop.types import InputError, StropError
 
 PAGE = "report.html"
 Progress = Callable[[str], None]
@@ -183,7 +183,7 @@ def _headline(run: RunData) -> list[tuple[str, str]]:
 
 def _fits(runs: Sequence[RunData], page: Page) -> dict[str, str]:
     """The compute-performance fit of each run that has a curve, or why the curve does not support one."""
-    from strop.scaling import FitSettings, fit, read_curve
+    from strop.lab.scaling import FitSettings, fit, read_curve
 
     found: dict[str, str] = {}
     for run in runs:

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from strop.plots import SMOOTH_FROM, Series, benchmarks, points, smooth
 from strop.report.catalogue import GROUPS, Curves, Line, Scale
 from strop.report.pictures import (
     DASHES,
@@ -27,6 +26,7 @@ from strop.report.pictures import (
     logarithmic,
     plainly,
 )
+from strop.report.plots import SMOOTH_FROM, Series, benchmarks, points, smooth
 from strop.report.runs import RunData
 from strop.report.texts import plain
 

@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from strop.files import replacing
-from strop.plots import BLUE, GREEN, GREY, ORANGE, PURPLE, RED
+from strop.base.files import replacing
+from strop.report.plots import BLUE, GREEN, GREY, ORANGE, PURPLE, RED
 
 if TYPE_CHECKING:
     from matplotlib.artist import Artist

@@ -9,13 +9,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from strop.config import RunConfig, parse
-from strop.console import duration
-from strop.plots import points
+from strop.base.types import InputError
+from strop.config.schema import RunConfig, parse
 from strop.recipes import build
+from strop.report.console import duration
+from strop.report.plots import points
 from strop.report.texts import plain
-from strop.run_folder import RunFolder
-from strop.types import InputError
+from strop.run.folder import RunFolder
 
 Row = dict[str, float | None]
 ABSENT = "-"
@@ -149,7 +149,7 @@ def changes(run: RunData) -> tuple[str, list[tuple[str, str, str]]]:
     Raises:
         InputError: there is no such recipe.
     """
-    from strop.tiny import tiny
+    from strop.config.tiny import tiny
 
     recipe = build(str(run.raw.get("recipe")))
     found = _differences(recipe.model_dump(mode="json"), run.raw)

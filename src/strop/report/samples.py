@@ -13,19 +13,19 @@ from pydantic import ValidationError
 from transformers import PreTrainedTokenizerBase
 
 from strop.algorithms.statistics import entropy_flow
-from strop.config import RunConfig
+from strop.base.seeds import derive
+from strop.base.types import Completion, FloatArray, InputError, IntArray, Problem
+from strop.config.schema import RunConfig
 from strop.data import load_data
 from strop.data.dataset import Example
-from strop.engines.base import Request, Sampling
 from strop.engines.build import embedded_settings
-from strop.engines.torch_engine import TorchEngine
+from strop.engines.protocol import Request, Sampling
+from strop.engines.torch import TorchEngine
+from strop.model.critic import Critic
 from strop.report.runs import RunData
 from strop.report.scoring import QUANTILE, RolloutRow, score_rows, temperature_of
 from strop.report.snapshots import Models, Snapshot
 from strop.report.texts import pieces
-from strop.seeds import derive
-from strop.trainer.critic import Critic
-from strop.types import Completion, FloatArray, InputError, IntArray, Problem
 
 SAMPLED_TOKENS = 1024  # most of a completion that is sampled for the report
 SHOWN_TOKENS = 600  # most of a completion that is shown

@@ -13,10 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import nn
 
+from strop.base.types import FloatArray, IntArray, Sample, Status
 from strop.report.runs import RunData
 from strop.report.snapshots import Models, Snapshot
-from strop.trainer.scoring import score_samples
-from strop.types import FloatArray, IntArray, Sample, Status
+from strop.training.scoring import score_samples
 
 RolloutRow = dict[str, Any]
 Doubles = NDArray[np.float64]

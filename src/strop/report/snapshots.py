@@ -8,16 +8,16 @@ from pathlib import Path
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
-from strop.embedded import named_base
-from strop.files import cache_folder
-from strop.model_files import load_tokenizer
-from strop.model_settings import ModelSettings
-from strop.policy import Policy, load_policy
+from strop.base.files import cache_folder
+from strop.base.seeds import derive
+from strop.base.types import InputError, StropError
+from strop.model.critic import HEAD_FILE, Critic
+from strop.model.files import load_tokenizer
+from strop.model.policy import Policy, load_policy
+from strop.model.settings import ModelSettings
 from strop.report.runs import RunData
-from strop.seeds import derive
-from strop.trainer import checkpoint
-from strop.trainer.critic import HEAD_FILE, Critic
-from strop.types import InputError, StropError
+from strop.training import checkpoint
+from strop.training.embedded_base import named_base
 
 Weights = dict[str, Tensor]
 START = "start"

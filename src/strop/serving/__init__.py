@@ -1,5 +1,5 @@
 """An engine behind an OpenAI-compatible endpoint: `strop serve MODEL`."""
 
-from strop.serving.settings import ServeLimits
+from strop.serving.limits import ServeLimits
 
 __all__ = ["ServeLimits"]

@@ -21,12 +21,12 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing
 from typing import Any
 
-from strop.serving.asking import Ask, Asking
-from strop.serving.bodies import ChatBody, CompletionBody, DetokenizeBody, TokenizeBody, read
 from strop.serving.driver import EngineFailure
 from strop.serving.endpoint import Endpoint
+from strop.serving.limits import ServeLimits
+from strop.serving.parsing import Ask, Asking
 from strop.serving.refusal import Refusal
-from strop.serving.settings import ServeLimits
+from strop.serving.schemas import ChatBody, CompletionBody, DetokenizeBody, TokenizeBody, read
 from strop.serving.tokens import Tokens
 
 Scope = MutableMapping[str, Any]

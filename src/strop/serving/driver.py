@@ -17,8 +17,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from strop.engines.base import Drawn, Engine, Request, Streaming
-from strop.types import Completion, StropError
+from strop.base.types import Completion, StropError
+from strop.engines.protocol import Drawn, Engine, Request, Streaming
 
 T = TypeVar("T")
 Event = Drawn | Completion | StropError

@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from strop.engines.base import Engine, Health, Scores, Scoring
-from strop.serving.answers import Answer, Answers, Writer, usage
-from strop.serving.asking import Ask
+from strop.base.types import Completion, InputError, IntArray
+from strop.engines.protocol import Engine, Health, Scores, Scoring
 from strop.serving.driver import Driver, Ticket
+from strop.serving.limits import ServeLimits
+from strop.serving.parsing import Ask
 from strop.serving.refusal import Refusal
-from strop.serving.settings import ServeLimits
-from strop.types import Completion, InputError, IntArray
+from strop.serving.responses import Answer, Answers, Writer, usage
 
 SCORED_AT_ONCE = 8192  # tokens; between two portions the others' sequences get a step
 

@@ -13,17 +13,17 @@ from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
-from strop.engines.base import Engine
-from strop.extras import require
-from strop.interrupt import on_interrupt
-from strop.serving.answers import Answers
+from strop.base.extras import require
+from strop.base.interrupt import on_interrupt
+from strop.base.types import InputError
+from strop.engines.protocol import Engine
 from strop.serving.app import App, Log, is_loopback
-from strop.serving.asking import Asking
 from strop.serving.driver import Driver, EngineFailure
 from strop.serving.endpoint import Endpoint
-from strop.serving.settings import ServeLimits
+from strop.serving.limits import ServeLimits
+from strop.serving.parsing import Asking
+from strop.serving.responses import Answers
 from strop.serving.tokens import Tokens
-from strop.types import InputError
 
 KEEP_ALIVE = 30  # seconds that an idle connection stays open
 

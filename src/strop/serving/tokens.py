@@ -11,8 +11,8 @@ from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
-from strop.serving.bodies import DetokenizeBody, TokenizeBody
 from strop.serving.refusal import Refusal
+from strop.serving.schemas import DetokenizeBody, TokenizeBody
 from strop.serving.text import Pieces, decode
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from decimal import Decimal
 
-from strop.types import Problem, Status, Verdict
+from strop.base.types import Problem, Status, Verdict
 from strop.verifiers.base import Verifier, response, shortened
 from strop.verifiers.extract import Where, extract_answer
 from strop.verifiers.numbers import canonical, same_answer

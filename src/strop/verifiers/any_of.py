@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import Field, SerializeAsAny
 
-from strop.types import Problem, Status, Verdict
+from strop.base.types import Problem, Status, Verdict
 from strop.verifiers.base import Verifier, response
 from strop.verifiers.isolation import Isolation
 

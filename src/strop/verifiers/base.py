@@ -11,8 +11,8 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 
-from strop.pieces import Piece
-from strop.types import Problem, Status, Verdict
+from strop.base.pieces import Piece
+from strop.base.types import Problem, Status, Verdict
 from strop.verifiers.isolation import Isolation
 
 

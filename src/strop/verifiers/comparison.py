@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 
 from pydantic import TypeAdapter, ValidationError
 
-from strop import rollout_table
+from strop.base import rollout_table
+from strop.base.types import InputError, Problem, Verdict
 from strop.data.rows import JsonLines
-from strop.types import InputError, Problem, Verdict
 from strop.verifiers.base import Verifier
 from strop.verifiers.processes import ProcessPool
 from strop.verifiers.wire import read_verdict

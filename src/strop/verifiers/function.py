@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from pydantic import field_validator
 
-from strop import pieces
-from strop.types import Problem, Status, Verdict
+from strop.base import pieces
+from strop.base.types import Problem, Status, Verdict
 from strop.verifiers.base import Verifier, scored, shortened
 from strop.verifiers.isolation import Isolation
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from strop.base.types import Problem, Status, Verdict
 from strop.data.reasoning_gym import open_entry, open_task
-from strop.types import Problem, Status, Verdict
 from strop.verifiers.base import Verifier, response, scored, shortened
 from strop.verifiers.extract import Where, extract_answer
 from strop.verifiers.numbers import canonical

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import PositiveFloat, PositiveInt
 
-from strop.pieces import Settings
+from strop.base.pieces import Settings
 
 
 class Isolation(Settings):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from strop.types import Completion, Problem, Status, Verdict
+from strop.base.types import Completion, Problem, Status, Verdict
 from strop.verifiers.base import Verifier
 from strop.verifiers.by_domain import ByDomain
 from strop.verifiers.code import CodeVerifier

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import Protocol
 
-from strop.types import Completion, Problem, Status, StropError, Verdict
+from strop.base.types import Completion, Problem, Status, StropError, Verdict
 from strop.verifiers.base import Verifier
 from strop.verifiers.processes import ProcessPool, run_all
 from strop.verifiers.wire import read_verdict

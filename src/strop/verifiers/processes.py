@@ -13,8 +13,8 @@ import time
 from collections.abc import Sequence
 from typing import IO, Any
 
-from strop import pieces
-from strop.types import Problem, StropError
+from strop.base import pieces
+from strop.base.types import Problem, StropError
 from strop.verifiers.base import Verifier
 from strop.verifiers.isolation import Isolation
 from strop.verifiers.wire import SETUP, Channel, write_job

@@ -5,7 +5,7 @@ from __future__ import annotations
 import atexit
 import threading
 
-from strop.types import Problem, Status, Verdict
+from strop.base.types import Problem, Status, Verdict
 from strop.verifiers.base import Verifier
 from strop.verifiers.isolation import Isolation
 from strop.verifiers.processes import ProcessPool, Result

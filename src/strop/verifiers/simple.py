@@ -8,7 +8,7 @@ from typing import Literal
 
 from pydantic import Field, NonNegativeFloat, model_validator
 
-from strop.types import Problem, Status, Verdict
+from strop.base.types import Problem, Status, Verdict
 from strop.verifiers.answer import reference_text
 from strop.verifiers.base import Verifier, response, shortened
 from strop.verifiers.extract import Where, after_thinking, extract_answer

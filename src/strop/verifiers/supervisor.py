@@ -23,7 +23,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from strop.types import Status, Verdict
+from strop.base.types import Status, Verdict
 from strop.verifiers.isolation import Isolation
 from strop.verifiers.wire import SETUP, Channel, write_result
 from strop.verifiers.worker import OUT_OF_MEMORY, load, read_frame, work

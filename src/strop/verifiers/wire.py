@@ -9,7 +9,7 @@ import struct
 from collections.abc import Iterator
 from typing import Any
 
-from strop.types import Problem, Status, Verdict
+from strop.base.types import Problem, Status, Verdict
 
 HEADER = struct.Struct(">IQ")  # length of the body, number of the job
 SETUP = 0  # the number of the first frame, which says what to serve; jobs count from 1

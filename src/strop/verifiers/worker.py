@@ -18,8 +18,8 @@ from typing import Any, NoReturn
 
 from pydantic import TypeAdapter
 
-from strop.pieces import allow_module, load_module
-from strop.types import Status, Verdict
+from strop.base.pieces import allow_module, load_module
+from strop.base.types import Status, Verdict
 from strop.verifiers.base import Verifier
 from strop.verifiers.isolation import Isolation, enter_worker
 from strop.verifiers.wire import HEADER, read_problem, write_result

@@ -142,7 +142,7 @@ FRAMES = (
         ("import os, time\nif os.fork(): time.sleep(0.1); os._exit(0)\ndef add(a, b): return 0", ADD),
         ("class T: pass\nclass Any: pass\ndef add(a, b): return type('int', (), {'__eq__': lambda *a: True})()", ADD),
         ("import ctypes\nctypes.string_at(0)", ADD),
-        ("import sys\nsys.modules['inside.tester'] = sys.modules['solution']\ndef add(a, b): return 0", ADD),
+        ("import sys\nsys.modules['guest.tester'] = sys.modules['solution']\ndef add(a, b): return 0", ADD),
     ],
 )  # fmt: skip
 def test_no_trick_passes(judge: Any, program: str, asserts: list[str]) -> None:

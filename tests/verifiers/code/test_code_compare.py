@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from strop.verifiers.code.compare import difference
 from strop.verifiers.code.values import matches
-from strop.verifiers.sandbox.inside.codec import encode
+from strop.verifiers.sandbox.guest.codec import encode
 
 
 @pytest.mark.parametrize(

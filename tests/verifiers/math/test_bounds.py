@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from strop.types import Problem, Status, Verdict
+from strop.base.types import Problem, Status, Verdict
 from strop.verifiers import Isolation, MathVerifier
 from strop.verifiers.math.bounds import Bounds
 from strop.verifiers.math.dressing import undressed

@@ -280,7 +280,7 @@ def test_nothing_of_the_supervisor_is_in_its_memory(sandbox: Sandbox) -> None:
     program = (
         "import sys\nframe, names = sys._getframe(), []\n"
         "while frame:\n    names += frame.f_locals\n    frame = frame.f_back\n"
-        "print([m for m in sys.modules if m.startswith('inside')], 'config' in names, 'control' in names)"
+        "print([m for m in sys.modules if m.startswith('guest')], 'config' in names, 'control' in names)"
     )
     assert said(sandbox, program) == "[] False False"
     memory = (

@@ -14,7 +14,7 @@ from dataclasses import replace
 import pytest
 from tests.verifiers.sandbox.machine import groups, mounts, processes_below
 
-from strop.doctor import examine
+from strop.run.doctor import examine
 from strop.verifiers.sandbox import Job, Kind, Limits, NoIsolation, Sandbox, SandboxFailure, cgroups, probe
 from strop.verifiers.sandbox.cgroups import Hierarchies
 from strop.verifiers.sandbox.hosts import Zygote

@@ -11,7 +11,7 @@ from strop.verifiers.code.outcome import Outcome, Settings, Tally, outcome_of
 from strop.verifiers.code.tests import Tests
 from strop.verifiers.sandbox.limits import Kind
 from strop.verifiers.sandbox.pool import Slot
-from strop.verifiers.sandbox.room import WATCH_SECONDS, Room, pump
+from strop.verifiers.sandbox.process import WATCH_SECONDS, Room, pump
 
 SETTLE_SECONDS = 0.5
 

@@ -12,10 +12,10 @@ from typing import Any
 from strop.verifiers.code.outcome import Outcome, Settings, Tally, outcome_of
 from strop.verifiers.code.tests import Tests
 from strop.verifiers.code.values import matches
-from strop.verifiers.sandbox.inside.codec import CodecError, encode
+from strop.verifiers.sandbox.guest.codec import CodecError, encode
 from strop.verifiers.sandbox.limits import Kind
 from strop.verifiers.sandbox.pool import Slot
-from strop.verifiers.sandbox.room import WATCH_SECONDS, Room, pump, send
+from strop.verifiers.sandbox.process import WATCH_SECONDS, Room, pump, send
 
 Failure = tuple[Outcome, str]
 

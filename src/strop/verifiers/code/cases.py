@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from strop.console import View
+from strop.base.files import replacing
+from strop.base.types import InputError
 from strop.data.rows import JsonLines
-from strop.files import replacing
-from strop.types import InputError
+from strop.report.console import View
 from strop.verifiers.code.outcome import CodeResult
 from strop.verifiers.code.run import run_tests
 from strop.verifiers.code.tests import Tests, read_tests

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 
-from strop.types import Completion, Problem, Status, Verdict
+from strop.base.types import Completion, Problem, Status, Verdict
 from strop.verifiers.base import response
 from strop.verifiers.code.verifier import CodeVerifier
 from strop.verifiers.pool import Key

@@ -7,7 +7,7 @@ from strop.verifiers.code.outcome import Outcome, Settings, Tally, outcome_of
 from strop.verifiers.code.tests import Tests
 from strop.verifiers.sandbox.limits import Kind
 from strop.verifiers.sandbox.pool import Slot
-from strop.verifiers.sandbox.room import finish
+from strop.verifiers.sandbox.process import finish
 
 
 def run_stdio(slot: Slot, program: str, tests: Tests, settings: Settings, tally: Tally) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from strop.verifiers.sandbox.inside.codec import MAX_DEPTH
+from strop.verifiers.sandbox.guest.codec import MAX_DEPTH
 
 SEQUENCES = ("list", "tuple", "deque")
 MAPPINGS = ("dict", "OrderedDict", "Counter")

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from pydantic import Field
 
-from strop.types import Problem, Status, Verdict
+from strop.base.types import Problem, Status, Verdict
 from strop.verifiers.base import Verifier, scored, shortened
 from strop.verifiers.code.extract import last_python_block
 from strop.verifiers.code.outcome import CodeResult, Outcome, Settings

@@ -12,7 +12,7 @@ from functools import lru_cache
 
 from pydantic import PositiveInt
 
-from strop.pieces import Settings
+from strop.base.pieces import Settings
 from strop.verifiers.math.normalise import closing
 
 

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 from pydantic import ValidationError
 
+from strop.base.types import InputError, Problem, Verdict
 from strop.data.rows import JsonLines
-from strop.types import InputError, Problem, Verdict
 from strop.verifiers.math.verifier import MathVerifier
 from strop.verifiers.processes import ProcessPool
 from strop.verifiers.wire import read_verdict

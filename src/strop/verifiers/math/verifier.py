@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from pydantic import NonNegativeInt
 
-from strop.types import Problem, Status, Verdict
+from strop.base.types import Problem, Status, Verdict
 from strop.verifiers.base import Verifier, response, shortened
 from strop.verifiers.isolation import Isolation, in_worker
 from strop.verifiers.math.bounds import Bounds

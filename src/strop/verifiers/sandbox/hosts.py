@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from strop.verifiers.sandbox.cgroups import Group, Hierarchies
-from strop.verifiers.sandbox.inside.isolate import NOBODY
+from strop.verifiers.sandbox.guest.isolate import NOBODY
 from strop.verifiers.sandbox.limits import Limits, SandboxFailure
-from strop.verifiers.sandbox.plan import INSIDE, Plan, command
+from strop.verifiers.sandbox.plan import GUEST, Plan, command
 
 START_SECONDS = 60.0
 MESSAGE = 1 << 16
@@ -59,7 +59,7 @@ class Host(Protocol):
 
 
 class Zygote:
-    """A warm interpreter that forks rooms, see `inside.zygote`."""
+    """A warm interpreter that forks rooms, see `guest.fork_server`."""
 
     def __init__(self, plan: Plan, limits: Limits, hierarchies: Hierarchies) -> None:
         self.isolated = plan.mode != "none"
@@ -178,7 +178,7 @@ class Bubblewrap:
         words += ["--dev", "/dev", "--proc", "/proc"]
         for path in ("/tmp", "/dev/shm"):  # before the binds: Python itself may live below /tmp
             words += ["--size", str(limits["tmp_bytes"]), "--tmpfs", path]
-        for path in (*self._plan.binds, str(INSIDE)):
+        for path in (*self._plan.binds, str(GUEST)):
             words += ["--ro-bind", path, path]
         for path, target in self._plan.links:
             words += ["--symlink", target, path]

@@ -15,14 +15,14 @@ import tempfile
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from strop.types import StropError
+from strop.base.types import StropError
 from strop.verifiers.sandbox import cgroups
 from strop.verifiers.sandbox.cgroups import Hierarchies
+from strop.verifiers.sandbox.guest.isolate import NOBODY, OPTIONAL
 from strop.verifiers.sandbox.hosts import Bubblewrap, Host, Zygote
-from strop.verifiers.sandbox.inside.isolate import NOBODY, OPTIONAL
 from strop.verifiers.sandbox.limits import Kind, Limits, Run, SandboxFailure
 from strop.verifiers.sandbox.plan import Mode, Plan, plan_for
-from strop.verifiers.sandbox.room import Room, finish
+from strop.verifiers.sandbox.process import Room, finish
 
 TRIAL_SECONDS = 20.0
 # Tries to leave the room in the ways that must be shut; prints what it found.

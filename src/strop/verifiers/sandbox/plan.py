@@ -12,11 +12,11 @@ from typing import Any, Literal
 
 Mode = Literal["root", "user", "bubblewrap", "none"]
 
-INSIDE = Path(__file__).parent
+GUEST = Path(__file__).parent
 SYSTEM = ("/lib", "/lib64", "/lib32", "/libx32", "/bin", "/sbin")
 LINKER = ("/etc/ld.so.cache", "/etc/alternatives")
 # Its environment is empty but for the hash seed, so -I is not needed. -s -P: nothing of the user's; -B: writes nothing.
-BOOT = "import sys; sys.path.insert(0, sys.argv[2]); from inside.zygote import {entry}; {entry}()()"
+BOOT = "import sys; sys.path.insert(0, sys.argv[2]); from guest.fork_server import {entry}; {entry}()()"
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ def command(entry: Literal["main", "single"], stack: int, argument: str) -> list
     `argument` is the number of the control socket for `main`, the whole request for `single`.
     """
     program = BOOT.format(entry=entry)
-    return [interpreter(), "-s", "-P", "-B", "-X", "utf8", "-c", program, str(stack), str(INSIDE), argument]
+    return [interpreter(), "-s", "-P", "-B", "-X", "utf8", "-c", program, str(stack), str(GUEST), argument]
 
 
 def interpreter() -> str:

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from strop.verifiers.sandbox.hosts import Host
 from strop.verifiers.sandbox.layers import Capabilities, require
 from strop.verifiers.sandbox.limits import Ending, Kind, Limits, Run, SandboxFailure
-from strop.verifiers.sandbox.room import Role, Room, finish
+from strop.verifiers.sandbox.process import Role, Room, finish
 
 CLOSE_SECONDS = 60.0
 

@@ -1,0 +1,129 @@
+"""Alerts: what a user should hear of while a run goes on, said when it begins and not at each step that it lasts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from strop.base.pieces import Settings
+
+Row = Mapping[str, float | None]
+Memory = dict[str, Any]
+
+STEPS_OF_CALM = 10  # without them an alert that comes back is the old one, at its limit, and is not said again
+Share = Annotated[float, Field(ge=0, le=1)]
+
+
+class Limits(Settings):
+    """Beyond which an alert begins.
+
+    Fields:
+        truncation: share of truncated completions; 10 to 15 % typically destabilised training (ScaleRL, A.16).
+        verifier_failures: share of completions that the verifier itself failed on.
+        entropy: nats a token below which the policy hardly explores.
+        mismatch: KL(generator ‖ trainer) by k3, nats a token; staleness counts in it, so that it holds for lag too.
+        repetition: share of completions in which 20 tokens in a row recur (collapse of GRPO as ORZ saw it).
+        pass_rate_drop: share of its best that the pass rate may lose, both as means over `window` steps.
+        window: see there.
+    """
+
+    truncation: Share = 0.10
+    verifier_failures: Share = 0.01
+    entropy: Annotated[float, Field(ge=0)] = 0.01
+    mismatch: Annotated[float, Field(gt=0)] = 0.05
+    repetition: Share = 0.25
+    pass_rate_drop: Share = 0.5
+    window: Annotated[int, Field(ge=1)] = 10
+
+
+def alerts(row: Row, memory: Memory, limits: Limits | None = None) -> tuple[list[str], Memory]:
+    """The alerts that begin with a step.
+
+    Args:
+        row: the step's metrics; what a metric without a value would say is left as it was.
+        memory: what this function returned after the step before; `{}` at first. JSON-able.
+        limits: the defaults of `Limits` where None.
+
+    Returns:
+        A line for each alert that begins, and the memory for the next step.
+    """
+    limits = limits or Limits()
+    pass_rates, best = _remember_pass_rate(row, memory, limits.window)
+    found = _by_limit(row, limits) | {"pass rate": _pass_rate_line(pass_rates, best, limits)}
+    calm: dict[str, int] = {}  # by alert that has begun: steps since it last held
+    lines = []
+    for name, line in found.items():
+        before = memory.get("calm", {}).get(name)
+        if line:
+            calm[name] = 0
+            if before is None:
+                lines.append(line)
+        elif before is not None and before + 1 < STEPS_OF_CALM:
+            calm[name] = before + 1
+    return lines, {"calm": calm, "pass_rates": pass_rates, "best_pass_rate": best}
+
+
+def _by_limit(row: Row, limits: Limits) -> dict[str, str]:
+    """A line for each alert that holds by this row alone, an empty one for the others."""
+
+    def above(name: str, limit: float) -> float | None:
+        value = row.get(name)
+        return value if value is not None and value > limit else None
+
+    truncated = above("truncation_rate", limits.truncation)
+    failed = above("verifier/failure_share", limits.verifier_failures)
+    mismatch = above("mismatch/k3", limits.mismatch)
+    repeating = above("repetition/share", limits.repetition)
+    entropy = row.get("entropy")
+    low = entropy is not None and entropy < limits.entropy
+    uniform = row.get("groups/zero_variance_share") == 1
+    return {
+        "truncation": ""
+        if truncated is None
+        else f"{truncated:.0%} of the completions were cut at the token limit (sampling.max_new_tokens); above "
+        f"{limits.truncation:.0%} training tends to become unstable",
+        "verifier": ""
+        if failed is None
+        else f"the verifier itself failed on {failed:.1%} of the completions, above {limits.verifier_failures:.0%}; "
+        "these leave the loss, see verifier/failures",
+        "entropy": ""
+        if not low
+        else f"the entropy is {entropy:.3g} nats a token, below {limits.entropy:.3g}: the policy hardly explores; "
+        "an entropy bonus, a higher upper clip or an earlier checkpoint may help",
+        "mismatch": ""
+        if mismatch is None
+        else f"generator and trainer differ by a KL of {mismatch:.3g} nats a token, above {limits.mismatch:.3g}: "
+        "lower optim.lr or the lag, or compute the head in float32 on both sides",
+        "repetition": ""
+        if repeating is None
+        else f"{repeating:.0%} of the completions repeat 20 tokens in a row, above {limits.repetition:.0%}: "
+        "a sign of collapse; look at them in the rollouts of the run folder",
+        "zero variance": ""
+        if not uniform
+        else f"pass rate {row.get('pass_rate') or 0.0:.1%}, and no group had rollouts of different outcome: such a "
+        "step teaches nothing; take easier or harder problems, or a better starting model",
+    }
+
+
+def _remember_pass_rate(row: Row, memory: Memory, window: int) -> tuple[list[float], float | None]:
+    """The last `window` pass rates, and the best mean of so many."""
+    pass_rate = row.get("pass_rate")
+    recent = [*memory.get("pass_rates", []), *([] if pass_rate is None else [pass_rate])][-window:]
+    best: float | None = memory.get("best_pass_rate")
+    if len(recent) == window:
+        best = max(sum(recent) / window, best or 0.0)
+    return recent, best
+
+
+def _pass_rate_line(recent: list[float], best: float | None, limits: Limits) -> str:
+    if best is None or len(recent) < limits.window:
+        return ""
+    now = sum(recent) / limits.window
+    if now >= best * (1 - limits.pass_rate_drop):
+        return ""
+    return (
+        f"the pass rate fell to {now:.1%} over {limits.window} steps, from {best:.1%} at its best: where the problems "
+        "did not become harder, training has broken the policy (optim.lr too high?); go back to an earlier checkpoint"
+    )

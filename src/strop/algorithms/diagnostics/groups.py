@@ -1,0 +1,120 @@
+"""What a step's groups say: rewards, pass rates, truncation, what was solved, how much of the batch is trained on."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+import numpy as np
+
+from strop.base.metrics import Maximum, Mean, Metrics, Total
+from strop.base.types import Group, Rollout, Sample, Status
+
+_LAST_BIN = 8
+
+
+def group_metrics(groups: Sequence[Group], survivors: Collection[int]) -> Metrics:
+    """Metrics over every completion of the step, dropped groups included; `survivors` are the tickets trained on."""
+    rollouts = [rollout for group in groups for rollout in group.rollouts]
+    usable = [rollout for group in groups for rollout in group.usable]
+    return {
+        "reward/mean": Mean(sum(r.reward for r in usable), len(usable)),
+        **_pass_rates(usable),
+        "truncation_rate": _share([r.completion.truncated for r in rollouts]),
+        "unparsed_rate": _share([r.verdict.status is Status.UNPARSED for r in rollouts]),
+        "well_formed_rate": _share([r.verdict.status is not Status.UNPARSED for r in usable]),
+        "verifier/failures": Total(len(rollouts) - len(usable)),
+        "verifier/failure_share": Mean(len(rollouts) - len(usable), len(rollouts)),
+        "groups/zero_variance_share": _share([len({r.verdict.score for r in g.usable}) <= 1 for g in groups]),
+        "groups/zero_variance_reward_share": _share([len({r.reward for r in g.usable}) <= 1 for g in groups]),
+        "groups/trained": Total(len(survivors)),
+        "tokens/generated": Total(sum(len(r.completion.token_ids) for r in rollouts)),
+    }
+
+
+def _pass_rates(usable: Sequence[Rollout]) -> Metrics:
+    """The mean score: of all, of those not truncated, and of each domain."""
+    whole = [r.verdict.score for r in usable if not r.completion.truncated]
+    rates: Metrics = {
+        "pass_rate": Mean(sum(r.verdict.score for r in usable), len(usable)),
+        "pass_rate/whole": Mean(sum(whole), len(whole)),
+    }
+    domains: dict[str, list[float]] = {}
+    for rollout in usable:
+        domains.setdefault(rollout.problem.domain, []).append(rollout.verdict.score)
+    for domain, scores in sorted(domains.items()):
+        # The name of a domain is the user's; it must not hide the rate of whole completions.
+        rates.setdefault(f"pass_rate/{domain}", Mean(sum(scores), len(scores)))
+    return rates
+
+
+def solved_metrics(groups: Sequence[Group]) -> Metrics:
+    """A histogram of the groups by the share of their usable rollouts that are correct; its shares add up to 1.
+
+    The bins are the same for every group size: none, up to ¼, ½ and ¾, the rest, all.
+    """
+    solved = np.array([np.mean([r.verdict.score == 1 for r in g.usable]) for g in groups if g.usable], dtype=np.float64)
+    return {
+        "groups/solved_none_share": _share(solved == 0),
+        "groups/solved_to_25_share": _share((solved > 0) & (solved <= 0.25)),
+        "groups/solved_to_50_share": _share((solved > 0.25) & (solved <= 0.5)),
+        "groups/solved_to_75_share": _share((solved > 0.5) & (solved <= 0.75)),
+        "groups/solved_most_share": _share((solved > 0.75) & (solved < 1)),
+        "groups/solved_all_share": _share(solved == 1),
+    }
+
+
+def effective_metrics(groups: Sequence[Group], samples: Sequence[Sample]) -> Metrics:
+    """The effective batch: samples with an advantage other than 0 on a trained token, and the groups they are of."""
+    effective = [sample for sample in samples if np.any(sample.advantages[sample.trained])]
+    prompts = len({sample.group for sample in effective})
+    completions = sum(len(group.rollouts) for group in groups)
+    return {
+        "effective_batch/prompts": Total(prompts),
+        "effective_batch/prompts_share": Mean(prompts, len(groups)),
+        "effective_batch/completions": Total(len(effective)),
+        "effective_batch/completions_share": Mean(len(effective), completions),
+    }
+
+
+def interruption_metrics(groups: Sequence[Group]) -> Metrics:
+    """Forced interruptions of thinking: how many completions, where, with which result."""
+    rollouts = [rollout for group in groups for rollout in group.rollouts]
+    positions = [r.completion.interrupted_at for r in rollouts if r.completion.interrupted_at is not None]
+    scores = [r.verdict.score for group in groups for r in group.usable if r.completion.interrupted_at is not None]
+    return {
+        "interruption/share": Mean(len(positions), len(rollouts)),
+        "interruption/position": Mean(sum(positions), len(positions)),
+        "interruption/pass_rate": Mean(sum(scores), len(scores)),
+        "tokens/injected": Total(sum(int(r.completion.injected.sum()) for r in rollouts)),
+    }
+
+
+def lag_metrics(samples: Sequence[Sample], version: int, max_lag: int = 0) -> Metrics:
+    """Version trained minus version that sampled, per trained token; with max_lag > 0 its histogram besides.
+
+    The shares of lag 0, 1, … 8 and of more, as far as max_lag lets them be, add up to 1.
+    """
+    lags = [version - sample.versions[sample.trained] for sample in samples]
+    flat = np.concatenate(lags) if lags else np.zeros(0, dtype=np.int32)
+    largest = float(flat.max()) if len(flat) else None
+    found: Metrics = {"lag/mean": Mean(float(flat.sum()), len(flat)), "lag/max": Maximum(largest)}
+    if max_lag > 0:
+        bins = min(max_lag, _LAST_BIN) + 1
+        found |= {f"lag/share_{lag}": _share(flat == lag) for lag in range(bins)}
+    if max_lag > _LAST_BIN:
+        found["lag/share_more"] = _share(flat > _LAST_BIN)
+    return found
+
+
+def verifier_failures(groups: Sequence[Group]) -> list[str]:
+    """A line for each kind of failure of the verifier itself, with the first detail."""
+    first: dict[Status, str] = {}
+    for group in groups:
+        for rollout in group.rollouts:
+            if not rollout.verdict.usable:
+                first.setdefault(rollout.verdict.status, f"problem {group.problem.id}: {rollout.verdict.detail}")
+    return [f"verifier {status}: {detail}" for status, detail in first.items()]
+
+
+def _share(holds: Collection[bool] | np.ndarray) -> Mean:
+    return Mean(int(sum(holds)), len(holds))

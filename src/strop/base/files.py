@@ -1,0 +1,49 @@
+"""Writing files so that neither a reader nor a crash ever sees half of one."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from strop.base.types import StropError
+
+TEMPORARY = ".partial"
+
+
+def cache_folder() -> Path:
+    """Where strop keeps what it can make again: $STROP_CACHE, else the user's cache folder."""
+    own = os.environ.get("STROP_CACHE")
+    if own:
+        return Path(own).expanduser()
+    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "strop"
+
+
+@contextmanager
+def writing(target: Path) -> Iterator[None]:
+    """Turn a failure of the disk (full, read-only, no permission) into one line that names the path."""
+    try:
+        yield
+    except OSError as error:
+        raise StropError(f"cannot write {target}: {error.strerror or error}") from error
+
+
+@contextmanager
+def replacing(target: Path) -> Iterator[Path]:
+    """A temporary path beside `target` to write to; forced to disk and renamed over it when the block succeeds."""
+    temporary = target.with_name(f".{target.name}{TEMPORARY}")
+    with writing(target):
+        target.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            yield temporary
+            with temporary.open("rb") as written:
+                os.fsync(written.fileno())
+            temporary.replace(target)
+        finally:
+            temporary.unlink(missing_ok=True)
+
+
+def first_line(error: Exception) -> str:
+    """What an error of another library says, short enough for one line of ours; its type where it says nothing."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]

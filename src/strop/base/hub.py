@@ -1,0 +1,57 @@
+"""Whether the Hugging Face hub can be asked: one request, before its libraries ask patiently for every file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from strop.base.files import first_line
+
+SECONDS = 5.0  # to answer one small request; what is downloaded afterwards has the patience of the libraries
+
+
+def silence() -> str | None:
+    """Why the hub cannot be asked, or None where it answers, with whatever status.
+
+    The libraries try each file six times over half a minute, which is right for a download that breaks and wrong for a
+    machine without network or a name that was a slip of the pen. What is in the hub's cache is loaded all the same.
+    """
+    from huggingface_hub import constants, get_session
+    from huggingface_hub.errors import HTTPError, OfflineModeIsEnabled  # type: ignore[attr-defined]
+
+    try:
+        get_session().head(constants.ENDPOINT, timeout=SECONDS)
+    except OfflineModeIsEnabled:
+        return "HF_HUB_OFFLINE is set"
+    except HTTPError as error:  # of the httpx that it is built on: no such host, no connection, no answer in time
+        return f"{constants.ENDPOINT} does not answer: {first_line(error)}"
+    return None
+
+
+def cached_only(path: str) -> bool:
+    """Whether what `path` names must come from the hub's cache: it is no folder, and the hub cannot be asked."""
+    return not Path(path).is_dir() and silence() is not None
+
+
+def has_cached(name: str, revision: str | None = None) -> bool:
+    """Whether the hub's cache has the model `name`, as far as its configuration shows."""
+    from huggingface_hub import try_to_load_from_cache
+    from huggingface_hub.errors import HFValidationError
+
+    try:
+        return isinstance(try_to_load_from_cache(name, "config.json", revision=revision), str)
+    except HFValidationError:  # not a name that the hub could have
+        return False
+
+
+@contextmanager
+def offline_data(datasets: Any) -> Iterator[None]:
+    """The package `datasets` takes what it has and asks nobody; it has a switch for all its calls and none for one."""
+    before = datasets.config.HF_HUB_OFFLINE
+    datasets.config.HF_HUB_OFFLINE = True
+    try:
+        yield
+    finally:
+        datasets.config.HF_HUB_OFFLINE = before

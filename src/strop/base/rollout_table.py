@@ -1,0 +1,89 @@
+"""The Parquet table of a step's rollouts: one row a completion, one type a column whatever the rows hold."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from strop.base.types import Group, Rollout
+
+SCHEMA = pa.schema(
+    [
+        ("step", pa.int32()),
+        ("ticket", pa.int64()),
+        ("sample", pa.int32()),
+        ("problem_id", pa.string()),
+        ("source", pa.string()),
+        ("domain", pa.string()),
+        ("reference", pa.string()),  # text as it is, anything else as JSON
+        ("prompt", pa.string()),  # text as it is, chat messages as JSON
+        ("completion", pa.string()),
+        ("prompt_ids", pa.list_(pa.int32())),
+        ("token_ids", pa.list_(pa.int32())),
+        ("logprobs", pa.list_(pa.float32())),
+        ("versions", pa.list_(pa.struct([("version", pa.int32()), ("start", pa.int32()), ("end", pa.int32())]))),
+        ("interrupted_at", pa.int32()),
+        ("injected_tokens", pa.int32()),
+        ("finish_reason", pa.string()),
+        ("reward", pa.float64()),
+        ("score", pa.float64()),
+        ("status", pa.string()),
+        ("detail", pa.string()),
+    ]
+)
+
+
+def write(path: Path, step: int, groups: Sequence[Group]) -> None:
+    """Write the rollouts of `groups` to `path`."""
+    pq.write_table(table(step, groups), path, compression="zstd")
+
+
+def table(step: int, groups: Sequence[Group]) -> pa.Table:
+    """The rollouts of `groups` as a table of `SCHEMA`."""
+    rows = [
+        _row(step, group.ticket, sample, rollout)
+        for group in groups
+        for sample, rollout in enumerate(group.rollouts)
+    ]  # fmt: skip
+    return pa.Table.from_pylist(rows, schema=SCHEMA)
+
+
+def read(path: Path) -> list[dict[str, Any]]:
+    """The rows as dictionaries by column."""
+    rows: list[dict[str, Any]] = pq.read_table(path).to_pylist()
+    return rows
+
+
+def _row(step: int, ticket: int, sample: int, rollout: Rollout) -> dict[str, Any]:
+    problem, completion, verdict = rollout.problem, rollout.completion, rollout.verdict
+    return {
+        "step": step,
+        "ticket": ticket,
+        "sample": sample,
+        "problem_id": problem.id,
+        "source": problem.source,
+        "domain": problem.domain,
+        "reference": _text(problem.reference),
+        "prompt": _text(problem.prompt),
+        "completion": completion.text,
+        "prompt_ids": completion.prompt_ids,
+        "token_ids": completion.token_ids,
+        "logprobs": completion.logprobs,
+        "versions": [span._asdict() for span in completion.versions],
+        "interrupted_at": completion.interrupted_at,
+        "injected_tokens": int(completion.injected.sum()),
+        "finish_reason": completion.finish_reason,
+        "reward": rollout.reward,
+        "score": verdict.score,
+        "status": str(verdict.status),
+        "detail": verdict.detail,
+    }
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)

@@ -1,0 +1,149 @@
+"""Settings that contradict each other, found before anything is loaded. Each check is one line to the user."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from strop.base.types import InputError
+from strop.orchestration.ray_settings import RaySettings
+
+if TYPE_CHECKING:
+    from strop.config.schema import RunConfig
+
+
+def check(config: RunConfig) -> None:
+    """Refuse settings that contradict each other.
+
+    Raises:
+        InputError: one line that names the keys, their values and the way out.
+    """
+    _check_batch(config)
+    _check_sampling(config)
+    _check_algorithm(config)
+    _check_critic(config)
+    _check_orchestration(config)
+    _check_evaluation(config)
+
+
+def _check_evaluation(config: RunConfig) -> None:
+    evaluation = config.evaluation
+    if evaluation.every is not None and config.data.held_out is None and not evaluation.benchmarks:
+        raise InputError(
+            f"evaluation.every={evaluation.every}, but no problems are held out: set data.held_out.count, or "
+            "evaluation.every=none"
+        )
+    for number, benchmark in enumerate(evaluation.benchmarks):
+        if benchmark.every is None and evaluation.every is None:
+            raise InputError(
+                f"evaluation.benchmarks.{number}: {benchmark.name} is never measured; say every how many steps: "
+                f'{{name="{benchmark.name}", every=10}}, or set evaluation.every'
+            )
+
+
+def _check_batch(config: RunConfig) -> None:
+    batch = config.batch
+    if batch.updates_per_step > batch.prompts_per_step:
+        raise InputError(
+            f"batch.updates_per_step={batch.updates_per_step} exceeds batch.prompts_per_step="
+            f"{batch.prompts_per_step}: an update needs a prompt group at least; lower it to "
+            f"{batch.prompts_per_step} or less"
+        )
+    if batch.samples_per_prompt == 1 and config.algorithm.selection.zero_variance == "drop":
+        raise InputError(
+            "batch.samples_per_prompt=1 with algorithm.selection.zero_variance=drop drops every group (one "
+            "completion cannot differ from itself); raise samples_per_prompt to 2 or more, or keep such groups"
+        )
+
+
+def _check_sampling(config: RunConfig) -> None:
+    sampling = config.sampling
+    if sampling.truncates:
+        raise InputError(
+            f"sampling.temperature={sampling.temperature}, top_p={sampling.top_p}, "
+            f"top_k={sampling.top_k}: training needs the whole distribution, or its log-probs are not those "
+            "of the sampler; set sampling.top_p=1, no sampling.top_k and a temperature above 0"
+        )
+
+
+def _check_algorithm(config: RunConfig) -> None:
+    algorithm, batch = config.algorithm, config.batch
+    updates = batch.updates_per_step * batch.passes_per_batch
+    lag = config.orchestration.max_lag
+    if algorithm.loss.strictly_on_policy and (updates > 1 or lag > 0):
+        raise InputError(
+            f"algorithm.loss={algorithm.loss.piece_name()} is right only strictly on-policy, which "
+            f"batch.updates_per_step={batch.updates_per_step}, batch.passes_per_batch={batch.passes_per_batch} and "
+            f"orchestration.max_lag={lag} are not; set them to 1, 1 and 0"
+        )
+    if algorithm.needs_token_types and algorithm.token_types is None:
+        raise InputError(
+            f"algorithm.loss={algorithm.loss.piece_name()} or a regularizer tells reasoning from knowledge tokens; say "
+            "how they are told apart: algorithm.token_types=EntropyQuantile"
+        )
+    if algorithm.correction is not None and algorithm.anchor == "generator":
+        raise InputError(
+            f"algorithm.correction={algorithm.correction.piece_name()} makes up for the gap between generator and "
+            "trainer, which algorithm.anchor=generator leaves in the ratio; set algorithm.anchor=recomputed"
+        )
+    if algorithm.reference.reset_every is not None and not algorithm.needs_reference:
+        raise InputError(
+            f"algorithm.reference.reset_every={algorithm.reference.reset_every}, but nothing reads a reference policy; "
+            "add a KL term, or set algorithm.reference.reset_every=none"
+        )
+
+
+def _check_critic(config: RunConfig) -> None:
+    wants = config.algorithm.advantage.needs_values
+    name = config.algorithm.advantage.piece_name()
+    if wants and config.critic is None:
+        raise InputError(
+            f"algorithm.advantage={name} reads a critic's values; give the run one: critic.updates_per_step=12"
+        )
+    if not wants and config.critic is not None:
+        raise InputError(f"algorithm.advantage={name} never reads the critic that is trained; set critic=none, or Gae")
+
+
+def _check_orchestration(config: RunConfig) -> None:
+    orchestration = config.orchestration
+    if orchestration.executor == "in_process" and orchestration.generators > 1:
+        raise InputError(
+            f"orchestration.generators={orchestration.generators} are processes of their own, and "
+            "orchestration.executor=in_process has none; set orchestration.executor=embedded, or generators=1"
+        )
+    if orchestration.executor != "ray" and orchestration.ray != RaySettings():
+        usual = RaySettings().model_dump()
+        name, value = next(item for item in orchestration.ray.model_dump().items() if item[1] != usual[item[0]])
+        raise InputError(
+            f"orchestration.ray.{name}={value} is of a Ray cluster, which orchestration.executor="
+            f"{orchestration.executor} does not use; set orchestration.executor=ray, or leave {name} out"
+        )
+    if orchestration.ray.train_in_cluster and orchestration.trainers == 1:
+        raise InputError(
+            "orchestration.ray.train_in_cluster is of the trainer's ranks, and orchestration.trainers=1 trains in the "
+            "driver; set trainers=2 or more, or leave train_in_cluster out"
+        )
+    if config.model.lora is not None and orchestration.trainers > 1:
+        raise InputError(
+            f"model.lora with orchestration.trainers={orchestration.trainers}: adapters are trained by one process; "
+            "set orchestration.trainers=1, or train all parameters with model.lora=none"
+        )
+    if orchestration.executor == "in_process" and orchestration.trainers > 1:
+        raise InputError(
+            f"orchestration.trainers={orchestration.trainers} keep the parameters in processes of their own, where "
+            "orchestration.executor=in_process cannot generate with them; set executor=embedded, or trainers=1"
+        )
+    if orchestration.weights != "auto" and orchestration.in_process:
+        raise InputError(
+            f"orchestration.weights={orchestration.weights} is a way to generators in other processes, and "
+            "orchestration.executor=in_process has none; set executor=embedded, or leave weights out"
+        )
+    if orchestration.on_stale == "drop" and orchestration.max_lag == 0:
+        raise InputError(
+            "orchestration.on_stale=drop has nothing to drop at orchestration.max_lag=0, where a step takes all groups "
+            "that were begun; set on_stale=wait, or raise max_lag"
+        )
+    if orchestration.stall_seconds < orchestration.silence_seconds:
+        raise InputError(
+            f"orchestration.stall_seconds={orchestration.stall_seconds:g} is below silence_seconds="
+            f"{orchestration.silence_seconds:g}: one that is silent has stalled too; make it the longer one"
+        )

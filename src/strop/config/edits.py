@@ -1,0 +1,123 @@
+"""Editing a configuration as a dictionary: `--set key=value` and TOML files, with errors that name the nearest key."""
+
+from __future__ import annotations
+
+import inspect
+import tomllib
+from typing import Any, get_args
+
+from pydantic import BaseModel, ValidationError
+
+from strop.base.near import near
+from strop.base.pieces import Piece, Settings, complaint, find
+from strop.base.types import InputError
+
+
+def parse_set(text: str) -> dict[str, Any]:
+    """`a.b=value` as a nested dictionary; the value is read as TOML, else taken as a bare string.
+
+    Example: `optim.lr=2e-6` → `{"optim": {"lr": 2e-06}}`, `data.source=gsm8k` → `{"data": {"source": "gsm8k"}}`;
+    `none` (TOML has no null) → None.
+    """
+    key, equals, raw = text.partition("=")
+    if not equals or not key.strip():
+        raise InputError(f"--set {text!r}: write key=value, e.g. --set optim.lr=2e-6")
+    return nested(key.strip(), _value(raw.strip()))
+
+
+def nested(key: str, value: Any) -> dict[str, Any]:
+    """`a.b` and a value as `{"a": {"b": value}}`."""
+    for name in reversed(key.split(".")):
+        value = {name: value}
+    edit: dict[str, Any] = value
+    return edit
+
+
+def _value(raw: str) -> Any:
+    if raw.lower() in ("none", "null"):
+        return None
+    try:
+        return tomllib.loads(f"value = {raw}")["value"]
+    except tomllib.TOMLDecodeError:
+        return raw
+
+
+def apply_edits(data: dict[str, Any], edits: dict[str, Any], model: type[BaseModel], path: str = "") -> dict[str, Any]:
+    """`data` with `edits` merged in; `model` describes it and names what is allowed.
+
+    Raises:
+        InputError: an unknown key, with the nearest valid one.
+    """
+    merged = dict(data)
+    if issubclass(model, Settings) and any(edits.get(name) is not None for name in model.alternatives):
+        merged |= dict.fromkeys(name for name in model.alternatives if name not in edits)
+    for key, value in edits.items():
+        if key != "piece" and key not in model.model_fields:
+            raise InputError(_unknown(path, key, value, list(model.model_fields)))
+        merged[key] = _merge_field(
+            merged.get(key), value, _model_of(model, key), f"{path}{key}.", _admits_none(model, key)
+        )
+    return merged
+
+
+def _merge_field(old: Any, new: Any, model: type[BaseModel] | None, path: str, admits_none: bool) -> Any:
+    if model is None:
+        return "none" if new is None and not admits_none else new
+    given = f"={new!r}" if isinstance(new, str) else ""
+    try:
+        if issubclass(model, Piece) and isinstance(new, str):
+            new = model.from_text(new)
+        if not isinstance(new, dict):
+            return new
+        if not issubclass(model, Piece):
+            return apply_edits(old if isinstance(old, dict) else {}, new, model, path)
+        # A piece that is a family of its own needs no name.
+        only = None if inspect.isabstract(model) else model.piece_name()
+        name = new.get("piece", old.get("piece") if isinstance(old, dict) else only)
+        target = find(model, name)
+    except ValueError as error:
+        raise InputError(f"{path.rstrip('.')}{given}: {error}") from error
+    same = isinstance(old, dict) and old.get("piece") == name
+    base = dict(old) if same and isinstance(old, dict) else {"piece": name}
+    return apply_edits(base, new, target, path)
+
+
+def _model_of(model: type[BaseModel], key: str) -> type[BaseModel] | None:
+    """The settings or piece family a field holds, looking through Optional and Annotated; None for plain values."""
+    if key not in model.model_fields:
+        return None
+    return _first_model(model.model_fields[key].annotation)
+
+
+def _admits_none(model: type[BaseModel], key: str) -> bool:
+    """Whether `none` means None there; a choice may well be called "none"."""
+    if key not in model.model_fields:
+        return False
+    annotation = model.model_fields[key].annotation
+    return annotation is None or type(None) in get_args(annotation)
+
+
+def _first_model(annotation: Any) -> type[BaseModel] | None:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    origin_is_sequence = isinstance(annotation, type) or str(annotation).startswith(("tuple", "list", "dict"))
+    if origin_is_sequence:
+        return None
+    return next((found for part in get_args(annotation) if (found := _first_model(part)) is not None), None)
+
+
+def _unknown(path: str, key: str, value: Any, known: list[str]) -> str:
+    meant = near(key, known)
+    hint = f"did you mean {path}{meant}?" if meant else f"known here: {', '.join(path + name for name in known)}"
+    return f"unknown setting {path}{key}={value!r}; {hint}"
+
+
+def explain(error: ValidationError) -> str:
+    """The first complaint of pydantic as one line: key, value, reason."""
+    first = error.errors(include_url=False)[0]
+    key = ".".join(str(part) for part in first["loc"]) or "(whole)"
+    if first["type"] == "missing":
+        return f"{key}: missing"
+    if isinstance(first["input"], dict):
+        return f"{key}: {complaint(first)}"
+    return f"{key}={first['input']!r}: {complaint(first)}"

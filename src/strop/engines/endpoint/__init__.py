@@ -1,0 +1,1 @@
+"""An OpenAI-compatible endpoint as an engine, and the HTTP client that asks it."""

@@ -1,0 +1,168 @@
+"""A model behind an OpenAI-compatible endpoint (`strop serve`, vLLM, a provider): chat completions over plain HTTP."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import random
+import time
+from collections.abc import Callable
+from email.utils import mktime_tz, parsedate_tz
+from http.client import HTTPException
+from typing import Annotated, Any, NamedTuple, TypeVar
+from urllib.error import HTTPError, URLError
+from urllib.parse import urlsplit
+from urllib.request import Request, urlopen
+
+from pydantic import Field, field_validator
+
+from strop.base.files import first_line
+from strop.base.pieces import Settings
+from strop.base.types import InputError, StropError
+
+TRANSIENT = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 529})
+LONGEST_BODY, LONGEST_ERROR = 16 * 2**20, 64 * 2**10
+LONGEST_PAUSE = 60.0
+Answer = TypeVar("Answer")
+
+
+class EndpointError(StropError):
+    """An endpoint that does not answer, after every retry."""
+
+
+class NoRoom(InputError):
+    """A prompt (and its answer) that the model behind an endpoint has no room for."""
+
+
+class Reply(NamedTuple):
+    """What a model answered, and the tokens that were counted for it."""
+
+    text: str
+    prompt_tokens: int
+    completion_tokens: int
+    retries: int
+
+
+class ChatEndpoint(Settings):
+    """One model behind an endpoint.
+
+    Fields:
+        url: up to and with `/v1`, such as `http://127.0.0.1:8000/v1`.
+        model: its name there.
+        api_key_env: the environment variable that holds the key; None sends none.
+        timeout: seconds for one answer.
+        retries: how often a request that failed in passing (no connection, 429, 5xx) is sent again.
+        backoff: seconds before the first retry; doubled each time, up to a minute, unless the server says how long.
+        prompt_price: dollars for a million prompt tokens; `completion_price` for completion tokens.
+    """
+
+    url: str
+    model: str
+    api_key_env: str | None = None
+    timeout: Annotated[float, Field(gt=0)] = 120.0
+    retries: Annotated[int, Field(ge=0)] = 5
+    backoff: Annotated[float, Field(ge=0)] = 1.0
+    prompt_price: Annotated[float, Field(ge=0)] = 0.0
+    completion_price: Annotated[float, Field(ge=0)] = 0.0
+
+    @field_validator("url")
+    @classmethod
+    def _check_url(cls, url: str) -> str:
+        if urlsplit(url).scheme not in ("http", "https"):
+            raise ValueError("an endpoint begins with http:// or https://")
+        return url.rstrip("/")
+
+    def cost(self, prompt_tokens: int, completion_tokens: int) -> float:
+        """Dollars."""
+        return (prompt_tokens * self.prompt_price + completion_tokens * self.completion_price) / 1e6
+
+    def chat(self, messages: list[dict[str, str]], temperature: float, max_tokens: int, seed: int) -> Reply:
+        """One completion.
+
+        Raises:
+            EndpointError, InputError: see `ask`.
+        """
+        body = {"messages": messages, "temperature": temperature, "max_tokens": max_tokens, "seed": seed % 2**31}
+        value, retries = self.ask("chat/completions", body, _reply)
+        return value._replace(retries=retries)
+
+    def ask(self, path: str, body: dict[str, Any], read: Callable[[Any], Answer]) -> tuple[Answer, int]:
+        """`read` of the JSON that POST `path` answers, and how often the request had to be sent again.
+
+        An answer that `read` cannot make sense of (`ValueError`, `LookupError`, `TypeError`) is asked for again too.
+
+        Raises:
+            EndpointError: it does not answer after all retries.
+            NoRoom: it refuses a prompt that is too long.
+            InputError: it refuses the request (key, model, form), which no retry would mend.
+        """
+        request = Request(
+            f"{self.url}/{path}",
+            json.dumps({"model": self.model, **body}).encode(),
+            {"Content-Type": "application/json", **self._key()},
+        )
+        for attempt in range(self.retries + 1):
+            try:
+                with urlopen(request, timeout=self.timeout) as answer:
+                    return read(json.loads(answer.read(LONGEST_BODY))), attempt
+            except HTTPError as error:
+                message, code = _message(error)
+                reason = f"HTTP {error.code}: {message}"
+                if error.code not in TRANSIENT:
+                    kind = NoRoom if code == "context_length_exceeded" else InputError
+                    raise kind(f"{self.url} refuses a request to {self.model!r} ({reason})") from error
+                wait = _retry_after(error)
+            except (URLError, HTTPException, OSError, ValueError, LookupError, TypeError) as error:
+                # No connection, a connection cut off, or an answer that is not a chat completion.
+                reason, wait = f"{type(error).__name__}: {first_line(error)}", None
+            if attempt < self.retries:
+                # Spread out, or all that were sent away together would come back together.
+                time.sleep(self._pause(attempt) if wait is None else wait * random.uniform(1.0, 1.5))
+        raise EndpointError(
+            f"{self.url} does not answer for {self.model!r} after {self.retries + 1} attempts ({reason})"
+        )
+
+    def _pause(self, attempt: int) -> float:
+        return min(self.backoff * 2**attempt, LONGEST_PAUSE) * random.uniform(0.75, 1.25)
+
+    def _key(self) -> dict[str, str]:
+        if self.api_key_env is None:
+            return {}
+        key = os.environ.get(self.api_key_env)
+        if not key:
+            raise InputError(f"the key of {self.url} is read from the variable {self.api_key_env}, which is not set")
+        return {"Authorization": f"Bearer {key}"}
+
+
+def _reply(value: Any) -> Reply:
+    text = value["choices"][0]["message"]["content"]
+    if not isinstance(text, str):
+        raise ValueError("the answer has no text")
+    usage = value.get("usage") or {}
+    return Reply(text, int(usage.get("prompt_tokens") or 0), int(usage.get("completion_tokens") or 0), 0)
+
+
+def _message(error: HTTPError) -> tuple[str, str | None]:
+    """What an error says, and its code, where it has OpenAI's shape."""
+    try:
+        text = error.read(LONGEST_ERROR).decode("utf-8", "replace")
+    except (OSError, HTTPException):  # the body of an error that was cut off says nothing more
+        return str(error.reason), None
+    try:
+        told = json.loads(text)["error"]
+        message, code = str(told["message"]), told.get("code")
+    except (ValueError, LookupError, TypeError, AttributeError):  # another shape
+        message, code = text, None
+    return " ".join(message.split())[:200], code if isinstance(code, str) else None
+
+
+def _retry_after(error: HTTPError) -> float | None:
+    """Seconds that the server asks for, given as such or as a date."""
+    value = error.headers.get("Retry-After", "") if error.headers is not None else ""
+    try:
+        seconds = float(value)
+    except ValueError:
+        date = parsedate_tz(value)
+        seconds = math.nan if date is None else mktime_tz(date) - time.time()
+    return min(max(seconds, 0.0), LONGEST_PAUSE) if math.isfinite(seconds) else None

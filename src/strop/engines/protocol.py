@@ -1,0 +1,314 @@
+"""The engine protocol: token ids in, completions out, weights swapped between steps.
+
+    engine.submit(Request(id="g17", prompt_ids=ids, sampling=Sampling(max_new_tokens=64), n=8, seed=3))
+    while engine.unfinished:
+        for completion in engine.step():      # each of the n samples is reported as it finishes
+            ...
+
+An engine is synchronous: one `step` samples one token for every running sequence. Streaming and asyncio are adapters
+around it. A request an engine cannot honour raises at `submit`, it is never silently altered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Literal, Protocol, Self, TypeAlias, runtime_checkable
+
+from pydantic import Field, model_validator
+
+from strop.base.pieces import OneOrMore, Settings
+from strop.base.types import Completion, FloatArray, InputError, IntArray
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from strop.engines.broadcast import Ticket
+
+Count = Annotated[int, Field(ge=1)]
+NonEmpty = Annotated[str, Field(min_length=1)]
+
+# ScaleRL, Section 4.
+PHRASE = "Okay, time is up. Let me stop thinking and formulate an answer now. </think>"
+
+
+class Interruption(Settings):
+    """A forced end of thinking: the tokens of `phrase` take the place of what the model would have gone on with.
+
+    Attributes:
+        after: (a, b); the phrase follows after n thinking tokens, n drawn uniformly from a, a + 1, …, b for each sample
+            from its own (seed, i). A completion that has ended its thinking within n tokens is left alone.
+        phrase: encoded on its own and put behind the sampled tokens as they are. Its tokens are context: log-prob 0,
+            `injected`, never trained. Thinking counts as over after it, whether it holds the marker or not.
+    """
+
+    after: tuple[Annotated[int, Field(ge=0)], Annotated[int, Field(ge=0)]]
+    phrase: NonEmpty = PHRASE
+
+    @model_validator(mode="after")
+    def _in_order(self) -> Self:
+        if self.after[0] > self.after[1]:
+            raise ValueError(f"after={list(self.after)}: give the earliest position first")
+        return self
+
+
+class Sampling(Settings):
+    """How tokens are drawn. Recorded log-probs are always of logits / temperature over the whole vocabulary.
+
+    `temperature = 0` is greedy (log-probs then at temperature 1); `top_p = 1` and `top_k = None` leave the
+    distribution whole, as training wants it.
+
+    Thinking is everything from the first completion token to the end of the first `end_of_thinking` in the completion's
+    text, whether the prompt or the completion opened it; the answer is what follows. Both have budgets beside the
+    whole completion's, and a completion that spends one ends with `length`.
+
+    Attributes:
+        max_new_tokens: of the whole completion, injected tokens included.
+        thinking_tokens: most tokens of thinking, its end marker included. None: no bound of its own.
+        answer_tokens: most tokens after the marker, or after an interruption's phrase. None: no bound of its own.
+        end_of_thinking: the marker.
+        interruption: a forced end of thinking. None: never.
+        stop: strings that end a completion; looked for in sampled tokens only, never in or across an injected phrase.
+    """
+
+    temperature: Annotated[float, Field(ge=0)] = 1.0
+    top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
+    top_k: Annotated[int, Field(ge=1)] | None = None
+    max_new_tokens: Count = 128
+    stop: OneOrMore[NonEmpty] = ()
+    stop_token_ids: OneOrMore[Annotated[int, Field(ge=0)]] = ()
+    thinking_tokens: Count | None = None
+    answer_tokens: Count | None = None
+    end_of_thinking: NonEmpty = "</think>"
+    interruption: Interruption | None = None
+
+    @model_validator(mode="after")
+    def _budgets_agree(self) -> Self:
+        parts = {"thinking_tokens": self.thinking_tokens, "answer_tokens": self.answer_tokens}
+        given = {name: tokens for name, tokens in parts.items() if tokens is not None}
+        if sum(given.values()) > self.max_new_tokens:
+            asked = " + ".join(f"{name}={tokens}" for name, tokens in given.items())
+            raise ValueError(f"{asked} exceed max_new_tokens={self.max_new_tokens}; raise it to {sum(given.values())}")
+        if self.interruption is not None:
+            last = self.interruption.after[1]
+            if self.thinking_tokens is not None and last > self.thinking_tokens:
+                raise ValueError(
+                    f"interruption.after={list(self.interruption.after)} reaches beyond "
+                    f"thinking_tokens={self.thinking_tokens}; lower the one or raise the other"
+                )
+            self.fits(1)
+        return self
+
+    def fits(self, phrase_tokens: int) -> None:
+        """Refuse a `max_new_tokens` that the latest interruption and the answer after it would not fit into.
+
+        Raises:
+            ValueError: one line that names the keys.
+        """
+        if self.interruption is None:
+            return
+        least = self.interruption.after[1] + phrase_tokens + (self.answer_tokens or 1)
+        if least > self.max_new_tokens:
+            answer = "an answer" if self.answer_tokens is None else f"answer_tokens={self.answer_tokens}"
+            raise ValueError(
+                f"interruption.after={list(self.interruption.after)}, its phrase of {phrase_tokens} tokens or more "
+                f"and {answer} need max_new_tokens={least} at least, it is {self.max_new_tokens}"
+            )
+
+    @property
+    def watches_thinking(self) -> bool:
+        """Whether the end of thinking changes what happens to a completion."""
+        return not (self.thinking_tokens is None and self.answer_tokens is None and self.interruption is None)
+
+    @property
+    def truncates(self) -> bool:
+        """Whether some tokens can never be drawn, so that recorded log-probs are not the sampling distribution's."""
+        return self.top_p < 1 or self.top_k is not None or self.temperature == 0
+
+
+@dataclass(frozen=True, eq=False)
+class Request:
+    """`n` completions of one prompt; sample i is drawn from the stream of uniforms of (seed, i), whatever its slot."""
+
+    id: str
+    prompt_ids: IntArray
+    sampling: Sampling
+    seed: int
+    n: int = 1
+
+
+class OpenRequests(dict[str, int]):
+    """Samples that were not yet reported, by the id of their request, which leaves with the last of them."""
+
+    def begin(self, request: Request) -> None:
+        """A request was accepted."""
+        self[request.id] = request.n
+
+    def reported(self, completions: Iterable[Completion]) -> None:
+        """These were handed out."""
+        for completion in completions:
+            self[completion.request_id] -= 1
+            if not self[completion.request_id]:
+                del self[completion.request_id]
+
+
+@dataclass(frozen=True)
+class Capabilities:
+    """What an engine can honour: the longest prompt + completion, and its optional features.
+
+    `interruptions` covers the budgets of thinking and answer too.
+    """
+
+    max_tokens: int
+    stop_strings: bool = True
+    interruptions: bool = False
+    in_flight_updates: bool = True
+
+    def refuse_unable(self, sampling: Sampling) -> None:
+        """Refuse sampling options that the engine lacks.
+
+        Raises:
+            InputError: naming the option.
+        """
+        if sampling.stop and not self.stop_strings:
+            raise InputError("sampling.stop: this engine knows no stop strings; use sampling.stop_token_ids")
+        if sampling.watches_thinking and not self.interruptions:
+            raise InputError(
+                "sampling.thinking_tokens, answer_tokens and interruption: this engine cannot follow a completion's "
+                "thinking; unset them, or use the embedded engine"
+            )
+
+
+@dataclass(frozen=True)
+class Health:
+    """`ok` is False when the engine must not be used any more; `detail` says why."""
+
+    ok: bool
+    detail: str
+    running: int
+    waiting: int
+
+
+PauseMode = Literal["keep", "abort"]
+KvMode = Literal["keep", "recompute"]
+WeightSource: TypeAlias = "Mapping[str, Tensor] | Iterable[tuple[str, Tensor]]"
+
+
+class Engine(Protocol):
+    """What the loop knows of a generator."""
+
+    @property
+    def capabilities(self) -> Capabilities: ...
+
+    @property
+    def weight_version(self) -> int: ...
+
+    @property
+    def unfinished(self) -> int:
+        """Sequences submitted and not yet reported, running or waiting."""
+        ...
+
+    def submit(self, request: Request) -> None:
+        """Queue a request. Raises `InputError` where it cannot be honoured (too long, unknown stop, paused …)."""
+        ...
+
+    def step(self) -> list[Completion]:
+        """Advance every running sequence by a token; the completions that finished."""
+        ...
+
+    def cancel(self, request_id: str) -> None:
+        """Forget a request; what was sampled is reported by the next `step` with finish_reason `abort`."""
+        ...
+
+    def pause(self, mode: PauseMode = "keep") -> None:
+        """Stop stepping; `keep` leaves running sequences in their slots, `abort` cancels them."""
+        ...
+
+    def resume(self) -> None:
+        """Undo `pause`."""
+        ...
+
+    def update_weights(self, source: WeightSource, version: int, kv: KvMode = "keep") -> None:
+        """Swap in every parameter, or none; running sequences go on, their next tokens carry `version`.
+
+        `kv = "keep"` leaves the cached keys and values of older weights; `"recompute"` prefills them again.
+        """
+        ...
+
+    def verify_weights(self, probe_ids: IntArray) -> FloatArray:
+        """Log-probs [L - 1] of the tokens of `probe_ids` [L] after the first, to be held against the trainer's."""
+        ...
+
+    def health(self) -> Health: ...
+
+    def close(self) -> None: ...
+
+
+@dataclass(frozen=True, eq=False)
+class Drawn:
+    """What a running sample drew since it was last looked at: int32 [S] tokens and their float32 [S] log-probs."""
+
+    request_id: str
+    index: int
+    token_ids: IntArray
+    logprobs: FloatArray
+
+
+@dataclass(frozen=True, eq=False)
+class Scores:
+    """What an engine's weights make of a sequence of L tokens; nothing predicts the first one.
+
+    Attributes:
+        logprobs: float32 [L - 1] of the tokens after the first.
+        top_ids, top_logprobs: int32 and float32 [L - 1, K], the K most probable tokens in each place, best first.
+    """
+
+    logprobs: FloatArray
+    top_ids: IntArray
+    top_logprobs: FloatArray
+
+
+@runtime_checkable
+class Streaming(Protocol):
+    """What an engine may offer besides: its running samples can be looked at between steps."""
+
+    def drawn(self, since: Mapping[tuple[str, int], int]) -> list[Drawn]:
+        """Of the running samples (request id, sample) of `since`, what each drew after its first so many tokens.
+
+        A sample that waits, or has been reported, is left out.
+        """
+        ...
+
+
+@runtime_checkable
+class Receiving(Protocol):
+    """What an engine may offer besides: it takes part in broadcasts of weights itself, in processes of its own."""
+
+    @property
+    def ranks(self) -> int:
+        """How many processes of it take part in a broadcast."""
+        ...
+
+    def receive_weights(self, ticket: Ticket, address: str, kv: KvMode = "keep") -> None:
+        """`update_weights` from a broadcast; its processes have the ticket's rank and those after it.
+
+        Args:
+            address: of this host as other members of the channel reach it.
+
+        Raises:
+            TransferLost: it did not come whole, and the engine goes on with the weights that it has.
+        """
+        ...
+
+
+@runtime_checkable
+class Scoring(Protocol):
+    """What an engine may offer besides: it scores given tokens, with the most probable ones beside them."""
+
+    def score(self, sequences: Sequence[IntArray], temperature: float = 1.0, top: int = 0) -> list[Scores]:
+        """Scores of every sequence [L] under logits / temperature (0: at temperature 1), K = `top`.
+
+        Raises:
+            InputError: a sequence is empty, too long, or has tokens that the model does not know.
+        """
+        ...

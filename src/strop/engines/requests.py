@@ -1,0 +1,87 @@
+"""What an engine can honour, and the check of a request against it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from transformers import PreTrainedTokenizerBase
+
+from strop.base.types import InputError, IntArray
+from strop.engines.protocol import Request, Sampling
+from strop.engines.slots import Entry
+from strop.engines.thinking import Thinking
+from strop.model.policy import Policy
+
+
+@dataclass(frozen=True)
+class Limits:
+    """The longest prompt + completion, the vocabulary, and the ids that end every completion."""
+
+    max_tokens: int
+    vocabulary: int
+    end_ids: tuple[int, ...]
+
+    @classmethod
+    def of(cls, policy: Policy, tokenizer: PreTrainedTokenizerBase, max_tokens: int | None) -> Limits:
+        """The limits of a policy, whose own longest sequence `max_tokens` may shorten.
+
+        Raises:
+            InputError: the model cannot do as many tokens, or does not say how many it can do.
+        """
+        longest = policy.model.config.to_dict().get("max_position_embeddings")
+        if max_tokens is None and not isinstance(longest, int):
+            raise InputError("the model does not say how long a sequence may be: set engine.max_tokens")
+        if max_tokens is not None and isinstance(longest, int) and max_tokens > longest:
+            raise InputError(f"engine.max_tokens {max_tokens} is beyond the model's {longest} positions")
+        return cls(max_tokens or int(longest or 0), policy.vocabulary, _end_ids(policy, tokenizer))
+
+    def refuse_sequence(self, ids: IntArray) -> None:
+        """Refuse tokens that the model cannot score.
+
+        Raises:
+            InputError: there are none, too many, or unknown ones.
+        """
+        if not 1 <= len(ids) <= self.max_tokens:
+            raise InputError(f"a sequence of {len(ids)} tokens cannot be scored: at most {self.max_tokens}")
+        if ids.min() < 0 or ids.max() >= self.vocabulary:
+            raise InputError(f"token ids {ids.min()} to {ids.max()} are outside the {self.vocabulary} known")
+
+    def stop_ids(self, sampling: Sampling) -> tuple[int, ...]:
+        """Every id that ends a completion drawn like this."""
+        return tuple(sorted({*self.end_ids, *sampling.stop_token_ids}))
+
+
+def _end_ids(policy: Policy, tokenizer: PreTrainedTokenizerBase) -> tuple[int, ...]:
+    """The end-of-sequence ids of the generation configuration and of the tokenizer."""
+    generation = policy.model.generation_config
+    given = None if generation is None else generation.eos_token_id
+    ids = {int(one) for one in (given if isinstance(given, list) else [given]) if one is not None}
+    own = tokenizer.eos_token_id
+    return tuple(sorted(ids | ({own} if isinstance(own, int) else set())))
+
+
+def checked(request: Request, limits: Limits, tokenizer: PreTrainedTokenizerBase) -> Entry:
+    """The request ready to wait for a slot.
+
+    Raises:
+        InputError: one line that names the request and what it asks too much of.
+    """
+    name, sampling = f"request {request.id}", request.sampling
+    ids = np.asarray(request.prompt_ids)
+    if ids.ndim != 1 or not len(ids) or ids.dtype.kind not in "iu":
+        raise InputError(f"{name}: the prompt must be a non-empty row of token ids, not {ids.dtype} {ids.shape}")
+    if ids.min() < 0 or ids.max() >= limits.vocabulary:
+        raise InputError(f"{name}: prompt ids {ids.min()} to {ids.max()} are outside the {limits.vocabulary} known")
+    if len(ids) + sampling.max_new_tokens > limits.max_tokens:
+        raise InputError(
+            f"{name}: {len(ids)} prompt tokens + max_new_tokens {sampling.max_new_tokens} exceed the engine's "
+            f"{limits.max_tokens}; shorten one of them"
+        )
+    if request.n < 1:
+        raise InputError(f"{name}: n = {request.n}, ask for at least one sample")
+    strange = [one for one in sampling.stop_token_ids if not 0 <= one < limits.vocabulary]
+    if strange:
+        raise InputError(f"{name}: stop_token_ids {strange} are outside the {limits.vocabulary} known")
+    stop_ids = limits.stop_ids(sampling)
+    return Entry(request, ids.astype(np.int64), stop_ids, Thinking.of(sampling, tokenizer, stop_ids))

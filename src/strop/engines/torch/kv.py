@@ -1,0 +1,223 @@
+"""Keys and values of running sequences, one slot each, and the attention of an engine step over them.
+
+Shapes: W decoding slots (rows 0..W-1 of a step), R prompt tokens after them, H query heads, K key/value heads,
+D head dimension, C capacity of a slot in tokens, L keys read by the rows of a span.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from strop.engines.torch.native import Kernels
+from strop.model.attention import PackedContext
+
+# Keys are read, and capacity grows, by whole blocks of tokens, so that shapes repeat.
+BLOCK = 32
+# Slots that always read equally many keys: fewer, and the calls would cost more than the padding that they save.
+_TOGETHER = 8
+Ids = NDArray[np.int64]
+
+
+def blocks(tokens: int) -> int:
+    """`tokens` rounded up to whole blocks."""
+    return -(-tokens // BLOCK) * BLOCK
+
+
+class Span(NamedTuple):
+    """Rows `start` to `stop` of a step, which all read the first `length` keys of their slots."""
+
+    start: int
+    stop: int
+    length: int
+
+
+def spans(lengths: Ids) -> list[Span]:
+    """Divide rows of `lengths` [W] tokens into spans of similar length: at most about a fifth of padding where the
+    rows are in order of length, and down to a single span where they are not."""
+    starts = np.arange(0, len(lengths), _TOGETHER)
+    found: list[Span] = []
+    shortest = 0
+    for start, longest in zip(starts.tolist(), np.maximum.reduceat(lengths, starts).tolist(), strict=True):
+        length, stop = blocks(longest), min(start + _TOGETHER, len(lengths))
+        if found:
+            last = found[-1]
+            low, high = min(shortest, length), max(last.length, length)
+            if high <= low * 1.25 + BLOCK:
+                found[-1], shortest = Span(last.start, stop, high), low
+                continue
+        found.append(Span(start, stop, length))
+        shortest = length
+    return found
+
+
+def keys_read(parts: Sequence[Span]) -> int:
+    """Keys that the rows of all spans read, padding included."""
+    return sum((stop - start) * length for start, stop, length in parts)
+
+
+class SlotCache:
+    """Per layer, keys and values [slots, K, C, D]; C grows with the longest running sequence."""
+
+    def __init__(self, slots: int, device: torch.device, kernels: Kernels | None = None) -> None:
+        """With `kernels`, which must take the keys' size and type, every row reads its own keys and no more."""
+        self.slots = slots
+        self.device = device
+        self.kernels = kernels
+        # On a GPU a call costs more than the padding of rows that read more keys than they have.
+        self.by_length = device.type == "cpu" and kernels is None
+        self.capacity = BLOCK
+        self._layers: dict[int, tuple[Tensor, Tensor]] = {}
+
+    def layer(self, index: int, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+        """The cache of a layer whose new key and value are [rows, K, D]; made on first use, filled with zeros: what was
+        never written is masked, but must be finite."""
+        if index not in self._layers:
+            self._layers[index] = (self._zeros(key), self._zeros(value))
+        return self._layers[index]
+
+    def _zeros(self, like: Tensor) -> Tensor:
+        return like.new_zeros(self.slots, like.shape[1], self.capacity, like.shape[2])
+
+    def clear(self) -> None:
+        """Give the memory back; layers are made again when they are next used."""
+        self._layers.clear()
+
+    def reserve(self, tokens: int) -> None:
+        """Make room for sequences of `tokens` tokens, by half as much again where it has to grow."""
+        if tokens <= self.capacity:
+            return
+        grown = blocks(max(tokens, self.capacity * 3 // 2))
+        for index, pair in self._layers.items():
+            bigger = [old.new_zeros(*old.shape[:2], grown, old.shape[3]) for old in pair]
+            for new, old in zip(bigger, pair, strict=True):
+                new[:, :, : self.capacity] = old
+            self._layers[index] = (bigger[0], bigger[1])
+        self.capacity = grown
+
+    def spans(self, lengths: Ids) -> list[Span]:
+        """Which rows of `lengths` [W] tokens are to be attended together on this device."""
+        return spans(lengths) if self.by_length else [Span(0, len(lengths), blocks(int(lengths.max())))]
+
+    def copy(self, source: Sequence[int], target: Sequence[int], tokens: int) -> None:
+        """Copy the first `tokens` tokens of slots `source` to slots `target`, pairwise (or one source to all).
+
+        All of them are read before any is written, so that slots may change places.
+        """
+        if not tokens or not target:
+            return
+        self.reserve(tokens)
+        origin = torch.tensor(source, device=self.device)
+        destination = torch.tensor(target, device=self.device)
+        for pair in self._layers.values():
+            for cache in pair:
+                cache[destination, :, :tokens] = cache[origin, :, :tokens]
+
+
+@dataclass(frozen=True, eq=False)
+class PrefillJob:
+    """Token ids [n] whose keys and values fill positions 0..n-1 of every slot in `slots`, computed once."""
+
+    token_ids: Ids
+    slots: tuple[int, ...]
+
+
+class Prefill:
+    """Several jobs packed: what a step computes beside decoding, and where its keys and values go."""
+
+    def __init__(self, jobs: Sequence[PrefillJob], device: torch.device, least_rows: int) -> None:
+        """`least_rows` pads a prefill that runs alone up to the row count from which results stop changing."""
+        ids = [job.token_ids for job in jobs]
+        missing = least_rows - sum(map(len, ids))
+        if missing > 0:
+            ids.append(np.zeros(missing, np.int64))
+        self.token_ids: Ids = np.concatenate(ids)
+        self.positions: Ids = np.concatenate([np.arange(len(part)) for part in ids])
+        self.context = PackedContext([len(part) for part in ids], device)
+        token, slot, position = [], [], []
+        start = 0
+        for job in jobs:
+            n = len(job.token_ids)
+            token.append(np.tile(np.arange(start, start + n), len(job.slots)))
+            position.append(np.tile(np.arange(n), len(job.slots)))
+            slot.append(np.repeat(np.array(job.slots, np.int64), n))
+            start += n
+        self.token, self.slot, self.position = (
+            torch.from_numpy(np.concatenate(part)).to(device) for part in (token, slot, position)
+        )
+
+
+class SlotContext:
+    """Attention of one engine step: W decoding rows over their slots, then the rows of a prefill over themselves.
+
+    New keys and values are written before they are read, and the prefill's before the decoding rows', so that a
+    sequence admitted in this very step already sees its prompt.
+    """
+
+    def __init__(
+        self, cache: SlotCache, positions: Tensor, rows: Sequence[Span], prefill: Prefill | None, running: Tensor
+    ) -> None:
+        """`positions` int64 [W] of the decoding tokens in slots 0..W-1, of which those `running` bool [W] count; `rows`
+        cover them, within the capacity."""
+        self.cache = cache
+        self.prefill = prefill
+        self.positions = positions
+        self.width = len(positions)
+        self.spans = rows
+        if cache.kernels is not None:
+            self.lengths = (positions + 1) * running
+        elif self.width:
+            self.rows = torch.arange(self.width, device=positions.device)
+            places = torch.arange(max(span.length for span in rows), device=positions.device)
+            unseen = torch.where(places <= positions[:, None], 0.0, -torch.inf)
+            self.bias = [unseen[start:stop, None, :length] for start, stop, length in rows]
+
+    def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:
+        """Attention [W + R, H, D] of query [W + R, H, D], key and value [W + R, K, D]."""
+        keys, values = self.cache.layer(layer, key, value)
+        parts: list[Tensor] = []
+        w, p = self.width, self.prefill
+        if p is not None:
+            keys[p.slot, :, p.position] = key[w:][p.token]
+            values[p.slot, :, p.position] = value[w:][p.token]
+        if w and self.cache.kernels is not None:
+            output = torch.empty_like(query, memory_format=torch.contiguous_format)
+            self.cache.kernels.decode(query[:w], key[:w], value[:w], keys, values, self.lengths, scale, output)
+            if p is not None:
+                output[w:] = p.context.attend(layer, query[w:], key[w:], value[w:], scale)
+            return output
+        if w:
+            keys[self.rows, :, self.positions] = key[:w]
+            values[self.rows, :, self.positions] = value[:w]
+            for span, bias in zip(self.spans, self.bias, strict=True):
+                parts.append(_decode(query[span.start : span.stop], keys, values, span, bias, scale))
+        if p is not None:
+            parts.append(p.context.attend(layer, query[w:], key[w:], value[w:], scale))
+        return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+
+def _decode(query: Tensor, keys: Tensor, values: Tensor, span: Span, bias: Tensor, scale: float) -> Tensor:
+    """One query [w, H, D] a slot of the span over its first `length` keys and values; the place for a GPU kernel."""
+    w, h, d = query.shape
+    kv, capacity = keys.shape[1:3]
+    part, length = slice(span.start * kv, span.stop * kv), span.length
+    k = keys.view(-1, capacity, d)[part, :length]
+    v = values.view(-1, capacity, d)[part, :length]
+    grouped = query.reshape(w * kv, h // kv, d)
+    if query.device.type == "cpu" and query.dtype != torch.float32:
+        # Keys on the left: the other way round a CPU's half-precision product first copies all of them.
+        scores = torch.bmm(k, grouped.transpose(1, 2)).transpose(1, 2).reshape(w, h, length)
+        weights = torch.add(bias, scores, alpha=scale).softmax(-1).to(v.dtype)
+    else:
+        scores = torch.baddbmm(grouped.new_empty(1, 1, 1), grouped, k.transpose(1, 2), beta=0, alpha=scale)
+        scores = scores.view(w, h, length)
+        # In place where that needs no other type.
+        scores = scores.add_(bias) if scores.dtype == torch.float32 else scores.float() + bias
+        weights = scores.softmax(-1).to(v.dtype)
+    return torch.bmm(weights.view(w * kv, h // kv, length), v).view(w, h, -1)

@@ -1,0 +1,163 @@
+"""What a decode step on a CPU computes, compiled by the machine's own compiler.
+
+    kernels = load()      # None where there is no compiler: plain torch computes the same then, only slower
+
+The sources are compiled once a machine (some seconds; see `strop.model.kernels.compiled`). A call costs
+some microseconds where the operators that it stands for cost ten times as much.
+
+Shapes: N rows, E hidden size, H query heads, K key/value heads, D head dimension, F inner size, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+from collections.abc import Sequence
+from ctypes import c_float, c_int, c_long, c_void_p
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from strop.model.kernels.compiled import compiled
+
+_SOURCES = tuple(Path(__file__).with_name(name) for name in ("step.c", "product.c"))
+_P, _L = c_void_p, c_long
+_ARGUMENTS = {
+    "strop_add_norm": (_P, _P, _P, _P, _L, _L, c_float, c_int),
+    "strop_rotate": (_P, _P, _P, _P, _P, _P, _L, _L, _L, _L, _L, c_float, c_int),
+    "strop_gate": (_P, _P, _L, _L, c_int),
+    "strop_decode": (_P, _P, _P, _L, _L, _P, _P, _P, _P, _L, _L, _L, _L, _L, c_float, c_int),
+    "strop_draw": (_P, _P, _P, _P, _P, _P, _L, _L),
+    "strop_multiply": (_P, _P, _P, _P, _L, _L, _L, c_int, c_int),
+    "strop_pack": (_P, _P, _L, _L),
+}
+_HALF = {torch.float32: 0, torch.bfloat16: 1}
+
+
+_PANEL = 32  # of product.c
+
+
+@dataclass(frozen=True, eq=False)
+class Packed:
+    """A weight [O, I] as `Kernels.multiply` reads it, O padded to whole panels, and its bias, float32, padded too."""
+
+    weight: Tensor
+    bias: Tensor | None
+    outputs: int
+
+
+class Kernels:
+    """The functions of the sources over tensors; what they demand of shapes `fits` tells beforehand."""
+
+    def __init__(self, library: ctypes.CDLL) -> None:
+        functions = [library[name] for name in _ARGUMENTS]
+        for function, arguments in zip(functions, _ARGUMENTS.values(), strict=True):
+            function.argtypes, function.restype = arguments, None
+        self._add_norm, self._rotate, self._gate, self._decode, self._draw, self._multiply, self._pack = functions
+        self._multiplies = library["strop_multiplies"]
+
+    @staticmethod
+    def attends(dtype: torch.dtype, head_dim: int) -> bool:
+        """Whether `decode` takes heads of this size and type."""
+        return dtype in _HALF and head_dim % 32 == 0
+
+    @staticmethod
+    def fits(dtype: torch.dtype, head_dim: int, *sizes: int) -> bool:
+        """Whether every kernel takes rows of these sizes and this type."""
+        return Kernels.attends(dtype, head_dim) and all(size % 16 == 0 for size in sizes)
+
+    def multiplies(self, dtype: torch.dtype) -> bool:
+        """Whether `multiply` is for this processor and type."""
+        return dtype in _HALF and bool(self._multiplies(_HALF[dtype]))
+
+    def pack(self, parts: Sequence[Tensor], bias: Tensor | None, into: Packed | None = None) -> Packed:
+        """A copy of weights [O, I], one below the other (in bfloat16 I is even), and of their bias [O], as `multiply`
+        reads it; the weights in the memory of `into`, an earlier one of theirs."""
+        if any(len(part) % _PANEL for part in parts[:-1]):
+            parts = [torch.cat(list(parts))]
+        outputs = sum(map(len, parts))
+        weight = parts[0].new_empty(-(-outputs // _PANEL) * _PANEL, parts[0].shape[1]) if into is None else into.weight
+        start = 0
+        for part in parts:
+            part = part.contiguous()
+            depth = part.shape[1] * part.element_size() // 4
+            self._pack(part.data_ptr(), weight[start:].data_ptr(), len(part), depth)
+            start += len(part)
+        return Packed(weight, None if bias is None else F.pad(bias.float(), (0, len(weight) - outputs)), outputs)
+
+    def multiply(self, x: Tensor, by: Packed, float_out: bool) -> Tensor:
+        """x [N, I] · weightᵀ + bias [N, O], summed in float32, and with `float_out` not rounded to the type of x."""
+        x = x.contiguous()
+        rows, inputs = x.shape
+        out = torch.empty(rows, by.outputs, dtype=torch.float32 if float_out else x.dtype)
+        half = _HALF[x.dtype]
+        self._multiply(
+            x.data_ptr(), by.weight.data_ptr(), None if by.bias is None else by.bias.data_ptr(), out.data_ptr(), rows,
+            inputs, by.outputs, half, half and not float_out,
+        )  # fmt: skip
+        return out
+
+    def add_norm(self, x: Tensor, delta: Tensor | None, weight: Tensor, eps: float) -> Tensor:
+        """x [N, E] += delta, in place; RMSNorm(x) · weight [N, E]."""
+        out = torch.empty_like(x)
+        rows, size = x.shape
+        delta = None if delta is None else delta.contiguous()
+        own = None if delta is None else delta.data_ptr()
+        self._add_norm(x.data_ptr(), own, weight.data_ptr(), out.data_ptr(), rows, size, eps, _HALF[x.dtype])
+        return out
+
+    def rotate(
+        self, x: Tensor, norms: tuple[Tensor, Tensor] | None, tables: tuple[Tensor, Tensor], positions: Tensor,
+        heads: int, kv_heads: int, head_dim: int, eps: float,
+    ) -> None:  # fmt: skip
+        """Norm (where a model does) and turn the query and key heads in x [N, (H + 2 K) D], in place."""
+        query, key = (None, None) if norms is None else (norms[0].data_ptr(), norms[1].data_ptr())
+        cosine, sine = tables
+        rows, stride = x.shape
+        self._rotate(
+            x.data_ptr(), query, key, cosine.data_ptr(), sine.data_ptr(), positions.data_ptr(), rows, stride, heads,
+            kv_heads, head_dim, eps, _HALF[x.dtype],
+        )  # fmt: skip
+
+    def gate(self, x: Tensor) -> Tensor:
+        """silu(x[:, :F]) · x[:, F:] [N, F] of x [N, 2 F]."""
+        rows, size = x.shape
+        out = x.new_empty(rows, size // 2)
+        self._gate(x.data_ptr(), out.data_ptr(), rows, size // 2, _HALF[x.dtype])
+        return out
+
+    def decode(
+        self, query: Tensor, key: Tensor, value: Tensor, keys: Tensor, values: Tensor, lengths: Tensor, scale: float,
+        out: Tensor,
+    ) -> None:  # fmt: skip
+        """Write key and value [N, K, D] into place `lengths - 1` of slots 0..N-1 in keys, values [slots, K, C, D], and
+        attend from query [N, H, D] to the first `lengths` int64 [N] of them → out [N, H, D]; zeros for length 0."""
+        rows, heads, head_dim = query.shape
+        if key.stride(0) != value.stride(0):
+            key, value = key.contiguous(), value.contiguous()
+        self._decode(
+            query.data_ptr(), key.data_ptr(), value.data_ptr(), query.stride(0), key.stride(0), keys.data_ptr(),
+            values.data_ptr(), lengths.data_ptr(), out.data_ptr(), rows, heads, key.shape[1], head_dim, keys.shape[2],
+            scale, _HALF[query.dtype],
+        )  # fmt: skip
+
+    def draw(self, logits: Tensor, temperature: Tensor, uniform: Tensor, greedy: Tensor) -> tuple[Tensor, Tensor]:
+        """Tokens int64 [N] and log-probs float32 [N] of logits float32 [N, V], which are overwritten, by temperature
+        float32 [N], uniform float64 [N] and greedy bool [N]; as `sampling.draw`."""
+        rows, vocabulary = logits.shape
+        tokens, logprobs = torch.empty(rows, dtype=torch.int64), torch.empty(rows)
+        self._draw(
+            logits.data_ptr(), temperature.data_ptr(), uniform.data_ptr(), greedy.data_ptr(), tokens.data_ptr(),
+            logprobs.data_ptr(), rows, vocabulary,
+        )  # fmt: skip
+        return tokens, logprobs
+
+
+@functools.cache
+def load() -> Kernels | None:
+    """The kernels; None where they cannot be made (see `compiled`)."""
+    library = compiled("step", _SOURCES)
+    return None if library is None else Kernels(library)

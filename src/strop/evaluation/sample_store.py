@@ -1,0 +1,218 @@
+"""The samples of one model on one benchmark, kept: written while they come, gone on with, and read back.
+
+    FOLDER/settings.json             what the samples depend on; a resumed evaluation must have the same
+    FOLDER/part-000003.parquet       problems whose samples are all judged, until the benchmark is done
+    FOLDER/samples.parquet           then all of them: the columns of a run's rollouts (`rollout_table`) and `answer`
+    FOLDER/summary.json              the rates
+
+A problem is kept once all of its samples are judged; what an interruption cuts off is sampled again, to the same
+tokens, since samples depend on the seed and the problem's id alone.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from strop.base import rollout_table
+from strop.base.files import first_line, replacing
+from strop.base.types import Group, InputError, Rollout
+from strop.evaluation.result import EvaluationResult
+from strop.verifiers import Verifier
+
+SETTINGS, SAMPLES, SUMMARY = "settings.json", "samples.parquet", "summary.json"
+FLUSH_SECONDS, FLUSH_PROBLEMS = 30.0, 256
+MOST_DIFFERENCES = 3
+HASHED = {"weights": "the model has other weights", "prompts": "its prompts or references are others"}
+_READ = ("problem_id", "sample", "score", "status", "finish_reason", "token_ids", "answer", "versions")
+
+
+class KeptSamples:
+    """One model's samples on one benchmark in `folder`; one process writes it.
+
+    `settings` are JSON-able and hold `problem_ids` (every problem, in order) and `samples_per_problem`.
+
+    Raises:
+        InputError: the folder holds samples drawn under other settings.
+    """
+
+    def __init__(self, folder: Path, settings: Mapping[str, Any], verifier: Verifier) -> None:
+        self._folder, self._verifier = folder, verifier
+        self._settings: dict[str, Any] = json.loads(json.dumps(settings))
+        self._samples = int(settings["samples_per_problem"])
+        self._index = {name: index for index, name in enumerate(settings["problem_ids"])}
+        self._open: dict[str, list[Rollout]] = {}
+        self._waiting: list[Group] = []
+        self._flushed = time.monotonic()
+        self._begin()
+        self.done = self._kept_problems()
+
+    @property
+    def missing(self) -> tuple[int, ...]:
+        """Places of the problems that are still to be sampled."""
+        return tuple(index for name, index in self._index.items() if name not in self.done)
+
+    def add(self, rollout: Rollout) -> None:
+        """Take a judged sample; it reaches the disk with its problem's other samples."""
+        name = rollout.problem.id
+        rollouts = self._open.setdefault(name, [])
+        rollouts.append(rollout)
+        if len(rollouts) == self._samples:
+            del self._open[name]
+            ordered = tuple(sorted(rollouts, key=lambda found: found.completion.index))
+            self._waiting.append(Group(self._index[name], rollout.problem, ordered))
+        if len(self._waiting) >= FLUSH_PROBLEMS or time.monotonic() - self._flushed > FLUSH_SECONDS:
+            self.flush()
+
+    def flush(self) -> None:
+        """Write the problems whose samples are all there."""
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        self._flushed = time.monotonic()
+        if not self._waiting:
+            return
+        table = rollout_table.table(0, self._waiting)
+        answers = [
+            self._verifier.answer(rollout.problem, rollout.completion.text)
+            for group in self._waiting
+            for rollout in group.rollouts
+        ]
+        table = table.append_column("answer", pa.array(answers, pa.string()))
+        numbers = [int(part.stem.removeprefix("part-")) for part in self._folder.glob("part-*.parquet")]
+        with replacing(self._folder / f"part-{max(numbers, default=-1) + 1:06d}.parquet") as temporary:
+            pq.write_table(table, temporary, compression="zstd")
+        self.done |= {group.problem.id for group in self._waiting}
+        self._waiting = []
+
+    def finish(self) -> None:
+        """Put all parts into samples.parquet, in the order of the problems."""
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        self.flush()
+        parts = sorted(self._folder.glob("part-*.parquet"))
+        if parts:
+            whole = self._folder / SAMPLES
+            tables = [pq.read_table(path) for path in (*([whole] if whole.exists() else []), *parts)]
+            table = pa.concat_tables(tables).sort_by([("ticket", "ascending"), ("sample", "ascending")])
+            with replacing(whole) as temporary:
+                pq.write_table(table, temporary, compression="zstd")
+            for part in parts:
+                part.unlink()
+
+    def _begin(self) -> None:
+        path = self._folder / SETTINGS
+        if not path.exists():
+            write_json(path, self._settings)
+            return
+        stored = read_json(path)
+        asked = self._settings
+        keys = [key for key in {**stored, **asked} if stored.get(key) != asked.get(key)]
+        if keys:
+            told = "; ".join(_difference(key, stored.get(key), asked.get(key)) for key in keys[:MOST_DIFFERENCES])
+            raise InputError(f"{self._folder} holds samples drawn under other settings ({told}); choose another --out")
+
+    def _kept_problems(self) -> set[str]:
+        """Ids of the problems on disk; a part that a finished merge already took over counts once (see `finish`)."""
+        import pyarrow.parquet as pq
+
+        whole = self._folder / SAMPLES
+        merged = set(pq.read_table(whole, columns=["problem_id"]).column(0).to_pylist()) if whole.exists() else set()
+        done = set(merged)
+        for part in self._folder.glob("part-*.parquet"):
+            names = set(pq.read_table(part, columns=["problem_id"]).column(0).to_pylist())
+            if merged and names <= merged:
+                part.unlink()
+            done |= names
+        return {str(name) for name in done}
+
+
+def load_result(folder: Path) -> EvaluationResult:
+    """The evaluation that `folder` keeps, from its files alone.
+
+    Raises:
+        InputError: it holds no finished evaluation, or files that cannot be read.
+    """
+    import pyarrow as pa
+    import pyarrow.compute as pc
+    import pyarrow.parquet as pq
+
+    settings = read_json(folder / SETTINGS)
+    names: list[str] = settings["problem_ids"]
+    path = folder / SAMPLES
+    if not path.exists():
+        raise InputError(f"{folder} holds no finished evaluation; go on with it by the same strop eval command")
+    try:
+        table = pq.read_table(path, columns=list(_READ))
+    except (pa.ArrowInvalid, OSError) as error:
+        raise InputError(f"{path}: cannot be read ({first_line(error)})") from error
+    shape = (len(names), int(settings["samples_per_problem"]))
+    place = {name: index for index, name in enumerate(names)}
+    rows = np.array([place[name] for name in table.column("problem_id").to_pylist()], dtype=np.int64)
+    where = rows, table.column("sample").to_numpy().astype(np.int64)
+    if len(rows) != shape[0] * shape[1]:
+        raise InputError(f"{path}: {len(rows)} samples of {shape[0]} problems × {shape[1]}; the file is not whole")
+
+    def spread(values: Any, dtype: Any) -> Any:
+        array = np.zeros(shape, dtype=dtype)
+        array[where] = values
+        return array
+
+    status = np.array(table.column("status").to_pylist(), dtype=object)
+    usable = spread(~np.isin(status, ("timeout", "error")), np.bool_)
+    scores = np.where(usable, spread(table.column("score").to_numpy(), np.float32), np.float32(0.0))
+    answers = np.empty(shape, dtype=object)
+    answers[where] = table.column("answer").to_pylist()
+    versions = table.column("versions").to_pylist()
+    return EvaluationResult(
+        dataset=settings["benchmark"],
+        problem_ids=tuple(names),
+        scores=scores,
+        correct=scores == 1.0,
+        usable=usable,
+        truncated=spread(np.array(table.column("finish_reason").to_pylist()) == "length", np.bool_),
+        lengths=spread(pc.list_value_length(table.column("token_ids")).to_numpy(), np.int32),
+        answers=tuple(tuple(row) for row in answers.tolist()),
+        version=int(versions[0][0]["version"]) if versions and versions[0] else 0,
+        seconds=float(read_json(folder / SUMMARY)["seconds"]) if (folder / SUMMARY).exists() else 0.0,
+    )
+
+
+def write_json(path: Path, value: Mapping[str, Any]) -> None:
+    """Write a JSON file whole or not at all."""
+    with replacing(path) as temporary:
+        temporary.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", "utf-8")
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """A JSON object of a file.
+
+    Raises:
+        InputError: there is no such file, or something else in it.
+    """
+    try:
+        value = json.loads(path.read_text("utf-8"))
+    except FileNotFoundError as error:
+        raise InputError(f"{path}: no such file; is this the folder of an evaluation?") from error
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path}: not JSON that can be read ({first_line(error)})") from error
+    if not isinstance(value, dict):
+        raise InputError(f"{path}: must hold a JSON object")
+    return value
+
+
+def _difference(key: str, stored: Any, asked: Any) -> str:
+    if key in HASHED:
+        return HASHED[key]
+    if isinstance(stored, dict) and isinstance(asked, dict):
+        inner = next(name for name in {**stored, **asked} if stored.get(name) != asked.get(name))
+        return _difference(f"{key}.{inner}", stored.get(inner), asked.get(inner))
+    if isinstance(stored, list) or isinstance(asked, list):
+        return f"{key} differ"
+    return f"{key} is {stored}, not {asked}"

@@ -1,0 +1,234 @@
+"""What the runs of an ablation came to, from their folders alone; while they run as well as afterwards."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from strop.base.metrics_file import read_metrics
+from strop.base.types import InputError
+from strop.lab.ablation.manifest import Manifest, RunEntry, read_manifest
+from strop.lab.ablation.statistics import Mean, Paired, Verdict, mean, paired, spikes, verdict
+from strop.lab.scaling.compare import MARGIN, Comparison, compare
+from strop.lab.scaling.curves import PASS_RATE, Curve, XAxis, read_curve
+from strop.lab.scaling.fitting import Fit, FitSettings, fit
+from strop.run.folder import is_run
+
+Rows = Sequence[Mapping[str, float | None]]
+BOOTSTRAP = 200
+
+
+@dataclass(frozen=True, eq=False)
+class RunResult:
+    """One run. Pass rates are fractions on the held-out problems; what was not measured is None.
+
+    Attributes:
+        step: the last step of metrics.jsonl, of `steps`.
+        final: of the last step; None before the run is finished. `best` is the highest after step 0, `latest` the last.
+        truncation: the largest share of truncated completions of a step. `mismatch` likewise, in nats.
+        entropy: mean over the last tenth of the steps, in nats a token.
+        grad_spikes: steps whose gradient norm exceeds 3 times the median of the run's.
+        device_seconds: of generators and trainers, without evaluation; `wall_seconds` of all steps with it.
+        curve: over the x-axis asked for; None before the second evaluation. `fit` is that of it.
+    """
+
+    entry: RunEntry
+    step: int
+    steps: int
+    final: float | None
+    best: float | None
+    latest: float | None
+    truncation: float | None
+    entropy: float | None
+    mismatch: float | None
+    grad_spikes: float | None
+    device_seconds: float | None
+    wall_seconds: float | None
+    curve: Curve | None
+    fit: Fit | None
+
+    @property
+    def seed(self) -> int:
+        return self.entry.seed
+
+
+@dataclass(frozen=True, eq=False)
+class VariantResult:
+    """A variant over its seeds. Means and differences are over finished runs.
+
+    Attributes:
+        pairs: final pass rate, variant minus base, of each seed of which both are finished; empty for the base.
+        difference: their mean with its interval; None for the base, and before there is a pair.
+        comparison: of the fits of both, where both have some; it decides the verdict, the difference where it is None.
+    """
+
+    name: str
+    changes: Mapping[str, tuple[str, str]]
+    runs: tuple[RunResult, ...]
+    pairs: tuple[float, ...]
+    difference: Paired | None
+    comparison: Comparison | None
+    margin: float
+
+    @property
+    def is_base(self) -> bool:
+        return not self.changes
+
+    @property
+    def finished(self) -> tuple[RunResult, ...]:
+        return tuple(run for run in self.runs if run.entry.state == "finished")
+
+    @property
+    def fits(self) -> tuple[Fit, ...]:
+        """Those that the points support."""
+        return tuple(run.fit for run in self.runs if run.fit is not None and run.fit.sigmoid is not None)
+
+    @property
+    def refusals(self) -> tuple[str, ...]:
+        """Why fits were refused, each reason once."""
+        reasons = (run.fit.refused for run in self.runs if run.fit is not None)
+        return tuple(dict.fromkeys(reason for reason in reasons if reason is not None))
+
+    def mean(self, of: Callable[[RunResult], float | None]) -> Mean | None:
+        """Over the seeds whose run is finished and has the value."""
+        values = [of(run) for run in self.finished]
+        return mean([value for value in values if value is not None])
+
+    def largest(self, of: Callable[[RunResult], float | None]) -> float | None:
+        """Over all seeds, the unfinished too: a run that failed is the less stable for it."""
+        return max((value for value in map(of, self.runs) if value is not None), default=None)
+
+    @property
+    def verdict(self) -> Verdict | None:
+        """Against the base, beyond the margin; None for the base."""
+        if self.is_base:
+            return None
+        if self.comparison is None or self.comparison.verdict == "undecided":
+            # Fits that leave A open may still go with pass rates that leave nothing open, at this length of run.
+            return verdict(self.difference, self.margin)
+        if self.comparison.better is None:
+            return "same"
+        return "better" if self.comparison.better == self.name else "worse"
+
+    @property
+    def by(self) -> str | None:
+        """What the verdict rests on: `A`, `B`, `C_mid`, or `final` for the final pass rate; None where undecided."""
+        if self.verdict in (None, "undecided"):
+            return None
+        if self.comparison is None or self.comparison.verdict == "undecided":
+            return "final"
+        return self.comparison.by or "fit"
+
+
+@dataclass(frozen=True, eq=False)
+class Ablation:
+    """All of it; the base is the first variant."""
+
+    folder: Path
+    manifest: Manifest
+    variants: tuple[VariantResult, ...]
+    x: XAxis
+    level: float
+    margin: float
+
+    @property
+    def finished(self) -> bool:
+        return all(run.state == "finished" for run in self.manifest.runs)
+
+    @property
+    def failures(self) -> tuple[RunEntry, ...]:
+        return tuple(run for run in self.manifest.runs if run.state == "failed")
+
+
+def collect(
+    folder: Path,
+    x: XAxis = "compute",
+    level: float = 0.9,
+    margin: float = MARGIN,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> Ablation:
+    """Read the runs of an ablation, fit their curves, compare the variants with the base.
+
+    Args:
+        x: what curves and fits are over.
+        level: of all intervals.
+        margin: of the verdicts, in pass rate; ScaleRL's ± 0.02 by default.
+        progress: called with the runs read so far, and how many there are.
+
+    Raises:
+        InputError: the folder is no ablation, or a metrics file is broken.
+    """
+    manifest = read_manifest(folder)
+    settings = FitSettings(level=level, bootstrap=BOOTSTRAP)
+    results: list[RunResult] = []
+    for run in manifest.runs:
+        results.append(_run_result(folder, manifest, run, x, settings))
+        progress(len(results), len(manifest.runs))
+    by_name = {v.name: tuple(run for run in results if run.entry.variant == v.name) for v in manifest.variants}
+    base = by_name[manifest.base.name]
+    variants = []
+    for entry in manifest.variants:
+        runs, is_base = by_name[entry.name], entry is manifest.base
+        against = None if is_base else compare(entry.name, _fits(runs), manifest.base.name, _fits(base), margin)
+        pairs = () if is_base else _pairs(runs, base)
+        difference = paired(pairs, level)
+        variants.append(VariantResult(entry.name, entry.changes, runs, pairs, difference, against, margin))
+    return Ablation(folder, manifest, tuple(variants), x, level, margin)
+
+
+def _fits(runs: Sequence[RunResult]) -> list[Fit]:
+    return [run.fit for run in runs if run.fit is not None]
+
+
+def _pairs(runs: Sequence[RunResult], base: Sequence[RunResult]) -> tuple[float, ...]:
+    """Final pass rate minus that of the base, for every seed of which both are finished."""
+    finals = {run.seed: run.final for run in base}
+    found = []
+    for run in runs:
+        against = finals.get(run.seed)
+        if run.final is not None and against is not None:
+            found.append(run.final - against)
+    return tuple(found)
+
+
+def _run_result(folder: Path, manifest: Manifest, run: RunEntry, x: XAxis, settings: FitSettings) -> RunResult:
+    path = manifest.path(folder, run)
+    rows: Rows = read_metrics(path / "metrics.jsonl")
+    rates = [(row["step"], row[PASS_RATE]) for row in rows if row.get(PASS_RATE) is not None]
+    trained = [rate for step, rate in rates if step and rate is not None]
+    curve = _curve(path, run, x) if trained else None
+    entropies, norms = _values(rows, "entropy"), _values(rows, "grad_norm")
+    tail = entropies[-max(1, len(entropies) // 10) :]
+    latest = rates[-1][1] if rates else None
+    return RunResult(
+        entry=run,
+        step=max((int(row["step"] or 0) for row in rows), default=0),
+        steps=int(manifest.variant(run.variant).config["steps"]),
+        final=latest if run.state == "finished" and trained else None,
+        best=max(trained, default=None),
+        latest=latest,
+        truncation=max(_values(rows, "truncation_rate"), default=None),
+        entropy=sum(tail) / len(tail) if tail else None,
+        mismatch=max(_values(rows, "mismatch/max"), default=None),
+        grad_spikes=float(spikes(norms)) if norms else None,
+        device_seconds=max(_values(rows, "compute/device_seconds"), default=None),
+        wall_seconds=sum(_values(rows, "seconds/step")) if rows else None,
+        curve=curve,
+        fit=None if curve is None else fit(curve, settings),
+    )
+
+
+def _curve(path: Path, run: RunEntry, x: XAxis) -> Curve | None:
+    if not is_run(path):
+        return None
+    try:
+        return read_curve(path, x, name=run.label)
+    except InputError:
+        return None  # no evaluation before training, which fits need; the table still has the pass rates
+
+
+def _values(rows: Rows, name: str) -> list[float]:
+    found = (row.get(name) for row in rows)
+    return [value for value in found if value is not None and math.isfinite(value)]

@@ -1,0 +1,265 @@
+"""The one table of an ablation: as cells for a terminal, as Markdown, as CSV of plain numbers, as JSON."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from strop.lab.ablation.collect import Ablation, RunResult, VariantResult
+from strop.lab.ablation.statistics import Mean, Paired, mean
+from strop.lab.scaling.fitting import Fit, Parameter
+from strop.report.console import number
+
+COLUMNS = (
+    "variant", "runs", "A", "B", "C_mid", "final", "best", "against base", "verdict", "trunc. max", "entropy",
+    "mism. max", "spikes", "device-s", "wall s",
+)  # fmt: skip
+
+
+def cells(found: Ablation) -> list[tuple[str, ...]]:
+    """A row for each variant, in the order of `COLUMNS`."""
+    return [_row(variant) for variant in found.variants]
+
+
+def _row(variant: VariantResult) -> tuple[str, ...]:
+    return (
+        variant.name,
+        progress(variant),
+        *_fit_cells(variant),
+        rate(variant.mean(lambda run: run.final)),
+        rate(variant.mean(lambda run: run.best)),
+        "" if variant.is_base else difference(variant.difference),
+        said(variant),
+        _plain(variant.largest(lambda run: run.truncation), ".1%"),
+        _mean(variant.mean(lambda run: run.entropy), ".3g"),
+        _plain(variant.largest(lambda run: run.mismatch), ".1e"),
+        _mean(variant.mean(lambda run: run.grad_spikes), ".1f"),
+        _mean(variant.mean(lambda run: run.device_seconds), ".0f"),
+        _mean(variant.mean(lambda run: run.wall_seconds), ".0f"),
+    )
+
+
+def progress(variant: VariantResult) -> str:
+    """`3/3`, or what the first unfinished run is doing: `1/3, step 12/20`, `1/3, 1 failed`."""
+    parts = [f"{len(variant.finished)}/{len(variant.runs)}"]
+    failed = sum(run.entry.state == "failed" for run in variant.runs)
+    parts += [f"{failed} failed"] if failed else []
+    going = [run for run in variant.runs if run.entry.state in ("running", "stopped")]
+    parts += [f"{'stopped at' if run.entry.state == 'stopped' else 'step'} {run.step}/{run.steps}" for run in going[:1]]
+    return ", ".join(parts)
+
+
+def _fit_cells(variant: VariantResult) -> tuple[str, str, str]:
+    """A, B and C_mid: mean ± standard error over seeds; of one fit its bootstrap interval."""
+    if not variant.fits:
+        return ("refused" if variant.refusals else "", "", "")
+    few = f" [{len(variant.fits)} of {len(variant.runs)}]" if len(variant.fits) < len(variant.runs) else ""
+    return (
+        _parameter(variant.fits, "A", ".3f") + few,
+        _parameter(variant.fits, "B", ".2f"),
+        _parameter(variant.fits, "C_mid", None),
+    )
+
+
+def parameter_mean(fits: Sequence[Fit], name: Parameter) -> Mean | None:
+    """The mean of a parameter over accepted fits."""
+    return mean([float(getattr(fit.sigmoid, name)) for fit in fits if fit.sigmoid is not None])
+
+
+def _parameter(fits: Sequence[Fit], name: Parameter, form: str | None) -> str:
+    def write(value: float) -> str:
+        return number(value) if form is None else f"{value:{form}}"
+
+    found = parameter_mean(fits, name)
+    if found is None:
+        return ""
+    if found.stderr is not None:
+        return f"{write(found.value)} ± {f'{found.stderr:.2g}' if form is None else write(found.stderr)}"
+    low, high = fits[0].interval(name)
+    return f"{write(found.value)} ({write(low)} to {write(high)})"
+
+
+def rate(found: Mean | None) -> str:
+    """`61.2 ± 0.8 %`; without an error for one seed."""
+    if found is None:
+        return ""
+    error = "" if found.stderr is None else f" ± {100 * found.stderr:.1f}"
+    return f"{100 * found.value:.1f}{error} %"
+
+
+def difference(found: Paired | None) -> str:
+    """`+1.2 (-0.3 to +2.7)` in points of a hundred."""
+    if found is None:
+        return ""
+    span = "" if found.interval is None else " ({:+.1f} to {:+.1f})".format(*(100 * end for end in found.interval))
+    return f"{100 * found.value:+.1f}{span}"
+
+
+def said(variant: VariantResult) -> str:
+    """`worse (A)`, `same`, `undecided`; nothing for the base and before there is something to compare."""
+    if variant.verdict is None or (variant.difference is None and variant.comparison is None):
+        return ""
+    return f"{variant.verdict} ({variant.by})" if variant.by in ("A", "B", "C_mid", "final") else variant.verdict
+
+
+def _plain(value: float | None, form: str) -> str:
+    return "" if value is None else f"{value:{form}}"
+
+
+def _mean(found: Mean | None, form: str) -> str:
+    return "" if found is None else f"{found.value:{form}}"
+
+
+# ---------------------------------------------------------------------- what stands below it
+
+
+def notes(found: Ablation) -> list[str]:
+    """What a reader should know besides: failures, refused fits, verdicts in words, what was left out."""
+    lines = [f"{run.label} failed: {run.error}" for run in found.failures]
+    for variant in found.variants:
+        lines += [f"{variant.name}: {reason}" for reason in _refusals(variant)]
+        if variant.comparison is not None:
+            lines.append(f"{variant.name} against base by their fits: {variant.comparison}")
+        lines += dict.fromkeys(f"{variant.name}: {note}" for fit in variant.fits for note in fit.notes)
+    lines += found.manifest.notes
+    if len(found.manifest.seeds) == 1:
+        lines.append("one seed says nothing about seeds: no intervals over them; add some with --seeds 0,1,2")
+    return lines
+
+
+def _refusals(variant: VariantResult) -> list[str]:
+    """`fit refused for 2 of 3 seeds, flat`: the kinds of reasons; whole they stand in results.json."""
+    kinds = [reason.partition(":")[0] for run in variant.runs if run.fit is not None and (reason := run.fit.refused)]
+    return [f"fit refused for {kinds.count(kind)} of {len(variant.runs)} runs, {kind}" for kind in dict.fromkeys(kinds)]
+
+
+def explanation(found: Ablation) -> str:
+    """What the columns mean, in a few lines."""
+    return (
+        f"Means ± standard errors over the finished of the seeds {', '.join(map(str, found.manifest.seeds))}. "
+        f"final, best: held-out pass rate. against base: final pass rate less the base's, in points, paired by seed, "
+        f"{100 * found.level:g} % interval by Student's t. verdict: beyond ± {found.margin:g}, by the fits over "
+        f"{found.x} where they decide, else by the final pass rate. trunc. max, mism. max: the largest of any "
+        "step and seed; entropy: mean of the last tenth of the steps, in nats; spikes: steps with a gradient norm "
+        "over 3 times the run's median; device-s: without evaluation."
+    )
+
+
+def as_markdown(found: Ablation, figure: str | None) -> str:
+    """The table with its settings, figure and notes."""
+    names = ("variant", "setting", "base", "here")
+    changes = [
+        (variant.name, f"`{key}`", f"`{old}`", f"`{new}`")
+        for variant in found.variants for key, (old, new) in variant.changes.items()
+    ]  # fmt: skip
+    parts = [f"# Ablation of {found.manifest.recipe}", _markdown(COLUMNS, cells(found)), explanation(found)]
+    if figure is not None:
+        parts.append(f"![pass rate against {found.x}, and paired differences to the base]({figure})")
+    said = notes(found)
+    if said:
+        parts.append("\n".join(f"- {line}" for line in said))
+    parts += ["## Variants", _markdown(names, changes)]
+    return "\n\n".join(parts) + "\n"
+
+
+def _markdown(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    def line(entries: Sequence[str]) -> str:
+        return "| " + " | ".join(entry.replace("|", "\\|") for entry in entries) + " |"
+
+    return "\n".join([line(columns), line(["---"] * len(columns)), *map(line, rows)])
+
+
+# ---------------------------------------------------------------------- for machines
+
+
+def as_csv(found: Ablation) -> str:
+    """A line for each variant, plain numbers, an empty cell where there is none."""
+    flat = [_flat(_variant_json(variant)) for variant in found.variants]
+    text = io.StringIO()
+    writer = csv.DictWriter(text, list(flat[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(flat)
+    return text.getvalue()
+
+
+def as_json(found: Ablation) -> dict[str, Any]:
+    """Everything in the table and behind it; numbers that are not known are null."""
+    return {
+        "recipe": found.manifest.recipe,
+        "seeds": list(found.manifest.seeds),
+        "x": found.x,
+        "level": found.level,
+        "margin": found.margin,
+        "finished": found.finished,
+        "variants": [
+            _variant_json(variant) | {"changes": {key: list(pair) for key, pair in variant.changes.items()},
+                                      "refused": list(variant.refusals),
+                                      "runs": [_run_json(found, run) for run in variant.runs]}
+            for variant in found.variants
+        ],
+        "notes": notes(found),
+    }  # fmt: skip
+
+
+def _variant_json(variant: VariantResult) -> dict[str, Any]:
+    def parts(value: Mean | None) -> dict[str, float | None]:
+        return {"mean": None if value is None else value.value, "stderr": None if value is None else value.stderr}
+
+    paired = variant.difference
+    low, high = (None, None) if paired is None or paired.interval is None else paired.interval
+    return {
+        "variant": variant.name,
+        "seeds": len(variant.runs),
+        "finished": len(variant.finished),
+        "failed": sum(run.entry.state == "failed" for run in variant.runs),
+        "fits": len(variant.fits),
+        "A": parts(parameter_mean(variant.fits, "A")),
+        "B": parts(parameter_mean(variant.fits, "B")),
+        "C_mid": parts(parameter_mean(variant.fits, "C_mid")),
+        "final": parts(variant.mean(lambda run: run.final)),
+        "best": parts(variant.mean(lambda run: run.best)),
+        "difference": {"mean": None if paired is None else paired.value, "low": low, "high": high,
+                       "pairs": 0 if paired is None else paired.n},
+        "verdict": variant.verdict,
+        "by": variant.by,
+        "truncation_max": variant.largest(lambda run: run.truncation),
+        "entropy": parts(variant.mean(lambda run: run.entropy)),
+        "mismatch_max": variant.largest(lambda run: run.mismatch),
+        "grad_spikes": parts(variant.mean(lambda run: run.grad_spikes)),
+        "device_seconds": parts(variant.mean(lambda run: run.device_seconds)),
+        "wall_seconds": parts(variant.mean(lambda run: run.wall_seconds)),
+    }  # fmt: skip
+
+
+def _run_json(found: Ablation, run: RunResult) -> dict[str, Any]:
+    sigmoid = None if run.fit is None else run.fit.sigmoid
+    return {
+        "seed": run.seed,
+        "folder": str(found.manifest.path(found.folder, run.entry)),
+        "state": run.entry.state,
+        "error": run.entry.error,
+        "step": run.step,
+        "steps": run.steps,
+        "final": run.final,
+        "best": run.best,
+        "latest": run.latest,
+        "A": None if sigmoid is None else sigmoid.A,
+        "B": None if sigmoid is None else sigmoid.B,
+        "C_mid": None if sigmoid is None else sigmoid.C_mid,
+        "refused": None if run.fit is None else run.fit.refused,
+    }
+
+
+def _flat(value: dict[str, Any]) -> dict[str, Any]:
+    """`{"A": {"mean": 1}}` as `{"A": 1}`, other parts with their names behind; None as an empty cell."""
+    found: dict[str, Any] = {}
+    for key, entry in value.items():
+        if isinstance(entry, dict):
+            found |= {key if part == "mean" else f"{key}_{part}": inner for part, inner in entry.items()}
+        else:
+            found[key] = entry
+    return {key: "" if entry is None or (isinstance(entry, float) and not math.isfinite(entry)) else entry
+            for key, entry in found.items()}  # fmt: skip

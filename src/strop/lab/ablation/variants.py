@@ -1,0 +1,278 @@
+"""What an ablation compares: a base and its variants, from a grid, from named changes, or by leaving one thing out.
+
+Three ways, which may be combined:
+
+    grid            `optim.lr=1e-4,3e-4` twice makes the product of both
+    named           `slow:optim.lr=1e-4,optim.warmup_steps=10`
+    leave-one-out   the recipes `FILE.loo_NAME` that a recipe declares; or, against a baseline, every setting of the
+                    algorithm in which the recipe differs from it set back to the baseline's, one at a time
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from strop import recipes
+from strop.base.types import InputError
+from strop.config.schema import RunConfig, edit, parse, resolve
+from strop.lab.ablation.differences import Changes, differences
+
+BASE = "base"
+LEAVE_ONE_OUT = "loo_"
+
+# What makes the algorithm, and may differ between recipes: all of these sections' settings, and some single ones.
+SECTIONS = ("algorithm", "batch", "sampling", "optim")
+SINGLE = (
+    "critic", "stages", "orchestration.max_lag", "model.trainer_fp32_head", "model.generator_fp32_head",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """Which variants to make: `grid` and `named` as on the command line, and leaving one out."""
+
+    grid: tuple[str, ...] = ()
+    named: tuple[str, ...] = ()
+    leave_one_out: bool = False
+    baseline: str | None = None
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A configuration with a name, and in what it differs from the base; `folder` is its name in the file system."""
+
+    name: str
+    config: RunConfig
+    changes: Changes = field(default_factory=dict)
+
+    @property
+    def folder(self) -> str:
+        return re.sub(r"[^A-Za-z0-9._=+-]", "-", self.name).lstrip(".-") or "variant"
+
+
+@dataclass(frozen=True)
+class Variants:
+    """The base first, then its variants; `notes` say what was left out and why."""
+
+    all: tuple[Variant, ...]
+    notes: tuple[str, ...]
+
+
+def variants(target: str, wanted: Wanted, sets: Sequence[str] = (), small: bool = False) -> Variants:
+    """The base and its variants; `sets` and `small` (the tiny form) hold for all of them.
+
+    Raises:
+        InputError: a setting is invalid, two variants have one name, or there is nothing to compare.
+    """
+    base = resolve(target, list(sets), small)  # first of all: a recipe that is not there has no variants to ask for
+    if not (wanted.grid or wanted.named or wanted.leave_one_out):
+        raise InputError("say what to vary: --leave-one-out, --grid key=a,b,c or --variant NAME:key=value")
+    if wanted.baseline is not None and not wanted.leave_one_out:
+        raise InputError("--baseline says what --leave-one-out goes back to; add --leave-one-out")
+    found: list[Variant] = []
+    notes: list[str] = []
+    for variant, why in _every(target, base, wanted, sets, small):
+        if why is not None:
+            notes.append(f"{variant}: left out, {why}")
+        elif isinstance(variant, Variant):
+            _add(variant, found, notes)
+    if not found:
+        raise InputError(f"nothing differs from {target}" + (f": {notes[0]}" if notes else ""))
+    return Variants((Variant(BASE, base), *found), tuple(notes))
+
+
+def _add(variant: Variant, found: list[Variant], notes: list[str]) -> None:
+    if not variant.changes:
+        notes.append(f"{variant.name}: left out, it is the base itself under these settings")
+        return
+    for other in found:
+        if other.folder == variant.folder:
+            raise InputError(f"two variants are called {variant.name!r}; give one another name")
+        if other.config == variant.config:
+            notes.append(f"{variant.name}: left out, it is the same as {other.name}")
+            return
+    if variant.folder == BASE:
+        raise InputError(f"a variant cannot be called {BASE!r}, which is the recipe as it is; choose another name")
+    found.append(variant)
+
+
+def _every(
+    target: str, base: RunConfig, wanted: Wanted, sets: Sequence[str], small: bool
+) -> Iterator[tuple[Variant | str, str | None]]:
+    """Variants, or names of such that cannot be made with the reason."""
+    if wanted.leave_one_out:
+        if wanted.baseline is not None:
+            yield from _reverted(base, resolve(wanted.baseline, list(sets), small), wanted.baseline)
+        else:
+            yield from ((variant, None) for variant in _declared(target, base, sets, small))
+    for variant in [*_grid(base, wanted.grid), *(_named(base, text) for text in wanted.named)]:
+        yield variant, None
+
+
+# ---------------------------------------------------------------------- grids and named changes
+
+
+def _grid(base: RunConfig, grid: Sequence[str]) -> list[Variant]:
+    axes = []
+    for text in grid:
+        key, equals, values = text.partition("=")
+        parts = split(values)
+        if not equals or not key.strip() or not parts:
+            raise InputError(f"--grid {text!r}: write key=a,b,c, e.g. --grid optim.lr=1e-4,3e-4")
+        if key.strip() == "seed":
+            raise InputError("--grid seed: seeds are paired over all variants; give them by --seeds 0,1,2")
+        axes.append([(key.strip(), part) for part in parts])
+    keys = [axis[0][0] for axis in axes]
+    if len(set(keys)) < len(keys):
+        raise InputError(f"--grid names {next(k for k in keys if keys.count(k) > 1)} twice; give all values at once")
+    found = []
+    for point in itertools.product(*axes) if axes else ():
+        name = ",".join(f"{_short(key, keys)}={value}" for key, value in point)
+        found.append(_edited(base, name, [f"{key}={value}" for key, value in point], "--grid"))
+    return found
+
+
+def _named(base: RunConfig, text: str) -> Variant:
+    name, colon, rest = text.partition(":")
+    sets = split(rest)
+    if not colon or not name.strip() or not sets or not all("=" in part for part in sets):
+        raise InputError(f"--variant {text!r}: write NAME:key=value, more settings with commas between")
+    if any(part.partition("=")[0].strip() == "seed" for part in sets):
+        raise InputError(f"--variant {name}: seeds are paired over all variants; give them by --seeds 0,1,2")
+    return _edited(base, name.strip(), sets, f"--variant {name.strip()}")
+
+
+def _edited(base: RunConfig, name: str, sets: list[str], origin: str) -> Variant:
+    try:
+        config = edit(base, sets)
+    except InputError as error:
+        raise InputError(f"{origin}: {str(error).removeprefix('--set: ')}") from error
+    return Variant(name, config, differences(base, config))
+
+
+def split(text: str) -> list[str]:
+    """The parts between commas that stand in no bracket and no quotes, without the empty ones.
+
+    Example: `{piece="Cispo", max_ratio=4},PpoClip` → two parts.
+    """
+    parts, begin, depth, quote = [], 0, 0, ""
+    for place, letter in enumerate(text):
+        if quote:
+            quote = "" if letter == quote else quote
+        elif letter in "\"'":
+            quote = letter
+        elif letter in "[{(":
+            depth += 1
+        elif letter in "]})":
+            depth -= 1
+        elif letter == "," and depth == 0:
+            parts.append(text[begin:place])
+            begin = place + 1
+    return [part.strip() for part in [*parts, text[begin:]] if part.strip()]
+
+
+def _short(key: str, keys: Sequence[str]) -> str:
+    """The last part of a key, where no other key ends in it."""
+    last = key.rpartition(".")[2]
+    return last if sum(other.rpartition(".")[2] == last for other in keys) == 1 else key
+
+
+# ---------------------------------------------------------------------- leaving one out
+
+
+def _declared(target: str, base: RunConfig, sets: Sequence[str], small: bool) -> list[Variant]:
+    """The variants `FILE.loo_NAME` that a recipe, or a Python file with functions `loo_NAME`, declares."""
+    path = Path(target)
+    found: list[tuple[str, RunConfig]] = []
+    if path.suffix == ".py":
+        found = [(name, _finished(config, sets, small)) for name, config in _of_file(path)]
+    elif path.suffix not in (".toml", ".json"):
+        names = [info.name for info in recipes.catalogue() if _left_out(target, info.name) is not None]
+        found = [(_left_out(target, name) or name, resolve(name, list(sets), small)) for name in names]
+    if not found:
+        raise InputError(
+            f"{target} declares no leave-one-out variants ({short_name(target)}.{LEAVE_ONE_OUT}NAME); name a recipe "
+            "to go back to one setting at a time, such as --baseline grpo"
+        )
+    return [Variant(name, config, differences(base, config)) for name, config in found]
+
+
+def short_name(target: str) -> str:
+    """A recipe's name as it is, which may hold points; a file's without its folder and ending."""
+    path = Path(target)
+    return path.stem if path.suffix in (".py", ".toml", ".json") else target
+
+
+def _left_out(target: str, name: str) -> str | None:
+    """`plan` of `scalerl.loo_plan`; None for what is no such variant of `target`."""
+    own = name.removeprefix(f"{target}.").replace("-", "_")
+    return own.removeprefix(LEAVE_ONE_OUT) if name != own and own.startswith(LEAVE_ONE_OUT) else None
+
+
+def _of_file(path: Path) -> list[tuple[str, RunConfig]]:
+    from strop.base.pieces import load_module
+
+    found = []
+    for name, made in sorted(load_module(path).__dict__.items()):
+        if name.startswith(LEAVE_ONE_OUT) and callable(made):
+            config = made()
+            if not isinstance(config, RunConfig):
+                raise InputError(f"{path}: {name}() must return a strop.config.schema.RunConfig")
+            found.append((name.removeprefix(LEAVE_ONE_OUT), config))
+    return found
+
+
+def _finished(config: RunConfig, sets: Sequence[str], small: bool) -> RunConfig:
+    from strop.config.tiny import tiny
+
+    config = tiny(config) if small else config
+    return edit(config, list(sets)) if sets else config.validate_run()
+
+
+def _reverted(base: RunConfig, baseline: RunConfig, name: str) -> Iterator[tuple[Variant | str, str | None]]:
+    """The base with one setting of its algorithm at a time as the baseline has it."""
+    ours, theirs = base.model_dump(mode="json"), baseline.model_dump(mode="json")
+    keys = [f"{section}.{key}" for section in SECTIONS for key in ours[section]] + list(SINGLE)
+    differ = [key for key in keys if _at(ours, key) != _at(theirs, key)]
+    if not differ:
+        raise InputError(f"--baseline {name}: its algorithm is that of the recipe; name a baseline that differs")
+    refused: dict[str, str] = {}
+    for key in differ:
+        try:
+            yield _back(base, theirs, [key]), None
+        except InputError as error:
+            refused[key] = str(error)
+    if len(refused) > 1:
+        # Parts that need each other, such as a critic and its advantage, may go back together.
+        try:
+            yield _back(base, theirs, list(refused)), None
+        except InputError:
+            pass  # what stands in the way of each is said below
+        else:
+            return
+    for key, why in refused.items():
+        yield f"no-{_label(key)}", f"{key} cannot go back to that of {name} alone: {why}"
+
+
+def _back(base: RunConfig, theirs: dict[str, Any], keys: list[str]) -> Variant:
+    """The base with the settings `keys` as the baseline has them."""
+    data = base.model_dump(mode="json")
+    for key in keys:
+        first, _, second = key.partition(".")
+        data[first] = data[first] | {second: theirs[first][second]} if second else theirs[first]
+    config = parse(data, keys[0])
+    return Variant(f"no-{'+'.join(map(_label, keys))}", config, differences(base, config))
+
+
+def _at(data: dict[str, Any], key: str) -> Any:
+    first, _, second = key.partition(".")
+    return data[first][second] if second else data[first]
+
+
+def _label(key: str) -> str:
+    return key.rpartition(".")[2]

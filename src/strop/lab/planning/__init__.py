@@ -1,0 +1,28 @@
+"""What a run will cost in time: a simulation by discrete events, its bound, and costs measured from a run folder.
+
+    costs = Costs(decode_step=0.01, decode_sequence=1e-3, train_token=6e-5, trainer_ranks …)
+    found = simulate(Setup(prompts_per_step=48, samples_per_prompt=16, max_lag=8, generators=64), costs, LogNormal(…))
+    found.mean, found.trainer_idle, pipeline_bound(setup, costs, lengths).seconds
+
+The lag gate in it is the loop's own (`orchestration.lag_gate`), so that what is planned is what the loop would do.
+"""
+
+from strop.lab.planning.bound import Bound, pipeline_bound
+from strop.lab.planning.costs import Costs
+from strop.lab.planning.lengths import Constant, Empirical, Lengths, LogNormal, Straggling
+from strop.lab.planning.setup import Setup
+from strop.lab.planning.simulate import Simulation, simulate
+
+__all__ = [
+    "Bound",
+    "Constant",
+    "Costs",
+    "Empirical",
+    "Lengths",
+    "LogNormal",
+    "Setup",
+    "Simulation",
+    "Straggling",
+    "pipeline_bound",
+    "simulate",
+]

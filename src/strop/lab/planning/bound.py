@@ -1,0 +1,100 @@
+"""The best step time that any run of given costs and lag can have."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from strop.lab.planning.costs import Costs
+from strop.lab.planning.lengths import Lengths
+from strop.lab.planning.setup import Setup
+
+DRAWS = 2000
+
+
+@dataclass(frozen=True)
+class Bound:
+    """The least mean step time, and what sets it.
+
+    Attributes:
+        seconds: the bound.
+        trainer: seconds of update, publication and recording, one after the other.
+        generation: seconds that the generators need for a step's tokens with as many sequences at once as there can be.
+        longest: mean seconds of the longest completion of a step, alone in its generator.
+        limit: which of them it is; `longest` with more than one version counts 1 / (k + 1) of it.
+    """
+
+    seconds: float
+    trainer: float
+    generation: float
+    longest: float
+    limit: Literal["trainer", "generation", "longest"]
+
+
+def pipeline_bound(setup: Setup, costs: Costs, lengths: Lengths, draws: int = DRAWS, seed: int = 0) -> Bound:
+    """The best possible mean seconds of a training step for given costs and lag k = `setup.max_lag`.
+
+    With P prompts a step, G samples a prompt, N generators, decode costs a, b, c, and means over groups that are kept:
+
+        U = update + publication + recording of a mean step: the trainer and the controller do them in turn
+        n = min(slots, ⌈(k + 1)·P·G / N⌉), the most sequences that a generator can share a decode step among
+        C = (tokens of a step)·(a / n + b) / N + c·(contexts of all its decode steps) / N
+        D = E[max over the P·G completions of a step of length·(a + b)] + verdict
+
+        k = 0:  T ≥ max(C, D) + U                    nothing runs beside anything
+        k ≥ 1:  T ≥ max(U, C, (D + U) / (k + 1))     colocated: T ≥ max(C + U, (D + U) / (k + 1))
+
+    The last: groups admitted under version v must be trained by the step that makes version v + k + 1, so that each
+    k + 1 steps in a row hold the longest completion of a step whole, and the update that it is trained in. It assumes
+    the gate as it is, which admits P groups a version as soon as it may. D and the tokens are means over `draws` groups
+    drawn from `lengths`: a bound of the mean step, not of each.
+    """
+    rng = np.random.default_rng([seed, 1])
+    groups = [lengths.draw(rng, setup.samples_per_prompt) for _ in range(max(draws, setup.prompts_per_step))]
+    kept = setup.prompts_per_step * (1.0 if setup.refill else 1 - setup.drop)
+    generated = setup.prompts_per_step / (1 - setup.drop) if setup.refill else float(setup.prompts_per_step)
+    tokens = float(np.mean([group.sum() for group in groups]))
+    contexts = float(np.mean([_contexts(group, setup.prompt_tokens) for group in groups]))
+    trained = float(np.mean([sum(setup.trained(length) for length in group.tolist()) for group in groups]))
+    trainer = _trainer_seconds(setup, costs, kept * trained, kept * tokens)
+    open_sequences = (setup.max_lag + 1) * setup.prompts_per_step * setup.samples_per_prompt
+    at_once = min(setup.slots, -(-open_sequences // setup.generators))
+    each = costs.decode_step / at_once + costs.decode_sequence
+    work = tokens * each + contexts * costs.decode_context + setup.samples_per_prompt * costs.start_sequence
+    generation = generated * work / setup.generators
+    step = [max(group.max() for group in part) for part in _parts(groups, setup.prompts_per_step)]
+    longest = float(np.mean(step)) * (costs.decode_step + costs.decode_sequence) + costs.verdict
+    return _combine(setup, trainer, generation, longest)
+
+
+def _contexts(group: NDArray[np.int64], prompt: float) -> float:
+    """Context tokens read by all decode steps of a group: prompt, prompt + 1, … of each sequence."""
+    return float((group * prompt + group * (group - 1) / 2).sum())
+
+
+def _trainer_seconds(setup: Setup, costs: Costs, trained: float, generated: float) -> float:
+    """U, for a step of so many tokens."""
+    updates = setup.updates_per_step * setup.passes_per_batch
+    updating = costs.updating(trained * setup.passes_per_batch, updates, setup.trainers)
+    return updating + costs.publish + costs.recording(generated)
+
+
+def _parts(groups: list[NDArray[np.int64]], size: int) -> list[list[NDArray[np.int64]]]:
+    """Whole steps' worth of groups."""
+    return [groups[at : at + size] for at in range(0, len(groups) - size + 1, size)]
+
+
+def _combine(setup: Setup, trainer: float, generation: float, longest: float) -> Bound:
+    versions = setup.max_lag + 1
+    spread = (longest + trainer) / versions
+    alternating = setup.max_lag == 0 or setup.colocated
+    busy = generation + trainer if alternating else max(generation, trainer)
+    seconds = max(busy, spread)
+    if spread >= busy:
+        limit: Literal["trainer", "generation", "longest"] = "longest"
+    else:
+        limit = "generation" if generation >= trainer else "trainer"
+    return Bound(seconds, trainer, generation, longest, limit)

@@ -1,0 +1,287 @@
+"""A run by discrete events: the loop's own lag gate, generators that decode, a trainer that updates.
+
+The controller does what `loop.py` does, in its order: admit what the gate admits, take in what is resolved, train the
+batch that the gate names, publish, write down. While it trains it hears nothing; generators go on, unless they share
+the trainer's devices.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from strop.base.seeds import derive
+from strop.base.types import StropError
+from strop.lab.planning.costs import Costs
+from strop.lab.planning.generator import Finished, Generator
+from strop.lab.planning.lengths import Lengths
+from strop.lab.planning.setup import Setup
+from strop.orchestration.lag_gate import BatchTickets, LagGate
+
+MAX_EMPTY_BATCHES = 1000
+
+
+@dataclass(frozen=True)
+class Simulation:
+    """What a simulated run was like. Seconds by step; shares are of the whole time.
+
+    Attributes:
+        step_seconds: of each training step, from the end of the one before.
+        trainer_busy, publishing, recording: seconds of the whole run.
+        generators_busy: seconds that generators decoded, summed over them.
+        running: sequences that ran at once, summed over generators, mean over time.
+        tokens: generated tokens of the groups that were trained on.
+        lags: mean lag of the trained tokens of each step, in versions.
+        max_lag: the largest lag of a trained group's first token.
+        trained: tickets, in the order of training.
+        dropped: groups that were not kept.
+    """
+
+    setup: Setup
+    step_seconds: tuple[float, ...]
+    trainer_busy: float
+    publishing: float
+    recording: float
+    generators_busy: float
+    running: float
+    tokens: int
+    lags: tuple[float, ...]
+    max_lag: int
+    trained: tuple[int, ...]
+    dropped: int
+
+    @property
+    def total(self) -> float:
+        """Seconds of the whole run."""
+        return sum(self.step_seconds)
+
+    @property
+    def settled(self) -> tuple[float, ...]:
+        """Steps between the filling of the pipeline at the start, while its window opens, and its running dry."""
+        if not self.setup.max_lag:
+            return self.step_seconds
+        edge, third = self.setup.max_lag + 1, (len(self.step_seconds) - 1) // 3
+        return self.step_seconds[min(2 * edge, third) : len(self.step_seconds) - min(edge, third)]
+
+    @property
+    def mean(self) -> float:
+        """Mean seconds of a settled step."""
+        return float(np.mean(self.settled))
+
+    def quantile(self, share: float) -> float:
+        """Seconds that a share of the settled steps does not exceed, linear between neighbours."""
+        return float(np.quantile(self.settled, share))
+
+    @property
+    def update_seconds(self) -> float:
+        """Mean seconds per optimizer update: what PPO-off-policy-k and PipelineRL-k are compared by."""
+        return self.mean / (self.setup.updates_per_step * self.setup.passes_per_batch)
+
+    @property
+    def trainer_idle(self) -> float:
+        """Share of the time in which the trainer does not update."""
+        return 1 - self.trainer_busy / self.total
+
+    @property
+    def generators_idle(self) -> float:
+        """Share of their time in which generators decode nothing."""
+        return 1 - self.generators_busy / (self.total * self.setup.generators)
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Trained tokens a second."""
+        return self.tokens / self.total
+
+    @property
+    def mean_lag(self) -> float:
+        """Mean over steps of the trained tokens' mean lag."""
+        return float(np.mean(self.lags)) if self.lags else 0.0
+
+
+@dataclass
+class _Group:
+    """A group under way: sequences missing, tokens so far, those to train on, the versions that sampled them."""
+
+    missing: int
+    tokens: int = 0
+    trained: float = 0.0
+    version_sum: float = 0.0
+
+
+def simulate(
+    setup: Setup,
+    costs: Costs,
+    lengths: Lengths,
+    steps: int,
+    seed: int = 0,
+    progress: Callable[[int], None] = lambda step: None,
+) -> Simulation:
+    """Simulate `steps` training steps.
+
+    The lengths of a group follow from seed and ticket alone: two setups are compared on the same completions.
+
+    Raises:
+        StropError: no batch is ever kept, for `setup.drop` is too near to 1.
+    """
+    return _Run(setup, costs, lengths, steps, seed).go(progress)
+
+
+class _Run:
+    def __init__(self, setup: Setup, costs: Costs, lengths: Lengths, steps: int, seed: int) -> None:
+        self.setup, self.costs, self.lengths, self.steps, self.seed = setup, costs, lengths, steps, seed
+        adaptive = setup.window == "adaptive" and not setup.colocated
+        self.gate = LagGate(setup.prompts_per_step, setup.max_lag, setup.refill, adaptive=adaptive)
+        self.generators = [Generator(costs, setup.slots, setup.prompt_tokens) for _ in range(setup.generators)]
+        self.now = 0.0
+        self.step = 0
+        self.groups: dict[int, _Group] = {}
+        self.verdicts: list[tuple[float, int]] = []  # when, ticket
+        self.ends: list[tuple[float, int, int]] = []  # when, generator, its stamp: outdated where it is not the latest
+        self.stamps = [0] * setup.generators
+        self.spent = {"update": 0.0, "publish": 0.0, "record": 0.0}
+        self.step_ends: list[float] = []
+        self.lags: list[float] = []
+        self.trained: list[int] = []
+        self.tokens = self.max_lag = self.dropped = self.spread = 0
+
+    def go(self, progress: Callable[[int], None]) -> Simulation:
+        empty = 0
+        while self.step < self.steps:
+            self._admit()
+            batch = self.gate.batch()
+            if batch is None:
+                self.gate.waits(self.now)
+                self._hear(self._next_event())
+                continue
+            self.gate.trains(batch, self.now)
+            empty = 0 if batch.kept else empty + 1
+            if empty >= MAX_EMPTY_BATCHES:
+                raise StropError(f"{empty} batches in a row kept no group: drop={self.setup.drop} is too near to 1")
+            self._train(batch)
+            if batch.kept:
+                self.gate.trained(self.now)
+            progress(self.step)
+        for generator in self.generators:
+            generator.stand_still(self.now, self.now)
+        return self._result()
+
+    def _result(self) -> Simulation:
+        return Simulation(
+            setup=self.setup,
+            step_seconds=tuple(np.diff(self.step_ends, prepend=0.0).tolist()),
+            trainer_busy=self.spent["update"],
+            publishing=self.spent["publish"],
+            recording=self.spent["record"],
+            generators_busy=sum(generator.busy for generator in self.generators),
+            running=sum(generator.sequence_seconds for generator in self.generators) / self.now,
+            tokens=self.tokens,
+            lags=tuple(self.lags),
+            max_lag=self.max_lag,
+            trained=tuple(self.trained),
+            dropped=self.dropped,
+        )
+
+    # ------------------------------------------------------------------ generation
+
+    def _admit(self) -> None:
+        while self.gate.admits(self.steps - self.step):
+            ticket = self.gate.admit()
+            rng = np.random.default_rng([self.seed, ticket])
+            lengths = self.lengths.draw(rng, self.setup.samples_per_prompt).tolist()
+            self.groups[ticket] = _Group(len(lengths))
+            if self.setup.assign == "group":
+                self._submit(ticket % self.setup.generators, ticket, lengths)
+                continue
+            for length in lengths:
+                self._submit(self.spread % self.setup.generators, ticket, [length])
+                self.spread += 1
+
+    def _submit(self, number: int, ticket: int, lengths: list[int]) -> None:
+        self.generators[number].submit(self.now, ticket, lengths)
+        self._changed(number)
+
+    def _changed(self, number: int) -> None:
+        """A generator's next end is another one now."""
+        self.stamps[number] += 1
+        end = self.generators[number].next_end
+        if math.isfinite(end):
+            heapq.heappush(self.ends, (end, number, self.stamps[number]))
+
+    def _next_event(self) -> float:
+        while self.ends and self.ends[0][2] != self.stamps[self.ends[0][1]]:
+            heapq.heappop(self.ends)
+        generated = self.ends[0][0] if self.ends else math.inf
+        judged = self.verdicts[0][0] if self.verdicts else math.inf
+        assert math.isfinite(min(generated, judged)), "the gate waits and nothing is under way"
+        return max(min(generated, judged), self.now)
+
+    def _hear(self, until: float) -> None:
+        """Let time pass to `until`, and take in every verdict there is by then."""
+        while self.ends and self.ends[0][0] <= until:
+            end, number, stamp = heapq.heappop(self.ends)
+            if stamp == self.stamps[number]:
+                for finished in self.generators[number].finish():
+                    self._note(finished, end)
+                self._changed(number)
+        self.now = max(self.now, until)
+        while self.verdicts and self.verdicts[0][0] <= until:
+            _, ticket = heapq.heappop(self.verdicts)
+            keep = self.setup.drop == 0 or self._draw(ticket) >= self.setup.drop
+            self.dropped += not keep
+            self.gate.resolve(ticket, keep)
+
+    def _draw(self, ticket: int) -> float:
+        return derive(self.seed, "drop", ticket) % 2**32 / 2**32
+
+    def _note(self, finished: Finished, end: float) -> None:
+        group = self.groups[finished.ticket]
+        group.missing -= 1
+        group.tokens += finished.tokens
+        group.trained += self.setup.trained(finished.tokens)
+        group.version_sum += finished.version_sum
+        if group.missing == 0:
+            heapq.heappush(self.verdicts, (end + self.costs.verdict, finished.ticket))
+
+    # ------------------------------------------------------------------ training
+
+    def _train(self, batch: BatchTickets) -> None:
+        version = self.gate.version
+        groups = [self.groups[ticket] for ticket in batch.kept]
+        tokens = sum(group.tokens for group in groups)
+        if batch.kept:
+            self.lags.append(sum(version * group.tokens - group.version_sum for group in groups) / tokens)
+            self.max_lag = max(self.max_lag, *(version - self.gate.start(ticket) for ticket in batch.kept))
+            self.trained += batch.kept
+            self.tokens += tokens
+            self._spend("update", self._update_seconds(sum(group.trained for group in groups)))
+        self.gate.close(batch, trained=bool(batch.kept))
+        for ticket in (*batch.kept, *batch.dropped):
+            del self.groups[ticket]
+        if not batch.kept:
+            return
+        self._spend("publish", self.costs.publish)
+        for number, generator in enumerate(self.generators):
+            generator.swap(self.now, self.gate.version)
+            self._changed(number)
+        self._spend("record", self.costs.recording(tokens))
+        self.step += 1
+        self.step_ends.append(self.now)
+
+    def _update_seconds(self, tokens: float) -> float:
+        setup = self.setup
+        updates = setup.updates_per_step * setup.passes_per_batch
+        return self.costs.updating(tokens * setup.passes_per_batch, updates, setup.trainers)
+
+    def _spend(self, what: str, seconds: float) -> None:
+        """The controller is busy; generators go on, or wait where they share its devices."""
+        end = self.now + seconds
+        if self.setup.colocated:
+            for number, generator in enumerate(self.generators):
+                generator.stand_still(self.now, end)
+                self._changed(number)
+        self.spent[what] += seconds
+        self._hear(end)

@@ -1,0 +1,224 @@
+"""Recipes held against each other by their curves (ScaleRL A.5, Figure 5), seeds of a recipe, and windows (A.7).
+
+Two recipes differ in A when their asymptotes lie more than the margin apart (0.02 in the paper, from three seeds) and
+the interval of the difference leaves 0 out. Where A is within the margin, both are fitted again with A fixed to the
+average, and B decides, then C_mid. What the intervals leave open is called undecided.
+
+Shapes: S bootstrap samples.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from strop.lab.scaling.curves import Curve
+from strop.lab.scaling.fitting import Fit, FitSettings, Interval, fit, quantiles, r0_weight, redraw
+from strop.lab.scaling.sigmoid import Sigmoid
+from strop.lab.scaling.solve import Problem, solve
+
+Array = NDArray[np.float64]
+
+MARGIN = 0.02
+ENOUGH_SEEDS = 3
+
+
+@dataclass(frozen=True, eq=False)
+class Refit:
+    """A fit with A fixed: its B and C_mid, with bootstrap samples [S, 2] of both."""
+
+    fit: Fit
+    sigmoid: Sigmoid
+    sse: float
+    samples: Array
+
+    @property
+    def b_interval(self) -> Interval:
+        return quantiles(self.samples[:, 0], self.fit.settings.level)
+
+    @property
+    def c_mid_interval(self) -> Interval:
+        return quantiles(self.samples[:, 1], self.fit.settings.level)
+
+
+@dataclass(frozen=True)
+class Seeds:
+    """How the asymptotes of one recipe's seeds scatter: their mean and the largest deviation from it (A.5)."""
+
+    recipe: str
+    asymptotes: tuple[float, ...]
+
+    @property
+    def mean(self) -> float:
+        return float(np.mean(self.asymptotes))
+
+    @property
+    def deviation(self) -> float:
+        return float(np.max(np.abs(np.asarray(self.asymptotes) - self.mean)))
+
+    @property
+    def enough(self) -> bool:
+        """Whether there are three seeds, below which a margin says little."""
+        return len(self.asymptotes) >= ENOUGH_SEEDS
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Two recipes. `by` is what decides between them; None where nothing does. `better` is the name of one, or None.
+
+    `difference` is first minus second, of A where A decides or is undecided, of B or log C_mid at the common
+    `asymptote` otherwise; `interval` is its bootstrap interval.
+    """
+
+    first: str
+    second: str
+    verdict: Literal["differ", "no difference", "undecided"]
+    by: Literal["A", "B", "C_mid"] | None
+    better: str | None
+    difference: float
+    interval: Interval
+    margin: float
+    asymptote: float | None
+
+    def __str__(self) -> str:
+        low, high = self.interval if self.difference >= 0 else (-self.interval[1], -self.interval[0])
+        span = f"{abs(self.difference):.3g} ({low:.3g} to {high:.3g})"
+        if self.verdict == "undecided":
+            return f"undecided, A differs by {span}; more points or more seeds are needed"
+        if self.by == "A":
+            return f"{self.better} reaches the higher A, by {span}, margin {self.margin:.3g}"
+        common = f"A is the same within {self.margin:.3g} (fixed to {self.asymptote:.3f})"
+        if self.by == "B":
+            return f"{common}; {self.better} is more efficient, B is higher by {span}"
+        if self.by == "C_mid":
+            factors = f"{np.exp(abs(self.difference)):.3g} ({np.exp(low):.3g} to {np.exp(high):.3g})"
+            return f"{common}, B too; {self.better} is earlier, C_mid by a factor of {factors}"
+        return f"{common}, and neither B nor C_mid differs: no difference was found"
+
+
+def refit(found: Fit, asymptote: float) -> Refit:
+    """Fit B and C_mid again with A fixed, by weighted least squares, with bootstrap samples.
+
+    Raises:
+        ValueError: the fit was refused, or the asymptote does not lie above R_0.
+    """
+    used = found.used
+    if asymptote <= used.r0:
+        raise ValueError(f"{found.name}: A fixed to {asymptote:g} does not lie above R_0 = {used.r0:g}")
+    drawn, r0 = redraw(found)
+    rates, r0 = np.concatenate([used.pass_rate[None, :], drawn]), np.concatenate([[used.r0], r0])
+    moves = r0_weight(used, found.weight, found.settings)
+    y, at = rates - r0[:, None], np.log(used.compute)
+    solution = solve(Problem(at, y, found.weight, r0, asymptote=asymptote, r0_weight=moves), 1)
+    sigmoid = Sigmoid(asymptote, float(solution.b[0]), float(solution.mid[0]), used.r0 + float(solution.shift[0]))
+    sse = float(((used.pass_rate - sigmoid.value(used.compute)) ** 2).sum())
+    return Refit(found, sigmoid, sse, np.stack([solution.b, solution.mid], axis=1)[1:])
+
+
+def joint_refit(fits: Sequence[Fit]) -> list[Refit]:
+    """All accepted fits again, with A fixed to their average, so that slopes compare (Figure 5)."""
+    accepted = [(found, found.sigmoid) for found in fits if found.sigmoid is not None]
+    if not accepted:
+        return []
+    asymptote = float(np.mean([sigmoid.A for _, sigmoid in accepted]))
+    return [refit(found, asymptote) for found, _ in accepted if asymptote > found.used.r0]
+
+
+def seeds(recipe: str, fits: Sequence[Fit]) -> Seeds:
+    """The scatter of a recipe's asymptotes over its accepted fits."""
+    return Seeds(recipe, tuple(found.sigmoid.A for found in fits if found.sigmoid is not None))
+
+
+def compare(
+    first: str, first_fits: Sequence[Fit], second: str, second_fits: Sequence[Fit], margin: float = MARGIN
+) -> Comparison | None:
+    """Whether two recipes differ, each given by the fits of its seeds; None where one has no accepted fit.
+
+    Where a recipe has three seeds that scatter by more than `margin`, theirs is used instead.
+    """
+    ours = [found for found in first_fits if found.sigmoid is not None]
+    theirs = [found for found in second_fits if found.sigmoid is not None]
+    if not ours or not theirs:
+        return None
+    spreads = [spread.deviation for spread in (seeds(first, ours), seeds(second, theirs)) if spread.enough]
+    margin = max([margin, *spreads])
+    level = ours[0].settings.level
+    a_first, a_second = _asymptotes(ours, 1), _asymptotes(theirs, 2)
+    difference, interval = _difference(a_first, a_second, level)
+    apart, wide = abs(difference) > margin, interval[1] - interval[0] > 2.0 * margin
+    if (apart and interval[0] <= 0.0 <= interval[1]) or (not apart and wide):
+        return Comparison(first, second, "undecided", None, None, difference, interval, margin, None)
+    if apart:
+        better = first if difference > 0 else second
+        return Comparison(first, second, "differ", "A", better, difference, interval, margin, None)
+    return _by_efficiency(first, ours, second, theirs, margin, 0.5 * (a_first[0] + a_second[0]))
+
+
+def _by_efficiency(
+    first: str, ours: Sequence[Fit], second: str, theirs: Sequence[Fit], margin: float, asymptote: float
+) -> Comparison:
+    level = ours[0].settings.level
+    refits = [[refit(found, asymptote) for found in fits] for fits in (ours, theirs)]
+
+    def pooled(column: int, logarithm: bool, group: int) -> tuple[float, Array]:
+        members = refits[group]
+        parts = [(each.sigmoid.C_mid if column else each.sigmoid.B, each.samples[:, column]) for each in members]
+        if logarithm:
+            parts = [(float(np.log(value)), np.log(samples)) for value, samples in parts]
+        return _pool(parts, 3 + 2 * column + group)
+
+    b, b_interval = _difference(pooled(0, False, 0), pooled(0, False, 1), level)
+    if not b_interval[0] <= 0.0 <= b_interval[1]:
+        better = first if b > 0 else second
+        return Comparison(first, second, "differ", "B", better, b, b_interval, margin, asymptote)
+    mid, mid_interval = _difference(pooled(1, True, 0), pooled(1, True, 1), level)
+    if not mid_interval[0] <= 0.0 <= mid_interval[1]:
+        better = first if mid < 0 else second
+        return Comparison(first, second, "differ", "C_mid", better, mid, mid_interval, margin, asymptote)
+    return Comparison(first, second, "no difference", None, None, b, b_interval, margin, asymptote)
+
+
+def _asymptotes(fits: Sequence[Fit], stream: int) -> tuple[float, Array]:
+    return _pool([(found.sigmoid.A, found.samples[:, 0]) for found in fits if found.sigmoid is not None], stream)
+
+
+def _pool(parts: Sequence[tuple[float, Array]], stream: int) -> tuple[float, Array]:
+    """The mean over seeds and samples of it, [S].
+
+    Fits of one seed number share their random numbers, so samples are shuffled before they meet. Seeds of a run that
+    scatter more than their fits explain widen the samples.
+    """
+    rng = np.random.default_rng(stream)
+    values = np.array([value for value, _ in parts])
+    size = min(len(samples) for _, samples in parts)
+    samples = np.mean([rng.permutation(samples)[:size] for _, samples in parts], axis=0)
+    if len(values) > 1:
+        missing = max(0.0, float(values.var(ddof=1)) / len(values) - float(samples.var()))
+        samples = samples + np.sqrt(missing) * rng.standard_normal(size)
+    return float(values.mean()), samples
+
+
+def _difference(first: tuple[float, Array], second: tuple[float, Array], level: float) -> tuple[float, Interval]:
+    size = min(len(first[1]), len(second[1]))
+    return first[0] - second[0], quantiles(first[1][:size] - second[1][:size], level)
+
+
+def auto_windows(curve: Curve, settings: FitSettings) -> list[tuple[float, float]]:
+    """The windows of A.7, whose figures for a run to 100k with a cut-off of 1.5k were (1.5k, 50k), (0, 100k), (0, 50k)
+    and (5k, 50k): with and without early compute, all of the curve and half of it."""
+    last = float(curve.compute[-1])
+    early = settings.skip_until if settings.skip_until > 0 else 0.015 * last
+    return [(0.0, last), (early, last), (early, last / 2), (0.0, last / 2), (10.0 / 3.0 * early, last)]
+
+
+def fit_windows(curve: Curve, windows: Sequence[tuple[float, float]], settings: FitSettings) -> Mapping[str, Fit]:
+    """The curve fitted over each window (low, high), by `low:high` (A.7)."""
+    found: dict[str, Fit] = {}
+    for low, high in windows:
+        chosen = FitSettings.model_validate(settings.model_dump() | {"skip_until": low, "fit_until": high})
+        found[f"{low:g}:{high:g}"] = fit(curve, chosen)
+    return found

@@ -1,0 +1,275 @@
+"""Compute-performance curves, read from run folders and CSV files.
+
+A curve is the pass rate on held-out problems against what was spent, with the pass rate before training, R_0, set
+apart from its points. Shapes: n points.
+
+A CSV has a header with `compute` and `pass_rate`, optionally `stderr`, `steps` and `tokens`; columns of other names are
+left alone. A row at compute 0 is R_0. Of a run folder the rows of metrics.jsonl with an evaluation are read; step 0 is
+R_0. The x-axis is one of three (ScaleRL A.20):
+
+    compute   `compute/device_seconds` where the run recorded it (device-seconds of generators and trainers so far),
+              else the wall seconds of its steps so far without evaluation
+    steps     training steps
+    tokens    completion tokens generated so far (`tokens/generated`, summed)
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from strop.base.metrics_file import read_metrics
+from strop.base.types import InputError
+from strop.run.folder import RunFolder
+
+Array = NDArray[np.float64]
+XAxis = Literal["compute", "steps", "tokens"]
+
+PASS_RATE = "evaluation/pass_rate"
+DEVICE_SECONDS = "compute/device_seconds"
+# What of a step's wall time is no training, and the sum of all parts, which would count each twice.
+NOT_TRAINING = ("seconds/step", "seconds/evaluation")
+UNITS: Mapping[XAxis, str] = {"compute": "compute", "steps": "training steps", "tokens": "completion tokens"}
+
+
+@dataclass(frozen=True, eq=False)
+class Curve:
+    """Points of a compute-performance curve, sorted by compute, all of compute above 0.
+
+    Attributes:
+        name: what tables and pictures call it.
+        compute: float64 [n], what was spent so far, in `unit`.
+        pass_rate: float64 [n], fractions in [0, 1].
+        r0: the pass rate before training, R_0.
+        stderr: float64 [n], standard errors of `pass_rate`, all positive; None where unknown.
+        r0_stderr: standard error of `r0`; 0 where it is given as exact, None where it was measured as the points were.
+        unit: what the x-axis counts.
+        same_problems: whether every point measures the same problems, while `stderr` is that of problems drawn anew.
+        notes: what a reader of a figure should know about where the points come from.
+    """
+
+    name: str
+    compute: Array
+    pass_rate: Array
+    r0: float
+    stderr: Array | None = None
+    r0_stderr: float | None = None
+    unit: str = "compute"
+    notes: tuple[str, ...] = ()
+    same_problems: bool = False
+
+    def __post_init__(self) -> None:
+        """Sort the points.
+
+        Raises:
+            ValueError: lengths differ, a compute is not positive, a pass rate is no fraction, a number is not finite.
+        """
+        compute, rate = np.asarray(self.compute, np.float64), np.asarray(self.pass_rate, np.float64)
+        errors = None if self.stderr is None else np.asarray(self.stderr, np.float64)
+        if compute.ndim != 1 or compute.shape != rate.shape or (errors is not None and errors.shape != rate.shape):
+            raise ValueError(f"{self.name}: compute, pass_rate and stderr are columns of one length")
+        if not (np.all(np.isfinite(compute)) and np.all(compute > 0)):
+            raise ValueError(f"{self.name}: the compute of a point is a positive number; compute 0 is R_0")
+        if not np.all((rate >= 0) & (rate <= 1)) or not 0 <= self.r0 <= 1:
+            raise ValueError(f"{self.name}: pass rates are fractions from 0 to 1")
+        if errors is not None and not (np.all(np.isfinite(errors)) and np.all(errors > 0)):
+            raise ValueError(f"{self.name}: standard errors are positive numbers")
+        order = np.argsort(compute, kind="stable")
+        object.__setattr__(self, "compute", compute[order])
+        object.__setattr__(self, "pass_rate", rate[order])
+        object.__setattr__(self, "stderr", None if errors is None else errors[order])
+
+    def __len__(self) -> int:
+        return len(self.compute)
+
+    def within(self, low: float = 0.0, high: float = math.inf) -> Curve:
+        """The points with low <= compute <= high; R_0 stays."""
+        kept = (self.compute >= low) & (self.compute <= high)
+        stderr = None if self.stderr is None else self.stderr[kept]
+        return replace(self, compute=self.compute[kept], pass_rate=self.pass_rate[kept], stderr=stderr)
+
+    def beyond(self, low: float) -> Curve:
+        """The points with compute > low; R_0 stays."""
+        return self.within(math.nextafter(low, math.inf))
+
+
+class _Row(NamedTuple):
+    x: float
+    pass_rate: float
+    stderr: float | None
+
+
+def read_curve(
+    path: Path | str, x: XAxis = "compute", r0: float | None = None, name: str | None = None, metric: str = PASS_RATE
+) -> Curve:
+    """The curve of a run folder or a CSV file.
+
+    Args:
+        path: a run folder of strop, or a .csv file.
+        x: the x-axis.
+        r0: R_0, exact. It takes the place of what rows at compute 0 say, which a note then tells; None takes those.
+        name: by default the name of the folder, or of the file without its ending.
+        metric: of a run, the evaluation metric; its standard error is beside it, under `stderr`.
+
+    Raises:
+        InputError: it cannot be read, a value is no number, or R_0 is neither measured nor given.
+    """
+    target = Path(path)
+    if r0 is not None and not 0 <= r0 <= 1:
+        raise InputError(f"--r0 {r0:g}: a pass rate is a fraction from 0 to 1")
+    called = name or target.resolve().name.removesuffix(".csv")
+    if target.is_dir():
+        rows, unit, notes = _run_rows(target, x, metric)
+    else:
+        rows, unit, notes = _csv_rows(target, x), UNITS[x], ()
+    return replace(_curve(rows, target, called, unit, notes, r0), same_problems=target.is_dir())
+
+
+def _curve(
+    rows: Sequence[_Row], path: Path, name: str, unit: str, notes: tuple[str, ...], given: float | None
+) -> Curve:
+    before = [row for row in rows if row.x == 0]
+    points = [row for row in rows if row.x > 0]
+    if not before and given is None:
+        raise InputError(f"{path}: no row has compute 0, so R_0 is unknown; give the pass rate before training by --r0")
+    if not points:
+        raise InputError(f"{path}: there is no evaluation after the start; nothing can be fitted yet")
+    stderr, said = _errors(points)
+    notes += said
+    measured = float(np.mean([row.pass_rate for row in before])) if before else None
+    if given is None:
+        assert measured is not None
+        known = [row.stderr for row in before if row.stderr]
+        r0, r0_stderr = measured, float(np.sqrt(np.mean(np.square(known)) / len(known))) if known else None
+    else:
+        r0, r0_stderr = given, 0.0
+        if measured is not None and measured != given:
+            notes += (f"R_0 is {given:g} by --r0; the {measured:g} measured at compute 0 is left aside",)
+    compute, rate = np.array([row.x for row in points]), np.array([row.pass_rate for row in points])
+    return Curve(name, compute, rate, r0, stderr, r0_stderr, unit, notes)
+
+
+def _errors(points: Sequence[_Row]) -> tuple[Array | None, tuple[str, ...]]:
+    """Standard errors of the points, where they are of use.
+
+    A standard error of 0 is that of a pass rate of exactly 0 or 1: it says that the sample was too small to see the
+    noise, not that there is none, and would take all the weight. The smallest positive one stands in for it.
+    """
+    values = [row.stderr for row in points]
+    positive = [value for value in values if value]
+    if not positive:
+        return None, ()
+    if any(value is None for value in values):
+        missing = sum(value is None for value in values)
+        return None, (f"{missing} of {len(values)} points lack a stderr, so none is used",)
+    filled = np.array([value if value else min(positive) for value in values], np.float64)
+    zeros = len(values) - len(positive)
+    return filled, ((f"{zeros} points have stderr 0; the smallest positive one stands in",) if zeros else ())
+
+
+# ---------------------------------------------------------------------- CSV files
+
+
+def _csv_rows(path: Path, x: XAxis) -> list[_Row]:
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            reader = csv.reader(file)
+            header = [cell.strip().lower() for cell in next(reader, [])]
+            place = _columns(header, path, x)
+            return [
+                _csv_row(cells, place, f"{path}, line {reader.line_num}", x)
+                for cells in reader
+                if any(cell.strip() for cell in cells)
+            ]
+    except FileNotFoundError as error:
+        raise InputError(f"there is no run folder or CSV file {path}") from error
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {error.strerror or error}") from error
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise InputError(f"{path} is not a CSV file in UTF-8: {error}") from error
+
+
+def _columns(header: Sequence[str], path: Path, x: XAxis) -> dict[str, int]:
+    place = {name: index for index, name in enumerate(header)}
+    if len(place) < len(header):
+        twice = next(name for name in header if header.count(name) > 1)
+        raise InputError(f"{path}: the header names the column {twice!r} twice")
+    for needed in (x, "pass_rate"):
+        if needed not in place:
+            names = ", ".join(header) or "nothing"
+            other = len(header) == 1 and any(mark in header[0] for mark in ";\t")
+            way_out = "separate columns by commas" if other else f"a curve has columns {x} and pass_rate"
+            raise InputError(f"{path}: there is no column {needed!r} (the header has {names}); {way_out}")
+    return place
+
+
+def _csv_row(cells: Sequence[str], place: Mapping[str, int], where: str, x: XAxis) -> _Row:
+    def value(column: str) -> float | None:
+        index = place.get(column)
+        text = cells[index].strip() if index is not None and index < len(cells) else ""
+        if not text:
+            return None
+        try:
+            number = float(text)
+        except ValueError as error:
+            raise InputError(f"{where}: {column} is {text!r}, not a number") from error
+        if not math.isfinite(number) or number < 0:
+            raise InputError(f"{where}: {column} is {text}; it must be a finite number, 0 or more")
+        return number
+
+    at, rate, stderr = value(x), value("pass_rate"), value("stderr")
+    if at is None or rate is None:
+        raise InputError(f"{where}: {x if at is None else 'pass_rate'} is missing")
+    if rate > 1:
+        raise InputError(f"{where}: pass_rate is {rate:g}; pass rates are fractions from 0 to 1, not percent")
+    return _Row(at, rate, stderr)
+
+
+# ---------------------------------------------------------------------- run folders
+
+
+def _run_rows(path: Path, x: XAxis, metric: str) -> tuple[list[_Row], str, tuple[str, ...]]:
+    file = RunFolder.open(path).metrics_path
+    if not file.exists():
+        raise InputError(f"{file} is missing: the run has made no step yet, or its curve was moved away")
+    rows = read_metrics(file)
+    stderr_name = f"{metric.rpartition('/')[0]}/stderr" if "/" in metric else "stderr"
+    recorded = x == "compute" and any(row.get(DEVICE_SECONDS) is not None for row in rows)
+    found: list[_Row] = []
+    for spent, row in zip(_spent(rows, x, recorded), rows, strict=True):
+        rate, stderr = row.get(metric), row.get(stderr_name)
+        if rate is None or not math.isfinite(rate):
+            continue
+        usable = stderr is not None and math.isfinite(stderr)
+        found.append(_Row(0.0 if row["step"] == 0 else spent, rate, stderr if usable else None))
+    if not found:
+        raise InputError(f"{path}: metrics.jsonl has no {metric}; set evaluation.every in the run's recipe")
+    if x != "compute":
+        return found, UNITS[x], ()
+    if recorded:
+        return found, "device-seconds", ()
+    note = f"compute is the wall seconds of the training steps: the run did not record {DEVICE_SECONDS}"
+    return found, "wall seconds of training", (note,)
+
+
+def _spent(rows: Sequence[Mapping[str, float | None]], x: XAxis, recorded: bool) -> Iterator[float]:
+    """What was spent up to and with each row."""
+    total = 0.0
+    for row in rows:
+        if x == "steps":
+            total = float(row["step"] or 0)
+        elif x == "tokens":
+            total += row.get("tokens/generated") or 0.0
+        elif recorded:
+            total = row.get(DEVICE_SECONDS) or total
+        else:
+            parts = (value for name, value in row.items() if name.startswith("seconds/") and name not in NOT_TRAINING)
+            total += sum(value for value in parts if value is not None)
+        yield total

@@ -1,0 +1,1 @@
+"""The policy and its parts: model files, attention, the head, adapters, the critic and the kernels for CPUs."""

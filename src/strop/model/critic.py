@@ -1,0 +1,198 @@
+"""The critic: a network of its own that predicts the return of each state, and what it minimises.
+
+    critic = Critic.from_policy(policy, seed=7)                   # before the policy is trained
+    trainer = Trainer(critic, ValueLoss(), AdamW(lr=5e-6), total_updates=12_000)
+    values = trainer.score(update)                                # [(V [M], zeros [M])] of each micro-batch
+    trainer.update(update)                                        # tokens.value and tokens.value_target are filled
+
+An exported critic is a Hugging Face folder of the base model (`AutoModel.from_pretrained` loads it) with the tokenizer
+and `value_head.safetensors`, which holds `weight` float32 [1, E]: V = hidden · weightᵀ.
+
+Shapes: N packed tokens, M trained tokens of a micro-batch, E hidden size.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated
+
+import torch
+from pydantic import Field
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+from transformers import AutoModel, PreTrainedModel, PreTrainedTokenizerBase
+
+from strop.algorithms.objective import UpdateContext
+from strop.algorithms.tokens import Tokens, demanded
+from strop.base.files import first_line
+from strop.base.metrics import ExplainedVariance, Mean, Metrics, Variance
+from strop.base.pieces import Piece
+from strop.base.types import InputError
+from strop.model.attention import NAME, PackedContext
+from strop.model.files import DTYPES, refuse_incomplete, replacing_folder, without_progress_bars
+from strop.model.lora import without_adapters
+from strop.model.policy import Packed, Policy, copy_parameters, last_hidden, refuse_by_config
+from strop.model.settings import ModelSettings
+
+HEAD_FILE = "value_head.safetensors"
+
+
+class Critic(nn.Module):
+    """A transformers base model with strop's attention and a value head: linear, no bias, always float32.
+
+    Raises:
+        InputError: the model computes something strop does not: sliding or linear layers, dropout.
+    """
+
+    def __init__(self, model: PreTrainedModel, settings: ModelSettings, seed: int) -> None:
+        """`model` is a base model (no language-model head), from now on the critic's own.
+
+        The head starts normal with mean 0 and standard deviation 1 / (E + 1), from `seed` alone.
+        """
+        super().__init__()
+        refuse_by_config(model)
+        if model.config._attn_implementation != NAME:
+            model.set_attn_implementation(NAME)
+        self.settings = settings
+        if settings.gradient_checkpointing:
+            model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+        self.model = model.requires_grad_(True)
+        hidden = int(model.config.hidden_size)
+        self.value_head = nn.Linear(hidden, 1, bias=False, device="meta").to_empty(device="cpu")
+        with torch.no_grad():
+            self.value_head.weight.copy_(initial_head(hidden, seed))
+        self.value_head.to(next(model.parameters()).device)
+        self.eval()
+
+    @classmethod
+    def from_policy(cls, policy: Policy, seed: int) -> Critic:
+        """A critic that starts from the policy's parameters as they are now; it shares none of them, nor adapters."""
+        base = policy.model.base_model
+        assert isinstance(base, PreTrainedModel)
+        return cls(without_adapters(copy.deepcopy(base)), policy.settings, seed)
+
+    @classmethod
+    def load(cls, folder: Path, settings: ModelSettings) -> Critic:
+        """An exported critic; `settings` say its dtype and whether gradients are checkpointed, `path` is not read.
+
+        Raises:
+            InputError: the folder holds no critic, or not a whole one.
+        """
+        if not (folder / HEAD_FILE).is_file():
+            raise InputError(f"critic {folder}: no {HEAD_FILE} in it; name a folder that a critic was exported to")
+        try:
+            head = load_file(folder / HEAD_FILE)["weight"]
+            with without_progress_bars():
+                model, report = AutoModel.from_pretrained(
+                    folder, dtype=DTYPES[settings.dtype], attn_implementation=NAME, use_safetensors=True,
+                    output_loading_info=True,
+                )  # fmt: skip
+        except (OSError, ValueError, KeyError, SafetensorError) as error:
+            raise InputError(f"critic {folder}: cannot be loaded: {first_line(error)}") from error
+        refuse_incomplete(f"critic {folder}", report)
+        critic = cls(model, settings, seed=0)
+        if head.shape != critic.value_head.weight.shape:
+            raise InputError(
+                f"critic {folder}: the value head is {tuple(head.shape)}, the model's hidden size "
+                f"{critic.value_head.in_features}; they do not belong together"
+            )
+        with torch.no_grad():
+            critic.value_head.weight.copy_(head)
+        return critic
+
+    def export(self, tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
+        """Write a folder that `load` takes back; filled beside and renamed.
+
+        Raises:
+            StropError: it cannot be written.
+        """
+        with replacing_folder(folder) as partial:
+            self.model.save_pretrained(partial)
+            tokenizer.save_pretrained(partial)
+            save_file({"weight": self.value_head.weight.detach().cpu().contiguous()}, partial / HEAD_FILE)
+
+    def weights(self) -> dict[str, Tensor]:
+        """Every parameter by name (`model.…` and `value_head.weight`), detached."""
+        return {name: parameter.detach() for name, parameter in self.named_parameters()}
+
+    def load_weights(self, weights: Mapping[str, Tensor]) -> None:
+        """Take back what `weights` gave.
+
+        Raises:
+            InputError: names or shapes are those of another model.
+        """
+        copy_parameters(self, weights)
+
+    def forward(self, packed: Packed, temperature: float) -> tuple[Tensor, Tensor]:
+        """V(s_t) [M] of the state in which each target was chosen, float32 with gradient, and zeros [M].
+
+        The state of target t is the sequence before it: the hidden state of `packed.rows`. The zeros stand where a
+        policy gives entropies; the temperature has no part in it.
+        """
+        if self.settings.gradient_checkpointing and torch.is_grad_enabled() and not self.model.training:
+            self.model.train()  # transformers checkpoints in training mode only; there is no dropout to switch on
+        context = PackedContext(packed.lengths, packed.token_ids.device)
+        hidden = last_hidden(self.model, packed.token_ids, packed.positions, context)[packed.rows]
+        # A copy: a sharded module hangs its backward on what it returns, which must not be a view.
+        value = self.value_head(hidden.to(self.value_head.weight.dtype))[:, 0].clone()
+        return value, torch.zeros_like(value)
+
+
+def initial_head(hidden: int, seed: int) -> Tensor:
+    """The weight [1, E] that a value head starts with, float32 on the CPU."""
+    return torch.empty(1, hidden).normal_(0.0, 1 / (hidden + 1), generator=torch.Generator().manual_seed(seed))
+
+
+class ValueLoss(Piece):
+    """What a critic minimises: Σ_m weight[m] · scale · max((V − R)², (clip(V, V_old ± clip) − R)²).
+
+    The defaults are Open-Reasoner-Zero's code; its paper's Eq. 3 is `clip = None`. V_old is `tokens.value`, the
+    critic's before the batch's first update (not read where nothing is clipped), R is `tokens.value_target`.
+
+    Metrics: `value/mean` of V, `value/target`, `value/error` the mean of (V − R)², `value/explained_variance`
+    1 − Var(R − V) / Var(R), and `value/clipped_share`, of tokens whose gradient the clip took away.
+    """
+
+    clip: Annotated[float, Field(gt=0)] | None = 0.2
+    scale: Annotated[float, Field(gt=0)] = 0.5
+
+    @property
+    def needs_scores(self) -> bool:
+        """Nothing depends on the whole update."""
+        return False
+
+    def prepare(self, tokens: Tokens, context: UpdateContext) -> Tokens:
+        """Nothing to fill in."""
+        return tokens
+
+    def __call__(self, tokens: Tokens, value: Tensor, zeros: Tensor, context: UpdateContext) -> tuple[Tensor, Metrics]:
+        """The micro-batch's share of the loss (a scalar) and its metrics; `value` [M] with gradient."""
+        target = demanded(tokens.value_target, "value_target")
+        error = (value - target).square()
+        loss, cut = error, torch.zeros_like(error, dtype=torch.bool)
+        if self.clip is not None:
+            old = demanded(tokens.value, "value")
+            bounded = (old + (value - old).clamp(-self.clip, self.clip) - target).square()
+            loss, cut = torch.maximum(error, bounded), bounded > error
+        return (tokens.weight * self.scale * loss).sum(), _metrics(value.detach(), target, cut)
+
+
+def _metrics(value: Tensor, target: Tensor, cut: Tensor) -> Metrics:
+    count = len(value)
+    if not count:
+        return {}
+    v, r = value.double(), target.double()
+    return {
+        "value/mean": Mean(v.sum(), count),
+        "value/target": Mean(r.sum(), count),
+        "value/error": Mean((v - r).square().sum(), count),
+        "value/explained_variance": ExplainedVariance(_variance(r - v), _variance(r)),
+        "value/clipped_share": Mean(cut.sum(), count),
+    }
+
+
+def _variance(x: Tensor) -> Variance:
+    return Variance(len(x), x.sum(), x.square().sum())

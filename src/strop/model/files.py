@@ -1,0 +1,206 @@
+"""Models and tokenizers in and out of Hugging Face folders, and fresh small ones; safetensors only, never pickles."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from torch import nn
+from transformers import (
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    GenerationConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+    Qwen3MoeConfig,
+    Qwen3MoeForCausalLM,
+)
+from transformers.utils import logging
+
+from strop.base import hub
+from strop.base.files import first_line, writing
+from strop.base.types import InputError, StropError
+from strop.model.attention import NAME
+from strop.model.settings import DTypeName, FreshModel, ModelSettings
+
+TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model", "tekken.json")
+DTYPES: dict[DTypeName, torch.dtype] = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+
+
+def load_pretrained(settings: ModelSettings) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """The model and tokenizer at `settings.path`, with strop's attention.
+
+    Raises:
+        InputError: there is no such folder or hub name, or it holds no causal LM in safetensors.
+    """
+    path = settings.path
+    if path is None:
+        raise InputError("model.path is not set; name a hub model or a folder")
+    local = Path(path).expanduser()
+    # OWNER/NAME is the hub's unless OWNER is a folder here.
+    beside_a_folder = local.parent != Path(".") and local.parent.is_dir()
+    if not local.is_dir() and (path.startswith((".", "/", "~")) or path.count("/") > 1 or beside_a_folder):
+        raise InputError(f"model.path {path}: no such folder; name a folder with config.json, or a hub model")
+    if (local / "run.json").is_file():
+        raise InputError(f"model.path {path}: this is a run; its model is {local / 'model'}")
+    # Without any of these transformers would make up a tokenizer of a few special tokens.
+    if local.is_dir() and not any((local / name).is_file() for name in TOKENIZER_FILES):
+        raise InputError(f"model.path {path}: holds no tokenizer; copy tokenizer.json and its config into it")
+    source = str(local) if local.is_dir() else path
+    silent = None if local.is_dir() else hub.silence()
+    if silent is not None and not hub.has_cached(path, settings.revision):
+        raise InputError(
+            f"model.path {path}: there is no folder of this name, and the hub cannot be asked for such a model "
+            f"({silent}); name a folder with config.json, or embedded"
+        )
+    try:
+        tokenizer = load_tokenizer(source, settings.revision, settings.trust_remote_code, silent is not None)
+        with without_progress_bars():
+            model, report = AutoModelForCausalLM.from_pretrained(
+                source,
+                revision=settings.revision,
+                trust_remote_code=settings.trust_remote_code,
+                dtype=DTYPES[settings.dtype],
+                attn_implementation=NAME,
+                use_safetensors=True,
+                output_loading_info=True,
+                local_files_only=silent is not None,
+            )
+    except (OSError, ValueError, AssertionError, SafetensorError) as error:
+        what = "cannot" if local.is_dir() else "there is no folder of this name, and as a hub model it cannot"
+        raise InputError(f"model.path {path}: {what} be loaded: {first_line(error)}") from error
+    refuse_incomplete(f"model.path {path}", report)
+    if len(tokenizer) > model.get_input_embeddings().weight.shape[0]:
+        raise InputError(
+            f"model.path {path}: the tokenizer has {len(tokenizer)} tokens, the model embeddings for "
+            f"{model.get_input_embeddings().weight.shape[0]}; they do not belong together"
+        )
+    if not isinstance(model, PreTrainedModel):
+        raise InputError(f"model.path {path}: {type(model).__name__} is not a transformers model")
+    return model, tokenizer
+
+
+def refuse_incomplete(what: str, report: Mapping[str, Any]) -> None:
+    """transformers fills what the files lack with random numbers; a policy made of those would train in silence.
+
+    Raises:
+        InputError: naming `what` was loaded and a weight that it lacks.
+    """
+    for kind in ("missing_keys", "mismatched_keys"):
+        names = sorted(str(name) for name in report.get(kind) or ())
+        if names:
+            state = f"{len(names)} weights are {kind.removesuffix('_keys')}"
+            raise InputError(f"{what}: {state}, such as {names[0]}; get a whole model")
+
+
+@contextmanager
+def without_progress_bars() -> Iterator[None]:
+    """transformers draws a bar for every load, which would tear our own view."""
+    shown = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            logging.enable_progress_bar()
+
+
+def load_tokenizer(
+    path: str, revision: str | None = None, trust_remote_code: bool = False, cached_only: bool = False
+) -> PreTrainedTokenizerBase:
+    """The tokenizer at a hub name or folder. Raises `OSError` or `ValueError` where there is none."""
+    tokenizer = AutoTokenizer.from_pretrained(
+        path, revision=revision, trust_remote_code=trust_remote_code, local_files_only=cached_only
+    )
+    assert isinstance(tokenizer, PreTrainedTokenizerBase)
+    return tokenizer
+
+
+def fresh_model(
+    fresh: FreshModel, tokenizer: PreTrainedTokenizerBase, seed: int, dtype: DTypeName = "float32"
+) -> PreTrainedModel:
+    """A new Qwen3, or Qwen3-MoE, whose parameters depend on `seed` alone; the global random state is left as it was."""
+    shape: dict[str, Any] = {
+        "vocab_size": len(tokenizer),
+        "hidden_size": fresh.hidden_size,
+        "intermediate_size": fresh.intermediate_size,
+        "num_hidden_layers": fresh.layers,
+        "num_attention_heads": fresh.heads,
+        "num_key_value_heads": fresh.kv_heads,
+        "head_dim": fresh.head_dim,
+        "max_position_embeddings": fresh.max_positions,
+        "tie_word_embeddings": fresh.tie_embeddings,
+        "initializer_range": fresh.initializer_range,
+        "rope_parameters": {"rope_type": "default", "rope_theta": fresh.rope_theta},
+        "eos_token_id": tokenizer.eos_token_id,
+        "bos_token_id": tokenizer.bos_token_id,
+        "pad_token_id": tokenizer.pad_token_id,
+        "attn_implementation": NAME,
+    }
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model: PreTrainedModel
+        if fresh.experts is None:
+            model = Qwen3ForCausalLM(Qwen3Config(**shape))
+        else:
+            model = Qwen3MoeForCausalLM(Qwen3MoeConfig(**shape, **_expert_shape(fresh)))
+    model.generation_config = GenerationConfig(
+        eos_token_id=tokenizer.eos_token_id, bos_token_id=tokenizer.bos_token_id, pad_token_id=tokenizer.pad_token_id
+    )
+    cast_parameters(model, DTYPES[dtype])
+    return model
+
+
+def _expert_shape(fresh: FreshModel) -> dict[str, Any]:
+    return {
+        "num_experts": fresh.experts,
+        "num_experts_per_tok": fresh.experts_per_token,
+        "moe_intermediate_size": fresh.intermediate_size // fresh.experts_per_token,
+        # As the released models have it; but the share of a single expert would be 1 whatever the router says, and the
+        # router would have no gradient.
+        "norm_topk_prob": fresh.experts_per_token > 1,
+    }
+
+
+def cast_parameters(module: nn.Module, dtype: torch.dtype) -> None:
+    """Cast parameters in place and leave buffers: rotary frequencies stay float32, as a loaded model has them."""
+    for parameter in module.parameters():
+        parameter.data = parameter.data.to(dtype)
+
+
+def export(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
+    """Write a folder that `AutoModelForCausalLM.from_pretrained` and `AutoTokenizer.from_pretrained` load.
+
+    Raises:
+        StropError: it cannot be written.
+    """
+    with replacing_folder(folder) as partial:
+        model.save_pretrained(partial)
+        tokenizer.save_pretrained(partial)
+
+
+@contextmanager
+def replacing_folder(folder: Path) -> Iterator[Path]:
+    """A folder beside `folder` to fill; renamed over it at the end, so that a kill leaves the former one or the new.
+
+    Raises:
+        StropError: it cannot be written.
+    """
+    partial = folder.with_name(f".{folder.name}.partial")
+    with writing(folder), without_progress_bars():
+        shutil.rmtree(partial, ignore_errors=True)
+        partial.mkdir(parents=True)
+        try:
+            yield partial
+        except SafetensorError as error:
+            raise StropError(f"cannot write {folder}: {error}; is the disk full?") from error
+        if folder.is_dir():
+            shutil.rmtree(folder)
+        partial.rename(folder)

@@ -1,0 +1,79 @@
+"""C kernels for the CPU, compiled by the machine's own compiler and kept in strop's cache.
+
+    library = compiled("step", sources)      # None where there is no compiler: plain torch computes the same then
+
+Parallel loops run on the threads of torch: a library is not linked against OpenMP, and finds torch's own when it is
+loaded.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import logging
+import os
+import platform
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+
+from strop.base.files import cache_folder
+
+_HEADER = Path(__file__).parent / "native" / "vectors.h"
+_COMPILE = ("-O3", "-march=native", "-fno-math-errno", "-fno-trapping-math", "-fPIC")
+_LOG = logging.getLogger(__name__)
+
+
+def compiled(name: str, sources: Sequence[Path]) -> ctypes.CDLL | None:
+    """The library of some C sources, which may include `vectors.h`; None where it cannot be made.
+
+    It is compiled where the cache has none for this machine.
+    """
+    compiler = os.environ.get("CC", "cc")
+    try:
+        folder = cache_folder() / "native"
+        target = folder / f"{name}-{_key(compiler, sources)}.so"
+        if not target.exists():
+            folder.mkdir(parents=True, exist_ok=True)
+            _compile(compiler, sources, target)
+        return ctypes.CDLL(str(target))
+    except (OSError, subprocess.SubprocessError) as error:
+        # No compiler, no place to keep its output, a library that does not load: torch's own operators do as well.
+        _LOG.info("computing without the compiled kernels %s: %s", name, error)
+        return None
+
+
+def _compile(compiler: str, sources: Sequence[Path], target: Path) -> None:
+    """Compile to `target`; another process that does the same at the same time makes the same file."""
+    with tempfile.TemporaryDirectory(dir=target.parent) as scratch:
+        parts = [Path(scratch) / f"{source.stem}.o" for source in sources]
+        whole = Path(scratch) / "whole.so"
+        commands: list[tuple[str, ...]] = [
+            (compiler, *_COMPILE, "-fopenmp", f"-I{_HEADER.parent}", "-c", str(source), "-o", str(part))
+            for source, part in zip(sources, parts, strict=True)
+        ]
+        # Not linked against OpenMP, of which torch has brought its own.
+        commands.append((compiler, "-shared", *map(str, parts), "-o", str(whole), "-lm"))
+        for command in commands:
+            subprocess.run(command, check=True, capture_output=True, timeout=120)
+        whole.replace(target)
+
+
+def _key(compiler: str, sources: Sequence[Path]) -> str:
+    """Of what the library depends on: sources, compiler, and what the processor can do."""
+    made = hashlib.blake2b(b"".join(source.read_bytes() for source in (_HEADER, *sources)), digest_size=8)
+    for part in (compiler, *_COMPILE, torch.__version__, platform.machine(), *_processor()):
+        made.update(part.encode() + b"\0")
+    return made.hexdigest()
+
+
+def _processor() -> tuple[str, ...]:
+    """The lines by which Linux tells a processor's instructions; where there are none, its name."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return (platform.processor(),)
+    return tuple(sorted({line for line in lines if line.startswith(("flags", "Features", "model name"))}))

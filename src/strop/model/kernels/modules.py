@@ -1,0 +1,140 @@
+"""Modules of transformers that compute with one kernel where they have a dozen PyTorch operators.
+
+    fuse(model, strop.model.kernels.layers)            # RMSNorm, rotary attention and SwiGLU by Triton
+    fuse(model, strop.model.kernels.native.load())     # the same in C, on a CPU
+
+Models are Llama, Qwen2 and Qwen3; others are left alone. A module changes its class, not its parameters: names, hooks,
+adapters, copies and exports stay what they are. Where its input does not fit the kernels it computes as before.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Protocol
+
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from strop.model.attention import strop_attention
+
+# model_type: the name its classes begin with.
+FAMILIES = {"llama": "Llama", "qwen2": "Qwen2", "qwen3": "Qwen3"}
+
+
+class Layers(Protocol):
+    """Kernels of a layer; see `strop.model.kernels.layers`, a module that is one."""
+
+    def fits(self, x: Tensor, weight: Tensor) -> bool: ...
+
+    def turns(self, head_dim: int) -> bool: ...
+
+    def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor: ...
+
+    def rotary(self, x: Tensor, weight: Tensor | None, cos: Tensor, sin: Tensor, eps: float = 0.0) -> Tensor: ...
+
+    def swiglu(self, gate: Tensor, up: Tensor) -> Tensor: ...
+
+
+class _Fused:
+    kernels: ClassVar[Layers]
+
+
+class _FusedNorm(_Fused, nn.Module):
+    weight: Tensor
+    variance_epsilon: float
+
+    def forward(self, hidden_states: Tensor) -> Tensor:
+        if not self.kernels.fits(hidden_states, self.weight):
+            plain: Tensor = super().forward(hidden_states)
+            return plain
+        return self.kernels.rms_norm(hidden_states, self.weight, self.variance_epsilon)
+
+
+class _FusedGate(_Fused, nn.Module):
+    gate_proj: nn.Linear
+    up_proj: nn.Linear
+    down_proj: nn.Linear
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not self.kernels.fits(x, self.gate_proj.weight):
+            plain: Tensor = super().forward(x)
+            return plain
+        y: Tensor = self.down_proj(self.kernels.swiglu(self.gate_proj(x), self.up_proj(x)))
+        return y
+
+
+class _FusedAttention(_Fused, nn.Module):
+    q_proj: nn.Linear
+    k_proj: nn.Linear
+    v_proj: nn.Linear
+    o_proj: nn.Linear
+    head_dim: int
+    scaling: float
+
+    # The signature and what is handed on are transformers': see its attention modules.
+    def forward(
+        self,
+        hidden_states: Tensor,
+        position_embeddings: tuple[Tensor, Tensor],
+        attention_mask: Tensor | None = None,
+        past_key_values: Any = None,
+        **other: Any,
+    ) -> tuple[Tensor, Tensor | None]:
+        whole = hidden_states.shape[0] == 1 and position_embeddings[0].shape[-1] == self.head_dim
+        fits = self.kernels.fits(hidden_states, self.q_proj.weight) and self.kernels.turns(self.head_dim)
+        if not whole or past_key_values is not None or not fits:
+            plain: tuple[Tensor, Tensor | None] = super().forward(
+                hidden_states=hidden_states, position_embeddings=position_embeddings, attention_mask=attention_mask,
+                past_key_values=past_key_values, **other,
+            )  # fmt: skip
+            return plain
+        cos, sin = (part[0] for part in position_embeddings)
+        heads = [
+            layer(hidden_states).squeeze(0).unflatten(-1, (-1, self.head_dim))
+            for layer in (self.q_proj, self.k_proj, self.v_proj)
+        ]
+        query, key = (
+            self.kernels.rotary(states, weight, cos, sin, eps)
+            for states, (weight, eps) in ((heads[0], self._norm("q_norm")), (heads[1], self._norm("k_norm")))
+        )
+        q, k, v = (states.transpose(0, 1)[None] for states in (query, key, heads[2]))
+        output, _ = strop_attention(self, q, k, v, attention_mask, scaling=self.scaling, **other)
+        return self.o_proj(output.flatten(2)), None
+
+    def _norm(self, name: str) -> tuple[Tensor | None, float]:
+        """Weight and epsilon of the norm of each head, which only Qwen3 has."""
+        norm = self._modules.get(name)
+        if norm is None:
+            return None, 0.0
+        assert isinstance(norm.weight, Tensor) and isinstance(norm.variance_epsilon, float)
+        return norm.weight, norm.variance_epsilon
+
+
+_PARTS: dict[str, type[nn.Module]] = {"RMSNorm": _FusedNorm, "MLP": _FusedGate, "Attention": _FusedAttention}
+
+
+_made: dict[tuple[type[nn.Module], int], type[nn.Module]] = {}
+
+
+def _fused(plain: type[nn.Module], how: type[nn.Module], layers: Layers) -> type[nn.Module]:
+    made = _made.get((plain, id(layers)))
+    if made is None:
+        made = _made[plain, id(layers)] = type(f"Fused{plain.__name__}", (how, plain), {"kernels": layers})
+    return made
+
+
+def fuse(model: PreTrainedModel, layers: Layers) -> int:
+    """Let the modules of a supported model with strop's attention compute with kernels; how many of them now do.
+
+    0, and nothing is changed, for another model or one that gates with something else than SiLU.
+    """
+    config = model.config
+    family = FAMILIES.get(config.model_type)
+    if family is None or config.hidden_act != "silu":
+        return 0
+    changed = 0
+    for module in model.modules():
+        how = _PARTS.get(type(module).__name__.removeprefix(family))
+        if how is not None and type(module).__name__.startswith(family):
+            module.__class__ = _fused(type(module), how, layers)
+            changed += 1
+    return changed

@@ -1,0 +1,319 @@
+"""LoRA: a frozen model learns through low-rank adapters, and is at every moment an ordinary model.
+
+    adapters = attach(model, Lora(rank=32, alpha=64), seed)     # model.layers.0.self_attn.q_proj and the others
+    …                                                           # an optimizer changes lora_A and lora_B
+    adapters.merge()                                            # the model's weights are W + alpha/rank · B A again
+
+The model's own parameters hold the merged weights, always made anew from the frozen W and the adapters, so that no
+rounding adds up. Trainer, engines, exports and checks all compute with these same numbers: what is published is what
+was trained, in bfloat16 too, where a sum W x + B (A x) would differ from any merged model. Only the backward pass knows
+of the adapters: of y = x Wᵀ, W = W₀ + s B A, it gives ∂A = s (∂y B)ᵀ x and ∂B = s ∂yᵀ (x Aᵀ), and no gradient of W's
+size.
+
+The reference policy of KL terms is the model with W₀ in W's place (`Adapters.off`), no second model.
+Shapes: N tokens, I inputs and O outputs of a layer, R rank.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from safetensors.torch import save_file
+from torch import Tensor, nn
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from strop.base.types import InputError
+from strop.model.files import replacing_folder
+from strop.model.settings import ALL_LINEAR, Lora
+
+CHECKSUM = "base_checksum"
+_INTEGERS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+
+class Adapter(nn.Module):
+    """Of one linear layer: lora_A [R, I] and lora_B [O, R] in float32, and W₀ [O, I] in the layer's own type."""
+
+    base: Tensor
+
+    def __init__(self, weight: nn.Parameter, settings: Lora, generator: torch.Generator) -> None:
+        super().__init__()
+        rows, columns = weight.shape
+        if settings.rank > min(rows, columns):
+            raise InputError(
+                f"model.lora.rank={settings.rank} exceeds a layer of {rows} × {columns}; lower it to "
+                f"{min(rows, columns)} or less"
+            )
+        self.scale = settings.alpha / settings.rank
+        self.off = False
+        # As the paper's code: uniform within ±1/√I, and zeros, so that training starts from the model itself.
+        start = torch.empty(settings.rank, columns).uniform_(-1, 1, generator=generator) / math.sqrt(columns)
+        self.lora_A = nn.Parameter(start.to(weight.device))
+        self.lora_B = nn.Parameter(torch.zeros(rows, settings.rank, device=weight.device))
+        self.register_buffer("base", weight.detach().clone(), persistent=False)
+
+    def merged(self) -> Tensor:
+        """W₀ + scale · B A, added in the adapter's float32 and rounded once, in W₀'s type [O, I]."""
+        base = self.base.to(self.lora_A.dtype)
+        return torch.addmm(base, self.lora_B, self.lora_A, alpha=self.scale).to(self.base.dtype)
+
+
+class AdaptedLinear(nn.Linear):
+    """A linear layer whose weight is merged, and whose gradient goes to the adapter."""
+
+    @classmethod
+    def of(cls, linear: nn.Linear, adapter: Adapter) -> AdaptedLinear:
+        """The layer in place of `linear`, with its very parameters."""
+        made = cls(linear.in_features, linear.out_features, linear.bias is not None, device="meta")
+        made.weight, made.bias = linear.weight, linear.bias
+        made._adapters = (adapter,)  # in a tuple: the layer's parameters stay those of a plain model
+        return made.train(linear.training)
+
+    def plain(self) -> nn.Linear:
+        """An ordinary layer with the same parameters."""
+        made = nn.Linear(self.in_features, self.out_features, self.bias is not None, device="meta")
+        made.weight, made.bias = self.weight, self.bias
+        return made.train(self.training)
+
+    _adapters: tuple[Adapter, ...] = ()
+
+    def forward(self, input: Tensor) -> Tensor:
+        """x Wᵀ + bias, of input […, I]; with W₀ where the adapters are off."""
+        (adapter,) = self._adapters
+        if adapter.off:
+            return F.linear(input, adapter.base, self.bias)
+        if not torch.is_grad_enabled():
+            return F.linear(input, self.weight, self.bias)
+        product: Tensor = _Product.apply(input, self.weight, self.bias, adapter.lora_A, adapter.lora_B, adapter.scale)
+        return product
+
+    def weight_with_gradient(self) -> Tensor:
+        """W [O, I], through which a gradient reaches the adapter; for who needs the weight itself (the head)."""
+        (adapter,) = self._adapters
+        if adapter.off:
+            return adapter.base
+        if not torch.is_grad_enabled():
+            return self.weight
+        weight: Tensor = _Weight.apply(self.weight, adapter.lora_A, adapter.lora_B, adapter.scale)
+        return weight
+
+
+class _Product(torch.autograd.Function):
+    """x Wᵀ + bias with W = W₀ + s B A given, whose gradient with respect to A and B never has W's size."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, a: Tensor, b: Tensor, scale: float) -> Tensor:
+        ctx.save_for_backward(x, weight, a, b)
+        ctx.scale = scale
+        return F.linear(x, weight, bias)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        x, weight, a, b = ctx.saved_tensors
+        grad_x = grad @ weight if ctx.needs_input_grad[0] else None
+        rows, grad = x.reshape(-1, x.shape[-1]), grad.reshape(-1, grad.shape[-1])
+        # The wide products run in the activations' type, as a plain model's do.
+        grad_a = (grad @ b.to(grad.dtype)).t() @ rows
+        grad_b = grad.t() @ (rows @ a.to(rows.dtype).t())
+        return grad_x, None, None, grad_a.to(a.dtype) * ctx.scale, grad_b.to(b.dtype) * ctx.scale, None
+
+
+class _Weight(torch.autograd.Function):
+    """W = W₀ + s B A as it is given, with gradients to A and B."""
+
+    @staticmethod
+    def forward(ctx: Any, weight: Tensor, a: Tensor, b: Tensor, scale: float) -> Tensor:
+        ctx.save_for_backward(a, b)
+        ctx.scale = scale
+        return weight.view_as(weight)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        a, b = ctx.saved_tensors
+        whole = grad.to(a.dtype)
+        return None, ctx.scale * (b.t() @ whole), ctx.scale * (whole @ a.t()), None
+
+
+class Adapters(nn.Module):
+    """All adapters of a model, as modules under the names of the layers that they adapt.
+
+    Attributes:
+        settings: what they were made by.
+        checksum: int64 [1], of the frozen model.
+    """
+
+    def __init__(self, model: PreTrainedModel, settings: Lora) -> None:
+        super().__init__()
+        self.settings = settings
+        self.checksum = _checksum(model)
+        self._layers: dict[str, tuple[nn.Parameter, Adapter]] = {}
+
+    def add(self, name: str, weight: nn.Parameter, adapter: Adapter) -> None:
+        """Take in the adapter of the layer `name`, whose parameter is `weight`."""
+        place: nn.Module = self
+        *outer, last = name.split(".")
+        for part in outer:
+            if part not in dict(place.named_children()):
+                place.add_module(part, nn.Module())
+            place = place.get_submodule(part)
+        place.add_module(last, adapter)
+        self._layers[name] = (weight, adapter)
+
+    @property
+    def names(self) -> list[str]:
+        """The layers that are adapted, in the model's order."""
+        return list(self._layers)
+
+    @torch.no_grad()
+    def merge(self) -> None:
+        """Write W₀ + scale · B A into the model; call it whenever an adapter has changed."""
+        for weight, adapter in self._layers.values():
+            weight.copy_(adapter.merged())
+
+    @contextmanager
+    def off(self) -> Iterator[None]:
+        """The model as it was before any training, for what is computed inside."""
+        self._switch(True)
+        try:
+            yield
+        finally:
+            self._switch(False)
+
+    def _switch(self, off: bool) -> None:
+        for _, adapter in self._layers.values():
+            adapter.off = off
+
+    def weights(self) -> dict[str, Tensor]:
+        """What a checkpoint keeps: every lora_A and lora_B by name, detached, and the frozen model's checksum."""
+        return {name: value.detach() for name, value in self.named_parameters()} | {CHECKSUM: self.checksum}
+
+    @torch.no_grad()
+    def load(self, weights: Mapping[str, Tensor]) -> None:
+        """Take back what `weights` gave, and merge.
+
+        Raises:
+            InputError: they are of other layers, of another rank, or were trained on another model.
+        """
+        own = dict(self.named_parameters())
+        given = {name: value for name, value in weights.items() if name != CHECKSUM}
+        if own.keys() != given.keys() or any(own[name].shape != value.shape for name, value in given.items()):
+            raise InputError(
+                "these weights are no adapters of this model.lora (other layers or another rank); resume with the "
+                "configuration they were saved with"
+            )
+        if not torch.equal(weights[CHECKSUM].cpu(), self.checksum):
+            raise InputError(
+                "these adapters were trained on another model than model.path is now; restore the model they began with"
+            )
+        for name, value in given.items():
+            own[name].copy_(value)
+        self.merge()
+
+
+def _checksum(model: nn.Module) -> Tensor:
+    """int64 [1]: the sum of all parameters' bits as integers, which depends on no order of summation."""
+    total = torch.zeros(1, dtype=torch.int64)
+    for parameter in model.parameters():
+        bits = parameter.detach().contiguous().view(_INTEGERS[parameter.element_size()])
+        total += bits.sum(dtype=torch.int64).cpu()
+    return total
+
+
+def attach(model: PreTrainedModel, settings: Lora, seed: int) -> Adapters:
+    """Freeze `model`, put adapters on the layers that `settings` names, and return them.
+
+    Raises:
+        InputError: a name that no linear layer has, a mixture of experts without names, a head tied to the embedding.
+    """
+    model.requires_grad_(False)
+    adapters = Adapters(model, settings)
+    generator = torch.Generator().manual_seed(seed)
+    for name, linear in _chosen(model, settings).items():
+        weight = linear.weight
+        assert isinstance(weight, nn.Parameter)
+        adapter = Adapter(weight, settings, generator)
+        parent, _, last = name.rpartition(".")
+        setattr(model.get_submodule(parent), last, AdaptedLinear.of(linear, adapter))
+        adapters.add(name, weight, adapter)
+    return adapters
+
+
+def _chosen(model: PreTrainedModel, settings: Lora) -> dict[str, nn.Linear]:
+    """The linear layers to adapt by name; `all-linear` is all of them but the head."""
+    kind = type(model).__name__
+    linear = {name: module for name, module in model.named_modules() if isinstance(module, nn.Linear)}
+    head = model.get_output_embeddings()
+    if settings.target_modules == (ALL_LINEAR,):
+        stacked = [name for name, parameter in model.named_parameters() if parameter.dim() > 2]
+        body = {name: module for name, module in linear.items() if module is not head}
+        if stacked:
+            raise InputError(
+                f"model.lora.target_modules={ALL_LINEAR}: {kind} has weights that are no linear layers, such as "
+                f"{stacked[0]} (experts), which LoRA cannot adapt; name the layers it should adapt: "
+                f"model.lora.target_modules={_last_names(body)}"
+            )
+        return body
+    chosen: dict[str, nn.Linear] = {}
+    for target in settings.target_modules:
+        found = {name: module for name, module in linear.items() if f".{name}".endswith(f".{target}")}
+        if not found:
+            raise InputError(
+                f"model.lora.target_modules: {kind} has no linear layer {target}; choose from "
+                f"{', '.join(_last_names(linear))}, or {ALL_LINEAR}"
+            )
+        chosen |= found
+    if any(module is head for module in chosen.values()) and head.weight is model.get_input_embeddings().weight:
+        raise InputError(
+            f"model.lora.target_modules: the head of {kind} is its embedding (tied), so that an adapter of the head "
+            "alone could not be merged; leave the head out"
+        )
+    return {name: module for name, module in linear.items() if name in chosen}
+
+
+def _last_names(layers: Mapping[str, nn.Module]) -> list[str]:
+    return list(dict.fromkeys(name.rpartition(".")[2] for name in layers))
+
+
+def without_adapters(model: PreTrainedModel) -> PreTrainedModel:
+    """The same model with ordinary layers in place of adapted ones, its weights as they are now."""
+    for name, module in list(model.named_modules()):
+        if isinstance(module, AdaptedLinear):
+            parent, _, last = name.rpartition(".")
+            setattr(model.get_submodule(parent), last, module.plain())
+    return model
+
+
+def export_adapter(adapters: Adapters, base: str, tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
+    """Write a folder that `peft.PeftModel.from_pretrained(model, folder)` loads onto the model `base`.
+
+    Raises:
+        StropError: it cannot be written.
+    """
+    settings = adapters.settings
+    config = {
+        "peft_type": "LORA",
+        "task_type": "CAUSAL_LM",
+        "base_model_name_or_path": base,
+        "r": settings.rank,
+        "lora_alpha": settings.alpha,
+        "lora_dropout": 0.0,
+        "bias": "none",
+        "fan_in_fan_out": False,
+        "inference_mode": True,
+        # Whole names: a name's end might fit layers that have no adapter.
+        "target_modules": adapters.names,
+    }
+    tensors = {
+        f"base_model.model.{name}.weight": value.detach().cpu().contiguous()
+        for name, value in adapters.named_parameters()
+    }
+    with replacing_folder(folder) as partial:
+        (partial / "adapter_config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+        save_file(tensors, partial / "adapter_model.safetensors", metadata={"format": "pt"})
+        tokenizer.save_pretrained(partial)

@@ -1,0 +1,413 @@
+"""The policy: a transformers causal LM that gives log-probs and entropies of packed tokens.
+
+    policy, tokenizer = load_policy(ModelSettings(path="Qwen/Qwen3-0.6B", dtype="bfloat16"))
+    logprob, entropy = policy(packed, temperature=1.0)        # float32 [M] each, differentiable
+
+Shapes: S sequences, N packed tokens, M targets, E hidden size, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from strop.base.types import InputError, StropError
+from strop.model.attention import NAME, AttentionContext, PackedContext, current, send
+from strop.model.byte_tokenizer import byte_tokenizer
+from strop.model.files import export, fresh_model, load_pretrained
+from strop.model.head import collision, has_triton, logprob_entropy, project
+from strop.model.kernels import native
+from strop.model.kernels.modules import Layers, fuse
+from strop.model.kernels.sharing import Layout, SharedContext
+from strop.model.lora import AdaptedLinear, Adapters, attach, without_adapters
+from strop.model.settings import FreshModel, Lora, ModelSettings
+
+__all__ = ["FreshModel", "Lora", "ModelSettings", "Packed", "Policy", "WithoutAdapters", "export", "load_policy"]
+
+# Settings by which a model's own forward alters the logits after the head; the policy computes the plain head only.
+_LOGIT_ALTERATIONS = ("final_logit_softcapping", "logits_scaling", "logit_scale")
+_PROBE_LENGTHS = (9, 7)
+_KERNEL_GAP = 2e-2  # ‖with kernels − without‖ / ‖without‖ of hidden states in bfloat16
+_KERNEL_GAP_FP32 = 1e-4
+
+
+@dataclass(frozen=True, eq=False)
+class Packed:
+    """S sequences one after another, and which of their tokens are to be scored.
+
+    Example (sequences [5, 9, 17] and [5, 2], scoring 17 and 2): `token_ids=[5, 9, 17, 5, 2]`,
+    `positions=[0, 1, 2, 0, 1]`, `lengths=(3, 2)`, `rows=[1, 3]`, `targets=[17, 2]`.
+
+    Attributes:
+        token_ids: int64 [N].
+        positions: int64 [N]; they start again at 0 in every sequence.
+        lengths: tokens of each sequence, summing to N.
+        rows: int64 [M], indices into N of the hidden states that predict the targets.
+        targets: int64 [M].
+    """
+
+    token_ids: Tensor
+    positions: Tensor
+    lengths: tuple[int, ...]
+    rows: Tensor
+    targets: Tensor
+
+    def __post_init__(self) -> None:
+        n = len(self.token_ids)
+        if not self.lengths or min(self.lengths) < 1:
+            raise ValueError(f"packed sequences must have at least a token each, not {self.lengths}")
+        if sum(self.lengths) != n or len(self.positions) != n or len(self.rows) != len(self.targets):
+            raise ValueError(
+                f"packed fields disagree: {n} tokens, {len(self.positions)} positions, lengths of sum "
+                f"{sum(self.lengths)}, {len(self.rows)} rows, {len(self.targets)} targets"
+            )
+
+    @classmethod
+    def whole(cls, sequences: Sequence[Sequence[int]]) -> Packed:
+        """Every token but the first of each sequence as a target, in order."""
+        lengths = tuple(len(ids) for ids in sequences)
+        token_ids = torch.tensor([token for ids in sequences for token in ids], dtype=torch.int64)
+        positions = torch.cat([torch.arange(length) for length in lengths])
+        rows = (positions[1:] > 0).nonzero()[:, 0]
+        return cls(token_ids, positions, lengths, rows, token_ids[rows + 1])
+
+    def to(self, device: torch.device) -> Packed:
+        """The same tokens on another device."""
+        return replace(
+            self,
+            token_ids=send(self.token_ids, device),
+            positions=send(self.positions, device),
+            rows=send(self.rows, device),
+            targets=send(self.targets, device),
+        )
+
+
+class Policy(nn.Module):
+    """A causal LM of transformers with strop's attention and head; `policy.model` is the model itself, to save or wrap.
+
+    With `adapters` (see `lora`) these alone are trained; the model's parameters are frozen and hold the merged weights.
+
+    Raises:
+        InputError: the model computes something the policy does not: sliding or linear layers, altered logits, dropout.
+    """
+
+    def __init__(self, model: PreTrainedModel, settings: ModelSettings) -> None:
+        super().__init__()
+        self.settings = settings
+        refuse_by_config(model)
+        if model.config._attn_implementation != NAME:
+            model.set_attn_implementation(NAME)
+        if settings.gradient_checkpointing:
+            model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+        self.model = model
+        self.adapters: Adapters | None = None
+        self._kernels_tried = False
+        self._shares = False  # beginnings of sequences, see `sharing`
+        self.eval()
+        if self.device.type != "meta":
+            _refuse_by_probe(self)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the parameters are."""
+        return next(self.parameters()).device
+
+    @property
+    def vocabulary(self) -> int:
+        """V, the rows of the head."""
+        return int(self.head_weight.shape[0])
+
+    @property
+    def computing_parameters(self) -> int:
+        """Parameters that a token is multiplied with: all but the embedding, the head's own counted once."""
+        embedding = self.model.get_input_embeddings().weight
+        every = {id(parameter): parameter.numel() for parameter in self.model.parameters()}
+        tied = embedding is self.head_weight
+        return sum(every.values()) - (0 if tied else embedding.numel())
+
+    @property
+    def head_weight(self) -> Tensor:
+        """The head's own parameter [V, E], which is the embedding's where they are tied."""
+        weight = self._head.weight
+        assert isinstance(weight, Tensor)
+        return weight
+
+    @property
+    def head_bias(self) -> Tensor | None:
+        """The head's bias [V], where it has one."""
+        bias = self._head.bias
+        assert bias is None or isinstance(bias, Tensor)
+        return bias
+
+    @property
+    def _head(self) -> nn.Module:
+        head = self.model.get_output_embeddings()
+        if not isinstance(head, nn.Linear):
+            raise InputError(f"{type(self.model).__name__} has no linear language-model head; use a causal LM")
+        return head
+
+    def weights(self) -> dict[str, Tensor]:
+        """Every parameter once, by its name in `policy.model` (a tied head under its embedding's name), detached.
+
+        Adapters are merged into them: this is what engines are given.
+        """
+        return {name: parameter.detach() for name, parameter in self.model.named_parameters()}
+
+    def saved_weights(self) -> dict[str, Tensor]:
+        """What a checkpoint keeps: `weights`, or the adapters alone where there are any."""
+        return self.weights() if self.adapters is None else self.adapters.weights()
+
+    def load_weights(self, weights: Mapping[str, Tensor]) -> None:
+        """Take back what `saved_weights` gave.
+
+        Raises:
+            InputError: names or shapes are those of another model.
+        """
+        if self.adapters is None:
+            copy_parameters(self.model, weights)
+        else:
+            self.adapters.load(weights)
+
+    def adapt(self, lora: Lora, seed: int) -> None:
+        """From now on train adapters, which start as nothing, and none of the model's own parameters.
+
+        Raises:
+            InputError: see `lora.attach`.
+        """
+        self.adapters = attach(self.model, lora, seed)
+
+    def merge(self) -> None:
+        """Bring the model's weights up to date with its adapters; the trainer does after each optimizer step."""
+        if self.adapters is not None:
+            self.adapters.merge()
+
+    def frozen_copy(self) -> Policy:
+        """The policy as it is now, as a plain model that nobody trains."""
+        copied = copy.deepcopy(self).requires_grad_(False)
+        copied.adapters = None
+        without_adapters(copied.model)
+        return copied
+
+    def hidden(self, token_ids: Tensor, positions: Tensor, context: AttentionContext) -> Tensor:
+        """Last hidden states [N, E] of token_ids, positions int64 [N], attending as `context` says."""
+        with current(token_ids.device):
+            return last_hidden(self.model.base_model, token_ids, positions, context)
+
+    def logits(self, hidden: Tensor, fp32: bool) -> Tensor:
+        """float32 logits [M, V] of hidden [M, E], undivided by any temperature."""
+        return project(hidden, self.head_weight, self.head_bias, fp32)
+
+    def use_kernels(self) -> None:
+        """Let layers compute with fused kernels where there are any; what they give is held against before.
+
+        The first forward pass does, and on a GPU an engine before its first prompt; further calls do nothing.
+
+        Raises:
+            StropError: they give something else.
+        """
+        if not self._kernels_tried:
+            self._use_kernels()
+
+    def _use_kernels(self) -> None:
+        from torch.distributed.tensor import DTensor
+
+        self._kernels_tried = True
+        wanted = self.settings.gpu_kernels if self.device.type == "cuda" else self.settings.cpu_kernels
+        # Sharded parameters are whole only inside their layer's own forward, where nothing can be compared.
+        sharded = any(isinstance(parameter, DTensor) for parameter in self.parameters())
+        if sharded or not wanted:
+            return
+        kernels = _kernels_of(self.device)
+        if kernels is None:
+            return
+        packed = _probe(self)
+        with torch.no_grad():
+            before = self._predicting(packed)
+            self._shares = self.device.type == "cpu"
+            if fuse(self.model, kernels) or self._shares:
+                after = self._predicting(packed)
+                gap = float((after.float() - before.float()).norm() / before.float().norm())
+                if not gap < (_KERNEL_GAP_FP32 if before.dtype == torch.float32 else _KERNEL_GAP):
+                    which = "gpu" if self.device.type == "cuda" else "cpu"
+                    raise StropError(
+                        f"{type(self.model).__name__}: hidden states differ by {gap:.3g} with fused kernels; "
+                        f"set model.{which}_kernels=false to compute without them, and report this"
+                    )
+
+    def _predicting(self, packed: Packed) -> Tensor:
+        """Hidden states [M, E] that predict the targets."""
+        kernels = native.load() if self._shares and self.device.type == "cpu" else None
+        if kernels is None or not kernels.attends(self.head_weight.dtype, self._head_dim):
+            context = PackedContext(packed.lengths, packed.token_ids.device)
+            return self.hidden(packed.token_ids, packed.positions, context)[packed.rows]
+        layout = Layout.of(packed.token_ids, packed.positions, packed.lengths, packed.rows)
+        return self.hidden(layout.token_ids, layout.positions, SharedContext(layout, kernels))[layout.rows]
+
+    @property
+    def _head_dim(self) -> int:
+        config = self.model.config
+        return int(config.to_dict().get("head_dim") or config.hidden_size // config.num_attention_heads)
+
+    def forward(self, packed: Packed, temperature: float, with_collision: bool = False) -> tuple[Tensor, ...]:
+        """Log-prob [M] of each target and entropy [M] of what predicts it, float32, nats, of logits / temperature.
+
+        `with_collision` gives `head.collision` [M] as a third (no gradient; it costs the head's product once more).
+
+        Raises:
+            ValueError: the temperature is not positive.
+        """
+        if self.settings.gradient_checkpointing and torch.is_grad_enabled() and not self.model.training:
+            self.model.train()  # transformers checkpoints in training mode only; there is no dropout to switch on
+        self.use_kernels()
+        hidden = self._predicting(packed)
+        head = self._head
+        weight = head.weight_with_gradient() if isinstance(head, AdaptedLinear) else self.head_weight
+        bias, chunk, fp32 = self.head_bias, self.settings.chunk_tokens, self.settings.trainer_fp32_head
+        kernels = self.settings.gpu_kernels
+        with current(hidden.device):
+            found = logprob_entropy(hidden, weight, bias, packed.targets, temperature, chunk, fp32, kernels)
+            if not with_collision:
+                return found
+            return *found, collision(hidden, weight, bias, temperature, chunk, fp32, kernels)
+
+
+class WithoutAdapters(nn.Module):
+    """The policy as it was before its adapters learned anything, on the policy's own parameters."""
+
+    def __init__(self, policy: Policy) -> None:
+        super().__init__()
+        self.policy = policy
+
+    def forward(self, packed: Packed, temperature: float) -> tuple[Tensor, ...]:
+        """As `Policy.forward`."""
+        adapters = self.policy.adapters
+        if adapters is None:
+            raise ValueError("the policy has no adapters to do without")
+        with adapters.off():
+            found: tuple[Tensor, ...] = self.policy(packed, temperature)
+        return found
+
+
+def load_policy(
+    settings: ModelSettings, tokenizer: PreTrainedTokenizerBase | None = None, seed: int = 0
+) -> tuple[Policy, PreTrainedTokenizerBase]:
+    """The policy and tokenizer of `settings`: a stored model, or a fresh one for `tokenizer` (None: one token a byte).
+
+    Raises:
+        InputError: no such model, or a model the policy cannot compute.
+    """
+    if settings.fresh is not None:
+        tokenizer = byte_tokenizer() if tokenizer is None else tokenizer
+        policy = Policy(fresh_model(settings.fresh, tokenizer, seed, settings.dtype), settings)
+    else:
+        model, stored = load_pretrained(settings)
+        policy = Policy(model, settings)
+        tokenizer = stored if tokenizer is None else tokenizer
+    if settings.lora is not None:
+        policy.adapt(settings.lora, seed)
+    return policy, tokenizer
+
+
+def last_hidden(model: nn.Module, token_ids: Tensor, positions: Tensor, context: AttentionContext) -> Tensor:
+    """Last hidden states [N, E] of a transformers base model with strop's attention; see `Policy.hidden`."""
+    output = model(input_ids=token_ids[None], position_ids=positions[None], use_cache=False, strop_context=context)
+    states = output.last_hidden_state
+    assert isinstance(states, Tensor)
+    return states.squeeze(0)
+
+
+@torch.no_grad()
+def copy_parameters(module: nn.Module, weights: Mapping[str, Tensor]) -> None:
+    """Write `weights` into the parameters of `module`, all of them by name.
+
+    Raises:
+        InputError: names or shapes are those of another model.
+    """
+    own = dict(module.named_parameters())
+    if own.keys() != weights.keys() or any(own[name].shape != value.shape for name, value in weights.items()):
+        raise InputError("these weights belong to another model; resume with the configuration they were saved with")
+    for name, value in weights.items():
+        own[name].copy_(value)
+
+
+def refuse_by_config(model: PreTrainedModel) -> None:
+    """Refuse a model that computes what strop does not, as far as its configuration tells.
+
+    Raises:
+        InputError: sliding or linear layers, altered logits, dropout.
+    """
+    config: Mapping[str, object] = model.config.to_dict()
+    name = type(model).__name__
+    layers = config.get("layer_types") or ()
+    assert isinstance(layers, (list, tuple))
+    strange = sorted({str(kind) for kind in layers} - {"full_attention"})
+    if strange:
+        raise InputError(f"{name} has {', '.join(strange)} layers; strop computes full causal attention only")
+    for key in _LOGIT_ALTERATIONS:
+        if config.get(key) not in (None, 1, 1.0):
+            raise InputError(f"{name} alters its logits ({key} = {config[key]}); strop computes the plain head only")
+    dropout = [key for key, given in config.items() if "dropout" in key and isinstance(given, float) and given > 0]
+    if dropout:
+        raise InputError(f"{name} has dropout ({', '.join(dropout)}); set it to 0: log-probs must be reproducible")
+
+
+class _Counting:
+    """A packed context that notes which layers call it."""
+
+    def __init__(self, inner: PackedContext) -> None:
+        self.inner = inner
+        self.layers: set[int] = set()
+
+    def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:
+        self.layers.add(layer)
+        return self.inner.attend(layer, query, key, value, scale)
+
+
+def _kernels_of(device: torch.device) -> Layers | None:
+    """The kernels there are for a device."""
+    if device.type == "cpu":
+        return native.load()
+    if device.type != "cuda" or not has_triton():
+        return None
+    from strop.model.kernels import layers
+
+    return layers
+
+
+def _probe(policy: Policy) -> Packed:
+    """A few tokens to compare by."""
+    sequences = [[(7919 * t + 1) % policy.vocabulary for t in range(n)] for n in _PROBE_LENGTHS]
+    return Packed.whole(sequences).to(policy.device)
+
+
+@torch.no_grad()
+def _refuse_by_probe(policy: Policy) -> None:
+    """Hold the policy's log-probs against the model's own logits on a few tokens."""
+    model, name = policy.model, type(policy.model).__name__
+    packed = _probe(policy)
+    context = _Counting(PackedContext(packed.lengths, policy.device))
+    try:
+        own = model(
+            input_ids=packed.token_ids[None],
+            position_ids=packed.positions[None],
+            use_cache=False,
+            strop_context=context,
+        ).logits[0]
+        ours = policy.logits(policy.hidden(packed.token_ids, packed.positions, context), fp32=False)
+    except (ValueError, TypeError) as error:
+        raise InputError(f"{name} cannot run with strop's attention: {error}") from error
+    layers = model.config.num_hidden_layers
+    if len(context.layers) != layers:
+        raise InputError(
+            f"{name}: {len(context.layers)} of {layers} layers use plain attention; strop needs all of them"
+        )
+    gap = (own.float().log_softmax(-1) - ours.log_softmax(-1)).abs().max().item()
+    if not gap < (1e-3 if own.dtype == torch.float32 else 3e-2):
+        raise InputError(
+            f"{name}: log-probs differ from the model's own by {gap:.3g}; does it scale or cap its logits?"
+        )

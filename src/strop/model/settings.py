@@ -1,0 +1,111 @@
+"""Which model a run trains, as settings; imports neither torch nor transformers."""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar, Literal, Self
+
+from pydantic import Field, model_validator
+
+from strop.base.pieces import OneOrMore, Settings
+
+Positive = Annotated[int, Field(ge=1)]
+DTypeName = Literal["float32", "bfloat16"]
+
+
+class FreshModel(Settings):
+    """A new small Qwen3; its vocabulary is the tokenizer's.
+
+    Attributes:
+        intermediate_size: width of the feed-forward layers.
+        experts: experts of each feed-forward layer; None makes a dense model, a number a Qwen3-MoE. No auxiliary loss
+            balances them: an update minimises the run's objective alone.
+        experts_per_token: how many of them compute a token. Each is `intermediate_size // experts_per_token` wide, so
+            that a token costs what it would in the dense model.
+    """
+
+    hidden_size: Positive = 128
+    layers: Positive = 4
+    heads: Positive = 4
+    kv_heads: Positive = 2
+    head_dim: Positive = 32
+    intermediate_size: Positive = 384
+    tie_embeddings: bool = True
+    max_positions: Positive = 4096
+    rope_theta: Annotated[float, Field(gt=1)] = 10_000.0
+    initializer_range: Annotated[float, Field(gt=0)] = 0.02
+    experts: Positive | None = None
+    experts_per_token: Positive = 2
+
+    @model_validator(mode="after")
+    def _enough_experts(self) -> Self:
+        if self.experts is None:
+            return self
+        if self.experts_per_token > self.experts:
+            raise ValueError(f"experts_per_token={self.experts_per_token} exceeds experts={self.experts}; lower it")
+        if self.experts_per_token > self.intermediate_size:
+            raise ValueError(
+                f"intermediate_size={self.intermediate_size} cannot be divided among "
+                f"experts_per_token={self.experts_per_token}; raise it"
+            )
+        return self
+
+
+ALL_LINEAR = "all-linear"
+
+
+class Lora(Settings):
+    """Low-rank adapters: the model stays as it is, and B A of rank `rank` on each chosen layer learns.
+
+    W = W₀ + alpha / rank · B A. There is no dropout: the trainer's log-probs must be the generator's.
+
+    Attributes:
+        rank: of the adapters.
+        alpha: their weight, over the rank.
+        target_modules: names of linear layers, or ends of names (`q_proj`, `layers.0.mlp.up_proj`); `all-linear` is
+            every linear layer but the head.
+    """
+
+    rank: Positive = 32
+    alpha: Annotated[float, Field(gt=0)] = 64.0
+    target_modules: Annotated[OneOrMore[str], Field(min_length=1)] = (ALL_LINEAR,)
+
+
+class ModelSettings(Settings):
+    """Which model, and how it computes.
+
+    Attributes:
+        path: a hub name or a folder; or else `fresh`. `embedded` (and `embedded-moe`) is a base made on the spot.
+        mixture_of_experts: the model is one; said by a recipe, so that its tiny form trains one too.
+        dtype: type of the parameters and of the activations.
+        trainer_fp32_head: logits of `Policy.forward` accumulated and kept in float32, whatever `dtype`.
+        generator_fp32_head: the same for an engine on this policy (ScaleRL wants both).
+        chunk_tokens: rows of logits that exist at once.
+        gpu_kernels: on CUDA, in half precision, the head and the layers of Llama, Qwen2 and Qwen3 compute with Triton
+            kernels (docs/gpu_training.md); off, with PyTorch's operators.
+        cpu_kernels: on a CPU layers compute with kernels that the machine's own compiler makes, once a machine in a
+            second or two; off, or without a compiler, with PyTorch's operators.
+        gradient_checkpointing: compute layers again in backward instead of keeping their activations.
+        lora: train adapters instead of the model itself (docs/lora.md); None trains every parameter.
+    """
+
+    alternatives: ClassVar[tuple[str, ...]] = ("path", "fresh")
+
+    path: str | None = None
+    fresh: FreshModel | None = None
+    mixture_of_experts: bool = False
+    dtype: DTypeName = "float32"
+    trainer_fp32_head: bool = True
+    generator_fp32_head: bool = True
+    chunk_tokens: Positive = 1024
+    gpu_kernels: bool = True
+    cpu_kernels: bool = True
+    gradient_checkpointing: bool = False
+    lora: Lora | None = None
+    revision: str | None = None
+    trust_remote_code: bool = False
+
+    @model_validator(mode="after")
+    def _one_source(self) -> Self:
+        if (self.path is None) == (self.fresh is None):
+            raise ValueError("set either path (a hub name or a folder) or fresh (a new small model)")
+        return self

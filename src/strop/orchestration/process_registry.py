@@ -1,0 +1,240 @@
+"""The roster of a run's processes, and the Python stacks of each of them on demand.
+
+    driver   write_roster(run, [Worker.of("driver", os.getpid()), Worker.of("generator-0", pid), …])
+    worker   register_dump(run / "stacks" / "generator-0.txt")      # once, when it starts
+    watchdog dump_stacks(run)                                       # SIGUSR1 to each, and waits for what they write
+
+A worker answers SIGUSR1 inside its signal handler, written in C (`faulthandler`): also where it hangs in a lock, in C
+code, or with the interpreter's lock held. This module imports only the standard library and `strop.base.files`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import json
+import os
+import signal
+import socket
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TextIO
+
+from strop.base.files import replacing, writing
+from strop.base.types import InputError, StropError
+
+ROSTER = "processes.json"
+STACKS = "stacks"
+DUMP_SIGNAL = signal.SIGUSR1
+ANSWER_SECONDS = 2.0
+_QUIET_SECONDS = 0.1  # a dump is written at once; a file that has not grown for so long is whole
+_files: list[TextIO] = []  # faulthandler writes to bare descriptors: they stay open as long as the process lives
+
+
+@dataclass(frozen=True)
+class Worker:
+    """A process of a run.
+
+    Attributes:
+        role: `driver`, `generator-0`, `trainer-1` …: unique in a run, and the name of its file under `stacks/`.
+        pid: process id on `host`.
+        started: when it began, in the kernel's clock ticks since boot: another process that was given the same id
+            later differs in it. 0 where the host cannot say.
+        host: the machine's name; signals reach only processes of this one.
+    """
+
+    role: str
+    pid: int
+    started: int
+    host: str
+
+    @classmethod
+    def of(cls, role: str, pid: int) -> Worker:
+        """The entry of a live process of this machine."""
+        return cls(role, pid, start_ticks(pid) or 0, socket.gethostname())
+
+    @property
+    def here(self) -> bool:
+        """Whether it runs on this machine, so far as the name tells."""
+        return self.host == socket.gethostname()
+
+    @property
+    def alive(self) -> bool:
+        """Whether this very process still runs here; a zombie does not."""
+        return self.here and start_ticks(self.pid) == self.started
+
+
+def start_ticks(pid: int) -> int | None:
+    """When a live process of this machine began, in clock ticks since boot; None where there is none, or a zombie."""
+    fields = _stat(pid)
+    return None if fields is None or fields[0] in ("Z", "X") else int(fields[19])
+
+
+def process_state(pid: int) -> str:
+    """The kernel's letter: R running, S sleeping, D in the disk, T stopped by a signal, Z dead; `?` where unknown."""
+    fields = _stat(pid)
+    return "?" if fields is None else fields[0]
+
+
+def _stat(pid: int) -> list[str] | None:
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    # The name stands in brackets and may itself hold spaces and brackets.
+    return text.rpartition(")")[2].split()
+
+
+# ---------------------------------------------------------------------- the roster
+
+
+def write_roster(run: Path, workers: Sequence[Worker]) -> Path:
+    """Write RUN/processes.json anew, all processes at once; to be called by the driver whenever one starts or ends."""
+    roles = [worker.role for worker in workers]
+    if len(set(roles)) < len(roles):
+        raise ValueError(f"two processes have the same role: {roles}")
+    target = run / ROSTER
+    with replacing(target) as temporary:
+        temporary.write_text(json.dumps([asdict(worker) for worker in workers], indent=1) + "\n", encoding="utf-8")
+    return target
+
+
+def read_roster(run: Path) -> tuple[Worker, ...]:
+    """The processes of RUN/processes.json, dead ones too; none where it was never written.
+
+    Raises:
+        InputError: the file is broken.
+    """
+    target = run / ROSTER
+    try:
+        return tuple(Worker(**row) for row in json.loads(target.read_text(encoding="utf-8")))
+    except FileNotFoundError:
+        return ()
+    except (ValueError, TypeError) as error:
+        raise InputError(f"{target} is not a list of processes: {error}; remove it") from error
+
+
+class Roster:
+    """The living workers of a run, and its driver; in RUN/processes.json once `folder` is set. Threads may share it."""
+
+    def __init__(self) -> None:
+        self.folder: Path | None = None
+        self._living: list[Worker] = []
+        self._lock = threading.Lock()
+
+    def add(self, worker: Worker) -> None:
+        """A worker has started."""
+        with self._lock:
+            self._living.append(worker)
+            self._write()
+
+    def remove(self, worker: Worker) -> None:
+        """A worker has ended."""
+        with self._lock:
+            self._living.remove(worker)
+            self._write()
+
+    def _write(self) -> None:
+        if self.folder is None:
+            return
+        # A full disk must not end the run: what is trained matters more than who is listed.
+        with contextlib.suppress(StropError):
+            write_roster(self.folder, [Worker.of("driver", os.getpid()), *self._living])
+
+
+def stacks_path(run: Path, role: str) -> Path:
+    """Where a process's stacks are written."""
+    return run / STACKS / f"{role}.txt"
+
+
+# ---------------------------------------------------------------------- stacks
+
+
+def register_dump(path: Path) -> None:
+    """From now on SIGUSR1 makes this process append the Python stacks of all its threads to `path`, and go on.
+
+    Call it in every worker when it starts, with `stacks_path(run, role)`. The file is made at once, for a process that
+    hangs may find the disk full.
+
+    Raises:
+        StropError: the file cannot be written.
+    """
+    with writing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        file = path.open("a", encoding="utf-8")
+    _files.append(file)
+    faulthandler.register(DUMP_SIGNAL, file=file, all_threads=True, chain=False)
+
+
+def dump_stacks(run: Path, workers: Sequence[Worker] | None = None, seconds: float = ANSWER_SECONDS) -> dict[str, str]:
+    """Have the processes write their stacks, this one among them; what became of each, by role.
+
+    A process that cannot answer within `seconds` (stopped, in the disk, or without `register_dump`) gets a line in its
+    file that says so; it is not signalled where the signal would end it.
+    """
+    found = read_roster(run) if workers is None else workers
+    outcome: dict[str, str] = {}
+    asked: dict[str, tuple[Worker, int]] = {}
+    for worker in found:
+        path = stacks_path(run, worker.role)
+        if not worker.here:
+            outcome[worker.role] = f"runs on {worker.host}, out of reach"
+        elif not worker.alive:
+            outcome[worker.role] = "is dead"
+        elif worker.pid == os.getpid():
+            outcome[worker.role] = _dump_own(path)
+        elif not _catches(worker.pid):
+            outcome[worker.role] = f"does not answer signals for stacks (state {process_state(worker.pid)})"
+        else:
+            asked[worker.role] = (worker, path.stat().st_size if path.exists() else 0)
+            os.kill(worker.pid, DUMP_SIGNAL)
+    outcome |= _await_answers(run, asked, seconds)
+    for role, said in outcome.items():
+        if said != "written":
+            with writing(stacks_path(run, role)):
+                stacks_path(run, role).parent.mkdir(parents=True, exist_ok=True)
+                with stacks_path(run, role).open("a", encoding="utf-8") as file:
+                    file.write(f"no stacks: the process {said}\n")
+    return outcome
+
+
+def _dump_own(path: Path) -> str:
+    with writing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("a", encoding="utf-8") as file:
+            faulthandler.dump_traceback(file=file, all_threads=True)
+    return "written"
+
+
+def _catches(pid: int) -> bool:
+    """Whether a process has a handler for the signal, which would end it otherwise."""
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    caught = next((line.split()[1] for line in lines if line.startswith("SigCgt:")), "0")
+    return bool(int(caught, 16) >> (DUMP_SIGNAL - 1) & 1)
+
+
+def _await_answers(run: Path, asked: dict[str, tuple[Worker, int]], seconds: float) -> dict[str, str]:
+    outcome: dict[str, str] = {}
+    deadline = time.monotonic() + seconds
+    sizes = {role: size for role, (_, size) in asked.items()}
+    grown: dict[str, float] = {}
+    while len(outcome) < len(asked) and time.monotonic() < deadline:
+        time.sleep(_QUIET_SECONDS / 4)
+        for role, (_, before) in asked.items():
+            path = stacks_path(run, role)
+            size = path.stat().st_size if path.exists() else 0
+            if size != sizes[role]:
+                sizes[role], grown[role] = size, time.monotonic()
+            elif size > before and time.monotonic() - grown[role] >= _QUIET_SECONDS:
+                outcome[role] = "written"
+    for role, (worker, before) in asked.items():
+        if role not in outcome:
+            partly = "wrote only a part of them" if sizes[role] > before else "did not answer"
+            outcome[role] = f"{partly} within {seconds:g} s (state {process_state(worker.pid)})"
+    return outcome

@@ -1,0 +1,1 @@
+"""The figures of evaluations, ablations, plans and compute-performance fits."""

@@ -1,0 +1,166 @@
+"""The one figure of an ablation: pass rate over compute for all variants, and their paired differences to the base."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from strop.base.types import InputError
+from strop.lab.ablation.collect import Ablation, VariantResult
+from strop.lab.ablation.table import difference
+from strop.report.figures.scaling import COLORS
+from strop.report.plots import INK, bare, canvas, percent_tick, save_both, tick
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+Array = NDArray[np.float64]
+LINES = ("-", (0, (5, 2)), (0, (1.5, 1.5)), (0, (6, 2, 1.5, 2)))
+MARGIN_FILL = "#eef0f3"
+BANDS = 8  # variants beyond which bands would hide the curves
+
+
+class Averaged(NamedTuple):
+    """A variant's mean curve over seeds: compute and pass rate at each evaluation, [n], and the band's half width."""
+
+    compute: Array
+    rate: Array
+    half: Array
+    seeds: int
+
+
+def averaged(variant: VariantResult) -> Averaged | None:
+    """The mean of a variant's seeds, R_0 at compute 0 first; over as many evaluations as every run has.
+
+    The half width is the standard error over seeds; of one seed that of its evaluations. None before there is a curve.
+    """
+    curves = [run.curve for run in variant.runs if run.curve is not None]
+    whole = [run.curve for run in variant.finished if run.curve is not None]
+    curves = whole or curves  # a run that failed early would cut the others short
+    if not curves:
+        return None
+    count = min(len(curve) for curve in curves)
+    compute = np.array([[0.0, *curve.compute[:count]] for curve in curves])
+    rates = np.array([[curve.r0, *curve.pass_rate[:count]] for curve in curves])
+    half = np.zeros(count + 1)
+    if len(curves) > 1:
+        half = rates.std(axis=0, ddof=1) / np.sqrt(len(curves))
+    elif curves[0].stderr is not None:
+        half = np.array([curves[0].r0_stderr or 0.0, *curves[0].stderr[:count]])
+    return Averaged(compute.mean(axis=0), rates.mean(axis=0), half, len(curves))
+
+
+def plot_ablation(found: Ablation, target: Path) -> tuple[Path, Path]:
+    """Draw both panels; returns the PNG and the SVG beside it.
+
+    Raises:
+        InputError: no run has been evaluated after its start yet.
+    """
+    drawn = [averaged(variant) for variant in found.variants]
+    if not any(each is not None for each in drawn):
+        raise InputError(f"{found.folder}: no run has an evaluation after its start yet; there is nothing to draw")
+    figure = canvas(11.0, max(4.2, 1.5 + 0.36 * len(found.variants)))
+    left, right = figure.subplots(1, 2, width_ratios=(1.25, 1.0))
+    _curves(left, found, drawn)
+    _differences(right, found)
+    bare(left)
+    bare(right, grid="x")
+    return save_both(figure, target)
+
+
+def _style(place: int) -> tuple[str, object]:
+    """The base is ink; variants take the colours in turn, then with broken lines."""
+    if place == 0:
+        return INK, "-"
+    return COLORS[(place - 1) % len(COLORS)], LINES[(place - 1) // len(COLORS) % len(LINES)]
+
+
+def _curves(axes: Axes, found: Ablation, drawn: Sequence[Averaged | None]) -> None:
+    from matplotlib.ticker import MaxNLocator
+
+    for place, (variant, curve) in enumerate(zip(found.variants, drawn, strict=True)):
+        if curve is None:
+            continue
+        color, line = _style(place)
+        if len(found.variants) <= BANDS or place == 0:
+            axes.fill_between(
+                curve.compute, curve.rate - curve.half, curve.rate + curve.half, color=color, alpha=0.13, linewidth=0
+            )
+        axes.plot(
+            curve.compute, curve.rate, color=color, linestyle=line, linewidth=2.2 if place == 0 else 1.6, marker="o",
+            markersize=3.2 if len(curve.rate) <= 30 else 0.0, markeredgewidth=0, label=variant.name,
+            zorder=3 if place == 0 else 2.5,
+        )  # fmt: skip
+    axes.yaxis.set_major_formatter(percent_tick)
+    axes.xaxis.set_major_locator(MaxNLocator(nbins=7))
+    axes.xaxis.set_major_formatter(tick)
+    axes.set_xlim(left=0.0)
+    axes.set_ylabel("held-out pass rate", fontsize=10, color=INK)
+    axes.set_xlabel(_unit(found), fontsize=10, color=INK)
+    band = "band: standard error over seeds" if len(found.manifest.seeds) > 1 else "band: standard error of evaluation"
+    if len(found.variants) > BANDS:
+        band += ", of the base"
+    axes.set_title(f"Pass rate, {_seeds(found)}; {band}", fontsize=9.5, loc="left", color=INK)
+    columns = 1 if len(found.variants) <= 10 else 2
+    legend = axes.legend(fontsize=8, loc="best", handlelength=2.2, ncols=columns, framealpha=0.9)
+    legend.get_frame().set_linewidth(0.0)
+
+
+def _seeds(found: Ablation) -> str:
+    count = len(found.manifest.seeds)
+    return f"mean of {count} seeds" if count > 1 else "one seed"
+
+
+def _unit(found: Ablation) -> str:
+    units = [run.curve.unit for variant in found.variants for run in variant.runs if run.curve is not None]
+    return units[0]
+
+
+def _differences(axes: Axes, found: Ablation) -> None:
+    """A dot and its interval for each variant; the shaded band is the margin within which nothing counts."""
+    axes.axvspan(-100 * found.margin, 100 * found.margin, color=MARGIN_FILL, linewidth=0, zorder=0)
+    axes.axvline(0.0, color=INK, linewidth=1.2)
+    labels, ends = ["base"], [-100 * found.margin, 100 * found.margin]
+    for place, variant in enumerate(found.variants[1:], start=1):
+        color, _ = _style(place)
+        labels.append(variant.name)
+        paired = variant.difference
+        if paired is None:
+            axes.annotate(_nothing(variant), (0, place), xytext=(6, 0), textcoords="offset points", va="center",
+                          fontsize=8, color="#777d85")  # fmt: skip
+            continue
+        value = 100 * paired.value
+        low, high = (value, value) if paired.interval is None else (100 * end for end in paired.interval)
+        each = [100 * pair for pair in variant.pairs]
+        ends += [low, high, *each]
+        if len(each) > 1:
+            axes.plot(each, [place + 0.22] * len(each), "o", color=color, markersize=3.2, alpha=0.55, markeredgewidth=0)
+        axes.plot([low, high], [place, place], color=color, linewidth=2.0, solid_capstyle="butt", zorder=2)
+        axes.plot(value, place, "o", color=color, markersize=7, markeredgecolor="white", markeredgewidth=1.0, zorder=3)
+        axes.annotate(
+            difference(paired).replace("-", "−"), (1.0, place), xycoords=("axes fraction", "data"), xytext=(6, 0),
+            textcoords="offset points", va="center", fontsize=8, color=INK, annotation_clip=False,
+        )  # fmt: skip
+    axes.plot(0.0, 0, "D", color=INK, markersize=6)
+    axes.set_yticks(range(len(labels)), labels, fontsize=9)
+    for place, label in enumerate(axes.get_yticklabels()):
+        label.set_color(_style(place)[0])
+    axes.set_ylim(len(labels) - 0.4, -0.6)
+    room = 0.08 * (max(ends) - min(ends))
+    axes.set_xlim(min(ends) - room, max(ends) + room)
+    axes.set_xlabel(
+        f"final pass rate less the base's (points); shaded: ± {100 * found.margin:g}", fontsize=10, color=INK
+    )
+    several = any(v.difference is not None and v.difference.interval is not None for v in found.variants)
+    what = (
+        f"mean, {100 * found.level:g} % interval and each seed (small)" if several else "one seed, so without interval"
+    )
+    axes.set_title(f"Against the base: {what}", fontsize=9.5, loc="left", color=INK)
+
+
+def _nothing(variant: VariantResult) -> str:
+    return "failed" if all(run.entry.state == "failed" for run in variant.runs) else "not finished"

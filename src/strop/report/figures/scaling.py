@@ -1,0 +1,224 @@
+"""Pictures of fits, each as PNG and SVG: the curves over compute, and the linearised form in which slopes are B."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from strop.base.types import InputError
+from strop.lab.scaling.compare import MARGIN, Refit
+from strop.lab.scaling.fitting import Fit
+from strop.report.console import number
+from strop.report.plots import BLUE, GREEN, GREY, INK, ORANGE, PURPLE, RED, bare, canvas, percent_tick, save_both, tick
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.ticker import LogLocator
+
+# Blue and orange first: the pair that every colour vision tells apart. Markers tell apart what is printed in grey.
+COLORS = (BLUE, ORANGE, GREEN, PURPLE, RED, "#2a9d9d", "#8c6d31", "#c2568e", GREY, "#4c5a99")
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "h")
+FEW = 6  # curves beyond which asymptotes are not written beside their lines
+BAND_CURVES = 12
+
+
+def plot_fits(fits: Sequence[Fit], target: Path, predict: Sequence[float] = ()) -> tuple[Path, Path]:
+    """Draw points, curves, bands and asymptotes over a logarithmic compute axis; returns the PNG and the SVG.
+
+    Filled points were fitted, faint ones cut off, hollow ones held back; a curve is solid where it was fitted and
+    dashed beyond; the dotted line is its asymptote A; crosses are predictions. A refused curve shows its points alone.
+
+    Raises:
+        InputError: there is no point to draw.
+    """
+    if not any(len(found.curve) for found in fits):
+        raise InputError("there is no point to draw")
+    low, high = _extent(fits, predict)
+
+    def draw(axes: Axes) -> None:
+        for place, found in enumerate(fits):
+            _draw_curve(axes, found, place, (low, high), len(fits))
+            _draw_points(axes, found, place)
+            if found.sigmoid is not None and len(predict):
+                _draw_predictions(axes, found, place, predict)
+        _compute_axis(axes, low, high, fits[0].curve.unit)
+        _rate_axis(axes, fits)
+        _label_asymptotes(axes, fits, low)
+        legend = axes.legend(fontsize=8, loc="lower right", handlelength=1.6, facecolor="white", framealpha=0.9)
+        legend.get_frame().set_linewidth(0.0)
+
+    return _save(draw, target, (7.2, 4.6))
+
+
+def plot_linearised(refits: Sequence[Refit], target: Path) -> tuple[Path, Path]:
+    """log F(R_C) against log C with A fixed for all (Figure 5): straight lines whose slopes are B.
+
+    F(R_C) = C_mid^B / ((A − R_0) / (R_C − R_0) − 1) = C^B. Each curve is divided by C_mid^B, so that all cross 1 at
+    their midpoints and the scale does not depend on the unit of compute. Points not between R_0 and A have no F.
+    """
+    fits = [each.fit for each in refits]
+    low = min(float(found.used.compute[0]) for found in fits) / 1.15
+    high = max(float(found.used.compute[-1]) for found in fits) * 1.15
+
+    def draw(axes: Axes) -> None:
+        for place, each in enumerate(refits):
+            color, marker = _style(place)
+            sigmoid, used = each.sigmoid, each.fit.used
+            at = sigmoid.B * np.log(sigmoid.C_mid)
+            points = np.exp(sigmoid.linearised(used.compute, used.pass_rate) - at)
+            b_low, b_high = each.b_interval
+            label = f"{each.fit.name}: B = {sigmoid.B:.2f} ({b_low:.2f} to {b_high:.2f})"
+            axes.plot(used.compute, points, marker, color=color, markersize=3.5, alpha=0.55, markeredgewidth=0)
+            ends = np.array([used.compute[0], used.compute[-1]])
+            axes.plot(ends, (ends / sigmoid.C_mid) ** sigmoid.B, color=color, linewidth=1.8, label=label)
+        axes.set_yscale("log")
+        axes.yaxis.set_major_formatter(tick)
+        axes.set_ylabel(r"$F(R_C)\,/\,C_{mid}^{B} = (R_C - R_0)\,/\,(A - R_C)$", fontsize=10)
+        _compute_axis(axes, low, high, fits[0].curve.unit)
+        axes.set_title(_joint_title(refits), fontsize=10, loc="left")
+        axes.legend(fontsize=8, frameon=False, loc="upper left", handlelength=1.6)
+
+    return _save(draw, target, (6.4, 4.6))
+
+
+def _joint_title(refits: Sequence[Refit]) -> str:
+    """Says too where the asymptotes lie so far apart that one A for all bends the points off their lines."""
+    own = [each.fit.sigmoid.A for each in refits if each.fit.sigmoid is not None]
+    title = f"A fixed to {refits[0].sigmoid.A:.3f} for all: the slope is B"
+    if max(own) - min(own) > 2.0 * MARGIN:
+        title += f" (but A ranges from {min(own):.3f} to {max(own):.3f})"
+    return title
+
+
+def linearised_beside(target: Path) -> Path:
+    """Where the linearised picture goes that belongs to `target`."""
+    return target.with_name(f"{target.stem}-linear{target.suffix}")
+
+
+def _save(draw: Callable[[Axes], None], target: Path, size: tuple[float, float]) -> tuple[Path, Path]:
+    figure = canvas(*size)
+    axes = figure.add_subplot()
+    draw(axes)
+    bare(axes)
+    return save_both(figure, target)
+
+
+def _style(place: int) -> tuple[str, str]:
+    return COLORS[place % len(COLORS)], MARKERS[place // len(COLORS) % len(MARKERS) if place >= len(COLORS) else place]
+
+
+def _extent(fits: Sequence[Fit], predict: Sequence[float]) -> tuple[float, float]:
+    """The compute to show: all points and predictions, and some room beyond for where the curves go."""
+    lowest = min(found.curve.compute[0] for found in fits if len(found.curve))
+    highest = max([*(found.curve.compute[-1] for found in fits if len(found.curve)), *predict])
+    return float(lowest) / 1.15, float(highest) * 1.5
+
+
+def _draw_points(axes: Axes, found: Fit, place: int) -> None:
+    color, marker = _style(place)
+    skipped = found.curve.within(high=np.nextafter(found.settings.skip_until, 0.0))
+    size = 4.5 if len(found.curve) <= 60 else 3.0
+    if len(skipped):
+        axes.plot(
+            skipped.compute, skipped.pass_rate, marker, color=color, markersize=size, alpha=0.25, markeredgewidth=0
+        )
+    used = found.used
+    if used.stderr is not None and len(used) <= 60:
+        axes.errorbar(
+            used.compute, used.pass_rate, yerr=used.stderr, fmt="none", ecolor=color, elinewidth=0.8, alpha=0.6
+        )  # fmt: skip
+    alpha = 0.9 if len(used) <= 60 else 0.45
+    label = f"{found.name}: {_first_words(found.refused)}" if found.refused is not None else None
+    axes.plot(
+        used.compute, used.pass_rate, marker, color=color, markersize=size, alpha=alpha, markeredgewidth=0, label=label
+    )
+    held = found.held_back
+    if len(held):
+        axes.plot(
+            held.compute, held.pass_rate, marker, color=color, markersize=size, markerfacecolor="white",
+            markeredgewidth=0.9 if len(held) <= 60 else 0.6, zorder=2.5,
+        )  # fmt: skip
+
+
+def _first_words(reason: str | None) -> str:
+    return "refused, " + (reason or "").partition(":")[0]
+
+
+def _draw_curve(axes: Axes, found: Fit, place: int, extent: tuple[float, float], count: int) -> None:
+    sigmoid = found.sigmoid
+    if sigmoid is None:
+        return
+    color, _ = _style(place)
+    first, last = float(found.used.compute[0]), float(found.used.compute[-1])
+    a, b = found.interval("A"), found.interval("B")
+    inside, after = np.geomspace(first, last, 200), np.geomspace(last, max(extent[1], last), 100)
+    if count <= BAND_CURVES:
+        whole = np.concatenate([inside, after])
+        lower, upper = found.band(whole)
+        axes.fill_between(whole, lower, upper, color=color, alpha=0.16, linewidth=0)
+    label = (
+        f"{found.name}: A = {sigmoid.A:.3f} ({a[0]:.3f} to {a[1]:.3f}), "
+        f"B = {sigmoid.B:.2f} ({b[0]:.2f} to {b[1]:.2f}), $C_{{mid}}$ = {number(sigmoid.C_mid)}"
+    )
+    axes.plot(inside, sigmoid.value(inside), color=color, linewidth=1.8, label=label)
+    axes.plot(after, sigmoid.value(after), color=color, linewidth=1.6, linestyle=(0, (4, 2)))
+    if extent[0] < first:
+        before = np.geomspace(extent[0], first, 60)
+        axes.plot(before, sigmoid.value(before), color=color, linewidth=1.0, alpha=0.45, linestyle=(0, (4, 2)))
+    axes.axhline(sigmoid.A, color=color, linewidth=1.0, linestyle=":", alpha=0.9)
+    if found.settings.fit_until is not None and len(found.held_back) and place == 0:
+        axes.axvline(found.settings.fit_until, color="#9aa0a6", linewidth=0.9)
+
+
+def _draw_predictions(axes: Axes, found: Fit, place: int, predict: Sequence[float]) -> None:
+    color, _ = _style(place)
+    for each in found.predict(predict):
+        low, high = each.interval
+        axes.plot([each.compute] * 2, [low, high], color=color, linewidth=1.2)
+        axes.plot(each.compute, each.pass_rate, "x", color=color, markersize=6, markeredgewidth=1.6)
+
+
+def _label_asymptotes(axes: Axes, fits: Sequence[Fit], low: float) -> None:
+    """`A = 0.610` on the asymptotes, at the left, where the curves are still far below them."""
+    accepted = sorted((found.sigmoid.A, place) for place, found in enumerate(fits) if found.sigmoid is not None)
+    values = [value for value, _ in accepted]
+    bottom, top = axes.get_ylim()
+    if any(b - a < 0.035 * (top - bottom) for a, b in zip(values, values[1:], strict=False)):
+        return  # they would cover one another; the legend has them all
+    for value, place in accepted if len(values) <= FEW else ():
+        axes.annotate(
+            f"A = {value:.3f}", (low, value), xytext=(4, 1.5), textcoords="offset points", ha="left", va="bottom",
+            fontsize=7.5, color=_style(place)[0],
+        )  # fmt: skip
+
+
+def _rate_axis(axes: Axes, fits: Sequence[Fit]) -> None:
+    rates = np.concatenate([found.curve.pass_rate for found in fits])
+    tops = [found.sigmoid.A for found in fits if found.sigmoid is not None]
+    low, high = float(rates.min()), max([float(rates.max()), *tops])
+    room = max(high - low, 0.02)
+    # The legend has the lower right corner, below curves that rise.
+    axes.set_ylim(max(low - (0.1 + 0.05 * len(fits)) * room, -0.02), min(high + 0.12 * room, 1.03))
+    axes.yaxis.set_major_formatter(percent_tick)
+    axes.set_ylabel("held-out pass rate", fontsize=10, color=INK)
+
+
+def _compute_axis(axes: Axes, low: float, high: float, unit: str) -> None:
+    from matplotlib.ticker import NullFormatter
+
+    axes.set_xscale("log")
+    axes.set_xlim(low, high)
+    axes.xaxis.set_major_locator(_ticks(low, high))
+    axes.xaxis.set_major_formatter(tick)
+    axes.xaxis.set_minor_formatter(NullFormatter())
+    axes.set_xlabel(f"{unit} (logarithmic)", fontsize=10, color=INK)
+
+
+def _ticks(low: float, high: float) -> LogLocator:
+    from matplotlib.ticker import LogLocator
+
+    decades = np.log10(high / low)
+    return LogLocator(subs=(1.0, 2.0, 5.0) if decades < 4 else (1.0,), numticks=20)

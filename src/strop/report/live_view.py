@@ -1,0 +1,172 @@
+"""The live view: progress, the metrics of the latest step with their trend, and where the seconds go, drawn by rich."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.panel import Panel
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from strop.report.console import SECONDS, Pace, Values, benchmark_rates, duration, known, number, percent
+
+HISTORY = 200
+TREND_WIDTH = 24
+BLOCKS = "▁▂▃▄▅▆▇█"
+PART_STYLES = {
+    "rollout": "cyan", "verify": "magenta", "update": "green", "evaluation": "yellow", "other": "bright_black",
+}  # fmt: skip
+
+# Label, metrics shown side by side, how each is written. The trend is of the first.
+ROWS: tuple[tuple[str, tuple[str, ...], Callable[[float], str]], ...] = (
+    ("held-out pass rate", ("evaluation/pass_rate",), percent),
+    ("pass rate", ("pass_rate",), percent),
+    ("reward", ("reward/mean",), number),
+    ("loss", ("loss",), number),
+    ("entropy", ("entropy",), number),
+    ("length", ("length/mean",), lambda value: f"{value:.1f}"),
+    ("truncated", ("truncation_rate",), percent),
+    ("ratio mean, max", ("ratio/mean", "ratio/max"), number),
+    ("ratio clipped", ("ratio/clipped_share",), percent),
+    ("mismatch mean, max", ("mismatch/mean", "mismatch/max"), number),
+    ("zero-variance groups", ("groups/zero_variance_share",), percent),
+    ("lag mean, max", ("lag/mean", "lag/max"), number),
+    ("gradient norm", ("grad_norm",), number),
+    ("learning rate", ("lr",), lambda value: f"{value:.1e}"),
+    ("tokens a second", ("tokens_per_second",), lambda value: f"{value:,.0f}"),
+)
+
+
+def sparkline(values: Sequence[float], width: int = TREND_WIDTH) -> str:
+    """`values` as one line of blocks from the smallest to the largest, averaged down to `width` of them."""
+    if not values:
+        return ""
+    if len(values) > width:
+        edges = [round(i * len(values) / width) for i in range(width + 1)]
+        values = [sum(values[a:b]) / (b - a) for a, b in zip(edges, edges[1:], strict=False)]
+    low, high = min(values), max(values)
+    if high - low <= 1e-9 * max(abs(low), abs(high)):
+        return BLOCKS[0] * len(values)
+    return "".join(BLOCKS[round((value - low) / (high - low) * (len(BLOCKS) - 1))] for value in values)
+
+
+class LiveView:
+    """A panel that redraws itself a few times a second; notes scroll by above it and stay.
+
+    A metric that a step does not carry keeps its last value, so that the rare ones (held-out pass rate) stay in sight.
+    """
+
+    def __init__(self, title: str, console: Console, refresh_per_second: float = 4.0) -> None:
+        self._title = title
+        self._console = console
+        self._name = "starting"
+        self._pace = Pace(None)
+        self._latest: dict[str, float] = {}
+        self._history: dict[str, deque[float]] = {}
+        self._aside: tuple[str, int, int] | None = None
+        self._lock = threading.Lock()  # rich draws from a thread of its own
+        self._live = Live(
+            console=console, get_renderable=self._render, refresh_per_second=refresh_per_second, transient=False
+        )
+        self._live.start()
+
+    def stage(self, name: str, total: int | None) -> None:
+        if self._pace.step:
+            self._console.print(Text(f"{self._name}: {self._pace.step} steps in {duration(self._pace.elapsed)}"))
+        with self._lock:
+            self._latest, self._history = {}, {}
+            self._name, self._pace = name, Pace(total)
+
+    def advance(self, step: int, metrics: Values) -> None:
+        """Take over the step's metrics; the next refresh draws them."""
+        with self._lock:
+            self._pace.advance(step)
+            self._take(metrics)
+
+    def _take(self, metrics: Values) -> None:
+        for name in metrics:
+            value = known(metrics, name)
+            if value is not None:
+                self._latest[name] = value
+                self._history.setdefault(name, deque(maxlen=HISTORY)).append(value)
+
+    def evaluated(self, step: int, metrics: Values) -> None:
+        """The next refresh draws it; a run shows what was measured last, of whatever step."""
+        with self._lock:
+            self._take(metrics)
+
+    def aside(self, name: str, done: int, total: int) -> None:
+        with self._lock:
+            self._aside = (name, done, total) if done < total else None
+
+    def note(self, text: str) -> None:
+        self._console.print(Text(text))
+
+    def close(self) -> None:
+        self._live.stop()
+
+    def _render(self) -> RenderableType:
+        with self._lock:
+            return self._panel()
+
+    def _panel(self) -> RenderableType:
+        parts: list[RenderableType] = [self._progress()]
+        if self._aside is not None:
+            name, done, total = self._aside
+            line = Table.grid(padding=(0, 2), expand=True)
+            line.add_column(no_wrap=True)
+            line.add_column(ratio=1)
+            line.add_row(Text(f"{name} {done}/{total}"), ProgressBar(total=total, completed=done))
+            parts.append(line)
+        if self._latest:
+            parts += [Text(), self._metrics()]
+            shares = self._seconds()
+            if shares is not None:
+                parts += [Text(), shares]
+        return Panel(Group(*parts), title=self._title, title_align="left", width=min(self._console.width, 88))
+
+    def _progress(self) -> RenderableType:
+        pace = self._pace
+        line = Table.grid(padding=(0, 2), expand=True)
+        line.add_column(no_wrap=True)
+        line.add_column(ratio=1)
+        line.add_column(no_wrap=True, justify="right")
+        counted = f"{pace.step}/{pace.total}" if pace.total is not None else f"{pace.step}" if pace.step else ""
+        bar = ProgressBar(total=pace.total, completed=pace.step) if pace.total else ProgressBar(total=None, pulse=True)
+        left = f", {duration(pace.left)} left" if pace.left is not None else ""
+        line.add_row(Text(f"{self._name} {counted}", style="bold"), bar, f"{duration(pace.elapsed)}{left}")
+        return line
+
+    def _metrics(self) -> RenderableType:
+        table = Table.grid(padding=(0, 3))
+        table.add_column(no_wrap=True, style="bright_black")
+        table.add_column(no_wrap=True, justify="right", min_width=14)
+        table.add_column(no_wrap=True, style="cyan")
+        for label, names, write in ROWS:
+            shown = [write(self._latest[name]) for name in names if name in self._latest]
+            if shown:
+                table.add_row(label, "  ".join(shown), sparkline(tuple(self._history.get(names[0], ()))))
+        for label, rate in benchmark_rates(self._latest).items():
+            history = self._history.get(f"evaluation/{label}/pass_rate", ())
+            table.add_row(label, percent(rate), sparkline(tuple(history)))
+        return table
+
+    def _seconds(self) -> RenderableType | None:
+        """The last step's seconds, as numbers and as one bar in their proportions."""
+        spent = [(label, self._latest[metric]) for label, metric in SECONDS if metric in self._latest]
+        whole = sum(seconds for _, seconds in spent)
+        if whole <= 0:
+            return None
+        bar, legend = Text(), Text("seconds a step  ", style="bright_black")
+        for label, seconds in spent:
+            style = PART_STYLES[label]
+            bar.append("━" * round(60 * seconds / whole), style=style)
+            legend.append(f"{label} ", style=style)
+            legend.append(f"{seconds:.1f}  ", style="default")
+        legend.append(f"together {self._latest.get('seconds/step', whole):.1f}", style="bright_black")
+        return Group(bar, legend)

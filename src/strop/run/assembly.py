@@ -1,0 +1,453 @@
+"""From a configuration to the parts of a run: each part receives its own section, never the whole."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import torch
+from transformers import PreTrainedTokenizerBase
+
+from strop.base.seeds import derive
+from strop.base.types import InputError
+from strop.config.schema import OrchestrationSettings, RunConfig, evaluation_sampling, stage_configs
+from strop.data import Data, load_data
+from strop.data.chain_sum import part_of
+from strop.engines.build import build_engine, embedded_settings, evaluating_engine
+from strop.engines.protocol import Engine
+from strop.engines.vllm.settings import Vllm
+from strop.evaluation.benchmarks import HELD_OUT
+from strop.evaluation.validation import ValidationSet, Wanted, benchmark_sets
+from strop.model.critic import HEAD_FILE, Critic
+from strop.model.policy import Policy, WithoutAdapters, load_policy
+from strop.model.settings import ModelSettings
+from strop.orchestration.connection import Launcher, WorkerSpec
+from strop.orchestration.evaluator import Evaluator, InProcessEvaluator
+from strop.orchestration.evaluator_worker import EvaluatorSettings
+from strop.orchestration.executor import Executor
+from strop.orchestration.fleet import Fleet, Supervision
+from strop.orchestration.generator import GeneratorSettings
+from strop.orchestration.in_process import InProcess
+from strop.orchestration.process_registry import Roster
+from strop.orchestration.processes import Processes
+from strop.orchestration.ray_workers import RayWorkers
+from strop.orchestration.weight_store import MEMORY
+from strop.orchestration.weight_transport import (
+    Carrier,
+    CollectiveCarrier,
+    StoredCarrier,
+    WithFallback,
+    broadcast_backend,
+)
+from strop.orchestration.worker_evaluator import WorkerEvaluator
+from strop.report.console import View
+from strop.run.rank_group_learner import GangLearner
+from strop.training.compute import devices_of
+from strop.training.embedded_base import EXPERTS, NAME, embedded_base, named_base
+from strop.training.learner import Learner, Learning, objective_of
+from strop.training.ranks import ALONE, Ranks
+from strop.training.step import Trainer
+from strop.training.storage import Storage
+from strop.verifiers.judges import Judges, judge_for
+from strop.verifiers.pool import Judge, first_refusal
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What a run is made of."""
+
+    tokenizer: PreTrainedTokenizerBase
+    data: Data
+    executor: Executor
+    judge: Judge
+    learner: Learning
+    validation: tuple[ValidationSet, ...]
+    evaluator: Evaluator
+    policy: Policy  # as it starts; the one that is trained, where one process trains
+    launcher: Launcher  # of what generates and evaluates in other processes
+
+    def start(self, folder: Path, view: View) -> None:
+        """Start what runs in processes of its own, for the run in `folder`; `view` hears how far evaluations are."""
+        self.learner.start(folder)
+        self.executor.start(folder)
+        self.evaluator.start(folder, view)
+
+    def close(self) -> None:
+        """End everything."""
+        self.evaluator.close()
+        self.executor.close()
+        self.judge.close()
+        self.learner.close()
+        self.launcher.close()
+
+
+def assemble(config: RunConfig, view: View) -> Parts:
+    """Load the model and the data, build engine, verifier and trainer.
+
+    Raises:
+        InputError: a model, a data set or a device that is not there, or cannot be used.
+    """
+    torch.manual_seed(derive(config.seed, "torch"))
+    policy, tokenizer = load_policy(located(config.model, config.seed, view), seed=derive(config.seed, "model"))
+    if config.model.fresh is not None:
+        view.note("model: fresh, its weights are random; name one that can do something with --set model.path=…")
+    policy.to(pick_device(config.device))
+    if config.orchestration.trainers > 1:  # the ranks have GPUs of their own; this copy evaluates
+        policy.to(_spare_device(policy.device, _evaluating_gpu(config.orchestration)))
+    data = load_data(config.data, tokenizer)
+    for line in data.report():
+        view.note(line)
+    refused = first_refusal(config.verifier, data.train.problems)
+    if refused is not None:
+        problem, reason = refused
+        raise InputError(f"{data.train.name}: problem {problem.id!r}: {reason}; choose another verifier")
+    _warn_of_seen_questions(config, data, view)
+    engine, measuring = _engines(config, policy, tokenizer)
+    room = measuring.capabilities.max_tokens
+    _refuse_too_long(config, data, room)
+    sets = validation_sets(config, data, tokenizer, room, view)
+    roster = Roster()
+    launcher = _launcher(config, roster, policy.device)
+    # By default the trainer's ranks meet on this host, also where generators live in a cluster.
+    in_cluster = config.orchestration.ray.train_in_cluster
+    learner = _learner(config, policy, launcher if in_cluster else Processes(roster=roster), view)
+    judge = judge_for(config.verifier)
+    executor = _executor(config, policy, engine, learner, launcher, view)
+    if sets and config.evaluates_apart:
+        evaluator: Evaluator = _worker_evaluator(config, policy, sets, launcher, view)
+    else:
+        # A judge is shared where nothing else is judged meanwhile.
+        judges = Judges([(config.verifier, judge)] if engine is measuring else [])
+        evaluator = InProcessEvaluator(measuring, sets, judges, devices_of(policy.device))
+    return Parts(tokenizer, data, executor, judge, learner, sets, evaluator, policy, launcher)
+
+
+def validation_sets(
+    config: RunConfig, data: Data, tokenizer: PreTrainedTokenizerBase, room: int, view: View
+) -> tuple[ValidationSet, ...]:
+    """What a run is measured on while it trains: its held-out problems, then its benchmarks.
+
+    Raises:
+        InputError: a benchmark cannot be found or used.
+    """
+    settings, sampling = config.evaluation, evaluation_sampling(config)
+    held_out: tuple[ValidationSet, ...] = ()
+    if settings.every is not None and data.held_out is not None:
+        seed = derive(config.seed, "evaluation")
+        count = settings.samples_per_problem
+        held_out = (ValidationSet(HELD_OUT, data.held_out, settings.every, count, sampling, config.verifier, seed),)
+    wanted = [
+        Wanted(
+            one.name,
+            one.every or settings.every or config.steps,
+            one.samples_per_problem or settings.samples_per_problem,
+            one.limit,
+        )
+        for one in settings.benchmarks
+    ]
+    folder = None if settings.benchmark_data is None else Path(settings.benchmark_data)
+    template = config.data.template
+    return held_out + benchmark_sets(wanted, folder, template, tokenizer, sampling, room, config.seed, view.note)
+
+
+def _worker_evaluator(
+    config: RunConfig, policy: Policy, sets: tuple[ValidationSet, ...], launcher: Launcher, view: View
+) -> WorkerEvaluator:
+    """A worker with an engine of the settings that evaluate in this process, so that it comes to the same."""
+    orchestration = config.orchestration
+    number = orchestration.trainers + (0 if orchestration.in_process else orchestration.generators)
+    on_ray = orchestration.executor == "ray"
+    threads = _threads(config)
+    settings = EvaluatorSettings(
+        model=located(config.model, config.seed, view).model_copy(update={"lora": None}),
+        engine=embedded_settings(config.engine),
+        seed=derive(config.seed, "model"),
+        device=policy.device.type if on_ray else _spare_device(policy.device, number),
+        sets=sets,
+    )
+    gpus = int(on_ray and policy.device.type == "cuda")
+    spec = WorkerSpec("evaluator", "strop.orchestration.evaluator_worker:main", settings, threads=threads, gpus=gpus)
+    return WorkerEvaluator(
+        launcher=launcher,
+        spec=spec,
+        devices=1 if policy.device.type == "cuda" else threads,
+        version_bytes=_version_bytes(policy),
+        supervision=_supervision(config),
+    )
+
+
+def _threads(config: RunConfig) -> int:
+    """Of each worker. At max_lag = 0 the trainer waits between two updates; else it computes beside its generators."""
+    orchestration = config.orchestration
+    return max(torch.get_num_threads() // (orchestration.generators + (orchestration.max_lag > 0)), 1)
+
+
+def _supervision(config: RunConfig) -> Supervision:
+    orchestration = config.orchestration
+    return Supervision(orchestration.silence_seconds, orchestration.stall_seconds, orchestration.restarts)
+
+
+def _version_bytes(policy: Policy) -> int:
+    return sum(weight.nbytes for weight in policy.weights().values())
+
+
+def _engines(config: RunConfig, policy: Policy, tokenizer: PreTrainedTokenizerBase) -> tuple[Engine | None, Engine]:
+    """What generates in this process (None: workers do), and what evaluates here; the same where they take turns.
+
+    Completions in flight must not meet those of an evaluation, for which the embedded engine does: it reads the
+    trainer's own parameters, or, where these lie in other processes, a copy that follows what they publish.
+    """
+    orchestration = config.orchestration
+    engine = None
+    if orchestration.in_process:
+        engine = build_engine(config.engine, config.model, tokenizer, policy, sampling=config.sampling)
+        if orchestration.max_lag == 0:
+            return engine, engine
+    shared = orchestration.trainers == 1 or config.evaluates_apart  # else nobody gives the worker's work to this one
+    return engine, evaluating_engine(config.engine, policy, tokenizer, config.sampling, shared)
+
+
+def _launcher(config: RunConfig, roster: Roster, device: torch.device) -> Launcher:
+    """Of generators and the evaluator: processes of this machine, or actors of a Ray cluster.
+
+    Raises:
+        InputError: ray is wanted and not installed.
+    """
+    orchestration = config.orchestration
+    if orchestration.executor == "ray":
+        trainers = orchestration.trainers if orchestration.ray.train_in_cluster else 0
+        own_gpus = orchestration.trainers - trainers if device.type == "cuda" else 0
+        workers = orchestration.generators + trainers + config.evaluates_apart
+        return RayWorkers(orchestration.ray, workers, roster, own_gpus)
+    return Processes(roster=roster)
+
+
+def _executor(
+    config: RunConfig, policy: Policy, engine: Engine | None, learner: Learning, launcher: Launcher, view: View
+) -> Executor:
+    """The engine beside the trainer, or workers that each build one."""
+    orchestration = config.orchestration
+    if engine is not None:
+        return InProcess(engine, policy, orchestration.kv)
+    # Adapters are merged into what is published.
+    plain = located(config.model, config.seed, view).model_copy(update={"lora": None})
+    count = orchestration.generators
+    threads = _threads(config)
+    if orchestration.executor == "ray":  # lets each worker see the GPU that it is given, and no other
+        gpus, devices = int(policy.device.type == "cuda"), [policy.device.type] * count
+    else:
+        gpus, devices = 0, [_spare_device(policy.device, orchestration.trainers + number) for number in range(count)]
+    specs = [
+        WorkerSpec(
+            role=f"generator-{number}",
+            entry="strop.orchestration.generator:main",
+            settings=GeneratorSettings(plain, config.engine, derive(config.seed, "model"), device),
+            threads=threads,
+            gpus=gpus,
+        )
+        for number, device in enumerate(devices)
+    ]
+    return Fleet(
+        launcher=launcher,
+        specs=specs,
+        carrier=_carrier(config, policy, learner, launcher, devices, view),
+        supervision=_supervision(config),
+        note=view.note,
+        kv=orchestration.kv,
+    )
+
+
+def _carrier(
+    config: RunConfig, policy: Policy, learner: Learning, launcher: Launcher, devices: Sequence[str], view: View
+) -> Carrier:
+    """How weights get to generators on `devices`.
+
+    Raises:
+        InputError: a broadcast is wanted, and two of those that would take part in it share a GPU.
+    """
+    orchestration = config.orchestration
+    way = orchestration.weights
+    if way == "auto" and isinstance(config.engine, Vllm):  # which takes other GPUs than `devices` says
+        way = "shared_memory"
+    backend = broadcast_backend(way, orchestration.executor, _publishing_device(config, policy), devices)
+    stored = StoredCarrier(learner.publish, _version_bytes(policy), view.note, None if way == "files" else MEMORY)
+    if backend is None:
+        return stored
+    seconds = orchestration.silence_seconds
+    collective = CollectiveCarrier(learner.send, lambda: launcher.address, backend, seconds, view.note)
+    return collective if way == "collective" else WithFallback(collective, stored, view.note)
+
+
+def _publishing_device(config: RunConfig, policy: Policy) -> str:
+    """Of the process that publishes: the policy's, or that of the trainer's first rank."""
+    device = policy.device
+    if device.type != "cuda":
+        return str(device)
+    return "cuda:0" if config.orchestration.trainers > 1 else f"cuda:{device.index or 0}"
+
+
+def _evaluating_gpu(orchestration: OrchestrationSettings) -> int:
+    """The number of the GPU on which a copy of the policy may evaluate: after the ranks' where workers are processes.
+
+    In a Ray cluster the others are Ray's to give; the copy lies beside the first rank.
+    """
+    return 0 if orchestration.executor == "ray" else orchestration.trainers
+
+
+def _spare_device(device: torch.device, number: int) -> str:
+    """The CPU beside a CPU; of several GPUs the one of that number, the trainer's ranks having the first ones."""
+    if device.type != "cuda":
+        return str(device)
+    return f"cuda:{number % torch.cuda.device_count()}"
+
+
+def _learner(config: RunConfig, policy: Policy, launcher: Launcher, view: View) -> Learning:
+    """A learner in this process, or in ranks of its own."""
+    trainers = config.orchestration.trainers
+    if trainers == 1:
+        return make_learner(config, _modules(config, policy, view))
+    in_cluster = config.orchestration.ray.train_in_cluster
+    gpus = int(in_cluster and policy.device.type == "cuda")
+    return GangLearner(config, launcher, max(torch.get_num_threads() // trainers, 1), view.note, in_cluster, gpus)
+
+
+@dataclass(frozen=True)
+class Modules:
+    """What a learner trains, and what it holds on to: whole, or all of them sharded over the same ranks."""
+
+    policy: Policy
+    critic: Critic | None = None
+    reference: Policy | WithoutAdapters | None = None
+
+
+def make_learner(
+    config: RunConfig, modules: Modules, ranks: Ranks = ALONE, storage: Storage | None = None
+) -> Learner:
+    """The trainers of the policy and, where there is one, of the critic."""
+    batch, temperature = config.batch, config.sampling.temperature
+    updates = config.steps * batch.updates_per_step * batch.passes_per_batch
+    trainer = Trainer(modules.policy, objective_of(config.algorithm), config.optim, updates, temperature, ranks)
+    critic = None
+    if modules.critic is not None:
+        settings = config.critic
+        assert settings is not None
+        total = config.steps * settings.updates_per_step * settings.passes_per_batch
+        critic = Trainer(modules.critic, settings.loss, settings.optim, total, temperature, ranks)
+    return Learner(config, trainer, critic, modules.reference, storage)
+
+
+def wants_reference(config: RunConfig) -> bool:
+    """Whether some stage holds on to the starting policy."""
+    return any(stage.algorithm.needs_reference for stage in stage_configs(config))
+
+
+def _modules(config: RunConfig, policy: Policy, view: View) -> Modules:
+    """The policy, and the critic and reference policy where the algorithm wants them, in this process."""
+    critic = None
+    if config.critic is not None:
+        critic = _critic(config, config.critic.path, policy, view).to(policy.device)
+    reference: Policy | WithoutAdapters | None = None
+    if wants_reference(config):
+        moves = any(stage.algorithm.reference.reset_every is not None for stage in stage_configs(config))
+        reference = policy.frozen_copy() if policy.adapters is None or moves else WithoutAdapters(policy)
+    return Modules(policy, critic, reference)
+
+
+def _critic(config: RunConfig, path: str | None, policy: Policy, view: View) -> Critic:
+    """The policy with a value head; or an exported critic, or another model with a value head, from `path`.
+
+    Raises:
+        InputError: there is no such model, or it knows other tokens than the policy.
+    """
+    seed = derive(config.seed, "critic")
+    if path is None:
+        return Critic.from_policy(policy, seed)
+    settings = config.model.model_copy(update={"path": path, "fresh": None, "revision": None, "lora": None})
+    try:
+        settings = located(settings, config.seed, view)
+        if (Path(path) / HEAD_FILE).is_file():
+            critic = Critic.load(Path(path), settings)
+        else:
+            critic = Critic.from_policy(load_policy(settings)[0], seed)
+    except InputError as error:
+        raise InputError(f"critic.path={path}: {error}") from error
+    check_tokens(critic, policy, path)
+    return critic
+
+
+def check_tokens(critic: Critic, policy: Policy, path: str) -> None:
+    """Refuse a critic from `path` that does not know the policy's tokens.
+
+    Raises:
+        InputError: naming both numbers.
+    """
+    known = critic.model.get_input_embeddings().weight.shape[0]
+    if known < policy.vocabulary:
+        raise InputError(
+            f"critic.path={path}: it knows {known} tokens and the policy {policy.vocabulary}; name a model with the "
+            "policy's tokenizer"
+        )
+
+
+def _warn_of_seen_questions(config: RunConfig, data: Data, view: View) -> None:
+    """The embedded base was fine-tuned on the training part of chain sums; what is held out should be of the other."""
+    if config.model.path not in (NAME, EXPERTS) or data.held_out is None:
+        return
+    seen = [p for p in data.held_out.problems if p.source == "chain_sum" and part_of(p.question) == "train"]
+    if seen:
+        view.note(
+            f"{len(seen)} of {len(data.held_out)} held-out sums are of the part that the embedded base may have been "
+            "fine-tuned on; for a clean test set data.held_out.source.piece=ChainSum and "
+            "data.held_out.source.part=held_out"
+        )
+
+
+def _refuse_too_long(config: RunConfig, data: Data, room: int) -> None:
+    longest = max(part.longest_prompt for part in (data.train, data.held_out) if part is not None)
+    budget = max(stage.sampling.max_new_tokens for stage in stage_configs(config))
+    if longest + budget > room:
+        raise InputError(
+            f"the longest prompt ({longest} tokens) and sampling.max_new_tokens={budget} exceed the {room} tokens of "
+            f"the model; lower sampling.max_new_tokens to {max(room - longest, 1)}, or data.max_prompt_tokens"
+        )
+
+
+def located(model: ModelSettings, seed: int, view: View) -> ModelSettings:
+    """`model` with the reserved path `embedded` or `embedded-moe` replaced by the folder of that base of this seed."""
+    base = None if model.path is None else named_base(model.path, seed)
+    return model if base is None else model.model_copy(update={"path": str(embedded_base(base, view))})
+
+
+def pick_device(name: Literal["auto", "cpu", "cuda"]) -> torch.device:
+    """`auto` is the GPU where there is one.
+
+    Raises:
+        InputError: CUDA was asked for and is not there.
+    """
+    if name == "cuda" and not torch.cuda.is_available():
+        raise InputError("device=cuda: this torch sees no GPU; set device=cpu, or see `strop doctor`")
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    return torch.device(name)
+
+
+def devices_apart(config: RunConfig, trainers: int) -> tuple[int, int]:
+    """Devices of the trainer, and of generators alone, of a run whose learner has `trainers` devices.
+
+    Generators in processes of their own have GPUs of their own as far as there are so many. On a machine without, they
+    and the trainer take turns on the same cores where the lag is 0, and share them where it is not.
+    """
+    orchestration = config.orchestration
+    wanted = orchestration.generators
+    if orchestration.in_process:
+        return trainers, 0
+    if pick_device(config.device).type == "cuda":
+        wanted *= config.engine.tensor_parallel if isinstance(config.engine, Vllm) else 1
+        elsewhere = orchestration.executor == "ray"  # GPUs that this process need not see
+        return trainers, wanted if elsewhere else min(wanted, max(torch.cuda.device_count() - trainers, 0))
+    if orchestration.max_lag == 0:
+        return trainers, 0
+    generating = wanted * max(torch.get_num_threads() // (wanted + 1), 1)
+    return max(trainers - generating, 1), generating

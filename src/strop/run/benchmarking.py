@@ -1,0 +1,458 @@
+"""`strop eval MODEL… --benchmark …`: several models on several benchmarks, every sample kept, resumable.
+
+EVAL_FOLDER/evaluation.json holds the order of models and benchmarks, EVAL_FOLDER/MODEL/BENCHMARK the samples (`kept`),
+report.md, results.json and plots/ what they come to.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from pydantic import ValidationError
+from transformers import PreTrainedTokenizerBase
+
+from strop.base.seeds import derive
+from strop.base.types import InputError, Problem, Rollout
+from strop.config.edits import explain
+from strop.config.schema import RunConfig, parse, resolve
+from strop.data import ChatTemplate, Dataset, Plain, PromptTemplate, load_data
+from strop.data.dataset import make_example
+from strop.data.templates import Tokenizer
+from strop.engines.build import build_engine
+from strop.engines.endpoint.client import ChatEndpoint, EndpointError
+from strop.engines.endpoint.engine import EndpointEngine, EndpointTokenizer
+from strop.engines.protocol import Engine, Sampling
+from strop.evaluation.benchmarks import (
+    HELD_OUT,
+    Benchmark,
+    default_verifier,
+    load_problems,
+    refuse_unjudged,
+    with_instruction,
+)
+from strop.evaluation.evaluate import evaluate
+from strop.evaluation.grid import ORDER, Grid, load_grid
+from strop.evaluation.protocols import Protocol
+from strop.evaluation.result import EvaluationResult
+from strop.evaluation.sample_store import SUMMARY, KeptSamples, load_result, read_json, write_json
+from strop.model.files import load_tokenizer
+from strop.model.policy import Policy
+from strop.report.console import View
+from strop.run.fine_tuning import is_fine_tuning
+from strop.run.folder import RunFolder, is_run
+from strop.run.tasks import DEFAULT_RECIPE, Stored, configure, fitted, open_model
+from strop.training import checkpoint
+from strop.verifiers import Verifier
+from strop.verifiers.judges import Judges
+
+ALL = "all"
+FINGERPRINT_VALUES = 1024  # of each tensor
+
+
+class NamedModel(NamedTuple):
+    """A model to measure: its label in tables, where it is, and of a run which checkpoint (None: its model)."""
+
+    label: str
+    place: str
+    step: int | None
+
+    @property
+    def stored(self) -> Stored | None:
+        """The checkpoint, where it is one."""
+        return None if self.step is None else Stored(self.place, self.step)
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """What is measured, and how.
+
+    Attributes:
+        models: their order is that of the table's rows.
+        benchmarks: their order is that of the table's columns.
+        protocol: sampling, samples, template; what was asked for on the command line already in it.
+        out: the evaluation folder.
+        data: a folder (or a file) with the benchmarks; None reads the hub.
+        limit: the first so many problems of each benchmark only.
+        seed: of the samples.
+        recipe: where engine and device settings come from; by default the run's own, else grpo's.
+        sets: changes of settings; `verifier…` and `data.template…` among them replace the benchmark's own.
+        remote: where the models are, if not here.
+    """
+
+    models: tuple[NamedModel, ...]
+    benchmarks: tuple[Benchmark, ...]
+    protocol: Protocol
+    out: Path
+    data: Path | None = None
+    limit: int | None = None
+    seed: int = 0
+    recipe: str | None = None
+    sets: tuple[str, ...] = ()
+    remote: Remote | None = None
+
+
+@dataclass(frozen=True)
+class Remote:
+    """Models behind one OpenAI-compatible endpoint instead of on this machine, each called as it is there.
+
+    Attributes:
+        url: up to and with `/v1`.
+        api_key_env: the environment variable with the key, where one is wanted.
+        concurrency: requests at a time.
+        timeout: seconds for one answer.
+    """
+
+    url: str
+    api_key_env: str | None = None
+    concurrency: int = 16
+    timeout: float = 600.0
+
+    def endpoint(self, model: str) -> ChatEndpoint:
+        """Where `model` is asked.
+
+        Raises:
+            InputError: this is no URL.
+        """
+        try:
+            return ChatEndpoint(url=self.url, model=model, api_key_env=self.api_key_env, timeout=self.timeout)
+        except ValidationError as error:
+            raise InputError(f"--endpoint {self.url}: {explain(error)}") from error
+
+
+def parse_models(texts: Sequence[str]) -> tuple[NamedModel, ...]:
+    """Models as the command line names them: `MODEL`, `LABEL=MODEL`, `RUN@STEP`, `RUN@all` for every checkpoint.
+
+    Raises:
+        InputError: a run has no such checkpoint, or two models have one label.
+    """
+    found: list[NamedModel] = []
+    for text in texts:
+        label, equals, place = text.partition("=")
+        if not equals or Path(text).exists():
+            label, place = text, text
+        run, at, step = place.rpartition("@")
+        if not at or Path(place).exists() or not is_run(Path(run)):
+            found.append(NamedModel(label, place, None))
+            continue
+        known = checkpoint.steps(RunFolder.open(run).checkpoints)
+        name = label if equals and label != place else run
+        if step == ALL:
+            found += [NamedModel(f"{name}@{each}", run, each) for each in known]
+        elif step.isdecimal() and int(step) in known:
+            found.append(NamedModel(label, run, int(step)))
+        if not known or (step != ALL and not (step.isdecimal() and int(step) in known)):
+            has = ", ".join(map(str, known)) or "none"
+            raise InputError(f"{text}: {run} has no checkpoint {step!r}; it has {has} (@all takes every one)")
+    labels = [model.label for model in found]
+    for label in labels:
+        if labels.count(label) > 1:
+            raise InputError(f"two models are called {label!r}; give one another name with NAME={label}")
+    return tuple(found)
+
+
+def parse_model(text: str) -> NamedModel:
+    """The one model that `text` names, as in `parse_models`.
+
+    Raises:
+        InputError: a run has no such checkpoint, or it names several.
+    """
+    found = parse_models([text])
+    if len(found) != 1:
+        raise InputError(f"{text}: one model is asked at a time; name one checkpoint, or several with --benchmark")
+    return found[0]
+
+
+def measure(plan: Plan, view: View) -> Grid:
+    """Sample and judge what is not kept yet; all evaluations under `plan.out`, those of former calls too.
+
+    An interruption or an error leaves what was sampled so far in the folder, and the same plan goes on from there.
+
+    Raises:
+        StropError: a model, a benchmark or a verifier cannot be used; the folder holds samples of other settings.
+    """
+    configs = {model.label: _plan_config(plan, model) for model in plan.models}
+    held_out = _held_out(plan) if any(found.family == HELD_OUT for found in plan.benchmarks) else None
+    verifiers = {label: _verifiers(plan, config, held_out) for label, config in configs.items()}
+    problems = {
+        found.name: held_out.problems
+        if held_out is not None and found.family == HELD_OUT
+        else load_problems(found, plan.data, plan.limit)
+        for found in plan.benchmarks
+    }
+    for name, loaded in problems.items():
+        view.note(f"{name}: {len(loaded)} problems")
+        asked: list[Verifier] = []
+        for model in plan.models:
+            verifier = verifiers[model.label][name]
+            if verifier not in asked:  # most often one for all
+                asked.append(verifier)
+                refuse_unjudged(name, loaded, verifier, view.note, "--set verifier=…")
+    _write_order(plan)
+    judges = Judges()
+    try:
+        for model in plan.models:
+            config = configs[model.label]
+            engine, tokenizer, weights = _engine(plan, model, config, view)
+            try:
+                for found in plan.benchmarks:
+                    verifier = verifiers[model.label][found.name]
+                    job = _Job(plan, model, found, config, problems[found.name], weights, verifier, judges)
+                    _measure_one(job, engine, tokenizer, view)
+            except EndpointError as error:
+                raise EndpointError(f"{error}; what was sampled is kept, go on with --out {plan.out}") from error
+            finally:
+                _tell_cost(engine, view)
+                engine.close()
+    finally:
+        judges.close()
+    return load_grid([plan.out])
+
+
+def _engine(
+    plan: Plan, model: NamedModel, config: RunConfig, view: View
+) -> tuple[Engine, Tokenizer, str]:
+    """Whoever samples for a model, its tokenizer, and what tells its weights apart from others."""
+    if plan.remote is not None:
+        endpoint = plan.remote.endpoint(model.place)
+        weights = f"behind an endpoint: {model.place}"  # what it serves under a name is its own affair
+        return EndpointEngine(endpoint, plan.remote.concurrency), EndpointTokenizer(), weights
+    view.stage(f"load {model.label}", None)
+    policy, tokenizer = open_model(config, view, model.stored)
+    engine = build_engine(config.engine, config.model, tokenizer, policy)
+    return engine, tokenizer, fingerprint(policy)
+
+
+def _tell_cost(engine: Engine, view: View) -> None:
+    if isinstance(engine, EndpointEngine) and engine.tokens:
+        spent = engine.tokens
+        view.note(
+            f"{spent['calls']} calls ({spent['retries']} of them sent again), {spent['prompt']:,} prompt tokens and "
+            f"{spent['completion']:,} completion tokens"
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class _HeldOut:
+    """The problems that a run held out, and who judged them there."""
+
+    problems: tuple[Problem, ...]
+    verifier: Verifier
+
+
+def _held_out(plan: Plan) -> _HeldOut:
+    """Of the first run among the models; all models are measured on them.
+
+    Raises:
+        InputError: no model is a run, or it held out nothing.
+    """
+    runs = [RunFolder.open(model.place) for model in plan.models if is_run(Path(model.place))]
+    trained = [run for run in runs if not is_fine_tuning(run)]
+    if not trained:
+        raise InputError(f"benchmark {HELD_OUT}: the problems of a training run, and none of the models is one")
+    run = trained[0]
+    if not run.model.is_dir():
+        raise InputError(f"{run.path} has no model yet; write that of its newest checkpoint: strop export {run.path}")
+    config = parse(run.read_json("config.json"), str(run.config_path))
+    data = load_data(config.data, load_tokenizer(str(run.model)))
+    if data.held_out is None:
+        raise InputError(f"benchmark {HELD_OUT}: {run.path} held out no problems")
+    # The template of the run may have written the beginning of the response; whoever is asked here has its own.
+    problems = tuple(
+        replace(problem, extra={key: value for key, value in problem.extra.items() if key != "opening"})
+        for problem in data.held_out.problems[: plan.limit]
+    )
+    return _HeldOut(problems, config.verifier)
+
+
+@dataclass(frozen=True, eq=False)
+class _Job:
+    """A model on a benchmark."""
+
+    plan: Plan
+    model: NamedModel
+    benchmark: Benchmark
+    config: RunConfig
+    problems: tuple[Problem, ...]
+    weights: str
+    verifier: Verifier
+    judges: Judges
+
+    @property
+    def folder(self) -> Path:
+        return self.plan.out / folder_name(self.model.label) / folder_name(self.benchmark.name)
+
+    @property
+    def samples(self) -> int:
+        return self.plan.protocol.samples_of(self.benchmark)
+
+
+def _measure_one(job: _Job, engine: Engine, tokenizer: Tokenizer, view: View) -> None:
+    template = _template(job, tokenizer)
+    title = job.benchmark.name
+    dataset = _dataset(job, template, tokenizer, engine.capabilities.max_tokens)
+    if dataset.over_budget:
+        view.note(f"{title}: {dataset.over_budget} problems left out, the model has no room for their prompts")
+    sampling = fitted(_sampling(job.plan.protocol), dataset.longest_prompt, engine, view)
+    settings = _settings(job, dataset, template, sampling)
+    kept = KeptSamples(job.folder, settings, job.verifier)
+    missing = kept.missing
+    if kept.done and missing:
+        view.note(f"{job.model.label} on {title}: {len(kept.done)} problems are kept, {len(missing)} are missing")
+    seconds = 0.0
+    if missing:
+        result = _sample(job, kept, dataset.subset(missing), sampling, engine, view)
+        seconds = result.seconds
+    kept.finish()
+    summary = job.folder / SUMMARY
+    before = float(read_json(summary)["seconds"]) if summary.exists() else 0.0
+    whole = replace(load_result(job.folder), seconds=before + seconds)
+    write_json(summary, whole.summary())
+
+
+def _dataset(job: _Job, template: PromptTemplate, tokenizer: Tokenizer, room: int) -> Dataset:
+    """The prompts that leave room for an answer in the model's `room` tokens; the others are counted."""
+    examples = [make_example(problem, template, tokenizer) for problem in job.problems]
+    fitting = tuple(example for example in examples if len(example.prompt_ids) < room)
+    if not fitting:
+        shortest = min(len(example.prompt_ids) for example in examples)
+        raise InputError(
+            f"{job.benchmark.name}: {job.model.label} has room for {room} tokens, and the shortest prompt takes "
+            f"{shortest}; measure a model with a longer context, or use a shorter --template"
+        )
+    return Dataset(job.benchmark.name, fitting, len(examples) - len(fitting), room - 1)
+
+
+def _sample(
+    job: _Job, kept: KeptSamples, dataset: Dataset, sampling: Sampling, engine: Engine, view: View
+) -> EvaluationResult:
+    view.stage(f"{job.model.label} · {job.benchmark.name}", len(dataset) * job.samples)
+    correct = 0
+
+    def progress(done: int, total: int, rollout: Rollout) -> None:
+        nonlocal correct
+        correct += rollout.verdict.score == 1
+        kept.add(rollout)
+        view.advance(done, {"pass_rate": correct / done})
+
+    seed = derive(job.plan.seed, "benchmark", job.benchmark.name)
+    judge = job.judges.of(job.verifier)
+    try:
+        return evaluate(engine, dataset, job.samples, sampling, job.verifier, seed, progress, judge=judge)
+    finally:
+        kept.flush()  # also on Ctrl-C and on errors: whole problems are kept
+
+
+def _settings(job: _Job, dataset: Dataset, template: PromptTemplate, sampling: Sampling) -> dict[str, Any]:
+    """What the samples depend on, and what tables need to know of them."""
+    return {
+        "model": job.model.label,
+        "weights": job.weights,
+        "benchmark": job.benchmark.name,
+        "title": job.benchmark.title,
+        "domain": job.benchmark.domain,
+        "samples_per_problem": job.samples,
+        "seed": job.plan.seed,
+        "sampling": sampling.model_dump(mode="json"),
+        "template": template.model_dump(mode="json"),
+        "verifier": job.verifier.model_dump(mode="json"),
+        "prompts": dataset.fingerprint,
+        "left_out": dataset.over_budget,
+        "problem_ids": [problem.id for problem in dataset.problems],
+    }
+
+
+def fingerprint(policy: Policy) -> str:
+    """A hash that tells weights apart wherever they lie: names, shapes and evenly spread values of every tensor."""
+    digest = hashlib.blake2b(digest_size=16)
+    for name, tensor in sorted(policy.weights().items()):
+        flat = tensor.detach().reshape(-1)
+        stride = max(1, flat.numel() // FINGERPRINT_VALUES)
+        values: Any = flat[::stride].float().cpu().numpy().astype(np.float32)
+        digest.update(f"{name} {tuple(tensor.shape)}\0".encode() + values.tobytes())
+    return digest.hexdigest()
+
+
+def folder_name(label: str) -> str:
+    """A label as one folder's name: letters, digits and `-._@` stay, a `/` becomes `--`, the rest `-`."""
+    plain = label.replace("/", "--")
+    return "".join(letter if letter.isalnum() or letter in "-._@" else "-" for letter in plain)
+
+
+def _plan_config(plan: Plan, model: NamedModel) -> RunConfig:
+    if plan.remote is None:
+        return configure(model.place, plan.recipe, plan.sets, step=model.step)
+    return resolve(plan.recipe if plan.recipe is not None else DEFAULT_RECIPE, plan.sets)
+
+
+def open_named(
+    model: NamedModel, recipe: str | None, sets: tuple[str, ...], view: View
+) -> tuple[RunConfig, Policy, PreTrainedTokenizerBase]:
+    """A model as the command line names it: its configuration, its policy on its device, its tokenizer.
+
+    Raises:
+        StropError: there is no such model, or an invalid setting.
+    """
+    config = configure(model.place, recipe, sets, step=model.step)
+    return config, *open_model(config, view, model.stored)
+
+
+def _verifiers(plan: Plan, config: RunConfig, held_out: _HeldOut | None) -> Mapping[str, Verifier]:
+    """Who judges each benchmark: what `--set verifier` names, else the benchmark's own, or the run's.
+
+    Raises:
+        InputError: nobody judges its kind.
+    """
+    if _sets(plan, "verifier"):
+        return {found.name: config.verifier for found in plan.benchmarks}
+    return {
+        found.name: held_out.verifier
+        if held_out is not None and found.family == HELD_OUT
+        else default_verifier(found.kind, plan.protocol.extract)
+        for found in plan.benchmarks
+    }
+
+
+def _template(job: _Job, tokenizer: Tokenizer) -> PromptTemplate:
+    """What --set names as it is, else the protocol's, else what a run was trained with, else chat or plain."""
+    plan = job.plan
+    trained = is_run(Path(job.model.place)) and not is_fine_tuning(RunFolder.open(job.model.place))
+    if _sets(plan, "data.template"):
+        return job.config.data.template
+    if plan.protocol.template is not None:
+        chosen: PromptTemplate = plan.protocol.template
+    elif trained and plan.recipe is None:
+        return job.config.data.template
+    else:
+        chosen = ChatTemplate() if tokenizer.chat_template else Plain()
+    return with_instruction(chosen, job.benchmark.kind) if plan.protocol.instruct else chosen
+
+
+def _sampling(protocol: Protocol) -> Sampling:
+    return Sampling(
+        temperature=protocol.temperature, top_p=protocol.top_p, max_new_tokens=protocol.budget, stop=protocol.stop
+    )
+
+
+def _sets(plan: Plan, key: str) -> bool:
+    """Whether `--set` names `key` or something inside it."""
+    named = [text.partition("=")[0].strip() for text in plan.sets]
+    return any(name == key or name.startswith(f"{key}.") for name in named)
+
+
+def _write_order(plan: Plan) -> None:
+    """Add the models and benchmarks of this call to those of former ones."""
+    path = plan.out / ORDER
+    order: dict[str, Any] = read_json(path) if path.exists() else {"models": [], "benchmarks": []}
+    for key, names in (
+        ("models", [model.label for model in plan.models]),
+        ("benchmarks", [found.name for found in plan.benchmarks]),
+    ):
+        order[key] += [name for name in names if name not in order[key]]
+    order["protocol"] = json.loads(plan.protocol.model_dump_json())
+    write_json(path, order)

@@ -1,0 +1,153 @@
+"""The curriculum: which stage of training the run is in, which problem comes next, and what became of each.
+
+    curriculum = Curriculum(config, dataset.problems, dataset.visits)
+    index = curriculum.next()                       # the problem of the next group
+    curriculum.visited(index, group, step)          # its pass rate; a problem mastered may be retired
+    if curriculum.advance(step, row): ...           # a new stage has begun; curriculum.config is its configuration
+
+A stage is a list of differences against the one before (`config.Stage`). State is JSON-able.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from strop.base.types import Group, InputError, Problem, StropError
+from strop.config.schema import RunConfig, stage_configs
+from strop.data.history import History, Visit
+
+
+class Curriculum:
+    """The controller's view of the data. Not thread-safe: the controller is the only one that draws.
+
+    Args:
+        config: of the run.
+        problems: those it trains on.
+        visits: what earlier runs found of them, by their place.
+    """
+
+    def __init__(
+        self, config: RunConfig, problems: Sequence[Problem], visits: Mapping[int, Sequence[Visit]] | None = None
+    ) -> None:
+        self._stages = config.stages
+        self._configs = stage_configs(config)
+        self._size = len(problems)
+        self.steps = config.steps
+        self.sampler = config.data.sampler(problems, config.seed)
+        self.history = History()
+        self.stage = 0
+        self._began = 0  # the step after which the stage began
+        self._watched: list[float] = []  # the plateau's metric, one value a step of the stage
+        self._recall({} if visits is None else visits)
+
+    @property
+    def config(self) -> RunConfig:
+        """The configuration of the present stage."""
+        return self._configs[self.stage]
+
+    def steps_left(self, step: int) -> int:
+        """How many steps the present stage still has at most, `step` steps of the run being done."""
+        return self._steps_of(self.stage, self._began) - (step - self._began)
+
+    def updates_left(self, step: int) -> int:
+        """How many policy updates are planned until the learning-rate schedule ends: with the run, or where a later
+        stage changes `optim`; `step` steps of the run are done.
+        """
+        total, done = 0, step
+        for number in range(self.stage, len(self._configs)):
+            config = self._configs[number]
+            if number > self.stage and config.optim != self._configs[number - 1].optim:
+                break
+            end = done + (self.steps_left(step) if number == self.stage else self._steps_of(number, done))
+            first = done if config.critic is None else max(done, config.critic.warmup_steps)
+            total += max(end - first, 0) * config.batch.updates_per_step * config.batch.passes_per_batch
+            done = end
+        return total
+
+    def next(self) -> int:
+        """The problem to ask next, by its index."""
+        return self.sampler.next()
+
+    def visited(self, index: int, group: Group, step: int) -> None:
+        """Write down a group that has left the ledger, trained or not; a group still open would be generated, and
+        written down, again after a resume. With No-Positive-Resampling a problem that is mastered is never asked again.
+        """
+        usable = group.usable
+        visit = Visit(step, self.stage, len(usable), sum(rollout.verdict.score for rollout in usable))
+        self.history.add(index, visit)
+        if usable and self._masters(visit):
+            self.sampler.retire([index])
+
+    def _masters(self, visit: Visit) -> bool:
+        mastered = self.config.algorithm.selection.no_positive_resampling
+        return mastered is not None and visit.pass_rate >= mastered
+
+    def _recall(self, visits: Mapping[int, Sequence[Visit]]) -> None:
+        """Begin with what earlier runs found: a problem that one of them mastered is not asked again either."""
+        self.history.recall(visits)
+        self.sampler.retire(index for index, found in visits.items() if any(map(self._masters, found)))
+        if self.sampler.left == 0:
+            raise InputError(
+                f"data.history: all {self._size} training problems were mastered in the earlier run; take other "
+                "problems or set algorithm.selection.no_positive_resampling=none"
+            )
+
+    def advance(self, step: int, row: Mapping[str, float | None]) -> bool:
+        """After `step` steps, the last of which measured `row`: whether a new stage begins, which it then has.
+
+        Raises:
+            StropError: the new stage keeps no problem, or nobody measures what the plateau watches.
+        """
+        if not self._stages or self.stage == len(self._stages) - 1:
+            return False
+        stage = self._stages[self.stage]
+        over = stage.steps is not None and step - self._began >= stage.steps
+        if stage.plateau is not None:
+            value = row.get(stage.plateau.metric)
+            if value is not None:
+                self._watched.append(value)
+            elif not self._watched and step - self._began >= 2 * stage.plateau.window:
+                raise StropError(
+                    f"stages.{self.stage}.plateau.metric={stage.plateau.metric}: no step of the stage had such a "
+                    "metric, so that it would never end by it; `metrics.jsonl` of the run folder shows their names"
+                )
+            over = over or stage.plateau(self._watched)
+        if not over:
+            return False
+        self.stage, self._began, self._watched = self.stage + 1, step, []
+        self._filter()
+        return True
+
+    def _steps_of(self, number: int, began: int) -> int:
+        """The most steps of a stage that begins after `began` of the run."""
+        left = self.steps - began
+        given = self._stages[number].steps if number < len(self._configs) - 1 else None
+        return left if given is None else min(given, left)
+
+    def _filter(self) -> None:
+        keeps = self._stages[self.stage].problems
+        if keeps is None:
+            return
+        self.sampler.retire(i for i in range(self._size) if not keeps(self.history.visits(i), self.stage))
+        if self.sampler.left == 0:
+            raise StropError(
+                f"stages.{self.stage}.problems ({keeps.piece_name()}) keeps none of {self._size} problems; "
+                "loosen it, or end the run before that stage"
+            )
+
+    def state(self) -> dict[str, Any]:
+        """JSON-able."""
+        return {
+            "sampler": dict(self.sampler.state),
+            "history": self.history.state(),
+            "stage": self.stage,
+            "began": self._began,
+            "watched": list(self._watched),
+        }
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """Go on from `state()`."""
+        self.sampler.restore(state["sampler"])
+        self.history.load(state["history"])
+        self.stage, self._began, self._watched = state["stage"], state["began"], list(state["watched"])

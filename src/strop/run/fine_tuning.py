@@ -1,0 +1,233 @@
+"""Supervised fine-tuning as a run: demonstrations from a file, a run folder, checkpoints, the model at the end.
+
+    config = configure("Qwen/Qwen3-0.6B", Path("worked.jsonl"), ["training.optimizer.lr=1e-5"])
+    train(config, Path("runs/sft"), view)
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal, NamedTuple
+
+import numpy as np
+from pydantic import Field, SerializeAsAny, ValidationError
+from transformers import PreTrainedTokenizerBase
+
+from strop.base.interrupt import on_interrupt
+from strop.base.metrics import values
+from strop.base.pieces import Settings
+from strop.base.seeds import derive
+from strop.base.types import InputError, Problem
+from strop.config.edits import apply_edits, explain, parse_set
+from strop.data import Columns, JsonLines, Plain, PromptTemplate
+from strop.data.dataset import make_example
+from strop.model.byte_tokenizer import byte_tokenizer
+from strop.model.files import export
+from strop.model.policy import Policy, load_policy
+from strop.model.settings import FreshModel, ModelSettings
+from strop.report.console import View
+from strop.run.assembly import pick_device
+from strop.run.folder import RunFolder, check_free
+from strop.run.run import Interrupted
+from strop.run.tracking import open_trackers
+from strop.run.watchdog import Watch
+from strop.training import checkpoint
+from strop.training.sft import Demonstration, FineTuning, SftSettings
+
+FRESH = "fresh"
+
+
+class SftConfig(Settings):
+    """Everything a fine-tuning run depends on. Written as config.json into the run folder.
+
+    Fields:
+        model: what is fine-tuned.
+        demonstrations: a file of JSON lines; `columns` says which entries are the prompt and the completion.
+        template: how a prompt is put to the model; the same one belongs into the RL run that follows.
+        training: ScaleRL's settings but for the batch, which suits a file of thousands rather than millions.
+        checkpoint_every: updates between checkpoints.
+    """
+
+    model: ModelSettings
+    demonstrations: str
+    columns: Columns = Columns(answer="completion")
+    template: SerializeAsAny[PromptTemplate] = Plain()
+    training: SftSettings = SftSettings(epochs=4, tokens_per_batch=65_536)
+    seed: Annotated[int, Field(ge=0)] = 0
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    checkpoint_every: Annotated[int, Field(ge=1)] = 100
+    trackers: tuple[Literal["tensorboard", "wandb"], ...] = ()
+
+
+def configure(model: str, demonstrations: Path, sets: Sequence[str] = ()) -> SftConfig:
+    """The configuration of `strop sft`; `model` is a folder, a hub name or `fresh`.
+
+    Raises:
+        InputError: an unknown or impossible setting.
+    """
+    source = ModelSettings(fresh=FreshModel()) if model == FRESH else ModelSettings(path=model)
+    data: dict[str, Any] = SftConfig(model=source, demonstrations=str(demonstrations)).model_dump(mode="json")
+    for text in sets:
+        data = apply_edits(data, parse_set(text), SftConfig)
+    return _parse(data, "--set")
+
+
+def train(config: SftConfig, out: Path, view: View) -> Path:
+    """Fine-tune in a new run folder; the folder of the model.
+
+    Raises:
+        StropError: see the parts; Ctrl-C raises `Interrupted` after a clean checkpoint.
+    """
+    check_free(out)
+    parts = assemble(config, view)
+    folder = RunFolder.create(out, config.model_dump(mode="json"))
+    try:
+        with Watch(folder.path, None, view) as watch:
+            return _FineTuningRun(config, parts, folder, watch.view).go(None)
+    finally:
+        folder.close()
+
+
+def resume(out: Path, view: View) -> Path:
+    """Go on from the newest checkpoint, or from the start where there is none yet."""
+    folder = RunFolder.resume(out)
+    try:
+        config = stored_config(folder)
+        newest = checkpoint.latest(folder.checkpoints)
+        parts = assemble(config, view)
+        with Watch(folder.path, None, view) as watch:
+            return _FineTuningRun(config, parts, folder, watch.view).go(newest)
+    finally:
+        folder.close()
+
+
+def is_fine_tuning(folder: RunFolder) -> bool:
+    """Whether the run is one of fine-tuning rather than of RL."""
+    return "demonstrations" in folder.read_json("config.json")
+
+
+def stored_config(folder: RunFolder) -> SftConfig:
+    """The configuration of a fine-tuning run.
+
+    Raises:
+        InputError: it is a run of another kind.
+    """
+    if not is_fine_tuning(folder):
+        raise InputError(f"{folder.path} is no fine-tuning run; go on with it by: strop train --resume {folder.path}")
+    return _parse(folder.read_json("config.json"), str(folder.config_path))
+
+
+def load_model(config: SftConfig) -> tuple[Policy, PreTrainedTokenizerBase]:
+    """The model before fine-tuning, and its tokenizer."""
+    tokenizer = byte_tokenizer() if config.model.fresh is not None else None
+    policy, found = load_policy(config.model, tokenizer, derive(config.seed, "model"))
+    policy.to(pick_device(config.device))
+    return policy, found
+
+
+def read_demonstrations(config: SftConfig, tokenizer: PreTrainedTokenizerBase) -> list[Demonstration]:
+    """The file as token ids, each completion followed by EOS.
+
+    Raises:
+        InputError: the file or a line of it is broken (named), or the tokenizer has no EOS token.
+    """
+    eos = tokenizer.eos_token_id
+    if eos is None:
+        raise InputError("the tokenizer has no EOS token, so a completion could not be told to end")
+    problems = JsonLines(path=config.demonstrations, columns=config.columns).load()
+    return [_demonstration(problem, config, tokenizer, eos) for problem in problems]
+
+
+def _demonstration(
+    problem: Problem, config: SftConfig, tokenizer: PreTrainedTokenizerBase, eos: int
+) -> Demonstration:  # fmt: skip
+    if not isinstance(problem.reference, str):
+        raise InputError(f"{config.demonstrations}: {problem.id}: {config.columns.answer} must be text")
+    completion = tokenizer.encode(problem.reference, add_special_tokens=False)
+    prompt_ids = make_example(problem, config.template, tokenizer).prompt_ids
+    return Demonstration(prompt_ids, np.array([*completion, eos], dtype=np.int32))
+
+
+class Parts(NamedTuple):
+    """What a fine-tuning run is made of."""
+
+    policy: Policy
+    tokenizer: PreTrainedTokenizerBase
+    tuning: FineTuning
+
+
+def assemble(config: SftConfig, view: View) -> Parts:
+    """Load the model and the demonstrations, before any folder is made."""
+    policy, tokenizer = load_model(config)
+    demonstrations = read_demonstrations(config, tokenizer)
+    shuffle = derive(config.seed, "shuffle", config.training.seed) % 2**32
+    tuning = FineTuning(policy, demonstrations, config.training.model_copy(update={"seed": shuffle}))
+    view.note(f"{len(demonstrations)} demonstrations of {config.demonstrations}")
+    if tuning.overflow is not None:
+        view.note(tuning.overflow)
+    return Parts(policy, tokenizer, tuning)
+
+
+class _FineTuningRun:
+    """One process's share of a run."""
+
+    def __init__(self, config: SftConfig, parts: Parts, folder: RunFolder, view: View) -> None:
+        self.config, self.folder, self.view = config, folder, view
+        self.policy, self.tokenizer, self.tuning = parts
+        self.interrupted = False
+
+    def go(self, step: int | None) -> Path:
+        """Train what is left after the checkpoint of `step`; the folder of the model."""
+        self.folder.truncate(0 if step is None else step)
+        if step is not None:
+            found = checkpoint.load(self.folder.checkpoints, step)
+            self.policy.load_weights(found.tensors["policy"])
+            self.tuning.trainer.load_state_dict(found.tensors["optimizer"], found.state["trainer"])
+            self.view.note(f"going on after update {step} of {self.tuning.total}")
+        with on_interrupt(self._ask_to_stop):
+            self._train(step)
+        export(self.policy.model, self.tokenizer, self.folder.model)
+        return self.folder.model
+
+    def _train(self, resumed_at: int | None) -> None:
+        trackers = open_trackers(
+            self.config.trackers, self.folder, self.config.model_dump(mode="json"), resumed_at
+        )  # fmt: skip
+        self.view.stage("sft", self.tuning.total)
+        began = time.perf_counter()
+        try:
+            for event in self.tuning.events():
+                now = time.perf_counter()
+                row = values(event.metrics) | {"seconds/step": now - began}
+                row["tokens_per_second"] = (row["tokens"] or 0.0) / (now - began)
+                began = now
+                trackers.log(event.step, row)
+                self.view.advance(event.step, row)
+                if self.interrupted or event.step % self.config.checkpoint_every == 0 or event.step == event.total:
+                    self._save(event.step)
+                if self.interrupted and event.step < event.total:
+                    raise Interrupted(
+                        f"stopped after update {event.step} of {event.total}; go on with: "
+                        f"strop sft --resume {self.folder.path}"
+                    )
+        finally:
+            trackers.close()
+
+    def _save(self, step: int) -> None:
+        tensors, state = self.tuning.trainer.state_dict()
+        groups = {"policy": self.policy.saved_weights(), "optimizer": tensors}
+        keep = checkpoint.Retention(last=1, best=0)
+        checkpoint.save(self.folder.checkpoints, step, groups, {"trainer": state}, retention=keep)
+
+    def _ask_to_stop(self) -> None:
+        self.interrupted = True
+
+
+def _parse(data: dict[str, Any], origin: str) -> SftConfig:
+    try:
+        return SftConfig.model_validate(json.loads(json.dumps(data)))
+    except ValidationError as error:
+        raise InputError(f"{origin}: {explain(error)}") from error

@@ -1,0 +1,306 @@
+"""The folder of a run: everything that a run writes, in one place, readable without strop.
+
+    run.json                     marks the folder as a run: layout format, version of strop, when it began
+    config.json                  the resolved configuration; a run can be started from this file alone
+    metrics.jsonl                a line a step: {"step": 12, "time": 1760000000.0, "pass_rate": 0.41, …}; evaluations
+                                 beside training have lines of their own, once they are done
+    rollouts/step_000012.parquet one row a completion (see `rollout_table.py`)
+    pass_rates.jsonl             what became of every training problem so far, at the last checkpoint
+    checkpoints/                 to resume from
+    model/                       the exported model, a Hugging Face folder
+    critic/                      the exported critic, where there is one
+    plots/                       pictures
+    report/                      what `strop report` wrote
+    summary.json                 what came out of it
+    status.json                  the driver's heartbeat, every second (`supervision/watch.py`)
+    processes.json, logs/, stacks/   the run's processes, what they print, and their stacks where they were asked for
+    quarantine.json              problems that ended more than one generator
+    weights/                     published weights, where memory has no room for them
+    weights-evaluated/           likewise, those of steps that are being evaluated
+
+Whole files are written beside and renamed (`files.py`); metrics.jsonl alone grows in place (`metrics_file.py`).
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import re
+import shutil
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TextIO
+
+import strop
+from strop.base.files import TEMPORARY, replacing, writing
+from strop.base.metrics_file import MetricsFile, read_metrics
+from strop.base.types import Group, InputError
+from strop.data.history import PASS_RATES
+
+FORMAT = 1
+MARKER = "run.json"
+LOCK = ".lock"
+SUMMARY = "summary.json"
+CONTENTS = (
+    "checkpoints", "metrics.jsonl", "rollouts", "model", "critic", "plots", "report", SUMMARY, "tensorboard",
+    "wandb", PASS_RATES, "processes.json", "logs", "stacks", "quarantine.json", "weights",
+    "weights-evaluated", "status.json",
+)  # fmt: skip
+_STEP_FILE = re.compile(r"step_(\d+)\.parquet")
+
+
+class RunFolder:
+    """A run on disk. Make one with `create`, go on with `resume`, look into one with `open`."""
+
+    def __init__(self, path: Path) -> None:
+        """Prefer the class methods, which check and lock; this only remembers where the folder is."""
+        self.path = path
+        self._metrics = MetricsFile(self.metrics_path)
+        self._lock: TextIO | None = None
+
+    @classmethod
+    def create(cls, path: Path | str, config: Mapping[str, Any], replace: bool = False) -> RunFolder:
+        """Start a run in a new or empty folder and write its configuration (plain JSON values).
+
+        `replace` clears an earlier run first; a folder that is not a run is never cleared.
+
+        Raises:
+            InputError: the folder holds a run (without `replace`) or anything else, or is in use by another process.
+        """
+        target = Path(path)
+        check_free(target, replace)
+        began = time.strftime("%Y-%m-%dT%H:%M:%S%z")
+        marker = {"format": FORMAT, "strop": strop.__version__, "began": began}
+        if is_run(target):
+            run = cls(target)
+            run._acquire()
+            run._clear()  # first of all the checkpoints: none may be resumed under another configuration
+            run.write_json("config.json", config)
+            run.write_json(MARKER, marker)
+            return run
+        # Filled beside and renamed, so that a kill leaves a run with its configuration, or none.
+        run = cls(target.with_name(f".{target.name}.{os.getpid()}{TEMPORARY}"))
+        try:
+            with writing(target):
+                run.path.mkdir(parents=True, exist_ok=True)
+            run._acquire()
+            run.write_json("config.json", config)
+            run.write_json(MARKER, marker)
+            with writing(target):
+                run.path.rename(target)
+        except BaseException:
+            shutil.rmtree(run.path, ignore_errors=True)  # the error that matters is on its way up
+            raise
+        moved = cls(target)
+        moved._lock = run._lock
+        return moved
+
+    @classmethod
+    def open(cls, path: Path | str) -> RunFolder:
+        """A run to read.
+
+        Raises:
+            InputError: there is no such folder, it is not a run, or a later strop wrote it.
+        """
+        run = cls(Path(path))
+        if not run.path.is_dir():
+            raise InputError(f"there is no run folder {run.path}")
+        if not is_run(run.path):
+            raise InputError(f"{run.path} is not a run of strop (it has no {MARKER})")
+        layout = run.read_json(MARKER).get("format")
+        if layout != FORMAT:
+            raise InputError(f"{run.path} has layout format {layout}; this strop ({strop.__version__}) reads {FORMAT}")
+        return run
+
+    @classmethod
+    def resume(cls, path: Path | str) -> RunFolder:
+        """A run to go on with: locked against a second process, left-overs of a crash removed.
+
+        Call `truncate(step)` next, with the step of the checkpoint.
+
+        Raises:
+            InputError: as `open`; or another process is writing to it.
+        """
+        run = cls.open(path)
+        run._acquire()
+        for left_over in run.path.rglob(f"*{TEMPORARY}"):
+            if left_over.is_file():
+                left_over.unlink()
+        return run
+
+    # ------------------------------------------------------------------ where things are
+
+    @property
+    def config_path(self) -> Path:
+        return self.path / "config.json"
+
+    @property
+    def metrics_path(self) -> Path:
+        return self.path / "metrics.jsonl"
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.path / "checkpoints"
+
+    @property
+    def model(self) -> Path:
+        return self.path / "model"
+
+    @property
+    def plots(self) -> Path:
+        return self.path / "plots"
+
+    def rollouts_path(self, step: int) -> Path:
+        return self.path / "rollouts" / f"step_{step:06d}.parquet"
+
+    # ------------------------------------------------------------------ whole files
+
+    def write_json(self, name: str, value: Mapping[str, Any]) -> Path:
+        """Write `name` as JSON, in place of what was there; NaN and infinity are refused (ValueError)."""
+        target = self.path / name
+        with replacing(target) as temporary:
+            text = json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False)
+            temporary.write_text(text + "\n", encoding="utf-8")
+        return target
+
+    def read_summary(self) -> dict[str, Any]:
+        """What the run wrote at its end; empty where it has not come to it.
+
+        Raises:
+            InputError: the file is broken.
+        """
+        return self.read_json(SUMMARY) if (self.path / SUMMARY).is_file() else {}
+
+    def checkpoint_steps(self) -> list[int]:
+        """The steps that have a whole checkpoint, in order."""
+        found = [path.parent.name.removeprefix("step-") for path in self.checkpoints.glob("step-*/manifest.json")]
+        return sorted(int(step) for step in found if step.isdigit())
+
+    def read_json(self, name: str) -> dict[str, Any]:
+        """Read back a JSON object.
+
+        Raises:
+            InputError: the file is missing or broken.
+        """
+        target = self.path / name
+        try:
+            value = json.loads(target.read_text(encoding="utf-8"))
+        except FileNotFoundError as error:
+            raise InputError(f"{self.path} has no {name}") from error
+        except ValueError as error:
+            raise InputError(f"{target} is not readable as JSON: {error}") from error
+        if not isinstance(value, dict):
+            raise InputError(f"{target} holds no JSON object")
+        return value
+
+    def write_pass_rates(self, lines: Iterable[str]) -> Path:
+        """Write the pass-rate history of the training problems, a JSON line each."""
+        target = self.path / PASS_RATES
+        with replacing(target) as temporary:
+            temporary.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+        return target
+
+    def write_rollouts(self, step: int, groups: Sequence[Group]) -> Path:
+        """Write the completions of a step, one row each."""
+        from strop.base import rollout_table
+
+        target = self.rollouts_path(step)
+        with replacing(target) as temporary:
+            rollout_table.write(temporary, step, groups)
+        return target
+
+    def read_rollouts(self, step: int) -> list[dict[str, Any]]:
+        """The rows of a step, as dictionaries by column.
+
+        Raises:
+            InputError: the run has no rollouts of that step.
+        """
+        from strop.base import rollout_table
+
+        target = self.rollouts_path(step)
+        if not target.is_file():
+            raise InputError(f"{self.path} has no rollouts of step {step}")
+        return rollout_table.read(target)
+
+    def rollout_steps(self) -> list[int]:
+        """The steps whose rollouts are there, in order."""
+        found = (_STEP_FILE.fullmatch(file.name) for file in (self.path / "rollouts").glob("step_*.parquet"))
+        return sorted(int(match[1]) for match in found if match)
+
+    # ------------------------------------------------------------------ metrics
+
+    def append_metrics(self, step: int, metrics: Mapping[str, float | None], durable: bool = False) -> None:
+        """Append one line to metrics.jsonl; flushed at once, and also forced to disk when `durable`."""
+        self._metrics.append(step, metrics, durable)
+
+    def read_metrics(self) -> list[dict[str, float | None]]:
+        """A row a step of metrics.jsonl, in order; empty where there is none yet. A torn last line is left out.
+
+        Raises:
+            InputError: a line before the last is broken; it is named by its number.
+        """
+        return read_metrics(self.metrics_path)
+
+    def truncate(self, step: int) -> None:
+        """Forget what came after `step`: later metric lines and later rollouts."""
+        self._metrics.truncate(step)
+        for later in self.rollout_steps():
+            if later > step:
+                self.rollouts_path(later).unlink()
+
+    def close(self) -> None:
+        """Close what is open and let another process write; may be called twice."""
+        self._metrics.close()
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None
+
+    # ------------------------------------------------------------------ inside
+
+    def _acquire(self) -> None:
+        """Hold the folder for this process; the lock dies with the process, so a crash leaves none behind."""
+        if self._lock is not None:
+            return
+        with writing(self.path):
+            lock = (self.path / LOCK).open("a")
+        try:
+            fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            lock.close()
+            raise InputError(f"{self.path} is being written by another process; wait for it or end it") from error
+        self._lock = lock
+
+    def _clear(self) -> None:
+        """Remove what strop wrote and nothing else, but for the configuration, which is the new run's."""
+        for name in CONTENTS:
+            target = self.path / name
+            if target.is_dir() and not target.is_symlink():
+                shutil.rmtree(target)
+            else:
+                target.unlink(missing_ok=True)
+
+
+def check_free(path: Path, replace: bool = False) -> None:
+    """Refuse a folder that `RunFolder.create` could not use, before any work is done for it.
+
+    Raises:
+        InputError: it holds a run (without `replace`), or anything else.
+    """
+    if path.exists() and not path.is_dir():
+        raise InputError(f"{path} is a file; choose another folder with --out")
+    if not path.name or path.resolve() == Path.cwd():
+        raise InputError(f"{path} is the folder you are in; choose one of its own with --out")
+    if is_run(path):
+        if not replace:
+            raise InputError(
+                f"{path} already holds a run: go on with it by --resume {path}, or choose another folder with --out"
+            )
+    elif path.is_dir() and any(path.iterdir()):
+        raise InputError(f"{path} is not empty and not a run of strop; choose another folder with --out")
+
+
+def is_run(path: Path) -> bool:
+    """Whether the folder was written by strop."""
+    return (path / MARKER).is_file()

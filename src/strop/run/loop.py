@@ -1,0 +1,391 @@
+"""The loop: problems → completions → verdicts → groups → filter → advantages → batch → update → publish weights.
+
+There is one loop for strict on-policy training and for PipelineRL-k; only the lag gate's k and the executor differ.
+
+    controller (this file, the single writer)                     generators (behind the executor)
+    ─────────────────────────────────────────                     ────────────────────────────────
+    admit    gate opens a group, sampler names a problem ──request──▶ sample tokens, each with its
+                                                                      log-prob and weight version
+    collect  completion ◀──────────────────────────────completion──── (n a request, as they finish)
+             └─▶ judge (verifier, beside generation) ─▶ verdict
+    resolve  the last verdict of a group: selection keeps or drops it; the gate hears of it
+    train    gate.batch() names the P oldest resolved groups, once the rest can still be in time
+             learner: scores ─▶ advantages ─▶ samples ─▶ updates ─▶ optimizer
+    publish  a new version ──────────────────────────────weights────▶ swapped between two tokens
+    record   metrics, rollouts, checkpoint; an evaluation begins, here or in a worker (`run`), and comes in later
+
+At k = 0 the gate lets nothing stay open over a step, so each arrow is followed by the next; with k > 0 the left and the
+right column run beside each other, and nothing in this file changes.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from strop.algorithms.diagnostics import Memory, alerts, group_metrics, lag_metrics, step_diagnostics, verifier_failures
+from strop.base import progress
+from strop.base.clock import Clock
+from strop.base.metrics import merge, values
+from strop.base.seeds import derive
+from strop.base.states import States
+from strop.base.types import Completion, Group, StropError, Verdict
+from strop.config.schema import RunConfig
+from strop.data import Dataset
+from strop.engines.protocol import Request
+from strop.orchestration.executor import PROBE_TOLERANCE, Executor, Lost, Publication, Quarantined
+from strop.orchestration.lag_gate import BatchTickets, LagGate
+from strop.orchestration.ledger import Entry, Ledger
+from strop.orchestration.stale import StaleGroups
+from strop.report.console import View
+from strop.run.curriculum import Curriculum
+from strop.training.learner import Learning, Lesson
+from strop.training.samples import countable
+from strop.verifiers.pool import Judge
+
+EMPTY_BATCHES_BEFORE_GIVING_UP = 50
+JUDGE_SECONDS = 0.2
+PROBE_TOKENS = 64
+BRIEFLY, PATIENCE = 0.002, 0.1  # seconds to wait for generators: beside the judge, and where nothing else is to do
+
+
+class NothingToLearn(StropError):
+    """Step after step no group has rollouts of different outcome; `groups` are those looked at in vain."""
+
+    def __init__(self, message: str, groups: Sequence[Group]) -> None:
+        super().__init__(message)
+        self.groups = tuple(groups)
+
+
+class WeightMismatch(StropError):
+    """After a publication a generator does not compute what the trainer computes."""
+
+
+@dataclass(frozen=True)
+class StepRecord:
+    """What a finished training step leaves behind: its number, its metrics and every group it looked at."""
+
+    step: int
+    metrics: dict[str, float | None]
+    groups: tuple[Group, ...]
+
+
+class Loop:
+    """The controller. `next_step` trains one step and returns its record; the caller writes it down."""
+
+    def __init__(
+        self, config: RunConfig, dataset: Dataset, executor: Executor, judge: Judge, learner: Learning, view: View
+    ) -> None:
+        self.dataset = dataset
+        self.executor = executor
+        self.judge = judge
+        self.learner = learner
+        self.view = view
+        self.clock = Clock()
+        self.step = 0
+        self.interrupted = False
+        self.curriculum = Curriculum(config, dataset.problems, dataset.visits)
+        self.config = self.curriculum.config
+        orchestration = config.orchestration
+        # In process the two take turns: there is no waiting to save, and the clock shall not decide what is trained.
+        self.gate = LagGate(
+            config.batch.prompts_per_step, orchestration.max_lag, False, orchestration.on_stale,
+            adaptive=not orchestration.in_process,
+        )  # fmt: skip
+        self.ledger = Ledger()
+        self.states = States(self.config)
+        self._resolved: dict[int, Group] = {}
+        self._refilled: list[Group] = []  # dropped and replaced since the last trained step
+        self._skipped: list[Group] = []  # of batches that taught nothing since then
+        self._empty_batches = 0
+        self._open: list[dict[str, Any]] = []  # groups open at the checkpoint that `load` took
+        self._alerts: Memory = {}
+        self.stale = StaleGroups()
+        self.quarantined: list[dict[str, Any]] = []
+        self._enter_stage()
+
+    # ------------------------------------------------------------------ one step
+
+    def next_step(self) -> StepRecord | None:
+        """Generate, judge and train until one more step is trained; None when interrupted before that."""
+        self.gate.trained(time.perf_counter())
+        while not self.interrupted:
+            self._admit()
+            self._collect()
+            batch = self.gate.batch()
+            if batch is not None:
+                self.gate.trains(batch, time.perf_counter())
+                record = self._train(batch)
+                if record is not None:
+                    return record
+                continue
+            self.gate.waits(time.perf_counter())
+            if not self.executor.unfinished and not self.judge.pending and not self._may_admit():
+                raise StropError(f"step {self.step + 1}: nothing is being generated and no batch can be formed")
+        return None
+
+    def _may_admit(self) -> bool:
+        # Not beyond the stage: what is generated under its settings is trained under them.
+        return self.gate.admits(self.curriculum.steps_left(self.step))
+
+    def _admit(self) -> None:
+        while self._may_admit():
+            index = self.curriculum.next()
+            samples = self.config.batch.samples_per_prompt
+            self._request(self.ledger.admit(self.gate.admit(), index, self.dataset[index].problem, samples))
+
+    def _request(self, entry: Entry) -> None:
+        # The seed does not depend on the attempt: a group that was lost comes back the same.
+        seed = derive(self.config.seed, "request", entry.ticket)
+        prompt_ids = self.dataset[entry.index].prompt_ids
+        request = Request(entry.request_id, prompt_ids, self.config.sampling, seed, entry.samples)
+        self.executor.submit(request, entry.ticket, entry.attempt)
+
+    def _collect(self) -> None:
+        with self.clock.section("rollout"):
+            events = self.executor.poll(self._patience())
+        if events:
+            progress.made("a completion")
+        for event in events:
+            if isinstance(event, Lost):
+                self._regenerate(event)
+            elif isinstance(event, Quarantined):
+                self._quarantine(event)
+            else:
+                self._hand_to_judge(event)
+        with self.clock.section("verify"):
+            if not self.executor.unfinished:
+                self.judge.wait(JUDGE_SECONDS)  # nothing else to do
+            verdicts = self.judge.poll()
+        if verdicts:
+            progress.made("a verdict")
+        for (request_id, sample), verdict in verdicts:
+            self._write_down(request_id, sample, verdict)
+
+    def _patience(self) -> float:
+        if self.gate.batch() is not None:
+            return 0.0
+        return BRIEFLY if self.judge.pending else PATIENCE
+
+    def _regenerate(self, lost: Lost) -> None:
+        if self.ledger.find(lost.request_id) is None:
+            return
+        entry = self.ledger.retry(lost.request_id)
+        self.gate.restart(entry.ticket)
+        self.view.note(f"group {entry.ticket} is generated again (attempt {entry.attempt + 1}): {lost.reason}")
+        self._request(entry)
+
+    def _quarantine(self, event: Quarantined) -> None:
+        """The group leaves, and its problem is never asked again."""
+        entry = self.ledger.find(event.request_id)
+        if entry is None:
+            return
+        self.ledger.forget(entry.ticket)
+        self.gate.give_up(entry.ticket)
+        self.curriculum.sampler.retire([entry.index])
+        row = {"problem": entry.problem.id, "group": entry.ticket, "step": self.step + 1, "reason": event.reason}
+        self.quarantined.append(row)
+        self.view.note(f"problem {entry.problem.id} has ended more than one generator and is left out: {event.reason}")
+
+    def _hand_to_judge(self, completion: Completion) -> None:
+        if self.stale.aborted(completion):
+            return
+        if completion.finish_reason == "abort":
+            self._regenerate(Lost(completion.request_id, "its generation was cancelled"))
+            return
+        entry = self.ledger.find(completion.request_id)
+        if entry is not None:
+            entry.completions[completion.index] = completion
+            self.judge.submit((completion.request_id, completion.index), entry.problem, completion)
+
+    def _write_down(self, request_id: str, sample: int, verdict: Verdict) -> None:
+        entry = self.ledger.find(request_id)
+        if entry is None:
+            return
+        reward = self._reward(entry.completions[sample], verdict) if verdict.usable else 0.0
+        group = self.ledger.judge(entry, sample, verdict, reward)
+        if group is None:
+            return
+        selection = self.config.algorithm.selection
+        keep = selection.keeps(countable(group, self.config.algorithm.truncation_mask))
+        self.gate.resolve(group.ticket, keep)
+        if keep or not selection.refill:
+            self._resolved[group.ticket] = group
+        else:
+            self._refilled.append(group)
+            self._forget(group)
+            if len(self._refilled) >= self.config.batch.prompts_per_step:
+                self._refuse_unjudged(self._refilled)
+            if len(self._refilled) >= EMPTY_BATCHES_BEFORE_GIVING_UP * self.config.batch.prompts_per_step:
+                raise self._nothing_to_learn(self._refilled, EMPTY_BATCHES_BEFORE_GIVING_UP)
+
+    def _forget(self, group: Group) -> None:
+        """The group has had its part in the run: a resume would not generate it again."""
+        self.curriculum.visited(self.ledger.forget(group.ticket).index, group, self.step + 1)
+
+    def _reward(self, completion: Completion, verdict: Verdict) -> float:
+        algorithm = self.config.algorithm
+        return algorithm.reward(completion, verdict) + sum(shape(completion, verdict) for shape in algorithm.shaping)
+
+    # ------------------------------------------------------------------ training
+
+    def _train(self, batch: BatchTickets) -> StepRecord | None:
+        """Train on a batch; None where no group of it teaches anything, so that it makes no step."""
+        version = self.gate.version
+        chosen = [self._resolved.pop(ticket) for ticket in (*batch.kept, *batch.dropped)]
+        groups = sorted([*chosen, *self._refilled], key=lambda group: group.ticket)
+        self._refilled = []
+        with self.clock.section("update"):
+            lesson = self.learner.learn(groups, set(batch.kept), self.step, self.states.values)
+        progress.made(f"the update of step {self.step + 1}")
+        for group in chosen:
+            self._forget(group)
+        self.gate.close(batch, trained=lesson is not None)
+        if lesson is None:
+            self._refuse_unjudged(groups)
+            self._skipped += groups
+            self._empty_batches += 1
+            if self._empty_batches >= EMPTY_BATCHES_BEFORE_GIVING_UP:
+                raise self._nothing_to_learn(self._skipped, self._empty_batches)
+            return None
+        self._drop(batch.stale)
+        groups, self._skipped, self._empty_batches = [*self._skipped, *groups], [], 0
+        self.step += 1
+        return self._finish_step(groups, batch, lesson, version)
+
+    def _finish_step(self, groups: list[Group], batch: BatchTickets, lesson: Lesson, version: int) -> StepRecord:
+        """Publish what was learned, and say what the step was like."""
+        publication = self._publish()
+        progress.made(f"the publication of version {self.gate.version}")
+        parts = [
+            lesson.metrics,
+            step_diagnostics(groups, lesson.samples, batch.kept),
+            lag_metrics(lesson.samples, version, self.gate.max_lag),
+        ]
+        row = values(merge(parts)) | {"version": float(self.gate.version), "seconds/publish": publication.seconds}
+        if self.gate.max_lag:
+            row["lag/window"] = self.gate.window.batches
+        row |= {"stage": float(self.curriculum.stage), "problems/left": float(self.curriculum.sampler.left)}
+        if publication.idle is not None:
+            row["idle/generators"] = publication.idle
+        if self.gate.on_stale == "drop":
+            row |= self.stale.trained(groups)
+        self.states.update(row)
+        row |= self.states.numbers()
+        self._warn(groups, row)
+        if self.curriculum.advance(self.step, row):
+            self.config = self.curriculum.config
+            self._give_up_open_groups()
+            self._enter_stage()
+            stage, left = self.curriculum.stage, self.curriculum.sampler.left
+            self.view.note(f"step {self.step}: stage {stage} begins, with {left} of {len(self.dataset)} problems")
+        return StepRecord(self.step, row, tuple(groups))
+
+    def _drop(self, tickets: Sequence[int]) -> None:
+        """Groups that can no longer be trained in time: short ones never are, so this shortens what is trained on."""
+        for ticket in tickets:
+            self._resolved.pop(ticket, None)
+            entry = self.ledger.forget(ticket)
+            self.stale.dropped(entry)
+            self.executor.cancel(entry.request_id)
+        if tickets:
+            self.view.note(f"step {self.step + 1}: {self.stale.line(len(tickets))}")
+
+    def _give_up_open_groups(self) -> None:
+        """Groups of the stage before may be of other sizes, lengths or temperature, and too many for the gate.
+
+        Only a plateau, with max_lag > 0, ends a stage while there are any.
+        """
+        for ticket in self.ledger.open:
+            self.executor.cancel(self.ledger.forget(ticket).request_id)
+            self.gate.give_up(ticket)
+            self._resolved.pop(ticket, None)
+
+    def _enter_stage(self) -> None:
+        """Bring every part to the configuration of the present stage."""
+        self.gate.prompts_per_step = self.config.batch.prompts_per_step
+        self.gate.refill = self.config.algorithm.selection.refill
+        self.states.enter(self.config)
+        self.learner.enter(self.config, self.curriculum.updates_left(self.step))
+
+    def _publish(self) -> Publication:
+        """Bring the weights to every generator, and hold what each computes with them against the trainer: a stale
+        head shows nowhere else.
+        """
+        prompt = self.dataset[0].prompt_ids[:PROBE_TOKENS]
+        probe = np.resize(prompt, max(len(prompt), 2))
+        publication = self.executor.publish(self.gate.version, probe)
+        expected = self.learner.probe(probe)
+        for number, found in publication.probed.items():
+            gap = float(np.abs(found - expected).mean())
+            if not gap <= PROBE_TOLERANCE:
+                raise WeightMismatch(
+                    f"step {self.step}: generator {number} differs from the trainer by {gap:.3g} nats a token after "
+                    f"version {self.gate.version} was published; its weights are not the trainer's"
+                )
+        return publication
+
+    def _refuse_unjudged(self, groups: list[Group]) -> None:
+        """End a run whose verifier failed on a whole batch: more of the same would not help."""
+        if not any(group.usable for group in groups):
+            raise StropError(f"step {self.step + 1}: no completion could be judged: {verifier_failures(groups)[0]}")
+
+    def _nothing_to_learn(self, groups: list[Group], batches: int) -> NothingToLearn:
+        rate = values(group_metrics(groups, ()))["pass_rate"]
+        broken = ", or training has broken it (optim.lr too high?)" if self.step else ""
+        return NothingToLearn(
+            f"step {self.step + 1}: {batches} batches' worth of groups in a row had no rollouts of different outcome "
+            f"(pass rate of the last ones: {rate}): the problems are too hard or too easy for this model"
+            f"{broken}; take others or a better starting model, or train on all "
+            "groups with --set algorithm.selection.zero_variance=keep",
+            groups,
+        )
+
+    def _warn(self, groups: list[Group], row: Mapping[str, float | None]) -> None:
+        for line in verifier_failures(groups):
+            self.view.note(f"step {self.step}: {line}; the sample left the loss")
+        lines, self._alerts = alerts(row, self._alerts, self.config.alerts)
+        for line in lines:
+            self.view.note(f"step {self.step}: {line}")
+
+    # ------------------------------------------------------------------ state
+
+    def state(self) -> dict[str, Any]:
+        """JSON-able: everything but tensors that the next step depends on, as of the last finished step."""
+        return {
+            "step": self.step,
+            "gate": self.gate.state(),
+            "curriculum": self.curriculum.state(),
+            "states": dict(self.states.values),
+            "open": self.ledger.state(),
+            "empty_batches": self._empty_batches,
+            "alerts": self._alerts,
+            "stale": self.stale.state(),
+        }
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """Take back what `state()` gave; `reopen` once the learner has its weights back."""
+        self.step = state["step"]
+        self.gate.load(state["gate"])
+        self.curriculum.load(state["curriculum"])
+        self.config = self.curriculum.config
+        self._enter_stage()
+        self.states.load(state["states"])
+        self._empty_batches = state["empty_batches"]
+        self._alerts = state["alerts"]
+        self._open = state["open"]
+        self.stale.load(state.get("stale", {}))  # an older checkpoint has none
+
+    def reopen(self) -> None:
+        """Begin, or go on after `load`: publish the weights, and generate groups that were open then again."""
+        self._publish()
+        for row in self._open:
+            self.gate.restart(row["ticket"])
+            problem = self.dataset[row["index"]].problem
+            entry = self.ledger.admit(row["ticket"], row["index"], problem, row["samples"], row["attempt"] + 1)
+            self._request(entry)
+        self._open = []

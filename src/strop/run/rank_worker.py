@@ -1,0 +1,238 @@
+"""The learner of one of several ranks: the same `Learner`, its modules sharded and its trainers told of the ranks.
+
+    learner = join(config, rank=1, size=2, rendezvous="file:///tmp/meet", seconds=1800.0)
+"""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+import json
+import socket
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import Store, TCPStore
+from torch.distributed.device_mesh import init_device_mesh
+from transformers import PreTrainedTokenizerBase
+
+from strop.base.metrics import plain, values
+from strop.base.seeds import derive
+from strop.base.types import Group, InputError, IntArray
+from strop.config.schema import RunConfig
+from strop.engines.broadcast import Ticket, TransferLost
+from strop.orchestration.connection import Line
+from strop.orchestration.messages import StoredWeights
+from strop.orchestration.rank_group import Handler, serve
+from strop.orchestration.weight_store import WeightStore
+from strop.report.console import SilentView
+from strop.run.assembly import Modules, check_tokens, located, make_learner, pick_device, wants_reference
+from strop.run.rank_group_learner import Facts, RankSettings
+from strop.training import checkpoint
+from strop.training.dcp_file import Groups
+from strop.training.learner import Learner, Lesson
+from strop.training.ranks import Together
+from strop.training.rendezvous import open_store, reach_store, use_interface_of
+from strop.training.sharding import Place, sharded_critic, sharded_policy
+from strop.training.storage import ShardedStorage
+
+
+def join(config: RunConfig, rank: int, size: int, rendezvous: str | Store, seconds: float) -> Learner:
+    """Meet the other ranks and build this one's share of the learner; every rank is called with the same `config`.
+
+    Args:
+        config: of the run.
+        rank: of this process, from 0; on GPUs, it takes the GPU of that number, modulo those it sees.
+        size: how many ranks there are.
+        rendezvous: where they meet: `tcp://HOST:PORT` or `file://PATH`, or a store that all have opened.
+        seconds: how long an exchange may take before it is given up.
+
+    Raises:
+        StropError: a model cannot be loaded.
+    """
+    device = pick_device(config.device)
+    timeout = datetime.timedelta(seconds=seconds)
+    if device.type == "cuda":
+        device = torch.device("cuda", rank % torch.cuda.device_count())
+        torch.cuda.set_device(device)
+    backend = "nccl" if device.type == "cuda" else "gloo"
+    met: dict[str, Any] = {"init_method" if isinstance(rendezvous, str) else "store": rendezvous}
+    dist.init_process_group(backend, rank=rank, world_size=size, timeout=timeout, **met)
+    torch.manual_seed(derive(config.seed, "torch"))
+    place = Place(init_device_mesh(device.type, (size,)), device)
+    # Groups of their own: exchanges of different threads and of different backends must not meet.
+    ranks = Together(dist.new_group(backend="gloo", timeout=timeout))
+    storage = ShardedStorage(place, ranks, dist.new_group(backend="gloo", timeout=timeout))
+    return make_learner(config, sharded_modules(config, place), ranks, storage)
+
+
+def sharded_modules(config: RunConfig, place: Place) -> Modules:
+    """Policy, critic and reference policy as one process would build them, this rank's rows of each.
+
+    Raises:
+        InputError: there is no such model, or it cannot be trained.
+    """
+    model = located(config.model, config.seed, SilentView())
+    seed = derive(config.seed, "model")
+    policy = sharded_policy(model, seed, place)
+    critic = None
+    if config.critic is not None:
+        path = config.critic.path
+        settings = model
+        if path is not None:
+            named = config.model.model_copy(update={"path": path, "fresh": None, "revision": None})
+            settings = located(named, config.seed, SilentView())
+        try:
+            critic = sharded_critic(settings, derive(config.seed, "critic"), seed if path is None else 0, place)
+        except InputError as error:
+            raise InputError(f"critic.path={path}: {error}") from error
+        check_tokens(critic, policy, str(path))
+    reference = sharded_policy(model, seed, place).requires_grad_(False) if wants_reference(config) else None
+    return Modules(policy, critic, reference)
+
+
+# ---------------------------------------------------------------------- as a worker
+
+
+def main(line: Line, settings: RankSettings) -> None:
+    """Join the other ranks, then do what the controller calls for."""
+    if settings.rendezvous is None:
+        handlers = Scattered(settings, line.address).handlers
+    else:
+        config = RunConfig.model_validate(settings.config)
+        learner = join(config, settings.rank, settings.size, settings.rendezvous, settings.seconds)
+        handlers = RankServer(learner).handlers()
+    serve(line, settings.rank == 0, handlers)
+
+
+class Scattered:
+    """A rank that may be on a host of its own; `handlers` are all of a rank's once it has met the others."""
+
+    def __init__(self, settings: RankSettings, address: str) -> None:
+        self._settings = settings
+        self._address = address
+        self._store: TCPStore | None = None
+        self.handlers: dict[str, Handler] = {"host": self.host, "meet": self.meet}
+
+    def host(self, mark: str) -> tuple[str | None, str]:
+        """Of the first rank, where the others meet it. `mark` is a file in the run's folder, which all must see.
+
+        Raises:
+            InputError: this rank does not see it.
+        """
+        if not Path(mark).exists():
+            raise InputError(
+                f"trainer-{self._settings.rank}, on {socket.gethostname()}, does not see the run's folder "
+                f"{Path(mark).parent}, where ranks write checkpoints; put it where all nodes see it, or leave "
+                "orchestration.ray.train_in_cluster out"
+            )
+        if self._settings.rank > 0:
+            return None, ""
+        self._store = open_store(self._address, self._settings.size, self._settings.seconds)
+        return f"{self._address}:{self._store.port}", ""
+
+    def meet(self, place: str) -> tuple[None, str]:
+        """Join the other ranks."""
+        settings = self._settings
+        use_interface_of(self._address)
+        store = self._store or reach_store(place, settings.size, settings.seconds)
+        config = RunConfig.model_validate(settings.config)
+        learner = join(config, settings.rank, settings.size, store, settings.seconds)
+        self.handlers.update(RankServer(learner).handlers())
+        return None, ""
+
+
+class RankServer:
+    """The calls of `GangLearner`, each with the digest of what all ranks must come to ('' where that is nothing)."""
+
+    def __init__(self, learner: Learner) -> None:
+        self._learner = learner
+
+    def handlers(self) -> dict[str, Handler]:
+        """By the name of the call."""
+        return {
+            "facts": self.facts, "enter": self.enter, "replan": self.replan, "learn": self.learn, "probe": self.probe,
+            "broken": self.broken, "publish": self.publish, "send": self.send, "save": self.save, "settle": self.settle,
+            "load": self.load, "export": self.export,
+        }  # fmt: skip
+
+    def facts(self) -> tuple[Facts, str]:
+        """Of the policy and of all ranks."""
+        learner = self._learner
+        devices = sum(learner.trainer.ranks.gather(learner.devices))
+        return Facts(learner.parameters, learner.computing_parameters, devices), ""
+
+    def enter(self, config: dict[str, Any], updates: int) -> tuple[None, str]:
+        """Go on with the settings of a new stage."""
+        self._learner.enter(RunConfig.model_validate(config), updates)
+        return None, ""
+
+    def replan(self, updates_left: int, steps_left: int) -> tuple[None, str]:
+        """Learning rates end with the run that is planned now."""
+        self._learner.replan(updates_left, steps_left)
+        return None, ""
+
+    def learn(
+        self, groups: Sequence[Group], survivors: Collection[int], step: int, states: Mapping[str, Mapping[str, Any]]
+    ) -> tuple[Lesson | None, str]:
+        """Train on a batch; all ranks must have trained on the same samples and report the same metrics."""
+        lesson = self._learner.learn(groups, survivors, step, states)
+        if lesson is None:
+            return None, ""
+        found = Lesson(lesson.samples, plain(lesson.metrics))
+        return found, digest(found)
+
+    def probe(self, token_ids: IntArray) -> tuple[Any, str]:
+        """Log-probs; every rank computes all of them from the same gathered weights."""
+        found = self._learner.probe(token_ids)
+        return found, hashlib.blake2b(found.tobytes(), digest_size=16).hexdigest()
+
+    def broken(self) -> tuple[str | None, str]:
+        """The name of a parameter that is not finite."""
+        name = self._learner.broken()
+        return name, str(name)
+
+    def publish(self, root: str, version: int) -> tuple[StoredWeights | None, str]:
+        """Gather the weights; the first rank writes them."""
+        weights = self._learner.weights()
+        return (WeightStore(Path(root)).write(version, weights.items()) if weights else None), ""
+
+    def send(self, ticket: Ticket) -> tuple[str | TransferLost, str]:
+        """Gather the weights; the first rank broadcasts them as they come. A broadcast that is lost is its value."""
+        try:
+            return self._learner.send(ticket), ""
+        except TransferLost as error:
+            return error, ""
+
+    def save(self, entry: checkpoint.Entry, extra: Groups) -> tuple[None, str]:
+        """Begin a checkpoint."""
+        self._learner.save(entry, extra)
+        return None, ""
+
+    def settle(self, wait: bool) -> tuple[bool, str]:
+        """Whether no save is under way."""
+        done = self._learner.settle(wait)
+        return done, str(done)
+
+    def load(self, root: Path, step: int) -> tuple[None, str]:
+        """Take back a checkpoint."""
+        self._learner.load(root, step)
+        return None, ""
+
+    def export(self, tokenizer: PreTrainedTokenizerBase, model: Path, critic: Path) -> tuple[None, str]:
+        """Gather the policy and the critic; the first rank writes them."""
+        self._learner.export(tokenizer, model, critic)
+        return None, ""
+
+
+def digest(lesson: Lesson) -> str:
+    """A number that two lessons share where they trained on the same samples and report the same metrics."""
+    found = hashlib.blake2b(digest_size=16)
+    for sample in lesson.samples:
+        found.update(sample.id.to_bytes(8, "little", signed=True))
+        found.update(sample.advantages.tobytes())
+    found.update(json.dumps(values(lesson.metrics), sort_keys=True).encode())
+    return found.hexdigest()

@@ -1,0 +1,411 @@
+"""A run from start to end: the loop's records written down, evaluated, checkpointed; resumed; ended cleanly.
+
+    summary = train(resolve("grpo"), Path("runs/grpo"), view)
+    summary = resume(Path("runs/grpo"), view)          # goes on bit for bit where the last checkpoint stands
+
+Evaluations are begun after a step and written down when they are in: in this process at once, from a worker later, as a
+line of metrics.jsonl that names the step the weights were of. One that is owed when a run ends is done again on resume.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from strop.base.interrupt import on_interrupt
+from strop.base.types import InputError, StropError
+from strop.config.schema import RunConfig, parse
+from strop.data import NoProblemsLeft
+from strop.evaluation import EvaluationResult
+from strop.orchestration.evaluator import WeightsOf
+from strop.orchestration.rank_group import GangLost
+from strop.report.console import View
+from strop.report.plots import plot_run
+from strop.run.assembly import Parts, assemble, devices_apart
+from strop.run.folder import SUMMARY, RunFolder, check_free
+from strop.run.loop import Loop, NothingToLearn, StepRecord
+from strop.run.tracking import Trackers, open_trackers
+from strop.run.validation import Row, Validation
+from strop.run.watchdog import Watch
+from strop.training import checkpoint
+from strop.training.compute import ComputeMeter
+
+DISK_FULL_RETRIES = 3
+QUARANTINE = "quarantine.json"
+PATIENCE = 0.2  # seconds to wait for an evaluation before it is seen whether to go on waiting
+
+
+class Interrupted(StropError):
+    """Ctrl-C: the last finished step is checkpointed."""
+
+    exit_code = 130
+
+
+@dataclass(frozen=True)
+class Summary:
+    """How a run ended. `model` is relative to the run folder; pass rates are fractions, None where not evaluated."""
+
+    steps: int
+    model: str
+    train_pass_rate: float | None
+    held_out_pass_rate: float | None
+    best_step: int | None
+
+
+@dataclass(frozen=True, eq=False)
+class Outcome:
+    """A finished run for callers from Python: its summary, and this process's evaluations by step."""
+
+    summary: Summary
+    evaluations: dict[int, EvaluationResult]
+    parameters: int
+    seconds: float
+
+
+def train(config: RunConfig, out: Path, view: View, *, replace: bool = False) -> Outcome:
+    """Start a run in a new folder and train it to its end.
+
+    Raises:
+        StropError: see the parts; Ctrl-C raises `Interrupted` after a clean checkpoint.
+    """
+    # The parts come before the folder: what cannot be loaded leaves none behind.
+    check_free(out, replace)
+    parts = assemble(config.validate_run(), view)
+    folder = RunFolder.create(out, config.model_dump(mode="json"), replace=replace)
+    try:
+        return _to_the_end(config, parts, folder, view)
+    finally:
+        folder.close()
+
+
+def resume(out: Path, view: View, step: int | None = None) -> Outcome:
+    """Go on from the checkpoint of `step` (None: the newest), or from the start where there is none yet.
+
+    What the run wrote after that checkpoint is forgotten: metrics, rollouts and later checkpoints.
+    """
+    folder = RunFolder.resume(out)
+    try:
+        stored = folder.read_json("config.json")
+        if "demonstrations" in stored:
+            raise InputError(f"{out} is a fine-tuning run; go on with it by strop sft --resume {out}")
+        config = parse(stored, str(folder.config_path))
+        found = _checkpoint(folder, step)
+        return _to_the_end(config, assemble(config, view), folder, view, _Resume(found))
+    finally:
+        folder.close()
+
+
+@dataclass(frozen=True)
+class _Resume:
+    """Go on from a checkpoint; None starts over."""
+
+    found: checkpoint.Checkpoint | None
+
+
+def _checkpoint(folder: RunFolder, step: int | None = None) -> checkpoint.Checkpoint | None:
+    at = checkpoint.latest(folder.checkpoints) if step is None else step
+    return None if at is None else checkpoint.load(folder.checkpoints, at)
+
+
+def _to_the_end(
+    config: RunConfig, parts: Parts, folder: RunFolder, view: View, at: _Resume | None = None
+) -> Outcome:
+    """Train a run to its end. Where the trainer's ranks are lost, it goes on from its last checkpoint, as a resume."""
+    begin = time.perf_counter()
+    evaluations: dict[int, EvaluationResult] = {}
+    losses = 0
+    run: _Run | None = None
+    while True:
+        try:
+            run = _Run(config, parts, folder, view, evaluations)
+            if at is not None:
+                run.go_on(at.found)
+            return Outcome(run.go(), evaluations, parts.learner.parameters, time.perf_counter() - begin)
+        except GangLost as error:
+            losses += 1
+            stopping = run is not None and run.loop.interrupted
+            if stopping or losses > config.orchestration.trainer_restarts:
+                raise
+            view.note(f"{error}; going on from the last checkpoint (loss {losses})")
+        finally:
+            parts.close()
+        at = _Resume(_checkpoint(folder))
+        parts = assemble(config, view)
+
+
+@dataclass(frozen=True)
+class _Save:
+    """A checkpoint that is being written, and the pass rates that go with it."""
+
+    step: int
+    pass_rates: list[str]
+
+
+class _Run:
+    """One process's share of a run."""
+
+    def __init__(
+        self, config: RunConfig, parts: Parts, folder: RunFolder, view: View, evaluations: dict[int, EvaluationResult]
+    ) -> None:
+        self.config = config
+        self.folder = folder
+        self.watch = Watch(folder.path, config.orchestration.watchdog_seconds, view)
+        self.view = self.watch.view
+        self.parts = parts
+        parts.start(folder.path, self.view)
+        self.loop = Loop(config, parts.data.train, parts.executor, parts.judge, parts.learner, self.view)
+        trainers, generators = devices_apart(config, parts.learner.devices)
+        self.compute = ComputeMeter(trainers, parts.learner.computing_parameters, generators)
+        self.validation = Validation(parts.validation, parts.evaluator, config.steps, self.compute, evaluations)
+        self.boundary: dict[str, Any] | None = None  # the loop after the last step that this process has finished
+        self.saved: int | None = None
+        self.saving: _Save | None = None
+        self.failed_saves = 0
+        self.resumed_at: int | None = None
+        self.quarantined_before: list[dict[str, Any]] = []  # by earlier processes
+
+    def go_on(self, found: checkpoint.Checkpoint | None) -> None:
+        """Take over a checkpoint's state and forget what came after it; None starts over."""
+        if found is None:
+            self.resumed_at = 0
+            self.folder.truncate(-1)
+            self._forget_quarantined(0)
+            return
+        if found.state["data"] != self.parts.data.train.fingerprint:
+            raise InputError(
+                f"{self.folder.path}: the training problems are not those the run began with; restore them, or start a "
+                f"new run: strop train {self.folder.config_path}"
+            )
+        self.loop.load(found.state["loop"])
+        self.compute.load(found.state["compute"])
+        self._measure_again(self.validation.load(found.state, self.folder.read_metrics(), found.step))
+        self.parts.learner.load(self.folder.checkpoints, found.step)
+        torch.set_rng_state(found.tensors["rng"]["torch"])
+        if found.state["config"] != self.config.model_dump(mode="json"):
+            changed = f"{self.folder.config_path} was changed since step {found.step}"
+            self.view.note(f"{changed}: the run goes on with the change")
+            loop = self.loop
+            self.parts.learner.replan(loop.curriculum.updates_left(loop.step), loop.config.steps - loop.step)
+        # Only now, when nothing can refuse any more, is later work forgotten.
+        self.resumed_at = found.step
+        self.folder.truncate(found.step)
+        self._forget_quarantined(found.step)
+        checkpoint.rewind(self.folder.checkpoints, found.step)
+        self.view.note(f"going on after step {found.step} of {self.config.steps}")
+
+    def _measure_again(self, steps: Sequence[int]) -> None:
+        """Begin the evaluations of earlier steps that were under way when the run ended.
+
+        Their weights pass through the policy, which has those of the start now, and the checkpoint's next.
+        """
+        policy = self.parts.policy
+        for step in steps:
+            if step > 0:
+                try:
+                    kept = checkpoint.load(self.folder.checkpoints, step)
+                except StropError as error:  # none was kept, or it is damaged: the run goes on without this point
+                    self.view.note(
+                        f"the evaluation of step {step} is lost: it was under way when the run ended, and {error}"
+                    )
+                    continue
+                policy.load_weights(kept.tensors["policy"])
+            self.view.note(f"the evaluation of step {step} was under way when the run ended, and is done again")
+            self.validation.begin(step, WeightsOf(policy))
+
+    def go(self) -> Summary:
+        """Train what is left, write the model, the curves and the summary."""
+        with self.watch:
+            return self._go()
+
+    def _go(self) -> Summary:
+        trackers = open_trackers(
+            self.config.trackers, self.folder, self.config.model_dump(mode="json"), self.resumed_at
+        )
+        try:
+            with on_interrupt(self._ask_to_stop):
+                self.loop.reopen()
+                self.loop.clock.lap()  # starting generators is no part of a step
+                self._steps(trackers)
+                self._wind_up(trackers)
+        finally:
+            self._list_quarantined()
+            trackers.close()
+            self.parts.executor.close()
+        return self._finish()
+
+    def _steps(self, trackers: Trackers) -> None:
+        config, loop = self.config, self.loop
+        self.view.stage("rl", config.steps)
+        found = self._evaluate(loop.step, trackers)  # before training; on resume, what is owed
+        if found:
+            trackers.log(loop.step, found)
+            self.view.evaluated(loop.step, found)
+        loop.clock.lap()
+        while loop.step < config.steps:
+            try:
+                record = loop.next_step()
+            except NothingToLearn as error:
+                self.folder.write_rollouts(loop.step + 1, error.groups)
+                self._wind_up(trackers)
+                raise
+            except NoProblemsLeft:
+                self._wind_up(trackers)
+                raise
+            if record is None:
+                self.view.note("stopping: the last finished step is being saved")
+                self._save_checkpoint(last=True)
+                raise self._interrupted()
+            self._record(record, trackers)
+
+    def _interrupted(self) -> Interrupted:
+        measured = f", {_listed(self.validation.outstanding)} not yet evaluated" if self.validation.outstanding else ""
+        return Interrupted(
+            f"stopped after step {self.loop.step} of {self.config.steps}{measured}; "
+            f"go on with: strop train --resume {self.folder.path}"
+        )
+
+    def _record(self, record: StepRecord, trackers: Trackers) -> None:
+        """Write down a finished step: rollouts, evaluation, metrics, checkpoint, in the order resume relies on."""
+        config, step = self.config, record.step
+        self.boundary = self.loop.state()
+        row = dict(record.metrics)
+        self._list_quarantined()
+        self.folder.write_rollouts(step, record.groups)
+        try:
+            row |= self._evaluate(step, trackers)
+        except BaseException:  # the step is trained, whatever keeps it from being measured
+            trackers.log(step, row)
+            self._save_checkpoint(last=True)
+            raise
+        seconds = self.loop.clock.lap()
+        row |= {f"seconds/{name}": value for name, value in seconds.items()}
+        row |= self.compute.add(seconds, row)
+        row["idle/trainer"] = (seconds["rollout"] + seconds["verify"]) / seconds["step"]
+        training = seconds["step"] - seconds.get("evaluation", 0.0)
+        row["tokens_per_second"] = (row["tokens/generated"] or 0.0) / training
+        trackers.log(step, row)
+        self.view.advance(step, row)
+        self._settle(wait=False)
+        best = config.checkpoint.keep_best and self.validation.may_be_best(step)
+        if best or step % config.checkpoint.every == 0 or self.failed_saves:
+            self._save_checkpoint()
+
+    def _list_quarantined(self) -> None:
+        """Write down who was left out, if anybody; a driver that is killed later has it written."""
+        if self.loop.quarantined:
+            self.folder.write_json(QUARANTINE, {"problems": [*self.quarantined_before, *self.loop.quarantined]})
+
+    def _forget_quarantined(self, after: int) -> None:
+        """Forget whom later steps left out: their groups are generated again."""
+        if (self.folder.path / QUARANTINE).exists():
+            found = self.folder.read_json(QUARANTINE)["problems"]
+            self.quarantined_before = [row for row in found if row["step"] <= after]
+            self.folder.write_json(QUARANTINE, {"problems": self.quarantined_before})
+
+    def _evaluate(self, step: int, trackers: Trackers) -> Row:
+        """Begin what is due after `step`; its metrics where they are in at once, others are written down."""
+        with self.loop.clock.section("evaluation"):
+            while self.validation.due(step) and not self.validation.has_room and not self.loop.interrupted:
+                self._write_late(trackers, PATIENCE)
+            self.validation.begin(step, self.parts.learner)
+        return self._write_late(trackers, of=step)
+
+    def _write_late(self, trackers: Trackers, patience: float = 0.0, of: int | None = None) -> Row:
+        """Write down the evaluations that have come in; that of step `of`, which has no line yet, is returned."""
+        own: Row = {}
+        for step, row in self.validation.collect(patience):
+            if step == of:
+                own = row
+            else:
+                trackers.log(step, row)
+                self.view.evaluated(step, row)
+        return own
+
+    def _wind_up(self, trackers: Trackers) -> None:
+        """Save the last step, wait for outstanding evaluations, and keep the checkpoints that they speak for."""
+        self._save_checkpoint(last=True)
+        if self.validation.outstanding:
+            self.view.note(f"training is done; waiting for the evaluation of {_listed(self.validation.outstanding)}")
+        while self.validation.outstanding:
+            if self.loop.interrupted:
+                raise self._interrupted()
+            self._write_late(trackers, PATIENCE)
+        checkpoint.prune(self.folder.checkpoints, self.validation.retention(self.config.checkpoint))
+
+    def _save_checkpoint(self, last: bool = False) -> None:
+        """Begin to save the last finished step, unless it is saved; with `last`, see it through.
+
+        It is written while training goes on. A full disk is met by trying again at later steps.
+        """
+        self._settle(wait=True)
+        if self.boundary is None or self.boundary["step"] == self.saved:
+            return
+        step = self.boundary["step"]
+        learner = self.parts.learner
+        broken = learner.broken()
+        if broken is not None:
+            raise StropError(
+                f"step {step}: parameter {broken} is not finite, so the step is not saved; go back with "
+                f"strop train --resume {self.folder.path}, and lower optim.lr in a new run"
+            )
+        state: dict[str, Any] = {
+            "loop": self.boundary,
+            "compute": self.compute.state(),
+            **self.validation.state(),
+            "data": self.parts.data.train.fingerprint,
+            "config": self.config.model_dump(mode="json"),
+        }
+        keep = self.validation.retention(self.config.checkpoint)
+        extra = {"rng": {"torch": torch.get_rng_state()}}
+        rates = list(self.loop.curriculum.history.lines([p.id for p in self.parts.data.train.problems]))
+        metric = self.validation.held_out.get(step)
+        learner.save(checkpoint.Entry(self.folder.checkpoints, step, state, metric, keep), extra)
+        self.saving = _Save(step, rates)
+        if last:
+            self._settle(wait=True, last=True)
+
+    def _settle(self, wait: bool, last: bool = False) -> None:
+        """What became of the save that was begun."""
+        if self.saving is None:
+            return
+        try:
+            if not self.parts.learner.settle(wait):
+                return
+        except checkpoint.DiskFull as error:
+            self.saving = None
+            self.failed_saves += 1
+            if last or self.failed_saves >= DISK_FULL_RETRIES:
+                raise
+            self.view.note(f"{error}; trying again after the next step")
+            return
+        self.saved, self.failed_saves = self.saving.step, 0
+        self.folder.write_pass_rates(self.saving.pass_rates)
+        self.saving = None
+
+    def _finish(self) -> Summary:
+        self.parts.learner.export(self.parts.tokenizer, self.folder.model, self.folder.path / "critic")
+        trained = [row["pass_rate"] for row in self.folder.read_metrics() if "pass_rate" in row]
+        summary = Summary(
+            steps=self.loop.step,
+            model=str(self.folder.model.relative_to(self.folder.path)),
+            train_pass_rate=trained[-1] if trained else None,
+            held_out_pass_rate=self.validation.held_out.get(self.loop.step),
+            best_step=self.validation.best_step(),
+        )
+        self.folder.write_json(SUMMARY, self.folder.read_summary() | asdict(summary))
+        plot_run(self.folder.path)
+        return summary
+
+    def _ask_to_stop(self) -> None:
+        # A signal may arrive while the view is drawing: nothing is printed from here.
+        self.loop.interrupted = True
+
+
+def _listed(steps: Sequence[int]) -> str:
+    """`step 4` or `steps 4, 6`."""
+    return f"step{'s' if len(steps) > 1 else ''} {', '.join(map(str, steps))}"

@@ -1,0 +1,249 @@
+"""What a run folder says of its run: is it alive, how far is it, how quick, and which processes belong to it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from strop.orchestration.process_registry import Worker, process_state, read_roster
+from strop.report.console import benchmark_rates
+from strop.run.folder import SUMMARY, RunFolder
+from strop.run.watchdog import STATUS
+
+State = Literal["new", "running", "stalled", "finished", "interrupted", "failed", "stuck", "dead", "unknown"]
+STALE_SECONDS = 30.0  # without a heartbeat, which comes every second
+PACE_STEPS = 20
+SAMPLE_SECONDS = 0.2
+SHARES = ("rollout", "verify", "update", "other", "evaluation")
+_TICKS = os.sysconf("SC_CLK_TCK")
+
+
+@dataclass(frozen=True)
+class ProcessStatus:
+    """A process of the run. `alive` is None on another host; `cpu` is in cores, `memory` the resident bytes."""
+
+    role: str
+    pid: int
+    host: str
+    alive: bool | None
+    state: str | None
+    cpu: float | None
+    memory: int | None
+    heartbeat_age: float | None
+
+
+@dataclass(frozen=True)
+class RunStatus:
+    """What is known of a run; None where the folder does not say.
+
+    Attributes:
+        state: `new`: nothing has been trained yet; `running`; `stalled`: alive without a heartbeat; `finished`;
+            `interrupted` by Ctrl-C; `failed` with `error`; `stuck`: ended by the watchdog; `dead`: its driver is gone
+            without a word; `unknown`: no heartbeat was written, or its host cannot be asked.
+        explanation: the state in words, where it takes some.
+        step: the last one that is known of, from the metrics, or where they are gone from what else tells.
+        held_out_step: after which the held-out pass rate was measured; evaluations beside training lag behind `step`.
+        benchmarks: of each benchmark measured in training, the last pass rate and after which step it was.
+        eta: seconds left at the pace of the last steps.
+        shares: of the last step's seconds.
+        progress: what was made last, and how many seconds ago.
+    """
+
+    run: str
+    state: State
+    explanation: str
+    recipe: str | None
+    stage: str | None
+    step: int
+    steps: int | None
+    doing: tuple[str, int, int] | None
+    eta: float | None
+    pass_rate: float | None
+    held_out_pass_rate: float | None
+    held_out_step: int | None
+    benchmarks: dict[str, tuple[float, int]]
+    step_seconds: float | None
+    shares: dict[str, float]
+    tokens_per_second: float | None
+    lag_mean: float | None
+    lag_max: float | None
+    heartbeat_age: float | None
+    progress: tuple[str, float] | None
+    error: str | None
+    notes: tuple[str, ...]
+    processes: tuple[ProcessStatus, ...]
+
+    @property
+    def going_on(self) -> bool:
+        """Whether there is something to wait for."""
+        return self.state in ("running", "stalled")
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain values."""
+        return asdict(self)
+
+
+def read_status(folder: RunFolder, now: float | None = None) -> RunStatus:
+    """Read what a run folder says; takes a fraction of a second, for the processors' use is sampled.
+
+    Raises:
+        InputError: the folder's files are broken.
+    """
+    now = time.time() if now is None else now
+    said = folder.read_json(STATUS) if (folder.path / STATUS).exists() else None
+    config = folder.read_json("config.json")
+    rows = folder.read_metrics()
+    step = int(rows[-1]["step"] or 0) if rows else _step_without_metrics(folder, said)
+    steps = config.get("steps") if said is None or said["steps"] is None else said["steps"]
+    driver = None if said is None else Worker("driver", said["pid"], said["started"], said["host"])
+    age = None if said is None else max(now - said["time"], 0.0)
+    command = "sft" if "demonstrations" in config else "train"
+    state, explanation = _state(folder, said, driver, age, f"strop {command} --resume {folder.path}", step)
+    if step and not rows:
+        gone = f"its {folder.metrics_path.name} is gone, and with it what was measured"
+        explanation = f"{explanation}; {gone}" if explanation else gone
+    going = state in ("running", "stalled")
+    pace = _mean(rows[-PACE_STEPS:], "seconds/step")
+    progress = None
+    if said is not None:
+        progress = (said["progress"]["what"], said["progress"]["age"] + (age or 0.0 if going else 0.0))
+    return RunStatus(
+        run=str(folder.path),
+        state=state,
+        explanation=explanation,
+        recipe=config.get("recipe"),
+        stage=None if said is None else said["stage"],
+        step=step,
+        steps=steps,
+        doing=None if said is None or said["doing"] is None or not going else tuple(said["doing"]),
+        eta=pace * max(steps - step, 0) if going and pace is not None and steps is not None else None,
+        pass_rate=_last(rows, "pass_rate"),
+        held_out_pass_rate=_last(rows, "evaluation/pass_rate"),
+        held_out_step=_measured_at(rows, "evaluation/pass_rate"),
+        benchmarks=_benchmarks(rows),
+        step_seconds=pace,
+        shares=_shares(rows),
+        tokens_per_second=_mean(rows[-PACE_STEPS:], "tokens_per_second"),
+        lag_mean=_last(rows, "lag/mean"),
+        lag_max=_last(rows, "lag/max"),
+        heartbeat_age=age if going else None,
+        progress=progress,
+        error=None if said is None else said["error"],
+        notes=() if said is None else tuple(note["text"] for note in said["notes"]),
+        processes=_processes(driver if going or state == "dead" else None, read_roster(folder.path), age),
+    )
+
+
+def _state(
+    folder: RunFolder, said: dict[str, Any] | None, driver: Worker | None, age: float | None, command: str, step: int
+) -> tuple[State, str]:
+    go_on = f"go on with: {command}"
+    if said is None or driver is None or age is None:
+        if (folder.path / SUMMARY).exists():
+            return "finished", ""
+        if step == 0:
+            return "new", f"nothing has been trained yet; begin with: {command}"
+        return "unknown", f"it has no {STATUS}: an earlier strop wrote it, or the file was lost"
+    if said["state"] == "interrupted":
+        return "interrupted", go_on
+    if said["state"] in ("failed", "stuck"):
+        return said["state"], "" if "--resume" in (said["error"] or "") else go_on
+    if said["state"] == "finished":
+        return "finished", ""
+    if not driver.here:
+        where = f"it runs on {driver.host}, whose processes cannot be seen from here"
+        if age < STALE_SECONDS:
+            return "running", where
+        return "unknown", f"{where}, and its last heartbeat is {age:.0f} s old"
+    if not driver.alive:
+        return "dead", f"its driver (process {driver.pid}) ended without a word, about {age:.0f} s ago; {go_on}"
+    if age >= STALE_SECONDS:
+        lives = f"its driver lives (state {process_state(driver.pid)})"
+        return "stalled", f"{lives} and has had no heartbeat for {age:.0f} s"
+    return "running", ""
+
+
+def _step_without_metrics(folder: RunFolder, said: dict[str, Any] | None) -> int:
+    """How far a run came whose metrics are not there; 0 where nothing says that it began."""
+    told = [folder.read_summary().get("steps"), None if said is None else said["step"], *folder.checkpoint_steps()]
+    return max((step for step in told if step is not None), default=0)
+
+
+def _last(rows: Sequence[dict[str, float | None]], name: str) -> float | None:
+    """The latest value of a metric that is not at every step."""
+    return next((row[name] for row in reversed(rows) if row.get(name) is not None), None)
+
+
+def _measured_at(rows: Sequence[dict[str, float | None]], name: str) -> int | None:
+    return next((int(row["step"] or 0) for row in reversed(rows) if row.get(name) is not None), None)
+
+
+def _benchmarks(rows: Sequence[dict[str, float | None]]) -> dict[str, tuple[float, int]]:
+    found: dict[str, tuple[float, int]] = {}
+    for row in rows:
+        found |= {name: (rate, int(row["step"] or 0)) for name, rate in benchmark_rates(row).items()}
+    return found
+
+
+def _mean(rows: Sequence[dict[str, float | None]], name: str) -> float | None:
+    found = [value for row in rows if (value := row.get(name)) is not None]
+    return sum(found) / len(found) if found else None
+
+
+def _shares(rows: Sequence[dict[str, float | None]]) -> dict[str, float]:
+    whole = rows[-1].get("seconds/step") if rows else None
+    if not whole:
+        return {}
+    spent = {name: rows[-1].get(f"seconds/{name}") for name in SHARES}
+    return {name: value / whole for name, value in spent.items() if value is not None}
+
+
+# ---------------------------------------------------------------------- processes
+
+
+def _processes(driver: Worker | None, roster: Sequence[Worker], age: float | None) -> tuple[ProcessStatus, ...]:
+    known = list(roster)
+    if driver is not None and driver.pid not in [worker.pid for worker in roster]:
+        known.insert(0, driver)
+    before = {worker.pid: _cpu_seconds(worker) for worker in known}
+    begin = time.monotonic()
+    if any(value is not None for value in before.values()):
+        time.sleep(SAMPLE_SECONDS)
+    passed = time.monotonic() - begin
+    found = []
+    for worker in known:
+        first, last = before[worker.pid], _cpu_seconds(worker)
+        found.append(
+            ProcessStatus(
+                role=worker.role,
+                pid=worker.pid,
+                host=worker.host,
+                alive=worker.alive if worker.here else None,
+                state=process_state(worker.pid) if worker.alive else None,
+                cpu=None if first is None or last is None else (last - first) / passed,
+                memory=_memory(worker),
+                heartbeat_age=age if worker.role == "driver" else None,
+            )
+        )
+    return tuple(found)
+
+
+def _cpu_seconds(worker: Worker) -> float | None:
+    """Processor seconds so far; None where it is dead or far."""
+    if worker.alive:
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it may end meanwhile
+            fields = Path(f"/proc/{worker.pid}/stat").read_text().rpartition(")")[2].split()
+            return (int(fields[11]) + int(fields[12])) / _TICKS
+    return None
+
+
+def _memory(worker: Worker) -> int | None:
+    if worker.alive:
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            return int(Path(f"/proc/{worker.pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    return None

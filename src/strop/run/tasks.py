@@ -1,0 +1,248 @@
+"""What the command line does with a finished model: measure it, let it answer, write it out.
+
+A model is named by a run folder, a model folder or a hub name; prompt template, verifier and sampling come from the
+run's own configuration, or from a recipe.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from pydantic import ValidationError
+from transformers import PreTrainedTokenizerBase
+
+from strop.base.seeds import derive
+from strop.base.types import Completion, InputError, Problem, Rollout
+from strop.config.edits import explain
+from strop.config.schema import RunConfig, evaluation_sampling, parse, resolve
+from strop.data import Dataset, load_data
+from strop.data.dataset import Example, make_example
+from strop.engines.build import build_engine
+from strop.engines.protocol import Engine, Request, Sampling
+from strop.evaluation import evaluate
+from strop.model.files import export
+from strop.model.lora import export_adapter
+from strop.model.policy import Policy, load_policy
+from strop.report.console import SilentView, View
+from strop.run.assembly import located, pick_device
+from strop.run.fine_tuning import is_fine_tuning, load_model, stored_config
+from strop.run.folder import RunFolder, is_run
+from strop.training import checkpoint
+from strop.verifiers.judges import judge_for
+
+DEFAULT_RECIPE = "grpo"
+
+
+class Stored(NamedTuple):
+    """A checkpoint of a run."""
+
+    run: str
+    step: int
+
+
+def configure(
+    model: str,
+    recipe: str | None = None,
+    sets: Sequence[str] = (),
+    source: str | None = None,
+    path: str | None = None,
+    limit: int | None = None,
+    step: int | None = None,
+) -> RunConfig:
+    """The configuration under which `model` is used; `source` replaces both its problems and its held-out ones.
+
+    With `step` the model is that checkpoint of a run, as `open_model` opens it: the run needs no exported model.
+
+    Raises:
+        InputError: no such model or recipe, or an invalid setting.
+    """
+    base, place = recipe, model
+    if is_run(Path(model)):
+        run = RunFolder.open(model)
+        place = str(run.model)
+        if step is None and not run.model.is_dir():
+            raise InputError(f"{model} has no model yet; write that of its newest checkpoint: strop export {model}")
+        if base is None and not is_fine_tuning(run):
+            base = str(run.config_path)
+    edits = [] if step is not None else ["model.fresh=none", "model.lora=none", f"model.path={json.dumps(place)}"]
+    if source is not None:
+        edits += [f"data.source={json.dumps(source)}", "data.held_out=none", "evaluation.every=none"]
+    if path is not None:
+        edits.append(f"data.path={json.dumps(path)}")
+    if limit is not None:
+        edits.append(f"data.limit={limit}")
+    return resolve(base if base is not None else DEFAULT_RECIPE, [*edits, *sets])
+
+
+def evaluate_model(
+    config: RunConfig, samples: int, temperature: float | None, view: View, stored: Stored | None = None
+) -> dict[str, Any]:
+    """Pass rate, pass@k, majority vote, length and truncation on the held-out problems, or on all where none are.
+
+    The model is that of `config`, or the checkpoint that `stored` names.
+
+    Raises:
+        StropError: the model or the problems cannot be used.
+    """
+    policy, tokenizer = open_model(config, view, stored)
+    dataset = _problems(config, tokenizer, view)
+    sampling = _sampling(config, temperature, None)
+    engine = build_engine(config.engine, config.model, tokenizer, policy, sampling=sampling)
+    sampling = fitted(sampling, dataset.longest_prompt, engine, view)
+    view.stage("evaluate", len(dataset) * samples)
+    correct = 0
+
+    def progress(done: int, total: int, rollout: Rollout) -> None:
+        nonlocal correct
+        correct += rollout.verdict.score == 1
+        view.advance(done, {"pass_rate": correct / done})
+
+    judge = judge_for(config.verifier)
+    try:
+        seed = derive(config.seed, "evaluation")
+        result = evaluate(engine, dataset, samples, sampling, config.verifier, seed, progress, judge=judge)
+    finally:
+        judge.close()
+        engine.close()
+    return result.summary()
+
+
+def sample_model(
+    config: RunConfig,
+    prompt: str | None,
+    count: int,
+    temperature: float | None,
+    max_new_tokens: int | None,
+    seed: int,
+    view: View,
+    stored: Stored | None = None,
+) -> list[dict[str, Any]]:
+    """`count` completions of `prompt`, or of each of the configured problems where it is None, in order.
+
+    A completion of a problem is judged; its `status` and `reference` are None for a prompt without a reference.
+    """
+    policy, tokenizer = open_model(config, view, stored)
+    if prompt is None:
+        examples: Sequence[Example] = _problems(config, tokenizer, view).examples
+    else:
+        problem = Problem("prompt", prompt, reference=None)
+        examples = (make_example(problem, config.data.template, tokenizer),)
+    sampling = _sampling(config, temperature, max_new_tokens)
+    engine = build_engine(config.engine, config.model, tokenizer, policy, sampling=sampling)
+    sampling = fitted(sampling, max(len(example.prompt_ids) for example in examples), engine, view)
+    completions: dict[tuple[str, int], Completion] = {}
+    try:
+        for place, example in enumerate(examples):
+            engine.submit(Request(str(place), example.prompt_ids, sampling, derive(seed, "sample", place), count))
+        while engine.unfinished:
+            completions |= {(found.request_id, found.index): found for found in engine.step()}
+    finally:
+        engine.close()
+    return [
+        _answer(config, example.problem, completions[str(place), index])
+        for place, example in enumerate(examples)
+        for index in range(count)
+    ]
+
+
+def export_checkpoint(run_path: Path, out: Path | None = None, step: int | None = None, adapter: bool = False) -> Path:
+    """Write the model of a checkpoint (None: the newest) as a Hugging Face folder, RUN/model unless `out` is given.
+
+    With `adapter` the adapters alone, as peft has them, to RUN/adapter; otherwise they are merged into the model.
+
+    Raises:
+        StropError: no such run or checkpoint, or one without adapters; `out` holds something else.
+    """
+    run = RunFolder.open(run_path)
+    target = out if out is not None else run.path / "adapter" if adapter else run.model
+    if out is not None and out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise InputError(f"{out} is there and not empty; choose another folder with --out")
+    policy, tokenizer = open_checkpoint(run, step)
+    if not adapter:
+        export(policy.model, tokenizer, target)
+        return target
+    if policy.adapters is None:
+        raise InputError(f"{run_path} trained no adapters (model.lora); export its model without --adapter")
+    if policy.settings.path is None:
+        raise InputError(f"{run_path} began with a fresh model, which is in no folder; export it without --adapter")
+    export_adapter(policy.adapters, policy.settings.path, tokenizer, target)
+    return target
+
+
+def open_checkpoint(run: RunFolder, step: int | None = None) -> tuple[Policy, PreTrainedTokenizerBase]:
+    """The policy of a checkpoint (None: the newest) with its tokenizer.
+
+    Raises:
+        StropError: there is none.
+    """
+    found = checkpoint.load(run.checkpoints, step)
+    if is_fine_tuning(run):
+        policy, tokenizer = load_model(stored_config(run))
+    else:
+        policy, tokenizer = open_model(parse(run.read_json("config.json"), str(run.config_path)), SilentView())
+    policy.load_weights(found.tensors["policy"])
+    return policy, tokenizer
+
+
+def open_model(
+    config: RunConfig, view: View, stored: Stored | None = None
+) -> tuple[Policy, PreTrainedTokenizerBase]:
+    """The policy that a configuration names, or a stored one, on its device and ready to be asked; its tokenizer."""
+    if stored is not None:
+        policy, tokenizer = open_checkpoint(RunFolder.open(stored.run), stored.step)
+    else:
+        settings = located(config.model, config.seed, view)
+        policy, tokenizer = load_policy(settings, seed=derive(config.seed, "model"))
+    policy.to(pick_device(config.device)).requires_grad_(False)
+    return policy.eval(), tokenizer
+
+
+def _problems(config: RunConfig, tokenizer: PreTrainedTokenizerBase, view: View) -> Dataset:
+    data = load_data(config.data, tokenizer)
+    chosen = data.held_out if data.held_out is not None else data.train
+    kind = "held-out problems" if data.held_out is not None else "problems (none are held out)"
+    view.note(f"{len(chosen)} {kind} of {chosen.name}")
+    if chosen.over_budget:
+        view.note(f"{chosen.over_budget} problems left out, their prompts exceed {chosen.max_prompt_tokens} tokens")
+    return chosen
+
+
+def _sampling(config: RunConfig, temperature: float | None, max_new_tokens: int | None) -> Sampling:
+    """As the run measures itself, but for what is asked for."""
+    changes: dict[str, Any] = {} if temperature is None else {"temperature": temperature}
+    if max_new_tokens is not None:
+        changes["max_new_tokens"] = max_new_tokens
+    try:
+        return Sampling.model_validate({**evaluation_sampling(config).model_dump(), **changes})
+    except ValidationError as error:
+        raise InputError(f"sampling: {explain(error).removeprefix('(whole): ')}") from error
+
+
+def fitted(sampling: Sampling, longest_prompt: int, engine: Engine, view: View) -> Sampling:
+    """`sampling` with no more new tokens than the model has room for after the longest prompt."""
+    room = engine.capabilities.max_tokens - longest_prompt
+    if room < 1:
+        raise InputError(
+            f"the longest prompt has {longest_prompt} tokens, the model's limit is {engine.capabilities.max_tokens}; "
+            "lower data.max_prompt_tokens"
+        )
+    if sampling.max_new_tokens <= room:
+        return sampling
+    view.note(f"completions end at {room} tokens, not {sampling.max_new_tokens}: the model has room for no more")
+    return sampling.model_copy(update={"max_new_tokens": room})
+
+
+def _answer(config: RunConfig, problem: Problem, completion: Completion) -> dict[str, Any]:
+    judged = problem.reference is not None
+    verdict = config.verifier(problem, completion.text, completion.truncated) if judged else None
+    return {
+        "prompt": problem.question,
+        "completion": completion.text,
+        "tokens": len(completion.token_ids),
+        "finish_reason": completion.finish_reason,
+        "status": None if verdict is None else str(verdict.status),
+        "reference": problem.reference,
+    }

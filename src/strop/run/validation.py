@@ -1,0 +1,130 @@
+"""What a run measures of itself, and when: evaluations begun, outstanding and known, whoever does them.
+
+    validation.begin(step, learner)                       # the sets that are due after it
+    for at, row in validation.collect(): ...              # lines for metrics.jsonl, perhaps of an earlier step
+    validation.retention(settings)                        # what must not be removed before its pass rate is known
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from strop.config.schema import CheckpointSettings
+from strop.evaluation.benchmarks import HELD_OUT
+from strop.evaluation.result import EvaluationResult
+from strop.evaluation.validation import PREFIX, ValidationSet, metrics
+from strop.orchestration.evaluator import Evaluator, Measured, Weights
+from strop.training.checkpoint import Retention
+from strop.training.compute import ComputeMeter
+
+Row = dict[str, float | None]
+
+
+class Validation:
+    """The evaluations of a run.
+
+    Args:
+        sets: what is measured.
+        evaluator: who does it.
+        steps: of the run.
+        compute: counts what it takes.
+        results: receives what was found on the held-out problems, by step.
+    """
+
+    def __init__(
+        self,
+        sets: Sequence[ValidationSet],
+        evaluator: Evaluator,
+        steps: int,
+        compute: ComputeMeter,
+        results: dict[int, EvaluationResult],
+    ) -> None:
+        self.held_out: dict[int, float] = {}  # pass rates by step
+        self._sets = {each.name: each for each in sets}
+        self._evaluator = evaluator
+        self._steps = steps
+        self._compute = compute
+        self._results = results
+        self._known: set[int] = set()
+
+    # ------------------------------------------------------------------ evaluations
+
+    def due(self, step: int) -> tuple[str, ...]:
+        """The sets to measure after `step` (0: before training), unless that has been done or is under way."""
+        if step in self._known or step in self._evaluator.outstanding:
+            return ()
+        return tuple(name for name, each in self._sets.items() if each.due(step, self._steps))
+
+    def begin(self, step: int, weights: Weights) -> None:
+        """Measure `weights`, those after `step`, on what is due."""
+        names = self.due(step)
+        if names:
+            self._evaluator.begin(step, names, weights)
+
+    def collect(self, patience: float = 0.0) -> list[tuple[int, Row]]:
+        """What has come in, by step; waits up to `patience` seconds where something is outstanding."""
+        return [(measured.step, self._row(measured)) for measured in self._evaluator.poll(patience)]
+
+    @property
+    def outstanding(self) -> tuple[int, ...]:
+        """Steps whose evaluation was begun and not collected."""
+        return tuple(self._evaluator.outstanding)
+
+    @property
+    def has_room(self) -> bool:
+        """Whether one more evaluation may begin now."""
+        return self._evaluator.has_room
+
+    def _row(self, measured: Measured) -> Row:
+        self._known.add(measured.step)
+        row: Row = {}
+        for name, result in measured.results.items():
+            row |= metrics(result, self._sets[name])
+        if HELD_OUT in measured.results:
+            self._results[measured.step] = measured.results[HELD_OUT]
+            self.held_out[measured.step] = measured.results[HELD_OUT].pass_rate
+        return row | {f"{PREFIX}/seconds": measured.seconds} | self._compute.evaluated(measured.device_seconds)
+
+    # ------------------------------------------------------------------ the best step
+
+    def best_step(self) -> int | None:
+        """The earliest step with the highest held-out pass rate; the untrained model does not compete."""
+        trained = {step: rate for step, rate in self.held_out.items() if step > 0}
+        return max(trained, key=lambda step: (trained[step], -step), default=None)
+
+    def may_be_best(self, step: int) -> bool:
+        """Whether `step` is the best so far, or may turn out to be."""
+        held_out = self._sets.get(HELD_OUT)
+        awaited = held_out is not None and held_out.due(step, self._steps) and step in self.outstanding
+        return step > 0 and (awaited or step == self.best_step())
+
+    def retention(self, settings: CheckpointSettings) -> Retention:
+        """Which checkpoints stay; those of outstanding evaluations in any case."""
+        best = int(settings.keep_best)
+        return Retention(last=settings.keep, best=best, metrics=dict(self.held_out), pinned=self.outstanding)
+
+    # ------------------------------------------------------------------ state
+
+    def state(self) -> dict[str, Any]:
+        """JSON-able: pass rates, and steps whose evaluation is owed."""
+        return {"held_out": self.held_out, "owed": list(self.outstanding)}
+
+    def load(self, state: Mapping[str, Any], rows: Iterable[Mapping[str, float | None]], step: int) -> tuple[int, ...]:
+        """Take back what `state()` gave, and what came in later: `rows` of metrics.jsonl up to `step`.
+
+        Returns:
+            The earlier steps whose evaluation was begun and never came in.
+        """
+        self.held_out = {int(at): rate for at, rate in state["held_out"].items()}
+        self._known = set(self.held_out)
+        for row in rows:
+            at = int(row["step"] or 0)
+            if at > step or not any(name.startswith(f"{PREFIX}/") for name in row):
+                continue
+            self._known.add(at)
+            self._compute.evaluated_before(row.get("compute/evaluator_seconds"))
+            rate = row.get(f"{PREFIX}/pass_rate")
+            if rate is not None:
+                self.held_out[at] = rate
+        return tuple(at for at in state.get("owed", ()) if at < step and self.due(at))

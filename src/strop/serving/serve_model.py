@@ -1,0 +1,112 @@
+"""`strop serve`: from a model's name to a running endpoint."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from transformers import PreTrainedTokenizerBase
+
+from strop.base.types import InputError
+from strop.config.schema import RunConfig
+from strop.engines.build import build_engine
+from strop.engines.protocol import Engine
+from strop.report.console import View
+from strop.run.benchmarking import NamedModel, open_named, parse_models
+from strop.run.folder import RunFolder, is_run
+from strop.serving import ServeLimits
+from strop.serving.app import Log, is_loopback
+from strop.serving.server import Served, Server, listen
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is served, where, and how much of it; see `strop serve --help`."""
+
+    model: str
+    host: str
+    port: int
+    key: str | None = field(repr=False)
+    insecure: bool
+    limits: ServeLimits
+    recipe: str | None = None
+    sets: tuple[str, ...] = ()
+    log: Log | None = None
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What is said once the endpoint listens."""
+
+    url: str
+    model: str
+    context: int
+    slots: int
+    weight_version: int
+    key: bool
+    limits: ServeLimits
+
+    def line(self, as_json: bool) -> str:
+        """One line for a program, or a few for people."""
+        if as_json:
+            named: dict[str, Any] = {**vars(self), "limits": self.limits.model_dump(mode="json")}
+            return json.dumps(named)
+        limits = self.limits
+        tokens = f"{self.context} tokens of context"
+        tokens += "" if limits.new_tokens is None else f", {limits.new_tokens} of a completion"
+        return (
+            f"{self.model} at {self.url}{' (key wanted)' if self.key else ''}\n"
+            f"{tokens}; {self.slots} sequences at once, {limits.requests} requests, {limits.samples} completions "
+            f"and {limits.body_bytes:,} bytes a request, {limits.seconds:g} s; Ctrl-C ends it"
+        )
+
+
+def serve(plan: Plan, view: View, told: Callable[[Facts], None]) -> int:
+    """Serve until Ctrl-C; how many requests were answered. `told` is called once it listens.
+
+    Raises:
+        StropError: the model or the address cannot be used, or the engine broke.
+    """
+    named = parse_models([plan.model])
+    if len(named) != 1:
+        raise InputError(f"{plan.model}: one model is served at a time; name one checkpoint")
+    # Before the model: loading one takes long, and a port that is taken is known at once.
+    with listen(plan.host, plan.port, plan.key, plan.insecure) as listening:
+        engine, tokenizer, config = _open(plan, named[0], view)
+        served = Served(
+            model=client_name(plan.model, named[0]),
+            limits=plan.limits,
+            key=plan.key,
+            local_only=plan.key is None and is_loopback(plan.host),
+            log=plan.log,
+        )
+        server = Server(engine, tokenizer, served, listening)
+        context, slots, version = engine.capabilities.max_tokens, config.engine.slots, engine.weight_version
+        told(Facts(server.url, served.model, context, slots, version, plan.key is not None, plan.limits))
+        server.run()
+        return server.answered
+
+
+def client_name(given: str, model: NamedModel) -> str:
+    """What clients call the model: the name that it was `given` (NAME=MODEL), else of a folder its last part.
+
+    A path is of this machine, and says nothing to a program on another one. `RUN/model` is called after the run; a name
+    of the hub stays whole.
+    """
+    folder = Path(os.path.abspath(Path(model.place).expanduser()))  # which ends in a name also for `.` and `..`
+    if model.label not in (given, f"{model.place}@{model.step}") or not folder.is_dir():
+        return model.label
+    own = folder.parent if is_run(folder.parent) and folder == RunFolder(folder.parent).model else folder
+    return own.name if model.step is None else f"{own.name}@{model.step}"
+
+
+def _open(plan: Plan, named: NamedModel, view: View) -> tuple[Engine, PreTrainedTokenizerBase, RunConfig]:
+    """The engine, its tokenizer and configuration; a checkpoint's step is its weight version."""
+    view.note(f"loading {named.label}")
+    config, policy, tokenizer = open_named(named, plan.recipe, plan.sets, view)
+    engine = build_engine(config.engine, config.model, tokenizer, policy, named.step or 0)
+    return engine, tokenizer, config

@@ -1,0 +1,359 @@
+"""Checkpoints: a folder is complete or it is not there.
+
+    save(root, step=12, tensors={"policy": …, "optimizer": …}, state={"updates": 12}, retention=Retention())
+    root/step-00000012/{policy.safetensors, optimizer.safetensors, state.json, manifest.json}
+
+One rank writes safetensors and JSON, never pickles. Several ranks write their shards beside each other
+(`sharded_checkpoint`, the folder `sharded`); `load` reads either, for one rank or for one of any number.
+
+A save is written to `.tmp-step-00000012`, every file fsynced, `manifest.json` (sizes and BLAKE2b of the others) last;
+then the folder is renamed and `root` fsynced. A kill at any moment leaves the old checkpoints or the new one beside
+them; what it left half-written is swept by the next save. One process writes a root.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import os
+import re
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+from torch import Tensor
+
+from strop.base.pieces import Settings
+from strop.base.types import StropError
+from strop.training import dcp_file, tensor_file
+
+SHARDED = "sharded"
+_FORMATS = (1, 2)  # 2: with a folder of shards
+_FOLDER = re.compile(r"step-(\d{8,})")
+_GROUP = re.compile(r"[A-Za-z0-9_-]+")
+_PARTIAL = ".tmp-"
+
+
+class DiskFull(StropError):
+    """A save did not fit on the disk: the partial one is removed, earlier ones are whole, the save may be retried."""
+
+
+class Retention(Settings):
+    """Which checkpoints stay: the `last` newest, and the `best` ones by their metric.
+
+    Fields:
+        metrics: by step; known since, or instead of what was given at `save`.
+        pinned: steps that stay whatever their metric, which is not known yet.
+    """
+
+    last: Annotated[int, Field(ge=1)] = 2
+    best: Annotated[int, Field(ge=0)] = 1
+    mode: Literal["max", "min"] = "max"
+    metrics: dict[int, float] = {}
+    pinned: tuple[int, ...] = ()
+
+
+class Groups(Mapping[str, dict[str, Tensor]]):
+    """The groups of a checkpoint by name; each is read when it is asked for, in a layout, and anew every time."""
+
+    def __init__(self, folder: Path, whole: Sequence[str], sharded: Sequence[str], layout: dcp_file.Layout) -> None:
+        self._folder, self._whole, self._sharded, self._layout = folder, whole, sharded, layout
+
+    def __getitem__(self, group: str) -> dict[str, Tensor]:
+        if group in self._sharded:
+            return dcp_file.read(self._folder / SHARDED, group, self._layout)
+        if group not in self._whole:
+            raise KeyError(group)
+        stored = tensor_file.read(self._folder / f"{group}.safetensors")
+        return {name: self._layout.lay(tensor) for name, tensor in stored.items()}
+
+    def __contains__(self, group: object) -> bool:
+        return group in self._whole or group in self._sharded  # without reading it
+
+    def __iter__(self) -> Iterator[str]:
+        return iter((*self._whole, *self._sharded))
+
+    def __len__(self) -> int:
+        return len(self._whole) + len(self._sharded)
+
+
+@dataclass(frozen=True, eq=False)
+class Checkpoint:
+    """A checkpoint read back: tensors by group and name, and the JSON state."""
+
+    step: int
+    path: Path
+    tensors: Mapping[str, dict[str, Tensor]]
+    state: Any
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A checkpoint to be written, but for its tensors.
+
+    Fields:
+        root: the folder of all checkpoints.
+        step: the checkpoint's.
+        state: whatever JSON can hold, without NaN or infinity.
+        metric: what `retention` ranks by; None ranks below every number.
+        retention: which checkpoints stay; None: all.
+    """
+
+    root: Path
+    step: int
+    state: Mapping[str, Any]
+    metric: float | None = None
+    retention: Retention | None = None
+
+
+def save(
+    root: Path,
+    step: int,
+    tensors: Mapping[str, Mapping[str, Tensor]],
+    state: Any,
+    *,
+    metric: float | None = None,
+    retention: Retention | None = None,
+) -> Path:
+    """Write the checkpoint of `step`, then remove those that `retention` (None: keep all) does not keep.
+
+    Args:
+        root: the folder of all checkpoints; made where missing.
+        step: >= 0; a checkpoint of that step must not be there yet (see `rewind`).
+        tensors: groups of named tensors, one file each; any dtype, bit for bit; tensors may share storage.
+        state: whatever JSON can hold, without NaN or infinity.
+        metric: what `retention` ranks by; None ranks below every number.
+
+    Returns:
+        The checkpoint's folder.
+
+    Raises:
+        DiskFull: no space (or quota) left; earlier checkpoints are untouched.
+        StropError: a checkpoint of that step is there.
+    """
+    with filling(root, step) as partial:
+        files = write_groups(partial, tensors)
+        seal(partial, step, files, list(tensors), state, metric)
+    if retention is not None:
+        prune(root, retention)
+    return folder_of(root, step)
+
+
+def folder_of(root: Path, step: int) -> Path:
+    """Where the checkpoint of a step is, or would be."""
+    return root / f"step-{step:08d}"
+
+
+@contextmanager
+def filling(root: Path, step: int) -> Iterator[Path]:
+    """An empty folder to fill and `seal`; renamed to its place at the end, removed where anything is raised.
+
+    Raises:
+        DiskFull: no space (or quota) left; earlier checkpoints are untouched.
+        StropError: a checkpoint of that step is there.
+    """
+    folder = folder_of(root, step)
+    if folder.exists():
+        raise StropError(f"{folder} is there already; rewind the run to an earlier step, or move the folder away")
+    partial = root / f"{_PARTIAL}{folder.name}"
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+        sweep(root)
+        partial.mkdir()
+        yield partial
+        os.rename(partial, folder)
+        _sync_folder(root)
+    except BaseException as error:
+        shutil.rmtree(partial, ignore_errors=True)  # the error that matters is on its way up
+        if isinstance(error, OSError):
+            raise explained(error, folder) from error
+        raise
+
+
+def explained(error: OSError, folder: Path) -> Exception:
+    """`DiskFull` where that is what kept `folder` from being written, else the error itself."""
+    if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+        return error
+    return DiskFull(f"no space for checkpoint {folder}; earlier ones are kept, free some space")
+
+
+def latest(root: Path) -> int | None:
+    """The newest step with a checkpoint under `root`; None where there is none."""
+    return max(_steps(root), default=None)
+
+
+def steps(root: Path) -> list[int]:
+    """The steps of every checkpoint under `root`, in order."""
+    return sorted(_steps(root))
+
+
+def load(
+    root: Path, step: int | None = None, layout: dcp_file.Layout = dcp_file.WHOLE, check: bool = True
+) -> Checkpoint:
+    """Read the checkpoint of `step` (None: the newest), after checking every file's size and hash.
+
+    Args:
+        root: the folder of all checkpoints.
+        step: which one.
+        layout: how its tensors are to lie; by default whole, on the CPU.
+        check: False where another process has just checked the files.
+
+    Raises:
+        StropError: there is none, or a file is missing, cut short or altered.
+    """
+    found = latest(root) if step is None else step
+    if found is None:
+        raise StropError(f"{root} holds no checkpoint")
+    folder = folder_of(root, found)
+    if not folder.is_dir():
+        have = ", ".join(str(s) for s in sorted(_steps(root))) or "none"
+        raise StropError(f"{root} holds no checkpoint of step {found}; it has {have}")
+    manifest = _manifest(folder)
+    if manifest["step"] != found:
+        raise StropError(f"{folder} holds step {manifest['step']}; the folder was renamed")
+    for name, facts in manifest["files"].items() if check else ():
+        _verify(folder / name, facts)
+    groups = Groups(folder, manifest["groups"], manifest.get("sharded", []), layout)
+    return Checkpoint(found, folder, groups, json.loads((folder / "state.json").read_text()))
+
+
+def read_group(folder: Path, group: str) -> dict[str, Tensor]:
+    """One group of the checkpoint in `folder`, whole, its files unchecked.
+
+    Raises:
+        StropError: the folder is no whole checkpoint.
+    """
+    manifest = _manifest(folder)
+    return Groups(folder, manifest["groups"], manifest.get("sharded", []), dcp_file.WHOLE)[group]
+
+
+def rewind(root: Path, step: int) -> None:
+    """Remove every checkpoint after `step`: a run that resumes there writes them anew."""
+    for later in sorted(s for s in _steps(root) if s > step):
+        _remove(root / f"step-{later:08d}")
+
+
+def sweep(root: Path) -> None:
+    """Remove what killed saves and removals left behind."""
+    for leftover in root.glob(f"{_PARTIAL}*"):
+        shutil.rmtree(leftover)
+
+
+Facts = dict[str, dict[str, Any]]  # size and hash of files, by name
+
+
+def write_groups(folder: Path, tensors: Mapping[str, Mapping[str, Tensor]]) -> Facts:
+    """Write each group as a safetensors file; the files' facts."""
+    for group in tensors:
+        if not _GROUP.fullmatch(group):
+            raise ValueError(f"tensor group {group!r} cannot be a file name")
+    files: Facts = {}
+    for group, members in tensors.items():
+        name = f"{group}.safetensors"
+        size, digest = tensor_file.write(folder / name, members)
+        files[name] = {"size": size, "blake2b": digest}
+    return files
+
+
+def facts_of(path: Path) -> dict[str, Any]:
+    """Size and hash of a file that is there."""
+    return {"size": path.stat().st_size, "blake2b": _digest(path)}
+
+
+def seal(
+    folder: Path, step: int, files: Facts, groups: Sequence[str], state: Any, metric: Any, sharded: Sequence[str] = ()
+) -> None:
+    """Write the state and, last, the manifest, and make all of it durable."""
+    text = json.dumps(state, allow_nan=False).encode()
+    _write_bytes(folder / "state.json", text)
+    files["state.json"] = {"size": len(text), "blake2b": tensor_file.new_hash(text).hexdigest()}
+    manifest = {"format": 2 if sharded else 1, "step": step, "metric": metric, "groups": list(groups), "files": files}
+    if sharded:
+        manifest["sharded"] = list(sharded)
+    _write_bytes(folder / "manifest.json", json.dumps(manifest, indent=1, allow_nan=False).encode())
+    _sync_folder(folder)
+
+
+def _write_bytes(path: Path, content: bytes) -> None:
+    with path.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _sync_folder(folder: Path) -> None:
+    """Make the names in a folder durable."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _manifest(folder: Path) -> dict[str, Any]:
+    """The manifest of a checkpoint, checked for shape."""
+    path = folder / "manifest.json"
+    try:
+        manifest = json.loads(path.read_text())
+    except FileNotFoundError as error:
+        raise StropError(f"{folder} is no whole checkpoint: manifest.json is missing; take another --step") from error
+    except ValueError as error:
+        raise StropError(f"{folder} is damaged: manifest.json is not JSON; take another --step") from error
+    if not isinstance(manifest, dict) or manifest.get("format") not in _FORMATS:
+        raise StropError(f"{path} is not a manifest of format 1 or 2; take another --step")
+    return manifest
+
+
+def _verify(path: Path, facts: Mapping[str, Any]) -> None:
+    """Raise unless the file has the size and hash that the manifest gives it."""
+    if not path.is_file():
+        raise StropError(f"{path} is missing; take another --step")
+    if path.stat().st_size != facts["size"]:
+        raise StropError(f"{path} has {path.stat().st_size} bytes, not {facts['size']}; take another --step")
+    if _digest(path) != facts["blake2b"]:
+        raise StropError(f"{path} is damaged (its hash differs from the manifest's); take another --step")
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, tensor_file.new_hash).hexdigest()
+
+
+def _steps(root: Path) -> list[int]:
+    if not root.is_dir():
+        return []
+    return [int(match[1]) for entry in root.iterdir() if (match := _FOLDER.fullmatch(entry.name))]
+
+
+def prune(root: Path, retention: Retention) -> None:
+    """Remove the checkpoints that are neither among the newest nor among the best, nor pinned."""
+    steps = sorted(_steps(root))
+    keep = {*steps[-retention.last :], *retention.pinned}
+    metrics = {step: retention.metrics.get(step, _metric(root / f"step-{step:08d}")) for step in steps}
+    sign = 1 if retention.mode == "max" else -1
+    # Of equal metrics the earlier step is the better one: it took less compute.
+    ranked = sorted((sign * metric, -step) for step, metric in metrics.items() if metric is not None)
+    keep |= {-earlier for _, earlier in ranked[len(ranked) - min(retention.best, len(ranked)) :]}
+    for step in steps:
+        if step not in keep:
+            _remove(root / f"step-{step:08d}")
+
+
+def _metric(folder: Path) -> float | None:
+    """What a checkpoint ranks by; a damaged one ranks last, so that it goes when it is old, and never fails a save."""
+    try:
+        return _manifest(folder)["metric"]
+    except StropError:
+        return None
+
+
+def _remove(folder: Path) -> None:
+    """Take a checkpoint out of sight in one rename, then delete it: a kill cannot leave half of it in its place."""
+    gone = folder.with_name(f"{_PARTIAL}gone-{folder.name}")
+    os.rename(folder, gone)
+    shutil.rmtree(gone)

@@ -1,0 +1,126 @@
+"""The embedded base: a small model made on the spot, that reinforcement learning can sharpen. No download.
+
+`model.path = "embedded"` names it in any configuration. A fresh Qwen3 of about a million parameters is fine-tuned on
+chain sums worked by a fallible demonstrator; the result is kept in the cache under its settings and seed, so that it is
+made once. Its problems are the `train` part of `ChainSum`; the `held_out` part is never shown to it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import random
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+from pydantic import Field
+from transformers import PreTrainedTokenizerBase
+
+from strop.base.files import cache_folder
+from strop.base.metrics import values
+from strop.base.pieces import Settings
+from strop.base.seeds import derive
+from strop.base.types import InputError
+from strop.data.chain_sum import draw_question, part_of
+from strop.data.demonstrator import FallibleDemonstrator
+from strop.model.byte_tokenizer import byte_tokenizer
+from strop.model.files import export
+from strop.model.policy import load_policy
+from strop.model.settings import FreshModel, ModelSettings
+from strop.report.console import View
+from strop.training.optimizer import AdamW, Cosine
+from strop.training.sft import Demonstration, FineTuning, SftSettings
+
+FORMAT = 2  # raise it when the same settings would make another model
+NAME = "embedded"
+EXPERTS = "embedded-moe"  # the same, each feed-forward layer a mixture of experts
+WORDS = ("\\boxed{",)
+
+
+class EmbeddedBase(Settings):
+    """How the embedded base is made: its shape, its teacher and its fine-tuning."""
+
+    seed: Annotated[int, Field(ge=0)] = 0
+    terms: Annotated[int, Field(ge=2)] = 5
+    digits: Annotated[int, Field(ge=1)] = 1
+    demonstrations: Annotated[int, Field(ge=1)] = 40_000
+    demonstrator: FallibleDemonstrator = FallibleDemonstrator()
+    model: FreshModel = FreshModel(
+        hidden_size=128, layers=3, heads=8, kv_heads=4, head_dim=32, intermediate_size=384, max_positions=256,
+        tie_embeddings=False, rope_theta=100.0, initializer_range=0.08,
+    )  # fmt: skip
+    training: SftSettings = SftSettings(
+        tokens_per_batch=640, max_length=128, steps=1100, tokens_per_microbatch=4096,
+        optimizer=AdamW(
+            lr=3e-3, betas=(0.9, 0.95), weight_decay=0.01, warmup_steps=50, schedule=Cosine(final_fraction=0.05)
+        ),
+    )  # fmt: skip
+
+    def key(self) -> str:
+        """The name of the base in the cache."""
+        # A dense base is named as before there were experts, so that the one in the cache is found.
+        newer = {"model": {"experts", "experts_per_token"}} if self.model.experts is None else None
+        text = f"{FORMAT} {self.model_dump_json(exclude=newer)}"
+        return f"base-{hashlib.blake2b(text.encode(), digest_size=8).hexdigest()}"
+
+
+def named_base(name: str, seed: int) -> EmbeddedBase | None:
+    """The base that the reserved path `embedded` or `embedded-moe` means; None for any other path."""
+    base = EmbeddedBase(seed=seed)
+    if name == EXPERTS:
+        return base.model_copy(update={"model": base.model.model_copy(update={"experts": 4, "experts_per_token": 2})})
+    return base if name == NAME else None
+
+
+def embedded_base(settings: EmbeddedBase, view: View) -> Path:
+    """The base's folder; made first where the cache does not hold it."""
+    folder = cache_folder() / settings.key()
+    if folder.is_dir():
+        return folder
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        partial = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
+    except OSError as error:
+        raise InputError(
+            f"cannot keep the base model in {folder.parent}: {error.strerror}; name another folder with STROP_CACHE"
+        ) from error
+    try:
+        _make(settings, partial, view)
+        # Another process may have been quicker; what it made is the same.
+        if not folder.is_dir():
+            partial.rename(folder)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+    return folder
+
+
+def _make(settings: EmbeddedBase, folder: Path, view: View) -> None:
+    tokenizer = byte_tokenizer(WORDS)
+    model = ModelSettings(fresh=settings.model)
+    policy, _ = load_policy(model, tokenizer, derive(settings.seed, "model"))
+    training = settings.training.model_copy(update={"seed": derive(settings.seed, "shuffle") % 2**32})
+    tuning = FineTuning(policy, demonstrations(settings, tokenizer), training)
+    view.stage("sft", tuning.total)
+    for event in tuning.events():
+        view.advance(event.step, values(event.metrics))
+    export(policy.model, tokenizer, folder)
+
+
+def demonstrations(settings: EmbeddedBase, tokenizer: PreTrainedTokenizerBase) -> list[Demonstration]:
+    """What the demonstrator writes for questions of the training part; a question may come more than once."""
+    rng = random.Random(derive(settings.seed, "demonstrations"))
+    questions: list[str] = []
+    completions: list[str] = []
+    while len(questions) < settings.demonstrations:
+        question = draw_question(rng, settings.terms, settings.digits)
+        if part_of(question) == "train":
+            questions.append(question)
+            completions.append(settings.demonstrator(question, rng))
+    prompt_ids = tokenizer(questions, add_special_tokens=False)["input_ids"]
+    completion_ids = tokenizer(completions, add_special_tokens=False)["input_ids"]
+    return [
+        Demonstration(np.array(prompt, dtype=np.int32), np.array([*ids, tokenizer.eos_token_id], dtype=np.int32))
+        for prompt, ids in zip(prompt_ids, completion_ids, strict=True)
+    ]

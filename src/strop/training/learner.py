@@ -1,0 +1,457 @@
+"""The learner: from a batch of judged groups to new parameters.
+
+    groups ─▶ candidates ─▶ scored once a batch ─▶ advantages ─▶ samples ─┬─▶ critic: its updates
+                            (old policy, reference,                       └─▶ policy: its updates
+                             critic: whatever a piece asks for)
+
+Everything that a paper adds (a critic, a reference policy, recomputed anchors, token types) is a piece or a module that
+is there or not; the order is the same for all of them. What the pieces ask for is scored once a batch, before its
+first update; what must be of the policy at each update is the trainer's to score.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+from transformers import PreTrainedTokenizerBase
+
+from strop.algorithms import Objective, TokenMean, UpdateContext
+from strop.base.metrics import Metrics, Total, merge
+from strop.base.seeds import derive
+from strop.base.types import FloatArray, Group, IntArray, Sample, StropError
+from strop.config.schema import AlgorithmSettings, CriticSettings, RunConfig
+from strop.engines.broadcast import Peer, Ticket, Watch, described, nobody
+from strop.model.critic import Critic
+from strop.model.policy import Packed, Policy, WithoutAdapters, copy_parameters
+from strop.orchestration.messages import StoredWeights
+from strop.orchestration.weight_store import WeightStore
+from strop.training import checkpoint
+from strop.training.compute import devices_of
+from strop.training.dcp_file import Groups
+from strop.training.optimizer import own_part
+from strop.training.packing import pack, split_into_updates
+from strop.training.samples import Candidate, make_candidates, make_samples
+from strop.training.scoring import score_samples
+from strop.training.step import NonFiniteLoss, Trainer
+from strop.training.storage import PlainStorage, Storage
+
+
+@dataclass(frozen=True)
+class Lesson:
+    """What was learned from a batch: the samples that were trained on, with their advantages, and the metrics."""
+
+    samples: tuple[Sample, ...]
+    metrics: Metrics
+
+
+class Learning(Protocol):
+    """What a run knows of its learner: in this process (`Learner`), or in several of its own (`GangLearner`)."""
+
+    def start(self, folder: Path) -> None:
+        """Begin, for the run in `folder`; nothing else is called before."""
+        ...
+
+    @property
+    def parameters(self) -> int:
+        """Of the policy."""
+        ...
+
+    @property
+    def computing_parameters(self) -> int:
+        """Of the policy; see `Policy.computing_parameters`."""
+        ...
+
+    @property
+    def devices(self) -> int:
+        """GPUs, or cores on a machine without, that training keeps busy."""
+        ...
+
+    def enter(self, config: RunConfig, updates: int) -> None:
+        """Go on with the settings of a new stage; a changed optimizer starts its schedule, of `updates`, anew."""
+        ...
+
+    def replan(self, updates_left: int, steps_left: int) -> None:
+        """After `load` with another configuration: learning rates end with the run that is planned now."""
+        ...
+
+    def learn(
+        self, groups: Sequence[Group], survivors: Collection[int], step: int, states: Mapping[str, Mapping[str, Any]]
+    ) -> Lesson | None:
+        """Train on a batch; see `Learner.learn`."""
+        ...
+
+    def probe(self, token_ids: IntArray) -> FloatArray:
+        """The policy's log-probs [L - 1] of `token_ids` [L], at temperature 1."""
+        ...
+
+    def weights(self) -> Mapping[str, Tensor]:
+        """Every parameter of the policy whole, by its name in the model; perhaps the live ones: read them at once."""
+        ...
+
+    def publish(self, store: WeightStore, version: int) -> StoredWeights:
+        """Write them into a store.
+
+        Raises:
+            DiskFull: there is no room for them.
+        """
+        ...
+
+    def send(self, ticket: Ticket, watch: Watch) -> str:
+        """Broadcast them; a digest of what was sent. `watch` is called now and then meanwhile.
+
+        Raises:
+            TransferLost: it was given up before all was sent.
+        """
+        ...
+
+    def broken(self) -> str | None:
+        """The name of a parameter of the policy that is not finite; None where all are."""
+        ...
+
+    def save(self, entry: checkpoint.Entry, extra: Groups) -> None:
+        """Begin a checkpoint of everything that is trained, and of `extra` groups; training may go on at once.
+
+        Raises:
+            StropError: what went wrong with the save before, which is waited for.
+        """
+        ...
+
+    def settle(self, wait: bool) -> bool:
+        """Whether no save is under way; with `wait`, once that is so. Raises what went wrong with it."""
+        ...
+
+    def load(self, root: Path, step: int) -> None:
+        """Take back a checkpoint, whatever number of ranks saved it; its files have been checked.
+
+        Raises:
+            StropError: it was saved by a run with other modules.
+        """
+        ...
+
+    def export(self, tokenizer: PreTrainedTokenizerBase, model: Path, critic: Path) -> None:
+        """Write the policy as a Hugging Face folder, and the critic where there is one.
+
+        Raises:
+            StropError: it cannot be written.
+        """
+        ...
+
+    def close(self) -> None:
+        """End what the learner runs in; a save under way is finished first where it can be."""
+        ...
+
+
+def objective_of(algorithm: AlgorithmSettings) -> Objective:
+    """The policy's objective; regularizers find their states under their paths in the configuration."""
+    regularizers = {f"algorithm.regularizers.{index}": piece for index, piece in enumerate(algorithm.regularizers)}
+    return Objective(algorithm.loss, regularizers, algorithm.token_types if algorithm.needs_token_types else None)
+
+
+class Learner:
+    """Trains the policy, and the critic where there is one.
+
+    Args:
+        config: of the run; `enter` changes it at the start of a stage.
+        trainer: of the policy.
+        critic: the critic's trainer; its module gives (value, zeros) of packed tokens.
+        reference: the policy that KL terms hold on to.
+        storage: how all of that reaches the disk.
+
+    Where its modules are sharded, the trainers know the ranks, and every rank makes each call with the same arguments.
+    """
+
+    def __init__(
+        self,
+        config: RunConfig,
+        trainer: Trainer,
+        critic: Trainer | None = None,
+        reference: Policy | WithoutAdapters | None = None,
+        storage: Storage | None = None,
+    ) -> None:
+        self.config = config
+        self.trainer = trainer
+        self.critic = critic
+        self.reference = reference
+        self.storage: Storage = PlainStorage() if storage is None else storage
+        self._reference_moved = False
+        self._peer: Peer | None = None  # in broadcasts of the weights
+
+    def start(self, folder: Path) -> None:
+        """Nothing to start."""
+
+    @property
+    def policy(self) -> Policy:
+        """The policy that is trained."""
+        policy = self.trainer.policy
+        assert isinstance(policy, Policy)
+        return policy
+
+    @property
+    def parameters(self) -> int:
+        """Of the policy."""
+        return sum(weight.numel() for weight in self.policy.weights().values())
+
+    @property
+    def computing_parameters(self) -> int:
+        """Of the policy."""
+        return self.policy.computing_parameters
+
+    @property
+    def devices(self) -> int:
+        """Of this process."""
+        return devices_of(self.policy.device)
+
+    def enter(self, config: RunConfig, updates: int) -> None:
+        """Go on with the settings of a new stage; a changed optimizer starts its schedule, of `updates`, anew."""
+        self.trainer.objective = objective_of(config.algorithm)
+        self.trainer.temperature = config.sampling.temperature
+        if config.optim != self.config.optim or self.trainer.updates == 0:
+            self.trainer.begin_schedule(config.optim, updates)
+        self.config = config
+
+    def replan(self, updates_left: int, steps_left: int) -> None:
+        """After `load_state_dict` with another configuration: learning rates end with the run that is planned now."""
+        self.trainer.replan(updates_left)
+        if self.critic is not None:
+            settings = self._critic_settings
+            self.critic.replan(steps_left * settings.updates_per_step * settings.passes_per_batch)
+
+    def learn(
+        self, groups: Sequence[Group], survivors: Collection[int], step: int, states: Mapping[str, Mapping[str, Any]]
+    ) -> Lesson | None:
+        """Train on a batch; None, and nothing changed, where no completion of it can be trained on.
+
+        Args:
+            groups: every group of the step.
+            survivors: tickets of those that passed selection.
+            step: training steps done before this one.
+            states: of stateful pieces, by path.
+        """
+        candidates = make_candidates(groups, survivors, self.config.algorithm.truncation_mask)
+        if not any(candidate.trains for candidate in candidates):
+            return None
+        candidates = self._scored(candidates)
+        token_rewards = [self._token_rewards(candidate.sample) for candidate in candidates]
+        samples = self._corrected(make_samples(candidates, self.config.algorithm.advantage, token_rewards))
+        metrics: list[Metrics] = []
+        try:
+            if self.critic is not None:
+                metrics.append(self._teach_critic(samples, step))
+            if self.critic is None or step >= self._critic_settings.warmup_steps:
+                metrics.append(self._teach_policy(samples, step, states))
+        except NonFiniteLoss as error:
+            raise NonFiniteLoss(f"step {step + 1}, {error}") from error
+        self._reset_reference(step + 1)
+        return Lesson(tuple(samples), merge(metrics))
+
+    @property
+    def _critic_settings(self) -> CriticSettings:
+        settings = self.config.critic
+        if settings is None:
+            raise StropError("this run has no critic")
+        return settings
+
+    # ------------------------------------------------------------------ once a batch
+
+    def _scored(self, candidates: Sequence[Candidate]) -> list[Candidate]:
+        """The candidates with whatever the pieces want to know of them before the first update."""
+        algorithm = self.config.algorithm
+        # Groups that are not trained on matter to the statistics of KL in the reward alone.
+        every = algorithm.kl_in_reward is not None
+        wanted = [c for c in candidates if (c.survives or every) and c.sample.trained_tokens > 0]
+        columns: dict[str, list[FloatArray]] = {}
+        if algorithm.needs_old_scores:
+            logprobs, entropies = self._score(self.trainer.policy, wanted)
+            columns["old_entropies"] = entropies
+            if algorithm.anchor == "recomputed":
+                columns["anchors"] = logprobs
+        if algorithm.needs_reference:
+            if self.reference is None:
+                raise StropError("a piece reads the reference policy, and this run has none")
+            columns["reference_logprobs"], _ = self._score(self.reference, wanted)
+        if self.critic is not None:
+            columns["values"], _ = self._score(self.critic.policy, wanted)
+        if not columns:
+            return list(candidates)
+        scored = {id(c): {name: column[place] for name, column in columns.items()} for place, c in enumerate(wanted)}
+        blank = dict.fromkeys(columns)
+        return [replace(c, sample=_fill(c.sample, scored.get(id(c), blank))) for c in candidates]
+
+    def _score(self, module: torch.nn.Module, wanted: Sequence[Candidate]) -> tuple[list[FloatArray], list[FloatArray]]:
+        samples = [candidate.sample for candidate in wanted]
+        budget = self.config.batch.tokens_per_microbatch
+        return score_samples(module, samples, self.config.sampling.temperature, budget, self.trainer.ranks)
+
+    def _token_rewards(self, sample: Sample) -> FloatArray | None:
+        """KL in the reward of each token, float32 [L]; None where there is none, or nobody asked for this sample."""
+        piece = self.config.algorithm.kl_in_reward
+        if piece is None or sample.reference_logprobs is None:
+            return None
+        own = sample.logprobs if sample.anchors is None else sample.anchors
+        return np.where(sample.trained, piece(own, sample.reference_logprobs), 0.0).astype(np.float32)
+
+    def _corrected(self, samples: list[Sample]) -> list[Sample]:
+        """The samples with the factors that make up for π_anchor / π_generator."""
+        correction = self.config.algorithm.correction
+        if correction is None:
+            return samples
+        gaps = [s.anchors[s.trained] - s.logprobs[s.trained] for s in samples if s.anchors is not None]
+        sequence = np.repeat(np.arange(len(samples)), [len(gap) for gap in gaps])
+        factors = correction(torch.from_numpy(np.concatenate(gaps)), torch.from_numpy(sequence)).numpy()
+        parts = np.split(factors, np.cumsum([len(gap) for gap in gaps])[:-1])
+        corrected: list[Sample] = []
+        for sample, part in zip(samples, parts, strict=True):
+            column = np.zeros(len(sample), dtype=np.float32)
+            column[sample.trained] = part
+            corrected.append(replace(sample, corrections=column))
+        return corrected
+
+    # ------------------------------------------------------------------ updates
+
+    def _teach_policy(self, samples: list[Sample], step: int, states: Mapping[str, Mapping[str, Any]]) -> Metrics:
+        """All updates of the policy in one training step."""
+        batch = self.config.batch
+        groups = len({sample.group for sample in samples})
+        seed = derive(self.config.seed, "split", step)
+        updates = split_into_updates(samples, min(batch.updates_per_step, groups), batch.passes_per_batch, seed)
+        parts: list[Metrics] = []
+        for number, chosen in enumerate(updates):
+            ranks = self.trainer.ranks.size
+            update = pack(chosen, self.config.algorithm.aggregation, batch.tokens_per_microbatch, ranks)
+            context = UpdateContext(derive(self.config.seed, "update", step, number), states)
+            parts.append(self.trainer.update(update, context))
+        return merge(parts) | {"updates": Total(len(updates))}
+
+    def _teach_critic(self, samples: list[Sample], step: int) -> Metrics:
+        """All updates of the critic in one training step, its metrics under `critic/`."""
+        assert self.critic is not None
+        settings = self._critic_settings
+        alone = [replace(sample, group=index) for index, sample in enumerate(samples)]
+        updates = split_into_updates(
+            alone,
+            min(settings.updates_per_step, len(alone)),
+            settings.passes_per_batch,
+            derive(self.config.seed, "critic split", step),
+        )
+        budget = self.config.batch.tokens_per_microbatch
+        ranks = self.critic.ranks.size
+        merged = merge([self.critic.update(pack(chosen, TokenMean(), budget, ranks)) for chosen in updates])
+        kept = {f"critic/{name}": merged[name] for name in ("loss", "lr", "grad_norm", "tokens")}
+        values = {name: stat for name, stat in merged.items() if name.startswith("value/")}
+        return kept | values | {"critic/updates": Total(len(updates))}
+
+    def _reset_reference(self, done: int) -> None:
+        every = self.config.algorithm.reference.reset_every
+        if self.reference is not None and every is not None and done % every == 0:
+            assert isinstance(self.reference, Policy)
+            self.reference.load_weights(self.policy.weights())
+            self._reference_moved = True
+
+    # ------------------------------------------------------------------ what others see of the policy
+
+    @torch.no_grad()
+    def probe(self, token_ids: IntArray) -> FloatArray:
+        """The policy's log-probs [L - 1] of `token_ids` [L], at temperature 1."""
+        packed = Packed.whole([token_ids.tolist()]).to(self.trainer.device)
+        found: FloatArray = self.policy(packed, 1.0)[0].float().cpu().numpy()
+        return found
+
+    def weights(self) -> Mapping[str, Tensor]:
+        """The policy's parameters, the live ones; over several ranks, copies on the first rank and none on others."""
+        return self.storage.whole(self.policy.weights())
+
+    def publish(self, store: WeightStore, version: int) -> StoredWeights:
+        """Write the weights into a store; only what holds them whole can."""
+        return store.write(version, self.weights().items())
+
+    def send(self, ticket: Ticket, watch: Watch = nobody) -> str:
+        """Broadcast the weights from the first rank's device; over several ranks all must call it ('' from others)."""
+        named = self.policy.weights()
+        each = self.storage.each(named)
+        if self.trainer.ranks.rank > 0:
+            for _ in each:
+                raise AssertionError("only the first rank has them whole")
+            return ""
+        self._peer = self._peer or Peer(self.trainer.device, ticket.channel.host)
+        return self._peer.send(ticket, described(named), each, watch)
+
+    def broken(self) -> str | None:
+        """The name of a parameter that is not finite; None where all are."""
+        own = next((n for n, w in self.policy.weights().items() if not torch.isfinite(own_part(w)).all()), None)
+        return next((name for name in self.trainer.ranks.gather(own) if name is not None), None)
+
+    def export(self, tokenizer: PreTrainedTokenizerBase, model: Path, critic: Path) -> None:
+        """Write the policy to `model`, and the critic, where there is one, to `critic`."""
+        self.storage.export_policy(self.policy, tokenizer, model)
+        if self.critic is not None:
+            assert isinstance(self.critic.policy, Critic)
+            self.storage.export_critic(self.critic.policy, tokenizer, critic)
+
+    # ------------------------------------------------------------------ checkpoints
+
+    def save(self, entry: checkpoint.Entry, extra: Groups) -> None:
+        """Begin a checkpoint; what `state_dict` says beside the tensors goes into its state as `learner`."""
+        tensors, own = self.state_dict()
+        self.storage.begin(replace(entry, state={**entry.state, "learner": own}), tensors, extra)
+
+    def settle(self, wait: bool) -> bool:
+        """Whether no save is under way; see `Learning.settle`."""
+        return self.storage.settle(wait)
+
+    def load(self, root: Path, step: int) -> None:
+        """Take back a checkpoint."""
+        found = checkpoint.load(root, step, self.storage.layout, check=False)
+        self.load_state_dict(found.tensors, found.state["learner"])
+
+    def close(self) -> None:
+        """Finish the save that is under way, and take part in no more broadcasts."""
+        if self._peer is not None:
+            self._peer.close()
+        self.settle(wait=True)
+
+    def state_dict(self) -> tuple[dict[str, dict[str, Tensor]], dict[str, Any]]:
+        """Named tensors by group, and what JSON can hold: the policy, its optimizer, and what else there is."""
+        optimizer, counters = self.trainer.state_dict()
+        tensors: dict[str, dict[str, Tensor]] = {"policy": self.policy.saved_weights(), "optimizer": optimizer}
+        state: dict[str, Any] = {"policy": counters}
+        if self.critic is not None:
+            critic = self.critic.policy
+            tensors["critic"] = {name: value.detach() for name, value in critic.named_parameters()}
+            tensors["critic-optimizer"], state["critic"] = self.critic.state_dict()
+        if isinstance(self.reference, Policy) and self._reference_moved:
+            tensors["reference"] = self.reference.weights()
+        return tensors, state
+
+    def load_state_dict(self, tensors: Mapping[str, Mapping[str, Tensor]], state: Mapping[str, Any]) -> None:
+        """Take back what `state_dict` gave.
+
+        Raises:
+            StropError: it was saved by a run with other modules.
+        """
+        self.policy.load_weights(tensors["policy"])
+        self.trainer.load_state_dict(tensors["optimizer"], state["policy"])
+        if (self.critic is None) != ("critic" not in tensors):
+            raise StropError("only one of the checkpoint and the configuration has a critic; resume with the same")
+        if self.critic is not None:
+            copy_parameters(self.critic.policy, tensors["critic"])
+            self.critic.load_state_dict(tensors["critic-optimizer"], state["critic"])
+        if self.reference is not None and "reference" in tensors:
+            if not isinstance(self.reference, Policy):
+                raise StropError(
+                    "the checkpoint's reference policy has moved, and by the configuration it never does; resume with "
+                    "the same algorithm.reference.reset_every"
+                )
+            self.reference.load_weights(tensors["reference"])
+            self._reference_moved = True
+
+
+def _fill(sample: Sample, columns: Mapping[str, FloatArray | None]) -> Sample:
+    """The sample with the given columns; a sample that was not scored has none of them."""
+    present: dict[str, Any] = {name: column for name, column in columns.items() if column is not None}
+    return replace(sample, **present)

@@ -1,0 +1,246 @@
+"""AdamW with fp32 masters, and learning-rate schedules as pure functions of the update's index."""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from collections.abc import Iterable, Mapping
+from typing import Annotated, Literal
+
+import torch
+from pydantic import Field, SerializeAsAny, field_validator
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
+
+from strop.base.pieces import Piece, Settings
+from strop.base.types import StropError
+
+Fraction = Annotated[float, Field(ge=0, le=1)]
+
+
+class Schedule(Piece):
+    """The learning rate after warm-up, as a fraction of its peak."""
+
+    @abstractmethod
+    def __call__(self, step: int, total_steps: int) -> float:
+        """The fraction of the peak at update `step` of `total_steps`, both counted after warm-up, `step` from 0."""
+
+
+class Constant(Schedule):
+    """The peak throughout."""
+
+    def __call__(self, step: int, total_steps: int) -> float:
+        return 1.0
+
+
+class Cosine(Schedule):
+    """f + (1 − f) · (1 + cos(π · step / total)) / 2, where f = `final_fraction` is reached after the last update."""
+
+    final_fraction: Fraction = 0.0
+
+    def __call__(self, step: int, total_steps: int) -> float:
+        progress = min(step / total_steps, 1.0) if total_steps else 1.0
+        return self.final_fraction + (1 - self.final_fraction) * (1 + math.cos(math.pi * progress)) / 2
+
+
+class LinearDecay(Schedule):
+    """The peak, then over the last `steps` updates (None: all of them) a straight line to `final_fraction` of it.
+
+    The final fraction is reached after the last update. Open-Reasoner-Zero's annealing, 1e-6 to 3e-7 over 100 steps:
+    `LinearDecay(final_fraction=0.3, steps=100)`.
+    """
+
+    final_fraction: Fraction = 0.0
+    steps: Annotated[int, Field(ge=1)] | None = None
+
+    def __call__(self, step: int, total_steps: int) -> float:
+        span = total_steps if self.steps is None else min(self.steps, total_steps)
+        progress = min(max(step - (total_steps - span), 0) / span, 1.0) if span else 1.0
+        return 1.0 - (1.0 - self.final_fraction) * progress
+
+
+class AdamW(Settings):
+    """AdamW as torch defines it, gradients clipped by their global norm, the learning rate warmed up linearly.
+
+    Attributes:
+        lr: the peak learning rate.
+        betas: decay rates of the two moments.
+        eps: added to the root of the second moment (ScaleRL: 1e-15).
+        weight_decay: decoupled; a parameter shrinks by lr · weight_decay an update.
+        decay: `all` decays every parameter, norms and biases too, as verl and Open-Reasoner-Zero do (they hand
+            `parameters()` to torch); `matrices` spares parameters of fewer than two dimensions.
+        max_grad_norm: the global norm gradients are scaled down to; None leaves them.
+        warmup_steps: update s < warmup_steps runs at lr · (s + 1) / warmup_steps.
+        schedule: the course after warm-up.
+    """
+
+    lr: Annotated[float, Field(gt=0)] = 1e-6
+    betas: tuple[float, float] = (0.9, 0.999)
+    eps: Annotated[float, Field(gt=0)] = 1e-8
+    weight_decay: Annotated[float, Field(ge=0)] = 0.01
+    decay: Literal["all", "matrices"] = "all"
+    max_grad_norm: Annotated[float, Field(gt=0)] | None = 1.0
+    warmup_steps: Annotated[int, Field(ge=0)] = 0
+    schedule: SerializeAsAny[Schedule] = Constant()
+
+    @field_validator("betas")
+    @classmethod
+    def _check_betas(cls, betas: tuple[float, float]) -> tuple[float, float]:
+        if not all(0 <= beta < 1 for beta in betas):
+            raise ValueError(f"betas {betas} must each lie in [0, 1)")
+        return betas
+
+    def learning_rate(self, step: int, total_steps: int) -> float:
+        """The learning rate of update `step` (from 0) of a run of `total_steps` updates, warm-up included.
+
+        Beyond `total_steps` the schedule's last value holds.
+        """
+        if step < self.warmup_steps:
+            return self.lr * (step + 1) / self.warmup_steps
+        return self.lr * self.schedule(step - self.warmup_steps, max(total_steps - self.warmup_steps, 0))
+
+
+class MasterAdamW:
+    """The running optimizer of a module: moments, and an fp32 master of every parameter of lower precision.
+
+    A bf16 parameter of 1.0 cannot take a step of 1e-6 (its spacing is 8e-3); its master can, and the parameter is the
+    master rounded. Gradients are moved to the masters after each backward (`accumulate`), so that the sum over
+    micro-batches is fp32 as well. An fp32 or fp64 parameter is its own master.
+
+    Parameters may be sharded (`DTensor`): masters and moments are then sharded alike, and all ranks make each call.
+    """
+
+    def __init__(self, settings: AdamW, parameters: Iterable[tuple[str, nn.Parameter]]) -> None:
+        self.settings = settings
+        self.parameters = {name: parameter for name, parameter in parameters if parameter.requires_grad}
+        if not self.parameters:
+            raise StropError("the module has no parameter that requires a gradient; there is nothing to train")
+        self.masters = {name: _master_of(parameter) for name, parameter in self.parameters.items()}
+        self._seen = {name: parameter._version for name, parameter in self._lowered()}
+        decayed = [m for m in self.masters.values() if settings.decay == "all" or m.dim() > 1]
+        spared = [m for m in self.masters.values() if not (settings.decay == "all" or m.dim() > 1)]
+        groups = [{"params": decayed, "weight_decay": settings.weight_decay}, {"params": spared, "weight_decay": 0.0}]
+        self._adamw = torch.optim.AdamW(
+            [group for group in groups if group["params"]], lr=settings.lr, betas=settings.betas, eps=settings.eps,
+            fused=True,
+        )  # fmt: skip
+
+    def _lowered(self) -> list[tuple[str, nn.Parameter]]:
+        """The parameters that are not their own masters."""
+        return [(name, p) for name, p in self.parameters.items() if self.masters[name] is not p]
+
+    def accumulate(self) -> None:
+        """Move the gradients of lowered parameters to their masters, adding in fp32; call it after each backward."""
+        for name, parameter in self._lowered():
+            if parameter.grad is None:
+                continue
+            master = self.masters[name]
+            if master.grad is None:
+                master.grad = parameter.grad.to(master.dtype)
+            else:  # added in the master's type, without a copy of the gradient in it
+                master.grad.add_(parameter.grad)
+            parameter.grad = None
+
+    def zero_grad(self) -> None:
+        """Forget every gradient."""
+        for parameter in (*self.parameters.values(), *self.masters.values()):
+            parameter.grad = None
+
+    def gradients(self) -> dict[str, Tensor]:
+        """The accumulated gradients by parameter name; a parameter that took no part has none."""
+        return {name: master.grad for name, master in self.masters.items() if master.grad is not None}
+
+    def broken_gradients(self) -> list[str]:
+        """Names of the parameters whose gradient, as far as this rank holds it, is not finite."""
+        return [name for name, gradient in self.gradients().items() if not torch.isfinite(own_part(gradient)).all()]
+
+    def order(self, name: str) -> int:
+        """The place of a parameter among those that are trained."""
+        return list(self.parameters).index(name)
+
+    def grad_norm(self) -> Tensor:
+        """The Euclidean norm of all accumulated gradients, over all ranks, a scalar."""
+        gradients = list(self.gradients().values())
+        norm = nn.utils.get_total_norm(gradients) if gradients else torch.zeros(())
+        return norm.full_tensor() if isinstance(norm, DTensor) else norm
+
+    def step(self, lr: float, norm: Tensor) -> None:
+        """Clip gradients of global norm `norm`, take one step at `lr`, write lowered parameters, drop the gradients.
+
+        Raises:
+            StropError: a lowered parameter was written by someone else, so that its master is stale.
+        """
+        for name, parameter in self._lowered():
+            if parameter._version != self._seen[name]:
+                raise StropError(f"parameter {name} was changed outside the optimizer; call read_parameters() then")
+        if self.settings.max_grad_norm is not None:
+            nn.utils.clip_grads_with_norm_(self.masters.values(), self.settings.max_grad_norm, norm)
+        for group in self._adamw.param_groups:
+            group["lr"] = lr
+        self._adamw.step()
+        self.zero_grad()
+        self._write_parameters()
+
+    @torch.no_grad()
+    def _write_parameters(self) -> None:
+        for name, parameter in self._lowered():
+            parameter.copy_(self.masters[name])
+            self._seen[name] = parameter._version
+
+    @torch.no_grad()
+    def read_parameters(self) -> None:
+        """Take the parameters as they are now for the masters (after loading other weights into the module)."""
+        for name, parameter in self._lowered():
+            self.masters[name].copy_(parameter)
+            self._seen[name] = parameter._version
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Moments, step counts and masters as a flat dictionary: `exp_avg.NAME`, `exp_avg_sq.NAME`, `step.NAME`,
+        `master.NAME` (lowered parameters only). A parameter that never had a gradient has no moments. The tensors are
+        the live ones, not copies.
+        """
+        tensors: dict[str, Tensor] = {}
+        for name, master in self.masters.items():
+            for key, value in self._adamw.state.get(master, {}).items():
+                tensors[f"{key}.{name}"] = value
+        return tensors | {f"master.{name}": self.masters[name].detach() for name, _ in self._lowered()}
+
+    @torch.no_grad()
+    def load_state_dict(self, tensors: Mapping[str, Tensor]) -> None:
+        """Take back what `state_dict` gave, sharded as the parameters; lowered ones are written from their masters.
+
+        Raises:
+            StropError: a name or shape that does not fit the module, or a master that is missing; nothing is changed.
+        """
+        lowered = {name for name, _ in self._lowered()}
+        for name in sorted(lowered):
+            if f"master.{name}" not in tensors:
+                raise StropError(f"optimizer state has no fp32 master of {name}; was it saved from an fp32 policy?")
+        for key, value in tensors.items():
+            kind, _, name = key.partition(".")
+            known = kind in ("exp_avg", "exp_avg_sq", "step") or (kind == "master" and name in lowered)
+            if not known or name not in self.masters:
+                raise StropError(f"optimizer state {key} belongs to no parameter of this module")
+            if kind != "step" and value.shape != self.masters[name].shape:
+                have, want = tuple(value.shape), tuple(self.masters[name].shape)
+                raise StropError(f"optimizer state {key} is {have}, not {want}")
+        self._adamw.state.clear()
+        for key, value in tensors.items():
+            kind, _, name = key.partition(".")
+            master = self.masters[name]
+            if kind == "master":
+                master.copy_(value)
+            else:
+                self._adamw.state[master][kind] = value.to(device=master.device, copy=True)
+        self._write_parameters()
+
+
+def own_part(tensor: Tensor) -> Tensor:
+    """What this rank holds of a tensor: all of a plain one, its shard of a sharded one."""
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+
+
+def _master_of(parameter: nn.Parameter) -> nn.Parameter:
+    if parameter.dtype in (torch.float32, torch.float64):
+        return parameter
+    return nn.Parameter(parameter.detach().to(torch.float32, copy=True))

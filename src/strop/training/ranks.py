@@ -1,0 +1,120 @@
+"""The ranks that train together: which of them computes which micro-batch, and what all of them must know.
+
+Every rank holds the whole update (token ids and columns are small beside a model) and computes its share of the
+micro-batches. What depends on all of them is gathered and then computed alike everywhere, so that no rank is special.
+
+    share = Share(update, ranks)
+    found = share.collect([work(batch) for batch in share.batches])     # one result a micro-batch, on every rank
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from typing import Protocol, TypeVar
+
+import torch
+import torch.distributed as dist
+
+from strop.training.packing import EMPTY, MicroBatch, Update
+
+T = TypeVar("T")
+
+
+class Ranks(Protocol):
+    """Processes that hold shards of the same modules and take every step together."""
+
+    @property
+    def rank(self) -> int:
+        """The number of this one, from 0."""
+        ...
+
+    @property
+    def size(self) -> int:
+        """How many there are."""
+        ...
+
+    def gather(self, value: T) -> list[T]:
+        """Every rank's value, by rank; tensors arrive on the CPU. All ranks must call it."""
+        ...
+
+
+class Alone:
+    """One process that holds everything."""
+
+    rank = 0
+    size = 1
+
+    def gather(self, value: T) -> list[T]:
+        """The value itself."""
+        return [value]
+
+
+ALONE = Alone()
+
+
+class Together:
+    """The ranks of a process group that moves tensors of the CPU (gloo)."""
+
+    def __init__(self, group: dist.ProcessGroup) -> None:
+        self._group = group
+        self.rank = dist.get_rank(group)
+        self.size = dist.get_world_size(group)
+
+    def gather(self, value: T) -> list[T]:
+        """Every rank's value, by rank, through pickles: ranks trust each other."""
+        # torch.save, because plain pickles would bring a tensor back on the device of another rank.
+        buffer = io.BytesIO()
+        torch.save(value, buffer)
+        found: list[bytes] = [b""] * self.size
+        dist.all_gather_object(found, buffer.getvalue(), self._group)
+        return [torch.load(io.BytesIO(part), map_location="cpu", weights_only=False) for part in found]
+
+
+def deal(tokens: Sequence[int], ranks: int) -> list[list[int | None]]:
+    """Which micro-batches each rank computes, one a round; None stands for an empty one, so that all have as many.
+
+    Ranks wait for each other in every round. So a round is of micro-batches of similar size, longest first; within it
+    whoever has computed least so far takes the longest. A single rank keeps the order given.
+
+    Example: sizes [5, 9, 7] over 2 ranks → [[1, None], [2, 0]].
+    """
+    if ranks == 1:
+        return [list(range(len(tokens)))]
+    order = sorted(range(len(tokens)), key=lambda index: (-tokens[index], index))
+    hands: list[list[int | None]] = [[] for _ in range(ranks)]
+    load = [0] * ranks
+    for start in range(0, len(order), ranks):
+        round_ = order[start : start + ranks]
+        for place, rank in enumerate(sorted(range(ranks), key=lambda rank: (load[rank], rank))):
+            index = round_[place] if place < len(round_) else None
+            hands[rank].append(index)
+            load[rank] += 0 if index is None else tokens[index]
+    return hands
+
+
+class Share:
+    """A rank's part of an update.
+
+    Attributes:
+        indices: of its micro-batches in the update; None for an empty one.
+    """
+
+    def __init__(self, update: Update, ranks: Ranks) -> None:
+        self._ranks = ranks
+        self._hands = deal([len(batch.packed.token_ids) for batch in update.micro_batches], ranks.size)
+        self._count = len(update.micro_batches)
+        self.indices = self._hands[ranks.rank]
+
+    def take(self, batches: Sequence[MicroBatch]) -> list[MicroBatch]:
+        """Those of all micro-batches that are this rank's, empty ones among them."""
+        return [EMPTY if index is None else batches[index] for index in self.indices]
+
+    def collect(self, results: Sequence[T]) -> list[T]:
+        """From a result for each of this rank's micro-batches to one for every micro-batch of the update, in order."""
+        if self._ranks.size == 1:
+            return list(results)
+        found: dict[int, T] = {}
+        for hand, part in zip(self._hands, self._ranks.gather(list(results)), strict=True):
+            found |= {index: result for index, result in zip(hand, part, strict=True) if index is not None}
+        return [found[index] for index in range(self._count)]

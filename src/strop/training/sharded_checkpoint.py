@@ -1,0 +1,103 @@
+"""Checkpoints of several ranks: each writes its shards, the first one what is not sharded and the manifest, last.
+
+    root/step-00000012/{sharded/{.metadata, __0_0.distcp, __1_0.distcp}, rng.safetensors, state.json, manifest.json}
+
+Every rank reaches every exchange, whatever happens to it, so that a full disk of one is an error of all and nobody
+waits for a rank that has given up. `checkpoint.load` reads the folder, for any number of ranks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch.distributed as dist
+from torch import Tensor
+
+from strop.base.types import StropError
+from strop.training import checkpoint, dcp_file
+from strop.training.ranks import Together
+
+T = TypeVar("T")
+
+
+def save(
+    entry: checkpoint.Entry,
+    staged: Mapping[str, Tensor],
+    extra: Mapping[str, Mapping[str, Tensor]],
+    group: dist.ProcessGroup,
+) -> None:
+    """`checkpoint.save` by all ranks of `group`, which nobody else uses meanwhile.
+
+    Args:
+        entry: `root` is a folder that the ranks share; the first rank's `state` is written.
+        staged: this rank's shards, from `dcp_file.stage`.
+        extra: groups that are whole; the first rank's are written.
+        group: moves tensors of the CPU.
+
+    Raises:
+        DiskFull: no space (or quota) left for a rank; earlier checkpoints are untouched.
+        StropError: a checkpoint of that step is there.
+    """
+    ranks = Together(group)
+    first = ranks.rank == 0
+    root, step = entry.root, entry.step
+    with ExitStack() as open_folder, _told_alike(checkpoint.folder_of(root, step)):
+        partial = _all(ranks, lambda: open_folder.enter_context(checkpoint.filling(root, step)) if first else None)[0]
+        assert partial is not None
+        shards = partial / checkpoint.SHARDED
+        _all(ranks, lambda: shards.mkdir() if first else None)
+        files = _all(ranks, lambda: _shards(shards, staged, group))
+        _all(ranks, lambda: _rest(partial, entry, files, staged, extra) if first else None)
+        _all(ranks, open_folder.close)  # the first rank renames the folder into its place
+    if first and entry.retention is not None:
+        checkpoint.prune(root, entry.retention)
+
+
+@contextmanager
+def _told_alike(folder: Path) -> Iterator[None]:
+    """A full disk is `DiskFull` on every rank, not on the first alone; no rank ends of another refusal either."""
+    try:
+        yield
+    except OSError as error:
+        told = checkpoint.explained(error, folder)
+        if told is error:
+            told = StropError(f"cannot write checkpoint {folder}: {error}")
+        raise told from error
+
+
+def _all(ranks: Together, work: Callable[[], T]) -> list[T]:
+    """Do the work on every rank: its result by rank. Where a rank fails, every rank raises that."""
+    outcome: T | Exception
+    try:
+        outcome = work()
+    except (StropError, OSError) as error:  # raised again below, on all ranks
+        outcome = error
+    except Exception as error:  # likewise; another process may not know what it is
+        outcome = StropError(f"rank {ranks.rank}: {type(error).__name__}: {error}")
+    found: Sequence[Any] = ranks.gather(outcome)
+    errors = [one for one in found if isinstance(one, Exception)]
+    if errors:
+        raise errors[0]
+    return list(found)
+
+
+def _shards(folder: Path, staged: Mapping[str, Tensor], group: dist.ProcessGroup) -> checkpoint.Facts:
+    written = dcp_file.write(folder, staged, group)
+    return {f"{folder.name}/{file.name}": checkpoint.facts_of(file) for file in written}
+
+
+def _rest(
+    partial: Path,
+    entry: checkpoint.Entry,
+    files: Sequence[checkpoint.Facts],
+    staged: Mapping[str, Tensor],
+    extra: Mapping[str, Mapping[str, Tensor]],
+) -> None:
+    facts = checkpoint.write_groups(partial, extra)
+    for part in files:
+        facts |= part
+    sharded = sorted({key.split("/")[0] for key in staged})
+    checkpoint.seal(partial, entry.step, facts, list(extra), entry.state, entry.metric, sharded)

@@ -1,0 +1,294 @@
+"""One optimizer step: score if asked → forward and backward per micro-batch → check → clip → AdamW.
+
+    trainer = Trainer(policy, Objective(loss=Cispo()), AdamW(lr=5e-7), total_updates=1000, temperature=1.0)
+    metrics = trainer.update(update)
+
+A critic is a second `Trainer`: its module gives (value, zeros) instead of (log-prob, entropy), its objective the loss.
+M trained tokens of a micro-batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any, Protocol, runtime_checkable
+
+import torch
+from torch import Tensor, nn
+
+from strop.algorithms.objective import UpdateContext
+from strop.algorithms.tokens import Tokens, concatenate
+from strop.base import progress
+from strop.base.metrics import Mean, Metrics, Total, merge
+from strop.base.types import StropError
+from strop.training.optimizer import AdamW, MasterAdamW
+from strop.training.packing import MicroBatch, Update
+from strop.training.ranks import ALONE, Ranks, Share
+
+Scores = list[tuple[Tensor, ...]]
+NO_CONTEXT = UpdateContext()
+
+
+class NonFiniteLoss(StropError):
+    """A loss or gradient that is not finite, found before the optimizer step: no parameter was changed."""
+
+
+class TrainingObjective(Protocol):
+    """What a `Trainer` minimises."""
+
+    @property
+    def needs_scores(self) -> bool:
+        """Whether `prepare` wants `scored_logprob` and `scored_entropy` of the whole update."""
+        ...
+
+    def prepare(self, tokens: Tokens, context: UpdateContext) -> Tokens:
+        """All tokens of the update → the same rows with what depends on all of them filled in."""
+        ...
+
+    def __call__(
+        self, tokens: Tokens, logprob: Tensor, entropy: Tensor, context: UpdateContext, /
+    ) -> tuple[Tensor, Metrics]:
+        """The scalar Σ_m weight[m] · loss[m] of a micro-batch, and metrics that merge over micro-batches."""
+        ...
+
+
+@runtime_checkable
+class WantsCollision(Protocol):
+    """An objective that may also want `scored_collision`; others need not say that they do not."""
+
+    @property
+    def needs_collision(self) -> bool: ...
+
+
+@runtime_checkable
+class Merges(Protocol):
+    """A policy whose weights follow from what the optimizer changes (LoRA): it is told of every step."""
+
+    def merge(self) -> None: ...
+
+
+def score(
+    policy: nn.Module, update: Update, temperature: float, collision: bool = False, ranks: Ranks = ALONE
+) -> Scores:
+    """Log-prob [M] and full-vocabulary entropy [M] (nats) of each micro-batch under `policy`, without gradient.
+
+    With `collision`, `head.collision` [M] as a third. Each of `ranks` computes its share and has all scores.
+    """
+    more = {"with_collision": True} if collision else {}
+    share, device = Share(update, ranks), _device(policy)
+    own = []
+    with torch.no_grad():
+        for batch in share.take(update.micro_batches):
+            own.append(policy(batch.packed.to(device), temperature, **more))
+            progress.made("a scored micro-batch")
+    return share.collect(own)
+
+
+_SCORE_COLUMNS = ("scored_logprob", "scored_entropy", "scored_collision")
+
+
+def with_scores(update: Update, scores: Scores) -> Update:
+    """The update with `scored_logprob` and `scored_entropy` filled, and `scored_collision` where it was computed."""
+    return _with_tokens(
+        update,
+        [
+            replace(_on(batch, found[0].device).tokens, **dict(zip(_SCORE_COLUMNS, found, strict=False)))
+            for batch, found in zip(update.micro_batches, scores, strict=True)
+        ],
+    )
+
+
+class Trainer:
+    """A module, what it minimises and its optimizer.
+
+    Args:
+        policy: `policy(packed, temperature) -> (logprob [M], entropy [M])` with gradients.
+        objective: the loss, see `TrainingObjective`.
+        optimizer: settings of the optimizer; its state is built here.
+        total_updates: length of the run in updates, for the schedule.
+        temperature: that of sampling; log-probs and entropies are of logits / temperature.
+        ranks: that hold shards of the module between them and call everything here together.
+    """
+
+    def __init__(
+        self,
+        policy: nn.Module,
+        objective: TrainingObjective,
+        optimizer: AdamW,
+        total_updates: int,
+        temperature: float = 1.0,
+        ranks: Ranks = ALONE,
+    ) -> None:
+        self.policy = policy
+        self.ranks = ranks
+        self.objective = objective
+        self.settings = optimizer
+        self.total_updates = total_updates
+        self.temperature = temperature
+        self.updates = 0
+        self.schedule_start = 0
+        self.optimizer = MasterAdamW(optimizer, policy.named_parameters())
+
+    @property
+    def device(self) -> torch.device:
+        """Where the policy's parameters are."""
+        return _device(self.policy)
+
+    def begin_schedule(self, optimizer: AdamW, total_updates: int) -> None:
+        """From the next update on follow the learning rate of `optimizer` from its beginning, for `total_updates`.
+
+        Its other settings are those the trainer was made with.
+        """
+        self.settings, self.total_updates, self.schedule_start = optimizer, total_updates, self.updates
+
+    def replan(self, updates_left: int) -> None:
+        """The schedule that is being followed ends after so many more updates."""
+        self.total_updates = self.updates - self.schedule_start + updates_left
+
+    def score(self, update: Update) -> Scores:
+        """Log-prob [M] and entropy [M] of each micro-batch under the policy as it is now, without gradient."""
+        return score(self.policy, update, self.temperature, ranks=self.ranks)
+
+    def update(self, update: Update, context: UpdateContext = NO_CONTEXT) -> Metrics:
+        """Train on the update: one optimizer step, whatever the number of micro-batches.
+
+        Scores first where the objective asks for it.
+
+        Returns:
+            The objective's metrics, and: `loss`, `grad_norm` (before clipping), `lr`, `entropy` (full vocabulary,
+            nats, mean over trained tokens), `packing_efficiency`, `tokens`, `trained_tokens`, `sequences`,
+            `micro_batches`.
+
+        Raises:
+            NonFiniteLoss: the loss or the gradient is not finite; parameters and optimizer are as they were.
+        """
+        share = Share(update, self.ranks)
+        batches = self._prepared(update, share, context)
+        with _training(self.policy):
+            self.optimizer.zero_grad()
+            found = share.collect([self._backward(batch, context) for batch in batches])
+            losses, parts = zip(*found, strict=True)
+            loss, norm = torch.stack(losses), self.optimizer.grad_norm()
+            if not (torch.isfinite(loss).all() and torch.isfinite(norm)):
+                raise NonFiniteLoss(self._explain(batches, loss, context))
+            lr = self.settings.learning_rate(self.updates - self.schedule_start, self.total_updates)
+            self.optimizer.step(lr, norm)
+            if isinstance(self.policy, Merges):
+                self.policy.merge()
+        self.updates += 1
+        return merge(parts) | {
+            "loss": Mean(loss.double().sum(), 1),
+            "grad_norm": Mean(norm, 1),
+            "lr": Mean(lr, 1),
+            "packing_efficiency": Mean(update.tokens, update.room),
+            "tokens": Total(update.tokens),
+            "trained_tokens": Total(update.trained_tokens),
+            "sequences": Total(update.sequences),
+            "micro_batches": Total(len(losses)),
+        }
+
+    def _prepared(self, update: Update, share: Share, context: UpdateContext) -> list[MicroBatch]:
+        """This rank's micro-batches on its device, with what the objective computes over all tokens of the update."""
+        if self.objective.needs_scores:
+            collision = isinstance(self.objective, WantsCollision) and self.objective.needs_collision
+            update = with_scores(update, score(self.policy, update, self.temperature, collision, self.ranks))
+        tokens = [batch.tokens.to(self.device) for batch in update.micro_batches]
+        prepared = self.objective.prepare(concatenate(tokens), context)
+        parts = _split(prepared, [len(part) for part in tokens])
+        pairs = zip(update.micro_batches, parts, strict=True)
+        own = share.take([replace(batch, tokens=part) for batch, part in pairs])
+        return [_on(batch, self.device) for batch in own]
+
+    def _backward(self, batch: MicroBatch, context: UpdateContext) -> tuple[Tensor, Metrics]:
+        """Forward and backward of one micro-batch; its share of the loss, detached, and its metrics."""
+        logprob, entropy = self.policy(batch.packed, self.temperature)
+        if len(batch.tokens):
+            loss, metrics = self.objective(batch.tokens, logprob, entropy, context)
+        else:  # a zero that the gradient exchange of the other ranks can go through
+            loss, metrics = logprob.sum() + entropy.sum(), {}
+        if "entropy" in metrics:
+            raise ValueError("an objective must not report `entropy`: the trainer does")
+        # Sharded modules average gradients over ranks; token weights are of the whole update, so their sum is wanted.
+        (loss * self.ranks.size).backward()
+        self.optimizer.accumulate()
+        progress.made("a micro-batch")
+        return loss.detach(), metrics | {"entropy": Mean(entropy.detach().double().sum(), len(entropy))}
+
+    def _explain(self, batches: Sequence[MicroBatch], loss: Tensor, context: UpdateContext) -> str:
+        """One line on what is not finite; micro-batches are run once more where only the gradient tells."""
+        self.optimizer.zero_grad()
+        place = f"update {self.updates}"
+        kept = "no parameter was changed"
+        bad = torch.nonzero(~torch.isfinite(loss)).flatten()
+        if len(bad):
+            first = int(bad[0])
+            return f"{place}, micro-batch {first} of {len(loss)}: the loss is {float(loss[first])}; {kept}"
+        what = "micro-batch" if self.ranks.size == 1 else "round"
+        for index, batch in enumerate(batches):
+            self._backward(batch, context)
+            names = self.optimizer.broken_gradients()
+            self.optimizer.zero_grad()
+            every = sorted({name for part in self.ranks.gather(names) for name in part}, key=self.optimizer.order)
+            if every:
+                where = f"{every[0]} and {len(every) - 1} more" if len(every) > 1 else every[0]
+                return f"{place}, {what} {index} of {len(batches)}: the gradient of {where} is not finite; {kept}"
+        return f"{place}: the gradient is finite in each {what} of {len(batches)}, its norm is not; {kept}"
+
+    def state_dict(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """Optimizer tensors by flat name (see `MasterAdamW.state_dict`) and counters that JSON can hold.
+
+        The module's parameters are not in it; save them beside it.
+        """
+        counters = {"updates": self.updates, "schedule_start": self.schedule_start, "total_updates": self.total_updates}
+        return self.optimizer.state_dict(), counters
+
+    def load_state_dict(self, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
+        """Take back what `state_dict` gave; load the module's parameters before.
+
+        Raises:
+            StropError: the state does not belong to this module.
+        """
+        self.optimizer.load_state_dict(tensors)
+        self.updates = int(state["updates"])
+        self.schedule_start, self.total_updates = int(state["schedule_start"]), int(state["total_updates"])
+
+
+@contextmanager
+def _training(policy: nn.Module) -> Iterator[None]:
+    """Train mode inside, the former mode afterwards: an engine may share the module."""
+    before = policy.training
+    policy.train()
+    try:
+        yield
+    finally:
+        policy.train(before)
+
+
+def _device(policy: nn.Module) -> torch.device:
+    return next(policy.parameters()).device
+
+
+def _on(batch: MicroBatch, device: torch.device) -> MicroBatch:
+    """The micro-batch with its tensors on `device`."""
+    if batch.packed.token_ids.device == device and batch.tokens.weight.device == device:
+        return batch
+    return MicroBatch(batch.packed.to(device), batch.tokens.to(device))
+
+
+def _with_tokens(update: Update, tokens: Sequence[Tokens]) -> Update:
+    pairs = zip(update.micro_batches, tokens, strict=True)
+    return replace(update, micro_batches=tuple(replace(batch, tokens=part) for batch, part in pairs))
+
+
+def _split(tokens: Tokens, sizes: Sequence[int]) -> list[Tokens]:
+    """Undo `concatenate`."""
+    if len(tokens) != sum(sizes):
+        raise ValueError(f"prepare() returned {len(tokens)} tokens for {sum(sizes)}")
+    parts: list[Tokens] = []
+    start = 0
+    for size in sizes:
+        rows = {name: column[start : start + size] for name, column in vars(tokens).items() if column is not None}
+        parts.append(replace(tokens, **rows))
+        start += size
+    return parts

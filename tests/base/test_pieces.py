@@ -1,0 +1,156 @@
+"""Pieces: found by name, round trip through JSON, refused in one line."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated, Literal
+
+import pytest
+from pydantic import Field, SerializeAsAny, ValidationError
+
+import strop.algorithms  # noqa: F401  (defines the pieces)
+import strop.data  # noqa: F401
+import strop.training.optimizer  # noqa: F401
+import strop.verifiers  # noqa: F401
+from strop.algorithms import Aggregation, Cispo, PolicyLoss, PpoClip, PromptMean
+from strop.base.pieces import Piece, Settings, StatefulPiece, allow_module, choices, refused_flag
+from strop.data import ChainSum, JsonLines, Mixture, ParquetFile, ReasoningGym
+from strop.data.flat_files import CsvFile, JsonFile
+from strop.data.rows import HubDataset
+from strop.engines.endpoint.client import ChatEndpoint
+from strop.model.settings import ModelSettings
+from strop.prepare.decontaminate import Decontaminate
+from strop.prepare.difficulty import Difficulty
+from strop.prepare.embedding import DeduplicateByEmbedding
+from strop.prepare.judges import Judges
+from strop.prepare.reference_solutions import ReferenceSolutions
+from strop.prepare.sources import Source
+from strop.verifiers import ByDomain, PythonFunction
+
+allow_module("math")
+
+EXAMPLES: dict[str, Piece] = {
+    "Mixture": Mixture(sources=(ChainSum(), ChainSum(terms=2)), domains=("long", "short")),
+    "ConstantDenominator": strop.algorithms.ConstantDenominator(tokens=100),
+    "ByDomain": ByDomain(members={"math": strop.verifiers.Answer()}),
+    "Decontaminate": Decontaminate(against=(Source(path="a.jsonl"),)),
+    "DeduplicateByEmbedding": DeduplicateByEmbedding(model="a-folder"),
+    "Difficulty": Difficulty(model=ModelSettings(path="embedded")),
+    "Judges": Judges(judges=(ChatEndpoint(url="http://localhost:8000/v1", model="a"),)),
+    "ReferenceSolutions": ReferenceSolutions(verifier=strop.verifiers.Answer()),
+    "CsvFile": CsvFile(path="a.csv"),
+    "JsonFile": JsonFile(path="a.json"),
+    "JsonLines": JsonLines(path="a.jsonl"),
+    "ParquetFile": ParquetFile(path="a.parquet"),
+    "HubDataset": HubDataset(dataset="a/b"),
+    "ReasoningGym": ReasoningGym(task="chain_sum"),
+    "PythonFunction": PythonFunction(function="math:sqrt"),
+}
+
+
+def families() -> list[type[Piece]]:
+    return [family for family in Piece.__subclasses__() if family is not StatefulPiece]
+
+
+def every_piece() -> list[tuple[type[Piece], type[Piece]]]:
+    return [
+        (family, piece)
+        for family in families()
+        for name, piece in choices(family).items()
+        if piece.__module__.startswith("strop.")
+    ]
+
+
+@pytest.mark.parametrize(("family", "piece"), every_piece(), ids=lambda kind: kind.__name__)
+def test_every_piece_survives_json(family: type[Piece], piece: type[Piece]) -> None:
+    original = EXAMPLES.get(piece.__name__) or piece()
+    written = json.loads(original.model_dump_json())
+    assert written["piece"] == piece.piece_name()
+    assert family.model_validate(written) == original
+
+
+class Holder(Settings):
+    loss: SerializeAsAny[PolicyLoss]
+
+
+def test_a_field_of_a_family_keeps_the_whole_piece() -> None:
+    holder = Holder(loss=Cispo(max_ratio=3.0))
+    assert json.loads(holder.model_dump_json()) == {"loss": {"piece": "Cispo", "max_ratio": 3.0}}
+    assert Holder.model_validate_json(holder.model_dump_json()) == holder
+
+
+def test_a_bare_name_is_the_piece_with_its_defaults() -> None:
+    assert Holder.model_validate({"loss": "PpoClip"}).loss == PpoClip()
+
+
+def test_families_refuse_to_be_made() -> None:
+    with pytest.raises(TypeError, match="abstract"):
+        Aggregation()  # type: ignore[abstract]
+
+
+def test_pieces_are_frozen() -> None:
+    with pytest.raises(ValidationError, match="frozen"):
+        Cispo().max_ratio = 3.0  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ({"piece": "Cipso"}, "did you mean 'Cispo'"),
+        ({"piece": "PromptMean"}, "no PolicyLoss is called 'PromptMean'"),
+        ({"max_ratio": 5.0}, "say which piece: one of ArcherClip, Cispo"),
+        ({"piece": "Cispo", "ratio": 1}, "ratio"),
+        ({"piece": "Cispo", "max_ratio": float("inf")}, "finite"),
+        ({"piece": 7}, "must be a name"),
+        ({"piece": "os:system"}, "allow it with --import os"),
+    ],
+)
+def test_what_is_not_a_piece_is_refused(value: object, message: str) -> None:
+    with pytest.raises(ValidationError, match=message):
+        PolicyLoss.model_validate(value)
+
+
+def test_a_piece_of_the_users_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "my_pieces.py").write_text(
+        "from strop.algorithms import Aggregation\n"
+        "class Halved(Aggregation):\n"
+        "    share: float = 0.5\n"
+        "    def __call__(self, trained, group):\n"
+        "        return self.share / trained\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ValidationError, match="--import my_pieces"):
+        Aggregation.model_validate({"piece": "my_pieces:Halved"})
+    assert "my_pieces" not in sys.modules
+    allow_module("my_pieces")
+    piece = Aggregation.model_validate({"piece": "my_pieces:Halved", "share": 0.25})
+    assert json.loads(piece.model_dump_json()) == {"piece": "my_pieces:Halved", "share": 0.25}
+
+
+class _Flags(Settings):
+    level: float = Field(0.9, gt=0, lt=1)
+    at_most: Annotated[int, Field(ge=1, le=2000000)] | None = None
+    method: Literal["one", "other"] = "one"
+
+
+@pytest.mark.parametrize(
+    ("given", "line"),
+    [
+        ({"level": 90}, "--level 90: must be above 0 and below 1"),
+        ({"level": 0.0}, "--level 0: must be above 0 and below 1"),
+        ({"at_most": 0}, "--at-most 0: must be at least 1 and at most 2000000"),
+        ({"method": "foo"}, "--method foo: must be one or other"),
+        ({"at_most": "x"}, "--at-most x: input should be a valid integer, unable to parse string as an integer"),
+    ],
+)
+def test_a_refused_flag_is_named_with_what_is_allowed(given: dict[str, object], line: str) -> None:
+    with pytest.raises(ValidationError) as refused:
+        _Flags.model_validate(given)
+    assert str(refused_flag(refused.value, _Flags)) == line
+
+
+def test_equal_pieces_are_equal() -> None:
+    assert PromptMean() == PromptMean()
+    assert Cispo(max_ratio=4.0) != Cispo()

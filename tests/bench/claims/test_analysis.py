@@ -1,0 +1,188 @@
+"""The verdict on a claim: the paired interval by value, the rule, and what is measured of curves."""
+
+from __future__ import annotations
+
+import math
+import random
+from typing import get_args
+
+import numpy as np
+import pytest
+from bench.claims.analysis import Says, Verdict, judge, rank_correlation, ranks
+from bench.claims.catalogue import CLAIMS
+from bench.claims.execute import Curve
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bench.claims import loops
+from bench.claims import measures as m
+from strop.lab.scaling import Sigmoid
+
+
+def test_the_interval_is_students_t_of_the_paired_differences() -> None:
+    """Mean 0.2, s = 0.1, t with 2 degrees of freedom at 97.5 % is 4.302653."""
+    found = judge({2: 0.3, 0: 0.1, 1: 0.2}, "above", 0.02)
+    assert found.effect is not None and found.effect.interval is not None
+    assert list(found.values) == [0, 1, 2]
+    assert found.effect.value == pytest.approx(0.2)
+    half = 4.302653 * 0.1 / math.sqrt(3)
+    assert found.effect.interval == pytest.approx((0.2 - half, 0.2 + half), abs=1e-6)
+    assert found.verdict == "undecided"  # -0.048 to 0.448
+
+
+def around(mean: float, half: float) -> dict[int, float]:
+    """Three values whose 95 % interval is mean ± half."""
+    spread = half * math.sqrt(3) / 4.302653  # s of (mean − s, mean, mean + s)
+    return {0: mean - spread, 1: mean, 2: mean + spread}
+
+
+@pytest.mark.parametrize(
+    ("mean", "half", "verdicts"),
+    [  # above, same, apart, not above; with a margin of 2
+        (5.0, 1.0, ("agrees", "disagrees", "agrees", "disagrees")),
+        (5.0, 4.9, ("agrees", "disagrees", "agrees", "disagrees")),
+        (5.0, 5.1, ("undecided", "undecided", "undecided", "undecided")),
+        (-5.0, 1.0, ("disagrees", "disagrees", "agrees", "agrees")),
+        (0.0, 1.0, ("disagrees", "agrees", "disagrees", "agrees")),
+        (0.0, 3.0, ("undecided", "undecided", "undecided", "undecided")),
+        (-1.5, 3.0, ("disagrees", "undecided", "undecided", "agrees")),  # no gain of 2, perhaps a loss of it
+        (1.0, 0.5, ("disagrees", "agrees", "disagrees", "agrees")),  # there, and smaller than what matters
+        (1.5, 1.0, ("undecided", "undecided", "undecided", "undecided")),
+    ],
+)
+def test_the_verdict_goes_by_the_interval_and_the_margin(mean: float, half: float, verdicts: tuple[Verdict]) -> None:
+    kinds: tuple[Says, ...] = ("above", "same", "apart", "not above")
+    assert tuple(judge(around(mean, half), says, 2.0).verdict for says in kinds) == verdicts
+
+
+@pytest.mark.parametrize("values", [{}, {0: 9.0}, {0: 9.0, 1: 9.1}])
+def test_fewer_than_three_seeds_decide_nothing(values: dict[int, float]) -> None:
+    assert judge(values, "above", 0.0).verdict == "undecided"
+
+
+@given(st.lists(st.floats(-1, 1), min_size=3, max_size=6), st.floats(0, 0.5))
+def test_what_agrees_with_a_claim_disagrees_with_its_contrary(values: list[float], margin: float) -> None:
+    seeds = dict(enumerate(values))
+    other = {"agrees": "disagrees", "disagrees": "agrees", "undecided": "undecided"}
+    for says, contrary in (("above", "not above"), ("same", "apart")):
+        verdict = judge(seeds, says, margin).verdict  # type: ignore[arg-type]
+        assert judge(seeds, contrary, margin).verdict == other[verdict]  # type: ignore[arg-type]
+
+
+def test_ranks_and_their_correlation() -> None:
+    assert ranks([3.0, 1.0, 3.0, 9.0]) == [2.5, 1.0, 2.5, 4.0]
+    assert rank_correlation([1, 2, 3, 4], [1, 3, 2, 4]) == pytest.approx(0.8)
+    assert rank_correlation([1, 2, 3], [30, 20, 10]) == pytest.approx(-1.0)
+    assert rank_correlation([1, 1, 1], [1, 2, 3]) is None
+
+
+# ---------------------------------------------------------------------- measures
+
+
+def curve(arm: str = "a", **columns: list[float | None]) -> Curve:
+    """A curve whose columns are given from step 0 on; `__` in a name stands for a slash."""
+    length = max(len(values) for values in columns.values())
+    rows: list[dict[str, float | None]] = [{"step": float(step)} for step in range(length)]
+    for name, values in columns.items():
+        for row, value in zip(rows, values, strict=True):
+            row[name.replace("__", "/")] = value
+    return Curve(arm, 0, None, 1.0, tuple(rows))
+
+
+def test_late_course_and_last_leave_out_what_was_before_training() -> None:
+    made = curve(evaluation__pass_rate=[0.1, None, 0.2, 0.4, None, 0.6, 0.8])
+    assert m.late(m.PASS)(made) == pytest.approx(0.7)
+    assert m.course(m.PASS)(made) == pytest.approx(0.5)
+    assert m.last(m.PASS)(made) == 0.8
+    assert m.late("missing")(made) is None
+
+
+def test_measures_of_steps() -> None:
+    made = curve(x=[None, 8.0, 4.0, 2.0, 6.0, 1.0, 3.0, 5.0, 7.0])
+    assert m.last_quarter("x")(made) == 6.0 and m.first("x", 2)(made) == 6.0
+    assert m.smallest("x")(made) == 1.0 and m.mean("x")(made) == 4.5 and m.total("x")(made) == 36.0
+
+
+def test_unsteadiness_counts_rise_and_fall_alike() -> None:
+    falls, rises = ([0.2, 0.2 * factor, 0.2 * factor**2] for factor in (0.5, 2.0))
+    expected = (math.log(2) + math.log(4)) / 2
+    for column in (falls, rises):
+        assert m.unsteadiness(curve(evaluation__entropy=list(column))) == pytest.approx(expected)
+
+
+def test_effects_between_arms() -> None:
+    arms = {"a": curve(x=[4.0]), "b": curve(x=[2.0]), "c": curve(y=[1.0])}
+    measure = m.last("x")
+    assert m.minus(measure, "a", "b")(arms) == 2.0
+    assert m.log_ratio(measure, "a", "b")(arms) == pytest.approx(math.log(2))
+    assert m.of(measure, "a", 1.0)(arms) == 3.0
+    assert m.minus(measure, "a", "c")(arms) is None and m.log_ratio(measure, "a", "c")(arms) is None
+    grows = {"a": curve(x=[2.0, 8.0])}
+    assert m.growth(measure, "a", "x", -1.0)(grows) == pytest.approx(-math.log(4))
+
+
+def test_a_fit_to_the_first_half_is_held_against_the_second() -> None:
+    steps = np.arange(4.0, 65.0, 4.0)
+    rates = Sigmoid(0.8, 1.8, 9.0, 0.2).value(steps)
+    rows: list[dict[str, float | None]] = [{"step": 0.0, m.PASS: 0.2, "evaluation/stderr": 0.01}]
+    spent = 0.0
+    for step in range(1, 65):
+        row: dict[str, float | None] = {"step": float(step), "tokens/generated": 100.0}
+        spent += 100.0
+        if step % 4 == 0:
+            row |= {m.PASS: float(rates[step // 4 - 1]), "evaluation/stderr": 0.01}
+        rows.append(row)
+    made = Curve("made", 0, None, 1.0, tuple(rows))
+    for x in ("steps", "tokens"):
+        found = m.half_fit(made, x)
+        assert not isinstance(found, str)
+        assert found["points"] == 8 and found["mean_absolute"] < 1e-3 < found["power_law"]
+    assert m.points(made, "tokens").compute[-1] == spent
+
+
+def test_every_claim_says_what_can_be_judged() -> None:
+    assert len(CLAIMS) >= 12
+    for name, claim in CLAIMS.items():
+        assert claim.name == name and claim.says in get_args(Says) and claim.margin >= 0 and claim.quote
+        assert claim.says in ("above", "not above") or claim.margin > 0
+
+
+def test_a_gap_is_of_the_steps_that_have_both() -> None:
+    made = curve(one=[None, 1.0, 2.0, 5.0], other=[9.0, 0.5, None, 3.0])
+    assert m.gap("one", "other")(made) == pytest.approx((0.5 + 2.0) / 2)
+    assert m.gap("one", "none")(made) is None
+
+
+def test_the_updates_until_a_pass_rate() -> None:
+    made = curve(evaluation__pass_rate=[0.2, None, 0.4, 0.6], updates=[None, 8.0, 8.0, 8.0])
+    assert m.updates_until(made, 0.5) == pytest.approx(16 + 0.5 * 8)
+    assert m.updates_until(made, 0.3) == pytest.approx(8.0)
+    assert m.updates_until(made, 0.1) == 0.0 and m.updates_until(made, 0.7) is None
+
+
+def test_pipelining_is_as_much_faster_as_its_schedule_says() -> None:
+    off, pipelined = m.update_seconds(20, 0)
+    update = 16 * 8 * 20 * (0.95 + 0.05 * 30) * m.DECODE / (m.GENERATORS * m.SLOTS)  # its tokens with all slots busy
+    longest = 20 * 30 * m.DECODE
+    # Pipelined: a group is admitted at most nine updates before its own ends. Alternating: eight updates, and before
+    # them their tokens' generation, which ends with a straggler.
+    assert 1.0 <= pipelined / ((longest + update) / 9) < 1.1
+    assert 1.0 <= off / (2 * update) < (2 * update + longest / 8) / (2 * update)
+    curves = {
+        name: curve(name, length__mean=[None, 20.0], evaluation__pass_rate=[0.2, 0.6], updates=[None, n])
+        for name, n in (("fast", 16.0), ("slow", 8.0))
+    }
+    assert m.schedule_gain("fast")(curves) == pytest.approx(math.log(off / pipelined))
+    # The pipelined arm needs twice the updates here, of its own seconds each.
+    assert m.sooner("fast", "slow", 0.5)(curves) == pytest.approx(math.log(off / (2 * pipelined)))
+
+
+def test_demonstrations_fall_into_loops_and_are_cut_at_the_limit() -> None:
+    rng = random.Random(1)
+    found = [loops._text(rng) for _ in range(400)]
+    looping = [text for _, text in found if len(text) > 60]
+    assert 0.25 < len(looping) / len(found) < 0.45
+    assert all(text.endswith("}") and max(map(text.split().count, text.split())) >= 3 for text in looping)
+    cut = loops._demonstration([1, 2], list(range(10, 200)), 0)
+    assert len(cut.completion_ids) == loops.LIMIT and 0 not in cut.completion_ids
+    assert loops._demonstration([1], [5, 6], 0).completion_ids.tolist() == [5, 6, 0]

@@ -1,0 +1,165 @@
+"""The command line: quick to answer, one line for an error, JSON on standard output alone."""
+
+import importlib.util
+import json
+import os
+import resource
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from strop.cli.inspect_commands import flatten
+from strop.cli.options import free_folder
+from strop.cli.reports import report_quickstart
+from strop.run import doctor
+from strop.run.folder import RunFolder
+
+COMMANDS = (
+    "quickstart", "train", "sft", "eval", "compare", "sample", "recipes", "verify", "data", "plot", "report", "fit",
+    "ablate", "serve", "status", "plan", "export", "doctor",
+)  # fmt: skip
+
+
+def strop(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "strop", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, cwd=cwd, timeout=60, check=False)
+
+
+def loaded_modules(program: str) -> set[str]:
+    """The top-level modules in memory after `program`."""
+    text = f"{program}\nimport sys; print(' '.join(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=True)
+    return set(done.stdout.splitlines()[-1].split())
+
+
+def quickest(command: Sequence[str], tries: int = 5) -> float:
+    """Seconds of processor time of the quickest of some tries: other programs on the machine do not count."""
+    times = []
+    for _ in range(tries):
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        subprocess.run(command, capture_output=True, check=True)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        times.append(after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime)
+    return min(times)
+
+
+def test_import_strop_loads_nothing_heavy_and_is_quick() -> None:
+    assert not {"torch", "transformers", "numpy", "pydantic", "rich"} & loaded_modules("import strop")
+    assert quickest([sys.executable, "-c", "import strop"]) < 0.2
+
+
+def test_help_loads_nothing_heavy_and_is_quick() -> None:
+    program = "import sys; from strop.cli import main\nsys.argv = ['', '--help']\ntry: main()\nexcept SystemExit: 0"
+    assert not {"torch", "transformers", "numpy", "pydantic", "matplotlib"} & loaded_modules(program)
+    assert quickest([sys.executable, "-m", "strop", "--help"]) < 0.3
+
+
+def test_help_lists_every_command() -> None:
+    done = strop("--help")
+    assert done.returncode == 0
+    for command in COMMANDS:
+        assert f"  {command} " in done.stdout
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_teaches(command: str) -> None:
+    from typer.testing import CliRunner
+
+    from strop.cli import app
+
+    result = CliRunner().invoke(app, [command, "--help"])
+    assert result.exit_code == 0
+    assert command in ("doctor", "plot") or f"strop {command}" in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (("train",), "name what to train"),
+        (("train", "--resume", "nowhere"), "there is no run folder nowhere"),
+        (("train", "grpo", "--step", "3"), "--step says which checkpoint"),
+        (("train", "grpo", "--resume", "nowhere"), "leave out the recipe"),
+        (("plot", "nowhere"), "there is no run folder nowhere"),
+        (("sample", "model"), "say what to ask"),
+    ],
+)
+def test_an_error_is_one_line_with_exit_code_2(tmp_path: Path, arguments: tuple[str, ...], expected: str) -> None:
+    done = strop(*arguments, cwd=tmp_path)
+    assert done.returncode == 2
+    assert done.stderr.startswith("strop: ") and done.stderr.count("\n") == 1 and expected in done.stderr
+    assert done.stdout == ""
+
+
+def test_plot_prints_the_path(tmp_path: Path) -> None:
+    run = RunFolder.create(tmp_path / "run", {})
+    run.append_metrics(1, {"loss": 1.0})
+    run.close()
+    done = strop("plot", str(run.path))
+    assert done.returncode == 0 and Path(done.stdout.strip()).is_file()
+
+
+def test_doctor_as_json_has_every_topic() -> None:
+    done = strop("doctor", "--json")
+    findings = json.loads(done.stdout)
+    topics = {finding["topic"] for finding in findings}
+    assert {"Python", "torch", "CPU cores", "memory", "disk", "C compiler", "sandbox", "extra gym"} <= topics
+    assert done.returncode == int(any(finding["level"] == "problem" for finding in findings))
+
+
+def test_doctor_names_the_command_for_a_missing_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    finding = doctor._extra("gym", "reasoning_gym", "generators")
+    assert finding.level == "note" and finding.advice == 'pip install "strop[gym]"'
+
+
+def test_doctor_says_when_a_shell_leaves_one_core(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1, 2, 3})
+    assert "unset OMP_NUM_THREADS" in doctor._cores().advice
+
+
+def test_settings_are_listed_as_set_reads_them() -> None:
+    config = {
+        "steps": 3,
+        "optim": {"piece": "AdamW", "lr": 2e-6},
+        "model": {"path": None},
+        "trackers": [],
+        "data": {"path": "1e3", "prefix": " "},
+    }
+    assert dict(flatten(config)) == {
+        "steps": "3",
+        "optim.piece": "AdamW",
+        "optim.lr": "2e-06",
+        "model.path": "none",
+        "trackers": "[]",
+        "data.path": '"1e3"',
+        "data.prefix": '" "',
+    }
+
+
+def test_default_folders_never_collide(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert free_folder("grpo") == Path("runs/grpo")
+    for taken in ("grpo", "grpo-2"):
+        (tmp_path / "runs" / taken).mkdir(parents=True)
+        (tmp_path / "runs" / taken / "run.json").touch()
+    assert free_folder("grpo") == Path("runs/grpo-3")
+
+
+def test_the_quickstart_ends_with_table_picture_model_and_three_commands(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = RunFolder.create(tmp_path / "run", {})
+    run.append_metrics(0, {"evaluation/pass_rate": 0.2})
+    seconds = {"sft": 80.0, "eval_before": 5.0, "rl": 60.0, "eval_after": 6.0, "total": 151.0}
+    rates = {"pass_rate_before": 0.2, "pass_rate_after": 0.8, "pass_at_8_before": 0.7, "gain": 0.6}
+    facts = {"model": "model", "seed": 0, "parameters": 1000000, "gain_interval": [0.55, 0.65], "seconds": seconds}
+    run.write_json("summary.json", {**rates, **facts})
+    report_quickstart(run.path)
+    said = capsys.readouterr().out
+    for expected in ("20.0%", "80.0%", "+60.0 points", "+55.0 to +65.0", "training.png", f"{run.path}/model"):
+        assert expected in said
+    assert said.split("next\n")[1].count("\n") == 3

@@ -1,0 +1,197 @@
+"""Configurations: edited, refused in one line that names the key and the nearest choice, and written down whole."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from strop import recipes
+from strop.algorithms import Cispo, GroupRelative, PpoClip
+from strop.base.types import InputError
+from strop.config.edits import parse_set
+from strop.config.schema import RunConfig, edit, parse, resolve
+from strop.data import Gsm8k
+from strop.model.settings import FreshModel
+
+NAMES = [info.name for info in recipes.catalogue()]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_recipe_survives_json(name: str) -> None:
+    config = resolve(name)
+    assert parse(json.loads(config.to_json()), "config.json") == config
+    assert config.recipe == name
+
+
+@pytest.mark.parametrize("info", recipes.catalogue(), ids=lambda info: info.name)
+def test_every_recipe_says_what_it_is(info: recipes.RecipeInfo) -> None:
+    assert 20 < len(info.summary) < 140
+
+
+def test_set_reads_toml_values_and_bare_strings() -> None:
+    assert parse_set("optim.lr=2e-6") == {"optim": {"lr": 2e-6}}
+    assert parse_set("trackers=['wandb']") == {"trackers": ["wandb"]}
+    assert parse_set("data.source=gsm8k") == {"data": {"source": "gsm8k"}}
+    assert parse_set("data.held_out=none") == {"data": {"held_out": None}}
+    assert parse_set('a="x=y"') == {"a": "x=y"}
+
+
+def test_edits_reach_into_pieces() -> None:
+    config = edit(resolve("scalerl"), ["algorithm.loss.max_ratio=8", "optim.lr=2e-6", "batch.prompts_per_step=32"])
+    assert config.algorithm.loss == Cispo(max_ratio=8.0)
+    assert config.optim.lr == 2e-6 and config.optim.eps == 1e-15
+    assert config.batch.prompts_per_step == 32 and config.batch.samples_per_prompt == 16
+
+
+def test_another_piece_resets_its_siblings() -> None:
+    config = edit(resolve("grpo"), ["algorithm.loss.clip_high=0.28"])
+    assert config.algorithm.loss == PpoClip(clip_low=0.2, clip_high=0.28)
+    swapped = edit(edit(config, ["algorithm.loss=Cispo"]), ["algorithm.loss.piece=PpoClip"])
+    assert swapped.algorithm.loss == PpoClip()
+
+
+def test_a_source_by_its_short_name_and_path() -> None:
+    config = edit(resolve("grpo"), ["data.source=gsm8k", "data.path=train.jsonl"])
+    assert config.data.source == Gsm8k(path="train.jsonl")
+
+
+def test_a_path_takes_the_fresh_model_back() -> None:
+    config = edit(resolve("grpo"), ["model.path=some/model"])
+    assert config.model.path == "some/model" and config.model.fresh is None
+    again = edit(config, ["model.fresh.layers=3", "model.fresh.heads=8"])
+    assert again.model.path is None and again.model.fresh == FreshModel(layers=3, heads=8)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("optim.nope=3", "unknown setting optim.nope=3; known here: optim.lr, optim.betas"),
+        ("optim.lrr=3", r"unknown setting optim.lrr=3; did you mean optim.lr\?"),
+        ("algoritm.loss=Cispo", r"unknown setting algoritm=.*; did you mean algorithm\?"),
+        ("algorithm.loss=Cipso", "algorithm.loss='Cipso': no PolicyLoss is called 'Cipso'; did you mean 'Cispo'"),
+        ("algorithm.loss.clip_hihg=1", r"algorithm.loss.clip_hihg=1; did you mean algorithm.loss.clip_high\?"),
+        ("optim.lr=fast", "optim.lr='fast': .*valid number"),
+        ("optim.lr=-1", "optim.lr=-1: must be above 0"),
+        ("batch.prompts_per_step=0", "batch.prompts_per_step=0: must be at least 1"),
+        ("batch.updates_per_step=17", "updates_per_step=17 exceeds batch.prompts_per_step=16.*lower it to 16"),
+        ("sampling.top_p=0.9", "top_p=0.9.*set sampling.top_p=1"),
+        ("sampling.temperature=0", "a temperature above 0"),
+        ("data.source=gsm9k", "data.source='gsm9k'.*did you mean 'gsm8k'"),
+        ("data.held_out=none", "no problems are held out: set data.held_out.count"),
+        ("evaluation.benchmarks=[{name='aime24', evry=3}]", r"evaluation.benchmarks.0.evry=3: extra inputs"),
+        ("evaluation.asynchronous=sometimes", "evaluation.asynchronous.*sometimes"),
+        ("algorithm.reward.correct=0", "must exceed wrong"),
+        ("steps", "write key=value"),
+    ],
+)
+def test_bad_settings_are_refused_in_one_line(text: str, message: str) -> None:
+    with pytest.raises(InputError, match=message) as caught:
+        edit(resolve("grpo"), ["evaluation.every=5", text])
+    assert "\n" not in str(caught.value)
+
+
+def test_benchmarks_are_named_or_spelled_out() -> None:
+    given = 'evaluation.benchmarks=["aime24", {name="math500", every=20, samples_per_problem=1}]'
+    config = edit(resolve("grpo"), ["evaluation.every=5", given])
+    one, other = config.evaluation.benchmarks
+    assert (one.name, one.every, one.samples_per_problem) == ("aime24", None, None)
+    assert (other.name, other.every, other.samples_per_problem) == ("math500", 20, 1)
+    assert edit(resolve("grpo"), ["evaluation.benchmarks=aime24", "evaluation.every=5"]).evaluation.benchmarks == (one,)
+    assert RunConfig.model_validate(config.model_dump(mode="json")) == config
+    alone = ["data.held_out=none", 'evaluation.benchmarks=[{name="aime24", every=2}]', "evaluation.every=none"]
+    assert edit(resolve("grpo"), alone).evaluation.every is None
+    with pytest.raises(InputError, match=r"evaluation.benchmarks.0: aime24 is never measured; say every how many"):
+        edit(resolve("grpo"), ["evaluation.every=none", "evaluation.benchmarks=aime24"])
+
+
+def test_a_worker_evaluates_where_workers_generate() -> None:
+    plain = edit(resolve("grpo"), [])
+    assert not plain.evaluates_apart and resolve("scalerl").evaluates_apart
+    assert edit(plain, ["orchestration.executor=embedded"]).evaluates_apart
+    assert edit(plain, ["evaluation.asynchronous=true"]).evaluates_apart
+    assert not edit(resolve("scalerl"), ["evaluation.asynchronous=false"]).evaluates_apart
+
+
+def test_none_is_a_choice_where_one_is_called_so() -> None:
+    config = edit(resolve("scalerl"), ["algorithm.truncation_mask=none", "algorithm.advantage.normalization=none"])
+    assert config.algorithm.truncation_mask == "none" and config.algorithm.advantage == GroupRelative(
+        normalization="none", ddof=0
+    )
+    assert edit(config, ["evaluation.every=none"]).evaluation.every is None
+
+
+def test_an_unknown_recipe_names_the_nearest() -> None:
+    with pytest.raises(InputError, match="did you mean 'scalerl'"):
+        resolve("scalrl")
+
+
+def test_toml_changes_a_recipe(tmp_path: Path) -> None:
+    file = tmp_path / "mine.toml"
+    file.write_text('recipe = "scalerl"\nsteps = 7\n[algorithm.loss]\nmax_ratio = 4.0\n')
+    config = resolve(str(file), ["seed=3"])
+    assert (config.steps, config.seed, config.algorithm.loss) == (7, 3, Cispo(max_ratio=4.0))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("steps = 7\n", "say which recipe"),
+        ('recipe = "scalerl"\nstep = 7\n', r"mine.toml: unknown setting step=7; did you mean steps\?"),
+        ("recipe = ", "mine.toml: not TOML"),
+        ('recipe = "scalerl"\nsteps = 0\n', "mine.toml: steps=0"),
+    ],
+)
+def test_bad_toml_names_the_file(tmp_path: Path, text: str, message: str) -> None:
+    file = tmp_path / "mine.toml"
+    file.write_text(text)
+    with pytest.raises(InputError, match=message):
+        resolve(str(file))
+
+
+def test_json_of_a_run_is_a_configuration(tmp_path: Path) -> None:
+    file = tmp_path / "config.json"
+    file.write_text(resolve("scalerl").to_json())
+    assert resolve(str(file)) == resolve("scalerl")
+    file.write_text('{"recipe": "x",\n oops}')
+    with pytest.raises(InputError, match="config.json, line 2: not JSON"):
+        resolve(str(file))
+
+
+def test_a_python_file_is_a_recipe(tmp_path: Path) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text(
+        "from strop.config.schema import edit, resolve\ndef recipe():\n    return edit(resolve('grpo'), ['steps=5'])\n"
+    )
+    assert resolve(str(file)).steps == 5
+    bad = tmp_path / "bad_recipe.py"
+    bad.write_text("recipe = 3\n")
+    with pytest.raises(InputError, match=r"define a function recipe\(\)"):
+        resolve(str(bad))
+
+
+def test_a_piece_of_a_python_recipe_can_be_edited_and_read_back(tmp_path: Path) -> None:
+    file = tmp_path / "own_reward_recipe.py"
+    file.write_text(
+        "from strop.algorithms import BinaryReward\nfrom strop.config.schema import resolve\n"
+        "class Doubled(BinaryReward):\n    factor: float = 2.0\n"
+        "def recipe():\n"
+        "    base = resolve('grpo')\n"
+        "    algorithm = base.algorithm.model_copy(update={'reward': Doubled()})\n"
+        "    return base.model_copy(update={'algorithm': algorithm})\n"
+    )
+    config = resolve(str(file), ["algorithm.reward.factor=3"])
+    written = json.loads(config.to_json())
+    assert written["algorithm"]["reward"]["piece"] == "own_reward_recipe:Doubled"
+    assert parse(written, "config.json") == config
+
+
+def test_a_missing_file_is_named() -> None:
+    with pytest.raises(InputError, match="nowhere.toml: no such file"):
+        resolve("nowhere.toml")
+
+
+def test_validate_returns_the_configuration() -> None:
+    config = resolve("grpo")
+    assert isinstance(config.validate_run(), RunConfig)

@@ -1,0 +1,135 @@
+"""Kept samples: what is read back is what was evaluated, and an interruption loses whole problems at most."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from tests.evaluation.results import VERIFIER, digits, keep, says, settings
+
+from strop.base import rollout_table
+from strop.base.types import InputError, Problem, Rollout, Status, Verdict
+from strop.engines.protocol import Sampling
+from strop.evaluation import evaluate
+from strop.evaluation.sample_store import KeptSamples, load_result
+from strop.verifiers import Answer, Verifier
+
+ANSWERS = {"1": ["1", "so 1", "9", "8"], "2": ["2", "3", "3", "2…"], "3": ["4", "none", "4", "4"]}
+
+
+def test_what_is_read_back_is_what_was_evaluated(tmp_path: Path) -> None:
+    keep(tmp_path, ANSWERS)
+    found = load_result(tmp_path / "base" / "digits")
+    expected = evaluate(says(ANSWERS), digits(ANSWERS), 4, Sampling(), VERIFIER)
+    for name in ("scores", "correct", "usable", "truncated", "lengths"):
+        assert np.array_equal(getattr(found, name), getattr(expected, name)), name
+    assert found.answers == expected.answers and found.answers[2][1] is None
+    assert (found.problem_ids, found.version, found.samples_per_problem) == (expected.problem_ids, 7, 4)
+
+
+def test_every_sample_is_in_the_table_with_its_tokens_and_answer(tmp_path: Path) -> None:
+    keep(tmp_path, ANSWERS)
+    rows = pq.read_table(tmp_path / "base" / "digits" / "samples.parquet").to_pylist()
+    assert [(row["problem_id"], row["sample"]) for row in rows] == [(f"p{q}", i) for q in "123" for i in range(4)]
+    assert {name for name in rows[0]} == {*rollout_table.SCHEMA.names, "answer"}
+    assert rows[1]["completion"] == "so 1" and rows[1]["answer"] == "1" and rows[1]["status"] == "correct"
+    assert rows[7]["finish_reason"] == "length" and len(rows[7]["token_ids"]) == 2
+
+
+def interrupted_after(kept: KeptSamples, most: int) -> None:
+    """Evaluate until `most` samples are judged, then Ctrl-C."""
+    dataset = digits(ANSWERS)
+
+    def progress(done: int, total: int, rollout: Rollout) -> None:
+        kept.add(rollout)
+        if done == most:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        evaluate(says(ANSWERS), dataset.subset(kept.missing), 4, Sampling(), VERIFIER, progress=progress)
+    kept.flush()
+
+
+def test_an_interrupted_evaluation_goes_on_where_it_was(tmp_path: Path) -> None:
+    dataset = digits(ANSWERS)
+    folder, facts = tmp_path / "base" / "digits", settings(dataset, 4)
+    interrupted_after(KeptSamples(folder, facts, VERIFIER), 6)  # p3 is whole, p2 half
+    with pytest.raises(InputError, match="no finished evaluation; go on"):
+        load_result(folder)
+    again = KeptSamples(folder, facts, VERIFIER)
+    assert (again.done, again.missing) == ({"p3"}, (0, 1))
+    interrupted_after(again, 4)
+    last = KeptSamples(folder, facts, VERIFIER)
+    assert last.missing == (0,)
+    evaluate(
+        says(ANSWERS), dataset.subset(last.missing), 4, Sampling(), VERIFIER,
+        progress=lambda done, total, rollout: last.add(rollout),
+    )  # fmt: skip
+    last.finish()
+    assert KeptSamples(folder, facts, VERIFIER).missing == ()
+    keep(tmp_path, ANSWERS, model="whole")
+    for name in ("scores", "lengths", "truncated"):
+        whole = getattr(load_result(tmp_path / "whole" / "digits"), name)
+        assert np.array_equal(getattr(load_result(folder), name), whole)
+
+
+def test_a_merge_that_was_cut_off_counts_nothing_twice(tmp_path: Path) -> None:
+    """A kill after samples.parquet was written and before the parts were removed."""
+    dataset = digits(ANSWERS)
+    folder, facts = tmp_path / "kept", settings(dataset, 4)
+    interrupted_after(KeptSamples(folder, facts, VERIFIER), 6)
+    part = (folder / "part-000000.parquet").read_bytes()
+    KeptSamples(folder, facts, VERIFIER).finish()
+    (folder / "part-000000.parquet").write_bytes(part)
+    again = KeptSamples(folder, facts, VERIFIER)
+    assert again.done == {"p3"} and not list(folder.glob("part-*"))
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"sampling": {"max_new_tokens": 9}}, r"sampling\.max_new_tokens is 64, not 9"),
+        ({"samples_per_problem": 8}, "samples_per_problem is 4, not 8"),
+        ({"problem_ids": ["p1"]}, "problem_ids differ"),
+        ({"seed": 1}, "seed is None, not 1"),
+    ],
+)
+def test_samples_of_other_settings_are_not_mixed(tmp_path: Path, changes: dict[str, object], told: str) -> None:
+    keep(tmp_path, ANSWERS)
+    facts = {**settings(digits(ANSWERS), 4), **changes}
+    with pytest.raises(InputError, match=told):
+        KeptSamples(tmp_path / "base" / "digits", facts, VERIFIER)
+
+
+class Fails(Verifier):
+    """Cannot judge an answer of 9."""
+
+    def judge(self, problem: Problem, text: str, truncated: bool) -> Verdict:
+        return Verdict(0.0, Status.ERROR, "cannot") if "9" in text else Answer(extract="any")(problem, text, truncated)
+
+
+def test_what_the_verifier_could_not_judge_is_read_back_as_such(tmp_path: Path) -> None:
+    dataset = digits({"1": ANSWERS["1"]})
+    kept = KeptSamples(tmp_path, settings(dataset, 4), Fails())
+    evaluate(
+        says(ANSWERS), dataset, 4, Sampling(), Fails(), progress=lambda done, total, rollout: kept.add(rollout)
+    )  # fmt: skip
+    kept.finish()
+    found = load_result(tmp_path)
+    assert found.usable.tolist() == [[True, True, False, True]] and found.pass_rate == pytest.approx(2 / 3)
+
+
+def test_broken_files_are_named(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"settings\.json: no such file"):
+        load_result(tmp_path)
+    keep(tmp_path, ANSWERS)
+    folder = tmp_path / "base" / "digits"
+    (folder / "samples.parquet").write_bytes(b"PAR1")
+    with pytest.raises(InputError, match=r"samples\.parquet: cannot be read"):
+        load_result(folder)
+    (folder / "settings.json").write_text(json.dumps([1]))
+    with pytest.raises(InputError, match="must hold a JSON object"):
+        load_result(folder)

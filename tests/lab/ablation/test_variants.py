@@ -1,0 +1,138 @@
+"""What is compared: grids, named changes, leaving one out."""
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.lab.ablation.cases import write_base
+from tests.runs import small_config
+
+from strop.base.types import InputError
+from strop.config.schema import edit, resolve
+from strop.lab.ablation.differences import differences
+from strop.lab.ablation.variants import Wanted, split, variants
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> str:
+    return str(write_base(tmp_path))
+
+
+def test_a_grid_is_the_product_without_the_base_itself(small: str) -> None:
+    grid = ("optim.lr=1e-3,2e-3", "batch.samples_per_prompt=4,2")
+    found = variants(small, Wanted(grid=grid))
+    assert [variant.name for variant in found.all] == [
+        "base", "lr=1e-3,samples_per_prompt=2", "lr=2e-3,samples_per_prompt=4", "lr=2e-3,samples_per_prompt=2",
+    ]  # fmt: skip
+    assert [(v.config.optim.lr, v.config.batch.samples_per_prompt) for v in found.all] == [
+        (1e-3, 4), (1e-3, 2), (2e-3, 4), (2e-3, 2),
+    ]  # fmt: skip
+    assert found.all[1].changes == {"batch.samples_per_prompt": ("4", "2")}
+    assert found.all[1].folder == "lr=1e-3-samples_per_prompt=2"
+    assert len(found.notes) == 1 and "is the base itself" in found.notes[0]
+
+
+def test_a_named_variant_changes_several_settings(small: str) -> None:
+    text = 'both:algorithm.loss={piece="PpoClip", clip_high=0.28},optim.lr=2e-3'
+    (_, found) = variants(small, Wanted(named=(text,))).all
+    assert found.name == "both" and found.config == edit(
+        small_config(), ['algorithm.loss={piece="PpoClip", clip_high=0.28}', "optim.lr=2e-3"]
+    )
+    assert found.changes["optim.lr"] == ("0.001", "0.002")
+
+
+def test_sets_hold_for_every_variant(small: str) -> None:
+    found = variants(small, Wanted(grid=("optim.lr=2e-3",)), ["steps=9"])
+    assert [variant.config.steps for variant in found.all] == [9, 9]
+
+
+def test_another_piece_is_one_difference() -> None:
+    base = small_config()
+    other = edit(base, ["algorithm.aggregation=PromptMean", "seed=3"])
+    found = differences(base, other)
+    assert list(found) == ["algorithm.aggregation"]
+    assert found["algorithm.aggregation"][1].startswith("PromptMean")
+
+
+def test_leaving_one_out_against_a_baseline_goes_back_one_setting_at_a_time() -> None:
+    base, baseline = resolve("scalerl"), resolve("grpo")
+    found = variants("scalerl", Wanted(leave_one_out=True, baseline="grpo"))
+    names = {variant.name: variant for variant in found.all[1:]}
+    assert {"no-loss", "no-aggregation", "no-truncation_mask", "no-selection"} <= set(names)
+    loss = names["no-loss"].config.algorithm
+    assert loss.loss == baseline.algorithm.loss != base.algorithm.loss
+    assert loss.aggregation == base.algorithm.aggregation
+    for variant in names.values():
+        # One top-level setting of one section, however many keys that is.
+        assert len({".".join(key.split(".")[:2]) for key in variant.changes}) == 1
+        assert variant.config.data == base.data
+
+
+def test_what_needs_each_other_goes_back_together() -> None:
+    found = variants("open_reasoner_zero.0.5b", Wanted(leave_one_out=True, baseline="grpo"), small=True)
+    names = {variant.name: variant.config for variant in found.all}
+    assert "no-advantage" not in names and "no-critic" not in names
+    together = names["no-advantage+critic"]
+    assert together.critic is None and together.algorithm.advantage == resolve("grpo").algorithm.advantage
+
+
+DECLARES = """
+from tests.runs import small_config
+def recipe(): return small_config()
+def loo_clip(): return small_config("algorithm.loss=Cispo")
+def loo_slow(): return small_config("optim.lr=1e-4")
+"""
+
+
+def test_a_file_declares_what_may_be_left_out(tmp_path: Path) -> None:
+    path = tmp_path / "own_recipe.py"
+    path.write_text(DECLARES)
+    found = variants(str(path), Wanted(leave_one_out=True), ["steps=5"])
+    assert [variant.name for variant in found.all] == ["base", "clip", "slow"]
+    assert all(variant.config.steps == 5 for variant in found.all)
+    assert found.all[2].changes == {"optim.lr": ("0.001", "0.0001")}
+
+
+def test_a_recipe_declares_what_may_be_left_out_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    from strop import recipes
+
+    known = recipes._all()
+    declared = {"grpo.loo_slow": lambda: edit(resolve("grpo"), ["optim.lr=1e-7"]), "grpo.other": known["grpo"]}
+    monkeypatch.setattr(recipes, "_all", lambda: known | declared)
+    found = variants("grpo", Wanted(leave_one_out=True))
+    assert [variant.name for variant in found.all] == ["base", "slow"]
+    assert list(found.all[1].changes) == ["optim.lr"]
+
+
+@pytest.mark.parametrize(
+    ("wanted", "expected"),
+    [
+        (Wanted(), "say what to vary"),
+        (Wanted(leave_one_out=True), r"declares no leave-one-out variants \(grpo.loo_NAME\).* such as --baseline grpo"),
+        (Wanted(leave_one_out=True), "declares no leave-one-out variants .* such as --baseline grpo"),
+        (Wanted(leave_one_out=True, baseline="grpo"), "--baseline grpo: its algorithm is that of the recipe"),
+        (Wanted(grid=("optim.lr",)), "write key=a,b,c"),
+        (Wanted(grid=("optim.lr=1", "optim.lr=2")), "names optim.lr twice"),
+        (Wanted(grid=("optim.lx=1",)), "--grid: unknown setting optim.lx=1; did you mean optim.lr"),
+        (Wanted(grid=("seed=1,2",)), "give them by --seeds"),
+        (Wanted(grid=("optim.lr=1e-3",)), "nothing differs"),
+        (Wanted(named=("a",)), "write NAME:key=value"),
+        (Wanted(named=("a:optim.lr=2", "a:optim.lr=3")), "two variants are called 'a'"),
+        (Wanted(named=("base:optim.lr=2",)), "cannot be called 'base'"),
+        (Wanted(grid=("optim.lr=2",), baseline="grpo"), "add --leave-one-out"),
+    ],
+)
+def test_refusals(small: str, wanted: Wanted, expected: str) -> None:
+    target = "grpo" if wanted.leave_one_out else small
+    with pytest.raises(InputError, match=expected):
+        variants(target, wanted)
+
+
+def test_commas_in_brackets_and_quotes_part_nothing() -> None:
+    assert split('{piece="A", b=[1, 2]},"x,y", 3,') == ['{piece="A", b=[1, 2]}', '"x,y"', "3"]
+
+
+@given(st.lists(st.text("abc=.0", min_size=1), max_size=5))
+def test_splitting_undoes_joining(parts: list[str]) -> None:
+    assert split(",".join(parts)) == parts

@@ -1,0 +1,316 @@
+"""Schedules computed by hand, and what must hold of every schedule."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from strop.base.types import InputError, StropError
+from strop.lab.planning import (
+    Constant,
+    Costs,
+    Empirical,
+    LogNormal,
+    Setup,
+    Simulation,
+    Straggling,
+    pipeline_bound,
+    simulate,
+)
+from strop.lab.planning.lengths import IntLengths, Lengths
+
+
+class InOrder(Lengths):
+    """Groups of the given lengths, one after the other: ticket t gets entry t, and again from the first."""
+
+    def __init__(self, *groups: tuple[int, ...]) -> None:
+        self.groups = groups
+        self.next = 0
+
+    def draw(self, rng: np.random.Generator, samples: int) -> IntLengths:
+        group = self.groups[self.next % len(self.groups)]
+        self.next += 1
+        assert len(group) == samples
+        return np.array(group)
+
+
+def ends(found: Simulation) -> list[float]:
+    return np.cumsum(found.step_seconds).tolist()
+
+
+# ---------------------------------------------------------------------- by hand
+
+
+def test_synchronous_steps_are_generation_then_update() -> None:
+    # Two prompts × two samples of 10 tokens; a decode step of n sequences takes 1 + 0.5·n s. All run: 10 × 3 = 30 s.
+    # The update: 2 s and 0.1 s for each of 40 tokens: 6 s. Publication 1 s, writing down 3 s.
+    costs = Costs(decode_step=1, decode_sequence=0.5, train_update=2, train_token=0.1, publish=1, record_step=3)
+    found = simulate(Setup(2, 2), costs, Constant(10), steps=3)
+    assert found.step_seconds == pytest.approx((40, 40, 40))
+    assert found.trainer_busy == pytest.approx(18)
+    assert found.trainer_idle == pytest.approx(1 - 6 / 40)
+    assert found.generators_idle == pytest.approx(1 - 30 / 40)
+    assert found.running == pytest.approx(4 * 30 / 40)
+    assert found.tokens == 120 and found.mean_lag == 0
+    assert found.trained == (0, 1, 2, 3, 4, 5)
+
+
+def test_with_one_version_of_lag_the_longer_of_both_sets_the_pace() -> None:
+    # Solo decode: 10 s a group of one sample, slots for one: groups end at 10, 20, 30 … An update takes 4 s.
+    # k = 1, P = 1: groups 0 and 1 are admitted at 0. Step 1 trains 10–14, then group 2 is admitted, and so on: the
+    # generator never waits, so that steps end at 14, 24, 34.
+    costs = Costs(decode_step=1, train_update=4)
+    found = simulate(Setup(1, 1, max_lag=1, slots=1), costs, Constant(10), steps=3)
+    assert ends(found) == pytest.approx([14, 24, 34])
+    # Group 1 was sampled from 10 to 20: by version 0 until the update ended at 14, by version 1 in the 6 steps after,
+    # and trained on version 1: lag 1 in 4 of 10 tokens. Group 2, admitted at 14 under version 1, runs from 20 to 30
+    # and takes version 2 at 24: 4 of 10 again.
+    assert found.lags == pytest.approx((0, 0.4, 0.4))
+    # At k = 0 each step is 10 + 4.
+    assert ends(simulate(Setup(1, 1, slots=1), costs, Constant(10), steps=3)) == pytest.approx([14, 28, 42])
+
+
+def test_where_training_is_slower_generation_waits_for_the_gate() -> None:
+    # Update 25 s, generation 10 s. k = 1: groups 0, 1 end at 10 and 20; updates run 10–35, 35–60, 60–85 without a gap.
+    found = simulate(Setup(1, 1, max_lag=1, slots=1), Costs(decode_step=1, train_update=25), Constant(10), steps=3)
+    assert ends(found) == pytest.approx([35, 60, 85])
+    assert found.trainer_idle == pytest.approx(10 / 85)
+    assert found.generators_idle == pytest.approx(1 - 30 / 85)
+
+
+def test_a_straggler_is_waited_for_when_its_lag_is_spent() -> None:
+    # One slot a sequence, no trainer cost. Group 0 takes 50 s, all others 10. k = 1, P = 1: groups 0 and 1 start at 0.
+    # At 10 group 1 is trained (version 1); group 2 starts. At 20 group 2 may not be trained: group 0, of version 0,
+    # would then be trained on version 2. So the trainer waits until 50, trains group 0, then group 2 at once.
+    lengths = InOrder((50,), (10,), (10,), (10,), (10,))
+    found = simulate(Setup(1, 1, max_lag=1), Costs(decode_step=1), lengths, steps=4)
+    assert ends(found) == pytest.approx([10, 50, 50, 60])
+    assert found.trained == (1, 0, 2, 3)
+    assert found.max_lag == 1
+
+
+def test_a_free_slot_is_filled_at_once() -> None:
+    # Two slots, lengths 4, 10, 3, 2 in order: slot A takes 4, 3 and 2 (steps 0–4–7–9), slot B 10. A step of two
+    # sequences takes 1 + 2·1 = 3 s, of one 2 s: 9 × 3 + 1 × 2 = 29 s.
+    costs = Costs(decode_step=1, decode_sequence=1)
+    assert simulate(Setup(1, 4, slots=2), costs, InOrder((4, 10, 3, 2)), steps=1).total == pytest.approx(29)
+
+
+def test_context_costs_grow_with_every_token() -> None:
+    # One sequence behind 5 prompt tokens: steps cost 0.1 × (5 + 6 + 7 + 8) on top of 4 × 1. Prefill 0.5 s.
+    costs = Costs(decode_step=1, decode_context=0.1, start_sequence=0.5)
+    assert simulate(Setup(1, 1, prompt_tokens=5), costs, Constant(4), steps=1).total == pytest.approx(4 + 2.6 + 0.5)
+
+
+def test_groups_go_to_generators_in_ticket_order_or_samples_are_spread() -> None:
+    # Groups of (9, 9) and (1, 1) on two generators, 1 s a sequence and step. By group: 9 × 2 = 18 s. Spread: each
+    # generator has a 9 and a 1: 1 × 2 + 8 × 1 = 10 s.
+    costs = Costs(decode_sequence=1)
+    setup = Setup(2, 2, generators=2)
+    assert simulate(setup, costs, InOrder((9, 9), (1, 1)), steps=1).total == pytest.approx(18)
+    spread = simulate(replace(setup, assign="sample"), costs, InOrder((9, 9), (1, 1)), steps=1)
+    assert spread.total == pytest.approx(10)
+
+
+def test_on_shared_devices_nothing_is_generated_while_training() -> None:
+    # As with lag above, but generation stands still for 4 s in each step: 14 s a step at any lag.
+    costs = Costs(decode_step=1, train_update=4)
+    found = simulate(Setup(1, 1, max_lag=1, slots=1, colocated=True), costs, Constant(10), steps=4)
+    assert ends(found) == pytest.approx([14, 28, 42, 56])
+
+
+def test_weights_are_swapped_between_two_decode_steps() -> None:
+    # Decode steps of 3 s; the update of group 0 ends at 12 + 4 = 16, within the step that ends at 18. The swap takes
+    # 2 s there, so that group 1 ends at 12 + 12 + 2 = 26.
+    costs = Costs(decode_step=3, train_update=4, swap=2)
+    found = simulate(Setup(1, 1, max_lag=1, slots=1), costs, Constant(4), steps=2)
+    assert ends(found) == pytest.approx([16, 30])
+    assert found.lags == pytest.approx((0, 0.5))  # two of its four tokens are of version 0
+
+
+def test_a_dropped_group_is_replaced_with_refill_and_leaves_a_hole_without() -> None:
+    costs = Costs(decode_step=1, train_token=1)
+    refilled = simulate(Setup(4, 1, refill=True, drop=0.5), costs, Constant(10), steps=20)
+    assert len(refilled.trained) == 80
+    assert refilled.dropped > 40
+    holed = simulate(Setup(4, 1, drop=0.5), costs, Constant(10), steps=20)
+    assert len(holed.trained) + holed.dropped >= 80
+    assert holed.tokens == 10 * len(holed.trained) < 800
+
+
+def test_a_run_that_keeps_nothing_ends() -> None:
+    with pytest.raises(StropError, match="too near to 1"):
+        simulate(Setup(1, 1, drop=0.999999), Costs(decode_step=1), Constant(1), steps=1)
+
+
+def test_a_verdict_takes_its_time() -> None:
+    found = simulate(Setup(1, 1), Costs(decode_step=1, verdict=7), Constant(3), steps=2)
+    assert found.step_seconds == pytest.approx((10, 10))
+
+
+def test_ppo_off_policy_makes_k_updates_of_a_batch_k_times_as_large() -> None:
+    # k = 3: 30 s for three groups one after the other, then 3 updates of 4 s: 42 s, 14 s an update.
+    setup = Setup(1, 1, slots=1).alternating(3)
+    assert setup.name == "PPO-off-policy-3"
+    found = simulate(setup, Costs(decode_step=1, train_update=4), Constant(10), steps=2)
+    assert found.step_seconds == pytest.approx((42, 42))
+    assert found.update_seconds == pytest.approx(14)
+
+
+def test_truncated_completions_cost_generation_and_no_training() -> None:
+    # Lengths 4 and 10 of prompts of 3 tokens, masked from 10 on: 10 s of generation, 1 s for each of 4 + 3 tokens.
+    setup = Setup(1, 2, prompt_tokens=3, masked_from=10)
+    found = simulate(setup, Costs(decode_step=1, train_token=1), InOrder((4, 10)), steps=1)
+    assert found.total == pytest.approx(10 + 7)
+    assert found.tokens == 14
+
+
+def test_settings_that_make_no_sense_are_refused() -> None:
+    with pytest.raises(InputError, match="generators=0"):
+        Setup(1, 1, generators=0)
+    with pytest.raises(InputError, match="drop=1"):
+        Setup(1, 1, drop=1.0)
+
+
+# ---------------------------------------------------------------------- the bound by hand
+
+
+def test_the_bound_of_one_lag_is_its_formula() -> None:
+    # P = 2, G = 2, 10 tokens each; a = 1, b = 0.5; two generators; U = 6 + 1 + 3.
+    costs = Costs(decode_step=1, decode_sequence=0.5, train_update=2, train_token=0.1, publish=1, record_step=3)
+    setup = Setup(2, 2, generators=2)
+    synchronous = pipeline_bound(setup, costs, Constant(10))
+    assert synchronous.trainer == pytest.approx(10)
+    assert synchronous.generation == pytest.approx(40 * (1 / 2 + 0.5) / 2)  # two sequences in each generator
+    assert synchronous.longest == pytest.approx(10 * 1.5)
+    assert synchronous.seconds == pytest.approx(20 + 10)
+    # k = 3: eight sequences in each: 40·(1/8 + 1/2)/2 = 12.5, the longest (15 + 10)/4, the trainer 10.
+    piped = pipeline_bound(setup.pipeline(3), costs, Constant(10))
+    assert piped.seconds == pytest.approx(12.5)
+    assert piped.limit == "generation"
+    # On shared devices generation and training add up.
+    shared = replace(setup, colocated=True, max_lag=3)
+    assert pipeline_bound(shared, costs, Constant(10)).seconds == pytest.approx(22.5)
+
+
+def test_stragglers_are_spread_over_the_versions_they_may_take() -> None:
+    lengths = Straggling(Constant(10), share=1.0, factor=30)
+    costs = Costs(decode_step=1, train_update=20)
+    bound = pipeline_bound(Setup(4, 4, max_lag=8, generators=64), costs, lengths)
+    assert bound.limit == "longest"
+    assert bound.seconds == pytest.approx((300 + 20) / 9)
+
+
+# ---------------------------------------------------------------------- of every schedule
+
+SETUPS = st.builds(
+    Setup,
+    prompts_per_step=st.integers(1, 5),
+    samples_per_prompt=st.integers(1, 4),
+    max_lag=st.integers(0, 5),
+    refill=st.booleans(),
+    drop=st.sampled_from([0.0, 0.4]),
+    generators=st.integers(1, 3),
+    trainers=st.integers(1, 2),
+    slots=st.sampled_from([1, 3, 1000]),
+    colocated=st.booleans(),
+    assign=st.sampled_from(["group", "sample"]),
+    prompt_tokens=st.sampled_from([0.0, 7.0]),
+    masked_from=st.sampled_from([None, 12]),
+)
+SECOND = st.sampled_from([0.0, 0.3, 1.0, 5.0])
+COSTS = st.builds(
+    Costs,
+    decode_step=st.sampled_from([0.1, 1.0]),
+    decode_sequence=st.sampled_from([0.0, 0.2]),
+    decode_context=st.sampled_from([0.0, 0.01]),
+    start_sequence=SECOND,
+    verdict=SECOND,
+    train_update=SECOND,
+    train_token=st.sampled_from([0.0, 0.05]),
+    publish=SECOND,
+    swap=SECOND,
+    record_step=SECOND,
+)
+TAILED = Straggling(LogNormal(6, 0.5, 40), share=0.1, factor=30)
+
+
+@settings(max_examples=80)
+@given(setup=SETUPS, costs=COSTS, seed=st.integers(0, 1000))
+def test_every_group_is_trained_once_within_its_lag(setup: Setup, costs: Costs, seed: int) -> None:
+    steps = 12
+    found = simulate(setup, costs, TAILED, steps, seed)
+    assert len(set(found.trained)) == len(found.trained)
+    if setup.drop == 0 or setup.refill:
+        assert len(found.trained) == steps * setup.prompts_per_step
+    assert found.max_lag <= setup.max_lag
+    assert len(found.lags) == steps
+    assert all(-1e-9 <= lag <= setup.max_lag + 1e-9 for lag in found.lags)
+    assert -1e-9 <= found.trainer_idle <= 1 and -1e-9 <= found.generators_idle <= 1
+    assert all(seconds >= -1e-9 for seconds in found.step_seconds)
+
+
+@settings(max_examples=50)
+@given(setup=SETUPS, costs=COSTS, length=st.integers(1, 30))
+def test_no_schedule_beats_the_bound(setup: Setup, costs: Costs, length: int) -> None:
+    # All lengths alike, so that the bound is of each run and not of the mean.
+    setup = replace(setup, drop=0.0)
+    steps = 3 * (setup.max_lag + 1)
+    found = simulate(setup, costs, Constant(length), steps)
+    assert found.total >= steps * pipeline_bound(setup, costs, Constant(length), draws=10).seconds * (1 - 1e-9)
+
+
+@settings(max_examples=15)
+@given(seed=st.integers(0, 1000), lag=st.sampled_from([0, 1, 4]), prompts=st.integers(2, 6))
+def test_no_schedule_of_random_lengths_beats_the_bound_by_more_than_chance(seed: int, lag: int, prompts: int) -> None:
+    setup = Setup(prompts, 4, max_lag=lag, generators=2)
+    costs = Costs(decode_step=1, decode_sequence=0.05, train_update=5, train_token=0.01)
+    draws = [TAILED.draw(np.random.default_rng([seed, ticket]), 4) for ticket in range(60 * prompts)]
+    groups = tuple(tuple(draw.tolist()) for draw in draws)
+    found = simulate(setup, costs, InOrder(*groups), 60)
+    bound = pipeline_bound(setup, costs, Empirical(groups), draws=2000).seconds
+    assert found.mean >= 0.85 * bound
+
+
+def never_full(setup: Setup, costs: Costs) -> tuple[Setup, Costs]:
+    """What runs beside a sequence does not slow it; nor do updates cost by the token.
+
+    Where it does, more open groups may delay the next batch; and which groups come first depends on the lag, so that
+    long ones may come sooner.
+    """
+    free = ("decode_sequence", "decode_context", "start_sequence", "swap", "train_token", "record_token")
+    costs = costs.model_copy(update=dict.fromkeys(free, 0.0))
+    return replace(setup, slots=1000, drop=0.0, colocated=False), costs
+
+
+@settings(max_examples=60)
+@given(setup=SETUPS, costs=COSTS, seed=st.integers(0, 1000), lag=st.integers(0, 4))
+def test_more_lag_is_never_slower_with_the_window_open(setup: Setup, costs: Costs, seed: int, lag: int) -> None:
+    setup, costs = never_full(replace(setup, window="open"), costs)
+    times = [simulate(setup.pipeline(k), costs, TAILED, 20, seed).total for k in (lag, lag + 1)]
+    assert times[1] <= times[0] * (1 + 1e-9) + setup.generators * costs.decode_step
+
+
+@settings(max_examples=60)
+@example(  # where the window still learns of stragglers more lag may be slower: k = 3 takes 756 s, k = 4 986 s
+    setup=Setup(3, 1), costs=Costs(decode_step=1, publish=5, record_step=5), seed=297, lag=4
+)
+@given(setup=SETUPS, costs=COSTS, seed=st.integers(0, 1000), lag=st.integers(1, 5))
+def test_the_window_that_adapts_is_never_slower_than_a_lag_of_one(
+    setup: Setup, costs: Costs, seed: int, lag: int
+) -> None:
+    setup, costs = never_full(setup, costs)
+    one, more = (simulate(setup.pipeline(k), costs, TAILED, 20, seed).total for k in (1, lag))
+    assert more <= one * (1 + 1e-9) + setup.generators * costs.decode_step
+
+
+def test_lengths_follow_from_seed_and_ticket_alone() -> None:
+    costs = Costs(decode_step=1, decode_sequence=0.1, train_update=3)
+    runs = [simulate(Setup(4, 4, max_lag=k, generators=2), costs, TAILED, 30, seed=5) for k in (0, 4)]
+    assert set(runs[0].trained) == set(runs[1].trained)
+    assert runs[0].tokens == runs[1].tokens
+    assert simulate(Setup(4, 4), costs, TAILED, 30, seed=6).tokens != runs[0].tokens

@@ -1,0 +1,214 @@
+"""`strop fit` from its arguments to its files."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.lab.scaling.cases import COMPUTE, R_0, drawn, truth, write_csv, write_curve, write_run
+from typer.testing import CliRunner, Result
+
+from strop.base.types import InputError
+from strop.cli import app
+from strop.lab.scaling import Curve, Sigmoid
+
+KEYS = [
+    "name", "A", "B", "C_mid", "R_0", "A_interval", "B_interval", "C_mid_interval", "level", "sse", "predictions",
+    "refused",
+]  # fmt: skip
+
+
+def run(*arguments: object) -> Result:
+    return CliRunner().invoke(app, ["fit", "--bootstrap", "40", *map(str, arguments)], catch_exceptions=False)
+
+
+def as_json(*arguments: object) -> dict[str, Any]:
+    result = run(*arguments, "--json")
+    value: dict[str, Any] = json.loads(result.stdout)
+    assert result.exit_code == (1 if all(each["refused"] for each in value["fits"]) else 0)
+    return value
+
+
+@pytest.fixture
+def good(tmp_path: Path) -> Path:
+    return write_curve(tmp_path / "good.csv", drawn(truth().value(COMPUTE)))
+
+
+@pytest.fixture
+def flat(tmp_path: Path) -> Path:
+    return write_curve(tmp_path / "flat.csv", drawn(np.full(len(COMPUTE), 0.3), known=False))
+
+
+def test_the_file_holds_exactly_what_it_promises(tmp_path: Path, good: Path, flat: Path) -> None:
+    out = tmp_path / "deep" / "fit.json"
+    result = run(good, flat, "--predict", "60000,100000", "--out", out, "--level", "0.8")
+    assert result.exit_code == 0 and str(out) in result.stdout
+    fits = json.loads(out.read_text())["fits"]
+    assert [list(each) for each in fits] == [KEYS, KEYS]
+    first, second = fits
+    assert first["name"] == "good" and first["refused"] is None and first["level"] == 0.8
+    assert abs(first["A"] - 0.61) < 0.003 and first["R_0"] == R_0 and first["sse"] > 0
+    for name in ("A", "B", "C_mid"):
+        assert first[f"{name}_interval"][0] < first[name] < first[f"{name}_interval"][1]
+    assert [each["compute"] for each in first["predictions"]] == [60000, 100000]
+    assert first["predictions"][1]["pass_rate"] == pytest.approx(float(truth().value(1e5)), abs=0.005)
+    assert second["refused"].startswith("flat")
+    assert all(second[key] is None for key in KEYS[1:8]) and second["sse"] is None
+    assert second["predictions"] == [{"compute": c, "pass_rate": None, "interval": None} for c in (60000, 100000)]
+
+
+def test_the_exit_code_says_whether_anything_was_fitted(tmp_path: Path, good: Path, flat: Path) -> None:
+    alone = run(flat, "--out", tmp_path / "fit.json")
+    assert alone.exit_code == 1 and "flat: refused" in alone.stdout and "every curve is refused" in alone.stderr
+    assert json.loads((tmp_path / "fit.json").read_text())["fits"][0]["refused"].startswith("flat")
+    as_json_too = run(flat, "--json")
+    assert as_json_too.exit_code == 1 and json.loads(as_json_too.stdout)["fits"][0]["A"] is None
+    assert run(flat, good).exit_code == 0
+
+
+def test_json_is_alone_on_standard_output_and_equals_the_file(tmp_path: Path, good: Path) -> None:
+    out = tmp_path / "fit.json"
+    assert as_json(good, "--out", out) == json.loads(out.read_text())
+
+
+def test_a_csv_without_stderr_and_r0_takes_it_from_the_flag(tmp_path: Path) -> None:
+    rates = truth().value(COMPUTE)
+    path = write_csv(tmp_path / "bare.csv", {"compute": COMPUTE.tolist(), "pass_rate": rates.tolist()})
+    (found,) = as_json(path, "--r0", R_0)["fits"]
+    assert found["A"] == pytest.approx(0.61, abs=1e-6) and found["R_0"] == R_0
+    with pytest.raises(InputError, match="--r0"):
+        run(path)
+
+
+def test_held_back_points_windows_and_the_papers_method(good: Path) -> None:
+    value = as_json(good, "--fit-until", 20000, "--skip-until", 2000, "--windows", "1500:50000,0:25000")
+    (details,) = value["details"]
+    assert details["fitted_from"] == COMPUTE[1] and details["fitted_to"] <= 20000
+    assert details["held_back"]["points"] == int((COMPUTE > 20000).sum())
+    assert details["held_back"]["mean_absolute_error"] < 0.01
+    assert list(value["windows"]["good"]) == ["1500:50000", "0:25000"]
+    (grid,) = as_json(good, "--method", "paper", "--a-grid", "0.5:0.7:21")["fits"]
+    assert grid["A"] in (pytest.approx(0.61), pytest.approx(0.60), pytest.approx(0.62))
+
+
+def test_recipes_are_compared_and_their_seeds_grouped(tmp_path: Path) -> None:
+    paths = [write_curve(tmp_path / f"s{k}.csv", drawn(truth().value(COMPUTE), seed=k)) for k in range(3)]
+    other = write_curve(tmp_path / "scout.csv", drawn(truth("scout").value(COMPUTE)))
+    value = as_json(*(f"ours={path}" for path in paths), other)
+    assert [each["name"] for each in value["fits"]] == ["ours #1", "ours #2", "ours #3", "scout"]
+    assert value["seeds"][0]["recipe"] == "ours" and value["seeds"][0]["enough"]
+    (comparison,) = value["comparisons"]
+    assert (comparison["first"], comparison["second"]) == ("ours", "scout")
+    assert (comparison["verdict"], comparison["by"], comparison["better"]) == ("differ", "A", "scout")
+    assert len(value["joint"]["fits"]) == 4
+
+
+def test_runs_that_differ_in_the_seed_alone_are_seeds(tmp_path: Path) -> None:
+    for seed in range(2):
+        curve = drawn(Sigmoid(0.8, 1.6, 30.0, 0.3).value(np.arange(4.0, 200.0, 8.0)), seed, np.arange(4.0, 200.0, 8.0))
+        assert curve.stderr is not None
+        rows: list[tuple[int, dict[str, float | None]]] = [
+            (0, {"evaluation/pass_rate": 0.3, "evaluation/stderr": 0.01})
+        ]
+        for k, (at, rate, error) in enumerate(zip(curve.compute, curve.pass_rate, curve.stderr, strict=True)):
+            metrics = {"evaluation/pass_rate": rate, "evaluation/stderr": error, "compute/device_seconds": at}
+            rows.append((k + 1, metrics))
+        write_run(tmp_path / f"run-{seed}", rows, seed)
+    value = as_json(tmp_path / "run-0", tmp_path / "run-1")
+    assert value["seeds"][0]["recipe"] == "run-0" and len(value["seeds"][0]["asymptotes"]) == 2
+    assert value["details"][0]["unit"] == "device-seconds" and "comparisons" not in value
+    assert as_json(tmp_path / "run-0", "--x", "steps")["details"][0]["unit"] == "training steps"
+
+
+def test_curves_of_one_name_are_told_apart_by_their_folders(tmp_path: Path) -> None:
+    curve = drawn(truth().value(COMPUTE))
+    for folder in ("a", "b"):
+        (tmp_path / folder).mkdir()
+        write_curve(tmp_path / folder / "curve.csv", curve)
+    value = as_json(tmp_path / "a" / "curve.csv", tmp_path / "b" / "curve.csv")
+    assert [each["name"] for each in value["fits"]] == ["a/curve", "b/curve"]
+    assert value["comparisons"][0]["verdict"] == "no difference"
+
+
+def test_pictures_are_written_as_png_and_svg(tmp_path: Path, good: Path, flat: Path) -> None:
+    other = write_curve(tmp_path / "scout.csv", drawn(truth("scout").value(COMPUTE)))
+    result = run(good, flat, other, "--fit-until", 30000, "--predict", 100000, "--plot", tmp_path / "p.png")
+    for name in ("p.png", "p-linear.png"):
+        assert (tmp_path / name).read_bytes().startswith(b"\x89PNG") and str(tmp_path / name) in result.stdout
+    text = (tmp_path / "p.svg").read_text()
+    assert "good: A = 0.6" in text and "flat: refused, flat" in text and "held-out pass rate" in text
+    assert "the slope is B" in (tmp_path / "p-linear.svg").read_text()
+    before = (tmp_path / "p.svg").read_bytes()
+    run(good, flat, other, "--fit-until", 30000, "--predict", 100000, "--plot", tmp_path / "p.png")
+    assert (tmp_path / "p.svg").read_bytes() == before
+
+
+def test_the_table_says_what_was_found_and_why_not(good: Path, flat: Path) -> None:
+    text = run(good, flat, "--predict", 100000, "--fit-until", 30000, "--windows", "auto").stdout
+    for expected in ("90 % intervals", "power law", "held back", "flat: refused, flat: the pass rate", "100,000"):
+        assert expected in text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (("--predict", "1,x"), "--predict 1,x: write numbers"),
+        (("--predict", "-1"), "--predict -1: computes are positive"),
+        (("--windows", "5"), "--windows 5: write LOW:HIGH"),
+        (("--windows", "9:5"), "--windows 9:5: LOW must be 0 or more"),
+        (("--method", "other"), "--method other: must be refined or paper"),
+        (("--x", "hours"), "--x hours: the x-axis is"),
+        (("--level", "90"), "--level 90: must be above 0 and below 1"),
+        (("--bootstrap", "3"), "--bootstrap 3: must be at least 20"),
+        (("--skip-until", "-4"), "--skip-until -4: must be at least 0"),
+        (("--fit-until", "5", "--skip-until", "9"), "does not lie beyond --skip-until"),
+        (("--a-grid", "0.4:0.8:5"), "those of --method paper"),
+        (("--method", "paper", "--a-grid", "0.4:0.8"), "--a-grid 0.4:0.8: write FROM:TO:COUNT"),
+        (("--method", "paper", "--c-mid-grid", "5:1:9"), "--c-mid-grid 5:1:9: write FROM:TO:COUNT"),
+        (("--plot", "p.pdf"), "--plot p.pdf: name a .png"),
+        (("--r0", "20"), "--r0 20: a pass rate is a fraction"),
+    ],
+)
+def test_a_bad_flag_is_named(good: Path, arguments: tuple[str, ...], expected: str) -> None:
+    with pytest.raises(InputError) as raised:
+        run(good, *arguments)
+    assert expected in str(raised.value) and "\n" not in str(raised.value)
+
+
+def test_a_curve_with_nothing_to_fit_after_the_cut_is_refused(tmp_path: Path, good: Path) -> None:
+    value = as_json(good, "--skip-until", 1e9, "--plot", tmp_path / "p.png")
+    assert value["fits"][0]["refused"].startswith("too few points: 0") and value["details"][0]["fitted_from"] is None
+
+
+def test_too_few_points_name_the_way_out(good: Path) -> None:
+    refused = as_json(good, "--skip-until", 1e9)["fits"][0]["refused"]
+    assert "--skip-until" in refused and "evaluation.every" in refused
+
+
+@pytest.mark.parametrize(("name", "under"), [("", ""), ("ours=", " for ours")])
+def test_a_curve_given_twice_is_no_second_seed(good: Path, name: str, under: str) -> None:
+    again = good.parent / "." / ".." / good.parent.name / good.name
+    with pytest.raises(InputError, match=f"good.csv is given twice{under}: .*leave one out"):
+        run(f"{name}{good}", f"{name}{again}")
+    assert run(f"ours={good}", f"theirs={good}").exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("header", "way_out"),
+    [("compute;pass_rate", "separate columns by commas"), ("steps,accuracy", "columns compute and pass_rate")],
+)
+def test_a_header_without_the_columns_names_the_way_out(tmp_path: Path, header: str, way_out: str) -> None:
+    path = tmp_path / "c.csv"
+    path.write_text(header + "\n")
+    with pytest.raises(InputError, match=way_out):
+        run(path)
+
+
+def test_r0_is_measured_on_no_fitted_point(tmp_path: Path) -> None:
+    curve = drawn(truth().value(COMPUTE))
+    with_row = as_json(write_curve(tmp_path / "row.csv", curve))
+    assert with_row["details"][0]["fitted_points"] == len(curve)
+    exact = Curve("e", COMPUTE, truth().value(COMPUTE), R_0)
+    (found,) = as_json(write_curve(tmp_path / "exact.csv", exact))["fits"]
+    assert found["B"] == pytest.approx(1.92, rel=1e-4) and found["C_mid"] == pytest.approx(2542, rel=1e-4)

@@ -1,0 +1,122 @@
+"""The chunked head against plain autograd over full logits."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from strop.model.head import collision, logprob_entropy, project
+
+M, E, V = 13, 6, 11
+
+
+def inputs(dtype: torch.dtype, seed: int = 0) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    hidden = torch.randn(M, E, generator=generator, dtype=torch.float64)
+    weight = torch.randn(V, E, generator=generator, dtype=torch.float64)
+    bias = torch.randn(V, generator=generator, dtype=torch.float64)
+    target = torch.randint(V, (M,), generator=generator)
+    return hidden.to(dtype), weight.to(dtype), bias.to(dtype), target
+
+
+def plain(hidden: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor, temperature: float):
+    logits = hidden @ weight.t() if bias is None else hidden @ weight.t() + bias
+    log_p = (logits / temperature).log_softmax(-1)
+    return log_p.gather(1, target[:, None])[:, 0], -(log_p.exp() * log_p).sum(-1)
+
+
+@pytest.mark.parametrize("chunk", [1, 4, 13, 100])
+@pytest.mark.parametrize("with_bias", [False, True])
+def test_values_and_gradients_equal_plain_autograd(chunk: int, with_bias: bool):
+    hidden, weight, bias, target = inputs(torch.float64)
+    leaves = [x.requires_grad_() for x in ((hidden, weight, bias) if with_bias else (hidden, weight))]
+    used = bias if with_bias else None
+    mix = torch.randn(2, M, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    found = logprob_entropy(hidden, weight, used, target, 0.7, chunk, True)
+    expected = plain(hidden, weight, used, target, 0.7)
+    torch.testing.assert_close(found, expected)
+    for weights in (mix, mix * torch.tensor([[1.0], [0.0]]), mix * torch.tensor([[0.0], [1.0]])):
+        ours = torch.autograd.grad((weights * torch.stack(found)).sum(), leaves, retain_graph=True)
+        theirs = torch.autograd.grad((weights * torch.stack(expected)).sum(), leaves, retain_graph=True)
+        torch.testing.assert_close(ours, theirs)
+
+
+def test_only_one_output_used():
+    hidden, weight, _, target = inputs(torch.float64)
+    weight.requires_grad_()
+    for which in (0, 1):
+        (ours,) = torch.autograd.grad(logprob_entropy(hidden, weight, None, target, 1.3, 5, True)[which].sum(), weight)
+        (theirs,) = torch.autograd.grad(plain(hidden, weight, None, target, 1.3)[which].sum(), weight)
+        torch.testing.assert_close(ours, theirs)
+
+
+def test_gradcheck():
+    hidden, weight, bias, target = inputs(torch.float64)
+    leaves = tuple(x.requires_grad_() for x in (hidden, weight, bias))
+    assert torch.autograd.gradcheck(lambda h, w, b: logprob_entropy(h, w, b, target, 0.9, 4, True), leaves)
+
+
+def test_no_rows_give_zero_gradients():
+    hidden, weight, _, target = inputs(torch.float32)
+    empty = hidden[:0].requires_grad_()
+    weight.requires_grad_()
+    logprob, entropy = logprob_entropy(empty, weight, None, target[:0], 1.0, 4, True)
+    (logprob.sum() + entropy.sum()).backward()
+    assert weight.grad is not None and not weight.grad.any()
+
+
+def test_fp32_head_of_bfloat16_weights_keeps_precision_and_the_parameter():
+    hidden, weight, _, target = inputs(torch.bfloat16)
+    weight.requires_grad_()
+    exact = hidden.float() @ weight.float().t()
+    assert torch.equal(project(hidden, weight, None, fp32=True), exact)
+    rounded = project(hidden, weight, None, fp32=False)
+    assert rounded.dtype == torch.float32 and not torch.equal(rounded, exact)
+    logprob, _ = logprob_entropy(hidden, weight, None, target, 1.0, 4, True)
+    torch.testing.assert_close(logprob, exact.log_softmax(-1).gather(1, target[:, None])[:, 0])
+    logprob.sum().backward()
+    assert weight.grad is not None and weight.grad.dtype == torch.bfloat16
+    with torch.no_grad():
+        weight.mul_(2)  # what the head computes follows the parameter: there is no stale copy
+    assert torch.equal(project(hidden, weight, None, fp32=True), exact * 2)
+
+
+def test_full_logits_never_exist():
+    rows, vocabulary, chunk = 512, 1024, 16
+    hidden = torch.randn(rows, 8, requires_grad=True)
+    weight = torch.randn(vocabulary, 8, requires_grad=True)
+    target = torch.zeros(rows, dtype=torch.int64)
+
+    class Largest(torch.utils._python_dispatch.TorchDispatchMode):
+        most = 0
+
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            out = func(*args, **(kwargs or {}))
+            if isinstance(out, Tensor):
+                self.most = max(self.most, out.numel())
+            return out
+
+    with Largest() as seen:
+        logprob, entropy = logprob_entropy(hidden, weight, None, target, 1.0, chunk, True)
+        (logprob.sum() + entropy.sum()).backward()
+    assert seen.most <= chunk * vocabulary
+
+
+@pytest.mark.parametrize(("temperature", "chunk"), [(0.0, 4), (-1.0, 4), (1.0, 0)])
+def test_nonsense_is_refused(temperature: float, chunk: int):
+    hidden, weight, _, target = inputs(torch.float32)
+    with pytest.raises(ValueError, match="must be positive"):
+        logprob_entropy(hidden, weight, None, target, temperature, chunk, True)
+
+
+@pytest.mark.parametrize("chunk", [1, 4, 100])
+@pytest.mark.parametrize("with_bias", [False, True])
+def test_collision_equals_that_of_full_logits(chunk: int, with_bias: bool):
+    hidden, weight, bias, target = inputs(torch.float64)
+    chosen = bias if with_bias else None
+    _, entropy = plain(hidden, weight, chosen, target, 0.7)
+    every = [plain(hidden, weight, chosen, torch.full((M,), v), 0.7)[0] for v in range(V)]
+    log_p = torch.stack(every, dim=1)
+    expected = (log_p.exp() ** 2 * (log_p + entropy[:, None])).sum(1)
+    torch.testing.assert_close(collision(hidden, weight, chosen, 0.7, chunk, True), expected)

@@ -1,0 +1,120 @@
+"""Fine-tuning as a run, and what is then done with its model: sample, eval, export."""
+
+import json
+import os
+import signal
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from strop.base.types import InputError
+from strop.report.console import SilentView
+from strop.run import fine_tuning, tasks
+from strop.run.folder import RunFolder
+from strop.run.run import Interrupted
+from strop.training import checkpoint
+
+SMALL = [
+    "model.fresh.hidden_size=32", "model.fresh.layers=1", "model.fresh.heads=2", "model.fresh.kv_heads=1",
+    "model.fresh.head_dim=16", "model.fresh.intermediate_size=48", "model.fresh.max_positions=256",
+    "training.epochs=none", "training.steps=6", "training.tokens_per_batch=128", "training.optimizer.lr=1e-2",
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def demonstrations(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    file = tmp_path_factory.mktemp("data") / "worked.jsonl"
+    rows = [{"prompt": f"{a}+{b}=", "completion": f"\\boxed{{{a + b}}}"} for a in range(1, 6) for b in range(1, 6)]
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return file
+
+
+@pytest.fixture(scope="module")
+def run(demonstrations: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("runs") / "sft"
+    fine_tuning.train(fine_tuning.configure("fresh", demonstrations, SMALL), folder, SilentView())
+    return folder
+
+
+def weights(model: Path) -> Mapping[str, torch.Tensor]:
+    state: Mapping[str, torch.Tensor] = AutoModelForCausalLM.from_pretrained(model).state_dict()
+    return state
+
+
+def test_the_loss_falls_and_the_model_loads(run: Path) -> None:
+    rows = RunFolder.open(run).read_metrics()
+    assert [row["step"] for row in rows] == [1, 2, 3, 4, 5, 6]
+    first, last = rows[0]["loss"], rows[-1]["loss"]
+    assert first is not None and last is not None and last < first
+    assert weights(run / "model")
+
+
+class StopAfter(SilentView):
+    """Presses Ctrl-C after a step."""
+
+    def __init__(self, step: int) -> None:
+        self.step = step
+
+    def advance(self, step: int, metrics: Mapping[str, float | None]) -> None:
+        if step == self.step:
+            os.kill(os.getpid(), signal.SIGINT)
+
+
+def test_ctrl_c_loses_nothing(run: Path, demonstrations: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    with pytest.raises(Interrupted, match=r"stopped after update 3 of 6; go on with: strop sft --resume"):
+        fine_tuning.train(fine_tuning.configure("fresh", demonstrations, SMALL), folder, StopAfter(3))
+    assert checkpoint.latest(folder / "checkpoints") == 3
+    fine_tuning.resume(folder, SilentView())
+    assert [row["step"] for row in RunFolder.open(folder).read_metrics()] == [1, 2, 3, 4, 5, 6]
+    straight, resumed = weights(run / "model"), weights(folder / "model")
+    assert all(torch.equal(straight[name], resumed[name]) for name in straight)
+
+
+def test_wrong_settings_are_named(demonstrations: Path) -> None:
+    with pytest.raises(InputError, match=r"did you mean training\?"):
+        fine_tuning.configure("fresh", demonstrations, ["trainig.steps=3"])
+    with pytest.raises(InputError, match="give either epochs or steps"):
+        fine_tuning.configure("fresh", demonstrations, ["training.steps=3"])
+
+
+def test_a_broken_line_is_named(tmp_path: Path) -> None:
+    file = tmp_path / "broken.jsonl"
+    file.write_text('{"prompt": "1+1=", "completion": "2"}\n{"prompt": "1+2="\n')
+    with pytest.raises(InputError, match=r"broken.jsonl:2"):
+        fine_tuning.train(fine_tuning.configure("fresh", file, SMALL), tmp_path / "run", SilentView())
+
+
+def test_sample_answers_in_order_and_judges_what_has_a_reference(run: Path) -> None:
+    config = tasks.configure(str(run))
+    asked = tasks.sample_model(config, "2+3=", 2, 0.0, 8, 0, SilentView())
+    assert len(asked) == 2 and asked[0] == asked[1] and asked[0]["status"] is None
+    config = tasks.configure(str(run), source="chain_sum", limit=3)
+    answers = tasks.sample_model(config, None, 2, 1.0, 8, 0, SilentView())
+    assert len(answers) == 6 and answers[0]["prompt"] == answers[1]["prompt"] != answers[2]["prompt"]
+    assert all(answer["status"] in ("correct", "wrong", "unparsed") for answer in answers)
+
+
+def test_eval_reports_rates_with_an_interval(run: Path) -> None:
+    config = tasks.configure(str(run), sets=["sampling.max_new_tokens=8"], source="chain_sum", limit=5)
+    report = tasks.evaluate_model(config, samples=2, temperature=None, view=SilentView())
+    low, high = report["interval"]
+    assert report["problems"] == 5 and 0 <= low <= report["pass_rate"] <= high <= 1
+    json.dumps(report, allow_nan=False)
+
+
+def test_export_writes_the_checkpoints_weights_and_never_over_something_else(run: Path, tmp_path: Path) -> None:
+    out = tasks.export_checkpoint(run, tmp_path / "model")
+    exported, own = weights(out), weights(run / "model")
+    assert all(torch.equal(exported[name], own[name]) for name in own)
+    with pytest.raises(InputError, match="not empty"):
+        tasks.export_checkpoint(run, tmp_path)
+
+
+def test_a_run_without_a_model_says_how_to_get_one(tmp_path: Path) -> None:
+    RunFolder.create(tmp_path, {}).close()
+    with pytest.raises(InputError, match=f"strop export {tmp_path}"):
+        tasks.configure(str(tmp_path))

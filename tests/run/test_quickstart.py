@@ -1,0 +1,26 @@
+"""The quickstart keeps its promise: at least 45 points of pass rate, from nothing, in minutes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from strop.report.console import SilentView
+from strop.run.quickstart import run
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_a_small_model_learns_to_reason_better(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
+    monkeypatch.setenv("STROP_CACHE", str(tmp_path / "cache"))
+    summary = run(seed, tmp_path / "run", SilentView())
+    assert 0.15 < summary.pass_rate_before < 0.45
+    assert summary.pass_at_8_before > 2 * summary.pass_rate_before
+    assert summary.gain > 0.45 and summary.gain_interval[0] > 0.40
+    written = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert (tmp_path / "run" / written["model"] / "model.safetensors").is_file()
+    assert written.keys() >= {"model", "seed", "parameters", "pass_rate_before", "pass_rate_after", "gain"}
+    assert written["seconds"].keys() == {"sft", "eval_before", "rl", "eval_after", "total"}

@@ -1,0 +1,379 @@
+"""Whole runs: the same from its config.json alone, after Ctrl-C, after kill -9 at any moment, across epochs."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import struct
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from tests import panels
+from tests.runs import assert_same_run, metrics, parameters, small_config
+from torch import Tensor
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from strop.base.metrics_file import read_metrics
+from strop.base.types import InputError, IntArray, StropError
+from strop.config.schema import resolve
+from strop.engines.torch import TorchEngine
+from strop.orchestration.executor import Publication
+from strop.orchestration.in_process import InProcess
+from strop.orchestration.rank_group import GangLost
+from strop.report.console import SilentView
+from strop.run.folder import RunFolder
+from strop.run.loop import WeightMismatch
+from strop.run.run import QUARANTINE, Interrupted, Summary, _Run, resume, train
+from strop.training import checkpoint
+from strop.training.step import NonFiniteLoss, Trainer
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An undisturbed run, its picture as large as anybody's."""
+    out = tmp_path_factory.mktemp("runs") / "whole"
+    with panels.drawn(panels.ALL):
+        train(small_config(), out, SilentView())
+    return out
+
+
+def test_the_run_folder_holds_everything(finished: Path) -> None:
+    rows = metrics(finished)
+    assert [row["step"] for row in rows] == [0, 1, 2, 3, 4]
+    assert rows[0].keys() == {"step", "evaluation/pass_rate", "evaluation/stderr", "evaluation/entropy"}
+    assert "evaluation/pass_rate" in rows[2] and "evaluation/pass_rate" not in rows[1]
+    assert [row["version"] for row in rows[1:]] == [1, 2, 3, 4]
+    assert all(row["lag/max"] == 0 and row["groups/trained"] == 6 for row in rows[1:])
+    assert sorted(p.name for p in (finished / "rollouts").iterdir()) == [f"step_{s:06d}.parquet" for s in (1, 2, 3, 4)]
+    for line in (finished / "metrics.jsonl").read_text().splitlines()[1:]:
+        row = json.loads(line)
+        whole, generating = row["seconds/step"], row["seconds/rollout"] + row["seconds/verify"]
+        assert row["idle/trainer"] == pytest.approx(generating / whole, rel=1e-5)
+        training = whole - row.get("seconds/evaluation", 0.0)
+        assert row["tokens_per_second"] == pytest.approx(row["tokens/generated"] / training, rel=1e-5)
+    picture = (finished / "plots" / "training.png").read_bytes()
+    assert struct.unpack(">II", picture[16:24]) == (2070, 1545) and len(picture) > 10_000  # three panels by three
+    summary = json.loads((finished / "summary.json").read_text())
+    assert summary["steps"] == 4 and summary["model"] == "model"
+
+
+def test_the_exported_model_is_the_trained_one(finished: Path) -> None:
+    model = AutoModelForCausalLM.from_pretrained(finished / "model")
+    tokenizer = AutoTokenizer.from_pretrained(finished / "model")
+    assert tokenizer.decode(tokenizer.encode("3+5=", add_special_tokens=False)) == "3+5="
+    saved = checkpoint.load(finished / "checkpoints").tensors["policy"]
+    assert all(torch.equal(value, saved[name]) for name, value in model.named_parameters())
+    manifest = json.loads((checkpoint.folder_of(finished / "checkpoints", 4) / "manifest.json").read_text())
+    assert manifest["metric"] == metrics(finished)[4]["evaluation/pass_rate"]
+
+
+def test_training_changed_the_model(finished: Path, tmp_path: Path) -> None:
+    train(small_config("steps=1", "optim.lr=1e-12"), tmp_path / "still", SilentView())
+    still, moved = parameters(tmp_path / "still"), parameters(finished)
+    assert max((still[name] - moved[name]).abs().max() for name in still) > 1e-4
+
+
+def test_a_run_from_its_config_alone_is_the_same_run(finished: Path, tmp_path: Path) -> None:
+    train(resolve(str(finished / "config.json")), tmp_path / "again", SilentView())
+    assert_same_run(finished, tmp_path / "again")
+
+
+@pytest.mark.parametrize("step", [1, 3])
+def test_going_back_to_a_checkpoint_repeats_the_run(finished: Path, tmp_path: Path, step: int) -> None:
+    out = tmp_path / "back"
+    train(small_config("checkpoint.keep=4"), out, SilentView())
+    left_out = [{"problem": "p", "group": 3, "step": at, "reason": "it kills"} for at in range(1, 5)]
+    (out / QUARANTINE).write_text(json.dumps({"problems": left_out}))
+    kept = checkpoint.load(out / "checkpoints", step).tensors["rng"]["torch"]
+    torch.manual_seed(9)
+    view = Notes()
+    resume(out, view, step=step)
+    [(note, generator)] = view.notes
+    assert note == f"going on after step {step} of 4" and torch.equal(generator, kept)
+    assert spent(out) == spent(finished)
+    assert json.loads((out / QUARANTINE).read_text()) == {"problems": left_out[:step]}
+    finished_rows, rows = metrics(finished), metrics(out)
+    assert rows == finished_rows
+    assert all(torch.equal(a, b) for a, b in zip(parameters(finished).values(), parameters(out).values(), strict=True))
+
+
+def test_resuming_a_finished_run_changes_nothing(finished: Path, tmp_path: Path) -> None:
+    out = tmp_path / "done"
+    train(small_config(), out, SilentView())
+    resume(out, SilentView())
+    assert_same_run(finished, out)
+
+
+class Notes(SilentView):
+    def __init__(self) -> None:
+        self.notes: list[tuple[str, Tensor]] = []
+
+    def note(self, text: str) -> None:
+        if "going on" in text or "goes on" in text:
+            self.notes.append((text, torch.get_rng_state()))
+
+
+def spent(run: Path) -> list[float | None]:
+    """The compute of the steps, as far as it does not depend on the clock."""
+    return [row.get("compute/flops") for row in read_metrics(run / "metrics.jsonl")]
+
+
+class StopsBefore(SilentView):
+    """Ctrl-C once the untrained model is measured."""
+
+    def evaluated(self, step: int, values: object) -> None:
+        if step == 0:
+            os.kill(os.getpid(), signal.SIGINT)
+
+
+def test_a_run_that_was_stopped_before_its_first_step_begins_again(finished: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    with pytest.raises(Interrupted, match="stopped after step 0 of 4; go on with"):
+        train(small_config(), out, StopsBefore())
+    assert checkpoint.latest(out / "checkpoints") is None and [row["step"] for row in metrics(out)] == [0]
+    lost = {"problem": "p", "group": 3, "step": 1, "reason": "it kills"}
+    (out / QUARANTINE).write_text(json.dumps({"problems": [lost]}))
+    resume(out, SilentView())
+    assert_same_run(finished, out)
+    assert json.loads((out / QUARANTINE).read_text()) == {"problems": []}
+    assert len((out / "metrics.jsonl").read_text().splitlines()) == len(metrics(out))
+
+
+@pytest.mark.parametrize(("stopped", "begun"), [(False, 3), (True, 1)])
+def test_a_lost_trainer_is_replaced_as_often_as_the_budget_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stopped: bool, begun: int
+) -> None:
+    runs: list[object] = []
+
+    def lost(run: _Run) -> Summary:
+        runs.append(run.parts)
+        run.loop.interrupted = stopped
+        raise GangLost("the trainer is lost")
+
+    monkeypatch.setattr(_Run, "go", lost)
+    view = Notes()
+    with pytest.raises(GangLost):
+        train(small_config("orchestration.trainer_restarts=2"), tmp_path / "run", view)
+    assert len({id(parts) for parts in runs}) == len(runs) == begun
+    again = [f"the trainer is lost; going on from the last checkpoint (loss {loss})" for loss in range(1, begun)]
+    assert [note for note, _ in view.notes] == again
+
+
+class StopsAfter(SilentView):
+    """Sends a signal to this process when a training step is done."""
+
+    def __init__(self, step: int, number: int) -> None:
+        self.step, self.number, self.name = step, number, ""
+
+    def stage(self, name: str, total: int | None) -> None:
+        self.name = name
+
+    def advance(self, step: int, metrics: object) -> None:
+        if self.name == "rl" and step == self.step:
+            os.kill(os.getpid(), self.number)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_ctrl_c_saves_the_last_step(finished: Path, tmp_path: Path, number: int) -> None:
+    out = tmp_path / "stopped"
+    config = small_config("checkpoint.every=100", "evaluation.every=100")
+    with pytest.raises(Interrupted, match="go on with: strop train --resume") as caught:
+        train(config, out, StopsAfter(2, number))
+    assert caught.value.exit_code == 130
+    assert checkpoint.latest(out / "checkpoints") == 2
+    stored = json.loads((out / "config.json").read_text())
+    stored["checkpoint"]["keep"] = 7
+    (out / "config.json").write_text(json.dumps(stored))
+    view = Notes()
+    resume(out, view)
+    changed, _ = (note for note, _ in view.notes)
+    assert checkpoint.latest(out / "checkpoints") == 4
+    assert changed == f"{out / 'config.json'} was changed since step 2: the run goes on with the change"
+    assert [row["step"] for row in metrics(out)] == [0, 1, 2, 3, 4]
+    assert all(torch.equal(a, b) for a, b in zip(parameters(finished).values(), parameters(out).values(), strict=True))
+
+
+def in_child(work: Callable[[], object]) -> int:
+    """Run `work` in a forked child; its process id."""
+    child = os.fork()
+    if child == 0:
+        try:
+            work()
+        finally:
+            os._exit(0)
+    return child
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_kill_9_at_any_moment_loses_and_repeats_nothing(finished: Path, tmp_path: Path, seed: int) -> None:
+    out = tmp_path / "killed"
+    moment = random.Random(seed)
+
+    def go() -> None:
+        if (out / "run.json").exists():
+            resume(out, SilentView())
+        else:
+            train(small_config(), out, SilentView())
+
+    for _ in range(3):
+        child = in_child(go)
+        time.sleep(moment.uniform(0.1, 1.5))
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+    go()
+    assert_same_run(finished, out)
+
+
+def test_epochs_follow_each_other_without_a_stop(tmp_path: Path) -> None:
+    # 16 training problems, 6 a step: the epoch ends inside the third step.
+    sets = ("data.source.count=24", "steps=6", "checkpoint.every=2", "evaluation.every=none")
+    train(small_config(*sets), tmp_path / "whole", SilentView())
+    seen = [group for step in range(1, 7) for group in problems_of(tmp_path / "whole", step)]
+    assert len(seen) == 36
+    assert sorted(seen[:16]) == sorted(seen[16:32]) and len(set(seen[:16])) == 16
+    with pytest.raises(Interrupted):
+        train(small_config(*sets), tmp_path / "parts", StopsAfter(3, signal.SIGINT))
+    resume(tmp_path / "parts", SilentView())
+    assert_same_run(tmp_path / "whole", tmp_path / "parts")
+
+
+def problems_of(run: Path, step: int) -> list[str]:
+    rows = RunFolder.open(run).read_rollouts(step)
+    return [row["problem_id"] for row in rows[::4]]
+
+
+def test_a_loss_that_is_not_finite_stops_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    update = Trainer.update
+
+    def poisoned(self: Trainer, batch: object, context: object) -> object:
+        if self.updates == 2:
+            with torch.no_grad():
+                next(iter(self.policy.parameters()))[:] = float("nan")
+        return update(self, batch, context)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Trainer, "update", poisoned)
+    with pytest.raises(NonFiniteLoss, match="step 3, update 2, micro-batch 0"):
+        train(small_config("checkpoint.every=1", "evaluation.every=none"), tmp_path / "nan", SilentView())
+    monkeypatch.undo()
+    saved = checkpoint.load(tmp_path / "nan" / "checkpoints")
+    assert saved.step == 2
+    assert all(torch.isfinite(value).all() for value in saved.tensors["policy"].values())
+
+
+def test_a_full_disk_is_tried_again_and_then_ends_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    full_at = {2}
+
+    def save(root: Path, step: int, *args: object, **kwargs: object) -> Path:
+        if step in full_at:
+            raise checkpoint.DiskFull(f"no space for step {step}")
+        return real(root, step, *args, **kwargs)  # type: ignore[arg-type]
+
+    real = checkpoint.save
+    monkeypatch.setattr(checkpoint, "save", save)
+    train(small_config("evaluation.every=none", "checkpoint.every=2"), tmp_path / "once", SilentView())
+    assert checkpoint.steps(tmp_path / "once" / "checkpoints") == [3, 4]
+    full_at |= {1, 3}
+    with pytest.raises(StropError, match="no space for step 3"):
+        train(small_config("evaluation.every=none"), tmp_path / "thrice", SilentView())
+    full_at = {4}  # and afterwards there is no step to try it again
+    with pytest.raises(StropError, match="no space for step 4"):
+        train(small_config("evaluation.every=none"), tmp_path / "last", SilentView())
+
+
+def test_problems_that_teach_nothing_end_the_run(tmp_path: Path) -> None:
+    sets = ("algorithm.selection.zero_variance=drop", "verifier.extract=boxed", "evaluation.every=none")
+    for refill in ("false", "true"):
+        with pytest.raises(StropError, match="too hard or too easy"):
+            train(
+                small_config(*sets, f"algorithm.selection.refill={refill}", "batch.prompts_per_step=2"),
+                tmp_path / refill,
+                SilentView(),
+            )
+        assert RunFolder.open(tmp_path / refill).rollout_steps() == [1]  # what they were
+
+
+def test_dynamic_sampling_fills_the_batch(tmp_path: Path) -> None:
+    sets = ("algorithm.selection.zero_variance=drop", "algorithm.selection.refill=true", "steps=2")
+    train(small_config(*sets), tmp_path / "refill", SilentView())
+    rows = metrics(tmp_path / "refill")[1:]
+    assert all(row["groups/trained"] == 6 for row in rows)
+    assert any(row["groups/zero_variance_share"] > 0 for row in rows)
+
+
+def test_a_budget_beyond_the_models_context_is_refused_before_training(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="lower sampling.max_new_tokens to 124"):
+        train(small_config("sampling.max_new_tokens=200"), tmp_path / "long", SilentView())
+
+
+def test_several_updates_a_step(tmp_path: Path) -> None:
+    sets = ("batch.updates_per_step=3", "batch.passes_per_batch=2", "steps=2", "optim.lr=3e-2")
+    train(small_config(*sets), tmp_path / "updates", SilentView())
+    rows = metrics(tmp_path / "updates")[1:]
+    assert all(row["updates"] == 6 for row in rows)
+    assert rows[-1]["ratio/max"] > 1.001 and rows[-1]["ratio/min"] < 0.999
+
+
+def test_an_engine_of_its_own_follows_the_trainer(tmp_path: Path) -> None:
+    shared = small_config("evaluation.every=none")
+    own = small_config("engine.share_parameters=false", "evaluation.every=none")
+    train(shared, tmp_path / "shared", SilentView())
+    train(own, tmp_path / "own", SilentView())
+    assert metrics(tmp_path / "shared") == metrics(tmp_path / "own")
+
+
+def test_a_generator_left_behind_ends_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def publish(self: InProcess, version: int, probe: IntArray) -> Publication:
+        assert isinstance(self.engine, TorchEngine)
+        self.engine.set_version(version)
+        return Publication(version, 0.0, {0: self.engine.verify_weights(probe)})
+
+    monkeypatch.setattr(InProcess, "publish", publish)
+    with pytest.raises(WeightMismatch, match="step 1: generator 0 differs"):
+        train(small_config("engine.share_parameters=false", "optim.lr=0.3"), tmp_path / "stale", SilentView())
+
+
+def test_a_refused_resume_deletes_nothing(finished: Path, tmp_path: Path) -> None:
+    out = tmp_path / "changed"
+    train(small_config("checkpoint.keep=4"), out, SilentView())
+    config = json.loads((out / "config.json").read_text())
+    config["data"]["source"]["seed"] = 99
+    (out / "config.json").write_text(json.dumps(config))
+    with pytest.raises(InputError, match="the training problems are not those the run began with"):
+        resume(out, SilentView(), step=2)
+    assert checkpoint.latest(out / "checkpoints") == 4
+    assert metrics(out) == metrics(finished)
+
+
+def test_the_best_step_is_kept(tmp_path: Path) -> None:
+    out = tmp_path / "best"
+    sets = ("steps=6", "checkpoint.every=5", "evaluation.every=1", "checkpoint.keep=1", "optim.lr=1e-2")
+    train(small_config(*sets), out, SilentView())
+    best = json.loads((out / "summary.json").read_text())["best_step"]
+    rates = {row["step"]: row["evaluation/pass_rate"] for row in metrics(out) if row["step"] > 0}
+    assert best == min(step for step in rates if rates[step] == max(rates.values()))
+    assert checkpoint.load(out / "checkpoints", best).step == best
+
+
+def test_groups_that_taught_nothing_are_written_down(tmp_path: Path) -> None:
+    sets = ("batch.prompts_per_step=1", "algorithm.selection.zero_variance=drop", "evaluation.every=none")
+    train(small_config(*sets), tmp_path / "skips", SilentView())
+    rows = metrics(tmp_path / "skips")
+    tickets = [
+        row["ticket"] for step in range(1, 5) for row in RunFolder.open(tmp_path / "skips").read_rollouts(step)[::4]
+    ]
+    assert len(tickets) > 4 and tickets == sorted(set(tickets)) == list(range(len(tickets)))
+    assert all(row["groups/trained"] == 1 for row in rows)
+
+
+def test_weights_that_overflowed_are_not_saved(tmp_path: Path) -> None:
+    with pytest.raises(StropError, match="not finite"):
+        train(small_config("optim.lr=1e30", "evaluation.every=none"), tmp_path / "over", SilentView())
+    saved = checkpoint.latest(tmp_path / "over" / "checkpoints")
+    assert saved is None or all(
+        torch.isfinite(w).all() for w in checkpoint.load(tmp_path / "over" / "checkpoints").tensors["policy"].values()
+    )

@@ -1,0 +1,265 @@
+"""Stages, retired problems and pass-rate histories: they act in a run, and a resume goes on in the middle of them."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+import pytest
+from tests.made import PROBLEM, rollout
+from tests.run.test_run import StopsAfter
+from tests.runs import assert_same_run, metrics, small_config
+
+from strop.base.pieces import allow_module
+from strop.base.types import Group, InputError, Problem, Status, StropError, Verdict
+from strop.config.schema import RunConfig, edit, evaluation_sampling, stage_configs
+from strop.data import NoProblemsLeft, read_pass_rates
+from strop.report.console import SilentView
+from strop.run.curriculum import Curriculum
+from strop.run.run import Interrupted, resume, train
+from strop.run.tasks import configure, evaluate_model
+from strop.training import checkpoint
+from strop.verifiers.base import Verifier
+
+allow_module("operator")
+allow_module(__name__)
+STAGES = (
+    'stages=[{steps=2}, {steps=2, set={"sampling.max_new_tokens"=16, "batch.samples_per_prompt"=6, "optim.lr"=5e-4,'
+    ' "optim.warmup_steps"=2}}, {problems={piece="HardOnly", below=1.0}, set={"batch.prompts_per_step"=4}}]'
+)
+
+
+def staged(*sets: str) -> RunConfig:
+    return small_config("steps=6", "algorithm.selection.zero_variance=keep", "evaluation.every=none", STAGES, *sets)
+
+
+def test_stages_change_what_they_say_and_nothing_else(tmp_path: Path) -> None:
+    train(staged(), tmp_path / "run", SilentView())
+    rows = metrics(tmp_path / "run")
+    assert [row["stage"] for row in rows] == [0, 0, 1, 1, 2, 2]
+    assert [row["sequences"] for row in rows] == [24, 24, 36, 36, 24, 24]
+    assert max(row["length/max"] for row in rows[:2]) == 12 and max(row["length/max"] for row in rows[2:]) == 16
+    # The schedule begins anew where optim changes, and goes on where it does not.
+    assert [row["lr"] for row in rows] == pytest.approx([1e-3, 1e-3, 2.5e-4, 5e-4, 5e-4, 5e-4])
+    assert rows[3]["problems/left"] == 32 and rows[4]["problems/left"] < 32
+
+
+@pytest.mark.parametrize("stop", [1, 3, 4])
+def test_a_resume_goes_on_within_a_stage(tmp_path: Path, stop: int) -> None:
+    train(staged("checkpoint.every=10"), tmp_path / "whole", SilentView())
+    with pytest.raises(Interrupted):
+        train(staged("checkpoint.every=10"), tmp_path / "parts", StopsAfter(stop, signal.SIGINT))
+    resume(tmp_path / "parts", SilentView())
+    assert_same_run(tmp_path / "whole", tmp_path / "parts")
+    assert read_pass_rates(tmp_path / "whole") == read_pass_rates(tmp_path / "parts")
+
+
+REFUSED = [
+    ("stages=[{steps=3}, {steps=9}, {}]", r"stages: the first 2 take all of steps=6; raise steps"),
+    ("stages=[{steps=3}, {steps=9}]", "stages: theirs add up to 12 steps, and steps=6"),
+    ("stages=[{}, {}]", "every stage but the last needs steps, a plateau, or both"),
+    ('stages=[{steps=1}, {set={"model.path"="x"}}]', r"stages.1.set: model.path cannot change during a run"),
+    ('stages=[{steps=1}, {set={"optim.eps"=1e-3}}]', r"stages.1.set: of optim only lr, schedule, warmup_steps"),
+    ('stages=[{steps=1}, {set={"batch.prompts"=3}}]', "batch.prompts_per_step"),
+    ('stages=[{steps=1}, {set={"batch.updates_per_step"=30}}]', "updates_per_step=30 exceeds"),
+    ('stages=[{steps=1, problems="DropSolved"}, {}]', "stages.0.problems filters by an earlier stage"),
+    ("stages=[{steps=1}, {plateau={window=2}}]", "stages.1.plateau: the last stage lasts until the run's steps"),
+    ('stages=[{plateau={metric="evaluation/pass_rate"}}, {}]', "stages.0.plateau.metric=.* not measured at every step"),
+]
+
+
+@pytest.mark.parametrize(("stages", "message"), REFUSED)
+def test_stages_that_cannot_be_are_refused(stages: str, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        small_config("steps=6", stages)
+
+
+PROBLEMS = [Problem(f"p{number}", f"{number}+1=", str(number + 1)) for number in range(4)]
+
+
+def visited(curriculum: Curriculum, index: int, *passed: int) -> None:
+    group = Group(0, PROBLEM, tuple(rollout(score) for score in passed))
+    curriculum.visited(index, group, step=1)
+
+
+def test_a_mastered_prompt_is_never_asked_again() -> None:
+    config = edit(small_config(), ["algorithm.selection.no_positive_resampling=0.9"])
+    curriculum = Curriculum(config, PROBLEMS)
+    visited(curriculum, 2, *[1] * 9, 0)
+    visited(curriculum, 3, *[1] * 8, 0, 0)
+    assert curriculum.sampler.retired == {2}
+    assert 2 not in [curriculum.next() for _ in range(40)]
+    for index in (0, 1, 3):
+        visited(curriculum, index, 1, 1)
+    with pytest.raises(NoProblemsLeft):
+        curriculum.next()
+
+
+def test_a_plateau_ends_a_stage() -> None:
+    config = small_config("steps=60", 'stages=[{plateau={window=2, metric="pass_rate"}}, {}]')
+    curriculum = Curriculum(config, PROBLEMS)
+    rates = [0.1, 0.2, 0.3, 0.4, 0.35, 0.3]
+    over = [curriculum.advance(step, {"pass_rate": rate}) for step, rate in enumerate(rates, 1)]
+    # (.3 + .4) / 2 > (.1 + .2) / 2, (.4 + .35) / 2 > (.2 + .3) / 2, (.35 + .3) / 2 < (.3 + .4) / 2
+    assert over == [False] * 5 + [True] and curriculum.stage == 1
+    assert not curriculum.advance(7, {"pass_rate": 0.3})  # the last stage lasts until the end
+
+
+def test_a_plateau_of_what_nobody_measures_says_so() -> None:
+    config = small_config("steps=60", 'stages=[{plateau={window=2, metric="pas_rate"}}, {}]')
+    curriculum = Curriculum(config, PROBLEMS)
+    assert not any(curriculum.advance(step, {"pass_rate": 0.5}) for step in (1, 2, 3))
+    with pytest.raises(StropError, match=r"stages.0.plateau.metric=pas_rate: no step of the stage had such a metric"):
+        curriculum.advance(4, {"pass_rate": 0.5})
+
+
+def test_a_schedule_lasts_until_optim_changes_again() -> None:
+    config = small_config(
+        "steps=20", "batch.updates_per_step=2",
+        'stages=[{steps=3}, {steps=4, set={"optim.schedule"="Cosine"}}, {steps=5, set={"batch.updates_per_step"=3}},'
+        ' {set={"optim.lr"=1e-4}}]',
+    )  # fmt: skip
+    curriculum = Curriculum(config, PROBLEMS)
+    planned = {}
+    for step in range(20):
+        planned[step] = curriculum.updates_left(step)
+        curriculum.advance(step + 1, {})
+    # 3 steps of 2; 4 steps of 2 and 5 of 3 under one schedule; 8 steps of 3.
+    assert [planned[step] for step in (0, 2, 3, 4, 6, 7, 11, 12, 19)] == [6, 2, 23, 21, 17, 15, 3, 24, 3]
+    warm = edit(config, ["algorithm.advantage=Gae", "critic.warmup_steps=2"])
+    assert Curriculum(warm, PROBLEMS).updates_left(0) == 2
+
+
+def test_a_cosine_reaches_over_a_stage_that_leaves_it_alone(tmp_path: Path) -> None:
+    stages = 'stages=[{steps=2, set={"optim.schedule"="Cosine"}}, {set={"sampling.max_new_tokens"=10}}]'
+    sets = ("steps=4", "algorithm.selection.zero_variance=keep", "evaluation.every=none")
+    train(small_config(*sets, stages), tmp_path / "run", SilentView())
+    assert [row["lr"] for row in metrics(tmp_path / "run")] == pytest.approx([1e-3, 0.85355e-3, 5e-4, 0.14645e-3], 1e-4)
+
+
+def test_a_longer_run_than_was_planned_has_a_longer_schedule(tmp_path: Path) -> None:
+    sets = ("algorithm.selection.zero_variance=keep", "evaluation.every=none", "optim.schedule=Cosine")
+    train(small_config(*sets, "steps=2"), tmp_path / "run", SilentView())
+    file = tmp_path / "run" / "config.json"
+    file.write_text(file.read_text().replace('"steps": 2,', '"steps": 4,'))
+    resume(tmp_path / "run", SilentView())
+    assert [row["lr"] for row in metrics(tmp_path / "run")] == pytest.approx([1e-3, 5e-4, 5e-4, 0.14645e-3], 1e-4)
+
+
+PIPELINED = ("algorithm.selection.zero_variance=keep", "evaluation.every=none", "orchestration.max_lag=2")
+
+
+@pytest.mark.usefixtures("forked")
+def test_a_smaller_stage_of_a_pipeline_begins_with_groups_of_its_own(tmp_path: Path) -> None:
+    stages = 'stages=[{steps=3}, {set={"batch.prompts_per_step"=2, "sampling.max_new_tokens"=6}}]'
+    train(small_config(*PIPELINED, "steps=6", stages), tmp_path / "run", SilentView())
+    rows = metrics(tmp_path / "run")
+    assert [row["groups/trained"] for row in rows] == [6, 6, 6, 2, 2, 2]
+    assert rows[2]["length/max"] == 12 and all(row["length/max"] <= 6 for row in rows[3:])
+    assert max(row["lag/max"] for row in rows) > 0
+
+
+@pytest.mark.usefixtures("forked")
+def test_a_plateau_gives_up_what_is_open(tmp_path: Path) -> None:
+    stages = (
+        'stages=[{plateau={window=1, min_rise=2.0}}, {set={"batch.prompts_per_step"=2, "sampling.max_new_tokens"=6}}]'
+    )
+    config = small_config(*PIPELINED, "steps=6", "checkpoint.every=20", stages)
+    train(config, tmp_path / "run", SilentView())
+    rows = metrics(tmp_path / "run")
+    assert [row["groups/trained"] for row in rows] == [6, 6, 2, 2, 2, 2]
+    assert all(row["length/max"] <= 6 for row in rows[2:])
+    with pytest.raises(Interrupted):
+        train(config, tmp_path / "parts", StopsAfter(2, signal.SIGINT))
+    resume(tmp_path / "parts", SilentView())
+    assert len(metrics(tmp_path / "parts")) == 6
+
+
+@pytest.mark.usefixtures("forked")
+def test_a_group_generated_again_after_a_resume_is_visited_once(tmp_path: Path) -> None:
+    config = small_config(*PIPELINED, "checkpoint.every=10")
+    with pytest.raises(Interrupted):
+        train(config, tmp_path / "run", StopsAfter(2, signal.SIGINT))
+    resume(tmp_path / "run", SilentView())
+    visits = [visit for of in read_pass_rates(tmp_path / "run").values() for visit in of]
+    assert len(visits) == 4 * 6 and sorted({visit.step for visit in visits}) == [1, 2, 3, 4]
+
+
+def test_stages_may_take_something_away() -> None:
+    config = small_config("steps=6", 'stages=[{steps=1}, {set={"algorithm.selection.no_positive_resampling"="none"}}]')
+    config = edit(config, ["algorithm.selection.no_positive_resampling=0.9"])
+    assert [stage.algorithm.selection.no_positive_resampling for stage in stage_configs(config)] == [0.9, None]
+
+
+def test_solved_problems_leave_between_stages_and_an_empty_stage_says_so() -> None:
+    config = small_config("steps=9", 'stages=[{steps=1}, {problems={piece="DropSolved"}}]')
+    curriculum = Curriculum(config, PROBLEMS)
+    visited(curriculum, 0, 1, 1, 1)
+    visited(curriculum, 1, 1, 0, 1)
+    assert curriculum.advance(1, {}) and curriculum.sampler.retired == {0}
+    for index in range(1, 4):
+        visited(again := Curriculum(config, PROBLEMS), index, 1)
+    again = Curriculum(config, PROBLEMS)
+    for index in range(4):
+        visited(again, index, 1, 1)
+    with pytest.raises(StropError, match=r"stages.1.problems \(DropSolved\) keeps none of 4 problems"):
+        again.advance(1, {})
+
+
+def test_stages_are_differences_against_the_one_before() -> None:
+    first, second, third = stage_configs(staged())
+    assert (first.sampling.max_new_tokens, second.sampling.max_new_tokens) == (12, 16)
+    assert third.sampling.max_new_tokens == 16 and third.batch.samples_per_prompt == 6
+    assert not first.stages
+
+
+def test_a_run_without_problems_left_keeps_what_it_learned(tmp_path: Path) -> None:
+    config = small_config(
+        "algorithm.selection.no_positive_resampling=0.001", "algorithm.selection.zero_variance=keep", "steps=40",
+        "evaluation.every=none", "checkpoint.every=100",
+        'verifier={piece="PythonFunction", function="operator:is_not"}',
+    )  # fmt: skip
+    with pytest.raises(NoProblemsLeft, match="all 32 training problems are retired"):
+        train(config, tmp_path / "run", SilentView())
+    assert checkpoint.latest(tmp_path / "run" / "checkpoints") == len(metrics(tmp_path / "run")) == 6
+
+
+def test_every_evaluation_has_the_room_of_the_longest_stage(tmp_path: Path) -> None:
+    stages = [
+        'stages=[{steps=1}, {steps=1, set={"sampling.max_new_tokens"=16}}, {set={"sampling.max_new_tokens"=10}}]',
+        "steps=3", "evaluation.every=1", "evaluation.temperature=0.5",
+    ]  # fmt: skip
+    config = small_config("algorithm.selection.zero_variance=keep", *stages)
+    sampling = evaluation_sampling(config)
+    assert sampling == config.sampling.model_copy(update={"max_new_tokens": 16, "temperature": 0.5})
+    outcome = train(config, tmp_path / "run", SilentView())
+    assert [found.lengths.max() for found in outcome.evaluations.values()] == [16, 16, 16, 16]
+    assert [row.get("length/max") for row in metrics(tmp_path / "run")] == [None, 12, 16, 10]
+
+
+def test_an_evaluation_thinks_and_is_interrupted_as_the_longest_stage_is() -> None:
+    budgets = '{"sampling.max_new_tokens"=40, "sampling.thinking_tokens"=30, "sampling.answer_tokens"=5}'
+    config = small_config("steps=6", "sampling.end_of_thinking=x", f"stages=[{{steps=3}}, {{set={budgets}}}]")
+    assert config.sampling.thinking_tokens is None and config.sampling.max_new_tokens == 12
+    sampling = evaluation_sampling(config)
+    assert (sampling.thinking_tokens, sampling.answer_tokens, sampling.max_new_tokens) == (30, 5, 40)
+    assert evaluation_sampling(small_config("evaluation.top_p=0.7")).top_p == 0.7
+
+
+def test_measuring_a_finished_run_gives_what_it_measured_itself(tmp_path: Path) -> None:
+    stages = 'stages=[{steps=1}, {set={"sampling.max_new_tokens"=16}}]'
+    sets = (stages, "steps=2", "evaluation.every=2", "evaluation.top_p=0.9", "evaluation.temperature=0.7")
+    outcome = train(small_config(*sets, f"verifier={{piece='{__name__}:Even'}}"), tmp_path / "run", SilentView())
+    found = evaluate_model(configure(str(tmp_path / "run")), 2, None, SilentView())
+    own = outcome.evaluations[2].summary()
+    assert 0 < own["pass_rate"] < 1
+    apart = {"seconds", "weight_version"}
+    assert {key: found[key] for key in found.keys() - apart} == {key: own[key] for key in own.keys() - apart}
+
+
+class Even(Verifier):
+    """Right is a completion of an even number of characters."""
+
+    def judge(self, problem: Problem, text: str, truncated: bool) -> Verdict:
+        right = len(text) % 2 == 0
+        return Verdict(float(right), Status.CORRECT if right else Status.WRONG)

@@ -1,0 +1,164 @@
+"""The trainer on the real policy: a random Qwen3 of two layers with tied head, packed attention and chunked head."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from tests.tiny import byte_tokenizer, tiny_qwen3
+from tests.training.cases import WeightedNegative, gradients, make_samples, parameters
+from torch import Tensor
+
+from strop.algorithms.aggregation import PromptMean, SampleMean, TokenMean
+from strop.algorithms.losses import Cispo, PpoClip, Reinforce
+from strop.algorithms.objective import Objective, UpdateContext
+from strop.base.metrics import values
+from strop.base.types import Sample
+from strop.model.policy import Packed, Policy
+from strop.training.checkpoint import load, save
+from strop.training.optimizer import AdamW
+from strop.training.packing import Update, pack
+from strop.training.sft import Demonstration, FineTuning, SftSettings
+from strop.training.step import Trainer
+
+SETTINGS = AdamW(lr=1e-3, betas=(0.9, 0.95), weight_decay=0.1)
+
+
+def loss_and_gradient(policy: Policy, update: Update) -> tuple[float, dict[str, Tensor]]:
+    policy.zero_grad()
+    total = 0.0
+    for batch in update.micro_batches:
+        logprob, entropy = policy(batch.packed, 0.9)
+        loss, _ = WeightedNegative()(batch.tokens, logprob, entropy, UpdateContext())
+        loss.backward()
+        total += loss.item()
+    return total, gradients(policy)
+
+
+def closeness(found: dict[str, Tensor], reference: dict[str, Tensor]) -> float:
+    """Largest ‖found − reference‖ / ‖reference‖ over the whole gradient."""
+    assert found.keys() == reference.keys()
+    gap = sum(float((found[name] - reference[name]).double().pow(2).sum()) for name in reference)
+    size = sum(float(reference[name].double().pow(2).sum()) for name in reference)
+    return (gap / size) ** 0.5
+
+
+@pytest.mark.parametrize("aggregation", [TokenMean(), SampleMean(), PromptMean()])
+def test_loss_and_gradient_do_not_change_with_budget_or_order(aggregation):
+    samples = make_samples(12)
+    policy = tiny_qwen3()
+    expected, reference = loss_and_gradient(policy, pack(samples, aggregation, 10_000))
+    for budget in (1, 20, 45, 10_000):
+        for ordered in (samples, samples[::-1], samples[5:] + samples[:5]):
+            loss, found = loss_and_gradient(policy, pack(ordered, aggregation, budget))
+            assert loss == pytest.approx(expected, rel=2e-6, abs=1e-7)
+            assert closeness(found, reference) < 2e-6
+
+
+def test_the_loss_is_that_of_each_sequence_run_alone():
+    samples = make_samples(6)
+    policy = tiny_qwen3()
+    update = pack(samples, TokenMean(), 40)
+    loss, _ = loss_and_gradient(policy, update)
+    total = 0.0
+    for sample in samples:
+        logprob, _ = policy(Packed.whole([sample.token_ids.tolist()]), 0.9)
+        trained = torch.from_numpy(sample.trained[1:])
+        total -= float((torch.from_numpy(sample.advantages[1:]) * logprob.detach())[trained].sum())
+    assert loss == pytest.approx(total / update.trained_tokens, rel=1e-5)
+
+
+def test_the_eos_is_trained_where_pad_is_eos():
+    eos = byte_tokenizer(pad_is_eos=True).eos_token_id
+    sample = make_samples(1)[0]
+    ids = sample.token_ids.copy()
+    ids[-3:] = eos
+    update = pack([replace(sample, token_ids=ids)], TokenMean(), 100)
+    assert update.trained_tokens == sample.trained_tokens
+    assert update.micro_batches[0].packed.targets.tolist()[-2:] == [eos, eos]
+
+
+def test_a_bf16_policy_trains_on_fp32_masters():
+    policy = tiny_qwen3(dtype="bfloat16")
+    samples = [replace(s, advantages=s.trained.astype(np.float32)) for s in make_samples(8)]
+    trainer = Trainer(policy, WeightedNegative(), AdamW(lr=1e-5, weight_decay=0.0), 60)
+    update = pack(samples, TokenMean(), 60)
+    before = parameters(policy)
+    losses = [values(trainer.update(update))["loss"] for _ in range(60)]
+    assert losses[0] is not None and losses[-1] is not None and losses[-1] < losses[0]
+    for name, parameter in policy.named_parameters():
+        master = trainer.optimizer.masters[name]
+        assert parameter.dtype == torch.bfloat16 and master.dtype == torch.float32
+        assert torch.equal(parameter, master.bfloat16())
+        # About 60 steps of 1e-5 in one direction at most, all of them kept by the master.
+        assert 0 < float((master.detach() - before[name].float()).abs().max()) < 100e-5
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("checkpointing", [False, True])
+def test_a_run_resumed_from_a_checkpoint_is_bit_equal(tmp_path, dtype, checkpointing):
+    def trainer_of(seed: int) -> tuple[Policy, Trainer]:
+        policy = tiny_qwen3(seed, dtype=dtype, gradient_checkpointing=checkpointing)
+        return policy, Trainer(policy, WeightedNegative(), SETTINGS, 6)
+
+    updates = [pack(make_samples(6, seed=s), TokenMean(), 50) for s in range(5)]
+    whole, whole_trainer = trainer_of(0)
+    for update in updates:
+        whole_trainer.update(update)
+    part, part_trainer = trainer_of(0)
+    for update in updates[:3]:
+        part_trainer.update(update)
+    tensors, state = part_trainer.state_dict()
+    save(tmp_path, 3, {"policy": part.weights(), "optimizer": tensors}, state)
+
+    found = load(tmp_path)
+    resumed, trainer = trainer_of(9)
+    resumed.model.load_state_dict(found.tensors["policy"], strict=False)
+    trainer.load_state_dict(found.tensors["optimizer"], found.state)
+    for update in updates[3:]:
+        trainer.update(update)
+    for name, tensor in parameters(whole).items():
+        assert torch.equal(parameters(resumed)[name], tensor), name
+
+
+@pytest.mark.parametrize("loss", [Reinforce(), PpoClip(), Cispo()])
+def test_policy_losses_have_the_same_gradient_where_the_generator_was_the_policy(loss):
+    policy = tiny_qwen3()
+    samples = make_samples(8)
+    scores = Trainer(policy, Objective(loss), SETTINGS, 1).score(pack(samples, PromptMean(), 10_000))
+    logprob = scores[0][0].numpy()
+    exact, start = [], 0
+    for sample in sorted(samples, key=len, reverse=True):
+        recorded = np.zeros(len(sample), dtype=np.float32)
+        recorded[sample.trained] = logprob[start : start + sample.trained_tokens]
+        start += sample.trained_tokens
+        exact.append(replace(sample, logprobs=recorded))
+    update = pack(exact, PromptMean(), 40)
+    plain = values(Trainer(tiny_qwen3(), WeightedNegative(), SETTINGS, 1).update(update))
+    metrics = values(Trainer(tiny_qwen3(), Objective(loss), SETTINGS, 1).update(update))
+    assert metrics["mismatch/max"] == pytest.approx(0, abs=1e-5)
+    assert metrics["grad_norm"] == pytest.approx(plain["grad_norm"], rel=1e-4)
+
+
+def test_fine_tuning_learns_a_mapping():
+    tokenizer = byte_tokenizer()
+
+    def demonstration(prompt: str, answer: str) -> Demonstration:
+        ids = tokenizer(prompt)["input_ids"], [*tokenizer(answer)["input_ids"], tokenizer.eos_token_id]
+        return Demonstration(*(np.array(part, dtype=np.int32) for part in ids))
+
+    pairs = [demonstration(f"{a}+{b}=", str(a + b)) for a in range(4) for b in range(4)]
+    settings = SftSettings(
+        steps=40, tokens_per_batch=120, tokens_per_microbatch=64, optimizer=AdamW(lr=5e-3, weight_decay=0.0)
+    )
+    policy = tiny_qwen3()
+    losses = [values(event.metrics)["loss"] or 0.0 for event in FineTuning(policy, pairs, settings).events()]
+    assert losses[0] > 3 and losses[-1] < 0.5
+
+
+def test_a_sample_that_is_a_prompt_only_costs_nothing():
+    sample: Sample = make_samples(1)[0]
+    idle = replace(sample, trained=np.zeros_like(sample.trained), group=5)
+    assert pack([sample, idle], PromptMean(), 100).tokens == len(sample)
