@@ -28,9 +28,11 @@ from common import SHAPES, begin, dimensions_of, emit, matrix_rate, model_of, pa
 from step import ending_model
 
 from strop.base import pieces
-from strop.config.schema import RunConfig, edit, resolve
+from strop.base.view import SilentView
+from strop.config.parse import edit
+from strop.config.schema import RunConfig
 from strop.model.byte_tokenizer import byte_tokenizer
-from strop.report.console import SilentView
+from strop.recipes.resolve import resolve
 from strop.run.assembly import assemble
 from strop.run.loop import Loop, StepRecord
 

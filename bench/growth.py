@@ -37,8 +37,8 @@ from strop.algorithms import Objective, PpoClip, TokenMean
 from strop.base.types import Sample
 from strop.engines.protocol import Request, Sampling
 from strop.engines.torch import EngineSettings, TorchEngine
-from strop.training.optimizer import AdamW
 from strop.training.packing import pack
+from strop.training.settings import AdamW
 from strop.training.step import Trainer
 
 MEBIBYTE = 2**20

@@ -20,10 +20,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from strop.config.schema import resolve
+from strop.base.view import SilentView
 from strop.lab.scaling import Curve, FitSettings, fit
 from strop.lab.scaling.curves import XAxis, read_curve
-from strop.report.console import SilentView
+from strop.recipes.resolve import resolve
 from strop.run.folder import is_run
 from strop.run.run import resume, train
 

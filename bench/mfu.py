@@ -6,7 +6,7 @@
 For each model, with random weights: an `update` (forward, CISPO's loss, backward, gradient norm, AdamW with fp32
 masters), `score` (forward alone, log-prob and entropy of every trained token) and `prefill` (forward alone, the head at
 the last token of each sequence). The limit is the model's operations (`strop.training.compute.Dimensions`: layers,
-causal attention, the head; recomputation not counted) at the rate of a large matrix product measured in the same run, so that
+causal attention, the head; recomputation not counted) at the rate of a large matrix product of the same run, so that
 `of_limit` is the MFU. The peer is the same with `gpu_kernels` off: transformers' own modules and the chunked head.
 
 `--checkpointing auto` keeps all activations, and computes them again only where they do not fit. A last line a model
@@ -46,8 +46,8 @@ from torch.profiler import ProfilerActivity, profile
 from strop.algorithms import Cispo, Objective, TokenMean
 from strop.base.types import Sample
 from strop.model.policy import Packed, Policy
-from strop.training.optimizer import AdamW
 from strop.training.packing import Update, pack
+from strop.training.settings import AdamW
 from strop.training.step import Trainer
 
 PROMPT = 100  # tokens of a question of GSM8K in its template, about

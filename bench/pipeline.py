@@ -33,7 +33,8 @@ import numpy as np
 import torch
 from bench.simulated import SimulatedLearner, Simulation
 
-from strop.config.schema import edit, resolve
+from strop.base.view import SilentView
+from strop.config.parse import edit
 from strop.data import load_data
 from strop.engines.broadcast import Peer, Ticket, Watch, described
 from strop.model.byte_tokenizer import byte_tokenizer
@@ -43,7 +44,7 @@ from strop.orchestration.messages import StoredWeights
 from strop.orchestration.processes import Processes
 from strop.orchestration.weight_store import MEMORY, WeightStore
 from strop.orchestration.weight_transport import Carrier, CollectiveCarrier, StoredCarrier
-from strop.report.console import SilentView
+from strop.recipes.resolve import resolve
 from strop.run.loop import Loop
 from strop.verifiers.pool import InlineJudge
 
@@ -290,9 +291,9 @@ def quality(arguments: argparse.Namespace) -> None:
 def held_out_rate(seed: int, lag: int, steps: int, out: Path) -> tuple[float, dict[str, float]]:
     """The final pass rate of 256 held-out problems x 8 samples, and what to report of the run."""
     from strop.recipes.quickstart import recipe
-    from strop.run.assembly import located
     from strop.run.folder import RunFolder
     from strop.run.run import train as train_run
+    from strop.training.embedded_base import located
 
     torch.set_num_threads(1)
     config = edit(recipe(), [

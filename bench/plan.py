@@ -93,7 +93,7 @@ def embedded(steps: int, folder: Path) -> None:
 
 def predict(name: str, sources: list[Path], target: Path) -> None:
     """Plan the run `target` from the costs of `sources`, and say how far off that is."""
-    from strop.config.schema import parse
+    from strop.config.parse import parse
     from strop.lab.planning import Empirical, simulate
     from strop.lab.planning.measure import measure
     from strop.lab.planning.setup import setup_of
@@ -142,8 +142,8 @@ def train(out: Path, sets: tuple[str, ...], steps: int, clock: str) -> Path:
     import torch
 
     import strop.base.clock
-    from strop.config.schema import resolve
-    from strop.report.console import SilentView
+    from strop.base.view import SilentView
+    from strop.recipes.resolve import resolve
     from strop.run.run import train as run
 
     torch.set_num_threads(1)

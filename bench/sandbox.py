@@ -20,7 +20,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
-from strop.report.console import SilentView
+from strop.base.view import SilentView
 from strop.verifiers.code.cases import read_cases, verify_cases
 from strop.verifiers.code.compare import difference
 from strop.verifiers.code.outcome import Settings

@@ -51,10 +51,10 @@ def prompts(count: int) -> list[str]:
 
 def directly(model: str, texts: list[str], n: int, sampling: dict[str, Any]) -> Run:
     """The engine alone."""
+    from strop.base.view import SilentView
     from strop.data.templates import encode_prompt
     from strop.engines.protocol import Request, Sampling
     from strop.engines.torch import TorchEngine
-    from strop.report.console import SilentView
     from strop.run.benchmarking import open_named, parse_models
 
     config, policy, tokenizer = open_named(parse_models([model])[0], None, (), SilentView())

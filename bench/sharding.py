@@ -23,8 +23,10 @@ import torch
 from torch.multiprocessing.spawn import start_processes
 
 from strop.base.types import Completion, Group, Problem, Rollout, Status, Verdict, VersionSpan
-from strop.config.schema import RunConfig, edit, resolve
-from strop.report.console import SilentView
+from strop.base.view import SilentView
+from strop.config.parse import edit
+from strop.config.schema import RunConfig
+from strop.recipes.resolve import resolve
 from strop.run.assembly import assemble
 from strop.run.rank_worker import join
 from strop.training.checkpoint import Retention

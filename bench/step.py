@@ -22,9 +22,11 @@ import torch
 from common import SHAPES, OtherProcess, Spent, begin, emit, interleaved, model_of, parameter_count, parser_of, timed
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from strop.config.schema import RunConfig, edit, resolve
+from strop.base.view import SilentView
+from strop.config.parse import edit
+from strop.config.schema import RunConfig
 from strop.model.byte_tokenizer import byte_tokenizer
-from strop.report.console import SilentView
+from strop.recipes.resolve import resolve
 from strop.run.assembly import assemble
 from strop.run.loop import Loop
 

@@ -46,8 +46,8 @@ from transformers import PreTrainedModel
 
 from strop.algorithms import Objective, PpoClip, TokenMean
 from strop.base.types import Sample
-from strop.training.optimizer import AdamW
 from strop.training.packing import Update, pack
+from strop.training.settings import AdamW
 from strop.training.step import Trainer
 
 PEERS = {"padded": "padded cross_entropy", "operators": "ours without kernels"}

@@ -43,15 +43,6 @@ def forked() -> Iterator[None]:
         yield
 
 
-@pytest.fixture(scope="session", autouse=True)
-def blank_pictures() -> Iterator[None]:
-    """Every run ends with its picture. Those of tests are blank, but where the picture is looked at."""
-    from tests import panels
-
-    with panels.drawn(panels.BLANK):
-        yield
-
-
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         for reason in _missing(item):

@@ -10,7 +10,9 @@ import torch
 from safetensors.torch import load_file
 
 from strop.base.metrics_file import read_metrics
-from strop.config.schema import RunConfig, edit, resolve
+from strop.config.parse import edit
+from strop.config.schema import RunConfig
+from strop.recipes.resolve import resolve
 from strop.run.folder import RunFolder
 
 SMALL = (

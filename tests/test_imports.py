@@ -1,4 +1,4 @@
-"""Rooms stand on floors and imports point down, those inside functions too; the loop and the configuration stay light."""
+"""Rooms stand on floors and imports point down, those inside functions too; loop and configuration stay light."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ROOT = Path(strop.__file__).parent
 
 # From the ground up: a room imports from itself and from those before it.
 ROOMS = (
-    "base", "algorithms", "data", "verifiers", "model", "engines", "training", "orchestration", "evaluation", "prepare",
+    "base", "algorithms", "data", "verifiers", "model", "engines", "training", "evaluation", "orchestration", "prepare",
     "config", "recipes", "run", "lab", "report", "serving", "cli", "__main__",
 )  # fmt: skip
 

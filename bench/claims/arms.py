@@ -11,7 +11,8 @@ import math
 from dataclasses import dataclass
 
 from bench.claims import loops
-from strop.config.schema import RunConfig, resolve
+from strop.config.schema import RunConfig
+from strop.recipes.resolve import resolve
 
 STEPS, EVERY, UPDATES = 16, 4, 8
 LEARNING_RATE = 3e-4

@@ -21,8 +21,9 @@ from bench.claims.arms import ARMS
 from strop.base.files import replacing
 from strop.base.metrics_file import read_metrics
 from strop.base.types import InputError
-from strop.config.schema import RunConfig, parse
-from strop.report.console import SilentView
+from strop.base.view import SilentView
+from strop.config.parse import parse
+from strop.config.schema import RunConfig
 from strop.run.folder import RunFolder
 from strop.run.run import train
 from strop.training.embedded_base import named_base

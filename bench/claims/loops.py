@@ -15,15 +15,15 @@ import numpy as np
 
 from strop.base.files import cache_folder
 from strop.base.seeds import derive
+from strop.base.view import SilentView
 from strop.data.chain_sum import draw_question, part_of
 from strop.data.demonstrator import FallibleDemonstrator
 from strop.model.byte_tokenizer import byte_tokenizer
 from strop.model.files import export
 from strop.model.policy import load_policy
 from strop.model.settings import ModelSettings
-from strop.report.console import SilentView
 from strop.training.embedded_base import WORDS, EmbeddedBase, embedded_base
-from strop.training.optimizer import AdamW
+from strop.training.settings import AdamW
 from strop.training.sft import Demonstration, FineTuning, SftSettings
 
 FORMAT = 1

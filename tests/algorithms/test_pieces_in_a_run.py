@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from tests.runs import metrics, small_config
 
-from strop.report.console import SilentView
+from strop.base.view import SilentView
 from strop.run.run import train
 
 OFF_POLICY = ("batch.updates_per_step=2", "batch.passes_per_batch=2", "optim.lr=1e-2")

@@ -28,8 +28,8 @@ from strop.algorithms import (
 from strop.algorithms.statistics import entropy_flow, exact_entropy_flow
 from strop.base.metrics import Covariance, Deviation, Metrics, Ratio, merge, values
 from strop.model.policy import Packed
-from strop.training.optimizer import AdamW
 from strop.training.packing import pack
+from strop.training.settings import AdamW
 from strop.training.step import Trainer
 
 P = torch.tensor([0.9, 0.5, 0.1, 0.99], dtype=torch.float64)

@@ -14,7 +14,8 @@ from strop.algorithms import BinaryReward, Reward
 from strop.base.pieces import State, StatefulPiece, allow_module
 from strop.base.states import States, stateful_pieces
 from strop.base.types import Completion, InputError, Verdict
-from strop.config.schema import edit, resolve
+from strop.config.parse import edit
+from strop.recipes.resolve import resolve
 from strop.run.run import Interrupted, resume, train
 
 

@@ -11,11 +11,12 @@ from tests.runs import small_config
 from tests.tiny import byte_tokenizer, tiny_qwen3
 
 from strop.base.types import InputError, StropError
-from strop.config.schema import edit, resolve
+from strop.base.view import SilentView
+from strop.config.parse import edit
 from strop.model.files import export
 from strop.model.policy import load_policy
 from strop.model.settings import ModelSettings
-from strop.report.console import SilentView
+from strop.recipes.resolve import resolve
 from strop.run import tasks
 from strop.run.run import train
 

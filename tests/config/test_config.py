@@ -10,10 +10,13 @@ import pytest
 from strop import recipes
 from strop.algorithms import Cispo, GroupRelative, PpoClip
 from strop.base.types import InputError
+from strop.config.checks import validated
 from strop.config.edits import parse_set
-from strop.config.schema import RunConfig, edit, parse, resolve
+from strop.config.parse import edit, parse
+from strop.config.schema import RunConfig
 from strop.data import Gsm8k
 from strop.model.settings import FreshModel
+from strop.recipes.resolve import resolve
 
 NAMES = [info.name for info in recipes.catalogue()]
 
@@ -162,7 +165,8 @@ def test_json_of_a_run_is_a_configuration(tmp_path: Path) -> None:
 def test_a_python_file_is_a_recipe(tmp_path: Path) -> None:
     file = tmp_path / "mine.py"
     file.write_text(
-        "from strop.config.schema import edit, resolve\ndef recipe():\n    return edit(resolve('grpo'), ['steps=5'])\n"
+        "from strop.config.parse import edit\nfrom strop.recipes.resolve import resolve\n"
+        "def recipe():\n    return edit(resolve('grpo'), ['steps=5'])\n"
     )
     assert resolve(str(file)).steps == 5
     bad = tmp_path / "bad_recipe.py"
@@ -174,7 +178,7 @@ def test_a_python_file_is_a_recipe(tmp_path: Path) -> None:
 def test_a_piece_of_a_python_recipe_can_be_edited_and_read_back(tmp_path: Path) -> None:
     file = tmp_path / "own_reward_recipe.py"
     file.write_text(
-        "from strop.algorithms import BinaryReward\nfrom strop.config.schema import resolve\n"
+        "from strop.algorithms import BinaryReward\nfrom strop.recipes.resolve import resolve\n"
         "class Doubled(BinaryReward):\n    factor: float = 2.0\n"
         "def recipe():\n"
         "    base = resolve('grpo')\n"
@@ -194,4 +198,4 @@ def test_a_missing_file_is_named() -> None:
 
 def test_validate_returns_the_configuration() -> None:
     config = resolve("grpo")
-    assert isinstance(config.validate_run(), RunConfig)
+    assert validated(config) is config

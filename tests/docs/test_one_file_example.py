@@ -22,9 +22,9 @@ from strop.engines.torch import EngineSettings, TorchEngine
 from strop.model.attention import NAME
 from strop.model.policy import Packed, Policy
 from strop.model.settings import FreshModel, ModelSettings
-from strop.training.optimizer import AdamW
 from strop.training.packing import pack
 from strop.training.samples import make_candidates, make_samples
+from strop.training.settings import AdamW
 from strop.training.sft import SupervisedLoss
 from strop.training.step import Trainer
 

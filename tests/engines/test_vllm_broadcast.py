@@ -17,11 +17,11 @@ from tests.runs import assert_same_run, metrics, small_config
 from tests.tiny import byte_tokenizer
 
 from strop.base.types import InputError
+from strop.base.view import SilentView
 from strop.engines.broadcast import LOOPBACK, Entry, Peer, TransferLost
 from strop.engines.build import build_engine
 from strop.engines.protocol import KvMode, Receiving, WeightSource
 from strop.engines.vllm import Vllm, VllmEngine
-from strop.report.console import SilentView
 from strop.run.run import train
 
 SETTINGS = Vllm(slots=SLOTS, eager=True, kv_cache_gib=0.25)

@@ -25,7 +25,9 @@ from tests.runs import metrics, parameters, small_config
 from tests.tiny import byte_tokenizer, tiny_qwen3
 
 from strop.base.types import InputError, StropError
-from strop.config.schema import RunConfig, edit, resolve
+from strop.base.view import SilentView
+from strop.config.parse import edit
+from strop.config.schema import RunConfig
 from strop.engines.build import build_engine, embedded_settings, own_engine
 from strop.engines.protocol import Interruption, Request, Sampling
 from strop.engines.torch import EngineSettings, TorchEngine
@@ -34,7 +36,7 @@ from strop.engines.vllm.model_folder import ModelFolder
 from strop.engines.vllm.worker import Closed, Frames
 from strop.model.policy import Policy, export
 from strop.model.settings import FreshModel
-from strop.report.console import SilentView
+from strop.recipes.resolve import resolve
 from strop.run.run import train
 
 PROMPT = np.array([5, 17, 80], np.int32)

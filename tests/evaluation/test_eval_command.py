@@ -12,13 +12,13 @@ from tests.runs import small_config
 from typer.testing import CliRunner
 
 from strop.base.types import InputError, StropError
+from strop.base.view import SilentView
 from strop.cli import app
 from strop.data import ChainSum, load_data
 from strop.evaluation import benchmark
 from strop.evaluation.grid import Grid
 from strop.evaluation.protocols import PLAIN, changed, protocol
 from strop.model.byte_tokenizer import byte_tokenizer
-from strop.report.console import SilentView
 from strop.run.benchmarking import Plan, measure, parse_models
 from strop.run.run import train
 

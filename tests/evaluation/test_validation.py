@@ -10,10 +10,10 @@ from tests.runs import small_config
 
 from strop.base.seeds import derive
 from strop.base.types import InputError
+from strop.base.view import SilentView
 from strop.data import load_data
 from strop.evaluation.validation import ValidationSet
 from strop.model.byte_tokenizer import byte_tokenizer
-from strop.report.console import SilentView
 from strop.run.assembly import validation_sets
 from strop.verifiers import MathVerifier
 

@@ -21,12 +21,13 @@ from transformers import AutoModel, Qwen3Model
 from strop.algorithms import TokenMean
 from strop.algorithms.objective import UpdateContext
 from strop.algorithms.tokens import Tokens
+from strop.algorithms.value_loss import ValueLoss
 from strop.base.metrics import ExplainedVariance, Variance, values
 from strop.base.types import InputError, Sample
-from strop.model.critic import Critic, ValueLoss
+from strop.model.critic import Critic
 from strop.model.policy import Packed
-from strop.training.optimizer import AdamW
 from strop.training.packing import Update, pack
+from strop.training.settings import AdamW
 from strop.training.step import Trainer
 
 CONTEXT = UpdateContext()

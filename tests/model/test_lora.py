@@ -19,8 +19,8 @@ from strop.model.files import export
 from strop.model.lora import AdaptedLinear, Adapter, Adapters, export_adapter
 from strop.model.policy import Packed, Policy, WithoutAdapters, load_policy
 from strop.model.settings import FreshModel, Lora, ModelSettings
-from strop.training.optimizer import AdamW
 from strop.training.packing import pack
+from strop.training.settings import AdamW
 from strop.training.step import Trainer
 
 LORA = {"rank": 4, "alpha": 8.0}

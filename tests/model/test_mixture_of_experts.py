@@ -16,14 +16,15 @@ from transformers import AutoModelForCausalLM, Qwen3MoeForCausalLM
 from strop.algorithms import Cispo, Objective, TokenMean
 from strop.base.metrics import values
 from strop.base.types import InputError
-from strop.config.schema import edit, resolve
+from strop.config.parse import edit
 from strop.engines.protocol import Sampling
 from strop.model.critic import Critic
 from strop.model.files import export, fresh_model
 from strop.model.policy import Packed, Policy, load_policy
 from strop.model.settings import FreshModel, ModelSettings
-from strop.training.optimizer import AdamW
+from strop.recipes.resolve import resolve
 from strop.training.packing import pack
+from strop.training.settings import AdamW
 from strop.training.step import Trainer
 
 ROUTER = "model.layers.{}.mlp.gate.weight"

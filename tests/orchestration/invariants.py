@@ -23,9 +23,10 @@ from tests.runs import assert_same_run, metrics
 
 from strop.base.seeds import derive
 from strop.base.types import Group
-from strop.config.schema import RunConfig, parse
+from strop.base.view import SilentView
+from strop.config.parse import parse
+from strop.config.schema import RunConfig
 from strop.model.policy import Packed
-from strop.report.console import SilentView
 from strop.run.folder import RunFolder
 from strop.run.tasks import open_model
 from strop.training import checkpoint

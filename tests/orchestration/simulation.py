@@ -14,6 +14,7 @@ from bench.simulated import SimulatedLearner, Simulation
 from tests.orchestration.faulty import Fault
 from tests.runs import small_config
 
+from strop.base.view import SilentView
 from strop.config.schema import RunConfig
 from strop.data import Dataset, load_data
 from strop.model.byte_tokenizer import byte_tokenizer
@@ -23,7 +24,6 @@ from strop.orchestration.messages import StoredWeights
 from strop.orchestration.processes import Processes
 from strop.orchestration.weight_store import WeightStore
 from strop.orchestration.weight_transport import Carrier, StoredCarrier
-from strop.report.console import SilentView
 from strop.run.loop import Loop, StepRecord
 from strop.verifiers.pool import InlineJudge, Judge
 

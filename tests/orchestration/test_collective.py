@@ -14,7 +14,8 @@ from tests.orchestration.simulation import made
 from tests.runs import assert_same_run, small_config
 
 from strop.base.types import InputError, StropError
-from strop.config.schema import edit, resolve
+from strop.base.view import SilentView
+from strop.config.parse import edit
 from strop.engines.broadcast import LOOPBACK, Ticket, TransferLost, Watch
 from strop.orchestration.fleet import Supervision
 from strop.orchestration.weight_transport import (
@@ -24,7 +25,7 @@ from strop.orchestration.weight_transport import (
     WithFallback,
     broadcast_backend,
 )
-from strop.report.console import SilentView
+from strop.recipes.resolve import resolve
 from strop.run.run import train
 
 pytestmark = pytest.mark.usefixtures("forked")

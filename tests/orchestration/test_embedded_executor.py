@@ -18,9 +18,9 @@ from tests.orchestration.invariants import assert_sound_folder
 from tests.runs import assert_same_run, metrics, small_config
 
 from strop.base.seeds import derive
+from strop.base.view import SilentView
 from strop.engines.protocol import Request
 from strop.engines.torch.engine import TorchEngine
-from strop.report.console import SilentView
 from strop.run.folder import RunFolder
 from strop.run.run import Interrupted, resume, train
 from strop.run.watchdog import descendants

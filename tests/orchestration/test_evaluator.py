@@ -18,6 +18,7 @@ from torch import Tensor
 
 from strop.base.pieces import allow_module
 from strop.base.types import Problem, StropError, Verdict
+from strop.base.view import SilentView
 from strop.config.schema import RunConfig
 from strop.data import ChainSum, load_data
 from strop.evaluation import EvaluationResult, benchmark
@@ -32,7 +33,6 @@ from strop.orchestration.messages import StoredWeights
 from strop.orchestration.processes import Processes
 from strop.orchestration.weight_store import EVALUATED, WeightStore
 from strop.orchestration.worker_evaluator import WorkerEvaluator
-from strop.report.console import SilentView
 from strop.run.assembly import assemble
 from strop.run.benchmarking import Plan, measure, parse_models
 from strop.run.run import Interrupted, Outcome, resume, train

@@ -11,7 +11,7 @@ from tests.orchestration.forked import forking
 from tests.orchestration.invariants import assert_sound_folder
 from tests.runs import small_config
 
-from strop.report.console import SilentView
+from strop.base.view import SilentView
 from strop.run.run import train
 from strop.training import checkpoint
 

@@ -9,7 +9,7 @@ from bench.simulated import Simulation
 from tests.orchestration.simulation import PROMPTS, made
 from tests.runs import metrics, small_config
 
-from strop.report.console import SilentView
+from strop.base.view import SilentView
 from strop.run.folder import RunFolder
 from strop.run.run import train
 

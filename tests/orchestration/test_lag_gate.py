@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from strop.orchestration.lag_gate import BatchTickets, LagGate, OnStale
+from strop.orchestration.lag_gate import BatchTickets, LagGate
+from strop.orchestration.settings import OnStale
 
 
 class Simulation:

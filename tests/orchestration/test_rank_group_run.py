@@ -17,10 +17,10 @@ from tests.runs import assert_same_run, metrics, parameters, small_config
 from transformers import AutoModel, AutoModelForCausalLM
 
 from strop.base.types import InputError
+from strop.base.view import SilentView
 from strop.config.schema import RunConfig
 from strop.orchestration.processes import Processes
 from strop.orchestration.rank_group import GangLost
-from strop.report.console import SilentView
 from strop.run.folder import RunFolder
 from strop.run.rank_group_learner import GangLearner
 from strop.run.run import resume, train

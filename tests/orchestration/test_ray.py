@@ -22,15 +22,15 @@ from tests.orchestration.simulation import beside, made
 from tests.runs import assert_same_run, metrics, small_config
 
 from strop.base.types import StropError
+from strop.base.view import SilentView
 from strop.lab.ablation.execute import execute
 from strop.lab.ablation.launched import Needs, ray_place
 from strop.lab.ablation.manifest import read_manifest
 from strop.orchestration.connection import Link, WorkerSpec, end
 from strop.orchestration.fleet import Supervision
-from strop.orchestration.ray_settings import RaySettings
 from strop.orchestration.ray_workers import RayWorkers
+from strop.orchestration.settings import RaySettings
 from strop.orchestration.weight_transport import Carrier, CollectiveCarrier
-from strop.report.console import SilentView
 from strop.run.run import resume, train
 from strop.run.watchdog import descendants
 from strop.training import checkpoint

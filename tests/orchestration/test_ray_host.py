@@ -15,8 +15,8 @@ from strop.base.types import InputError, StropError
 from strop.orchestration.connection import ControllerGone, WorkerSpec
 from strop.orchestration.messages import Cancel, Failed, StoredWeights, Update, Updated, Work
 from strop.orchestration.ray_host import Host, QueueLine
-from strop.orchestration.ray_settings import RaySettings
 from strop.orchestration.ray_workers import RayWorkers, gpus_left
+from strop.orchestration.settings import RaySettings
 from strop.orchestration.weight_store import WeightStore, read
 from strop.orchestration.worker_process import Setup, written
 

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from strop.base.types import Problem
+from strop.base.view import SilentView
 from strop.data.problem_table import read_problems, read_rows
 from strop.prepare import parse_config, prepare
-from strop.report.console import SilentView
 
 
 @dataclass(frozen=True)

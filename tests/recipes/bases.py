@@ -12,14 +12,15 @@ from pathlib import Path
 import pytest
 
 from strop.base.files import cache_folder
+from strop.base.view import SilentView
 from strop.data.demonstrator import FallibleDemonstrator
-from strop.report.console import SilentView
-from strop.training.embedded_base import EXPERTS, NAME, EmbeddedBase, embedded_base, named_base
+from strop.model.settings import EMBEDDED, EMBEDDED_EXPERTS
+from strop.training.embedded_base import EmbeddedBase, embedded_base, named_base
 
-STEPS = {NAME: 450, EXPERTS: 60}
+STEPS = {EMBEDDED: 450, EMBEDDED_EXPERTS: 60}
 TEACHERS = {
-    NAME: FallibleDemonstrator(guess=0.15, partial=0.1),
-    EXPERTS: FallibleDemonstrator(guess=1.0, partial=0.0),
+    EMBEDDED: FallibleDemonstrator(guess=0.15, partial=0.1),
+    EMBEDDED_EXPERTS: FallibleDemonstrator(guess=1.0, partial=0.0),
 }
 
 

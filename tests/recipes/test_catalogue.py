@@ -12,9 +12,11 @@ import strop
 from strop.algorithms import ConstantDenominator
 from strop.base.types import InputError
 from strop.cli.inspect_commands import flatten
-from strop.config.schema import RunConfig, edit, parse, resolve
+from strop.config.parse import edit, parse
+from strop.config.schema import RunConfig
 from strop.config.tiny import tiny
 from strop.recipes import build, catalogue
+from strop.recipes.resolve import resolve
 
 NAMES = [recipe.name for recipe in catalogue()]
 ASKED_FOR = {

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from strop.cli.inspect_commands import flatten
-from strop.config.schema import RunConfig, resolve
+from strop.config.schema import RunConfig
 from strop.recipes import catalogue
+from strop.recipes.resolve import resolve
 
 FOLDER = Path(__file__).parents[2] / "docs" / "papers"
 PAGES = {page.stem: page.read_text() for page in sorted(FOLDER.glob("*.md"))}

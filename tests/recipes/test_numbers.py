@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from strop.config.schema import RunConfig, resolve, stage_configs
+from strop.config.schema import RunConfig, stage_configs
 from strop.engines.protocol import PHRASE
+from strop.recipes.resolve import resolve
 
 
 def values(name: str) -> dict[str, Any]:

@@ -10,10 +10,10 @@ from tests.algorithms.cases import tokens_of
 from strop.algorithms import ClipCov, Gspo, KlCov, LengthPenalty, Opefo, OverlongShaping
 from strop.algorithms.diagnostics.reflection import PATTERNS
 from strop.algorithms.diagnostics.repetition import WINDOW
+from strop.algorithms.value_loss import ValueLoss
 from strop.engines.protocol import PHRASE
 from strop.lab.scaling import FitSettings
 from strop.lab.scaling.compare import MARGIN
-from strop.model.critic import ValueLoss
 from strop.model.settings import ModelSettings
 from strop.prepare import Difficulty
 from strop.verifiers import CodeVerifier

@@ -10,12 +10,13 @@ from typing import Any
 import pytest
 from tests.recipes import bases
 
-from strop.config.schema import RunConfig, Stage, edit
+from strop.base.view import SilentView
+from strop.config.parse import edit
+from strop.config.schema import RunConfig, Stage
 from strop.config.tiny import tiny
+from strop.model.settings import EMBEDDED, EMBEDDED_EXPERTS
 from strop.recipes import build, catalogue
-from strop.report.console import SilentView
 from strop.run.run import train
-from strop.training.embedded_base import EXPERTS, NAME
 
 Row = dict[str, Any]
 Rows = list[Row]
@@ -43,7 +44,7 @@ def run(
         name: str, steps: int = 3, sets: list[str] | tuple[str, ...] = (), stages: tuple[Stage, ...] | None = None
     ) -> Rows:
         recipe = build(name)
-        bases.make(EXPERTS if recipe.model.mixture_of_experts else NAME, shared, monkeypatch)
+        bases.make(EMBEDDED_EXPERTS if recipe.model.mixture_of_experts else EMBEDDED, shared, monkeypatch)
         small = tiny(recipe if stages is None else recipe.model_copy(update={"stages": stages}), steps)
         measured = any("evaluation" in text for text in sets)
         config = edit(small, list(sets) if measured else ["evaluation.every=none", *sets])

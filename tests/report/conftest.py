@@ -10,8 +10,8 @@ import pytest
 from tests.runs import small_config
 from typer.testing import CliRunner
 
+from strop.base.view import SilentView
 from strop.cli import app
-from strop.report.console import SilentView
 from strop.run.run import train
 
 

@@ -5,8 +5,8 @@ import io
 import pytest
 from rich.console import Console
 
-from strop.report.console import Pace, PlainView, SilentView, View, describe_step, duration, open_view
-from strop.report.live_view import LiveView, sparkline
+from strop.base.view import Pace, PlainView, SilentView, View, describe_step, duration
+from strop.report.console import LiveView, open_view, sparkline
 
 STEP = {
     "reward/mean": 0.25,

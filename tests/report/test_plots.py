@@ -1,6 +1,5 @@
 """The picture of a run: drawn from metrics.jsonl alone, panels only for what is there."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -8,19 +7,12 @@ import numpy as np
 import pytest
 from matplotlib.collections import PolyCollection
 from matplotlib.lines import Line2D
-from tests import panels
 
 from strop.base.types import InputError
 from strop.report.plots import PANELS, benchmarks, canvas, percent_tick, plot_run, points, smooth
 from strop.run.folder import RunFolder
 
 PNG = b"\x89PNG\r\n"
-
-
-@pytest.fixture(autouse=True)
-def every_panel() -> Iterator[None]:
-    with panels.drawn(panels.ALL):
-        yield
 
 
 @pytest.mark.parametrize(("draw", "names"), PANELS, ids=[draw.__name__.strip("_") for draw, _ in PANELS])

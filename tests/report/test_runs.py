@@ -7,8 +7,9 @@ import pytest
 from tests.runs import small_config
 
 from strop.base.types import InputError
-from strop.config.schema import edit, resolve
+from strop.config.parse import edit
 from strop.config.tiny import tiny
+from strop.recipes.resolve import resolve
 from strop.report.runs import changes, read_runs, settings
 from strop.run.folder import RunFolder
 

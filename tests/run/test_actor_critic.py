@@ -13,8 +13,8 @@ from tests.run.test_run import StopsAfter
 from tests.runs import assert_same_run, metrics, parameters, small_config
 
 from strop.base.types import InputError
-from strop.config.schema import resolve
-from strop.report.console import SilentView
+from strop.base.view import SilentView
+from strop.recipes.resolve import resolve
 from strop.run.run import Interrupted, resume, train
 from strop.training import checkpoint
 

@@ -11,7 +11,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from strop.base.types import InputError
-from strop.report.console import SilentView
+from strop.base.view import SilentView
 from strop.run import fine_tuning, tasks
 from strop.run.folder import RunFolder
 from strop.run.run import Interrupted

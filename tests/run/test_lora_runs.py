@@ -15,10 +15,11 @@ from tests.runs import assert_same_run, metrics, parameters, small_config
 from strop.base.pieces import allow_module
 from strop.base.seeds import derive
 from strop.base.types import InputError, Problem, Status, StropError, Verdict
-from strop.config.schema import edit, resolve
+from strop.base.view import SilentView
+from strop.config.parse import edit
 from strop.model.files import export
 from strop.model.policy import Policy, WithoutAdapters, load_policy
-from strop.report.console import SilentView
+from strop.recipes.resolve import resolve
 from strop.report.runs import read_runs
 from strop.report.snapshots import Models
 from strop.run import fine_tuning

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from strop.report.console import SilentView
+from strop.base.view import SilentView
 from strop.run.quickstart import run
 
 

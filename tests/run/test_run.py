@@ -13,19 +13,19 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests import panels
 from tests.runs import assert_same_run, metrics, parameters, small_config
 from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from strop.base.metrics_file import read_metrics
 from strop.base.types import InputError, IntArray, StropError
-from strop.config.schema import resolve
+from strop.base.view import SilentView
 from strop.engines.torch import TorchEngine
 from strop.orchestration.executor import Publication
 from strop.orchestration.in_process import InProcess
 from strop.orchestration.rank_group import GangLost
-from strop.report.console import SilentView
+from strop.recipes.resolve import resolve
+from strop.report.plots import plot_run
 from strop.run.folder import RunFolder
 from strop.run.loop import WeightMismatch
 from strop.run.run import QUARANTINE, Interrupted, Summary, _Run, resume, train
@@ -35,10 +35,9 @@ from strop.training.step import NonFiniteLoss, Trainer
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An undisturbed run, its picture as large as anybody's."""
+    """An undisturbed run."""
     out = tmp_path_factory.mktemp("runs") / "whole"
-    with panels.drawn(panels.ALL):
-        train(small_config(), out, SilentView())
+    train(small_config(), out, SilentView())
     return out
 
 
@@ -56,7 +55,7 @@ def test_the_run_folder_holds_everything(finished: Path) -> None:
         assert row["idle/trainer"] == pytest.approx(generating / whole, rel=1e-5)
         training = whole - row.get("seconds/evaluation", 0.0)
         assert row["tokens_per_second"] == pytest.approx(row["tokens/generated"] / training, rel=1e-5)
-    picture = (finished / "plots" / "training.png").read_bytes()
+    picture = plot_run(finished).read_bytes()
     assert struct.unpack(">II", picture[16:24]) == (2070, 1545) and len(picture) > 10_000  # three panels by three
     summary = json.loads((finished / "summary.json").read_text())
     assert summary["steps"] == 4 and summary["model"] == "model"

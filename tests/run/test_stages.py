@@ -12,9 +12,10 @@ from tests.runs import assert_same_run, metrics, small_config
 
 from strop.base.pieces import allow_module
 from strop.base.types import Group, InputError, Problem, Status, StropError, Verdict
-from strop.config.schema import RunConfig, edit, evaluation_sampling, stage_configs
+from strop.base.view import SilentView
+from strop.config.parse import edit
+from strop.config.schema import RunConfig, evaluation_sampling, stage_configs
 from strop.data import NoProblemsLeft, read_pass_rates
-from strop.report.console import SilentView
 from strop.run.curriculum import Curriculum
 from strop.run.run import Interrupted, resume, train
 from strop.run.tasks import configure, evaluate_model

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from strop.base.view import SilentView
 from strop.cli import app
 from strop.orchestration.process_registry import Worker, write_roster
-from strop.report.console import SilentView
 from strop.run.folder import RunFolder
 from strop.run.status import read_status
 from strop.run.watchdog import Watch

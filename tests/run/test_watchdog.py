@@ -14,9 +14,9 @@ from tests.runs import assert_same_run, small_config
 
 from strop.base.progress import Progress
 from strop.base.types import StropError
+from strop.base.view import SilentView, Values
 from strop.config.schema import RunConfig
 from strop.orchestration.process_registry import Worker, stacks_path
-from strop.report.console import SilentView, Values
 from strop.run import watchdog as module
 from strop.run.run import resume, train
 from strop.run.watchdog import NoProgress, Watch, descendants, kill_children

@@ -19,7 +19,7 @@ from strop.engines.endpoint.client import ChatEndpoint, EndpointError, NoRoom
 from strop.engines.torch import EngineSettings, TorchEngine
 from strop.model.policy import Policy, load_policy
 from strop.serving import ServeLimits
-from strop.training.optimizer import AdamW
+from strop.training.settings import AdamW
 from strop.training.sft import Demonstration, FineTuning, SftSettings
 
 INSTRUCTION = "Judge: "

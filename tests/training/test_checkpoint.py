@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from strop.base.types import StropError
-from strop.training import tensor_file
+from strop.model import tensor_file
 from strop.training.checkpoint import DiskFull, Retention, latest, load, prune, rewind, save
 
 PRECIOUS = {"policy": {"w": torch.arange(6, dtype=torch.float32)}}

@@ -11,12 +11,13 @@ pytest.importorskip("triton")
 from tests.faraway import FAR, faraway
 
 from strop.algorithms import Cispo, Gspo, Objective, PolicyLoss, PpoClip, TokenMean
+from strop.algorithms.value_loss import ValueLoss
 from strop.base.types import Sample
-from strop.model.critic import Critic, ValueLoss
+from strop.model.critic import Critic
 from strop.model.policy import Policy, load_policy
 from strop.model.settings import FreshModel, ModelSettings
-from strop.training.optimizer import AdamW
 from strop.training.packing import Update, pack
+from strop.training.settings import AdamW
 from strop.training.step import Trainer
 
 FRESH = FreshModel(hidden_size=32, layers=2, intermediate_size=32, head_dim=16)

@@ -10,7 +10,7 @@ from tests.runs import small_config
 
 from strop.algorithms import normalize_tokens
 from strop.base.types import FloatArray, Group, Rollout, Sample
-from strop.report.console import SilentView
+from strop.base.view import SilentView
 from strop.run.assembly import assemble
 from strop.training.learner import Learner
 from strop.training.samples import as_sample
@@ -106,11 +106,11 @@ def test_a_reference_that_has_moved_is_saved_after_every_resume() -> None:
 def test_a_stage_with_the_same_optimizer_goes_on_with_its_schedule() -> None:
     made = learner()
     trainer = made.trainer
-    made.enter(made.config, 10)  # before the first update it is planned anew
+    made.enter(made.settings, 10)  # before the first update it is planned anew
     assert (trainer.total_updates, trainer.schedule_start) == (10, 0)
     assert made.learn([forced()], {3}, 0, {}) is not None
     hotter = small_config(*STILL, "sampling.temperature=0.5")
-    made.enter(hotter, 20)
+    made.enter(hotter.learner, 20)
     assert (trainer.total_updates, trainer.schedule_start, trainer.temperature) == (10, 0, 0.5)
-    made.enter(small_config(*STILL, "optim.lr=1e-11"), 30)
+    made.enter(small_config(*STILL, "optim.lr=1e-11").learner, 30)
     assert (trainer.total_updates, trainer.schedule_start, trainer.settings.lr) == (30, 1, 1e-11)

@@ -13,8 +13,8 @@ from strop.base.metrics import Metrics
 from strop.base.types import Sample
 from strop.model.policy import load_policy
 from strop.model.settings import FreshModel, ModelSettings
-from strop.training.optimizer import AdamW
 from strop.training.packing import MicroBatch, pack
+from strop.training.settings import AdamW
 from strop.training.step import Trainer
 
 LENGTH = 32  # all alike and whole vectors: then attention on a CPU needs no gathering, as a GPU's never does

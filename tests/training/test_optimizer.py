@@ -10,7 +10,8 @@ from pydantic import BaseModel, SerializeAsAny, ValidationError
 from torch import nn
 
 from strop.base.types import StropError
-from strop.training.optimizer import AdamW, Constant, Cosine, LinearDecay, MasterAdamW, Schedule
+from strop.training.optimizer import MasterAdamW
+from strop.training.settings import AdamW, Constant, Cosine, LinearDecay, Schedule
 
 
 def rates(settings: AdamW, total: int) -> list[float]:

@@ -18,8 +18,8 @@ from strop.base.metrics import values
 from strop.base.types import Sample
 from strop.model.policy import Packed, Policy
 from strop.training.checkpoint import load, save
-from strop.training.optimizer import AdamW
 from strop.training.packing import Update, pack
+from strop.training.settings import AdamW
 from strop.training.sft import Demonstration, FineTuning, SftSettings
 from strop.training.step import Trainer
 

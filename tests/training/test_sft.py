@@ -12,7 +12,7 @@ from tests.training.cases import EOS, VOCABULARY, TinyPolicy, parameters
 
 from strop.base.metrics import values
 from strop.base.types import InputError
-from strop.training.optimizer import AdamW
+from strop.training.settings import AdamW
 from strop.training.sft import Demonstration, FineTuning, SftSettings, _plan
 
 

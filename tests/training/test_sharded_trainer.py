@@ -15,8 +15,8 @@ from tests.training.several import together
 
 from strop.base.metrics import values
 from strop.base.types import Group, Rollout, Status, Verdict
+from strop.base.view import SilentView
 from strop.config.schema import RunConfig
-from strop.report.console import SilentView
 from strop.run.assembly import assemble
 from strop.training.learner import Learner
 from strop.training.optimizer import own_part

@@ -15,8 +15,8 @@ from strop.algorithms.objective import UpdateContext
 from strop.algorithms.tokens import Tokens
 from strop.base.metrics import Mean, Metrics, values
 from strop.base.types import Sample
-from strop.training.optimizer import AdamW, Cosine, LinearDecay
 from strop.training.packing import Update, pack
+from strop.training.settings import AdamW, Cosine, LinearDecay
 from strop.training.step import NonFiniteLoss, Trainer
 
 SGD_LIKE = AdamW(lr=1e-3, weight_decay=0.0)

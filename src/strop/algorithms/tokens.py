@@ -68,8 +68,6 @@ class Tokens:
 
     def to(self, device: torch.device) -> Tokens:
         """The same tokens on another device."""
-        from strop.model.attention import send  # here: it imports transformers, which a configuration must not
-
         columns = {f.name: self.__dict__[f.name] for f in fields(self)}
         moved = {name: send(value, device) for name, value in columns.items() if value is not None}
         return replace(self, **moved)
@@ -123,3 +121,10 @@ def sequence_sum(values: Tensor, sequence: Tensor) -> Tensor:
     begins = torch.cat((torch.zeros_like(sequence[:1], dtype=torch.bool), sequence[1:] != sequence[:-1]))
     member = begins.cumsum(0)
     return torch.zeros_like(values).index_add(0, member, values)[member]
+
+
+def send(tensor: Tensor, device: torch.device) -> Tensor:
+    """The tensor on `device`; a GPU that is still computing is not waited for."""
+    if device.type != "cuda" or tensor.is_cuda:
+        return tensor.to(device)
+    return tensor.pin_memory().to(device, non_blocking=True)

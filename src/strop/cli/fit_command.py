@@ -352,7 +352,7 @@ def _window_table(found: Study) -> None:
 
 def _with_interval(value: float, interval: tuple[float, float], form: str | None = None) -> str:
     """`0.609 (0.607 to 0.610)`, by default with four significant digits and without exponents."""
-    from strop.report.console import number
+    from strop.base.view import number
 
     parts = (interval[0], value, interval[1])
     low, middle, high = (number(part) if form is None else f"{part:{form}}" for part in parts)

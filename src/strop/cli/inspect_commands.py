@@ -49,7 +49,7 @@ def show_recipe(
 
     With --json it prints a whole configuration, which `strop train FILE.json` accepts.
     """
-    from strop.config.schema import resolve
+    from strop.recipes.resolve import resolve
 
     allow(imports)
     config = resolve(name, sets, small).model_dump(mode="json")
@@ -70,7 +70,7 @@ def diff_recipes(
     as_json: Json = False,
 ) -> None:
     """Show every setting in which two recipes differ; `-` where one has no such setting."""
-    from strop.config.schema import resolve
+    from strop.recipes.resolve import resolve
 
     allow(imports)
     sides = [dict(flatten(resolve(name, (), small).model_dump(mode="json"))) for name in (first, second)]

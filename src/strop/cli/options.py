@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
-    from strop.report.console import View
+    from strop.base.view import View
 
 INTERRUPTED = 130
 

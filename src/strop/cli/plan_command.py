@@ -84,11 +84,12 @@ def _inputs(
     from dataclasses import replace
 
     from strop.base.types import InputError
-    from strop.config.schema import edit, resolve
+    from strop.config.parse import edit
     from strop.lab.planning import Costs
     from strop.lab.planning.lengths import parse_lengths
     from strop.lab.planning.measure import measure
     from strop.lab.planning.setup import setup_of
+    from strop.recipes.resolve import resolve
     from strop.run.folder import RunFolder
 
     if (target is None) == (not runs):
@@ -210,7 +211,7 @@ def _value(
 
 
 def _print(value: dict[str, Any]) -> None:
-    from strop.report.console import number, percent
+    from strop.base.view import number, percent
 
     measured = value.get("measured")
     if measured is not None:
@@ -248,7 +249,7 @@ def _table(rows: list[list[str]]) -> None:
 
 
 def _row(row: dict[str, Any]) -> list[str]:
-    from strop.report.console import number
+    from strop.base.view import number
 
     setup, step = row["setup"], row["step_seconds"]
     return [

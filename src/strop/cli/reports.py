@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from strop.base.view import duration, percent
 from strop.cli.options import print_table
-from strop.report.console import duration, percent
 from strop.report.plots import plot_run
 from strop.run.folder import SUMMARY, RunFolder
 

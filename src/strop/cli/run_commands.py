@@ -92,7 +92,7 @@ def train(
         raise InputError("name what to train: a recipe (see strop recipes), a file, or --resume RUN")
     if step is not None:
         raise InputError("--step says which checkpoint to go on from; it needs --resume RUN")
-    from strop.config.schema import resolve
+    from strop.recipes.resolve import resolve
     from strop.run import run as heavy
 
     config = resolve(target, sets, small)

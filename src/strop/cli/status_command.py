@@ -73,7 +73,7 @@ def _show(found: RunStatus, as_json: bool, watch: bool) -> None:
 
 def lines(found: RunStatus) -> list[str]:
     """The state in a few lines; what the folder does not say is left out."""
-    from strop.report.console import duration, number, percent
+    from strop.base.view import duration, number, percent
 
     said = f": {found.explanation}" if found.explanation else ""
     result = [f"{found.run}  {found.state}{said}"]

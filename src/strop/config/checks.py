@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from strop.base.types import InputError
-from strop.orchestration.ray_settings import RaySettings
-
-if TYPE_CHECKING:
-    from strop.config.schema import RunConfig
+from strop.config.schema import RunConfig, stage_configs
+from strop.orchestration.settings import RaySettings
 
 
-def check(config: RunConfig) -> None:
-    """Refuse settings that contradict each other.
+def validated(config: RunConfig) -> RunConfig:
+    """The configuration itself, when its settings do not contradict each other in any stage.
 
     Raises:
         InputError: one line that names the keys, their values and the way out.
     """
+    _check(config)
+    for stage in stage_configs(config) if config.stages else ():
+        _check(stage)
+    return config
+
+
+def _check(config: RunConfig) -> None:
     _check_batch(config)
     _check_sampling(config)
     _check_algorithm(config)

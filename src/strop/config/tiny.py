@@ -10,19 +10,17 @@ thresholds, ranges and coefficients stay as they are. Sums are judged by `Answer
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from strop.algorithms import Aggregation, ConstantDenominator, LengthPenalty, LengthShaping, OverlongShaping
+from strop.config.checks import validated
+from strop.config.schema import RunConfig, Stage
 from strop.data import ChainSum, DataSettings, HardOnly, HeldOutSettings, Mixture, ProblemFilter, ProblemSource
 from strop.engines.protocol import Interruption, Sampling
 from strop.engines.settings import EngineSettings
-from strop.model.settings import ModelSettings
-from strop.training.embedded_base import EXPERTS, NAME
-from strop.training.optimizer import AdamW, LinearDecay
+from strop.model.settings import EMBEDDED, EMBEDDED_EXPERTS, ModelSettings
+from strop.training.settings import AdamW, BatchSettings, CriticSettings, LinearDecay
 from strop.verifiers import Answer
-
-if TYPE_CHECKING:
-    from strop.config.schema import BatchSettings, CriticSettings, RunConfig, Stage
 
 STEPS = 20
 PROMPTS, SAMPLES = 16, 8
@@ -73,7 +71,7 @@ def tiny(config: RunConfig, steps: int = STEPS) -> RunConfig:
             "checkpoint": config.checkpoint.model_copy(update={"every": steps}),
         }
     )
-    return type(config).model_validate(small.model_dump(mode="json")).validate_run()
+    return validated(RunConfig.model_validate(small.model_dump(mode="json")))
 
 
 def _slots(config: RunConfig) -> int:
@@ -83,7 +81,7 @@ def _slots(config: RunConfig) -> int:
 
 def _model(config: RunConfig) -> ModelSettings:
     """The embedded base; in float32, where a float32 head changes nothing, only if the recipe has one on both sides."""
-    name = EXPERTS if config.model.mixture_of_experts else NAME
+    name = EMBEDDED_EXPERTS if config.model.mixture_of_experts else EMBEDDED
     whole = config.model.trainer_fp32_head and config.model.generator_fp32_head
     dtype = "float32" if whole else "bfloat16"
     return config.model.model_copy(

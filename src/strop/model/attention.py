@@ -23,6 +23,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import AttentionInterface
 
+from strop.algorithms.tokens import send
+
 NAME = "strop"
 
 # What models pass along that changes nothing about plain causal attention. Anything else (a soft cap, attention sinks,
@@ -131,13 +133,6 @@ class PackedContext:
             self._offsets = send(ends, self.device)
         q, k, v = (states.contiguous() for states in (query, key, value))
         return _kernel()(q, k, v, self._offsets, max(self.lengths), scale)
-
-
-def send(tensor: Tensor, device: torch.device) -> Tensor:
-    """The tensor on `device`; a GPU that is still computing is not waited for."""
-    if device.type != "cuda" or tensor.is_cuda:
-        return tensor.to(device)
-    return tensor.pin_memory().to(device, non_blocking=True)
 
 
 def current(device: torch.device) -> AbstractContextManager[object]:

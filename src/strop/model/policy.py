@@ -16,8 +16,9 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from strop.algorithms.tokens import send
 from strop.base.types import InputError, StropError
-from strop.model.attention import NAME, AttentionContext, PackedContext, current, send
+from strop.model.attention import NAME, AttentionContext, PackedContext, current
 from strop.model.byte_tokenizer import byte_tokenizer
 from strop.model.files import export, fresh_model, load_pretrained
 from strop.model.head import collision, has_triton, logprob_entropy, project

@@ -51,6 +51,8 @@ class FreshModel(Settings):
 
 
 ALL_LINEAR = "all-linear"
+# Reserved paths: the base that is made on the spot, and the same with mixtures of experts as feed-forward layers.
+EMBEDDED, EMBEDDED_EXPERTS = "embedded", "embedded-moe"
 
 
 class Lora(Settings):

@@ -17,13 +17,13 @@ from typing import Protocol
 
 from torch import Tensor
 
+from strop.base.view import SilentView, View
 from strop.engines.protocol import Engine
 from strop.evaluation.result import EvaluationResult
 from strop.evaluation.validation import ValidationSet, by_name, measure
 from strop.model.policy import Policy
 from strop.orchestration.messages import StoredWeights
 from strop.orchestration.weight_store import WeightStore
-from strop.report.console import SilentView, View
 from strop.verifiers.judges import Judges
 
 

@@ -26,12 +26,10 @@ import math
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from strop.orchestration.settings import OnStale
 from strop.orchestration.window import Window
 
 Fate = Literal["running", "kept", "dropped"]
-OnStale = Literal["wait", "drop"]
-
-
 @dataclass
 class OpenGroup:
     """A group that was admitted and is neither trained nor dropped for good."""

@@ -36,6 +36,8 @@ LOGS = "logs"
 _LONGEST_REASON = 300
 _LOOK_SECONDS = 0.5
 
+WORKER = "strop.orchestration.worker_process"
+
 
 class ProcessLink:
     """A `Link` to a spawned process. Its fields are the launcher's to change, under the launcher's lock."""
@@ -139,7 +141,7 @@ class Processes:
                 log = opened.enter_context(self._log(spec.role))
                 ours, theirs = map(opened.enter_context, socket.socketpair())
                 process = subprocess.Popen(
-                    [sys.executable, "-m", "strop.orchestration.worker_process", f"{theirs.fileno()}", f"{os.getpid()}"],
+                    [sys.executable, "-m", WORKER, str(theirs.fileno()), str(os.getpid())],
                     stdin=subprocess.DEVNULL,
                     stdout=log,
                     stderr=log,

@@ -32,7 +32,7 @@ from strop.orchestration.connection import Death, Link, WorkerSpec
 from strop.orchestration.messages import Failed, StoredWeights, Update
 from strop.orchestration.process_registry import Roster
 from strop.orchestration.ray_host import Collected, Hello, Host, address_of_node
-from strop.orchestration.ray_settings import RaySettings
+from strop.orchestration.settings import RaySettings
 from strop.orchestration.worker_process import setup_of, thread_environment, written
 
 START_SECONDS = 600.0  # for an actor's process: its node may have to read an environment over a network first

@@ -33,8 +33,8 @@ from torch import Tensor
 
 from strop.base.files import TEMPORARY
 from strop.base.types import StropError
+from strop.model import tensor_file
 from strop.orchestration.messages import StoredWeights
-from strop.training import tensor_file
 from strop.training.checkpoint import DiskFull
 
 MEMORY = Path("/dev/shm")

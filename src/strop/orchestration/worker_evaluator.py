@@ -18,12 +18,12 @@ from typing import Any
 
 from strop.base import progress
 from strop.base.types import StropError
+from strop.base.view import SilentView, View
 from strop.orchestration.connection import Death, Launcher, Link, WorkerSpec, end, lively, overdue
 from strop.orchestration.evaluator import Measured, Weights
 from strop.orchestration.fleet import Supervision
 from strop.orchestration.messages import Evaluate, Evaluated, Evaluating, Ready, StoredWeights, Update, Updated
 from strop.orchestration.weight_store import EVALUATED, Claim, WeightStore, claim
-from strop.report.console import SilentView, View
 from strop.training.checkpoint import DiskFull
 
 AT_ONCE = 2  # one under way, one that waits

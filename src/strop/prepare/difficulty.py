@@ -159,8 +159,9 @@ class _Estimation:
 
     def __init__(self, step: Difficulty, stage: Stage, journal: Journal, tallies: dict[str, Tally]) -> None:
         from strop.engines.build import build_engine
+        from strop.model.device import pick_device
         from strop.model.policy import load_policy
-        from strop.run.assembly import located, pick_device
+        from strop.training.embedded_base import located
 
         self.too_long: set[str] = set()
         self._step, self._stage, self._journal, self._tallies = step, stage, journal, tallies

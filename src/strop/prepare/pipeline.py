@@ -26,6 +26,7 @@ from typing import Any
 import strop
 from strop.base.files import replacing, writing
 from strop.base.types import InputError, Problem
+from strop.base.view import View
 from strop.data.problem_table import ProblemWriter, count_rows, read_rows, to_columns
 from strop.data.rows import BrokenRow
 from strop.prepare.config import PrepareConfig
@@ -33,7 +34,6 @@ from strop.prepare.report import markdown
 from strop.prepare.sources import Source
 from strop.prepare.stage import DROPPED_COLUMNS, Stage, Step
 from strop.prepare.text import hash64
-from strop.report.console import View
 
 FORMAT = 1  # raise it when the same configuration would make other files
 MARKER = "prepare.json"

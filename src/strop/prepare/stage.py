@@ -19,8 +19,8 @@ from typing import Any, NamedTuple
 from strop.base.files import writing
 from strop.base.pieces import Piece
 from strop.base.types import Problem
+from strop.base.view import View
 from strop.data.problem_table import ProblemWriter, count_rows, read_problems
-from strop.report.console import View
 
 DROPPED_COLUMNS = ("step", "reason", "detail", "twin")
 SECONDS_BETWEEN_TICKS = 0.2

@@ -18,13 +18,15 @@ from strop.algorithms import (
     Selection,
     TokenMean,
 )
-from strop.config.schema import AlgorithmSettings, BatchSettings, EvaluationSettings, RunConfig
+from strop.algorithms.settings import AlgorithmSettings
+from strop.config.schema import RunConfig
 from strop.data import DataSettings, HeldOutSettings
 from strop.engines.protocol import Sampling
+from strop.evaluation.settings import EvaluationSettings
 from strop.model.settings import ModelSettings
 from strop.recipes._data import AS_WRITTEN, BOXED, archer_code, archer_math
 from strop.recipes._verifiers import code_verifier, deepscaler_or_math_verifier
-from strop.training.optimizer import AdamW
+from strop.training.settings import AdamW, BatchSettings
 
 PASSES, MINI_BATCHES, WARMUP = 3, 2, 10  # the warm-up in rollout steps
 

@@ -8,13 +8,15 @@ Its numbers are those of its own report: 512 prompts × 16, mini-batches of 512 
 from __future__ import annotations
 
 from strop.algorithms import BinaryReward, GroupRelative, OverlongShaping, PpoClip, Selection, TokenMean
-from strop.config.schema import AlgorithmSettings, BatchSettings, EvaluationSettings, RunConfig
+from strop.algorithms.settings import AlgorithmSettings
+from strop.config.schema import RunConfig
 from strop.data import DataSettings, HeldOutSettings
 from strop.engines.protocol import Sampling
+from strop.evaluation.settings import EvaluationSettings
 from strop.model.settings import ModelSettings
 from strop.recipes._data import BOXED, dapo_17k
 from strop.recipes._verifiers import math_verifier
-from strop.training.optimizer import AdamW
+from strop.training.settings import AdamW, BatchSettings
 
 
 def recipe() -> RunConfig:

@@ -7,11 +7,12 @@ reasoning to be sharpened there must be some. Name a model that has it with `--s
 from __future__ import annotations
 
 from strop.algorithms import BinaryReward, GroupRelative, PpoClip, SampleMean, Selection
-from strop.config.schema import AlgorithmSettings, BatchSettings, RunConfig
+from strop.algorithms.settings import AlgorithmSettings
+from strop.config.schema import RunConfig
 from strop.data import ChainSum, DataSettings, HeldOutSettings
 from strop.engines.protocol import Sampling
 from strop.model.settings import FreshModel, ModelSettings
-from strop.training.optimizer import AdamW
+from strop.training.settings import AdamW, BatchSettings
 from strop.verifiers import Answer
 
 

@@ -9,21 +9,17 @@ rollout steps. Strict methods: one update a step at 2.83e-6 = √8 · 1e-6. The 
 from __future__ import annotations
 
 from strop.algorithms import BinaryReward, GroupRelative, Opefo, PpoClip, Reinforce, Selection, TokenMean
-from strop.config.schema import (
-    AlgorithmSettings,
-    BatchSettings,
-    CheckpointSettings,
-    EvaluationSettings,
-    RunConfig,
-    edit,
-)
+from strop.algorithms.settings import AlgorithmSettings
+from strop.config.parse import edit
+from strop.config.schema import RunConfig
 from strop.data import DataSettings, HeldOutSettings
 from strop.engines.protocol import Sampling
+from strop.evaluation.settings import EvaluationSettings
 from strop.model.settings import ModelSettings
 from strop.recipes._data import BOXED, dapo_17k
 from strop.recipes._names import named
 from strop.recipes._verifiers import math_verifier
-from strop.training.optimizer import AdamW
+from strop.training.settings import AdamW, BatchSettings, CheckpointSettings
 
 UPDATES = 8  # of the methods that are not strictly on-policy
 WARMUP = 10  # rollout steps

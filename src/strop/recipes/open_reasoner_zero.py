@@ -10,15 +10,17 @@ reward is 1 where generation ended by itself and the answer is right, else 0.
 from __future__ import annotations
 
 from strop.algorithms import BinaryReward, Gae, PpoClip, Selection, TokenMean
-from strop.config.schema import AlgorithmSettings, BatchSettings, CriticSettings, EvaluationSettings, RunConfig, Stage
+from strop.algorithms.settings import AlgorithmSettings
+from strop.algorithms.value_loss import ValueLoss
+from strop.config.schema import RunConfig, Stage
 from strop.data import DataSettings, HardOnly, HeldOutSettings, OpenReasonerZero
 from strop.engines.protocol import Sampling
-from strop.model.critic import ValueLoss
+from strop.evaluation.settings import EvaluationSettings
 from strop.model.settings import ModelSettings
 from strop.recipes._data import orz_13k_hard, orz_57k
 from strop.recipes._names import named
 from strop.recipes._verifiers import tagged_math_verifier
-from strop.training.optimizer import AdamW, Constant, LinearDecay
+from strop.training.settings import AdamW, BatchSettings, Constant, CriticSettings, LinearDecay
 
 
 def _adamw(lr: float) -> AdamW:

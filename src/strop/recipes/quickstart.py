@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from strop.algorithms import BinaryReward, Cispo, GroupRelative, PromptMean, Selection
-from strop.config.schema import AlgorithmSettings, BatchSettings, CheckpointSettings, EvaluationSettings, RunConfig
+from strop.algorithms.settings import AlgorithmSettings
+from strop.config.schema import RunConfig
 from strop.data import ChainSum, DataSettings, HeldOutSettings
 from strop.engines.protocol import Sampling
 from strop.engines.settings import EngineSettings
+from strop.evaluation.settings import EvaluationSettings
 from strop.model.settings import ModelSettings
-from strop.training.optimizer import AdamW
+from strop.training.settings import AdamW, BatchSettings, CheckpointSettings
 from strop.verifiers import Answer
 
 STEPS = 24

@@ -11,21 +11,18 @@ leave-one-out variants of Figure 12 follow.
 from __future__ import annotations
 
 from strop.algorithms import BinaryReward, Cispo, GroupRelative, PromptMean, Selection
-from strop.config.schema import (
-    AlgorithmSettings,
-    BatchSettings,
-    EvaluationSettings,
-    OrchestrationSettings,
-    RunConfig,
-    edit,
-)
+from strop.algorithms.settings import AlgorithmSettings
+from strop.config.parse import edit
+from strop.config.schema import RunConfig
 from strop.data import DataSettings, HeldOutSettings, Mixture
 from strop.engines.protocol import Interruption, Sampling
+from strop.evaluation.settings import EvaluationSettings
 from strop.model.settings import ModelSettings
+from strop.orchestration.settings import OrchestrationSettings
 from strop.recipes._data import BOXED, deepcoder, polaris_53k
 from strop.recipes._names import named
 from strop.recipes._verifiers import math_and_code_verifier, math_verifier
-from strop.training.optimizer import AdamW, Constant
+from strop.training.settings import AdamW, BatchSettings, Constant
 
 THINKING, SOLUTION, PROMPT = 12_288, 2_048, 2_048
 

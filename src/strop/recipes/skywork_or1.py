@@ -11,14 +11,16 @@ from __future__ import annotations
 from typing import Any
 
 from strop.algorithms import AdaptiveEntropy, BinaryReward, GroupRelative, PpoClip, Selection, TokenMean
-from strop.config.schema import AlgorithmSettings, BatchSettings, EvaluationSettings, RunConfig, Stage
+from strop.algorithms.settings import AlgorithmSettings
+from strop.config.schema import RunConfig, Stage
 from strop.data import DataSettings, DropSolved, HeldOutSettings, ProblemSource
 from strop.engines.protocol import Sampling
+from strop.evaluation.settings import EvaluationSettings
 from strop.model.settings import ModelSettings
 from strop.recipes._data import AS_WRITTEN, skywork_math, skywork_math_and_code
 from strop.recipes._names import named
 from strop.recipes._verifiers import math_and_code_verifier, math_verifier
-from strop.training.optimizer import AdamW
+from strop.training.settings import AdamW, BatchSettings
 from strop.verifiers import Verifier
 
 K = 1024

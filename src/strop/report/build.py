@@ -8,10 +8,10 @@ from pathlib import Path
 
 from strop.base.files import replacing
 from strop.base.types import InputError, StropError
+from strop.base.view import duration, number, percent
 from strop.report import page as html
 from strop.report import samples as sampling
 from strop.report import token_figures as figures
-from strop.report.console import duration, number, percent
 from strop.report.curves import draw_groups, not_drawn, time_shares
 from strop.report.page import Page
 from strop.report.pictures import Studio

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal
 from strop.base.files import replacing
 from strop.base.metrics_file import read_metrics
 from strop.base.types import InputError
-from strop.report.console import benchmark_rates
+from strop.base.view import benchmark_rates
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

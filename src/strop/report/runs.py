@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from strop.base.types import InputError
-from strop.config.schema import RunConfig, parse
+from strop.base.view import duration
+from strop.config.parse import parse
+from strop.config.schema import RunConfig
 from strop.recipes import build
-from strop.report.console import duration
 from strop.report.plots import points
 from strop.report.texts import plain
 from strop.run.folder import RunFolder

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 import torch
 from transformers import PreTrainedTokenizerBase
 
 from strop.base.seeds import derive
 from strop.base.types import InputError
-from strop.config.schema import OrchestrationSettings, RunConfig, evaluation_sampling, stage_configs
+from strop.base.view import View
+from strop.config.schema import RunConfig, evaluation_sampling, stage_configs
 from strop.data import Data, load_data
 from strop.data.chain_sum import part_of
 from strop.engines.build import build_engine, embedded_settings, evaluating_engine
@@ -21,8 +21,9 @@ from strop.engines.vllm.settings import Vllm
 from strop.evaluation.benchmarks import HELD_OUT
 from strop.evaluation.validation import ValidationSet, Wanted, benchmark_sets
 from strop.model.critic import HEAD_FILE, Critic
+from strop.model.device import pick_device
 from strop.model.policy import Policy, WithoutAdapters, load_policy
-from strop.model.settings import ModelSettings
+from strop.model.settings import EMBEDDED, EMBEDDED_EXPERTS
 from strop.orchestration.connection import Launcher, WorkerSpec
 from strop.orchestration.evaluator import Evaluator, InProcessEvaluator
 from strop.orchestration.evaluator_worker import EvaluatorSettings
@@ -30,9 +31,11 @@ from strop.orchestration.executor import Executor
 from strop.orchestration.fleet import Fleet, Supervision
 from strop.orchestration.generator import GeneratorSettings
 from strop.orchestration.in_process import InProcess
+from strop.orchestration.learning import Learning
 from strop.orchestration.process_registry import Roster
 from strop.orchestration.processes import Processes
 from strop.orchestration.ray_workers import RayWorkers
+from strop.orchestration.settings import OrchestrationSettings
 from strop.orchestration.weight_store import MEMORY
 from strop.orchestration.weight_transport import (
     Carrier,
@@ -42,11 +45,10 @@ from strop.orchestration.weight_transport import (
     broadcast_backend,
 )
 from strop.orchestration.worker_evaluator import WorkerEvaluator
-from strop.report.console import View
 from strop.run.rank_group_learner import GangLearner
 from strop.training.compute import devices_of
-from strop.training.embedded_base import EXPERTS, NAME, embedded_base, named_base
-from strop.training.learner import Learner, Learning, objective_of
+from strop.training.embedded_base import located
+from strop.training.learner import Learner, objective_of
 from strop.training.ranks import ALONE, Ranks
 from strop.training.step import Trainer
 from strop.training.storage import Storage
@@ -335,7 +337,7 @@ def make_learner(
         assert settings is not None
         total = config.steps * settings.updates_per_step * settings.passes_per_batch
         critic = Trainer(modules.critic, settings.loss, settings.optim, total, temperature, ranks)
-    return Learner(config, trainer, critic, modules.reference, storage)
+    return Learner(config.learner, trainer, critic, modules.reference, storage)
 
 
 def wants_reference(config: RunConfig) -> bool:
@@ -393,7 +395,7 @@ def check_tokens(critic: Critic, policy: Policy, path: str) -> None:
 
 def _warn_of_seen_questions(config: RunConfig, data: Data, view: View) -> None:
     """The embedded base was fine-tuned on the training part of chain sums; what is held out should be of the other."""
-    if config.model.path not in (NAME, EXPERTS) or data.held_out is None:
+    if config.model.path not in (EMBEDDED, EMBEDDED_EXPERTS) or data.held_out is None:
         return
     seen = [p for p in data.held_out.problems if p.source == "chain_sum" and part_of(p.question) == "train"]
     if seen:
@@ -412,25 +414,6 @@ def _refuse_too_long(config: RunConfig, data: Data, room: int) -> None:
             f"the longest prompt ({longest} tokens) and sampling.max_new_tokens={budget} exceed the {room} tokens of "
             f"the model; lower sampling.max_new_tokens to {max(room - longest, 1)}, or data.max_prompt_tokens"
         )
-
-
-def located(model: ModelSettings, seed: int, view: View) -> ModelSettings:
-    """`model` with the reserved path `embedded` or `embedded-moe` replaced by the folder of that base of this seed."""
-    base = None if model.path is None else named_base(model.path, seed)
-    return model if base is None else model.model_copy(update={"path": str(embedded_base(base, view))})
-
-
-def pick_device(name: Literal["auto", "cpu", "cuda"]) -> torch.device:
-    """`auto` is the GPU where there is one.
-
-    Raises:
-        InputError: CUDA was asked for and is not there.
-    """
-    if name == "cuda" and not torch.cuda.is_available():
-        raise InputError("device=cuda: this torch sees no GPU; set device=cpu, or see `strop doctor`")
-    if name == "auto":
-        name = "cuda" if torch.cuda.is_available() else "cpu"
-    return torch.device(name)
 
 
 def devices_apart(config: RunConfig, trainers: int) -> tuple[int, int]:

@@ -19,8 +19,10 @@ from transformers import PreTrainedTokenizerBase
 
 from strop.base.seeds import derive
 from strop.base.types import InputError, Problem, Rollout
+from strop.base.view import View
 from strop.config.edits import explain
-from strop.config.schema import RunConfig, parse, resolve
+from strop.config.parse import parse
+from strop.config.schema import RunConfig
 from strop.data import ChatTemplate, Dataset, Plain, PromptTemplate, load_data
 from strop.data.dataset import make_example
 from strop.data.templates import Tokenizer
@@ -43,7 +45,7 @@ from strop.evaluation.result import EvaluationResult
 from strop.evaluation.sample_store import SUMMARY, KeptSamples, load_result, read_json, write_json
 from strop.model.files import load_tokenizer
 from strop.model.policy import Policy
-from strop.report.console import View
+from strop.recipes.resolve import resolve
 from strop.run.fine_tuning import is_fine_tuning
 from strop.run.folder import RunFolder, is_run
 from strop.run.tasks import DEFAULT_RECIPE, Stored, configure, fitted, open_model

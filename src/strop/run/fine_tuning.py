@@ -21,15 +21,15 @@ from strop.base.metrics import values
 from strop.base.pieces import Settings
 from strop.base.seeds import derive
 from strop.base.types import InputError, Problem
+from strop.base.view import View
 from strop.config.edits import apply_edits, explain, parse_set
 from strop.data import Columns, JsonLines, Plain, PromptTemplate
 from strop.data.dataset import make_example
 from strop.model.byte_tokenizer import byte_tokenizer
+from strop.model.device import pick_device
 from strop.model.files import export
 from strop.model.policy import Policy, load_policy
 from strop.model.settings import FreshModel, ModelSettings
-from strop.report.console import View
-from strop.run.assembly import pick_device
 from strop.run.folder import RunFolder, check_free
 from strop.run.run import Interrupted
 from strop.run.tracking import open_trackers

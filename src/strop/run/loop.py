@@ -34,16 +34,17 @@ from strop.base.metrics import merge, values
 from strop.base.seeds import derive
 from strop.base.states import States
 from strop.base.types import Completion, Group, StropError, Verdict
+from strop.base.view import View
 from strop.config.schema import RunConfig
 from strop.data import Dataset
 from strop.engines.protocol import Request
 from strop.orchestration.executor import PROBE_TOLERANCE, Executor, Lost, Publication, Quarantined
 from strop.orchestration.lag_gate import BatchTickets, LagGate
+from strop.orchestration.learning import Learning
 from strop.orchestration.ledger import Entry, Ledger
 from strop.orchestration.stale import StaleGroups
-from strop.report.console import View
 from strop.run.curriculum import Curriculum
-from strop.training.learner import Learning, Lesson
+from strop.training.learner import Lesson
 from strop.training.samples import countable
 from strop.verifiers.pool import Judge
 
@@ -310,7 +311,7 @@ class Loop:
         self.gate.prompts_per_step = self.config.batch.prompts_per_step
         self.gate.refill = self.config.algorithm.selection.refill
         self.states.enter(self.config)
-        self.learner.enter(self.config, self.curriculum.updates_left(self.step))
+        self.learner.enter(self.config.learner, self.curriculum.updates_left(self.step))
 
     def _publish(self) -> Publication:
         """Bring the weights to every generator, and hold what each computes with them against the trainer: a stale

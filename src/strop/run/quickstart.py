@@ -10,14 +10,14 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from strop.config.schema import edit
+from strop.base.view import View
+from strop.config.parse import edit
 from strop.evaluation import paired_gain
 from strop.model.settings import ModelSettings
 from strop.recipes.quickstart import recipe
-from strop.report.console import View
-from strop.run.assembly import located
 from strop.run.folder import SUMMARY, RunFolder
 from strop.run.run import Outcome, train
+from strop.training.embedded_base import located
 
 
 @dataclass(frozen=True)

@@ -26,6 +26,7 @@ from strop.orchestration.weight_store import WeightStore, read
 from strop.training import checkpoint
 from strop.training.dcp_file import Groups
 from strop.training.learner import Lesson
+from strop.training.settings import LearnerSettings
 
 # One host: exchanges stay on the loopback device unless the user has said otherwise.
 _LOOPBACK = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"}
@@ -162,9 +163,9 @@ class GangLearner:
 
     # ------------------------------------------------------------------ training
 
-    def enter(self, config: RunConfig, updates: int) -> None:
+    def enter(self, settings: LearnerSettings, updates: int) -> None:
         """Go on with the settings of a new stage."""
-        self._call("enter", config.model_dump(mode="json"), updates)
+        self._call("enter", settings.model_dump(mode="json"), updates)
 
     def replan(self, updates_left: int, steps_left: int) -> None:
         """After `load` with another configuration."""

@@ -22,20 +22,23 @@ from transformers import PreTrainedTokenizerBase
 from strop.base.metrics import plain, values
 from strop.base.seeds import derive
 from strop.base.types import Group, InputError, IntArray
+from strop.base.view import SilentView
 from strop.config.schema import RunConfig
 from strop.engines.broadcast import Ticket, TransferLost
+from strop.model.device import pick_device
 from strop.orchestration.connection import Line
 from strop.orchestration.messages import StoredWeights
 from strop.orchestration.rank_group import Handler, serve
 from strop.orchestration.weight_store import WeightStore
-from strop.report.console import SilentView
-from strop.run.assembly import Modules, check_tokens, located, make_learner, pick_device, wants_reference
+from strop.run.assembly import Modules, check_tokens, make_learner, wants_reference
 from strop.run.rank_group_learner import Facts, RankSettings
 from strop.training import checkpoint
 from strop.training.dcp_file import Groups
+from strop.training.embedded_base import located
 from strop.training.learner import Learner, Lesson
 from strop.training.ranks import Together
 from strop.training.rendezvous import open_store, reach_store, use_interface_of
+from strop.training.settings import LearnerSettings
 from strop.training.sharding import Place, sharded_critic, sharded_policy
 from strop.training.storage import ShardedStorage
 
@@ -165,9 +168,9 @@ class RankServer:
         devices = sum(learner.trainer.ranks.gather(learner.devices))
         return Facts(learner.parameters, learner.computing_parameters, devices), ""
 
-    def enter(self, config: dict[str, Any], updates: int) -> tuple[None, str]:
+    def enter(self, settings: dict[str, Any], updates: int) -> tuple[None, str]:
         """Go on with the settings of a new stage."""
-        self._learner.enter(RunConfig.model_validate(config), updates)
+        self._learner.enter(LearnerSettings.model_validate(settings), updates)
         return None, ""
 
     def replan(self, updates_left: int, steps_left: int) -> tuple[None, str]:

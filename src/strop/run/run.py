@@ -19,13 +19,14 @@ import torch
 
 from strop.base.interrupt import on_interrupt
 from strop.base.types import InputError, StropError
-from strop.config.schema import RunConfig, parse
+from strop.base.view import View
+from strop.config.checks import validated
+from strop.config.parse import parse
+from strop.config.schema import RunConfig
 from strop.data import NoProblemsLeft
 from strop.evaluation import EvaluationResult
 from strop.orchestration.evaluator import WeightsOf
 from strop.orchestration.rank_group import GangLost
-from strop.report.console import View
-from strop.report.plots import plot_run
 from strop.run.assembly import Parts, assemble, devices_apart
 from strop.run.folder import SUMMARY, RunFolder, check_free
 from strop.run.loop import Loop, NothingToLearn, StepRecord
@@ -75,7 +76,7 @@ def train(config: RunConfig, out: Path, view: View, *, replace: bool = False) ->
     """
     # The parts come before the folder: what cannot be loaded leaves none behind.
     check_free(out, replace)
-    parts = assemble(config.validate_run(), view)
+    parts = assemble(validated(config), view)
     folder = RunFolder.create(out, config.model_dump(mode="json"), replace=replace)
     try:
         return _to_the_end(config, parts, folder, view)
@@ -398,7 +399,6 @@ class _Run:
             best_step=self.validation.best_step(),
         )
         self.folder.write_json(SUMMARY, self.folder.read_summary() | asdict(summary))
-        plot_run(self.folder.path)
         return summary
 
     def _ask_to_stop(self) -> None:

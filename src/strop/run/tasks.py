@@ -16,21 +16,24 @@ from transformers import PreTrainedTokenizerBase
 
 from strop.base.seeds import derive
 from strop.base.types import Completion, InputError, Problem, Rollout
+from strop.base.view import SilentView, View
 from strop.config.edits import explain
-from strop.config.schema import RunConfig, evaluation_sampling, parse, resolve
+from strop.config.parse import parse
+from strop.config.schema import RunConfig, evaluation_sampling
 from strop.data import Dataset, load_data
 from strop.data.dataset import Example, make_example
 from strop.engines.build import build_engine
 from strop.engines.protocol import Engine, Request, Sampling
 from strop.evaluation import evaluate
+from strop.model.device import pick_device
 from strop.model.files import export
 from strop.model.lora import export_adapter
 from strop.model.policy import Policy, load_policy
-from strop.report.console import SilentView, View
-from strop.run.assembly import located, pick_device
+from strop.recipes.resolve import resolve
 from strop.run.fine_tuning import is_fine_tuning, load_model, stored_config
 from strop.run.folder import RunFolder, is_run
 from strop.training import checkpoint
+from strop.training.embedded_base import located
 from strop.verifiers.judges import judge_for
 
 DEFAULT_RECIPE = "grpo"

@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from strop.config.schema import CheckpointSettings
 from strop.evaluation.benchmarks import HELD_OUT
 from strop.evaluation.result import EvaluationResult
 from strop.evaluation.validation import PREFIX, ValidationSet, metrics
 from strop.orchestration.evaluator import Evaluator, Measured, Weights
 from strop.training.checkpoint import Retention
 from strop.training.compute import ComputeMeter
+from strop.training.settings import CheckpointSettings
 
 Row = dict[str, float | None]
 

@@ -32,8 +32,8 @@ from typing import Any, Self
 from strop.base.files import replacing
 from strop.base.progress import CURRENT, Progress
 from strop.base.types import StropError
+from strop.base.view import Values, View, duration
 from strop.orchestration.process_registry import STACKS, Worker, dump_stacks, read_roster
-from strop.report.console import Values, View, duration
 
 STATUS = "status.json"
 FORMAT = 1

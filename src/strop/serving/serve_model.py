@@ -12,10 +12,10 @@ from typing import Any
 from transformers import PreTrainedTokenizerBase
 
 from strop.base.types import InputError
+from strop.base.view import View
 from strop.config.schema import RunConfig
 from strop.engines.build import build_engine
 from strop.engines.protocol import Engine
-from strop.report.console import View
 from strop.run.benchmarking import NamedModel, open_named, parse_models
 from strop.run.folder import RunFolder, is_run
 from strop.serving import ServeLimits

@@ -30,7 +30,8 @@ from torch import Tensor
 
 from strop.base.pieces import Settings
 from strop.base.types import StropError
-from strop.training import dcp_file, tensor_file
+from strop.model import tensor_file
+from strop.training import dcp_file
 
 SHARDED = "sharded"
 _FORMATS = (1, 2)  # 2: with a folder of shards

@@ -23,19 +23,17 @@ from strop.base.metrics import values
 from strop.base.pieces import Settings
 from strop.base.seeds import derive
 from strop.base.types import InputError
+from strop.base.view import View
 from strop.data.chain_sum import draw_question, part_of
 from strop.data.demonstrator import FallibleDemonstrator
 from strop.model.byte_tokenizer import byte_tokenizer
 from strop.model.files import export
 from strop.model.policy import load_policy
-from strop.model.settings import FreshModel, ModelSettings
-from strop.report.console import View
-from strop.training.optimizer import AdamW, Cosine
+from strop.model.settings import EMBEDDED, EMBEDDED_EXPERTS, FreshModel, ModelSettings
+from strop.training.settings import AdamW, Cosine
 from strop.training.sft import Demonstration, FineTuning, SftSettings
 
 FORMAT = 2  # raise it when the same settings would make another model
-NAME = "embedded"
-EXPERTS = "embedded-moe"  # the same, each feed-forward layer a mixture of experts
 WORDS = ("\\boxed{",)
 
 
@@ -69,9 +67,9 @@ class EmbeddedBase(Settings):
 def named_base(name: str, seed: int) -> EmbeddedBase | None:
     """The base that the reserved path `embedded` or `embedded-moe` means; None for any other path."""
     base = EmbeddedBase(seed=seed)
-    if name == EXPERTS:
+    if name == EMBEDDED_EXPERTS:
         return base.model_copy(update={"model": base.model.model_copy(update={"experts": 4, "experts_per_token": 2})})
-    return base if name == NAME else None
+    return base if name == EMBEDDED else None
 
 
 def embedded_base(settings: EmbeddedBase, view: View) -> Path:
@@ -124,3 +122,9 @@ def demonstrations(settings: EmbeddedBase, tokenizer: PreTrainedTokenizerBase) -
         Demonstration(np.array(prompt, dtype=np.int32), np.array([*ids, tokenizer.eos_token_id], dtype=np.int32))
         for prompt, ids in zip(prompt_ids, completion_ids, strict=True)
     ]
+
+
+def located(model: ModelSettings, seed: int, view: View) -> ModelSettings:
+    """`model` with the reserved path `embedded` or `embedded-moe` replaced by the folder of that base of this seed."""
+    base = None if model.path is None else named_base(model.path, seed)
+    return model if base is None else model.model_copy(update={"path": str(embedded_base(base, view))})

@@ -11,10 +11,10 @@ first update; what must be of the policy at each update is the trainer's to scor
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -22,15 +22,13 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from strop.algorithms import Objective, TokenMean, UpdateContext
+from strop.algorithms.settings import AlgorithmSettings
 from strop.base.metrics import Metrics, Total, merge
 from strop.base.seeds import derive
 from strop.base.types import FloatArray, Group, IntArray, Sample, StropError
-from strop.config.schema import AlgorithmSettings, CriticSettings, RunConfig
 from strop.engines.broadcast import Peer, Ticket, Watch, described, nobody
 from strop.model.critic import Critic
 from strop.model.policy import Packed, Policy, WithoutAdapters, copy_parameters
-from strop.orchestration.messages import StoredWeights
-from strop.orchestration.weight_store import WeightStore
 from strop.training import checkpoint
 from strop.training.compute import devices_of
 from strop.training.dcp_file import Groups
@@ -38,6 +36,7 @@ from strop.training.optimizer import own_part
 from strop.training.packing import pack, split_into_updates
 from strop.training.samples import Candidate, make_candidates, make_samples
 from strop.training.scoring import score_samples
+from strop.training.settings import CriticSettings, LearnerSettings
 from strop.training.step import NonFiniteLoss, Trainer
 from strop.training.storage import PlainStorage, Storage
 
@@ -50,100 +49,14 @@ class Lesson:
     metrics: Metrics
 
 
-class Learning(Protocol):
-    """What a run knows of its learner: in this process (`Learner`), or in several of its own (`GangLearner`)."""
+Stored = TypeVar("Stored", covariant=True)
 
-    def start(self, folder: Path) -> None:
-        """Begin, for the run in `folder`; nothing else is called before."""
-        ...
 
-    @property
-    def parameters(self) -> int:
-        """Of the policy."""
-        ...
+class WeightSink(Protocol[Stored]):
+    """Where weights are published to."""
 
-    @property
-    def computing_parameters(self) -> int:
-        """Of the policy; see `Policy.computing_parameters`."""
-        ...
-
-    @property
-    def devices(self) -> int:
-        """GPUs, or cores on a machine without, that training keeps busy."""
-        ...
-
-    def enter(self, config: RunConfig, updates: int) -> None:
-        """Go on with the settings of a new stage; a changed optimizer starts its schedule, of `updates`, anew."""
-        ...
-
-    def replan(self, updates_left: int, steps_left: int) -> None:
-        """After `load` with another configuration: learning rates end with the run that is planned now."""
-        ...
-
-    def learn(
-        self, groups: Sequence[Group], survivors: Collection[int], step: int, states: Mapping[str, Mapping[str, Any]]
-    ) -> Lesson | None:
-        """Train on a batch; see `Learner.learn`."""
-        ...
-
-    def probe(self, token_ids: IntArray) -> FloatArray:
-        """The policy's log-probs [L - 1] of `token_ids` [L], at temperature 1."""
-        ...
-
-    def weights(self) -> Mapping[str, Tensor]:
-        """Every parameter of the policy whole, by its name in the model; perhaps the live ones: read them at once."""
-        ...
-
-    def publish(self, store: WeightStore, version: int) -> StoredWeights:
-        """Write them into a store.
-
-        Raises:
-            DiskFull: there is no room for them.
-        """
-        ...
-
-    def send(self, ticket: Ticket, watch: Watch) -> str:
-        """Broadcast them; a digest of what was sent. `watch` is called now and then meanwhile.
-
-        Raises:
-            TransferLost: it was given up before all was sent.
-        """
-        ...
-
-    def broken(self) -> str | None:
-        """The name of a parameter of the policy that is not finite; None where all are."""
-        ...
-
-    def save(self, entry: checkpoint.Entry, extra: Groups) -> None:
-        """Begin a checkpoint of everything that is trained, and of `extra` groups; training may go on at once.
-
-        Raises:
-            StropError: what went wrong with the save before, which is waited for.
-        """
-        ...
-
-    def settle(self, wait: bool) -> bool:
-        """Whether no save is under way; with `wait`, once that is so. Raises what went wrong with it."""
-        ...
-
-    def load(self, root: Path, step: int) -> None:
-        """Take back a checkpoint, whatever number of ranks saved it; its files have been checked.
-
-        Raises:
-            StropError: it was saved by a run with other modules.
-        """
-        ...
-
-    def export(self, tokenizer: PreTrainedTokenizerBase, model: Path, critic: Path) -> None:
-        """Write the policy as a Hugging Face folder, and the critic where there is one.
-
-        Raises:
-            StropError: it cannot be written.
-        """
-        ...
-
-    def close(self) -> None:
-        """End what the learner runs in; a save under way is finished first where it can be."""
+    def write(self, version: int, weights: Iterable[tuple[str, Tensor]]) -> Stored:
+        """Store every parameter under its name in the model; returns what a reader needs to find them."""
         ...
 
 
@@ -157,7 +70,7 @@ class Learner:
     """Trains the policy, and the critic where there is one.
 
     Args:
-        config: of the run; `enter` changes it at the start of a stage.
+        settings: of the run; `enter` changes them at the start of a stage.
         trainer: of the policy.
         critic: the critic's trainer; its module gives (value, zeros) of packed tokens.
         reference: the policy that KL terms hold on to.
@@ -168,13 +81,13 @@ class Learner:
 
     def __init__(
         self,
-        config: RunConfig,
+        settings: LearnerSettings,
         trainer: Trainer,
         critic: Trainer | None = None,
         reference: Policy | WithoutAdapters | None = None,
         storage: Storage | None = None,
     ) -> None:
-        self.config = config
+        self.settings = settings
         self.trainer = trainer
         self.critic = critic
         self.reference = reference
@@ -207,13 +120,13 @@ class Learner:
         """Of this process."""
         return devices_of(self.policy.device)
 
-    def enter(self, config: RunConfig, updates: int) -> None:
+    def enter(self, settings: LearnerSettings, updates: int) -> None:
         """Go on with the settings of a new stage; a changed optimizer starts its schedule, of `updates`, anew."""
-        self.trainer.objective = objective_of(config.algorithm)
-        self.trainer.temperature = config.sampling.temperature
-        if config.optim != self.config.optim or self.trainer.updates == 0:
-            self.trainer.begin_schedule(config.optim, updates)
-        self.config = config
+        self.trainer.objective = objective_of(settings.algorithm)
+        self.trainer.temperature = settings.temperature
+        if settings.optim != self.settings.optim or self.trainer.updates == 0:
+            self.trainer.begin_schedule(settings.optim, updates)
+        self.settings = settings
 
     def replan(self, updates_left: int, steps_left: int) -> None:
         """After `load_state_dict` with another configuration: learning rates end with the run that is planned now."""
@@ -233,12 +146,12 @@ class Learner:
             step: training steps done before this one.
             states: of stateful pieces, by path.
         """
-        candidates = make_candidates(groups, survivors, self.config.algorithm.truncation_mask)
+        candidates = make_candidates(groups, survivors, self.settings.algorithm.truncation_mask)
         if not any(candidate.trains for candidate in candidates):
             return None
         candidates = self._scored(candidates)
         token_rewards = [self._token_rewards(candidate.sample) for candidate in candidates]
-        samples = self._corrected(make_samples(candidates, self.config.algorithm.advantage, token_rewards))
+        samples = self._corrected(make_samples(candidates, self.settings.algorithm.advantage, token_rewards))
         metrics: list[Metrics] = []
         try:
             if self.critic is not None:
@@ -252,7 +165,7 @@ class Learner:
 
     @property
     def _critic_settings(self) -> CriticSettings:
-        settings = self.config.critic
+        settings = self.settings.critic
         if settings is None:
             raise StropError("this run has no critic")
         return settings
@@ -261,7 +174,7 @@ class Learner:
 
     def _scored(self, candidates: Sequence[Candidate]) -> list[Candidate]:
         """The candidates with whatever the pieces want to know of them before the first update."""
-        algorithm = self.config.algorithm
+        algorithm = self.settings.algorithm
         # Groups that are not trained on matter to the statistics of KL in the reward alone.
         every = algorithm.kl_in_reward is not None
         wanted = [c for c in candidates if (c.survives or every) and c.sample.trained_tokens > 0]
@@ -285,12 +198,12 @@ class Learner:
 
     def _score(self, module: torch.nn.Module, wanted: Sequence[Candidate]) -> tuple[list[FloatArray], list[FloatArray]]:
         samples = [candidate.sample for candidate in wanted]
-        budget = self.config.batch.tokens_per_microbatch
-        return score_samples(module, samples, self.config.sampling.temperature, budget, self.trainer.ranks)
+        budget = self.settings.batch.tokens_per_microbatch
+        return score_samples(module, samples, self.settings.temperature, budget, self.trainer.ranks)
 
     def _token_rewards(self, sample: Sample) -> FloatArray | None:
         """KL in the reward of each token, float32 [L]; None where there is none, or nobody asked for this sample."""
-        piece = self.config.algorithm.kl_in_reward
+        piece = self.settings.algorithm.kl_in_reward
         if piece is None or sample.reference_logprobs is None:
             return None
         own = sample.logprobs if sample.anchors is None else sample.anchors
@@ -298,7 +211,7 @@ class Learner:
 
     def _corrected(self, samples: list[Sample]) -> list[Sample]:
         """The samples with the factors that make up for π_anchor / π_generator."""
-        correction = self.config.algorithm.correction
+        correction = self.settings.algorithm.correction
         if correction is None:
             return samples
         gaps = [s.anchors[s.trained] - s.logprobs[s.trained] for s in samples if s.anchors is not None]
@@ -316,15 +229,15 @@ class Learner:
 
     def _teach_policy(self, samples: list[Sample], step: int, states: Mapping[str, Mapping[str, Any]]) -> Metrics:
         """All updates of the policy in one training step."""
-        batch = self.config.batch
+        batch = self.settings.batch
         groups = len({sample.group for sample in samples})
-        seed = derive(self.config.seed, "split", step)
+        seed = derive(self.settings.seed, "split", step)
         updates = split_into_updates(samples, min(batch.updates_per_step, groups), batch.passes_per_batch, seed)
         parts: list[Metrics] = []
         for number, chosen in enumerate(updates):
             ranks = self.trainer.ranks.size
-            update = pack(chosen, self.config.algorithm.aggregation, batch.tokens_per_microbatch, ranks)
-            context = UpdateContext(derive(self.config.seed, "update", step, number), states)
+            update = pack(chosen, self.settings.algorithm.aggregation, batch.tokens_per_microbatch, ranks)
+            context = UpdateContext(derive(self.settings.seed, "update", step, number), states)
             parts.append(self.trainer.update(update, context))
         return merge(parts) | {"updates": Total(len(updates))}
 
@@ -337,9 +250,9 @@ class Learner:
             alone,
             min(settings.updates_per_step, len(alone)),
             settings.passes_per_batch,
-            derive(self.config.seed, "critic split", step),
+            derive(self.settings.seed, "critic split", step),
         )
-        budget = self.config.batch.tokens_per_microbatch
+        budget = self.settings.batch.tokens_per_microbatch
         ranks = self.critic.ranks.size
         merged = merge([self.critic.update(pack(chosen, TokenMean(), budget, ranks)) for chosen in updates])
         kept = {f"critic/{name}": merged[name] for name in ("loss", "lr", "grad_norm", "tokens")}
@@ -347,7 +260,7 @@ class Learner:
         return kept | values | {"critic/updates": Total(len(updates))}
 
     def _reset_reference(self, done: int) -> None:
-        every = self.config.algorithm.reference.reset_every
+        every = self.settings.algorithm.reference.reset_every
         if self.reference is not None and every is not None and done % every == 0:
             assert isinstance(self.reference, Policy)
             self.reference.load_weights(self.policy.weights())
@@ -366,7 +279,7 @@ class Learner:
         """The policy's parameters, the live ones; over several ranks, copies on the first rank and none on others."""
         return self.storage.whole(self.policy.weights())
 
-    def publish(self, store: WeightStore, version: int) -> StoredWeights:
+    def publish(self, store: WeightSink[Stored], version: int) -> Stored:
         """Write the weights into a store; only what holds them whole can."""
         return store.write(version, self.weights().items())
 

@@ -1,103 +1,15 @@
-"""AdamW with fp32 masters, and learning-rate schedules as pure functions of the update's index."""
+"""AdamW with fp32 masters."""
 
 from __future__ import annotations
 
-import math
-from abc import abstractmethod
 from collections.abc import Iterable, Mapping
-from typing import Annotated, Literal
 
 import torch
-from pydantic import Field, SerializeAsAny, field_validator
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
-from strop.base.pieces import Piece, Settings
 from strop.base.types import StropError
-
-Fraction = Annotated[float, Field(ge=0, le=1)]
-
-
-class Schedule(Piece):
-    """The learning rate after warm-up, as a fraction of its peak."""
-
-    @abstractmethod
-    def __call__(self, step: int, total_steps: int) -> float:
-        """The fraction of the peak at update `step` of `total_steps`, both counted after warm-up, `step` from 0."""
-
-
-class Constant(Schedule):
-    """The peak throughout."""
-
-    def __call__(self, step: int, total_steps: int) -> float:
-        return 1.0
-
-
-class Cosine(Schedule):
-    """f + (1 − f) · (1 + cos(π · step / total)) / 2, where f = `final_fraction` is reached after the last update."""
-
-    final_fraction: Fraction = 0.0
-
-    def __call__(self, step: int, total_steps: int) -> float:
-        progress = min(step / total_steps, 1.0) if total_steps else 1.0
-        return self.final_fraction + (1 - self.final_fraction) * (1 + math.cos(math.pi * progress)) / 2
-
-
-class LinearDecay(Schedule):
-    """The peak, then over the last `steps` updates (None: all of them) a straight line to `final_fraction` of it.
-
-    The final fraction is reached after the last update. Open-Reasoner-Zero's annealing, 1e-6 to 3e-7 over 100 steps:
-    `LinearDecay(final_fraction=0.3, steps=100)`.
-    """
-
-    final_fraction: Fraction = 0.0
-    steps: Annotated[int, Field(ge=1)] | None = None
-
-    def __call__(self, step: int, total_steps: int) -> float:
-        span = total_steps if self.steps is None else min(self.steps, total_steps)
-        progress = min(max(step - (total_steps - span), 0) / span, 1.0) if span else 1.0
-        return 1.0 - (1.0 - self.final_fraction) * progress
-
-
-class AdamW(Settings):
-    """AdamW as torch defines it, gradients clipped by their global norm, the learning rate warmed up linearly.
-
-    Attributes:
-        lr: the peak learning rate.
-        betas: decay rates of the two moments.
-        eps: added to the root of the second moment (ScaleRL: 1e-15).
-        weight_decay: decoupled; a parameter shrinks by lr · weight_decay an update.
-        decay: `all` decays every parameter, norms and biases too, as verl and Open-Reasoner-Zero do (they hand
-            `parameters()` to torch); `matrices` spares parameters of fewer than two dimensions.
-        max_grad_norm: the global norm gradients are scaled down to; None leaves them.
-        warmup_steps: update s < warmup_steps runs at lr · (s + 1) / warmup_steps.
-        schedule: the course after warm-up.
-    """
-
-    lr: Annotated[float, Field(gt=0)] = 1e-6
-    betas: tuple[float, float] = (0.9, 0.999)
-    eps: Annotated[float, Field(gt=0)] = 1e-8
-    weight_decay: Annotated[float, Field(ge=0)] = 0.01
-    decay: Literal["all", "matrices"] = "all"
-    max_grad_norm: Annotated[float, Field(gt=0)] | None = 1.0
-    warmup_steps: Annotated[int, Field(ge=0)] = 0
-    schedule: SerializeAsAny[Schedule] = Constant()
-
-    @field_validator("betas")
-    @classmethod
-    def _check_betas(cls, betas: tuple[float, float]) -> tuple[float, float]:
-        if not all(0 <= beta < 1 for beta in betas):
-            raise ValueError(f"betas {betas} must each lie in [0, 1)")
-        return betas
-
-    def learning_rate(self, step: int, total_steps: int) -> float:
-        """The learning rate of update `step` (from 0) of a run of `total_steps` updates, warm-up included.
-
-        Beyond `total_steps` the schedule's last value holds.
-        """
-        if step < self.warmup_steps:
-            return self.lr * (step + 1) / self.warmup_steps
-        return self.lr * self.schedule(step - self.warmup_steps, max(total_steps - self.warmup_steps, 0))
+from strop.training.settings import AdamW
 
 
 class MasterAdamW:

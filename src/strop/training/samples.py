@@ -10,14 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
 
 import numpy as np
 
 from strop.algorithms import Advantage, Outcomes, ValueAdvantage
+from strop.algorithms.settings import TruncationMask
 from strop.base.types import Completion, FloatArray, Group, IntArray, Rollout, Sample, sample_id
-
-TruncationMask = Literal["none", "before", "after"]
 
 
 @dataclass(frozen=True, eq=False)

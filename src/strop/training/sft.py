@@ -22,8 +22,8 @@ from strop.base.metrics import Mean, Metrics
 from strop.base.pieces import Settings
 from strop.base.seeds import permutation
 from strop.base.types import InputError, IntArray, Sample
-from strop.training.optimizer import AdamW
 from strop.training.packing import pack
+from strop.training.settings import AdamW
 from strop.training.step import Trainer
 
 PositiveInt = Annotated[int, Field(ge=1)]

@@ -22,9 +22,10 @@ from strop.algorithms.tokens import Tokens, concatenate
 from strop.base import progress
 from strop.base.metrics import Mean, Metrics, Total, merge
 from strop.base.types import StropError
-from strop.training.optimizer import AdamW, MasterAdamW
+from strop.training.optimizer import MasterAdamW
 from strop.training.packing import MicroBatch, Update
 from strop.training.ranks import ALONE, Ranks, Share
+from strop.training.settings import AdamW
 
 Scores = list[tuple[Tensor, ...]]
 NO_CONTEXT = UpdateContext()

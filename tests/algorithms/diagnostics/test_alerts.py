@@ -11,8 +11,8 @@ from tests.runs import small_config
 
 from strop.algorithms.diagnostics.alerts import STEPS_OF_CALM, Limits, alerts
 from strop.base.types import InputError
-from strop.config.schema import resolve
-from strop.report.console import SilentView
+from strop.base.view import SilentView
+from strop.recipes.resolve import resolve
 from strop.run.run import train
 
 CALM: dict[str, float | None] = {

@@ -15,12 +15,12 @@ from tests.lab.ablation.forked import forking
 from tests.runs import metrics, parameters, small_config
 
 from strop.base.types import InputError
+from strop.base.view import SilentView
 from strop.lab.ablation import job as worker
 from strop.lab.ablation.collect import collect
 from strop.lab.ablation.execute import execute
 from strop.lab.ablation.manifest import read_manifest, write_manifest
 from strop.lab.ablation.processes import Steps, environment
-from strop.report.console import SilentView
 from strop.run.folder import RunFolder
 from strop.run.run import train
 

@@ -9,9 +9,10 @@ from tests.lab.ablation.cases import write_base
 from tests.runs import small_config
 
 from strop.base.types import InputError
-from strop.config.schema import edit, resolve
+from strop.config.parse import edit
 from strop.lab.ablation.differences import differences
 from strop.lab.ablation.variants import Wanted, split, variants
+from strop.recipes.resolve import resolve
 
 
 @pytest.fixture

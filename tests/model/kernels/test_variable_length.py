@@ -9,7 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from strop.model.attention import PackedContext, adapted, send
+from strop.algorithms.tokens import send
+from strop.model.attention import PackedContext, adapted
 
 LENGTHS = (3, 7, 1, 5)
 

@@ -15,8 +15,8 @@ from tests.verifiers.sandbox.machine import groups, processes_below
 from typer.testing import CliRunner
 
 from strop.base.types import Completion, InputError, Problem, Status, Verdict
+from strop.base.view import SilentView
 from strop.cli import app
-from strop.report.console import SilentView
 from strop.verifiers import CodeVerifier, Verifier
 from strop.verifiers.code import SandboxJudge
 from strop.verifiers.code.cases import read_cases, verify_cases

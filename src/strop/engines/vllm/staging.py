@@ -15,7 +15,7 @@ from torch import Tensor
 from strop.engines.broadcast import Entry
 from strop.engines.vllm.model_folder import ModelFolder
 from strop.engines.weights import fitting
-from strop.training import tensor_file
+from strop.model import tensor_file
 
 
 def taken_apart(

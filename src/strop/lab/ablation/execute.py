@@ -8,10 +8,10 @@ from pathlib import Path
 
 from strop.base.interrupt import on_interrupt
 from strop.base.types import StropError
+from strop.base.view import View, duration, percent
 from strop.lab.ablation.manifest import Manifest, RunEntry, held, is_finished, merged, write_manifest
 from strop.lab.ablation.processes import ThisMachine
 from strop.lab.ablation.running import Ended, Job, Place, Running
-from strop.report.console import View, duration, percent
 
 LOSSES = 3  # of what a run is made on, after which it is not begun again
 INTERVAL = 0.2  # seconds between two looks at the runs
@@ -71,7 +71,7 @@ def execute(
 
 def _make_bases(manifest: Manifest, waiting: Sequence[RunEntry], view: View) -> None:
     """Make the embedded bases that several runs would otherwise make at once, each for itself."""
-    from strop.run.assembly import located
+    from strop.training.embedded_base import located
 
     made = set()
     for run in waiting:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from strop.base.types import InputError, StropError
-from strop.report.console import PlainView
+from strop.base.view import PlainView
 
 
 def main() -> int:
@@ -48,7 +48,7 @@ def _end_with_parent() -> None:
 
 def _run(folder: Path, data: dict[str, Any], imports: list[str]) -> None:
     from strop.base.pieces import allow_module
-    from strop.config.schema import parse
+    from strop.config.parse import parse
     from strop.run.folder import RunFolder, is_run
     from strop.run.run import resume, train
 

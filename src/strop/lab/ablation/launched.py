@@ -46,8 +46,8 @@ def ray_place(address: str | None, jobs: int, needs: Needs, placement_seconds: f
         InputError: ray is not installed.
         StropError: no cluster is reached.
     """
-    from strop.orchestration.ray_settings import RaySettings
     from strop.orchestration.ray_workers import RayWorkers
+    from strop.orchestration.settings import RaySettings
 
     settings = RaySettings(address=address, cpus=needs.cpus, placement_seconds=placement_seconds)
     launcher = RayWorkers(settings, math.ceil(jobs * needs.cpus))

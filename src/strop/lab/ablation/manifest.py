@@ -20,7 +20,8 @@ from strop.base.files import replacing, writing
 from strop.base.pieces import Settings
 from strop.base.types import InputError
 from strop.config.edits import explain
-from strop.config.schema import RunConfig, parse
+from strop.config.parse import parse
+from strop.config.schema import RunConfig
 from strop.lab.ablation.differences import differences
 from strop.lab.ablation.variants import Variant, Variants
 from strop.run.folder import SUMMARY, is_run

@@ -8,10 +8,10 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from strop.base.view import number
 from strop.lab.ablation.collect import Ablation, RunResult, VariantResult
 from strop.lab.ablation.statistics import Mean, Paired, mean
 from strop.lab.scaling.fitting import Fit, Parameter
-from strop.report.console import number
 
 COLUMNS = (
     "variant", "runs", "A", "B", "C_mid", "final", "best", "against base", "verdict", "trunc. max", "entropy",

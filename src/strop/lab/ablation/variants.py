@@ -19,8 +19,11 @@ from typing import Any
 
 from strop import recipes
 from strop.base.types import InputError
-from strop.config.schema import RunConfig, edit, parse, resolve
+from strop.config.checks import validated
+from strop.config.parse import edit, parse
+from strop.config.schema import RunConfig
 from strop.lab.ablation.differences import Changes, differences
+from strop.recipes.resolve import resolve
 
 BASE = "base"
 LEAVE_ONE_OUT = "loo_"
@@ -231,7 +234,7 @@ def _finished(config: RunConfig, sets: Sequence[str], small: bool) -> RunConfig:
     from strop.config.tiny import tiny
 
     config = tiny(config) if small else config
-    return edit(config, list(sets)) if sets else config.validate_run()
+    return edit(config, list(sets)) if sets else validated(config)
 
 
 def _reverted(base: RunConfig, baseline: RunConfig, name: str) -> Iterator[tuple[Variant | str, str | None]]:

@@ -18,7 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from strop.base.types import InputError
-from strop.config.schema import RunConfig, parse
+from strop.config.parse import parse
+from strop.config.schema import RunConfig
 from strop.lab.planning.costs import Costs
 from strop.lab.planning.generator import Generator
 from strop.lab.planning.lengths import Empirical

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from strop.base.types import InputError
+from strop.base.view import number
 from strop.lab.scaling.compare import MARGIN, Refit
 from strop.lab.scaling.fitting import Fit
-from strop.report.console import number
 from strop.report.plots import BLUE, GREEN, GREY, INK, ORANGE, PURPLE, RED, bare, canvas, percent_tick, save_both, tick
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ from typing import Any
 
 from strop.base.files import replacing
 from strop.base.types import InputError
+from strop.base.view import View
 from strop.data.rows import JsonLines
-from strop.report.console import View
 from strop.verifiers.code.outcome import CodeResult
 from strop.verifiers.code.run import run_tests
 from strop.verifiers.code.tests import Tests, read_tests

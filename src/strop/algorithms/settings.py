@@ -1,0 +1,78 @@
+"""Settings of the algorithm: the pieces that turn judged completions into a gradient."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, SerializeAsAny
+
+from strop.algorithms.advantages import Advantage
+from strop.algorithms.aggregation import Aggregation
+from strop.algorithms.corrections import Correction
+from strop.algorithms.kl import KlInReward
+from strop.algorithms.losses import PolicyLoss
+from strop.algorithms.regularizers import Regularizer
+from strop.algorithms.rewards import LengthShaping, Reward
+from strop.algorithms.selection import Selection
+from strop.algorithms.token_types import TokenTypes
+from strop.base.pieces import Settings
+
+Count = Annotated[int, Field(ge=1)]
+TruncationMask = Literal["none", "before", "after"]
+
+
+class ReferenceSettings(Settings):
+    """The reference policy: the starting one, replaced by the present policy after every `reset_every` steps."""
+
+    reset_every: Count | None = None
+
+
+class AlgorithmSettings(Settings):
+    """What turns judged completions into a gradient, in the order of the loop.
+
+    Fields:
+        reward: from a verdict to a number.
+        shaping: what a completion's length adds to its reward.
+        selection: which groups are trained on.
+        kl_in_reward: a penalty on every token for leaving the reference policy, taken off the reward.
+        advantage: from rewards (and the critic's values) to an advantage per token.
+        truncation_mask: what becomes of truncated completions (see `samples`).
+        anchor: what importance ratios are taken against: the log-probs the `generator` recorded, or those the trainer
+            finds for the same tokens before the batch's first update (`recomputed`, as verl and Open-Reasoner-Zero do).
+        correction: with a recomputed anchor, the factor on each token's loss for π_anchor / π_generator.
+        token_types: which tokens reason and which recall, for the pieces that tell them apart.
+        loss: the policy loss.
+        regularizers: terms beside it.
+        reference: the policy that KL terms hold on to.
+        aggregation: from a loss per token to one number.
+    """
+
+    reward: SerializeAsAny[Reward]
+    shaping: tuple[SerializeAsAny[LengthShaping], ...] = ()
+    selection: Selection = Selection()
+    kl_in_reward: KlInReward | None = None
+    advantage: SerializeAsAny[Advantage]
+    truncation_mask: TruncationMask = "none"
+    anchor: Literal["generator", "recomputed"] = "generator"
+    correction: SerializeAsAny[Correction] | None = None
+    token_types: SerializeAsAny[TokenTypes] | None = None
+    loss: SerializeAsAny[PolicyLoss]
+    regularizers: tuple[SerializeAsAny[Regularizer], ...] = ()
+    reference: ReferenceSettings = ReferenceSettings()
+    aggregation: SerializeAsAny[Aggregation]
+
+    @property
+    def needs_reference(self) -> bool:
+        """Whether a copy of the starting policy is kept."""
+        return self.kl_in_reward is not None or any(term.needs_reference for term in self.regularizers)
+
+    @property
+    def needs_old_scores(self) -> bool:
+        """Whether the batch is scored by the policy once, before its first update."""
+        types = self.token_types is not None and self.token_types.needs_old_entropy
+        return (types and self.needs_token_types) or self.anchor == "recomputed"
+
+    @property
+    def needs_token_types(self) -> bool:
+        """Whether a piece tells reasoning from knowledge tokens."""
+        return self.loss.needs_token_types or any(term.needs_token_types for term in self.regularizers)

@@ -1,0 +1,94 @@
+"""From the name of a recipe or a file to the configuration of a run.
+
+    config = resolve("scalerl", ["optim.lr=2e-6", "data.source=gsm8k", "data.path=train.jsonl"])
+
+A run is resolved from a recipe (a Python function that returns a `RunConfig`), a TOML file (`recipe = "scalerl"` and
+what it changes), a `config.json` of an earlier run, or a Python file with a function `recipe()`.
+"""
+
+from __future__ import annotations
+
+import json
+import tomllib
+import traceback
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from strop import recipes
+from strop.base.pieces import load_module
+from strop.base.types import InputError
+from strop.config.checks import validated
+from strop.config.edits import apply_edits, explain
+from strop.config.parse import edit, parse
+from strop.config.schema import RunConfig
+from strop.config.tiny import tiny
+
+
+def resolve(target: str, sets: list[str] | tuple[str, ...] = (), small: bool = False) -> RunConfig:
+    """The configuration for a recipe name or a .toml, .json or .py file, with `--set` edits applied.
+
+    With `small` it is the tiny form of that (see `tiny`) which is edited.
+
+    Raises:
+        InputError: no such recipe or file, or an invalid setting.
+    """
+    suffix = Path(target).suffix
+    if suffix in (".toml", ".json", ".py"):
+        if not Path(target).is_file():
+            raise InputError(f"{target}: no such file; name a .toml, .json or .py file, or a recipe: strop recipes")
+        config = {".toml": _from_toml, ".json": _from_json, ".py": _from_python}[suffix](Path(target))
+    else:
+        config = recipes.build(target)
+    if small:
+        config = tiny(config)
+    return edit(config, sets) if sets else validated(config)
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path}: not UTF-8 text (byte {error.start + 1})") from error
+
+
+def _from_json(path: Path) -> RunConfig:
+    try:
+        return parse(json.loads(_text(path)), str(path))
+    except json.JSONDecodeError as error:
+        raise InputError(f"{path}, line {error.lineno}: not JSON: {error.msg}") from error
+
+
+def _from_toml(path: Path) -> RunConfig:
+    try:
+        changes = tomllib.loads(_text(path))
+    except tomllib.TOMLDecodeError as error:
+        raise InputError(f"{path}: not TOML: {error}") from error
+    name = changes.pop("recipe", None)
+    if not isinstance(name, str):
+        raise InputError(f'{path}: say which recipe it changes, e.g. recipe = "grpo"; the list: strop recipes')
+    try:
+        data = apply_edits(recipes.build(name).model_dump(mode="json"), changes, RunConfig)
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from error
+    return parse(data, str(path))
+
+
+def _from_python(path: Path) -> RunConfig:
+    try:
+        module = load_module(path)
+        found = module.__dict__.get("recipe")
+        config = found() if callable(found) else found
+    except ValidationError as error:
+        raise InputError(f"{path}: {explain(error)}") from error
+    except InputError:
+        raise
+    except Exception as error:
+        # The user's own code: where it failed and why says more than our frames around it.
+        frames = reversed(traceback.extract_tb(error.__traceback__))
+        line = next((frame.lineno for frame in frames if frame.filename == str(path)), 0)
+        line = error.lineno or 0 if isinstance(error, SyntaxError) else line
+        raise InputError(f"{path}, line {line}: {type(error).__name__}: {error}") from error
+    if not isinstance(config, RunConfig):
+        raise InputError(f"{path}: define a function recipe() that returns a strop.config.schema.RunConfig")
+    return config
