@@ -161,7 +161,7 @@ def _sorted_draw(
         part = slice(start, start + _SORTED)
         every = torch.arange(len(logits[part]), device=logits.device)
         how = Draw(uniform[part], temperature[part, None], greedy[part], every, top_k[part], top_p[part])
-        drawn.append(draw(logits[part], how))
+        drawn.append(draw(logits[part], how)[:2])
     tokens, logprobs = (torch.cat(column) for column in zip(*drawn, strict=True))
     return tokens, logprobs
 

@@ -52,6 +52,8 @@ class TorchEngine:
         InputError: settings that the policy cannot honour.
     """
 
+    _records_entropies = True
+
     def __init__(
         self, policy: Policy, tokenizer: PreTrainedTokenizerBase, settings: EngineSettings, version: int = 0
     ) -> None:
@@ -259,7 +261,14 @@ class TorchEngine:
         if width:
             self._record(width, *self._runner.step(width, jobs))
 
-    def _record(self, width: int, tokens: Ids, logprobs: FloatArray, ran: BoolArray | None = None) -> None:
+    def _record(
+        self,
+        width: int,
+        tokens: Ids,
+        logprobs: FloatArray,
+        entropies: FloatArray | None = None,
+        ran: BoolArray | None = None,
+    ) -> None:
         """Note what was drawn [width] in the rows that ran (None: all active ones), and finish what ends with it."""
         slots = self._slots
         part = slice(0, width)
@@ -274,8 +283,12 @@ class TorchEngine:
         forced = active & (done >= slots.inject_at[part])
         if forced.any():
             self._inject(np.flatnonzero(forced), done, tokens, logprobs)
+            if entropies is not None:
+                entropies[forced] = 0.0
         slots.drawn[rows, done[rows]] = tokens[rows]
         slots.logprobs[rows, done[rows]] = logprobs[rows]
+        if entropies is not None:
+            slots.entropies[rows, done[rows]] = entropies[rows]
         slots.position[part] += active
         slots.token[rows] = tokens[rows]
         sampled = active & ~forced
@@ -335,10 +348,13 @@ class TorchEngine:
         assert sequence is not None
         length = int(slots.position[slot] - slots.first[slot])
         drawn, logprobs = slots.drawn[slot, :length], slots.logprobs[slot, :length]
-        self._reports.append(self._completion(sequence, drawn, logprobs, reason))
+        entropies = slots.entropies[slot, :length].copy() if self._records_entropies else None
+        self._reports.append(self._completion(sequence, drawn, logprobs, entropies, reason))
         slots.release(slot)
 
-    def _completion(self, sequence: Sequence, drawn: Ids, logprobs: FloatArray, reason: FinishReason) -> Completion:
+    def _completion(
+        self, sequence: Sequence, drawn: Ids, logprobs: FloatArray, entropies: FloatArray | None, reason: FinishReason
+    ) -> Completion:
         token_ids = drawn.astype(np.int32)
         return Completion(
             request_id=sequence.entry.request.id,
@@ -351,6 +367,7 @@ class TorchEngine:
             text=self._text(token_ids),
             finish_reason=reason,
             interrupted_at=sequence.interrupted_at,
+            entropies=entropies,
         )
 
     def _text(self, token_ids: IntArray) -> str:

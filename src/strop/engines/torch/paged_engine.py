@@ -49,6 +49,8 @@ class PagedEngine(TorchEngine):
         StropError: a step differs from the policy's own forward pass.
     """
 
+    _records_entropies = False
+
     def __init__(
         self,
         policy: Policy,
@@ -136,7 +138,7 @@ class PagedEngine(TorchEngine):
         super().cancel(request_id)
         for parked in [one for one in self._pages.parked if one.sequence.entry.request.id == request_id]:
             self._pages.parked.remove(parked)
-            self._reports.append(self._completion(parked.sequence, parked.drawn, parked.logprobs, "abort"))
+            self._reports.append(self._completion(parked.sequence, parked.drawn, parked.logprobs, None, "abort"))
         self._put([slot for slot in before if not self._slots.active[slot]])
 
     @torch.inference_mode()
@@ -225,7 +227,7 @@ class PagedEngine(TorchEngine):
         assert not (ran & ~slots.active[:width]).any(), "the device runs a row that the host believes free"
         watched = np.flatnonzero(ran & (slots.has_strings | slots.thinks)[:width])
         drew, budgets = tokens[watched], slots.budget[watched]
-        self._record(width, tokens, logprobs, ran)
+        self._record(width, tokens, logprobs, ran=ran)
         # The host may have seen an end, put a token of its own, or allowed more or fewer; the others are as the device
         # believes.
         seen = ~slots.active[watched] | (slots.token[watched] != drew) | (slots.budget[watched] != budgets)

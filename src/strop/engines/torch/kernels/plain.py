@@ -79,7 +79,8 @@ class PlainKernels:
 
     def draw(self, logits: Tensor, uniform: Tensor, temperature: Tensor, greedy: Tensor) -> tuple[Tensor, Tensor]:
         """See `Kernels`."""
-        return draw(logits, Draw(uniform, temperature[:, None], greedy))
+        tokens, logprobs, _ = draw(logits, Draw(uniform, temperature[:, None], greedy))
+        return tokens, logprobs
 
 
 def _normed(states: Tensor, weight: Tensor, eps: float) -> Tensor:
