@@ -25,7 +25,7 @@ from strop.orchestration.executor import Publication
 from strop.orchestration.in_process import InProcess
 from strop.orchestration.rank_group import GangLost
 from strop.recipes.resolve import resolve
-from strop.report.plots import plot_run
+from strop.report.figures.training import plot_run
 from strop.run.folder import RunFolder
 from strop.run.loop import WeightMismatch
 from strop.run.run import QUARANTINE, Interrupted, Summary, _Run, resume, train
@@ -56,7 +56,7 @@ def test_the_run_folder_holds_everything(finished: Path) -> None:
         training = whole - row.get("seconds/evaluation", 0.0)
         assert row["tokens_per_second"] == pytest.approx(row["tokens/generated"] / training, rel=1e-5)
     picture = plot_run(finished).read_bytes()
-    assert struct.unpack(">II", picture[16:24]) == (2070, 1545) and len(picture) > 10_000  # three panels by three
+    assert struct.unpack(">II", picture[16:24]) == (2070, 2040) and len(picture) > 10_000  # four rows of three
     summary = json.loads((finished / "summary.json").read_text())
     assert summary["steps"] == 4 and summary["model"] == "model"
 

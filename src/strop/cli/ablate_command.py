@@ -207,7 +207,7 @@ def _show(folder: Path, x: XAxis, level: float, margin: float, as_json: bool) ->
 
     from strop.lab.ablation.collect import collect
     from strop.lab.ablation.table import as_json as plain_values
-    from strop.report.ablation import write_report
+    from strop.report.ablation_report import write_report
 
     console = Console(stderr=True)
     with Progress(console=console, transient=True, disable=not sys.stderr.isatty()) as bar:

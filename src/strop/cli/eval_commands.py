@@ -183,7 +183,7 @@ def compare(
     strop compare evals/steps --average math=aime24,aime25,math500
     """
     from strop.evaluation.grid import load_grid
-    from strop.report.evaluation import parse_average, write_report
+    from strop.report.evaluation_report import parse_average, write_report
 
     tokens = _numbers(budgets)
     grid = load_grid(folders)
@@ -279,7 +279,7 @@ def _on_benchmarks(
     from strop.base.types import InputError
     from strop.evaluation import protocols
     from strop.evaluation.benchmarks import Benchmark, benchmark
-    from strop.report.evaluation import parse_average, write_report
+    from strop.report.evaluation_report import parse_average, write_report
 
     averages = dict(parse_average(text) for text in kept.averages)
     chosen = protocols.changed(
@@ -323,7 +323,7 @@ def _finish(value: dict[str, Any], folder: Path, as_json: bool) -> None:
     if as_json:
         print_json(value)
         return
-    from strop.report.evaluation import REPORT
+    from strop.report.evaluation_report import REPORT
 
     print((folder / REPORT).read_text("utf-8"))
     for path in value["pictures"]:

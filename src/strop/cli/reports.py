@@ -8,7 +8,7 @@ from typing import Any
 
 from strop.base.view import duration, percent
 from strop.cli.options import print_table
-from strop.report.plots import plot_run
+from strop.report.figures.training import plot_run
 from strop.run.folder import SUMMARY, RunFolder
 
 PARTS = {
