@@ -23,9 +23,9 @@ from tests.runs import assert_same_run, metrics, small_config
 
 from strop.base.types import StropError
 from strop.base.view import SilentView
-from strop.lab.ablation.execute import execute
-from strop.lab.ablation.launched import Needs, ray_place
 from strop.lab.ablation.manifest import read_manifest
+from strop.lab.ablation.ray_runner import Needs, RayRunner
+from strop.lab.ablation.scheduler import execute
 from strop.orchestration.connection import Link, WorkerSpec, end
 from strop.orchestration.fleet import Supervision
 from strop.orchestration.ray_workers import RayWorkers
@@ -134,30 +134,29 @@ class Losing(SilentView):
 
 @pytest.mark.slow
 def test_a_lost_node_costs_an_ablation_no_run(cluster: Any, tmp_path: Path) -> None:
-    """One place at first, on a node that is lost: its run goes on elsewhere, beside the one that had no room."""
+    """One place at first, on a node that is lost: its run goes on elsewhere, beside the one that waited for room."""
     from tests.lab.ablation.cases import small_plan
 
     out, view = tmp_path / "out", Losing(cluster)
     manifest = small_plan(tmp_path, (0,), ["bad:optim.lr=1e30"], "steps=20", "evaluation.every=20")
-    place = ray_place(None, 2, Needs(), placement_seconds=2.0)
-    done = execute(out, manifest, view, jobs=2, place=place)
-    place.close()
+    runner = RayRunner(None, 2, Needs())
+    done = execute(out, manifest, view, jobs=2, runner=runner)
+    runner.close()
     assert [run.state for run in done.runs] == ["finished", "failed"]  # and what fails costs the other nothing
     assert "not finite" in str(done.runs[1].error)
     said = [note.partition(",")[0] for note in view.notes[1:]]
-    assert said[:3] == ["base seed 0: begins", "bad seed 0: begins", "bad seed 0: no room beside the other runs; it"
-                        " waits for one of them to end"], view.notes  # fmt: skip
-    assert said[3] == "base seed 0: lost" and said[4].startswith("base seed 0: going on after step"), view.notes
+    assert said[:2] == ["base seed 0: begins", "bad seed 0: begins"], view.notes
+    assert said[2] == "base seed 0: lost" and said[3].startswith("base seed 0: going on after step"), view.notes
     assert [row["step"] for row in metrics(out / "runs" / "base" / "seed0")] == list(range(21))
 
 
 def test_an_ablation_without_room_for_one_run_is_refused(cluster: Any, tmp_path: Path) -> None:
     from tests.lab.ablation.cases import small_plan
 
-    place = ray_place(None, 1, Needs(cpus=99.0), placement_seconds=0.2)
+    runner = RayRunner(None, 1, Needs(cpus=99.0), patience=0.2)
     out, manifest = tmp_path / "out", small_plan(tmp_path, (0,), ["hot:sampling.temperature=1.5"])
-    with pytest.raises(StropError, match=r"it asks for 99 CPU on one node.*--cpus and --gpus\)$"):
-        execute(out, manifest, SilentView(), place=place)
+    with pytest.raises(StropError, match=r"asks for 99 CPU on one node .*no node of the Ray cluster has more than 2 CPU"):
+        execute(out, manifest, SilentView(), runner=runner)
     assert [run.state for run in read_manifest(out).runs] == ["waiting", "waiting"]
 
 

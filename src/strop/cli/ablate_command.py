@@ -184,20 +184,20 @@ def _list(folder: Path, wanted: Manifest, as_json: bool) -> None:
 def _run(
     folder: Path, manifest: Manifest, jobs: int, ray: _Ray | None, imports: Sequence[str], plain: bool
 ) -> None:
-    from strop.lab.ablation.execute import execute
+    from strop.lab.ablation.scheduler import execute
 
     stopped = f"stopped at once; the same command goes on with {folder}"
     with viewing(plain, f"strop · ablate · {folder}", stopped, to_stderr=True) as view:
         if ray is None:
             execute(folder, manifest, view, jobs, imports)
             return
-        from strop.lab.ablation.launched import Needs, ray_place
+        from strop.lab.ablation.ray_runner import Needs, RayRunner
 
-        place = ray_place(ray.address, jobs, Needs(ray.cpus, ray.gpus))
+        runner = RayRunner(ray.address, jobs, Needs(ray.cpus, ray.gpus))
         try:
-            execute(folder, manifest, view, jobs, imports, place)
+            execute(folder, manifest, view, jobs, imports, runner)
         finally:
-            place.close()
+            runner.close()
 
 
 def _show(folder: Path, x: XAxis, level: float, margin: float, as_json: bool) -> Ablation:

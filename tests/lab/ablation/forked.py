@@ -13,16 +13,16 @@ import pytest
 import torch
 from tests.forks import Fork
 
-from strop.lab.ablation import job as worker
+from strop.lab.ablation import run_process
 
 
 class Forked(Fork):
-    """What `Process` uses of `subprocess.Popen`."""
+    """What `RunProcess` uses of `subprocess.Popen`."""
 
     def __init__(
         self, command: Sequence[str], *, stderr: IO[bytes], env: Mapping[str, str], **_ignored: Any
     ) -> None:
-        assert command[1:] == ["-m", "strop.lab.ablation.job"]
+        assert command[1:] == ["-m", "strop.lab.ablation.run_process"]
         (given, give), (take, taken) = os.pipe(), os.pipe()
         super().__init__(os.fork())
         if self.pid == 0:
@@ -36,7 +36,7 @@ class Forked(Fork):
                 sys.stdin, sys.stdout, sys.stderr = os.fdopen(0), os.fdopen(1, "w"), os.fdopen(2, "w")
                 os.environ.update(env)
                 torch.set_num_threads(1)
-                code = worker.main()
+                code = run_process.main()
                 sys.stdout.flush()
                 sys.stderr.flush()
             except BaseException:  # nothing of the test may go on in the child
@@ -51,5 +51,5 @@ class Forked(Fork):
 def forking() -> Iterator[None]:
     """An ablation forks its runs inside."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("strop.lab.ablation.processes.subprocess.Popen", Forked)
+        patch.setattr("strop.lab.ablation.local_runner.subprocess.Popen", Forked)
         yield

@@ -1,6 +1,6 @@
-"""The fitting procedure of ScaleRL A.5, to reproduce its numbers: a grid over A and C_mid, B by least squares, unweighted.
+"""The fitting procedure of ScaleRL A.5, to reproduce its numbers: a grid over A and C_mid, B by plain least squares.
 
-A lies on {0.450, 0.455, …, 0.800}, C_mid on linspace(100, 4000, 100) and linspace(4000, 40000, 100); the cell with the
+A lies on {0.450, 0.455, …, 0.800}, C_mid on linspace(100, 4000, 100) and linspace(4000, 40000, 100); the cell of
 least squared error wins. With `refine` C_mid is freed once the best A are found (most published C_mid lie on these two
 grids, 4242 on neither). A scan over B finds the cells that can win, scipy settles their B: running it in each of the
 71 × 199 cells would take minutes with a bootstrap around it.

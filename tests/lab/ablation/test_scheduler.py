@@ -16,11 +16,12 @@ from tests.runs import metrics, parameters, small_config
 
 from strop.base.types import InputError
 from strop.base.view import SilentView
-from strop.lab.ablation import job as worker
+from strop.lab.ablation import run_process
 from strop.lab.ablation.collect import collect
-from strop.lab.ablation.execute import execute
+from strop.lab.ablation.local_runner import environment
 from strop.lab.ablation.manifest import read_manifest, write_manifest
-from strop.lab.ablation.processes import Steps, environment
+from strop.lab.ablation.runner import Ended, Job
+from strop.lab.ablation.scheduler import LOSSES, Progress, execute
 from strop.run.folder import RunFolder
 from strop.run.run import train
 
@@ -168,13 +169,13 @@ def test_a_run_with_another_configuration_is_left_alone(tmp_path: Path) -> None:
     config = small_config().model_dump(mode="json")
     RunFolder.create(tmp_path / "run", config | {"steps": 99}).close()
     with pytest.raises(InputError, match="is not that of the ablation; remove"):
-        worker._run(tmp_path / "run", config, [])
+        run_process._run(tmp_path / "run", config, [])
     assert lines(tmp_path / "run") == 0
 
 
 def test_steps_follow_a_file_that_grows_and_shrinks(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
-    steps = Steps(path)
+    steps = Progress(path)
     assert not steps.look()
     path.write_text(json.dumps({"step": 1}) + "\n" + json.dumps({"step": 2, "evaluation/pass_rate": 0.5}) + '\n{"st')
     assert steps.look() and (steps.step, steps.pass_rate) == (2, 0.5)
@@ -184,6 +185,53 @@ def test_steps_follow_a_file_that_grows_and_shrinks(tmp_path: Path) -> None:
     assert steps.look() and (steps.step, steps.pass_rate) == (3, 0.75)
     path.write_text(json.dumps({"step": 1}) + "\n")
     assert steps.look() and steps.step == 1
+
+
+class Losing:
+    """A runner that loses every run of the variant `hot`, each time after a step more; others fail by themselves."""
+
+    def __init__(self) -> None:
+        self.started: list[tuple[str, int]] = []
+        self.closed: list[str] = []
+
+    def start(self, job: Job, slot: int) -> "LosingRun":
+        self.started.append((job.label, slot))
+        return LosingRun(self, job)
+
+    def close(self) -> None:
+        raise AssertionError("the caller closes it")
+
+
+class LosingRun:
+    def __init__(self, runner: Losing, job: Job) -> None:
+        self._runner, self._job = runner, job
+        job.folder.mkdir(parents=True, exist_ok=True)
+        with (job.folder / "metrics.jsonl").open("a") as file:
+            file.write(json.dumps({"step": lines(job.folder) + 1}) + "\n")
+
+    def poll(self) -> Ended:
+        return Ended("lost", "its node has died") if "hot" in self._job.label else Ended("finished")
+
+    def stop(self) -> None:
+        raise AssertionError("nobody asked")
+
+    def close(self) -> None:
+        self._runner.closed.append(self._job.label)
+
+
+def test_a_lost_run_goes_on_elsewhere_a_few_times_and_none_is_finished_without_a_summary(tmp_path: Path) -> None:
+    runner, view = Losing(), Notes()
+    done = execute(
+        tmp_path / "out", small_plan(tmp_path, (0,), ["hot:sampling.temperature=1.5"]), view, jobs=2, runner=runner
+    )
+    assert [run.state for run in done.runs] == ["failed", "failed"]
+    assert "ended without a summary" in str(done.runs[0].error)
+    assert str(done.runs[1].error) == f"lost {LOSSES + 1} times, at last: its node has died"
+    hot = [label for label, _ in runner.started if label == "hot seed 0"]
+    assert len(hot) == LOSSES + 1 and sorted(runner.closed) == sorted(label for label, _ in runner.started)
+    assert [slot for _, slot in runner.started[:2]] == [0, 1]
+    assert "hot seed 0: lost, its node has died; it goes on elsewhere" in view.notes
+    assert f"hot seed 0: going on after step {LOSSES}" in view.notes
 
 
 def test_cores_and_gpus_are_shared_out(monkeypatch: pytest.MonkeyPatch) -> None:
