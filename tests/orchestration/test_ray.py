@@ -155,7 +155,7 @@ def test_an_ablation_without_room_for_one_run_is_refused(cluster: Any, tmp_path:
 
     runner = RayRunner(None, 1, Needs(cpus=99.0), patience=0.2)
     out, manifest = tmp_path / "out", small_plan(tmp_path, (0,), ["hot:sampling.temperature=1.5"])
-    with pytest.raises(StropError, match=r"asks for 99 CPU on one node .*no node of the Ray cluster has more than 2 CPU"):
+    with pytest.raises(StropError, match=r"asks for 99 CPU on one node .* no node .* has more than 2 CPU"):
         execute(out, manifest, SilentView(), runner=runner)
     assert [run.state for run in read_manifest(out).runs] == ["waiting", "waiting"]
 

@@ -14,7 +14,7 @@ from strop.cli.options import Json, print_table, show
 if TYPE_CHECKING:
     from strop.lab.scaling.curves import Curve
     from strop.lab.scaling.fitting import Fit, FitSettings
-    from strop.lab.scaling.report import Study
+    from strop.lab.scaling.study import Study
 
 
 Sources = Annotated[
@@ -99,8 +99,8 @@ def fit(
     strop fit scalerl=runs/s0 scalerl=runs/s1 scalerl=runs/s2 dapo=runs/d0     seeds of two recipes
     strop fit runs/scalerl --windows auto --out fit.json
     """
-    from strop.lab.scaling.report import as_json as plain_values
-    from strop.lab.scaling.report import study
+    from strop.lab.scaling.study import as_json as plain_values
+    from strop.lab.scaling.study import study
 
     settings = _settings(method, skip_until, fit_until, level, bootstrap, seed, exact_r0, a_grid, c_mid_grid)
     computes, ranges = _numbers("--predict", predict), _windows(windows)

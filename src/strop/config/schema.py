@@ -22,7 +22,7 @@ from strop.data.settings import DataSettings
 from strop.engines.protocol import Sampling
 from strop.engines.settings import EngineSettings
 from strop.engines.vllm.settings import Vllm as Vllm  # so that engine=Vllm is known
-from strop.evaluation.settings import EvaluationSettings
+from strop.evaluation.validation_settings import EvaluationSettings
 from strop.model.settings import ModelSettings
 from strop.orchestration.settings import OrchestrationSettings
 from strop.training.settings import AdamW, BatchSettings, CheckpointSettings, CriticSettings, LearnerSettings

@@ -22,7 +22,7 @@ from strop.algorithms.settings import AlgorithmSettings
 from strop.config.schema import RunConfig
 from strop.data import DataSettings, HeldOutSettings
 from strop.engines.protocol import Sampling
-from strop.evaluation.settings import EvaluationSettings
+from strop.evaluation.validation_settings import EvaluationSettings
 from strop.model.settings import ModelSettings
 from strop.recipes._data import AS_WRITTEN, BOXED, archer_code, archer_math
 from strop.recipes._verifiers import code_verifier, deepscaler_or_math_verifier

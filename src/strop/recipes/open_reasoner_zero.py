@@ -15,7 +15,7 @@ from strop.algorithms.value_loss import ValueLoss
 from strop.config.schema import RunConfig, Stage
 from strop.data import DataSettings, HardOnly, HeldOutSettings, OpenReasonerZero
 from strop.engines.protocol import Sampling
-from strop.evaluation.settings import EvaluationSettings
+from strop.evaluation.validation_settings import EvaluationSettings
 from strop.model.settings import ModelSettings
 from strop.recipes._data import orz_13k_hard, orz_57k
 from strop.recipes._names import named

@@ -8,7 +8,7 @@ from strop.config.schema import RunConfig
 from strop.data import ChainSum, DataSettings, HeldOutSettings
 from strop.engines.protocol import Sampling
 from strop.engines.settings import EngineSettings
-from strop.evaluation.settings import EvaluationSettings
+from strop.evaluation.validation_settings import EvaluationSettings
 from strop.model.settings import ModelSettings
 from strop.training.settings import AdamW, BatchSettings, CheckpointSettings
 from strop.verifiers import Answer

@@ -16,7 +16,7 @@ from strop.config.parse import edit
 from strop.config.schema import RunConfig
 from strop.data import DataSettings, HeldOutSettings, Mixture
 from strop.engines.protocol import Interruption, Sampling
-from strop.evaluation.settings import EvaluationSettings
+from strop.evaluation.validation_settings import EvaluationSettings
 from strop.model.settings import ModelSettings
 from strop.orchestration.settings import OrchestrationSettings
 from strop.recipes._data import BOXED, deepcoder, polaris_53k

@@ -15,7 +15,7 @@ from strop.algorithms.settings import AlgorithmSettings
 from strop.config.schema import RunConfig, Stage
 from strop.data import DataSettings, DropSolved, HeldOutSettings, ProblemSource
 from strop.engines.protocol import Sampling
-from strop.evaluation.settings import EvaluationSettings
+from strop.evaluation.validation_settings import EvaluationSettings
 from strop.model.settings import ModelSettings
 from strop.recipes._data import AS_WRITTEN, skywork_math, skywork_math_and_code
 from strop.recipes._names import named

@@ -1,4 +1,4 @@
-"""One run of an ablation in a process of its own: `python -m strop.lab.ablation.run_process`, its job on standard input.
+"""One run of an ablation in a process of its own: `python -m strop.lab.ablation.run_process`, its job on stdin.
 
 The first line of standard input is the job as JSON: {"folder", "config", "imports"}. The pipe stays open for as long as
 the parent lives: when it ends, the parent is gone, and so is this process, at once. What the run says goes to standard

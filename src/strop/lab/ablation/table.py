@@ -8,6 +8,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from strop.base.markdown import markdown_table
 from strop.base.view import number
 from strop.lab.ablation.collect import Ablation, RunResult, VariantResult
 from strop.lab.ablation.statistics import Mean, Paired, mean
@@ -155,21 +156,14 @@ def as_markdown(found: Ablation, figure: str | None) -> str:
         (variant.name, f"`{key}`", f"`{old}`", f"`{new}`")
         for variant in found.variants for key, (old, new) in variant.changes.items()
     ]  # fmt: skip
-    parts = [f"# Ablation of {found.manifest.recipe}", _markdown(COLUMNS, cells(found)), explanation(found)]
+    parts = [f"# Ablation of {found.manifest.recipe}", markdown_table(COLUMNS, cells(found)), explanation(found)]
     if figure is not None:
         parts.append(f"![pass rate against {found.x}, and paired differences to the base]({figure})")
     said = notes(found)
     if said:
         parts.append("\n".join(f"- {line}" for line in said))
-    parts += ["## Variants", _markdown(names, changes)]
+    parts += ["## Variants", markdown_table(names, changes)]
     return "\n\n".join(parts) + "\n"
-
-
-def _markdown(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    def line(entries: Sequence[str]) -> str:
-        return "| " + " | ".join(entry.replace("|", "\\|") for entry in entries) + " |"
-
-    return "\n".join([line(columns), line(["---"] * len(columns)), *map(line, rows)])
 
 
 # ---------------------------------------------------------------------- for machines
