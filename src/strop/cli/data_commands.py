@@ -57,7 +57,7 @@ def prepare(
         raise InputError("name a configuration; `strop data prepare --example > prepare.toml` writes one to begin with")
     allow(imports)
     from strop import prepare as heavy
-    from strop.prepare.report import step_table
+    from strop.prepare.markdown_report import step_table
 
     settings = heavy.load_config(config)
     if out is not None:

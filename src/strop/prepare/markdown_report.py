@@ -1,11 +1,14 @@
-"""The report of a preparation as a page."""
+"""The report of a preparation in Markdown."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
+from strop.base.markdown import markdown_table
 from strop.prepare.config import PrepareConfig
+
+NUMBERS = ("in", "out", "seconds")
 
 
 def step_table(report: Mapping[str, Any]) -> list[tuple[str, str, str, str, str]]:
@@ -23,14 +26,15 @@ def step_table(report: Mapping[str, Any]) -> list[tuple[str, str, str, str, str]
 def markdown(report: Mapping[str, Any], config: PrepareConfig) -> str:
     """The whole report."""
     parts = [
-        "# What became of the problems",
+        "# The preparation of the problems",
         f"{report['problems_in']:,} came in, {report['problems_out']:,} are in train.parquet, {report['validation']:,} "
         f"in validation.parquet, {report['dropped']:,} were dropped (dropped.parquet has each with its reason).",
-        _table(("step", "in", "out", "seconds", "dropped because"), step_table(report)),
+        markdown_table(("step", "in", "out", "seconds", "dropped because"), step_table(report), NUMBERS),
         "## By source, in the order of priority",
-        _table(
+        markdown_table(
             ("source", "in", "out"),
             [(name, f"{counts['in']:,}", f"{counts['out']:,}") for name, counts in report["by_source"].items()],
+            NUMBERS,
         ),
     ]
     figures = [
@@ -40,18 +44,13 @@ def markdown(report: Mapping[str, Any], config: PrepareConfig) -> str:
         if name != "sources"
     ]
     if figures:
-        parts += ["## Figures of the steps", _table(("step", "", ""), figures)]
+        parts += ["## Figures of the steps", markdown_table(("step", "", ""), figures)]
     parts += [
         "## How",
         f"seed {config.seed}, broken rows: {config.broken_rows}. config.json holds every setting; the same "
         "configuration gives the same files.",
     ]
     return "\n\n".join(parts) + "\n"
-
-
-def _table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    lines = [columns, ["---"] * len(columns), *rows]
-    return "\n".join(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in line)} |" for line in lines)
 
 
 def _written(value: Any) -> str:
