@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from strop.cli.options import Imports, Json, allow, show
+from strop.cli.options import Imports, Json, allow, bar, show
 
 Runs = Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run folders; several are laid over one another.")]
 Target = Annotated[
@@ -41,19 +41,11 @@ def report(
     strop report runs/grpo runs/dapo --out compared.html
     strop report runs/first --samples 4
     """
-    import sys
-
-    from rich.console import Console
-    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-
     from strop.report.build import write_report
 
     allow(imports)
-    console = Console(stderr=True)
-    columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn())
-    with Progress(*columns, console=console, transient=True, disable=not sys.stderr.isatty()) as progress:
-        task = progress.add_task("reading", total=None)
-        written = write_report(runs, out, samples, lambda what: progress.update(task, description=what))
+    with bar("reading") as tell:
+        written = write_report(runs, out, samples, lambda what: tell(what=what))
     value = {
         "report": str(written.page),
         "pictures": [str(picture) for picture in written.pictures],

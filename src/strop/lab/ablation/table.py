@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from strop.base.markdown import markdown_table
@@ -41,6 +41,18 @@ def _row(variant: VariantResult) -> tuple[str, ...]:
         _mean(variant.mean(lambda run: run.device_seconds), ".0f"),
         _mean(variant.mean(lambda run: run.wall_seconds), ".0f"),
     )
+
+
+def pieces(found: Ablation, width: int) -> Iterator[tuple[list[str], list[list[str]]]]:
+    """Columns and rows of as many tables as a terminal of `width` letters needs, each with the variants' names."""
+    rows = cells(found)
+    widths = [max(len(COLUMNS[place]), *(len(row[place]) for row in rows)) + 3 for place in range(len(COLUMNS))]
+    shown = [place for place in range(1, len(COLUMNS)) if any(row[place] for row in rows)]
+    while shown:
+        piece = [0]
+        while shown and (len(piece) == 1 or sum(widths[place] for place in [*piece, shown[0]]) <= width):
+            piece.append(shown.pop(0))
+        yield [COLUMNS[place] for place in piece], [[row[place] for place in piece] for row in rows]
 
 
 def progress(variant: VariantResult) -> str:

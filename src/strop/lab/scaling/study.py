@@ -1,4 +1,4 @@
-"""What `strop fit` writes down: fits, and beside them what was made of them, as plain JSON values.
+"""The study of `strop fit`: curves fitted and compared, and all of that as plain JSON values.
 
     {"fits": [{name, A, B, C_mid, R_0, A_interval, B_interval, C_mid_interval, level, sse, predictions, refused}], …}
 
@@ -9,13 +9,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
 from typing import Any
 
-from strop.lab.scaling.compare import MARGIN, Comparison, Refit, Seeds, compare, joint_refit, seeds
-from strop.lab.scaling.fitting import Fit
+from strop.lab.scaling.compare import (
+    MARGIN,
+    Comparison,
+    Refit,
+    Seeds,
+    auto_windows,
+    compare,
+    fit_windows,
+    joint_refit,
+    seeds,
+)
+from strop.lab.scaling.curves import Curve
+from strop.lab.scaling.fitting import Fit, FitSettings, fit
 
 MOST_RECIPES = 12  # whose pairs are compared: beyond that nobody reads the table
 
@@ -26,7 +37,6 @@ class Study:
 
     Attributes:
         fits: one a curve, in the order given.
-        recipes: fits by recipe; a recipe with several has them for seeds.
         predict: the computes asked for.
         windows: by name of a fit, the fits over several windows.
         joint: all accepted fits with A fixed to their average; empty for a single one.
@@ -35,7 +45,6 @@ class Study:
     """
 
     fits: Sequence[Fit]
-    recipes: Mapping[str, Sequence[Fit]]
     predict: Sequence[float] = ()
     windows: Mapping[str, Mapping[str, Fit]] = field(default_factory=dict)
     joint: Sequence[Refit] = ()
@@ -43,24 +52,43 @@ class Study:
     seeds: Sequence[Seeds] = ()
 
 
-def study(
-    recipes: Mapping[str, Sequence[Fit]],
+def fit_study(
+    recipes: Mapping[str, Sequence[Curve]],
+    settings: FitSettings,
     predict: Sequence[float] = (),
-    windows: Mapping[str, Mapping[str, Fit]] | None = None,
+    windows: Sequence[tuple[float, float]] | None = (),
     margin: float = MARGIN,
+    progress: Callable[[int], None] = lambda done: None,
 ) -> Study:
-    """Compare what was fitted: every pair of recipes, all with A fixed to the average, the seeds of each recipe."""
-    fits = [found for members in recipes.values() for found in members]
-    pairs = combinations(recipes, 2) if len(recipes) <= MOST_RECIPES else ()
-    compared = (compare(first, recipes[first], second, recipes[second], margin) for first, second in pairs)
+    """Fit every curve and compare what was fitted: every pair of recipes, all with A fixed to the average, their seeds.
+
+    Args:
+        recipes: curves by recipe.
+        settings: of every fit.
+        predict: computes to predict at.
+        windows: (low, high) of further fits of each curve; None for those of `auto_windows`.
+        margin: by how much A must differ to count.
+        progress: called after each curve with the number of those done.
+    """
+    fitted: dict[str, list[Fit]] = {}
+    over: dict[str, Mapping[str, Fit]] = {}
+    for recipe, curves in recipes.items():
+        for curve in curves:
+            fitted.setdefault(recipe, []).append(fit(curve, settings))
+            chosen = auto_windows(curve, settings) if windows is None else windows
+            if chosen:
+                over[curve.name] = fit_windows(curve, chosen, settings)
+            progress(sum(map(len, fitted.values())))
+    fits = [found for members in fitted.values() for found in members]
+    pairs = combinations(fitted, 2) if len(fitted) <= MOST_RECIPES else ()
+    compared = (compare(first, fitted[first], second, fitted[second], margin) for first, second in pairs)
     return Study(
         fits,
-        recipes,
         predict,
-        windows or {},
+        over,
         joint_refit(fits) if len(fits) > 1 else (),
         [each for each in compared if each is not None],
-        [seeds(name, members) for name, members in recipes.items() if len(members) > 1],
+        [seeds(name, members) for name, members in fitted.items() if len(members) > 1],
     )
 
 
