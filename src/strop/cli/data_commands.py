@@ -20,7 +20,7 @@ data_app = typer.Typer(
     strop data prepare --example > prepare.toml        a configuration with every step, to edit
     strop data prepare prepare.toml                    from raw sets to train.parquet and a report
     strop data show prepared/train.parquet             some of the problems
-    strop data pass-rates runs/grpo                    what became of every problem of a run
+    strop data pass-rates runs/grpo                    visits and pass rates of every problem of a run
     strop data mappings                                the sets that need no column names
     """,
 )

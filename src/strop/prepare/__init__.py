@@ -1,4 +1,4 @@
-"""Preparing problems: from raw sets to a Parquet file to train on, and a report of what became of every row."""
+"""Preparing problems: from raw sets to a Parquet file to train on, and a report that accounts for every row."""
 
 from strop.prepare.config import PrepareConfig, load_config, parse_config
 from strop.prepare.decontaminate import Decontaminate

@@ -10,6 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from strop.base.files import distinct_names
 from strop.base.types import InputError
 from strop.base.view import benchmark_rates, duration
 from strop.config.parse import parse
@@ -121,18 +122,7 @@ def read_runs(paths: Sequence[Path]) -> list[RunData]:
     for path in found:
         if found.count(path) > 1:
             raise InputError(f"{path} is named twice; name each run once")
-    return [_read(path, name) for path, name in zip(paths, _names(found), strict=True)]
-
-
-def _names(paths: Sequence[Path]) -> list[str]:
-    """The folder's name; with as many folders above it as it takes where two are alike."""
-    names: list[str] = []
-    for path in paths:
-        count = 1
-        while sum(other.parts[-count:] == path.parts[-count:] for other in paths) > 1:
-            count += 1
-        names.append("/".join(path.parts[-count:]))
-    return names
+    return [_read(path, name) for path, name in zip(paths, distinct_names(found), strict=True)]
 
 
 def _read(path: Path, name: str) -> RunData:

@@ -21,7 +21,7 @@ def visible(text: str) -> str:
 
 
 def plain(text: str, length: int) -> str:
-    """A text on one line of at most `length` characters, for a picture."""
+    """A text on one line of at most `length` characters, for a figure."""
     return clip(" ".join(visible(text).split()), length)
 
 

@@ -1,4 +1,4 @@
-"""Pictures of fits, each as PNG and SVG: the curves over compute, and the linearised form in which slopes are B."""
+"""The figures of fits, each as PNG and SVG: the curves over compute, and the linearised form in which slopes are B."""
 
 from __future__ import annotations
 
