@@ -27,7 +27,7 @@ def quickstart(
     strop quickstart
     strop quickstart --seed 1 --out runs/again
     """
-    from strop.cli.reports import report_quickstart
+    from strop.cli.run_endings import report_quickstart
     from strop.run import quickstart as heavy
 
     with viewing(plain, f"strop · quickstart · {out}", "stopped; begin again with: strop quickstart") as view:
@@ -76,7 +76,7 @@ def train(
     data.source = "problems.jsonl"
     """
     from strop.base.types import InputError
-    from strop.cli.reports import report_run
+    from strop.cli.run_endings import report_run
 
     allow(imports)
     if resume is not None:
@@ -141,7 +141,7 @@ def sft(
     strop sft --resume runs/sft
     """
     from strop.base.types import InputError
-    from strop.cli.reports import report_run
+    from strop.cli.run_endings import report_run
     from strop.run.folder import RunFolder
 
     allow(imports)
