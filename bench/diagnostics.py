@@ -16,7 +16,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from strop.algorithms import GroupRelative
+from strop.algorithms.advantages import GroupRelative
 from strop.algorithms.diagnostics import step_diagnostics
 from strop.algorithms.diagnostics.credit import credit_metrics
 from strop.algorithms.diagnostics.texts import length_metrics, reflection_metrics, repetition_metrics

@@ -43,7 +43,9 @@ from common import (
 from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
 
-from strop.algorithms import Cispo, Objective, TokenMean
+from strop.algorithms.aggregation import TokenMean
+from strop.algorithms.losses import Cispo
+from strop.algorithms.objective import Objective
 from strop.base.types import Sample
 from strop.model.policy import Packed, Policy
 from strop.training.packing import Update, pack

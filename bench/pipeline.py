@@ -35,7 +35,7 @@ from bench.simulated import SimulatedLearner, Simulation
 
 from strop.base.view import SilentView
 from strop.config.parse import edit
-from strop.data import load_data
+from strop.data.dataset import load_data
 from strop.engines.broadcast import Peer, Ticket, Watch, described
 from strop.model.byte_tokenizer import byte_tokenizer
 from strop.orchestration.connection import WorkerSpec, end

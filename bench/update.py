@@ -44,7 +44,9 @@ from common import (
 )  # fmt: skip
 from transformers import PreTrainedModel
 
-from strop.algorithms import Objective, PpoClip, TokenMean
+from strop.algorithms.aggregation import TokenMean
+from strop.algorithms.losses import PpoClip
+from strop.algorithms.objective import Objective
 from strop.base.types import Sample
 from strop.training.packing import Update, pack
 from strop.training.settings import AdamW

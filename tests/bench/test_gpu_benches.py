@@ -13,7 +13,7 @@ import pytest
 
 from strop.base import pieces
 
-BENCH = Path(__file__).parent.parent / "bench"
+BENCH = Path(__file__).parents[2] / "bench"
 HELPERS = ("common", "step", "gpu_verdict")  # modules of that folder that benches import
 
 

@@ -14,7 +14,7 @@ from types import ModuleType
 import pytest
 import torch
 
-BENCH = Path(__file__).parent.parent / "bench"
+BENCH = Path(__file__).parents[2] / "bench"
 HELPERS = ("common", "step", "gpu_verdict", "gpu_session")
 
 

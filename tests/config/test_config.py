@@ -8,13 +8,14 @@ from pathlib import Path
 import pytest
 
 from strop import recipes
-from strop.algorithms import Cispo, GroupRelative, PpoClip
+from strop.algorithms.advantages import GroupRelative
+from strop.algorithms.losses import Cispo, PpoClip
 from strop.base.types import InputError
 from strop.config.checks import validated
 from strop.config.edits import parse_set
 from strop.config.parse import edit, parse
 from strop.config.schema import RunConfig
-from strop.data import Gsm8k
+from strop.data.gsm8k import Gsm8k
 from strop.model.settings import FreshModel
 from strop.recipes.resolve import resolve
 
@@ -178,7 +179,7 @@ def test_a_python_file_is_a_recipe(tmp_path: Path) -> None:
 def test_a_piece_of_a_python_recipe_can_be_edited_and_read_back(tmp_path: Path) -> None:
     file = tmp_path / "own_reward_recipe.py"
     file.write_text(
-        "from strop.algorithms import BinaryReward\nfrom strop.recipes.resolve import resolve\n"
+        "from strop.algorithms.rewards import BinaryReward\nfrom strop.recipes.resolve import resolve\n"
         "class Doubled(BinaryReward):\n    factor: float = 2.0\n"
         "def recipe():\n"
         "    base = resolve('grpo')\n"

@@ -13,20 +13,12 @@ from hypothesis import strategies as st
 from tokenizers import processors
 
 from strop.base.types import InputError, Message, Problem
-from strop.data import (
-    ChainSum,
-    ChatTemplate,
-    DataSettings,
-    HeldOutSettings,
-    JsonLines,
-    OpenReasonerZero,
-    Plain,
-    assert_disjoint,
-    build_dataset,
-    load_data,
-    question_key,
-)
-from strop.data.templates import encode_prompt, opening
+from strop.data.chain_sum import ChainSum
+from strop.data.dataset import assert_disjoint, build_dataset, load_data
+from strop.data.rows import JsonLines
+from strop.data.settings import DataSettings, HeldOutSettings
+from strop.data.source import question_key
+from strop.data.templates import ChatTemplate, OpenReasonerZero, Plain, encode_prompt, opening
 from strop.model.byte_tokenizer import byte_tokenizer
 
 TOKENIZER = byte_tokenizer()

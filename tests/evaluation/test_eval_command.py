@@ -14,8 +14,9 @@ from typer.testing import CliRunner
 from strop.base.types import InputError, StropError
 from strop.base.view import SilentView
 from strop.cli import app
-from strop.data import ChainSum, load_data
-from strop.evaluation import benchmark
+from strop.data.chain_sum import ChainSum
+from strop.data.dataset import load_data
+from strop.evaluation.benchmarks import benchmark
 from strop.evaluation.grid import Grid
 from strop.evaluation.protocols import PLAIN, changed, protocol
 from strop.model.byte_tokenizer import byte_tokenizer

@@ -95,7 +95,7 @@ def killed_driver(out: Path, *sets: str, forked: bool = True) -> list[int]:
     code = (
         "import sys\n"
         "from pathlib import Path\n"
-        "from strop.report.console import SilentView\n"
+        "from strop.base.view import SilentView\n"
         "from strop.base.pieces import allow_module\n"
         "from strop.run.run import train\n"
         "from tests.runs import small_config\n"

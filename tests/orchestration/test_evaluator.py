@@ -20,10 +20,11 @@ from strop.base.pieces import allow_module
 from strop.base.types import Problem, StropError, Verdict
 from strop.base.view import SilentView
 from strop.config.schema import RunConfig
-from strop.data import ChainSum, load_data
-from strop.evaluation import EvaluationResult, benchmark
-from strop.evaluation.benchmarks import HELD_OUT
+from strop.data.chain_sum import ChainSum
+from strop.data.dataset import load_data
+from strop.evaluation.benchmarks import HELD_OUT, benchmark
 from strop.evaluation.protocols import PLAIN, changed
+from strop.evaluation.result import EvaluationResult
 from strop.lab.scaling.curves import read_curve
 from strop.model.byte_tokenizer import byte_tokenizer
 from strop.orchestration.connection import WorkerSpec
@@ -39,7 +40,7 @@ from strop.run.run import Interrupted, Outcome, resume, train
 from strop.training import checkpoint
 from strop.training.checkpoint import DiskFull
 from strop.training.compute import ComputeMeter
-from strop.verifiers import Answer
+from strop.verifiers.answer import Answer
 from strop.verifiers.judges import Judges
 
 SETS = ("optim.lr=3e-2", "model.fresh.max_positions=512", "orchestration.silence_seconds=60")

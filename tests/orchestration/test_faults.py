@@ -22,7 +22,8 @@ from strop.orchestration.executor import Publication
 from strop.orchestration.fleet import Supervision
 from strop.orchestration.weight_transport import StoredCarrier
 from strop.run.loop import WeightMismatch
-from strop.verifiers import Isolation, PythonFunction
+from strop.verifiers.function import PythonFunction
+from strop.verifiers.isolation import Isolation
 from strop.verifiers.pool import ProcessJudge
 
 STEPS = 6

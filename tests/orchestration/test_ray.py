@@ -307,7 +307,7 @@ def driver_of_its_own_cluster(out: Path) -> tuple[subprocess.Popen[bytes], list[
     code = (
         "import sys\n"
         "from pathlib import Path\n"
-        "from strop.report.console import SilentView\n"
+        "from strop.base.view import SilentView\n"
         "from strop.run.run import Interrupted, train\n"
         "from tests.runs import small_config\n"
         "try:\n"

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 from tests.prepare.working import run, write_lines
 
-from strop.verifiers import Answer, CodeVerifier
+from strop.verifiers.answer import Answer
+from strop.verifiers.code.verifier import CodeVerifier
 from strop.verifiers.sandbox import probe
 
 TOWER = "9^{9^{9^{9^{9}}}}"

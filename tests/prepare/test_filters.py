@@ -24,7 +24,8 @@ from strop.prepare import (
     Verifiable,
 )
 from strop.prepare.code_tests import count_tests, standard_tests
-from strop.verifiers import Answer, PythonFunction
+from strop.verifiers.answer import Answer
+from strop.verifiers.function import PythonFunction
 
 allow_module(__name__)
 

@@ -4,9 +4,8 @@ import numpy as np
 import pytest
 from tests.report.cases import batch, row
 
-from strop.algorithms import Cispo, PpoClip
 from strop.algorithms.entropy_losses import ArcherClip, LowEntropyMask
-from strop.algorithms.losses import Reinforce
+from strop.algorithms.losses import Cispo, PpoClip, Reinforce
 from strop.model.byte_tokenizer import byte_tokenizer
 from strop.report.token_figures import (
     Bounds,

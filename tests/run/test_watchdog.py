@@ -24,8 +24,8 @@ from strop.run.watchdog import NoProgress, Watch, descendants, kill_children
 DRIVER = """
 import ctypes, os, subprocess, sys, threading, time
 from pathlib import Path
-from strop.report.console import SilentView
-from strop.run.supervision import watch
+from strop.base.view import SilentView
+from strop.run import watchdog as watch
 from strop.base.progress import made
 from strop.orchestration.process_registry import Worker, stacks_path, write_roster
 from strop.base.types import StropError

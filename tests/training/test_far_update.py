@@ -10,7 +10,10 @@ pytest.importorskip("triton")
 
 from tests.faraway import FAR, faraway
 
-from strop.algorithms import Cispo, Gspo, Objective, PolicyLoss, PpoClip, TokenMean
+from strop.algorithms.aggregation import TokenMean
+from strop.algorithms.losses import Cispo, PolicyLoss, PpoClip
+from strop.algorithms.objective import Objective
+from strop.algorithms.sequence_losses import Gspo
 from strop.algorithms.value_loss import ValueLoss
 from strop.base.types import Sample
 from strop.model.critic import Critic

@@ -8,7 +8,7 @@ import torch
 from tests.made import PROBLEM, completion, group, rollout
 from tests.runs import small_config
 
-from strop.algorithms import normalize_tokens
+from strop.algorithms.advantages import normalize_tokens
 from strop.base.types import FloatArray, Group, Rollout, Sample
 from strop.base.view import SilentView
 from strop.run.assembly import assemble

@@ -8,7 +8,9 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from strop.algorithms import Cispo, Objective, PolicyLoss, PpoClip, TokenMean, UpdateContext
+from strop.algorithms.aggregation import TokenMean
+from strop.algorithms.losses import Cispo, PolicyLoss, PpoClip
+from strop.algorithms.objective import Objective, UpdateContext
 from strop.base.metrics import Metrics
 from strop.base.types import Sample
 from strop.model.policy import load_policy

@@ -16,8 +16,11 @@ import pytest
 
 from strop.base.pieces import allow_module
 from strop.base.types import Completion, Problem, Status, Verdict, VersionSpan
-from strop.verifiers import Answer, Isolation, MathVerifier, PythonFunction
+from strop.verifiers.answer import Answer
+from strop.verifiers.function import PythonFunction
+from strop.verifiers.isolation import Isolation
 from strop.verifiers.judges import judge_for
+from strop.verifiers.math import MathVerifier
 from strop.verifiers.pool import AsyncJudge, InlineJudge, Judge, ProcessJudge, first_refusal
 from strop.verifiers.processes import ProcessPool, WorkersLost
 
@@ -252,7 +255,8 @@ def test_nothing_is_left_after_close(module: str) -> None:
 
 def test_nothing_is_left_after_the_trainer_is_killed() -> None:
     code = (
-        "import time\nfrom strop.verifiers import MathVerifier\nfrom strop.verifiers.processes import ProcessPool\n"
+        "import time\nfrom strop.verifiers.math.verifier import MathVerifier\n"
+        "from strop.verifiers.processes import ProcessPool\n"
         "from strop.base.types import Problem\npool = ProcessPool(MathVerifier())\n"
         "pool.submit('judge', Problem('p', '', '1'))\n"
         "pool.receive(None)\nprint(pool.pid, flush=True)\ntime.sleep(100)\n"

@@ -14,8 +14,11 @@ from pydantic import TypeAdapter, ValidationError
 
 from strop.base.pieces import allow_module
 from strop.base.types import Problem, Status, Verdict
-from strop.data import ReasoningGym
-from strop.verifiers import Answer, PythonFunction, ReasoningGymScorer, Verifier
+from strop.data.reasoning_gym import ReasoningGym
+from strop.verifiers.answer import Answer
+from strop.verifiers.base import Verifier
+from strop.verifiers.function import PythonFunction
+from strop.verifiers.gym import ReasoningGymScorer
 
 PROBLEM = Problem("p", "1+1=", "2", extra={"opening": "<think>"})
 

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING, Any
 
 from strop.algorithms.losses import PolicyLoss
 from strop.algorithms.regularizers import Regularizer
 from strop.algorithms.statistics import token_statistics
 from strop.algorithms.token_types import TokenTypes
 from strop.algorithms.tokens import Tokens
+from strop.base.lazy import torch
 from strop.base.metrics import Maximum, Mean, Metrics
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 @dataclass(frozen=True)

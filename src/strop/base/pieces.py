@@ -2,7 +2,8 @@
 
 A family is an abstract subclass of `Piece`; a piece is a concrete subclass of a family. Its fields are its
 hyper-parameters, its `__call__` is a pure function. It is written as `{"piece": "Cispo", "max_ratio": 5.0}` and found
-again by name among the subclasses of the family that the field asks for. A piece of the user's own is
+again by name among the subclasses of the family that the field asks for. The family names the modules of strop that
+define its pieces; they are imported when a piece is first looked for. A piece of the user's own is
 `{"piece": "module:Class"}`; its module must have been named with `--import` (see `allow_module`).
 
 State lives apart: a `StatefulPiece` is asked for `initial()` and `update(state, statistics)`, both JSON-able.
@@ -87,7 +88,12 @@ class Settings(BaseModel):
 
 
 class Piece(Settings, ABC):
-    """A frozen bundle of hyper-parameters that is also the function they parametrise."""
+    """A frozen bundle of hyper-parameters that is also the function they parametrise.
+
+    `modules` of a family are those in which strop defines its pieces.
+    """
+
+    modules: ClassVar[tuple[str, ...]] = ()
 
     @classmethod
     def piece_name(cls) -> str:
@@ -187,6 +193,8 @@ def is_allowed(module: str) -> bool:
 
 def choices(family: type[Piece]) -> dict[str, type[Piece]]:
     """Every concrete piece of a family by the name it is written with."""
+    for module in family.modules:
+        importlib.import_module(module)
     found: dict[str, type[Piece]] = {}
     if not inspect.isabstract(family):
         found[family.piece_name()] = family

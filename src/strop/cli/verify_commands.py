@@ -46,7 +46,8 @@ def math(
     summary says how many verdicts agree (those marked `contested` left out).
     """
     from strop.base.files import replacing
-    from strop.verifiers import Isolation, MathVerifier
+    from strop.verifiers.isolation import Isolation
+    from strop.verifiers.math import MathVerifier
     from strop.verifiers.math.cases import Judged, judge_cases, read_cases
     from strop.verifiers.processes import ProcessPool
 

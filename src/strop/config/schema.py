@@ -21,12 +21,11 @@ from strop.data.history import ProblemFilter
 from strop.data.settings import DataSettings
 from strop.engines.protocol import Sampling
 from strop.engines.settings import EngineSettings
-from strop.engines.vllm.settings import Vllm as Vllm  # so that engine=Vllm is known
 from strop.evaluation.settings import EvaluationSettings
 from strop.model.settings import ModelSettings
 from strop.orchestration.settings import OrchestrationSettings
 from strop.training.settings import AdamW, BatchSettings, CheckpointSettings, CriticSettings, LearnerSettings
-from strop.verifiers import Verifier
+from strop.verifiers.base import Verifier
 
 Count = Annotated[int, Field(ge=1)]
 

@@ -12,15 +12,20 @@ from __future__ import annotations
 
 from typing import Any
 
-from strop.algorithms import Aggregation, ConstantDenominator, LengthPenalty, LengthShaping, OverlongShaping
+from strop.algorithms.aggregation import Aggregation, ConstantDenominator
+from strop.algorithms.rewards import LengthPenalty, LengthShaping, OverlongShaping
 from strop.config.checks import validated
 from strop.config.schema import RunConfig, Stage
-from strop.data import ChainSum, DataSettings, HardOnly, HeldOutSettings, Mixture, ProblemFilter, ProblemSource
+from strop.data.chain_sum import ChainSum
+from strop.data.history import HardOnly, ProblemFilter
+from strop.data.mixture import Mixture
+from strop.data.settings import DataSettings, HeldOutSettings
+from strop.data.source import ProblemSource
 from strop.engines.protocol import Interruption, Sampling
 from strop.engines.settings import EngineSettings
 from strop.model.settings import EMBEDDED, EMBEDDED_EXPERTS, ModelSettings
 from strop.training.settings import AdamW, BatchSettings, CriticSettings, LinearDecay
-from strop.verifiers import Answer
+from strop.verifiers.answer import Answer
 
 STEPS = 20
 PROMPTS, SAMPLES = 16, 8

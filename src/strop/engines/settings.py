@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, field_validator
 
@@ -32,6 +32,8 @@ class EngineSettings(Piece):
         native: on a CPU, compute attention, norms and the draw with kernels that the machine's own compiler makes when
             they are first wanted; without a compiler, or if False, with torch's operators: the same, only slower.
     """
+
+    modules: ClassVar[tuple[str, ...]] = ("strop.engines.vllm.settings",)
 
     slots: Annotated[int, Field(ge=16)] = 64
     cache: Literal["auto", "slots", "paged"] = "auto"

@@ -13,8 +13,8 @@ from typing import Literal
 from strop.base.near import nearest
 from strop.base.pieces import Settings
 from strop.base.types import InputError, Problem
-from strop.data import HubDataset, ReasoningGym
-from strop.data.rows import Row
+from strop.data.reasoning_gym import ReasoningGym
+from strop.data.rows import HubDataset, Row
 from strop.data.source import check_problem
 from strop.data.templates import ChatTemplate, Plain, PromptTemplate
 from strop.evaluation import livecodebench
@@ -28,7 +28,11 @@ from strop.evaluation.benchmark_rows import (
     math_question,
 )
 from strop.evaluation.livecodebench import Window, parse_window
-from strop.verifiers import CodeVerifier, MathVerifier, MultipleChoice, ReasoningGymScorer, Verifier
+from strop.verifiers.base import Verifier
+from strop.verifiers.code.verifier import CodeVerifier
+from strop.verifiers.gym import ReasoningGymScorer
+from strop.verifiers.math import MathVerifier
+from strop.verifiers.simple import MultipleChoice
 
 Kind = Literal["math", "choice", "code", "gym"]
 Extract = Literal["boxed", "answer_tag", "any"]

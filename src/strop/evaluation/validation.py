@@ -15,8 +15,7 @@ import numpy as np
 
 from strop.base.seeds import derive
 from strop.base.types import InputError, Rollout
-from strop.data import Dataset
-from strop.data.dataset import Example, make_example
+from strop.data.dataset import Dataset, Example, make_example
 from strop.data.templates import PromptTemplate, Tokenizer
 from strop.engines.protocol import Engine, Sampling
 from strop.evaluation.benchmarks import (
@@ -29,7 +28,7 @@ from strop.evaluation.benchmarks import (
 )
 from strop.evaluation.evaluate import Progress, evaluate
 from strop.evaluation.result import EvaluationResult
-from strop.verifiers import Verifier
+from strop.verifiers.base import Verifier
 from strop.verifiers.judges import Judges
 
 PREFIX = "evaluation"

@@ -11,7 +11,8 @@ from pydantic import SerializeAsAny
 
 from strop.base.types import Problem, Verdict
 from strop.prepare.stage import Dropped, FilterStep, Stage, settle
-from strop.verifiers import MathVerifier, Verifier
+from strop.verifiers.base import Verifier
+from strop.verifiers.math import MathVerifier
 from strop.verifiers.processes import ProcessPool, Result
 from strop.verifiers.wire import read_verdict
 

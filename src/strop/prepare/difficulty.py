@@ -16,14 +16,15 @@ from pydantic import Field, SerializeAsAny, model_validator
 
 from strop.base.seeds import derive
 from strop.base.types import Completion, InputError, Problem, StropError, Verdict
-from strop.data import Plain, PromptTemplate
 from strop.data.dataset import Example, make_example
+from strop.data.templates import Plain, PromptTemplate
 from strop.engines.protocol import Engine, Request, Sampling
 from strop.engines.settings import EngineSettings
 from strop.model.settings import ModelSettings
 from strop.prepare.stage import Dropped, Journal, Stage, Step
-from strop.verifiers import MathVerifier, Verifier
+from strop.verifiers.base import Verifier
 from strop.verifiers.judges import judge_for
+from strop.verifiers.math import MathVerifier
 
 BASE_SEED = 0  # of the embedded base and of fresh models: another seed of the samples is not another model
 STALL_SECONDS = 1800.0

@@ -6,14 +6,19 @@ reasoning to be sharpened there must be some. Name a model that has it with `--s
 
 from __future__ import annotations
 
-from strop.algorithms import BinaryReward, GroupRelative, PpoClip, SampleMean, Selection
+from strop.algorithms.advantages import GroupRelative
+from strop.algorithms.aggregation import SampleMean
+from strop.algorithms.losses import PpoClip
+from strop.algorithms.rewards import BinaryReward
+from strop.algorithms.selection import Selection
 from strop.algorithms.settings import AlgorithmSettings
 from strop.config.schema import RunConfig
-from strop.data import ChainSum, DataSettings, HeldOutSettings
+from strop.data.chain_sum import ChainSum
+from strop.data.settings import DataSettings, HeldOutSettings
 from strop.engines.protocol import Sampling
 from strop.model.settings import FreshModel, ModelSettings
 from strop.training.settings import AdamW, BatchSettings
-from strop.verifiers import Answer
+from strop.verifiers.answer import Answer
 
 
 def recipe() -> RunConfig:

@@ -16,8 +16,7 @@ from strop.algorithms.statistics import entropy_flow
 from strop.base.seeds import derive
 from strop.base.types import Completion, FloatArray, InputError, IntArray, Problem
 from strop.config.schema import RunConfig
-from strop.data import load_data
-from strop.data.dataset import Example
+from strop.data.dataset import Example, load_data
 from strop.engines.build import embedded_settings
 from strop.engines.protocol import Request, Sampling
 from strop.engines.torch import TorchEngine

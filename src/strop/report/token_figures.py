@@ -9,10 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 from transformers import PreTrainedTokenizerBase
 
-from strop.algorithms import PolicyLoss
 from strop.algorithms.covariance import ClipCov
 from strop.algorithms.entropy_losses import ArcherClip, LowEntropyMask
-from strop.algorithms.losses import Cispo, PpoClip
+from strop.algorithms.losses import Cispo, PolicyLoss, PpoClip
 from strop.report.pictures import INK, MUTED, SERIES, Draw, Picture, Studio, legend, logarithmic
 from strop.report.scoring import QUANTILE, Batch, Doubles
 from strop.report.texts import BROKEN

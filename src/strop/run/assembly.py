@@ -13,8 +13,8 @@ from strop.base.seeds import derive
 from strop.base.types import InputError
 from strop.base.view import View
 from strop.config.schema import RunConfig, evaluation_sampling, stage_configs
-from strop.data import Data, load_data
 from strop.data.chain_sum import part_of
+from strop.data.dataset import Data, load_data
 from strop.engines.build import build_engine, embedded_settings, evaluating_engine
 from strop.engines.protocol import Engine
 from strop.engines.vllm.settings import Vllm

@@ -23,9 +23,8 @@ from strop.base.view import View
 from strop.config.edits import explain
 from strop.config.parse import parse
 from strop.config.schema import RunConfig
-from strop.data import ChatTemplate, Dataset, Plain, PromptTemplate, load_data
-from strop.data.dataset import make_example
-from strop.data.templates import Tokenizer
+from strop.data.dataset import Dataset, load_data, make_example
+from strop.data.templates import ChatTemplate, Plain, PromptTemplate, Tokenizer
 from strop.engines.build import build_engine
 from strop.engines.endpoint.client import ChatEndpoint, EndpointError
 from strop.engines.endpoint.engine import EndpointEngine, EndpointTokenizer
@@ -50,7 +49,7 @@ from strop.run.fine_tuning import is_fine_tuning
 from strop.run.folder import RunFolder, is_run
 from strop.run.tasks import DEFAULT_RECIPE, Stored, configure, fitted, open_model
 from strop.training import checkpoint
-from strop.verifiers import Verifier
+from strop.verifiers.base import Verifier
 from strop.verifiers.judges import Judges
 
 ALL = "all"

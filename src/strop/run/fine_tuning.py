@@ -23,8 +23,9 @@ from strop.base.seeds import derive
 from strop.base.types import InputError, Problem
 from strop.base.view import View
 from strop.config.edits import apply_edits, explain, parse_set
-from strop.data import Columns, JsonLines, Plain, PromptTemplate
 from strop.data.dataset import make_example
+from strop.data.rows import Columns, JsonLines
+from strop.data.templates import Plain, PromptTemplate
 from strop.model.byte_tokenizer import byte_tokenizer
 from strop.model.device import pick_device
 from strop.model.files import export

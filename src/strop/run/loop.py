@@ -36,7 +36,7 @@ from strop.base.states import States
 from strop.base.types import Completion, Group, StropError, Verdict
 from strop.base.view import View
 from strop.config.schema import RunConfig
-from strop.data import Dataset
+from strop.data.dataset import Dataset
 from strop.engines.protocol import Request
 from strop.orchestration.executor import PROBE_TOLERANCE, Executor, Lost, Publication, Quarantined
 from strop.orchestration.lag_gate import BatchTickets, LagGate

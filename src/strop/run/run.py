@@ -23,8 +23,8 @@ from strop.base.view import View
 from strop.config.checks import validated
 from strop.config.parse import parse
 from strop.config.schema import RunConfig
-from strop.data import NoProblemsLeft
-from strop.evaluation import EvaluationResult
+from strop.data.sampler import NoProblemsLeft
+from strop.evaluation.result import EvaluationResult
 from strop.orchestration.evaluator import WeightsOf
 from strop.orchestration.rank_group import GangLost
 from strop.run.assembly import Parts, assemble, devices_apart

@@ -20,11 +20,10 @@ from strop.base.view import SilentView, View
 from strop.config.edits import explain
 from strop.config.parse import parse
 from strop.config.schema import RunConfig, evaluation_sampling
-from strop.data import Dataset, load_data
-from strop.data.dataset import Example, make_example
+from strop.data.dataset import Dataset, Example, load_data, make_example
 from strop.engines.build import build_engine
 from strop.engines.protocol import Engine, Request, Sampling
-from strop.evaluation import evaluate
+from strop.evaluation.evaluate import evaluate
 from strop.model.device import pick_device
 from strop.model.files import export
 from strop.model.lora import export_adapter

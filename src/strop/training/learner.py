@@ -21,7 +21,8 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
-from strop.algorithms import Objective, TokenMean, UpdateContext
+from strop.algorithms.aggregation import TokenMean
+from strop.algorithms.objective import Objective, UpdateContext
 from strop.algorithms.settings import AlgorithmSettings
 from strop.base.metrics import Metrics, Total, merge
 from strop.base.seeds import derive

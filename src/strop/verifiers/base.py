@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
+from typing import ClassVar
 
 from strop.base.pieces import Piece
 from strop.base.types import Problem, Status, Verdict
@@ -22,6 +23,17 @@ class Verifier(Piece):
     Fields:
         require_stop: a truncated response scores 0 whatever it says (Open-Reasoner-Zero); else it is judged as it is.
     """
+
+    modules: ClassVar[tuple[str, ...]] = (
+        "strop.verifiers.answer",
+        "strop.verifiers.simple",
+        "strop.verifiers.math.verifier",
+        "strop.verifiers.code.verifier",
+        "strop.verifiers.any_of",
+        "strop.verifiers.by_domain",
+        "strop.verifiers.function",
+        "strop.verifiers.gym",
+    )
 
     require_stop: bool = False
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.made import PROBLEM, completion
 
-from strop.algorithms import GroupRelative
+from strop.algorithms.advantages import GroupRelative
 from strop.algorithms.diagnostics import step_diagnostics
 from strop.algorithms.diagnostics.quantile import Quantile
 from strop.algorithms.diagnostics.reflection import is_reflective, reflections

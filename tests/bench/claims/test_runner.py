@@ -109,6 +109,6 @@ def test_the_page_is_changed_between_its_marks_alone() -> None:
 
 
 def test_the_page_in_docs_has_its_marks() -> None:
-    page = Path(__file__).parents[2] / "docs" / "claims.md"
+    page = Path(__file__).parents[3] / "docs" / "claims.md"
     for name in ("summary", "table", "halves", "arms"):
         report.between(page.read_text(encoding="utf-8"), name, "")

@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from strop.base.types import Problem, Status, Verdict
-from strop.verifiers import Isolation, MathVerifier
+from strop.verifiers.isolation import Isolation
+from strop.verifiers.math import MathVerifier
 from strop.verifiers.math.bounds import Bounds
 from strop.verifiers.math.dressing import undressed
 from strop.verifiers.math.normalise import canonical, choice_of, prepared

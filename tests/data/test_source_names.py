@@ -6,19 +6,13 @@ import pytest
 from pydantic import ValidationError
 
 from strop.base.types import InputError
-from strop.data import (
-    ChainSum,
-    DataSettings,
-    Gsm8k,
-    HeldOutSettings,
-    HubDataset,
-    JsonLines,
-    OpenReasonerZero,
-    ParquetFile,
-    ProblemSource,
-    ReasoningGym,
-    parse_source,
-)
+from strop.data.chain_sum import ChainSum
+from strop.data.gsm8k import Gsm8k
+from strop.data.reasoning_gym import ReasoningGym
+from strop.data.rows import HubDataset, JsonLines, ParquetFile
+from strop.data.settings import DataSettings, HeldOutSettings
+from strop.data.source import ProblemSource, parse_source
+from strop.data.templates import OpenReasonerZero
 
 
 @pytest.mark.parametrize(
