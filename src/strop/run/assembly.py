@@ -14,14 +14,17 @@ from strop.base.types import InputError
 from strop.base.view import View
 from strop.config.schema import RunConfig, evaluation_sampling, stage_configs
 from strop.data.chain_sum import part_of
-from strop.data.dataset import Data, load_data
+from strop.data.dataset import Data, Dataset, load_data
+from strop.data.templates import Auto, PromptTemplate
 from strop.engines.build import build_engine, embedded_settings, evaluating_engine
 from strop.engines.protocol import Engine
 from strop.engines.vllm.settings import Vllm
 from strop.evaluation.benchmarks import HELD_OUT
 from strop.evaluation.validation import ValidationSet, Wanted, benchmark_sets
+from strop.model.byte_tokenizer import byte_tokenizer
 from strop.model.critic import HEAD_FILE, Critic
 from strop.model.device import pick_device
+from strop.model.files import load_tokenizer
 from strop.model.policy import Policy, WithoutAdapters, load_policy
 from strop.model.settings import EMBEDDED, EMBEDDED_EXPERTS
 from strop.orchestration.connection import Launcher, WorkerSpec
@@ -54,6 +57,8 @@ from strop.training.step import Trainer
 from strop.training.storage import Storage
 from strop.verifiers.judges import Judges, judge_for
 from strop.verifiers.pool import Judge, first_refusal
+
+SHOWN_IDS = 24
 
 
 @dataclass(frozen=True)
@@ -98,8 +103,8 @@ def assemble(config: RunConfig, view: View) -> Parts:
     policy.to(pick_device(config.device))
     if config.orchestration.trainers > 1:  # the ranks have GPUs of their own; this copy evaluates
         policy.to(_spare_device(policy.device, _evaluating_gpu(config.orchestration)))
-    data = load_data(config.data, tokenizer)
-    for line in data.report():
+    data = load_data(config.data, tokenizer, config.verifier.instruction)
+    for line in (*data.report(), *first_prompt(data.train, config.data.template, tokenizer)):
         view.note(line)
     refused = first_refusal(config.verifier, data.train.problems)
     if refused is not None:
@@ -124,6 +129,30 @@ def assemble(config: RunConfig, view: View) -> Parts:
         judges = Judges([(config.verifier, judge)] if engine is measuring else [])
         evaluator = InProcessEvaluator(measuring, sets, judges, devices_of(policy.device))
     return Parts(tokenizer, data, executor, judge, learner, sets, evaluator, policy, launcher)
+
+
+def preview(config: RunConfig, view: View) -> None:
+    """Note what a run would train on and ask first, without loading the model.
+
+    Raises:
+        InputError: the tokenizer or the data cannot be used.
+    """
+    model = located(config.model, config.seed, view)
+    tokenizer = byte_tokenizer() if model.path is None else load_tokenizer(model.path, model.revision)
+    data = load_data(config.data, tokenizer, config.verifier.instruction)
+    for line in (*data.report(), *first_prompt(data.train, config.data.template, tokenizer)):
+        view.note(line)
+
+
+def first_prompt(dataset: Dataset, template: PromptTemplate, tokenizer: PreTrainedTokenizerBase) -> tuple[str, str]:
+    """Two lines that show what the model will be asked: which template, and the first prompt as text and ids."""
+    ids = dataset[0].prompt_ids.tolist()
+    how = template.piece_name()
+    if isinstance(template, Auto):
+        plain = "plain text, because the model has no chat template"
+        how = "the model's own chat template" if tokenizer.chat_template else plain
+    shown = ", ".join(map(str, ids[:SHOWN_IDS])) + (", …" if len(ids) > SHOWN_IDS else "")
+    return f"prompts: {how}", f"first prompt, {len(ids)} tokens: {tokenizer.decode(ids)!r} = [{shown}]"
 
 
 def validation_sets(

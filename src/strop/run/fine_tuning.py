@@ -25,7 +25,7 @@ from strop.base.view import View
 from strop.config.edits import apply_edits, explain, parse_set
 from strop.data.dataset import make_example
 from strop.data.rows import Columns, JsonLines
-from strop.data.templates import Plain, PromptTemplate
+from strop.data.templates import Auto, PromptTemplate
 from strop.model.byte_tokenizer import byte_tokenizer
 from strop.model.device import pick_device
 from strop.model.files import export
@@ -55,7 +55,7 @@ class SftConfig(Settings):
     model: ModelSettings
     demonstrations: str
     columns: Columns = Columns(answer="completion")
-    template: SerializeAsAny[PromptTemplate] = Plain()
+    template: SerializeAsAny[PromptTemplate] = Auto()
     training: SftSettings = SftSettings(epochs=4, tokens_per_batch=65_536)
     seed: Annotated[int, Field(ge=0)] = 0
     device: Literal["auto", "cpu", "cuda"] = "auto"

@@ -14,6 +14,7 @@ from typing import ClassVar
 
 from strop.base.pieces import Piece
 from strop.base.types import Problem, Status, Verdict
+from strop.data.templates import Instruction
 from strop.verifiers.isolation import Isolation
 
 
@@ -63,6 +64,10 @@ class Verifier(Piece):
 
     def refuses(self, problem: Problem) -> str | None:
         """Why this verifier can never judge the problem, or None; asked before training begins."""
+        return None
+
+    def instruction(self, problem: Problem) -> Instruction | None:
+        """What the problem's prompt should say about the form of the answer; None where any form is read."""
         return None
 
     def answer(self, problem: Problem, text: str) -> str | None:

@@ -9,9 +9,10 @@ from typing import Literal
 from pydantic import Field, NonNegativeFloat, model_validator
 
 from strop.base.types import Problem, Status, Verdict
+from strop.data.templates import LETTER, Instruction
 from strop.verifiers.answer import reference_text
 from strop.verifiers.base import Verifier, response, shortened
-from strop.verifiers.extract import Where, after_thinking, extract_answer
+from strop.verifiers.extract import Where, after_thinking, extract_answer, instruction_for
 from strop.verifiers.numbers import as_number, canonical, normalise
 
 _CHOICE = re.compile(
@@ -53,6 +54,10 @@ class MultipleChoice(Verifier):
         if isinstance(problem.reference, str) and self._letter(problem.reference) is not None:
             return None
         return f"the reference {shortened(str(problem.reference))!r} is none of the choices {self.choices}"
+
+    def instruction(self, problem: Problem) -> Instruction | None:
+        """To put the letter where `extract` looks for it."""
+        return instruction_for(self.extract) if self.extract == "answer_tag" else LETTER
 
     def answer(self, problem: Problem, text: str) -> str | None:
         """The letter that a completion chooses."""
@@ -112,6 +117,10 @@ class ExactMatch(Verifier):
             return None
         return f"ExactMatch compares texts, and the reference is {type(problem.reference).__name__}"
 
+    def instruction(self, problem: Problem) -> Instruction | None:
+        """To put the answer where `extract` looks for it."""
+        return None if self.extract == "all" else instruction_for(self.extract)
+
     def answer(self, problem: Problem, text: str) -> str | None:
         """The answer that a completion gives, as it is compared."""
         found = self._found(response(problem, text))
@@ -162,6 +171,10 @@ class Numeric(Verifier):
         if _decimal(reference_text(problem)) is not None:
             return None
         return f"the reference {shortened(str(problem.reference))!r} is no number"
+
+    def instruction(self, problem: Problem) -> Instruction | None:
+        """To put the answer where `extract` looks for it."""
+        return instruction_for(self.extract)
 
     def answer(self, problem: Problem, text: str) -> str | None:
         """The number that a completion gives, in canonical form."""

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from pydantic import Field
 
 from strop.base.types import Problem, Status, Verdict
+from strop.data.templates import PROGRAM, Instruction
 from strop.verifiers.base import Verifier, scored, shortened
 from strop.verifiers.code.extract import last_python_block
 from strop.verifiers.code.outcome import CodeResult, Outcome, Settings
@@ -76,6 +77,10 @@ class CodeVerifier(Verifier):
         from strop.verifiers.code.judge import SandboxJudge
 
         return SandboxJudge(self)
+
+    def instruction(self, problem: Problem) -> Instruction | None:
+        """To write one block of Python."""
+        return PROGRAM
 
     def refuses(self, problem: Problem) -> str | None:
         """Tests that cannot be read."""

@@ -10,7 +10,9 @@ from typing import Any, Literal
 from pydantic import NonNegativeInt
 
 from strop.base.types import Problem, Status, Verdict
+from strop.data.templates import Instruction
 from strop.verifiers.base import Verifier, response, shortened
+from strop.verifiers.extract import instruction_for
 from strop.verifiers.isolation import Isolation, in_worker
 from strop.verifiers.math.bounds import Bounds
 from strop.verifiers.math.candidates import Found, alternatives, find_answer
@@ -106,6 +108,10 @@ class MathVerifier(Verifier):
 
             return refuses_in_worker(self, problem)
         return self._unreadable(gold)
+
+    def instruction(self, problem: Problem) -> Instruction | None:
+        """To put the answer where `extract` looks for it."""
+        return instruction_for(self.extract)
 
     def answer(self, problem: Problem, text: str) -> str | None:
         """The canonical form of the answer that a completion gives."""
