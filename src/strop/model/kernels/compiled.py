@@ -22,7 +22,7 @@ import torch
 
 from strop.base.files import cache_folder
 
-_HEADER = Path(__file__).parent / "native" / "vectors.h"
+_HEADER = Path(__file__).with_name("vectors.h")
 _COMPILE = ("-O3", "-march=native", "-fno-math-errno", "-fno-trapping-math", "-fPIC")
 _LOG = logging.getLogger(__name__)
 
