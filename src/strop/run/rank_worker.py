@@ -24,7 +24,6 @@ from strop.base.seeds import derive
 from strop.base.types import Group, InputError, IntArray
 from strop.base.view import SilentView
 from strop.config.schema import RunConfig
-from strop.engines.broadcast import Ticket, TransferLost
 from strop.model.device import pick_device
 from strop.orchestration.connection import Line
 from strop.orchestration.messages import StoredWeights
@@ -158,8 +157,8 @@ class RankServer:
         """By the name of the call."""
         return {
             "facts": self.facts, "enter": self.enter, "replan": self.replan, "learn": self.learn, "probe": self.probe,
-            "broken": self.broken, "publish": self.publish, "send": self.send, "save": self.save, "settle": self.settle,
-            "load": self.load, "export": self.export,
+            "broken": self.broken, "publish": self.publish, "save": self.save, "settle": self.settle, "load": self.load,
+            "export": self.export,
         }  # fmt: skip
 
     def facts(self) -> tuple[Facts, str]:
@@ -202,13 +201,6 @@ class RankServer:
         """Gather the weights; the first rank writes them."""
         weights = self._learner.weights()
         return (WeightStore(Path(root)).write(version, weights.items()) if weights else None), ""
-
-    def send(self, ticket: Ticket) -> tuple[str | TransferLost, str]:
-        """Gather the weights; the first rank broadcasts them as they come. A broadcast that is lost is its value."""
-        try:
-            return self._learner.send(ticket), ""
-        except TransferLost as error:
-            return error, ""
 
     def save(self, entry: checkpoint.Entry, extra: Groups) -> tuple[None, str]:
         """Begin a checkpoint."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 import functools
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
@@ -58,10 +58,6 @@ class Storage(Protocol):
         """The tensors whole, where somebody reads them: on the first rank."""
         ...
 
-    def each(self, named: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
-        """What `whole` gives, one after the other and each on its device; all ranks must go through it to its end."""
-        ...
-
     def export_policy(self, policy: Policy, tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
         """Write a Hugging Face folder."""
         ...
@@ -105,10 +101,6 @@ class PlainStorage(_Saving):
     def whole(self, named: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """The tensors themselves."""
         return dict(named)
-
-    def each(self, named: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
-        """The tensors themselves."""
-        return iter(named.items())
 
     def export_policy(self, policy: Policy, tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
         """Write a Hugging Face folder."""
@@ -155,12 +147,6 @@ class ShardedStorage(_Saving):
         from strop.training.sharding import gathered_on
 
         return gathered_on(self._first, named)
-
-    def each(self, named: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
-        """The tensors whole on the first rank's device, each gathered when it is asked for; nothing on the others."""
-        from strop.training.sharding import gathered
-
-        return gathered(self._first, named)
 
     def export_policy(self, policy: Policy, tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
         """Write a Hugging Face folder, from the first rank."""
