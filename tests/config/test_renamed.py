@@ -94,6 +94,15 @@ def test_what_is_unknown_stays_an_error_and_values_that_stand_are_kept(capsys: p
     assert notes(capsys) == []
 
 
+@pytest.mark.parametrize("text", ["[1, 2]", "7", '{"model": "base", "engine": [], "orchestration": {"weights": [1]}}'])
+def test_what_has_another_shape_is_left_for_validation_to_refuse(text: str, tmp_path: Path) -> None:
+    path = tmp_path / "config.json"
+    path.write_text(text)
+    with pytest.raises(InputError) as caught:
+        resolve(str(path))
+    assert str(caught.value).startswith(str(path)) and "\n" not in str(caught.value)
+
+
 def test_fine_tuning_reads_them_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     config = configure("fresh", Path("worked.jsonl"), ["model.gpu_kernels=false"])
     assert config == configure("fresh", Path("worked.jsonl"))

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import copy
 import sys
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -45,7 +44,7 @@ CHANGES = (
 _told: set[str] = set()
 
 
-def accepted(data: Mapping[str, Any]) -> dict[str, Any]:
+def accepted(data: dict[str, Any]) -> dict[str, Any]:
     """A configuration, or edits of one, with today's settings; what was changed is told on stderr, each line once."""
     found, notes = translated(data)
     for note in notes:
@@ -55,7 +54,7 @@ def accepted(data: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def translated(data: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
+def translated(data: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
     """A copy of `data` with today's settings, and a line for each setting that was renamed or left out.
 
     Where the old and the new name are both given, the value of the new one counts.
@@ -63,7 +62,7 @@ def translated(data: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
     Raises:
         InputError: a renamed setting belongs into a section that is given as plain text.
     """
-    found = copy.deepcopy(dict(data))
+    found = copy.deepcopy(data)
     notes: list[str] = []
     for change in CHANGES:
         key, _, only = change.old.partition("=")
