@@ -271,7 +271,7 @@ class Streaming(Protocol):
     """What an engine may offer besides: its running samples can be looked at between steps."""
 
     def drawn(self, since: Mapping[tuple[str, int], int]) -> list[Drawn]:
-        """Of the running samples (request id, sample) of `since`, what each drew after its first so many tokens.
+        """What each running sample (request id, sample) of `since` drew after its first so many tokens.
 
         A sample that waits, or has been reported, is left out.
         """

@@ -74,7 +74,7 @@ class Fleet:
         source: writes the trainer's present parameters into a store.
         transport: stores them where the generators read them.
         supervision: of the workers.
-        kv: what becomes of cached keys and values when weights change.
+        kv: whether cached keys and values are kept or computed again when weights change.
         note: is told of deaths, in one line each.
     """
 
@@ -262,7 +262,7 @@ class Fleet:
             self._events.append(kind(item.request.id, f"{role} died: {death.reason}"))
 
     def _idle_share(self) -> float | None:
-        """Of the time that generators were up since the last publication."""
+        """The share of their time since the last publication in which generators had nothing to do; None at first."""
         now = {(member.number, member.life): member.work for member in self.members}
         busy = idle = 0.0
         for key, work in now.items():

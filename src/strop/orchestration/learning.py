@@ -27,12 +27,12 @@ class Learning(Protocol):
 
     @property
     def parameters(self) -> int:
-        """Of the policy."""
+        """How many parameters the policy has."""
         ...
 
     @property
     def computing_parameters(self) -> int:
-        """Of the policy; see `Policy.computing_parameters`."""
+        """How many of them a token is multiplied with (`Policy.computing_parameters`)."""
         ...
 
     @property

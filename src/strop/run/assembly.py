@@ -174,7 +174,10 @@ def _worker_evaluator(
 
 
 def _threads(config: RunConfig) -> int:
-    """Of each worker. At max_lag = 0 the trainer waits between two updates; else it computes beside its generators."""
+    """Threads of each worker.
+
+    At max_lag = 0 the trainer waits between two updates, else it computes beside its generators.
+    """
     orchestration = config.orchestration
     return max(torch.get_num_threads() // (orchestration.generators + (orchestration.max_lag > 0)), 1)
 
@@ -205,7 +208,7 @@ def _engines(config: RunConfig, policy: Policy, tokenizer: PreTrainedTokenizerBa
 
 
 def _launcher(config: RunConfig, roster: Roster, device: torch.device) -> Launcher:
-    """Of generators and the evaluator: processes of this machine, or actors of a Ray cluster.
+    """The launcher of generators and the evaluator: processes of this machine, or actors of a Ray cluster.
 
     Raises:
         InputError: ray is wanted and not installed.

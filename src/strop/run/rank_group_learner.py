@@ -33,7 +33,7 @@ _LOOPBACK = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"}
 
 @dataclass(frozen=True)
 class RankSettings:
-    """Of a rank as a worker: the run's configuration as plain data, and what `join` takes.
+    """What a rank's worker is told: the run's configuration as plain data, and the arguments of `join`.
 
     `rendezvous` None: where they meet is told later, by the calls `host` and `meet`.
     """
@@ -135,17 +135,17 @@ class GangLearner:
 
     @property
     def parameters(self) -> int:
-        """Of the policy."""
+        """How many parameters the policy has."""
         return self.facts.parameters
 
     @property
     def computing_parameters(self) -> int:
-        """Of the policy."""
+        """How many of them a token is multiplied with."""
         return self.facts.computing_parameters
 
     @property
     def devices(self) -> int:
-        """Of all ranks."""
+        """GPUs, or cores on a machine without, of all ranks together."""
         return self.facts.devices
 
     def close(self) -> None:

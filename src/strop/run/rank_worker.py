@@ -120,7 +120,9 @@ class Scattered:
         self.handlers: dict[str, Handler] = {"host": self.host, "meet": self.meet}
 
     def host(self, mark: str) -> tuple[str | None, str]:
-        """Of the first rank, where the others meet it. `mark` is a file in the run's folder, which all must see.
+        """The address at which the others meet the first rank; None from the others.
+
+        `mark` is a file in the run's folder, which all must see.
 
         Raises:
             InputError: this rank does not see it.
@@ -162,7 +164,7 @@ class RankServer:
         }  # fmt: skip
 
     def facts(self) -> tuple[Facts, str]:
-        """Of the policy and of all ranks."""
+        """Sizes of the policy, and the devices of all ranks."""
         learner = self._learner
         devices = sum(learner.trainer.ranks.gather(learner.devices))
         return Facts(learner.parameters, learner.computing_parameters, devices), ""

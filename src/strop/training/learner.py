@@ -106,17 +106,17 @@ class Learner:
 
     @property
     def parameters(self) -> int:
-        """Of the policy."""
+        """How many parameters the policy has."""
         return sum(weight.numel() for weight in self.policy.weights().values())
 
     @property
     def computing_parameters(self) -> int:
-        """Of the policy."""
+        """How many of them a token is multiplied with."""
         return self.policy.computing_parameters
 
     @property
     def devices(self) -> int:
-        """Of this process."""
+        """GPUs, or cores on a machine without, of this process."""
         return devices_of(self.policy.device)
 
     def enter(self, settings: LearnerSettings, updates: int) -> None:
@@ -302,7 +302,7 @@ class Learner:
         self.storage.begin(replace(entry, state={**entry.state, "learner": own}), tensors, extra)
 
     def settle(self, wait: bool) -> bool:
-        """Whether no save is under way; see `Learning.settle`."""
+        """Whether no save is under way; with `wait`, once that is so. Raises what went wrong with it."""
         return self.storage.settle(wait)
 
     def load(self, root: Path, step: int) -> None:

@@ -194,7 +194,7 @@ class StoredTensors:
 
     @property
     def names(self) -> set[str]:
-        """Of all tensors."""
+        """The names of all tensors."""
         return set(self._files)
 
     def rows(self, name: str, place: Place) -> Tensor:

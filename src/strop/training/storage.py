@@ -74,7 +74,7 @@ class _Saving:
         self.background = Background()
 
     def settle(self, wait: bool) -> bool:
-        """See `Storage.settle`."""
+        """Whether nothing is being written; with `wait`, once that is so."""
         if self.background.busy and not wait:
             return False
         self.background.wait()
@@ -82,12 +82,12 @@ class _Saving:
 
 
 class PlainStorage(_Saving):
-    """Of one process: safetensors."""
+    """The storage of one process: safetensors."""
 
     layout: Layout = WHOLE
 
     def begin(self, entry: checkpoint.Entry, tensors: Groups, extra: Groups) -> None:
-        """See `Storage.begin`."""
+        """Begin a checkpoint, once the one before is written."""
         self.background.wait()
         copies = {
             group: {name: tensor.detach().to("cpu", copy=True) for name, tensor in members.items()}
@@ -112,7 +112,7 @@ class PlainStorage(_Saving):
 
 
 class ShardedStorage(_Saving):
-    """Of several ranks: shards.
+    """The storage of several ranks: each writes its shards.
 
     Args:
         layout: the rank's place.
@@ -128,13 +128,13 @@ class ShardedStorage(_Saving):
         self._first = ranks.rank == 0
 
     def settle(self, wait: bool) -> bool:
-        """See `Storage.settle`; every rank comes to the same."""
+        """Whether no rank is writing; every rank comes to the same answer."""
         if not wait and any(self._ranks.gather(self.background.busy)):
             return False
         return super().settle(wait=True)
 
     def begin(self, entry: checkpoint.Entry, tensors: Groups, extra: Groups) -> None:
-        """See `Storage.begin`."""
+        """Begin a checkpoint, once the one before is written."""
         from strop.training import sharded_checkpoint
 
         self.background.wait()
