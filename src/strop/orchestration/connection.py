@@ -136,11 +136,6 @@ class Link(Protocol):
 class Launcher(Protocol):
     """Starts workers. One launcher may serve several masters: each ends its own links (`end`)."""
 
-    @property
-    def address(self) -> str:
-        """Where its workers reach this host, once one was launched; see `Line.address`."""
-        ...
-
     def attach(self, folder: Path) -> None:
         """The run's folder, for whatever the launcher writes down of its workers; before the first launch."""
         ...

@@ -29,7 +29,7 @@ from strop.base.types import StropError
 from strop.orchestration.connection import Death, Link, WorkerSpec
 from strop.orchestration.messages import Failed, Heartbeat
 from strop.orchestration.process_registry import Roster, Worker
-from strop.orchestration.worker_process import LOOPBACK, setup_of, thread_environment, written
+from strop.orchestration.worker_process import setup_of, thread_environment, written
 from strop.verifiers.wire import Channel
 
 LOGS = "logs"
@@ -111,8 +111,6 @@ class Processes:
             `stacks/ROLE.txt` (their stacks, on SIGUSR1). None: none of these.
         roster: who lives; shared with the launchers of the run's other workers.
     """
-
-    address = LOOPBACK
 
     def __init__(self, folder: Path | None = None, roster: Roster | None = None) -> None:
         self._roster = roster or Roster()

@@ -31,7 +31,7 @@ from strop.base.types import StropError
 from strop.orchestration.connection import Death, Link, WorkerSpec
 from strop.orchestration.messages import Failed, StoredWeights, Update
 from strop.orchestration.process_registry import Roster
-from strop.orchestration.ray_host import Collected, Hello, Host, address_of_node
+from strop.orchestration.ray_host import Collected, Hello, Host
 from strop.orchestration.settings import RaySettings
 from strop.orchestration.worker_process import setup_of, thread_environment, written
 
@@ -133,11 +133,6 @@ class RayWorkers:
         self._changed = threading.Condition()
         self._threads: list[threading.Thread] = []
         self._put: tuple[StoredWeights, Any] | None = None
-
-    @property
-    def address(self) -> str:
-        """This node's, as the cluster knows it."""
-        return address_of_node()
 
     def attach(self, folder: Path) -> None:
         """The run's folder."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -40,13 +39,7 @@ from strop.orchestration.processes import Processes
 from strop.orchestration.ray_workers import RayWorkers
 from strop.orchestration.settings import OrchestrationSettings
 from strop.orchestration.weight_store import MEMORY
-from strop.orchestration.weight_transport import (
-    Carrier,
-    CollectiveCarrier,
-    StoredCarrier,
-    WithFallback,
-    broadcast_backend,
-)
+from strop.orchestration.weight_transport import WeightTransport
 from strop.orchestration.worker_evaluator import WorkerEvaluator
 from strop.run.rank_group_learner import GangLearner
 from strop.training.compute import devices_of
@@ -210,7 +203,10 @@ def _worker_evaluator(
 
 
 def _threads(config: RunConfig) -> int:
-    """Of each worker. At max_lag = 0 the trainer waits between two updates; else it computes beside its generators."""
+    """Threads of each worker.
+
+    At max_lag = 0 the trainer waits between two updates, else it computes beside its generators.
+    """
     orchestration = config.orchestration
     return max(torch.get_num_threads() // (orchestration.generators + (orchestration.max_lag > 0)), 1)
 
@@ -241,7 +237,7 @@ def _engines(config: RunConfig, policy: Policy, tokenizer: PreTrainedTokenizerBa
 
 
 def _launcher(config: RunConfig, roster: Roster, device: torch.device) -> Launcher:
-    """Of generators and the evaluator: processes of this machine, or actors of a Ray cluster.
+    """The launcher of generators and the evaluator: processes of this machine, or actors of a Ray cluster.
 
     Raises:
         InputError: ray is wanted and not installed.
@@ -280,43 +276,16 @@ def _executor(
         )
         for number, device in enumerate(devices)
     ]
+    memory = None if orchestration.weights == "files" else MEMORY
     return Fleet(
         launcher=launcher,
         specs=specs,
-        carrier=_carrier(config, policy, learner, launcher, devices, view),
+        source=learner.publish,
+        transport=WeightTransport(_version_bytes(policy), view.note, memory),
         supervision=_supervision(config),
         note=view.note,
         kv=orchestration.kv,
     )
-
-
-def _carrier(
-    config: RunConfig, policy: Policy, learner: Learning, launcher: Launcher, devices: Sequence[str], view: View
-) -> Carrier:
-    """How weights get to generators on `devices`.
-
-    Raises:
-        InputError: a broadcast is wanted, and two of those that would take part in it share a GPU.
-    """
-    orchestration = config.orchestration
-    way = orchestration.weights
-    if way == "auto" and isinstance(config.engine, Vllm):  # which takes other GPUs than `devices` says
-        way = "shared_memory"
-    backend = broadcast_backend(way, orchestration.executor, _publishing_device(config, policy), devices)
-    stored = StoredCarrier(learner.publish, _version_bytes(policy), view.note, None if way == "files" else MEMORY)
-    if backend is None:
-        return stored
-    seconds = orchestration.silence_seconds
-    collective = CollectiveCarrier(learner.send, lambda: launcher.address, backend, seconds, view.note)
-    return collective if way == "collective" else WithFallback(collective, stored, view.note)
-
-
-def _publishing_device(config: RunConfig, policy: Policy) -> str:
-    """Of the process that publishes: the policy's, or that of the trainer's first rank."""
-    device = policy.device
-    if device.type != "cuda":
-        return str(device)
-    return "cuda:0" if config.orchestration.trainers > 1 else f"cuda:{device.index or 0}"
 
 
 def _evaluating_gpu(orchestration: OrchestrationSettings) -> int:
