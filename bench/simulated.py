@@ -199,7 +199,7 @@ class SimulatedLearner:
         pass
 
     def learn(self, groups: Sequence[Group], survivors: Collection[int], step: int, states: Mapping[str, Any]) -> Any:
-        from strop.training.learner import Lesson
+        from strop.training.result import TrainResult
         from strop.training.samples import make_candidates
 
         self.before(step + 1)
@@ -216,7 +216,7 @@ class SimulatedLearner:
         self.value = float(np.float32(self.value))
         self.curve.append(self.value)
         time.sleep(max(begin + tokens * self.token_seconds - time.perf_counter(), 0.0))
-        return Lesson(tuple(c.sample for c in candidates), {})
+        return TrainResult(tuple(c.sample for c in candidates), {})
 
     def weights(self) -> list[tuple[str, Any]]:
         """A hundred tensors of the one number."""

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-from torch import Tensor
-from transformers import PreTrainedTokenizerBase
+if TYPE_CHECKING:
+    from torch import Tensor
+    from transformers import PreTrainedTokenizerBase
 
-from strop.base.types import FloatArray, Group, IntArray
-from strop.orchestration.messages import StoredWeights
-from strop.orchestration.weight_store import WeightStore
-from strop.training import checkpoint
-from strop.training.dcp_file import Groups
-from strop.training.learner import Lesson
-from strop.training.settings import LearnerSettings
+    from strop.base.types import FloatArray, Group, IntArray
+    from strop.orchestration.messages import StoredWeights
+    from strop.orchestration.weight_store import WeightStore
+    from strop.training import checkpoint
+    from strop.training.dcp_file import Groups
+    from strop.training.result import TrainResult
+    from strop.training.settings import LearnerSettings
 
 
 class Learning(Protocol):
@@ -50,7 +51,7 @@ class Learning(Protocol):
 
     def learn(
         self, groups: Sequence[Group], survivors: Collection[int], step: int, states: Mapping[str, Mapping[str, Any]]
-    ) -> Lesson | None:
+    ) -> TrainResult | None:
         """Train on a batch; see `Learner.learn`."""
         ...
 

@@ -24,7 +24,7 @@ from strop.orchestration.rank_group import Gang
 from strop.orchestration.weight_store import WeightStore, read
 from strop.training import checkpoint
 from strop.training.dcp_file import Groups
-from strop.training.learner import Lesson
+from strop.training.result import TrainResult
 from strop.training.settings import LearnerSettings
 
 # One host: exchanges stay on the loopback device unless the user has said otherwise.
@@ -172,12 +172,12 @@ class GangLearner:
 
     def learn(
         self, groups: Sequence[Group], survivors: Collection[int], step: int, states: Mapping[str, Mapping[str, Any]]
-    ) -> Lesson | None:
+    ) -> TrainResult | None:
         """Train on a batch."""
         self._stored = None
-        lesson = self._call("learn", list(groups), set(survivors), step, dict(states))
-        assert lesson is None or isinstance(lesson, Lesson)
-        return lesson
+        result = self._call("learn", list(groups), set(survivors), step, dict(states))
+        assert result is None or isinstance(result, TrainResult)
+        return result
 
     def probe(self, token_ids: IntArray) -> FloatArray:
         """The policy's log-probs of a probe."""

@@ -34,9 +34,10 @@ from strop.run.rank_group_learner import Facts, RankSettings
 from strop.training import checkpoint
 from strop.training.dcp_file import Groups
 from strop.training.embedded_base import located
-from strop.training.learner import Learner, Lesson
+from strop.training.learner import Learner
 from strop.training.ranks import Together
 from strop.training.rendezvous import open_store, reach_store, use_interface_of
+from strop.training.result import TrainResult
 from strop.training.settings import LearnerSettings
 from strop.training.sharding import Place, sharded_critic, sharded_policy
 from strop.training.storage import ShardedStorage
@@ -181,12 +182,12 @@ class RankServer:
 
     def learn(
         self, groups: Sequence[Group], survivors: Collection[int], step: int, states: Mapping[str, Mapping[str, Any]]
-    ) -> tuple[Lesson | None, str]:
+    ) -> tuple[TrainResult | None, str]:
         """Train on a batch; all ranks must have trained on the same samples and report the same metrics."""
-        lesson = self._learner.learn(groups, survivors, step, states)
-        if lesson is None:
+        result = self._learner.learn(groups, survivors, step, states)
+        if result is None:
             return None, ""
-        found = Lesson(lesson.samples, plain(lesson.metrics))
+        found = TrainResult(result.samples, plain(result.metrics))
         return found, digest(found)
 
     def probe(self, token_ids: IntArray) -> tuple[Any, str]:
@@ -225,11 +226,11 @@ class RankServer:
         return None, ""
 
 
-def digest(lesson: Lesson) -> str:
-    """A number that two lessons share where they trained on the same samples and report the same metrics."""
+def digest(result: TrainResult) -> str:
+    """A number that two results share where they trained on the same samples and report the same metrics."""
     found = hashlib.blake2b(digest_size=16)
-    for sample in lesson.samples:
+    for sample in result.samples:
         found.update(sample.id.to_bytes(8, "little", signed=True))
         found.update(sample.advantages.tobytes())
-    found.update(json.dumps(values(lesson.metrics), sort_keys=True).encode())
+    found.update(json.dumps(values(result.metrics), sort_keys=True).encode())
     return found.hexdigest()

@@ -12,7 +12,7 @@ first update; what must be of the policy at each update is the trainer's to scor
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -34,20 +34,12 @@ from strop.training.compute import devices_of
 from strop.training.dcp_file import Groups
 from strop.training.optimizer import own_part
 from strop.training.packing import pack, split_into_updates
+from strop.training.result import TrainResult
 from strop.training.samples import Candidate, make_candidates, make_samples
 from strop.training.scoring import score_samples
 from strop.training.settings import CriticSettings, LearnerSettings
 from strop.training.step import NonFiniteLoss, Trainer
 from strop.training.storage import PlainStorage, Storage
-
-
-@dataclass(frozen=True)
-class Lesson:
-    """What was learned from a batch: the samples that were trained on, with their advantages, and the metrics."""
-
-    samples: tuple[Sample, ...]
-    metrics: Metrics
-
 
 Stored = TypeVar("Stored", covariant=True)
 
@@ -136,7 +128,7 @@ class Learner:
 
     def learn(
         self, groups: Sequence[Group], survivors: Collection[int], step: int, states: Mapping[str, Mapping[str, Any]]
-    ) -> Lesson | None:
+    ) -> TrainResult | None:
         """Train on a batch; None, and nothing changed, where no completion of it can be trained on.
 
         Args:
@@ -160,7 +152,7 @@ class Learner:
         except NonFiniteLoss as error:
             raise NonFiniteLoss(f"step {step + 1}, {error}") from error
         self._reset_reference(step + 1)
-        return Lesson(tuple(samples), merge(metrics))
+        return TrainResult(tuple(samples), merge(metrics))
 
     @property
     def _critic_settings(self) -> CriticSettings:
