@@ -16,8 +16,8 @@ from dataclasses import dataclass
 
 from strop.base.types import InputError, StropError
 from strop.lab.ablation.manifest import FILE
-from strop.lab.ablation.processes import Process, Steps
-from strop.lab.ablation.running import Ended, Job, Outcome
+from strop.lab.ablation.processes import Process
+from strop.lab.ablation.running import Ended, Job, Outcome, Steps
 from strop.orchestration.connection import Launcher, Line, Link, WorkerSpec, end, overdue
 
 ENTRY = "strop.lab.ablation.launched:main"
