@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 import types
 from collections.abc import Iterator
@@ -21,6 +22,14 @@ from strop.verifiers.function import PythonFunction
 from strop.verifiers.gym import ReasoningGymScorer
 
 PROBLEM = Problem("p", "1+1=", "2", extra={"opening": "<think>"})
+
+
+def test_pieces_are_known_without_their_machinery() -> None:
+    """A configuration names verifiers; only who judges imports parsers, processes and the sandbox."""
+    code = "import sys, strop.verifiers; print(*(name for name in sys.modules if name.startswith('strop.')))"
+    loaded = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout.split()
+    assert {name.split(".")[1] for name in loaded} == {"base", "verifiers"}
+    assert not {name for name in loaded if "sandbox" in name or "process" in name or name.endswith(".judge")}
 
 
 def raises(problem: Problem, text: str) -> float:

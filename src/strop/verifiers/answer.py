@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from decimal import Decimal
-
 from strop.base.types import Problem, Status, Verdict
-from strop.verifiers.base import Verifier, response, shortened
-from strop.verifiers.extract import Where, extract_answer
-from strop.verifiers.numbers import canonical, same_answer
+from strop.verifiers.base import Verifier, Where, reference_text, response, shortened
 
 
 class Answer(Verifier):
@@ -23,12 +19,14 @@ class Answer(Verifier):
 
     def judge(self, problem: Problem, text: str, truncated: bool) -> Verdict:
         """Correct, wrong, unparsed where there is no answer, error where the reference is neither text nor number."""
+        from strop.verifiers.numbers import same_answer
+
         reference = reference_text(problem)
         if reference is None:
             return Verdict(
                 0.0, Status.ERROR, f"Answer compares texts and numbers, not {type(problem.reference).__name__}"
             )
-        found = extract_answer(text, self.extract, self.box_required)
+        found = self._found(text)
         if found is None:
             return Verdict(0.0, Status.UNPARSED, "no answer")
         if same_answer(found, reference):
@@ -43,15 +41,12 @@ class Answer(Verifier):
 
     def answer(self, problem: Problem, text: str) -> str | None:
         """The canonical form of the answer that a completion gives."""
-        found = extract_answer(response(problem, text), self.extract, self.box_required)
+        from strop.verifiers.numbers import canonical
+
+        found = self._found(response(problem, text))
         return None if found is None else canonical(found)
 
+    def _found(self, text: str) -> str | None:
+        from strop.verifiers.extract import extract_answer
 
-def reference_text(problem: Problem) -> str | None:
-    """The reference as text, numbers written out in full; None where it is neither."""
-    reference = problem.reference
-    if isinstance(reference, bool):
-        return None
-    if isinstance(reference, float):
-        return format(Decimal(repr(reference)), "f")
-    return str(reference) if isinstance(reference, str | int) else None
+        return extract_answer(text, self.extract, self.box_required)

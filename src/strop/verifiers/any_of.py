@@ -7,8 +7,10 @@ from typing import Annotated
 from pydantic import Field, SerializeAsAny
 
 from strop.base.types import Problem, Status, Verdict
+from strop.verifiers.answer import Answer
 from strop.verifiers.base import Verifier, response
 from strop.verifiers.isolation import Isolation
+from strop.verifiers.math.verifier import MathVerifier
 
 _WORTH = {Status.CORRECT: 4, Status.WRONG: 3, Status.UNPARSED: 2, Status.TIMEOUT: 1, Status.ERROR: 0}
 
@@ -23,9 +25,7 @@ class AnyOf(Verifier):
         members: the verifiers, quick ones first.
     """
 
-    members: Annotated[tuple[SerializeAsAny[Verifier], ...], Field(min_length=1)] = Field(
-        default_factory=lambda: _archer()
-    )
+    members: Annotated[tuple[SerializeAsAny[Verifier], ...], Field(min_length=1)] = (Answer(), MathVerifier())
 
     def isolated(self) -> Isolation | None:
         """In processes where any member must be; their settings, the first's."""
@@ -63,10 +63,3 @@ class AnyOf(Verifier):
         whole = response(problem, text)
         plain = Problem(problem.id, problem.prompt, problem.reference, problem.domain, problem.source)
         return next((found for found in (member.answer(plain, whole) for member in self.members) if found), None)
-
-
-def _archer() -> tuple[Verifier, ...]:
-    from strop.verifiers.answer import Answer
-    from strop.verifiers.math import MathVerifier
-
-    return (Answer(), MathVerifier())

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 from strop.base.types import Problem, Status, Verdict
-from strop.data.reasoning_gym import open_entry, open_task
-from strop.verifiers.base import Verifier, response, scored, shortened
-from strop.verifiers.extract import Where, extract_answer
-from strop.verifiers.numbers import canonical
+from strop.verifiers.base import Verifier, Where, response, scored, shortened
 
 
 class ReasoningGymScorer(Verifier):
@@ -26,6 +23,9 @@ class ReasoningGymScorer(Verifier):
         Raises:
             InputError: the package is absent.
         """
+        from strop.data.reasoning_gym import open_entry, open_task
+        from strop.verifiers.extract import extract_answer
+
         found = extract_answer(text, self.extract)
         if found is None:
             return Verdict(0.0, Status.UNPARSED, "no answer")
@@ -44,5 +44,8 @@ class ReasoningGymScorer(Verifier):
 
     def answer(self, problem: Problem, text: str) -> str | None:
         """The canonical form of the answer that a completion gives."""
+        from strop.verifiers.extract import extract_answer
+        from strop.verifiers.numbers import canonical
+
         found = extract_answer(response(problem, text), self.extract)
         return None if found is None else canonical(found)

@@ -2,26 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from decimal import Decimal
 from typing import Literal
 
 from pydantic import Field, NonNegativeFloat, model_validator
 
 from strop.base.types import Problem, Status, Verdict
-from strop.verifiers.answer import reference_text
-from strop.verifiers.base import Verifier, response, shortened
-from strop.verifiers.extract import Where, after_thinking, extract_answer
-from strop.verifiers.numbers import as_number, canonical, normalise
-
-_CHOICE = re.compile(
-    r"(?:\\(?:text|textbf|mathrm|mathbf)\s*\{)?\s*(?:\(([A-Za-z])\)|([A-Za-z]))(?:\}|$|[.:)].*|(?<=\))\s.*)",
-    re.DOTALL,
-)
-_STATED = re.compile(
-    r"\b(?:answer|choice|option)\b(?:\s+is)?\s*:?\s*(?:\*\*|\$|\\text\{)*\s*\(?([A-Za-z])\)?(?![A-Za-z'])",
-    re.IGNORECASE,
-)
+from strop.verifiers.base import Verifier, Where, reference_text, response, shortened
 
 
 class MultipleChoice(Verifier):
@@ -59,26 +46,14 @@ class MultipleChoice(Verifier):
         return self._chosen(response(problem, text))
 
     def _chosen(self, text: str) -> str | None:
-        found = extract_answer(text, self.extract) if self.extract != "any" else _boxed_or_tagged(text)
-        if found is not None:
-            return self._letter(found)
-        final = after_thinking(text) if self.extract == "any" else None
-        if final is None:
-            return None
-        stated = [match.group(1).upper() for match in _STATED.finditer(final)]
-        if stated:
-            return stated[-1] if stated[-1] in self.choices.upper() else None
-        return self._letter(final.strip())
+        from strop.verifiers.choices import chosen_letter
+
+        return chosen_letter(text, self.extract, self.choices)
 
     def _letter(self, text: str) -> str | None:
-        match = _CHOICE.fullmatch(text.strip(" $*\n"))
-        letter = (match.group(1) or match.group(2)).upper() if match is not None else None
-        return letter if letter is not None and letter in self.choices.upper() else None
+        from strop.verifiers.choices import letter_of
 
-
-def _boxed_or_tagged(text: str) -> str | None:
-    boxed = extract_answer(text, "boxed")
-    return boxed if boxed is not None else extract_answer(text, "answer_tag")
+        return letter_of(text, self.choices)
 
 
 class ExactMatch(Verifier):
@@ -118,6 +93,8 @@ class ExactMatch(Verifier):
         return None if found is None else self._key(found)
 
     def _found(self, text: str) -> str | None:
+        from strop.verifiers.extract import after_thinking, extract_answer
+
         return after_thinking(text) if self.extract == "all" else extract_answer(text, self.extract)
 
     def _key(self, text: str) -> str:
@@ -145,41 +122,36 @@ class Numeric(Verifier):
 
     def judge(self, problem: Problem, text: str, truncated: bool) -> Verdict:
         """Correct, wrong, unparsed where there is no number, error where the reference is none."""
-        reference = _decimal(reference_text(problem))
+        from strop.verifiers.numbers import measured_number
+
+        reference = measured_number(reference_text(problem))
         if reference is None:
-            return Verdict(0.0, Status.ERROR, f"the reference {shortened(str(problem.reference))!r} is no number")
-        found = extract_answer(text, self.extract)
-        number = _decimal(found)
-        if number is None:
+            return Verdict(0.0, Status.ERROR, str(self.refuses(problem)))
+        found = self._found(text)
+        number = measured_number(found)
+        if found is None or number is None:
             return Verdict(0.0, Status.UNPARSED, "no number" if found is None else f"no number: {shortened(found)}")
         allowed = max(Decimal(repr(self.absolute)), Decimal(repr(self.relative)) * abs(reference))
         if abs(number - reference) <= allowed:
-            return Verdict(1.0, Status.CORRECT, shortened(found or ""))
-        return Verdict(0.0, Status.WRONG, f"{shortened(found or '')}, not {reference} ± {allowed:.3g}")
+            return Verdict(1.0, Status.CORRECT, shortened(found))
+        return Verdict(0.0, Status.WRONG, f"{shortened(found)}, not {reference} ± {allowed:.3g}")
 
     def refuses(self, problem: Problem) -> str | None:
         """A reference that is no number."""
-        if _decimal(reference_text(problem)) is not None:
+        from strop.verifiers.numbers import measured_number
+
+        if measured_number(reference_text(problem)) is not None:
             return None
         return f"the reference {shortened(str(problem.reference))!r} is no number"
 
     def answer(self, problem: Problem, text: str) -> str | None:
         """The number that a completion gives, in canonical form."""
-        found = extract_answer(response(problem, text), self.extract)
-        return None if found is None or _decimal(found) is None else canonical(found)
+        from strop.verifiers.numbers import canonical, measured_number
 
+        found = self._found(response(problem, text))
+        return None if found is None or measured_number(found) is None else canonical(found)
 
-_SCIENTIFIC = re.compile(r"([+-]?(?:\d{1,100}(?:\.\d{0,100})?|\.\d{1,100}))(?:[eE]([+-]?\d{1,3}))?")
-_POWER_OF_TEN = re.compile(r"\s*(?:\\times|\\cdot|\*|×)\s*10\s*\^\s*\{?\s*([+-]?\d{1,3})\s*\}?")
+    def _found(self, text: str) -> str | None:
+        from strop.verifiers.extract import extract_answer
 
-
-def _decimal(text: str | None) -> Decimal | None:
-    r"""A number written plainly, with groups of thousands, as `1.5e3` or as `1.5 \times 10^{3}`."""
-    if text is None or len(text) > 300:
-        return None
-    plain = normalise(text)
-    plain = _POWER_OF_TEN.sub(r"e\1", plain)
-    number = as_number(plain)
-    if number is not None:
-        return number
-    return Decimal(plain) if _SCIENTIFIC.fullmatch(plain) else None
+        return extract_answer(text, self.extract)

@@ -18,9 +18,9 @@ from strop.base.types import Completion, InputError, Problem, Status, Verdict
 from strop.base.view import SilentView
 from strop.cli import app
 from strop.verifiers.base import Verifier
-from strop.verifiers.code import SandboxJudge
 from strop.verifiers.code.cases import read_cases, verify_cases
 from strop.verifiers.code.extract import last_python_block
+from strop.verifiers.code.sandbox_judge import SandboxJudge
 from strop.verifiers.code.verifier import CodeVerifier
 from strop.verifiers.sandbox import probe
 from strop.verifiers.sandbox.pool import Sandbox
