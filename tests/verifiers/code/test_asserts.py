@@ -1,4 +1,4 @@
-"""Assertions: tester and solution in two rooms."""
+"""Assertions: tester and solution in two sandboxes."""
 
 from __future__ import annotations
 

@@ -207,7 +207,7 @@ def test_a_sandbox_that_fails_is_an_error_and_never_a_reward(monkeypatch: pytest
     sandbox = verifier.open_sandbox()
     try:
         with sandbox.slot() as slot:
-            slot.close()  # as if its zygote could not be started any more
+            slot.close()  # as if its fork server could not be started any more
         assert isinstance(sandbox, Sandbox)
         verdict = verifier.judge_in(sandbox, problem(), answer(DOUBLE))
         assert (verdict.score, verdict.status, verdict.usable) == (0.0, Status.ERROR, False)

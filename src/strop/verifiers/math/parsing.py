@@ -1,4 +1,4 @@
-"""From text to sympy by math-verify, without its signals: whoever calls this can be killed instead."""
+"""From text to sympy by math-verify, without its time limits by signals: the calling process is killed instead."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Control groups, where they are writable: the kernel then counts memory and processes of a room exactly.
+"""Control groups, where they are writable: the kernel then counts memory and processes of a sandbox exactly.
 
-A zygote is put into groups of its own once, and what it forks is born in them; moving each program would cost more than
-running it. Groups are named after the process that made them, and swept by the next one where it died.
+A fork server is put into groups of its own once, and what it forks is born in them; moving each program would cost more
+than running it. Groups are named after the process that made them; the next process removes those of dead ones.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Hierarchies:
 
 
 class Group:
-    """The groups of one zygote."""
+    """The groups of one launcher."""
 
     def __init__(self, hierarchies: Hierarchies) -> None:
         name = f"{NAME}-{os.getpid()}-{start_time(os.getpid())}-{next(_counter)}"
@@ -67,7 +67,7 @@ class Group:
             (folder / "cgroup.procs").write_text(str(pid))
 
     def limit(self, memory: int, processes: int) -> None:
-        """Limits of the next room, beside what the zygote itself uses."""
+        """Limits of the next sandbox process, beside what the fork server itself uses."""
         if (memory, processes) == self._limits:
             return
         if self._has_memory:
@@ -94,12 +94,12 @@ class Group:
     def remove(self) -> None:
         """Remove the groups; their processes must be gone."""
         for folder in self._folders:
-            with contextlib.suppress(FileNotFoundError):  # the zygote did it
+            with contextlib.suppress(FileNotFoundError):  # the fork server did it
                 folder.rmdir()
 
 
 def find() -> tuple[Hierarchies, str]:
-    """The writable hierarchies, and why there is none where there is none. Sweeps groups of dead processes."""
+    """The writable hierarchies, and why there is none where there is none. Removes groups of dead processes."""
     own = dict(_own_groups())
     mounts = list(_mounts())
     for kind, point, _ in mounts:
@@ -129,7 +129,7 @@ def start_time(pid: int) -> int:
 
 
 def _writable(base: Path) -> bool:
-    """Whether a group can be made here, by making one; old ones are swept."""
+    """Whether a group can be made here, by making one; groups of dead processes are removed."""
     trial = base / f"{NAME}-{os.getpid()}-{start_time(os.getpid())}-{next(_counter)}"
     try:
         trial.mkdir()
@@ -139,7 +139,7 @@ def _writable(base: Path) -> bool:
     for folder in base.glob(f"{NAME}-*"):
         match = _OURS.fullmatch(folder.name)
         if match is not None and start_time(int(match[1])) != int(match[2]):
-            with contextlib.suppress(OSError):  # somebody else was quicker, or a process of it is still dying
+            with contextlib.suppress(OSError):  # another process was quicker, or one in it is still dying
                 folder.rmdir()
     return True
 
