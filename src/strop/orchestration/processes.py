@@ -99,9 +99,9 @@ class Processes:
     """A `Launcher` of spawned processes.
 
     Args:
-        folder: the run's folder, which gets `processes.json` (who lives), `logs/ROLE.txt` (what they print) and
-            `stacks/ROLE.txt` (their stacks, on SIGUSR1). None: none of these.
-        roster: who lives; shared with the launchers of the run's other workers.
+        folder: the run's folder, which gets `processes.json` (the running workers), `logs/ROLE.txt` (what they print)
+            and `stacks/ROLE.txt` (their stacks, on SIGUSR1). None: nothing is written.
+        roster: the running workers; shared with the launchers of the run's other workers.
     """
 
     address = LOOPBACK
@@ -116,7 +116,7 @@ class Processes:
         self._wake: socket.socket | None = None
 
     def attach(self, folder: Path) -> None:
-        """The run's folder."""
+        """Set the run's folder."""
         self._roster.folder = self.folder = folder
 
     def launch(self, spec: WorkerSpec) -> ProcessLink:
@@ -146,12 +146,12 @@ class Processes:
         return link
 
     def wait(self, links: Sequence[Link], seconds: float) -> None:
-        """Sleep until one of the links has a message or a death to tell, at most `seconds`."""
+        """Sleep until one of the links has a message or a death, at most `seconds`."""
         with self._changed:
             self._changed.wait_for(lambda: any(_has_news(link) for link in links), seconds)
 
     def close(self) -> None:
-        """Nothing: the watching thread ends with the last worker."""
+        """Do nothing: the watching thread ends with the last worker."""
 
     def send(self, link: ProcessLink, content: bytes) -> None:
         """Queue a frame for a worker."""

@@ -101,7 +101,7 @@ class SocketLine:
             raise ControllerGone from error
 
     def progress(self) -> None:
-        """The work goes on."""
+        """Count as progress."""
         self._came_round = time.monotonic()
 
     def beat(self) -> None:
@@ -110,7 +110,7 @@ class SocketLine:
 
 
 def standing_since(came_round: float) -> float:
-    """For how many seconds a worker's work has stood still, whose loop came round at that time.
+    """Seconds for which this worker's work has stood still: since its loop came round, at time `came_round`.
 
     What this process has made since (`progress.made`, such as a micro-batch of a long update) counts as well.
     """
@@ -118,7 +118,7 @@ def standing_since(came_round: float) -> float:
 
 
 def thread_environment(spec: WorkerSpec) -> dict[str, str]:
-    """The variables for as many threads as a worker should have, none of which takes a core while it waits."""
+    """The environment variables that give a worker its number of threads, which take no core while they wait."""
     return dict.fromkeys(_THREADS, str(spec.threads)) | {"OMP_WAIT_POLICY": "PASSIVE"}
 
 
@@ -131,13 +131,13 @@ def find_entry(name: str) -> Callable[[Any, Any], None]:
 
 
 def last_words(error: BaseException) -> Failed:
-    """What a worker says of the exception that ends it: a `StropError` would come again, anything else may not."""
+    """The message of a worker that an exception ends: a `StropError` would come again, any other may not."""
     said = str(error) if isinstance(error, StropError) else f"{type(error).__name__}: {error}"
     return Failed(said, isinstance(error, StropError), "".join(traceback.format_exception(error)))
 
 
 def prepare(setup: Setup) -> None:
-    """Make this process what the controller's is: its import path, the user's own modules, a place for stacks."""
+    """Give this process the controller's import path and the user's own modules, and a file for its stacks."""
     sys.path[:] = setup.path
     for name, file in setup.modules:
         pieces.allow_module(name) if importlib.util.find_spec(name) is not None else pieces.load_module(Path(file))

@@ -34,7 +34,7 @@ class Answer(Verifier):
         return Verdict(0.0, Status.WRONG, f"{shortened(found)}, not {shortened(reference)}")
 
     def refuses(self, problem: Problem) -> str | None:
-        """A reference that is neither text nor number."""
+        """Why the problem cannot be judged: its reference is neither text nor number; else None."""
         if reference_text(problem) is None:
             return f"Answer compares texts and numbers, and the reference is {type(problem.reference).__name__}"
         return None

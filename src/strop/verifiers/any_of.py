@@ -16,10 +16,10 @@ _WORTH = {Status.CORRECT: 4, Status.WRONG: 3, Status.UNPARSED: 2, Status.TIMEOUT
 
 
 class AnyOf(Verifier):
-    """Asks its members in order; the first that says correct wins (Archer: DeepScaleR's rules, then math-verify).
+    """Asks its members in order until one says correct (Archer: DeepScaleR's rules, then math-verify).
 
-    Without one the best verdict counts: wrong before unparsed before timeout before error, and of equals the one with
-    the higher score. So a member's failure is the verdict only where every member failed.
+    Where none does, the best verdict counts: wrong before unparsed before timeout before error, and among equals the
+    one with the higher score. So a member's failure is the verdict only where every member failed.
 
     Fields:
         members: the verifiers, quick ones first.
@@ -28,7 +28,7 @@ class AnyOf(Verifier):
     members: Annotated[tuple[SerializeAsAny[Verifier], ...], Field(min_length=1)] = (Answer(), MathVerifier())
 
     def isolated(self) -> Isolation | None:
-        """In processes where any member must be; their settings, the first's."""
+        """The worker processes of the first member that needs some; None where none does."""
         return next((found for found in (member.isolated() for member in self.members) if found is not None), None)
 
     def warm(self) -> None:

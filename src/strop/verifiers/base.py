@@ -21,7 +21,7 @@ Where = Literal["boxed", "answer_tag", "any", "last_number"]  # where an answer 
 
 
 class Verifier(Piece):
-    """Judges responses; a verifier of one's own defines `judge`.
+    """Judges responses; a subclass defines `judge`.
 
     Fields:
         require_stop: a truncated response scores 0 whatever it says (Open-Reasoner-Zero); else it is judged as it is.

@@ -1,4 +1,4 @@
-"""Verifiers held against each other on the same rollouts, by how often each problem counts as solved."""
+"""Comparing verifiers on the same rollouts, by how often each problem counts as solved."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Sampled(NamedTuple):
 
 
 class Comparison(NamedTuple):
-    """What several verifiers say of the same rollouts.
+    """The verdicts of several verifiers on the same rollouts, counted.
 
     Attributes:
         names: the verifiers.

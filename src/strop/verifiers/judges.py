@@ -28,9 +28,10 @@ def judge_for(verifier: Verifier) -> Judge:
 
 
 class Judges:
-    """A judge for each verifier, opened when it is first asked for: one that works in processes takes seconds to start.
+    """A judge for each verifier, opened at its first use: one that works in processes takes seconds to start.
 
-    `known` are open already, and their owner's to close.
+    Args:
+        known: judges that are open already; the caller closes them.
     """
 
     def __init__(self, known: Sequence[tuple[Verifier, Judge]] = ()) -> None:

@@ -36,7 +36,7 @@ class MultipleChoice(Verifier):
         return Verdict(0.0, Status.WRONG, f"{chosen}, not {reference}")
 
     def refuses(self, problem: Problem) -> str | None:
-        """A reference that is not one of the letters."""
+        """Why the problem cannot be judged: its reference is not one of the letters; else None."""
         if isinstance(problem.reference, str) and self._letter(problem.reference) is not None:
             return None
         return f"the reference {shortened(str(problem.reference))!r} is none of the choices {self.choices}"
@@ -82,7 +82,7 @@ class ExactMatch(Verifier):
         return Verdict(0.0, Status.WRONG, f"{shortened(found)}, not {shortened(str(problem.reference))}")
 
     def refuses(self, problem: Problem) -> str | None:
-        """A reference that is no text."""
+        """Why the problem cannot be judged: its reference is no text; else None."""
         if isinstance(problem.reference, str):
             return None
         return f"ExactMatch compares texts, and the reference is {type(problem.reference).__name__}"
@@ -137,7 +137,7 @@ class Numeric(Verifier):
         return Verdict(0.0, Status.WRONG, f"{shortened(found)}, not {reference} ± {allowed:.3g}")
 
     def refuses(self, problem: Problem) -> str | None:
-        """A reference that is no number."""
+        """Why the problem cannot be judged: its reference is no number; else None."""
         from strop.verifiers.numbers import measured_number
 
         if measured_number(reference_text(problem)) is not None:

@@ -157,7 +157,7 @@ class LaunchedRun:
 
 
 def main(line: Line, job: Job) -> None:
-    """The worker: the run in a subprocess, until it ends, is asked to stop, or nobody listens any more.
+    """The worker: make the run in a child process until it ends or the controller closes the connection.
 
     Raises:
         InputError: this node does not see the ablation's folder.

@@ -17,8 +17,9 @@ if TYPE_CHECKING:
 class CodeVerifier(Verifier):
     """Runs the last closed ```python block of a response in the sandbox against the tests in `Problem.reference`.
 
-    Whatever the program does (time-out, memory, crash, no Python) is wrong and worth 0, no block is unparsed; a failure
-    of the sandbox itself is an error, tried twice and then no reward at all. See `read_tests` for the forms of tests.
+    A program that runs out of time or memory, crashes or is no Python is wrong and scores 0; a response without a block
+    is unparsed. A failure of the sandbox itself is tried once more, then it is an error. `code.tests.read_tests` lists
+    the forms of tests.
 
     Fields:
         test_seconds: wall clock of one test.
@@ -68,7 +69,7 @@ class CodeVerifier(Verifier):
         return Sandbox(self.settings.limits, self.workers, self.allow_unsafe_sandbox)
 
     def refuses(self, problem: Problem) -> str | None:
-        """Tests that cannot be read."""
+        """Why the problem cannot be judged: its tests cannot be read; else None."""
         from strop.verifiers.code.tests import read_tests
 
         try:

@@ -33,7 +33,7 @@ class MathVerifier(Verifier):
         strict: names count, and sets are not tuples; else names match by position (math-verify's `strict`).
         allow_set_relation_comp: a relation also matches a reference that is a set (`0 < x < 1` for `(0, 1)`).
         bounds: what is too large to be parsed.
-        remember: a worker keeps its latest verdicts: the samples of a group give the same few answers again and again.
+        remember: a worker keeps its latest verdicts, for the samples of a group often give the same answers.
         isolation: the processes in which it runs.
     """
 
@@ -49,7 +49,7 @@ class MathVerifier(Verifier):
     isolation: Isolation = Isolation()
 
     def isolated(self) -> Isolation:
-        """It runs in processes: mathematics can always ask for more time than there is."""
+        """Its worker processes: comparing mathematics may take any time and memory."""
         return self.isolation
 
     def warm(self) -> None:
@@ -72,7 +72,7 @@ class MathVerifier(Verifier):
         return judge_answer(self._rules(), reference, text)
 
     def refuses(self, problem: Problem) -> str | None:
-        """A reference that cannot be read: not text or a number, beyond the bounds, or not parsed by math-verify."""
+        """Why the problem cannot be judged: its reference is no answer, too large, or cannot be parsed; else None."""
         from strop.verifiers.math.judge import refuse_reference, unreadable
 
         gold = reference_text(problem)
