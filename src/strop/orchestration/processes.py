@@ -15,17 +15,15 @@ import socket
 import tempfile
 import threading
 import time
-from collections import deque
-from collections.abc import Sequence
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 from strop.base.child_process import ChildProcess, start_module
 from strop.base.framing import Channel
 from strop.base.types import StropError
-from strop.orchestration.connection import Death, Link, WorkerSpec
-from strop.orchestration.messages import Failed, Heartbeat
+from strop.orchestration.connection import WorkerSpec
 from strop.orchestration.process_registry import Roster, Worker
+from strop.orchestration.watched_links import WatchedLink, WatchingLauncher
 from strop.orchestration.worker_process import LOOPBACK, setup_of, thread_environment, written
 
 LOGS = "logs"
@@ -34,55 +32,26 @@ _LOOK_SECONDS = 0.5
 WORKER = "strop.orchestration.worker_process"
 
 
-class ProcessLink:
-    """A `Link` to a spawned process. Its fields are the launcher's to change, under the launcher's lock."""
+class ProcessLink(WatchedLink):
+    """A `Link` to a spawned process."""
 
     def __init__(self, launcher: Processes, role: str, process: ChildProcess, end: socket.socket) -> None:
+        super().__init__(role)
         self._launcher = launcher
-        self._role = role
         self.process = process
         self.worker = Worker.of(role, process.pid)
         self.channel = Channel(end)
         self.pidfd = process.pidfd
-        self.inbox: deque[Any] = deque()
-        self.heard = time.monotonic()
-        self.said: Failed | None = None
-        self.killed: str | None = None
-        self.end: Death | None = None
         self.hears = True  # its end of the socket is open
-        self.stalled = 0.0
-
-    @property
-    def role(self) -> str:
-        """The worker's name."""
-        return self._role
 
     @property
     def pid(self) -> int:
         """The worker's process id."""
         return self.process.pid
 
-    @property
-    def silence(self) -> float:
-        """Seconds without a message of the worker, counted only while this process itself was running and reading."""
-        return max(self._launcher.looked - self.heard, 0.0)
-
-    @property
-    def death(self) -> Death | None:
-        """Why the worker ended, once all that it sent was received; None before."""
-        end = self.end  # first: the inbox has all that was sent before the end is known
-        return None if self.inbox else end
-
     def send(self, message: object) -> None:
         """Queue a message."""
         self._launcher.send(self, written(message))
-
-    def receive(self) -> list[Any]:
-        """The messages that are in."""
-        found: list[Any] = []
-        while self.inbox:
-            found.append(self.inbox.popleft())
-        return found
 
     def dismiss(self) -> None:
         """Close the worker's line."""
@@ -90,12 +59,11 @@ class ProcessLink:
 
     def kill(self, reason: str) -> None:
         """SIGKILL."""
-        if self.killed is None:
-            self.killed = reason
+        if self.killed(reason):
             self.process.kill()
 
 
-class Processes:
+class Processes(WatchingLauncher):
     """A `Launcher` of spawned processes.
 
     Args:
@@ -107,17 +75,16 @@ class Processes:
     address = LOOPBACK
 
     def __init__(self, folder: Path | None = None, roster: Roster | None = None) -> None:
-        self._roster = roster or Roster()
-        self._roster.folder = self.folder = folder
-        self.looked = time.monotonic()  # when the watching thread had last read all there was
-        self._changed = threading.Condition()
+        super().__init__(roster)
+        self._roster.folder = folder
         self._links: list[ProcessLink] = []
         self._thread: threading.Thread | None = None
         self._wake: socket.socket | None = None
 
-    def attach(self, folder: Path) -> None:
-        """Set the run's folder."""
-        self._roster.folder = self.folder = folder
+    @property
+    def folder(self) -> Path | None:
+        """The run's folder, once it is known."""
+        return self._roster.folder
 
     def launch(self, spec: WorkerSpec) -> ProcessLink:
         """Start a worker.
@@ -144,11 +111,6 @@ class Processes:
                 self._thread.start()
         self._nudge()
         return link
-
-    def wait(self, links: Sequence[Link], seconds: float) -> None:
-        """Sleep until one of the links has a message or a death, at most `seconds`."""
-        with self._changed:
-            self._changed.wait_for(lambda: any(_has_news(link) for link in links), seconds)
 
     def close(self) -> None:
         """Do nothing: the watching thread ends with the last worker."""
@@ -208,7 +170,8 @@ class Processes:
                         self._reap(link, selector, known)
                     elif link in known:
                         self._serve(link, events, selector, known)
-                self.looked = time.monotonic()
+                for link in known:
+                    link.looked = time.monotonic()
 
     def _register(self, selector: selectors.BaseSelector, known: set[ProcessLink]) -> None:
         for link in self._links:
@@ -247,19 +210,10 @@ class Processes:
             except Exception as error:  # whatever it is, it must not end this thread, and nothing after it is heard
                 link.kill(f"it sent a message that cannot be read: {type(error).__name__}: {error}")
                 return False
-            self._take(link, message)
-        return is_open
-
-    def _take(self, link: ProcessLink, message: Any) -> None:
-        with self._changed:
-            link.heard = time.monotonic()
-            if isinstance(message, Heartbeat):
-                link.stalled = message.stalled
-            elif isinstance(message, Failed):
-                link.said = message
-            else:
-                link.inbox.append(message)
+            with self._changed:
+                link.take([message])
                 self._changed.notify_all()
+        return is_open
 
     def _reap(self, link: ProcessLink, selector: selectors.BaseSelector, known: set[ProcessLink]) -> None:
         """Take what an ended worker had sent, its exit status, and let go of its files."""
@@ -273,7 +227,7 @@ class Processes:
         known.discard(link)
         with self._changed:
             link.channel.close()
-            link.end = _death(link, reason)
+            link.finish(f"it {reason}")
             link.process.close()
             self._links.remove(link)
             self._roster.remove(link.worker)
@@ -285,15 +239,3 @@ class Processes:
         path = self.folder / LOGS / f"{role}.txt"
         path.parent.mkdir(parents=True, exist_ok=True)
         return path.open("a+b")
-
-
-def _death(link: ProcessLink, exit_reason: str) -> Death:
-    """Why a worker ended: what it said of it, else why it was killed, else how its process ended."""
-    if link.said is not None:
-        return Death(link.said.error, link.said.fatal)
-    return Death(link.killed or f"it {exit_reason}")
-
-
-def _has_news(link: Link) -> bool:
-    assert isinstance(link, ProcessLink)  # a launcher waits for its own links
-    return bool(link.inbox) or link.end is not None
