@@ -25,8 +25,11 @@ PROBLEM = Problem("p", "1+1=", "2", extra={"opening": "<think>"})
 
 
 def test_pieces_are_known_without_their_machinery() -> None:
-    """A configuration names verifiers; only who judges imports parsers, processes and the sandbox."""
-    code = "import sys, strop.verifiers; print(*(name for name in sys.modules if name.startswith('strop.')))"
+    """A configuration names verifiers; parsers, processes and the sandbox are imported by the first verdict."""
+    code = (
+        "import sys; from strop.base.pieces import choices; from strop.verifiers.base import Verifier\n"
+        "assert len(choices(Verifier)) > 8; print(*(name for name in sys.modules if name.startswith('strop.')))"
+    )
     loaded = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout.split()
     assert {name.split(".")[1] for name in loaded} == {"base", "verifiers"}
     assert not {name for name in loaded if "sandbox" in name or "process" in name or name.endswith(".judge")}

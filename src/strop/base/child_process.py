@@ -17,6 +17,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
+from pathlib import Path
 from typing import IO
 
 _PR_SET_PDEATHSIG = 1
@@ -125,16 +126,21 @@ def start_module(
     Raises:
         OSError: it cannot be started.
     """
-    path = {"PYTHONPATH": os.pathsep.join(entry for entry in sys.path if entry)}
     ours, theirs = socket.socketpair()
     with theirs:
         command = [sys.executable, "-m", module, str(theirs.fileno()), str(os.getpid())]
+        everything = {**os.environ, "PYTHONPATH": import_path(), **environment}
         try:
-            child = ChildProcess(command, {**os.environ, **path, **environment}, output, [theirs.fileno()])
+            child = ChildProcess(command, everything, output, [theirs.fileno()])
         except OSError:
             ours.close()
             raise
     return child, ours
+
+
+def import_path() -> str:
+    """This process's import path as the variable PYTHONPATH has it."""
+    return os.pathsep.join(entry for entry in sys.path if entry)
 
 
 def connect_to_parent() -> socket.socket:
@@ -170,6 +176,35 @@ def signal_name(number: int) -> str:
         return signal.Signals(number).name
     except ValueError:  # a real-time signal
         return f"signal {number}"
+
+
+def thread_environment(threads: int) -> dict[str, str]:
+    """The environment variables that give the numerical libraries of a child so many threads."""
+    return dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), str(threads))
+
+
+def start_ticks(pid: int) -> int | None:
+    """When a live process of this machine began, in clock ticks since boot; None where there is none, or a zombie.
+
+    A process that is given the same id later has begun at another time.
+    """
+    fields = _stat(pid)
+    return None if fields is None or fields[0] in ("Z", "X") else int(fields[19])
+
+
+def process_state(pid: int) -> str:
+    """The kernel's letter: R running, S sleeping, D in the disk, T stopped by a signal, Z dead; `?` where unknown."""
+    fields = _stat(pid)
+    return "?" if fields is None else fields[0]
+
+
+def _stat(pid: int) -> list[str] | None:
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    # The name stands in brackets and may itself hold spaces and brackets.
+    return text.rpartition(")")[2].split()
 
 
 _Start = tuple[Callable[[], subprocess.Popen[bytes]], Future[subprocess.Popen[bytes]]]

@@ -24,7 +24,7 @@ from strop.base.types import StropError
 from strop.orchestration.connection import WorkerSpec
 from strop.orchestration.process_registry import Roster, Worker
 from strop.orchestration.watched_links import WatchedLink, WatchingLauncher
-from strop.orchestration.worker_process import LOOPBACK, setup_of, thread_environment, written
+from strop.orchestration.worker_process import LOOPBACK, environment_of, setup_of, written
 
 LOGS = "logs"
 _LOOK_SECONDS = 0.5
@@ -95,8 +95,7 @@ class Processes(WatchingLauncher):
         folder = None if self.folder is None else self.folder.resolve()
         setup = written(setup_of(spec, folder))  # before the process: settings that cannot be sent leave none behind
         try:
-            environment = {**thread_environment(spec), **spec.environment}
-            process, end = start_module(WORKER, environment, self._log(spec.role))
+            process, end = start_module(WORKER, environment_of(spec), self._log(spec.role))
         except OSError as error:
             raise StropError(f"{spec.role}: no process can be started: {error.strerror or error}") from error
         link = ProcessLink(self, spec.role, process, end)

@@ -18,12 +18,12 @@ import os
 import pickle
 import signal
 import socket
-import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from strop.base.child_process import import_path
 from strop.base.extras import require
 from strop.base.types import StropError
 from strop.orchestration.connection import WorkerSpec
@@ -32,7 +32,7 @@ from strop.orchestration.process_registry import Roster
 from strop.orchestration.ray_host import Collected, Hello, Host, address_of_node
 from strop.orchestration.settings import RaySettings
 from strop.orchestration.watched_links import WatchedLink, WatchingLauncher
-from strop.orchestration.worker_process import setup_of, thread_environment, written
+from strop.orchestration.worker_process import environment_of, setup_of, written
 
 START_SECONDS = 600.0  # for an actor's process: its node may have to read an environment over a network first
 _LOOK_SECONDS = 1.0
@@ -125,8 +125,7 @@ class RayWorkers(WatchingLauncher):
         group = self._place(spec)
         folder = None if self._roster.folder is None else self._roster.folder.resolve()
         setup = setup_of(spec, folder)
-        path = os.pathsep.join(entry for entry in sys.path if entry)
-        environment = {**thread_environment(spec), "PYTHONPATH": path, **spec.environment}
+        environment = {"PYTHONPATH": import_path(), **environment_of(spec)}
         place = self._ray.util.scheduling_strategies.PlacementGroupSchedulingStrategy(group)
         actor = (
             self._ray.remote(Host)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-import importlib.util
 import os
 import pickle
 import signal
@@ -23,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from strop.base import pieces, progress
-from strop.base.child_process import connect_to_parent
+from strop.base.child_process import connect_to_parent, thread_environment
 from strop.base.framing import Channel
 from strop.base.types import StropError
 from strop.orchestration.connection import ControllerGone, WorkerSpec
@@ -32,7 +31,6 @@ from strop.orchestration.process_registry import register_dump, stacks_path
 
 HEARTBEAT_SECONDS = 1.0
 LOOPBACK = "127.0.0.1"
-_THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
 
 @dataclass(frozen=True)
@@ -117,9 +115,9 @@ def standing_since(came_round: float) -> float:
     return min(time.monotonic() - came_round, progress.CURRENT.age)
 
 
-def thread_environment(spec: WorkerSpec) -> dict[str, str]:
-    """The environment variables that give a worker its number of threads, which take no core while they wait."""
-    return dict.fromkeys(_THREADS, str(spec.threads)) | {"OMP_WAIT_POLICY": "PASSIVE"}
+def environment_of(spec: WorkerSpec) -> dict[str, str]:
+    """A worker's environment variables besides the controller's; its threads take no core while they wait."""
+    return {**thread_environment(spec.threads), "OMP_WAIT_POLICY": "PASSIVE", **spec.environment}
 
 
 def find_entry(name: str) -> Callable[[Any, Any], None]:
@@ -139,8 +137,7 @@ def last_words(error: BaseException) -> Failed:
 def prepare(setup: Setup) -> None:
     """Give this process the controller's import path and the user's own modules, and a file for its stacks."""
     sys.path[:] = setup.path
-    for name, file in setup.modules:
-        pieces.allow_module(name) if importlib.util.find_spec(name) is not None else pieces.load_module(Path(file))
+    pieces.allow_modules(setup.modules)
     if setup.folder is not None:
         register_dump(stacks_path(setup.folder, setup.spec.role))
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from strop.base.types import Problem, Status, Verdict
 from strop.verifiers.base import Verifier, Where, reference_text, response, shortened
+from strop.verifiers.extract import extract_answer
+from strop.verifiers.numbers import canonical, same_answer
 
 
 class Answer(Verifier):
@@ -19,14 +21,12 @@ class Answer(Verifier):
 
     def judge(self, problem: Problem, text: str, truncated: bool) -> Verdict:
         """Correct, wrong, unparsed where there is no answer, error where the reference is neither text nor number."""
-        from strop.verifiers.numbers import same_answer
-
         reference = reference_text(problem)
         if reference is None:
             return Verdict(
                 0.0, Status.ERROR, f"Answer compares texts and numbers, not {type(problem.reference).__name__}"
             )
-        found = self._found(text)
+        found = extract_answer(text, self.extract, self.box_required)
         if found is None:
             return Verdict(0.0, Status.UNPARSED, "no answer")
         if same_answer(found, reference):
@@ -41,12 +41,5 @@ class Answer(Verifier):
 
     def answer(self, problem: Problem, text: str) -> str | None:
         """The canonical form of the answer that a completion gives."""
-        from strop.verifiers.numbers import canonical
-
-        found = self._found(response(problem, text))
+        found = extract_answer(response(problem, text), self.extract, self.box_required)
         return None if found is None else canonical(found)
-
-    def _found(self, text: str) -> str | None:
-        from strop.verifiers.extract import extract_answer
-
-        return extract_answer(text, self.extract, self.box_required)

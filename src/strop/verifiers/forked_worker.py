@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 import gc
-import importlib.util
 import json
 import os
 import resource
 import signal
 import socket
-import sys
 import time
 from functools import lru_cache
-from pathlib import Path
 from typing import Any, NoReturn
 
 from pydantic import TypeAdapter
 
 from strop.base.child_process import die_with_parent
 from strop.base.framing import Channel
-from strop.base.pieces import allow_module, load_module
 from strop.base.types import Problem, Status, Verdict
 from strop.verifiers.base import Verifier
 from strop.verifiers.isolation import Isolation, enter_worker
@@ -66,7 +62,7 @@ def _confine(isolation: Isolation, parent: int) -> None:
 
 def _result(job: dict[str, Any]) -> Result:
     begin = time.perf_counter()
-    verifier = _verifier(job["verifier"])
+    verifier = read_verifier(job["verifier"])
     problem = read_problem(job["problem"])
     if job["do"] == "refuses":
         result = Result(refusal=verifier.refuses(problem))
@@ -87,18 +83,7 @@ def _verdict(verifier: Verifier, problem: Problem, text: str, truncated: bool) -
 
 
 @lru_cache(maxsize=256)
-def _verifier(written: str) -> Verifier:
-    """The piece, found again by its name."""
+def read_verifier(written: str) -> Verifier:
+    """The piece that is written as JSON."""
     family: TypeAdapter[Verifier] = TypeAdapter(Verifier)
     return family.validate_json(written)
-
-
-def load(written: str, modules: list[list[str]], path: list[str]) -> Verifier:
-    """Import the user's modules and return the piece that the supervisor serves; raises what importing them raises."""
-    sys.path[:] = path
-    for name, file in modules:
-        if importlib.util.find_spec(name) is not None or not file:
-            allow_module(name)
-        else:  # a recipe or a script, which was run from its file
-            load_module(Path(file))
-    return _verifier(written)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from strop.base.types import Problem, Status, Verdict
 from strop.verifiers.base import Verifier, Where, response, scored, shortened
+from strop.verifiers.extract import extract_answer
+from strop.verifiers.numbers import canonical
 
 
 class ReasoningGymScorer(Verifier):
@@ -24,7 +26,6 @@ class ReasoningGymScorer(Verifier):
             InputError: the package is absent.
         """
         from strop.data.reasoning_gym import open_entry, open_task
-        from strop.verifiers.extract import extract_answer
 
         found = extract_answer(text, self.extract)
         if found is None:
@@ -44,8 +45,5 @@ class ReasoningGymScorer(Verifier):
 
     def answer(self, problem: Problem, text: str) -> str | None:
         """The canonical form of the answer that a completion gives."""
-        from strop.verifiers.extract import extract_answer
-        from strop.verifiers.numbers import canonical
-
         found = extract_answer(response(problem, text), self.extract)
         return None if found is None else canonical(found)

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from strop.base import pieces
-from strop.base.child_process import start_module
+from strop.base.child_process import start_module, thread_environment
 from strop.base.framing import Channel
 from strop.base.types import Problem, Status, StropError, Verdict
 from strop.verifiers.base import Verifier
@@ -24,7 +24,6 @@ CLOSING_SECONDS = 5.0
 QUIET_SECONDS = 1.0  # after which a supervisor with open jobs is asked whether it still runs
 ANSWER_SECONDS = 10.0  # for that answer: a supervisor only passes messages on, and answers within milliseconds
 START_SECONDS = 300.0  # for its first message: sympy is imported in a second, a user's module may take longer
-_THREADS = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}  # a forking process has one
 
 
 class WorkersLost(StropError):
@@ -178,7 +177,8 @@ class ProcessPool:
     def _start(self) -> None:
         output = tempfile.TemporaryFile()  # noqa: SIM115  (open as long as the supervisor lives)
         try:
-            self._supervisor, end = start_module("strop.verifiers.supervisor", _THREADS, output)
+            one_thread = thread_environment(1)  # a process that forks has no other
+            self._supervisor, end = start_module("strop.verifiers.supervisor", one_thread, output)
         except OSError as error:
             self._closed = True
             raise WorkersLost(f"the verifier's processes cannot be started: {error}") from error

@@ -9,6 +9,9 @@ from pydantic import Field, NonNegativeFloat, model_validator
 
 from strop.base.types import Problem, Status, Verdict
 from strop.verifiers.base import Verifier, Where, reference_text, response, shortened
+from strop.verifiers.choices import chosen_letter, letter_of
+from strop.verifiers.extract import after_thinking, extract_answer
+from strop.verifiers.numbers import canonical, measured_number
 
 
 class MultipleChoice(Verifier):
@@ -27,34 +30,23 @@ class MultipleChoice(Verifier):
         reason = self.refuses(problem)
         if reason is not None:
             return Verdict(0.0, Status.ERROR, reason)
-        chosen = self._chosen(text)
+        chosen = chosen_letter(text, self.extract, self.choices)
         if chosen is None:
             return Verdict(0.0, Status.UNPARSED, "no choice")
-        reference = self._letter(str(problem.reference))
+        reference = letter_of(str(problem.reference), self.choices)
         if chosen == reference:
             return Verdict(1.0, Status.CORRECT, chosen)
         return Verdict(0.0, Status.WRONG, f"{chosen}, not {reference}")
 
     def refuses(self, problem: Problem) -> str | None:
         """Why the problem cannot be judged: its reference is not one of the letters; else None."""
-        if isinstance(problem.reference, str) and self._letter(problem.reference) is not None:
+        if isinstance(problem.reference, str) and letter_of(problem.reference, self.choices) is not None:
             return None
         return f"the reference {shortened(str(problem.reference))!r} is none of the choices {self.choices}"
 
     def answer(self, problem: Problem, text: str) -> str | None:
         """The letter that a completion chooses."""
-        return self._chosen(response(problem, text))
-
-    def _chosen(self, text: str) -> str | None:
-        from strop.verifiers.choices import chosen_letter
-
-        return chosen_letter(text, self.extract, self.choices)
-
-    def _letter(self, text: str) -> str | None:
-        from strop.verifiers.choices import letter_of
-
-        return letter_of(text, self.choices)
-
+        return chosen_letter(response(problem, text), self.extract, self.choices)
 
 class ExactMatch(Verifier):
     """The answer is the reference, character by character.
@@ -93,8 +85,6 @@ class ExactMatch(Verifier):
         return None if found is None else self._key(found)
 
     def _found(self, text: str) -> str | None:
-        from strop.verifiers.extract import after_thinking, extract_answer
-
         return after_thinking(text) if self.extract == "all" else extract_answer(text, self.extract)
 
     def _key(self, text: str) -> str:
@@ -122,12 +112,10 @@ class Numeric(Verifier):
 
     def judge(self, problem: Problem, text: str, truncated: bool) -> Verdict:
         """Correct, wrong, unparsed where there is no number, error where the reference is none."""
-        from strop.verifiers.numbers import measured_number
-
         reference = measured_number(reference_text(problem))
         if reference is None:
             return Verdict(0.0, Status.ERROR, str(self.refuses(problem)))
-        found = self._found(text)
+        found = extract_answer(text, self.extract)
         number = measured_number(found)
         if found is None or number is None:
             return Verdict(0.0, Status.UNPARSED, "no number" if found is None else f"no number: {shortened(found)}")
@@ -138,20 +126,11 @@ class Numeric(Verifier):
 
     def refuses(self, problem: Problem) -> str | None:
         """Why the problem cannot be judged: its reference is no number; else None."""
-        from strop.verifiers.numbers import measured_number
-
         if measured_number(reference_text(problem)) is not None:
             return None
         return f"the reference {shortened(str(problem.reference))!r} is no number"
 
     def answer(self, problem: Problem, text: str) -> str | None:
         """The number that a completion gives, in canonical form."""
-        from strop.verifiers.numbers import canonical, measured_number
-
-        found = self._found(response(problem, text))
+        found = extract_answer(response(problem, text), self.extract)
         return None if found is None or measured_number(found) is None else canonical(found)
-
-    def _found(self, text: str) -> str | None:
-        from strop.verifiers.extract import extract_answer
-
-        return extract_answer(text, self.extract)

@@ -24,8 +24,9 @@ from dataclasses import dataclass
 
 from strop.base.child_process import connect_to_parent, exit_reason
 from strop.base.framing import Channel
+from strop.base.pieces import allow_modules
 from strop.base.types import Status, Verdict
-from strop.verifiers.forked_worker import OUT_OF_MEMORY, load, work
+from strop.verifiers.forked_worker import OUT_OF_MEMORY, read_verifier, work
 from strop.verifiers.isolation import Isolation
 from strop.verifiers.jobs import HEARTBEAT, Result, numbered, split_number, write_result
 
@@ -198,7 +199,9 @@ def main() -> None:
     setup = json.loads(control.next())
     isolation = Isolation.model_validate(setup["isolation"])
     try:
-        load(setup["verifier"], setup["modules"], setup["path"]).warm()
+        sys.path[:] = setup["path"]
+        allow_modules(setup["modules"])
+        read_verifier(setup["verifier"]).warm()
     except Exception as error:  # importing a user's module may raise anything; the trainer shows the last line
         sys.exit(f"{type(error).__name__}: {' '.join(str(error).split())[:300]}")
     gc.collect()

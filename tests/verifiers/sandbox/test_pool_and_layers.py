@@ -13,6 +13,7 @@ from dataclasses import replace
 import pytest
 from tests.verifiers.sandbox.machine import groups, mounts, processes_below
 
+from strop.base.child_process import start_ticks
 from strop.run.doctor import examine
 from strop.verifiers.sandbox import Job, Kind, Limits, NoIsolation, Sandbox, SandboxFailure, cgroups, probe
 from strop.verifiers.sandbox.cgroups import Hierarchies
@@ -88,9 +89,9 @@ def test_a_killed_trainer_leaves_nothing(sandbox: Sandbox) -> None:
     driver.kill()
     driver.wait()
     deadline = time.monotonic() + 10
-    while any(cgroups.start_time(pid) for pid in below) and time.monotonic() < deadline:
+    while any(start_ticks(pid) for pid in below) and time.monotonic() < deadline:
         time.sleep(0.05)
-    assert not [pid for pid in below if cgroups.start_time(pid)]
+    assert not [pid for pid in below if start_ticks(pid)]
     bases = [base for base in vars(probe().hierarchies).values() if base is not None]
     assert not [folder for base in bases for folder in base.glob(f"{cgroups.NAME}-{driver.pid}-*")]
 

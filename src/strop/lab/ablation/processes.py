@@ -10,12 +10,10 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from strop.base.child_process import start_module
+from strop.base.child_process import start_module, thread_environment
 from strop.base.files import writing
 from strop.base.framing import Channel
 from strop.lab.ablation.running import Ended, Job, Steps
-
-THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
 
 class ThisMachine:
@@ -101,7 +99,7 @@ def environment(slot: int, jobs: int) -> dict[str, str]:
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     given = os.environ.get("OMP_NUM_THREADS", "")
     most = min(cores, int(given)) if given.isdecimal() and int(given) > 0 else cores
-    found = dict.fromkeys(THREADS, str(max(1, min(most, cores // jobs))))
+    found = thread_environment(max(1, min(most, cores // jobs)))
     gpus = _gpus()
     if jobs > 1 and len(gpus) > 1:
         found["CUDA_VISIBLE_DEVICES"] = gpus[slot % len(gpus)]

@@ -13,6 +13,8 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from strop.base.child_process import start_ticks
+
 NAME = "strop-sandbox"
 _OURS = re.compile(rf"{NAME}-([0-9]+)-([0-9]+)-[0-9]+")
 _counter = itertools.count()
@@ -39,7 +41,7 @@ class Group:
     """The groups of one launcher."""
 
     def __init__(self, hierarchies: Hierarchies) -> None:
-        name = f"{NAME}-{os.getpid()}-{start_time(os.getpid())}-{next(_counter)}"
+        name = f"{NAME}-{os.getpid()}-{start_ticks(os.getpid())}-{next(_counter)}"
         parents = [hierarchies.unified] if hierarchies.unified else [hierarchies.memory, hierarchies.pids]
         self._folders = {parent / name for parent in parents if parent is not None}
         self._version_2 = hierarchies.unified is not None
@@ -55,11 +57,6 @@ class Group:
     def folders(self) -> list[str]:
         """The groups as paths."""
         return [str(folder) for folder in sorted(self._folders)]
-
-    @property
-    def counts_memory(self) -> bool:
-        """Whether the kernel holds the limit on memory."""
-        return self._has_memory
 
     def add(self, pid: int) -> None:
         """Move a process in."""
@@ -119,18 +116,9 @@ def find() -> tuple[Hierarchies, str]:
     return Hierarchies(), "none is mounted" if not mounts else "none is writable, or memory and pids are not delegated"
 
 
-def start_time(pid: int) -> int:
-    """When a process began, in ticks since boot; 0 where there is none."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except (FileNotFoundError, ProcessLookupError):
-        return 0
-    return int(fields[19])
-
-
 def _writable(base: Path) -> bool:
     """Whether a group can be made here, by making one; groups of dead processes are removed."""
-    trial = base / f"{NAME}-{os.getpid()}-{start_time(os.getpid())}-{next(_counter)}"
+    trial = base / f"{NAME}-{os.getpid()}-{start_ticks(os.getpid())}-{next(_counter)}"
     try:
         trial.mkdir()
         trial.rmdir()
@@ -138,7 +126,7 @@ def _writable(base: Path) -> bool:
         return False
     for folder in base.glob(f"{NAME}-*"):
         match = _OURS.fullmatch(folder.name)
-        if match is not None and start_time(int(match[1])) != int(match[2]):
+        if match is not None and start_ticks(int(match[1])) != int(match[2]):
             with contextlib.suppress(OSError):  # another process was quicker, or one in it is still dying
                 folder.rmdir()
     return True

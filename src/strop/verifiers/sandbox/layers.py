@@ -12,7 +12,6 @@ import os
 import shutil
 import socket
 import tempfile
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from strop.base.types import StropError
@@ -211,9 +210,3 @@ def _launcher(plan: Plan, limits: Limits, hierarchies: Hierarchies, bubblewrap: 
 def _failed(text: str) -> tuple[str, str]:
     step, _, why = text.partition(": ")
     return step, why or text
-
-
-def without_layers(found: Capabilities, layers: Iterable[str]) -> Capabilities:
-    """The same with further layers left out, for comparisons and tests."""
-    plan = plan_for(found.plan.mode, {*found.plan.without, *layers})
-    return Capabilities(plan, found.hierarchies, found.bubblewrap, found.missing)
