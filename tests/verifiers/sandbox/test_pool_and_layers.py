@@ -11,11 +11,11 @@ import time
 from dataclasses import replace
 
 import pytest
-from tests.verifiers.sandbox.machine import groups, mounts, processes_below
+from tests.verifiers.sandbox.machine import groups, mounts, processes_below, run_all
 
 from strop.base.child_process import start_ticks
 from strop.run.doctor import examine
-from strop.verifiers.sandbox import Job, Kind, Limits, NoIsolation, Sandbox, SandboxFailure, cgroups, probe
+from strop.verifiers.sandbox import Kind, Limits, NoIsolation, Sandbox, SandboxFailure, cgroups, probe
 from strop.verifiers.sandbox.cgroups import Hierarchies
 from strop.verifiers.sandbox.launchers import ForkServer
 from strop.verifiers.sandbox.layers import Capabilities, attempt, require
@@ -26,15 +26,15 @@ ECHO = "print(input())"
 
 
 def test_many_programs_at_once_come_back_in_order(sandbox: Sandbox) -> None:
-    jobs = [Job(ECHO, str(number).encode(), 20.0) for number in range(12)]
-    assert [run.stdout for run in sandbox.run_all(jobs)] == [b"%d\n" % number for number in range(12)]
+    runs = run_all(sandbox, ECHO, [str(number).encode() for number in range(12)], 20.0)
+    assert [run.stdout for run in runs] == [b"%d\n" % number for number in range(12)]
 
 
 def test_nothing_is_left_after_closing(sandbox: Sandbox) -> None:
     sandbox.run(ECHO, b"warm")
     before, held, mounted, descriptors = processes_below(), groups(), mounts(), len(os.listdir("/proc/self/fd"))
     with Sandbox(SMALL, workers=2) as other:
-        list(other.run_all([Job("import os\nos.fork()\nwhile True: pass", b"", 0.3)] * 3))
+        run_all(other, "import os\nos.fork()\nwhile True: pass", [b""] * 3, 0.3)
         assert processes_below() > before
     assert processes_below() == before
     assert groups() == held
@@ -60,7 +60,7 @@ def test_a_dead_fork_server_is_replaced(sandbox: Sandbox) -> None:
     for pid in processes_below():
         os.kill(pid, signal.SIGKILL)
     time.sleep(0.2)
-    runs = list(sandbox.run_all([Job(ECHO, b"2")] * 4))
+    runs = run_all(sandbox, ECHO, [b"2"] * 4)
     assert [run.stdout for run in runs] == [b"2\n"] * 4
 
 

@@ -2,12 +2,11 @@
 
 from strop.verifiers.sandbox.layers import Capabilities, NoIsolation, probe
 from strop.verifiers.sandbox.limits import Ending, Kind, Limits, Run, SandboxFailure
-from strop.verifiers.sandbox.pool import Job, Sandbox
+from strop.verifiers.sandbox.pool import Sandbox
 
 __all__ = [
     "Capabilities",
     "Ending",
-    "Job",
     "Kind",
     "Limits",
     "NoIsolation",

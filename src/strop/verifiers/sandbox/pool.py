@@ -4,8 +4,8 @@
     run = sandbox.run("print(int(input()) + 1)", b"41\\n", seconds=6.0)
     run.ending.kind, run.stdout                     # ended, b"42\\n"
 
-`run` blocks and may be called from any number of threads; `run_all` gives the runs of many programs in order as they
-are done. After a failure of the sandbox itself a program is tried once more with a fresh fork server.
+`run` blocks and may be called from any number of threads. After a failure of the sandbox itself a program is tried once
+more with a fresh fork server.
 """
 
 from __future__ import annotations
@@ -15,10 +15,8 @@ import os
 import queue
 import threading
 import weakref
-from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 
 from strop.verifiers.sandbox.launchers import Launcher
 from strop.verifiers.sandbox.layers import Capabilities, require
@@ -26,15 +24,6 @@ from strop.verifiers.sandbox.limits import Ending, Kind, Limits, Run, SandboxFai
 from strop.verifiers.sandbox.process import Role, SandboxProcess, finish
 
 CLOSE_SECONDS = 60.0
-
-
-@dataclass(frozen=True)
-class Job:
-    """A program, its standard input and its wall-clock limit in seconds."""
-
-    program: str
-    stdin: bytes = b""
-    seconds: float = 6.0
 
 
 class Slot:
@@ -139,11 +128,6 @@ class Sandbox:
         """Run a program to its end, at most `seconds` of wall clock; never raises for what the program does."""
         run = self._run(program, stdin, seconds)
         return self._run(program, stdin, seconds) if run.ending.kind is Kind.SANDBOX_ERROR else run
-
-    def run_all(self, jobs: Iterable[Job]) -> Iterator[Run]:
-        """The runs of many programs, in order, `workers` at once."""
-        with ThreadPoolExecutor(self.workers) as threads:
-            yield from threads.map(lambda job: self.run(job.program, job.stdin, job.seconds), jobs)
 
     def close(self) -> None:
         """End everything, also what still runs; afterwards no process, group or file of the sandbox is left."""
