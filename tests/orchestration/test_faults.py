@@ -20,7 +20,6 @@ from strop.base.types import IntArray, Status, StropError
 from strop.engines.protocol import Request, Sampling
 from strop.orchestration.executor import Publication
 from strop.orchestration.fleet import Supervision
-from strop.orchestration.weight_transport import StoredCarrier
 from strop.run.loop import WeightMismatch
 from strop.verifiers.function import PythonFunction
 from strop.verifiers.isolation import Isolation
@@ -247,9 +246,8 @@ def test_a_long_generation_is_progress_and_a_stopped_one_is_not(
 
 
 def test_ended_workers_leave_no_weights_behind(undisturbed: Made) -> None:
-    carrier = undisturbed.fleet.carrier
-    assert isinstance(carrier, StoredCarrier) and carrier.claims
-    assert all(not place.path.exists() for place in carrier.claims)
+    places = undisturbed.fleet.transport.places
+    assert places and all(not place.path.exists() for place in places)
     deadline = time.monotonic() + 5
     while any(Path(f"/proc/{member.link.pid}").exists() for member in undisturbed.fleet.members):
         assert time.monotonic() < deadline

@@ -117,15 +117,6 @@ def test_a_pipeline_that_loses_a_rank_is_sound(tmp_path: Path, number: int, role
 
 
 @pytest.mark.slow
-def test_a_lost_rank_that_broadcasts_costs_nothing_but_time(undisturbed: Path, tmp_path: Path) -> None:
-    view = DoesAfter(tmp_path / "run", 2, "trainer-0", signal.SIGKILL)
-    with forking():
-        train(config(2, "orchestration.weights=collective"), tmp_path / "run", view)
-    assert any("the trainer is lost" in note for note in view.notes)
-    assert_same_run(undisturbed, tmp_path / "run")
-
-
-@pytest.mark.slow
 def test_losses_beyond_the_budget_end_the_run_and_it_can_be_resumed(undisturbed: Path, tmp_path: Path) -> None:
     out = tmp_path / "run"
     with forking():

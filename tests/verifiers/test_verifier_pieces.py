@@ -31,7 +31,8 @@ def test_pieces_are_known_without_their_machinery() -> None:
         "assert len(choices(Verifier)) > 8; print(*(name for name in sys.modules if name.startswith('strop.')))"
     )
     loaded = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout.split()
-    assert {name.split(".")[1] for name in loaded} == {"base", "verifiers"}
+    others = {name for name in loaded if name.split(".")[1] not in ("base", "verifiers")}
+    assert others <= {"strop.data", "strop.data.templates"}
     assert not {name for name in loaded if "sandbox" in name or "process" in name or name.endswith(".judge")}
 
 

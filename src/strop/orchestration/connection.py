@@ -137,11 +137,6 @@ class Link(Protocol):
 class Launcher(Protocol):
     """Starts workers. One launcher may serve several masters: each ends its own links (`end`)."""
 
-    @property
-    def address(self) -> str:
-        """Where its workers reach this host, once one was launched; see `Line.address`."""
-        ...
-
     def attach(self, folder: Path) -> None:
         """Set the run's folder, where the launcher records its workers; before the first launch."""
         ...

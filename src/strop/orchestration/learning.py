@@ -10,7 +10,6 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from strop.base.types import FloatArray, Group, IntArray
-from strop.engines.broadcast import Ticket, Watch
 from strop.orchestration.messages import StoredWeights
 from strop.orchestration.weight_store import WeightStore
 from strop.training import checkpoint
@@ -28,12 +27,12 @@ class Learning(Protocol):
 
     @property
     def parameters(self) -> int:
-        """Of the policy."""
+        """How many parameters the policy has."""
         ...
 
     @property
     def computing_parameters(self) -> int:
-        """Of the policy; see `Policy.computing_parameters`."""
+        """How many of them a token is multiplied with (`Policy.computing_parameters`)."""
         ...
 
     @property
@@ -68,14 +67,6 @@ class Learning(Protocol):
 
         Raises:
             DiskFull: there is no room for them.
-        """
-        ...
-
-    def send(self, ticket: Ticket, watch: Watch) -> str:
-        """Broadcast them; a digest of what was sent. `watch` is called now and then meanwhile.
-
-        Raises:
-            TransferLost: it was given up before all was sent.
         """
         ...
 

@@ -24,7 +24,7 @@ from strop.base.types import StropError
 from strop.orchestration.connection import WorkerSpec
 from strop.orchestration.process_registry import Roster, Worker
 from strop.orchestration.watched_links import WatchedLink, WatchingLauncher
-from strop.orchestration.worker_process import LOOPBACK, environment_of, setup_of, written
+from strop.orchestration.worker_process import environment_of, setup_of, written
 
 LOGS = "logs"
 _LOOK_SECONDS = 0.5
@@ -71,8 +71,6 @@ class Processes(WatchingLauncher):
             and `stacks/ROLE.txt` (their stacks, on SIGUSR1). None: nothing is written.
         roster: the running workers; shared with the launchers of the run's other workers.
     """
-
-    address = LOOPBACK
 
     def __init__(self, folder: Path | None = None, roster: Roster | None = None) -> None:
         super().__init__(roster)

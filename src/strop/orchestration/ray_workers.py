@@ -29,7 +29,7 @@ from strop.base.types import StropError
 from strop.orchestration.connection import WorkerSpec
 from strop.orchestration.messages import StoredWeights, Update
 from strop.orchestration.process_registry import Roster
-from strop.orchestration.ray_host import Collected, Hello, Host, address_of_node
+from strop.orchestration.ray_host import Collected, Hello, Host
 from strop.orchestration.settings import RaySettings
 from strop.orchestration.watched_links import WatchedLink, WatchingLauncher
 from strop.orchestration.worker_process import environment_of, setup_of, written
@@ -102,10 +102,6 @@ class RayWorkers(WatchingLauncher):
         self._threads: list[threading.Thread] = []
         self._put: tuple[StoredWeights, Any] | None = None
 
-    @property
-    def address(self) -> str:
-        """This node's, as the cluster knows it."""
-        return address_of_node()
 
     def connect(self) -> None:
         """Join the cluster before the first launch, where launches come from another thread than the main one.

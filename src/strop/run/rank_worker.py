@@ -24,7 +24,6 @@ from strop.base.seeds import derive
 from strop.base.types import Group, InputError, IntArray
 from strop.base.view import SilentView
 from strop.config.schema import RunConfig
-from strop.engines.broadcast import Ticket, TransferLost
 from strop.model.device import pick_device
 from strop.orchestration.connection import Line
 from strop.orchestration.messages import StoredWeights
@@ -121,7 +120,9 @@ class Scattered:
         self.handlers: dict[str, Handler] = {"host": self.host, "meet": self.meet}
 
     def host(self, mark: str) -> tuple[str | None, str]:
-        """Of the first rank, where the others meet it. `mark` is a file in the run's folder, which all must see.
+        """The address at which the others meet the first rank; None from the others.
+
+        `mark` is a file in the run's folder, which all must see.
 
         Raises:
             InputError: this rank does not see it.
@@ -158,12 +159,12 @@ class RankServer:
         """By the name of the call."""
         return {
             "facts": self.facts, "enter": self.enter, "replan": self.replan, "learn": self.learn, "probe": self.probe,
-            "broken": self.broken, "publish": self.publish, "send": self.send, "save": self.save, "settle": self.settle,
-            "load": self.load, "export": self.export,
+            "broken": self.broken, "publish": self.publish, "save": self.save, "settle": self.settle, "load": self.load,
+            "export": self.export,
         }  # fmt: skip
 
     def facts(self) -> tuple[Facts, str]:
-        """Of the policy and of all ranks."""
+        """Sizes of the policy, and the devices of all ranks."""
         learner = self._learner
         devices = sum(learner.trainer.ranks.gather(learner.devices))
         return Facts(learner.parameters, learner.computing_parameters, devices), ""
@@ -202,13 +203,6 @@ class RankServer:
         """Gather the weights; the first rank writes them."""
         weights = self._learner.weights()
         return (WeightStore(Path(root)).write(version, weights.items()) if weights else None), ""
-
-    def send(self, ticket: Ticket) -> tuple[str | TransferLost, str]:
-        """Gather the weights; the first rank broadcasts them as they come. A broadcast that is lost is its value."""
-        try:
-            return self._learner.send(ticket), ""
-        except TransferLost as error:
-            return error, ""
 
     def save(self, entry: checkpoint.Entry, extra: Groups) -> tuple[None, str]:
         """Begin a checkpoint."""

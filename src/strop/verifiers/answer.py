@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from strop.base.types import Problem, Status, Verdict
+from strop.data.templates import Instruction
 from strop.verifiers.base import Verifier, Where, reference_text, response, shortened
-from strop.verifiers.extract import extract_answer
+from strop.verifiers.extract import extract_answer, instruction_for
 from strop.verifiers.numbers import canonical, same_answer
 
 
@@ -38,6 +39,10 @@ class Answer(Verifier):
         if reference_text(problem) is None:
             return f"Answer compares texts and numbers, and the reference is {type(problem.reference).__name__}"
         return None
+
+    def instruction(self, problem: Problem) -> Instruction | None:
+        """To put the answer where `extract` looks for it."""
+        return instruction_for(self.extract)
 
     def answer(self, problem: Problem, text: str) -> str | None:
         """The canonical form of the answer that a completion gives."""

@@ -7,6 +7,7 @@ from typing import Annotated
 from pydantic import Field, SerializeAsAny
 
 from strop.base.types import Problem, Status, Verdict
+from strop.data.templates import Instruction
 from strop.verifiers.answer import Answer
 from strop.verifiers.base import Verifier, response
 from strop.verifiers.isolation import Isolation
@@ -57,6 +58,10 @@ class AnyOf(Verifier):
         if any(reason is None for reason in reasons):
             return None
         return "; ".join(reason for reason in reasons if reason is not None)
+
+    def instruction(self, problem: Problem) -> Instruction | None:
+        """What the first member asks for."""
+        return self.members[0].instruction(problem)
 
     def answer(self, problem: Problem, text: str) -> str | None:
         """The answer that the first member finds."""

@@ -15,6 +15,7 @@ from typing import ClassVar, Literal
 
 from strop.base.pieces import Piece
 from strop.base.types import Problem, Status, Verdict
+from strop.data.templates import Instruction
 from strop.verifiers.isolation import Isolation
 
 Where = Literal["boxed", "answer_tag", "any", "last_number"]  # where an answer stands, see `extract.extract_answer`
@@ -66,6 +67,10 @@ class Verifier(Piece):
 
     def refuses(self, problem: Problem) -> str | None:
         """Why this verifier can never judge the problem, or None; asked before training begins."""
+        return None
+
+    def instruction(self, problem: Problem) -> Instruction | None:
+        """What the problem's prompt should say about the form of the answer; None where any form is read."""
         return None
 
     def answer(self, problem: Problem, text: str) -> str | None:

@@ -8,9 +8,10 @@ from typing import Literal
 from pydantic import Field, NonNegativeFloat, model_validator
 
 from strop.base.types import Problem, Status, Verdict
+from strop.data.templates import LETTER, Instruction
 from strop.verifiers.base import Verifier, Where, reference_text, response, shortened
 from strop.verifiers.choices import chosen_letter, letter_of
-from strop.verifiers.extract import after_thinking, extract_answer
+from strop.verifiers.extract import after_thinking, extract_answer, instruction_for
 from strop.verifiers.numbers import canonical, measured_number
 
 
@@ -44,9 +45,14 @@ class MultipleChoice(Verifier):
             return None
         return f"the reference {shortened(str(problem.reference))!r} is none of the choices {self.choices}"
 
+    def instruction(self, problem: Problem) -> Instruction | None:
+        """To put the letter where `extract` looks for it."""
+        return instruction_for(self.extract) if self.extract == "answer_tag" else LETTER
+
     def answer(self, problem: Problem, text: str) -> str | None:
         """The letter that a completion chooses."""
         return chosen_letter(response(problem, text), self.extract, self.choices)
+
 
 class ExactMatch(Verifier):
     """The answer is the reference, character by character.
@@ -78,6 +84,10 @@ class ExactMatch(Verifier):
         if isinstance(problem.reference, str):
             return None
         return f"ExactMatch compares texts, and the reference is {type(problem.reference).__name__}"
+
+    def instruction(self, problem: Problem) -> Instruction | None:
+        """To put the answer where `extract` looks for it."""
+        return None if self.extract == "all" else instruction_for(self.extract)
 
     def answer(self, problem: Problem, text: str) -> str | None:
         """The answer that a completion gives, as it is compared."""
@@ -129,6 +139,10 @@ class Numeric(Verifier):
         if measured_number(reference_text(problem)) is not None:
             return None
         return f"the reference {shortened(str(problem.reference))!r} is no number"
+
+    def instruction(self, problem: Problem) -> Instruction | None:
+        """To put the answer where `extract` looks for it."""
+        return instruction_for(self.extract)
 
     def answer(self, problem: Problem, text: str) -> str | None:
         """The number that a completion gives, in canonical form."""

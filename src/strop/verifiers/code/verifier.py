@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from pydantic import Field
 
 from strop.base.types import Problem, Verdict
+from strop.data.templates import PROGRAM, Instruction
 from strop.verifiers.base import Verifier
 
 if TYPE_CHECKING:
@@ -67,6 +68,10 @@ class CodeVerifier(Verifier):
         from strop.verifiers.sandbox.pool import Sandbox
 
         return Sandbox(self.settings.limits, self.workers, self.allow_unsafe_sandbox)
+
+    def instruction(self, problem: Problem) -> Instruction | None:
+        """To write one block of Python."""
+        return PROGRAM
 
     def refuses(self, problem: Problem) -> str | None:
         """Why the problem cannot be judged: its tests cannot be read; else None."""

@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Literal
 from pydantic import NonNegativeInt
 
 from strop.base.types import Problem, Status, Verdict
+from strop.data.templates import Instruction
 from strop.verifiers.base import Verifier, reference_text, response
+from strop.verifiers.extract import instruction_for
 from strop.verifiers.isolation import Isolation, in_worker
 from strop.verifiers.math.bounds import Bounds
 
@@ -84,6 +86,10 @@ class MathVerifier(Verifier):
         from strop.verifiers.shared_pool import refuses_in_worker
 
         return refuse_reference(rules, gold, lambda: refuses_in_worker(self, problem))
+
+    def instruction(self, problem: Problem) -> Instruction | None:
+        """To put the answer where `extract` looks for it."""
+        return instruction_for(self.extract)
 
     def answer(self, problem: Problem, text: str) -> str | None:
         """The canonical form of the answer that a completion gives."""

@@ -2,9 +2,9 @@
 
     kernels = load()      # None where there is no compiler: the modules compute as before then
 
-The counterpart of `strop.model.kernels.layers`, which is for CUDA: float32 inside, results rounded where the modules of
-transformers round, gradients once at the end. PyTorch's operators go through memory about ten times for a norm, and
-attend padded batches. Sums over rows are made in one order, whatever the number of threads.
+They compute in float32, round results where the modules of transformers round, and gradients once at the end.
+PyTorch's operators go through memory about ten times for a norm, and attend padded batches. Sums over rows are made in
+one order, whatever the number of threads.
 
 Shapes: N rows (tokens), E features of a row, H query heads, K key/value heads, D features of a head.
 """
