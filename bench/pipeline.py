@@ -45,7 +45,7 @@ from strop.orchestration.weight_store import MEMORY, WeightStore
 from strop.orchestration.weight_transport import WeightTransport
 from strop.recipes.resolve import resolve
 from strop.run.loop import Loop
-from strop.verifiers.pool import InlineJudge
+from strop.verifiers.judge import InlineJudge
 
 SPEEDUP_BAR, BOUND_BAR, PUBLICATION_BAR, DEATH_BAR = 2.0, 0.8, 0.25, 0.1
 PIPELINE, SEEDS = 8, 3

@@ -14,12 +14,12 @@ from typing import Any
 import numpy as np
 from bench.simulated import SimulatedEngine, Simulation, load
 
+from strop.base.framing import framed
 from strop.base.types import Completion, FloatArray, IntArray
 from strop.engines.protocol import KvMode, Request, WeightSource
 from strop.orchestration.connection import Line
 from strop.orchestration.generator import serve
 from strop.orchestration.messages import Finished, StoredWeights
-from strop.verifiers.wire import HEADER
 
 
 @dataclass(frozen=True)
@@ -109,8 +109,8 @@ class FaultyLine:
         self.results += isinstance(message, Finished)
         late = isinstance(message, Finished) and self.results > self.fault.after
         if late and self.fault.point == "sending" and self.fault.first():
-            body = pickle.dumps(message)
-            self.line._socket.sendall(HEADER.pack(len(body), 0) + body[: len(body) // 2])
+            whole = framed(pickle.dumps(message))
+            self.line._channel.socket.sendall(whole[: len(whole) // 2])
             self.fault.end()
         self.line.send(message)
 

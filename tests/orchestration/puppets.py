@@ -21,7 +21,7 @@ from strop.orchestration.connection import Death, Link, WorkerSpec
 from strop.orchestration.generator import Server
 from strop.orchestration.messages import Ready
 from strop.orchestration.worker_process import LOOPBACK
-from strop.verifiers.pool import Key
+from strop.verifiers.judge import Key
 
 KILLED = "it was ended by SIGKILL"
 

@@ -25,7 +25,7 @@ from strop.orchestration.processes import Processes
 from strop.orchestration.weight_store import WeightStore
 from strop.orchestration.weight_transport import WeightTransport
 from strop.run.loop import Loop, StepRecord
-from strop.verifiers.pool import InlineJudge, Judge
+from strop.verifiers.judge import InlineJudge, Judge
 
 SETS = (
     "steps=6", "orchestration.executor=embedded", "algorithm.selection.zero_variance=keep", "evaluation.every=none",

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.orchestration.forked import forking
+from tests.forks import forking
 from tests.runs import assert_same_run, metrics, small_config
 from torch import Tensor
 

@@ -23,7 +23,7 @@ from strop.orchestration.fleet import Supervision
 from strop.run.loop import WeightMismatch
 from strop.verifiers.function import PythonFunction
 from strop.verifiers.isolation import Isolation
-from strop.verifiers.pool import ProcessJudge
+from strop.verifiers.judges import ProcessJudge
 
 STEPS = 6
 ALL = list(range(STEPS * PROMPTS))
@@ -194,15 +194,18 @@ def test_stale_groups_are_dropped_counted_and_cancelled(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("lag", SLOWLY)
-def test_a_verifier_that_hangs_or_dies_costs_single_samples(tmp_path: Path, lag: int) -> None:
+def test_a_verifier_that_hangs_or_dies_costs_single_samples(
+    tmp_path: Path, lag: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("strop.verifiers.process_pool.ANSWER_SECONDS", 1.0)
     allow_module("tests.orchestration.harmful")
     isolation = Isolation(workers=2, seconds=0.6, retry_seconds=0.3)
     judge = ProcessJudge(PythonFunction(function="tests.orchestration.harmful:judge", isolation=isolation))
     run = made(tmp_path, f"orchestration.max_lag={lag}", judge=judge)
 
     def kill(step: int) -> None:  # and all of them at once, between two steps
-        if step == 3:
-            os.kill(judge._pool.pid, signal.SIGKILL)
+        if step in (3, 5):
+            os.kill(judge._pool.pid, signal.SIGKILL if step == 3 else signal.SIGSTOP)
 
     run.learner.before = kill
     try:

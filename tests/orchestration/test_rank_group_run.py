@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from tests.orchestration.forked import forking
+from tests.forks import forking
 from tests.orchestration.invariants import assert_sound_folder
 from tests.runs import assert_same_run, metrics, parameters, small_config
 from transformers import AutoModel, AutoModelForCausalLM

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 from bench.simulated import Simulation
-from tests.orchestration.forked import forking
+from tests.forks import forking
 from tests.orchestration.invariants import assert_sound
 from tests.orchestration.simulation import beside, made
 from tests.runs import assert_same_run, metrics, small_config

@@ -48,8 +48,8 @@ from strop.training.learner import Learner, objective_of
 from strop.training.ranks import ALONE, Ranks
 from strop.training.step import Trainer
 from strop.training.storage import Storage
-from strop.verifiers.judges import Judges, judge_for
-from strop.verifiers.pool import Judge, first_refusal
+from strop.verifiers.judge import Judge
+from strop.verifiers.judges import Judges, first_refusal, judge_for
 
 SHOWN_IDS = 24
 

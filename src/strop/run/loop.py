@@ -46,7 +46,7 @@ from strop.orchestration.stale import StaleGroups
 from strop.run.curriculum import Curriculum
 from strop.training.result import TrainResult
 from strop.training.samples import countable
-from strop.verifiers.pool import Judge
+from strop.verifiers.judge import Judge
 
 EMPTY_BATCHES_BEFORE_GIVING_UP = 50
 JUDGE_SECONDS = 0.2

@@ -30,7 +30,7 @@ class ByDomain(Verifier):
         return member.judge(problem, text, truncated)
 
     def refuses(self, problem: Problem) -> str | None:
-        """A domain without a verifier, or what that verifier refuses."""
+        """Why the problem cannot be judged: its domain has no verifier, or that verifier refuses it; else None."""
         member = self.members.get(problem.domain)
         if member is None:
             return f"its domain {problem.domain!r} has no verifier; there are {', '.join(sorted(self.members))}"

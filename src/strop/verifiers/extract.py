@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import re
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from strop.data.templates import BOXED, TAGGED, Instruction
+from strop.verifiers.base import Where
 from strop.verifiers.numbers import NUMBER
-
-Where = Literal["boxed", "answer_tag", "any", "last_number"]
 
 _BRACES = re.compile(r"\\(?:boxed|fbox)\s*\{|\\.|[{}]", re.DOTALL)
 _LAST_NUMBER = re.compile(rf"(?<![\w.]){NUMBER}", re.ASCII)

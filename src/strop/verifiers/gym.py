@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from strop.base.types import Problem, Status, Verdict
-from strop.data.reasoning_gym import open_entry, open_task
 from strop.data.templates import Instruction
-from strop.verifiers.base import Verifier, response, scored, shortened
-from strop.verifiers.extract import Where, extract_answer, instruction_for
+from strop.verifiers.base import Verifier, Where, response, scored, shortened
+from strop.verifiers.extract import extract_answer, instruction_for
 from strop.verifiers.numbers import canonical
 
 
@@ -27,6 +26,8 @@ class ReasoningGymScorer(Verifier):
         Raises:
             InputError: the package is absent.
         """
+        from strop.data.reasoning_gym import open_entry, open_task
+
         found = extract_answer(text, self.extract)
         if found is None:
             return Verdict(0.0, Status.UNPARSED, "no answer")

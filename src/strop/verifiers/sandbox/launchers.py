@@ -1,4 +1,4 @@
-"""What rooms are made with: a warm zygote that forks them, or bubblewrap with a cold interpreter."""
+"""What starts sandbox processes: a warm fork server, or bubblewrap with a cold interpreter for each program."""
 
 from __future__ import annotations
 
@@ -7,66 +7,73 @@ import json
 import os
 import signal
 import socket
-import subprocess
 import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
+from strop.base.child_process import ChildProcess
 from strop.verifiers.sandbox.cgroups import Group, Hierarchies
 from strop.verifiers.sandbox.guest.isolate import NOBODY
 from strop.verifiers.sandbox.limits import Limits, SandboxFailure
 from strop.verifiers.sandbox.plan import GUEST, Plan, command
 
 START_SECONDS = 60.0
+CLOSING_SECONDS = 2.0
 MESSAGE = 1 << 16
 
 
-class Host(Protocol):
-    """Makes one room at a time."""
+class Launcher(Protocol):
+    """Starts sandbox processes, one at a time."""
 
     isolated: bool
     group: Group | None
-    resident: int  # bytes that a room's process shares with the host when it begins
+    resident: int  # bytes that a sandbox process shares with its launcher when it begins
 
     def launch(self, request: dict[str, Any], descriptors: Sequence[int]) -> tuple[int, int]:
-        """Begin a room: the id of its first process and a descriptor of that process, which the caller closes.
+        """Start a sandbox process: the id of the first process in it and a pidfd of that one, which the caller closes.
 
         Raises:
-            SandboxFailure: none could be begun.
+            SandboxFailure: none could be started.
         """
         ...
 
     def done(self) -> int:
-        """A descriptor that is readable when the room is gone to the last process, or the host failed."""
+        """A descriptor that is readable when every process in the sandbox has ended, or the launcher failed."""
         ...
 
     def collect(self) -> None:
-        """Take note that the room is gone.
+        """Reap the sandbox process, after `done`.
 
         Raises:
-            SandboxFailure: the host itself ended.
+            SandboxFailure: the launcher itself ended.
         """
         ...
 
     def abort(self) -> None:
-        """Kill the host from any thread; whoever uses it meets a `SandboxFailure` and closes it."""
+        """Kill the launcher, from any thread; the thread that uses it meets a `SandboxFailure` and closes it."""
         ...
 
     def close(self) -> None:
-        """End the host and the room in it, to the last process, folder and group; by the thread that used it last."""
+        """End the launcher and every process, folder and group of its sandbox; in the thread that used it last."""
         ...
 
 
-class Zygote:
-    """A warm interpreter that forks rooms, see `guest.fork_server`."""
+class ForkServer:
+    """A warm interpreter that forks sandbox processes, see `guest.fork_server`."""
 
     def __init__(self, plan: Plan, limits: Limits, hierarchies: Hierarchies) -> None:
         self.isolated = plan.mode != "none"
         self.group: Group | None = None
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
-            self._process = _start_zygote(theirs.fileno(), limits.stack)
+            arguments = command("main", limits.stack, str(theirs.fileno()))
+            environment = {"LANG": "C.UTF-8", "PYTHONHASHSEED": "0"}
+            try:
+                self._process = ChildProcess(arguments, environment, pass_fds=[theirs.fileno()], folder="/")
+            except OSError as error:
+                self._control.close()
+                raise SandboxFailure(f"the fork server does not start: {error}") from error
         try:
             if hierarchies.described:
                 self.group = Group(hierarchies)
@@ -83,39 +90,33 @@ class Zygote:
 
     @property
     def pid(self) -> int:
-        """The zygote's process id."""
+        """The fork server's process id."""
         return self._process.pid
 
     def launch(self, request: dict[str, Any], descriptors: Sequence[int]) -> tuple[int, int]:
-        """Ask for a room; the descriptors stay the caller's."""
+        """Ask for a sandbox process; the descriptors stay the caller's."""
         try:
             socket.send_fds(self._control, [json.dumps(request).encode()], list(descriptors))
             data, received, _, _ = socket.recv_fds(self._control, MESSAGE, 1)
         except OSError as error:
-            raise SandboxFailure(f"the zygote does not answer: {error}") from error
-        reply: dict[str, Any] = json.loads(data) if data else {"failed": ["zygote", "it has ended"]}
-        if "failed" in reply:
-            raise SandboxFailure(": ".join(reply["failed"]))
-        return int(reply["pid"]), received[0]
+            raise SandboxFailure(f"the fork server does not answer: {error}") from error
+        return int(_reply(data, "pid")), received[0]
 
     def done(self) -> int:
         return self._control.fileno()
 
     def collect(self) -> None:
-        """Read that the room was reaped."""
+        """Read that the sandbox process was reaped."""
         self._expect("reaped")
 
     def abort(self) -> None:
-        """Its room's first process dies with the zygote."""
+        """Kill the fork server; the first process in its sandbox dies with it."""
         self._process.kill()
 
     def close(self) -> None:
-        """The zygote kills its room and ends when its socket closes; it gets a second for that."""
+        """Close the socket: the fork server then kills its sandbox process and ends, or is killed with it."""
         self._control.close()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(timeout=2.0)
-        self._process.kill()  # its room's first process dies with it
-        self._process.wait()
+        self._process.end(CLOSING_SECONDS)
         if self.group is not None:
             _remove(self.group)
             self.group = None
@@ -124,16 +125,12 @@ class Zygote:
         try:
             data = self._control.recv(MESSAGE)
         except OSError as error:
-            raise SandboxFailure(f"the zygote does not answer: {error}") from error
-        reply: dict[str, Any] = json.loads(data) if data else {}
-        if "failed" in reply:
-            raise SandboxFailure(": ".join(reply["failed"]))
-        if key not in reply:
-            raise SandboxFailure("the zygote has ended")
+            raise SandboxFailure(f"the fork server does not answer: {error}") from error
+        _reply(data, key)
 
 
 class Bubblewrap:
-    """A room through bwrap: no warm interpreter, but it works where only bwrap may make namespaces."""
+    """Starts sandbox processes through bwrap: slower, but it works where only bwrap may make namespaces."""
 
     isolated = True
     resident = 0
@@ -141,35 +138,32 @@ class Bubblewrap:
     def __init__(self, plan: Plan, limits: Limits, path: str, hierarchies: Hierarchies) -> None:
         self._plan, self._limits, self._path = plan, limits, path
         self.group = Group(hierarchies) if hierarchies.described else None
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: ChildProcess | None = None
         self._first = -1
 
     def launch(self, request: dict[str, Any], descriptors: Sequence[int]) -> tuple[int, int]:
         """Start bwrap and wait until it names the first process of its namespace."""
         reading, writing = os.pipe()
         try:
-            arguments = json.dumps([self._plan.wire(), request, list(descriptors)])
-            self._process = subprocess.Popen(
-                [
-                    *_in_group(self.group), *self._wrapped(request["limits"], writing),
-                    *command("single", self._limits.stack, arguments),
-                ],
-                pass_fds=[*descriptors, writing], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL, env={}, cwd="/",
-            )  # fmt: skip
+            everything = json.dumps([self._plan.wire(), request, list(descriptors)])
+            arguments = [
+                *_in_group(self.group), *self._wrapped(request["limits"], writing),
+                *command("single", self._limits.stack, everything),
+            ]  # fmt: skip
+            self._process = ChildProcess(arguments, {}, pass_fds=[*descriptors, writing], folder="/")
         except OSError as error:
             os.close(reading)
             raise SandboxFailure(f"bubblewrap does not start: {error}") from error
         finally:
             os.close(writing)
         with open(reading, "rb") as info:
-            told = info.read()
+            written = info.read()
         try:
-            pid = int(json.loads(told)["child-pid"])
+            pid = int(json.loads(written)["child-pid"])
             self._first = os.pidfd_open(pid)
         except (ValueError, KeyError, OSError) as error:
             self.collect()
-            raise SandboxFailure("bubblewrap made no room") from error
+            raise SandboxFailure("bubblewrap started no process") from error
         return pid, os.dup(self._first)
 
     def _wrapped(self, limits: dict[str, int], info: int) -> list[str]:
@@ -190,24 +184,20 @@ class Bubblewrap:
     def collect(self) -> None:
         """Reap bwrap itself."""
         if self._process is not None:
-            try:
-                self._process.wait(timeout=2.0)
-            except subprocess.TimeoutExpired:
-                self._process.kill()
-                self._process.wait()
+            self._process.end(CLOSING_SECONDS)
             self._process = None
         if self._first >= 0:
             os.close(self._first)
             self._first = -1
 
     def abort(self) -> None:
-        """The room dies with bwrap."""
+        """Kill bwrap; everything in its sandbox dies with it."""
         process = self._process
         if process is not None:
             process.kill()
 
     def close(self) -> None:
-        """Kill the room, if there is one."""
+        """Kill what runs in the sandbox, if anything does."""
         if self._first >= 0:
             with contextlib.suppress(ProcessLookupError):
                 signal.pidfd_send_signal(self._first, signal.SIGKILL)
@@ -217,19 +207,26 @@ class Bubblewrap:
             self.group = None
 
 
+def _reply(data: bytes, key: str) -> Any:
+    """The value of `key` in a message of the fork server.
+
+    Raises:
+        SandboxFailure: it has failed, or has ended.
+    """
+    reply: dict[str, Any] = json.loads(data) if data else {}
+    if "failed" in reply:
+        raise SandboxFailure(": ".join(reply["failed"]))
+    if key not in reply:
+        raise SandboxFailure("the fork server has ended")
+    return reply[key]
+
+
 def resident_bytes(pid: int) -> int:
     """What a process has in memory; 0 where it is gone."""
     try:
         return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     except (FileNotFoundError, ProcessLookupError):
         return 0
-
-
-def _start_zygote(control: int, stack: int) -> subprocess.Popen[bytes]:
-    return subprocess.Popen(
-        command("main", stack, str(control)), pass_fds=[control], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL, env={"LANG": "C.UTF-8", "PYTHONHASHSEED": "0"}, cwd="/", start_new_session=True,
-    )  # fmt: skip
 
 
 def _in_group(group: Group | None) -> list[str]:

@@ -8,8 +8,8 @@ import threading
 from strop.base.types import Problem, Status, Verdict
 from strop.verifiers.base import Verifier
 from strop.verifiers.isolation import Isolation
-from strop.verifiers.processes import ProcessPool, Result
-from strop.verifiers.wire import read_verdict
+from strop.verifiers.jobs import Result
+from strop.verifiers.process_pool import ProcessPool
 
 _lock = threading.Lock()
 _pools: dict[Isolation, ProcessPool] = {}
@@ -22,15 +22,14 @@ def judge_in_worker(verifier: Verifier, problem: Problem, text: str, truncated: 
     """
     plain = Problem(problem.id, "", problem.reference)
     try:
-        return read_verdict(_ask(verifier, "judge", plain, text, truncated))
+        return _result(verifier, "judge", plain, text, truncated).verdict
     except TypeError as error:
         return Verdict(0.0, Status.ERROR, f"the problem cannot be given to a worker: {error}")
 
 
 def refuses_in_worker(verifier: Verifier, problem: Problem) -> str | None:
     """What `verifier.refuses` says in a worker; a reference that takes too long is refused."""
-    refusal: str | None = _ask(verifier, "refuses", Problem(problem.id, "", problem.reference))["refusal"]
-    return refusal
+    return _result(verifier, "refuses", Problem(problem.id, "", problem.reference)).refusal
 
 
 def close_shared() -> None:
@@ -41,17 +40,14 @@ def close_shared() -> None:
         _pools.clear()
 
 
-def _ask(verifier: Verifier, operation: str, problem: Problem, text: str = "", truncated: bool = False) -> Result:
+def _result(verifier: Verifier, operation: str, problem: Problem, text: str = "", truncated: bool = False) -> Result:
     with _lock:
         isolation = verifier.isolated() or Isolation()
         pool = _pools.get(isolation)
         if pool is None or not pool.owned:
             pool = _pools[isolation] = ProcessPool(verifier, isolation)
         number = pool.submit(operation, problem, text, truncated, verifier.model_dump_json())
-        while True:
-            for found, result in pool.receive(None):
-                if found == number:
-                    return result
+        return next(pool.completed([number]))[1]
 
 
 atexit.register(close_shared)

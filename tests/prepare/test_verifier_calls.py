@@ -1,4 +1,4 @@
-"""Steps that ask a verifier: many questions at once, the same decisions in the same order; and code, in the sandbox."""
+"""Filters that call a verifier: many calls at once, the same decisions in the same order; and code, in the sandbox."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_what_cannot_be_read_in_time_does_not_stop_the_others(tmp_path: Path) ->
     assert "What is 1 + 1?" in outcome.prompts
 
 
-@pytest.mark.skipif(not probe().isolated, reason="no walls for programs on this machine")
+@pytest.mark.skipif(not probe().isolated, reason="no isolation on this machine")
 def test_code_is_prepared_in_the_sandbox(tmp_path: Path) -> None:
     """Skywork-OR1's order: tests into one form, shown ones out, solutions run; a wrong solution drops its problem."""
     cases = [(f"{n}\n", f"{n * n}\n") for n in range(3, 10)]
