@@ -18,14 +18,14 @@ from strop.run.folder import RunFolder
 
 # What an earlier version wrote or took, each with a value that it had.
 REMOVED: dict[str, Any] = {
-    "model.gpu_kernels": True, "engine.cache": "paged", "engine.page_tokens": 64, "engine.cache_memory": 0.5,
-    "engine.cache_pages": None, "orchestration.weights": "collective",
+    "model.gpu_kernels": False, "engine.cache": "paged", "engine.page_tokens": 32, "engine.cache_memory": 0.7,
+    "engine.cache_pages": 100, "orchestration.weights": "collective",
 }  # fmt: skip
 
 
 @pytest.fixture(autouse=True)
-def _nothing_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(renamed, "_told", set())
+def _nothing_printed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(renamed, "_printed", set())
 
 
 def notes(capsys: pytest.CaptureFixture[str]) -> list[str]:
@@ -57,7 +57,16 @@ def test_every_removed_setting_costs_a_line_and_is_left_out() -> None:
     assert translated(found) == (found, [])
 
 
-def test_a_stored_configuration_is_read_and_a_line_is_told_once(
+def test_removed_settings_at_their_defaults_cost_no_line() -> None:
+    data = old_config()
+    data["orchestration"]["weights"] = "auto"
+    data["model"]["gpu_kernels"] = True
+    data["engine"] |= {"cache": "auto", "page_tokens": 64, "cache_memory": 0.5, "cache_pages": None}
+    found, lines = translated(data)
+    assert lines == [] and parse(found, "config.json") == resolve("grpo", ["orchestration.executor=embedded"])
+
+
+def test_a_stored_configuration_is_read_and_a_line_is_printed_once(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "config.json"
@@ -81,7 +90,7 @@ def test_a_toml_file_may_name_them(tmp_path: Path, capsys: pytest.CaptureFixture
 @pytest.mark.parametrize("key", REMOVED)
 def test_a_command_may_set_them(key: str, capsys: pytest.CaptureFixture[str]) -> None:
     value = REMOVED[key]
-    assert resolve("grpo", [f"{key}={'none' if value is None else value}", "steps=7"]) == resolve("grpo", ["steps=7"])
+    assert resolve("grpo", [f"{key}={value}", "steps=7"]) == resolve("grpo", ["steps=7"])
     (line,) = notes(capsys)
     assert line.startswith(f"note: {key}") and "is left out" in line
 
@@ -107,7 +116,7 @@ def test_fine_tuning_reads_them_too(tmp_path: Path, capsys: pytest.CaptureFixtur
     config = configure("fresh", Path("worked.jsonl"), ["model.gpu_kernels=false"])
     assert config == configure("fresh", Path("worked.jsonl"))
     data = config.model_dump(mode="json")
-    data["model"]["gpu_kernels"] = True
+    data["model"]["gpu_kernels"] = False
     folder = RunFolder.create(tmp_path / "run", data)
     try:
         assert stored_config(folder) == config

@@ -23,33 +23,35 @@ class Change:
     Attributes:
         old: its dotted key; `key=value` where only this value is gone.
         new: the dotted key that it has now; None where it was removed.
-        reason: why it was removed, for whoever still names it.
+        reason: why it was removed.
+        default: the value that it had where nobody set it; leaving that out is not worth a note.
     """
 
     old: str
     new: str | None
     reason: str = ""
+    default: Any = None
 
 
 _NO_PAGES = "the embedded engine keeps keys and values in slots on every device, and vLLM (engine=Vllm) has pages"
 CHANGES = (
-    Change("model.gpu_kernels", None, "on a GPU the modules of transformers and torch's operators compute"),
-    Change("engine.cache", None, _NO_PAGES),
-    Change("engine.page_tokens", None, _NO_PAGES),
-    Change("engine.cache_memory", None, _NO_PAGES),
+    Change("model.gpu_kernels", None, "on a GPU the modules of transformers and torch's operators compute", True),
+    Change("engine.cache", None, _NO_PAGES, "auto"),
+    Change("engine.page_tokens", None, _NO_PAGES, 64),
+    Change("engine.cache_memory", None, _NO_PAGES, 0.5),
     Change("engine.cache_pages", None, _NO_PAGES),
     Change("orchestration.weights=collective", None, "weights go to generators in memory or as files"),
 )
 
-_told: set[str] = set()
+_printed: set[str] = set()
 
 
 def accepted(data: dict[str, Any]) -> dict[str, Any]:
-    """A configuration, or edits of one, with today's settings; what was changed is told on stderr, each line once."""
+    """A configuration, or edits of one, with today's settings; notes on what was changed go to stderr, each once."""
     found, notes = translated(data)
     for note in notes:
-        if note not in _told:
-            _told.add(note)
+        if note not in _printed:
+            _printed.add(note)
             print(f"note: {note}", file=sys.stderr)
     return found
 
@@ -68,6 +70,8 @@ def translated(data: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
         key, _, only = change.old.partition("=")
         value = _taken(found, key, only)
         if value is _ABSENT:
+            continue
+        if change.new is None and value == change.default:
             continue
         if change.new is None:
             notes.append(f"{change.old} is no setting any more and is left out: {change.reason}")
