@@ -26,7 +26,7 @@ from strop.base.view import SilentView
 from strop.lab.ablation.execute import execute
 from strop.lab.ablation.launched import Needs, ray_place
 from strop.lab.ablation.manifest import read_manifest
-from strop.orchestration.connection import Link, WorkerSpec, end
+from strop.orchestration.connection import WorkerHandle, WorkerSpec, end
 from strop.orchestration.fleet import Supervision
 from strop.orchestration.ray_workers import RayWorkers
 from strop.orchestration.settings import RaySettings
@@ -60,20 +60,20 @@ def launcher(cluster: Any) -> RayWorkers:
     return RayWorkers(RaySettings(), 2)
 
 
-def hear(launcher: RayWorkers, link: Link, seconds: float = 60.0) -> list[Any]:
+def hear(launcher: RayWorkers, handle: WorkerHandle, seconds: float = 60.0) -> list[Any]:
     """The next messages; none where the worker has died instead."""
     deadline = time.monotonic() + seconds
-    while not (found := link.receive()) and link.death is None:
+    while not (found := handle.receive()) and handle.death is None:
         assert time.monotonic() < deadline, "nothing was heard of the worker"
-        launcher.wait([link], 1.0)
+        launcher.wait([handle], 1.0)
     return found
 
 
 def test_messages_deaths_and_last_words(launcher: RayWorkers, tmp_path: Path) -> None:
     launcher.attach(tmp_path)
-    links = [launcher.launch(WorkerSpec(f"echo-{n}", ECHO, {"a": 1}, threads=3)) for n in range(CPUS)]
-    one, other = links
-    assert [hear(launcher, link) for link in links] == [[("settings", {"a": 1}, "3")]] * 2
+    handles = [launcher.launch(WorkerSpec(f"echo-{n}", ECHO, {"a": 1}, threads=3)) for n in range(CPUS)]
+    one, other = handles
+    assert [hear(launcher, handle) for handle in handles] == [[("settings", {"a": 1}, "3")]] * 2
     big = os.urandom(1_000_000)
     for number in range(20):
         one.send((number, big))
@@ -218,14 +218,14 @@ def test_a_node_that_is_lost_takes_nothing_with_it(
 
     def remove(step: int) -> None:
         if step == 3:
-            nodes.extend(member.link.hello.node for member in run.fleet.members)  # type: ignore[attr-defined]
+            nodes.extend(generator.worker.hello.node for generator in run.fleet.generators)  # type: ignore[attr-defined]
             ray.util.remove_placement_group(taken)
             cluster.remove_node(node, allow_graceful=False)
 
     run.learner.before = remove
     run.run()
     assert nodes == [node.node_id] * 2  # so that weights went through Ray's object store until then
-    assert {member.link.hello.node for member in run.fleet.members} != set(nodes)  # type: ignore[attr-defined]
+    assert {generator.worker.hello.node for generator in run.fleet.generators} != set(nodes)  # type: ignore[attr-defined]
     assert_sound(run)
 
 

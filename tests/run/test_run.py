@@ -23,7 +23,7 @@ from strop.base.view import SilentView
 from strop.engines.torch import TorchEngine
 from strop.orchestration.executor import Publication
 from strop.orchestration.in_process import InProcess
-from strop.orchestration.rank_group import GangLost
+from strop.orchestration.rank_group import RankGroupLost
 from strop.recipes.resolve import resolve
 from strop.report.plots import plot_run
 from strop.run.folder import RunFolder
@@ -152,11 +152,11 @@ def test_a_lost_trainer_is_replaced_as_often_as_the_budget_says(
     def lost(run: _Run) -> Summary:
         runs.append(run.parts)
         run.loop.interrupted = stopped
-        raise GangLost("the trainer is lost")
+        raise RankGroupLost("the trainer is lost")
 
     monkeypatch.setattr(_Run, "go", lost)
     view = Notes()
-    with pytest.raises(GangLost):
+    with pytest.raises(RankGroupLost):
         train(small_config("orchestration.trainer_restarts=2"), tmp_path / "run", view)
     assert len({id(parts) for parts in runs}) == len(runs) == begun
     again = [f"the trainer is lost; going on from the last checkpoint (loss {loss})" for loss in range(1, begun)]

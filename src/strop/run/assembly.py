@@ -34,14 +34,14 @@ from strop.orchestration.fleet import Fleet, Supervision
 from strop.orchestration.generator import GeneratorSettings
 from strop.orchestration.in_process import InProcess
 from strop.orchestration.learning import Learning
-from strop.orchestration.process_registry import Roster
+from strop.orchestration.process_registry import ProcessRegistry
 from strop.orchestration.processes import Processes
 from strop.orchestration.ray_workers import RayWorkers
 from strop.orchestration.settings import OrchestrationSettings
 from strop.orchestration.weight_store import MEMORY
 from strop.orchestration.weight_transport import WeightTransport
 from strop.orchestration.worker_evaluator import WorkerEvaluator
-from strop.run.rank_group_learner import GangLearner
+from strop.run.rank_group_learner import RankGroupLearner
 from strop.training.compute import devices_of
 from strop.training.embedded_base import located
 from strop.training.learner import Learner, objective_of
@@ -108,11 +108,11 @@ def assemble(config: RunConfig, view: View) -> Parts:
     room = measuring.capabilities.max_tokens
     _refuse_too_long(config, data, room)
     sets = validation_sets(config, data, tokenizer, room, view)
-    roster = Roster()
-    launcher = _launcher(config, roster, policy.device)
+    registry = ProcessRegistry()
+    launcher = _launcher(config, registry, policy.device)
     # By default the trainer's ranks meet on this host, also where generators live in a cluster.
     in_cluster = config.orchestration.ray.train_in_cluster
-    learner = _learner(config, policy, launcher if in_cluster else Processes(roster=roster), view)
+    learner = _learner(config, policy, launcher if in_cluster else Processes(registry=registry), view)
     judge = judge_for(config.verifier)
     executor = _executor(config, policy, engine, learner, launcher, view)
     if sets and config.evaluates_apart:
@@ -236,7 +236,7 @@ def _engines(config: RunConfig, policy: Policy, tokenizer: PreTrainedTokenizerBa
     return engine, evaluating_engine(config.engine, policy, tokenizer, config.sampling, shared)
 
 
-def _launcher(config: RunConfig, roster: Roster, device: torch.device) -> Launcher:
+def _launcher(config: RunConfig, registry: ProcessRegistry, device: torch.device) -> Launcher:
     """The launcher of generators and the evaluator: processes of this machine, or actors of a Ray cluster.
 
     Raises:
@@ -247,8 +247,8 @@ def _launcher(config: RunConfig, roster: Roster, device: torch.device) -> Launch
         trainers = orchestration.trainers if orchestration.ray.train_in_cluster else 0
         own_gpus = orchestration.trainers - trainers if device.type == "cuda" else 0
         workers = orchestration.generators + trainers + config.evaluates_apart
-        return RayWorkers(orchestration.ray, workers, roster, own_gpus)
-    return Processes(roster=roster)
+        return RayWorkers(orchestration.ray, workers, registry, own_gpus)
+    return Processes(registry=registry)
 
 
 def _executor(
@@ -310,7 +310,7 @@ def _learner(config: RunConfig, policy: Policy, launcher: Launcher, view: View) 
         return make_learner(config, _modules(config, policy, view))
     in_cluster = config.orchestration.ray.train_in_cluster
     gpus = int(in_cluster and policy.device.type == "cuda")
-    return GangLearner(config, launcher, max(torch.get_num_threads() // trainers, 1), view.note, in_cluster, gpus)
+    return RankGroupLearner(config, launcher, max(torch.get_num_threads() // trainers, 1), view.note, in_cluster, gpus)
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ from strop.data.record import PROBLEMS, ProblemRecord
 from strop.data.sampler import NoProblemsLeft
 from strop.evaluation.result import EvaluationResult
 from strop.orchestration.evaluator import WeightsOf
-from strop.orchestration.rank_group import GangLost
+from strop.orchestration.rank_group import RankGroupLost
 from strop.run.assembly import Parts, assemble, devices_apart
 from strop.run.folder import SUMMARY, RunFolder, check_free
 from strop.run.loop import Loop, NothingToLearn, StepRecord
@@ -129,7 +129,7 @@ def _to_the_end(
             if at is not None:
                 run.go_on(at.found)
             return Outcome(run.go(), evaluations, parts.learner.parameters, time.perf_counter() - begin)
-        except GangLost as error:
+        except RankGroupLost as error:
             losses += 1
             stopping = run is not None and run.loop.interrupted
             if stopping or losses > config.orchestration.trainer_restarts:

@@ -16,7 +16,7 @@ from strop.lab.ablation.launched import Launched, Needs, main
 from strop.lab.ablation.manifest import is_finished, write_manifest
 from strop.lab.ablation.running import Ended, Job, Running
 from strop.orchestration.processes import Processes
-from strop.orchestration.ray_host import QueueLine
+from strop.orchestration.ray_host import QueueConnection
 
 
 def ended(run: Running, seconds: float = 120.0) -> Ended:
@@ -70,4 +70,4 @@ def test_a_run_that_is_asked_before_it_begins_never_does(tmp_path: Path) -> None
 def test_a_node_that_does_not_see_the_folder_says_so(tmp_path: Path) -> None:
     job = Job("base seed 0", tmp_path / "out" / "runs" / "base", small_config().model_dump(), tmp_path / "out/logs/x")
     with pytest.raises(InputError, match=r"does not see .*out; put it where all nodes do"):
-        main(QueueLine(), job)
+        main(QueueConnection(), job)

@@ -18,7 +18,7 @@ from strop.base.types import InputError, StropError
 from strop.lab.ablation.manifest import FILE
 from strop.lab.ablation.processes import Process
 from strop.lab.ablation.running import Ended, Job, Outcome, Steps
-from strop.orchestration.connection import Launcher, Line, Link, WorkerSpec, end, overdue
+from strop.orchestration.connection import ControllerConnection, Launcher, WorkerHandle, WorkerSpec, end, overdue
 
 ENTRY = "strop.lab.ablation.launched:main"
 SILENCE = 60.0  # seconds without a word after which a worker is given up
@@ -84,7 +84,7 @@ class Launched:
 
 
 class LaunchedRun:
-    """A `Running` over a link."""
+    """A `Running` over a handle."""
 
     def __init__(self, launcher: Launcher, spec: WorkerSpec, job: Job) -> None:
         self.steps = Steps(job.folder / "metrics.jsonl")
@@ -93,7 +93,7 @@ class LaunchedRun:
         self._launcher = launcher
         self._spec = spec
         self._lock = threading.Lock()
-        self._link: Link | None = None
+        self._handle: WorkerHandle | None = None
         self._refused: str | None = None
         self._asked = self._told = self._closed = False
         self._begun = time.monotonic()
@@ -104,41 +104,41 @@ class LaunchedRun:
             self._refused = "stopped before there was room for it"
             return
         try:
-            link = self._launcher.launch(self._spec)
+            handle = self._launcher.launch(self._spec)
         except StropError as error:
             self._refused = f"{error} (here: --cpus and --gpus)"
             return
         except Exception as error:  # whatever the cluster does: the run must not be waited for without an end
             self._refused = f"{type(error).__name__}: {error}".splitlines()[0]
             return
-        if not self._keep(link):
-            end(self._launcher, [link], 0.0)
+        if not self._keep(handle):
+            end(self._launcher, [handle], 0.0)
 
-    def _keep(self, link: Link) -> bool:
+    def _keep(self, handle: WorkerHandle) -> bool:
         """Whether the worker is still wanted; while it started, the run may have been closed."""
         with self._lock:
-            self._link = None if self._closed else link
+            self._handle = None if self._closed else handle
             return not self._closed
 
     def poll(self) -> Ended | None:
         """How it ended."""
         if self._refused is not None:
             return self._ended("stopped" if self._asked else "unplaced", self._refused)
-        link = self._link
-        if link is None:
+        handle = self._handle
+        if handle is None:
             return self._ended("stopped", None) if self._asked else None
         if self._asked and not self._told:
             self._told = True
-            link.send(Stop())
-        late = overdue(link, SILENCE, math.inf)
+            handle.send(Stop())
+        late = overdue(handle, SILENCE, math.inf)
         if late is not None:
-            link.kill(late)
-        for message in link.receive():
+            handle.kill(late)
+        for message in handle.receive():
             assert isinstance(message, Ended)
             return message
-        if link.death is None:
+        if handle.death is None:
             return None
-        return self._ended("failed" if link.death.fatal else "lost", link.death.reason)
+        return self._ended("failed" if handle.death.fatal else "lost", handle.death.reason)
 
     def ask(self) -> None:
         """Ask it to stop."""
@@ -148,15 +148,15 @@ class LaunchedRun:
         """End the worker, and its run with it."""
         with self._lock:
             self._closed = True
-            link, self._link = self._link, None
-        if link is not None:
-            end(self._launcher, [link])
+            handle, self._handle = self._handle, None
+        if handle is not None:
+            end(self._launcher, [handle])
 
     def _ended(self, outcome: Outcome, error: str | None) -> Ended:
         return Ended(outcome, error, time.monotonic() - self._begun)
 
 
-def main(line: Line, job: Job) -> None:
+def main(line: ControllerConnection, job: Job) -> None:
     """The worker: make the run in a child process until it ends or the controller closes the connection.
 
     Raises:

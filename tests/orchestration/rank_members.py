@@ -1,4 +1,4 @@
-"""Members of a gang for tests, without a model."""
+"""Members of a rank group for tests, without a model."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any
 
 from strop.base import progress
 from strop.base.types import InputError, StropError
-from strop.orchestration.connection import Line
+from strop.orchestration.connection import ControllerConnection
 from strop.orchestration.rank_group import serve
 
 
-def main(line: Line, rank: int) -> None:
+def main(connection: ControllerConnection, rank: int) -> None:
     """Serve a few calls, good and bad."""
     if rank < 0:
         raise InputError("there is no such model")
@@ -51,7 +51,7 @@ def main(line: Line, rank: int) -> None:
         return "done", ""
 
     serve(
-        line,
+        connection,
         rank == 0,
         {"add": add, "differ": differ, "refuse": refuse, "refuse_alone": refuse_alone, "suffer": suffer, "toil": toil},
     )

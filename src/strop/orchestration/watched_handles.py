@@ -1,4 +1,4 @@
-"""What the launchers of processes and of Ray actors share: links that the launcher's threads fill, and waiting."""
+"""What the launchers of processes and of Ray actors share: handles that the launcher's threads fill, and waiting."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from strop.orchestration.connection import Death, Link
+from strop.orchestration.connection import Death, WorkerHandle
 from strop.orchestration.messages import Failed, Heartbeat
-from strop.orchestration.process_registry import Roster
+from strop.orchestration.process_registry import ProcessRegistry
 
 
-class WatchedLink:
-    """The receiving half of a `Link`. A thread of the launcher fills it under the launcher's lock.
+class WatchedHandle:
+    """The receiving half of a `WorkerHandle`. A thread of the launcher fills it under the launcher's lock.
 
     Attributes:
         role: the worker's name.
         inbox: messages that are in and were not received.
         heard: when the last message came.
         looked: when this process last looked for messages; it does not while it is itself stopped.
-        stalled: see `Link.stalled`.
+        stalled: see `WorkerHandle.stalled`.
         end: why the worker ended; None while it runs.
     """
 
@@ -82,23 +82,23 @@ class WatchingLauncher:
     """The half of a `Launcher` that is the same whatever runs the workers.
 
     Args:
-        roster: the running workers; shared with the launchers of the run's other workers.
+        registry: the running workers; shared with the launchers of the run's other workers.
     """
 
-    def __init__(self, roster: Roster | None) -> None:
-        self._roster = roster or Roster()
+    def __init__(self, registry: ProcessRegistry | None) -> None:
+        self._registry = registry or ProcessRegistry()
         self._changed = threading.Condition()
 
     def attach(self, folder: Path) -> None:
         """Set the run's folder."""
-        self._roster.folder = folder
+        self._registry.folder = folder
 
-    def wait(self, links: Sequence[Link], seconds: float) -> None:
-        """Sleep until one of the links has a message or a death, at most `seconds`."""
+    def wait(self, handles: Sequence[WorkerHandle], seconds: float) -> None:
+        """Sleep until one of the handles has a message or a death, at most `seconds`."""
         with self._changed:
-            self._changed.wait_for(lambda: any(map(_has_news, links)), seconds)
+            self._changed.wait_for(lambda: any(map(_has_news, handles)), seconds)
 
 
-def _has_news(link: Link) -> bool:
-    assert isinstance(link, WatchedLink)  # a launcher waits for its own links
-    return bool(link.inbox) or link.end is not None
+def _has_news(handle: WorkerHandle) -> bool:
+    assert isinstance(handle, WatchedHandle)  # a launcher waits for its own handles
+    return bool(handle.inbox) or handle.end is not None
