@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from strop.engines.protocol import OpenRequests
 from strop.orchestration.connection import ControllerConnection
@@ -56,7 +56,7 @@ def main(connection: ControllerConnection, settings: GeneratorSettings) -> None:
     serve(connection, own_engine(settings.engine, settings.model, settings.seed, settings.device))
 
 
-Load = Callable[[StoredWeights], WeightSource]
+Load: TypeAlias = "Callable[[StoredWeights], WeightSource]"
 
 
 def serve(connection: ControllerConnection, engine: Engine, load: Load | None = None) -> None:
