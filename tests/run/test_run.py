@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import random
@@ -10,6 +11,7 @@ import struct
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -177,7 +179,7 @@ class StopsAfter(SilentView):
             os.kill(os.getpid(), self.number)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_ctrl_c_saves_the_last_step(finished: Path, tmp_path: Path, number: int) -> None:
     out = tmp_path / "stopped"
     config = small_config("checkpoint.every=100", "evaluation.every=100")
@@ -376,3 +378,46 @@ def test_weights_that_overflowed_are_not_saved(tmp_path: Path) -> None:
     assert saved is None or all(
         torch.isfinite(w).all() for w in checkpoint.load(tmp_path / "over" / "checkpoints").tensors["policy"].values()
     )
+
+
+def test_a_signal_within_a_rollout_or_an_update_ends_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The step that is under way is given up; the one before is saved, and the run goes on from it to the same end."""
+    config = small_config("checkpoint.every=100", "evaluation.every=none")
+    train(config, tmp_path / "whole", SilentView())
+    for place, owner, name in (("rollout", TorchEngine, "step"), ("update", Trainer, "_backward")):
+        calls, original = itertools.count(), vars(owner)[name]
+        at = {"rollout": 30, "update": 4}[place]
+
+        def signalled(self: object, *arguments: object, calls=calls, original=original, at=at) -> object:  # type: ignore[no-untyped-def]
+            if next(calls) == at:
+                os.kill(os.getpid(), signal.SIGTERM)
+                for _ in range(1000):
+                    time.sleep(0.001)
+                pytest.fail("the signal was not met")
+            return original(self, *arguments)
+
+        with monkeypatch.context() as patched, pytest.raises(Interrupted):
+            patched.setattr(owner, name, signalled)
+            train(config, tmp_path / place, SilentView())
+        saved = checkpoint.latest(tmp_path / place / "checkpoints")
+        assert saved is not None and 0 < saved < 4
+        resume(tmp_path / place, SilentView())
+        assert_same_run(tmp_path / "whole", tmp_path / place)
+
+
+def test_a_signal_between_two_updates_of_a_step_waits_for_its_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Parameters have changed: the step cannot be given up any more."""
+    config = small_config("checkpoint.every=100", "evaluation.every=none", "batch.updates_per_step=2")
+    original, calls = Trainer.update, itertools.count()
+
+    def signalled(self: Trainer, *arguments: Any) -> object:
+        if next(calls) == 3:  # the second of the second step
+            os.kill(os.getpid(), signal.SIGTERM)
+        return original(self, *arguments)
+
+    with monkeypatch.context() as patched, pytest.raises(Interrupted):
+        patched.setattr(Trainer, "update", signalled)
+        train(config, tmp_path / "run", SilentView())
+    assert checkpoint.latest(tmp_path / "run" / "checkpoints") == 2

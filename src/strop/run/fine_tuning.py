@@ -10,13 +10,14 @@ import json
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple, NoReturn
 
 import numpy as np
 from pydantic import Field, SerializeAsAny, ValidationError
 from transformers import PreTrainedTokenizerBase
 
-from strop.base.interrupt import on_interrupt
+from strop.base import progress
+from strop.base.interrupt import Stopped, on_interrupt
 from strop.base.metrics import values
 from strop.base.pieces import Settings
 from strop.base.seeds import derive
@@ -188,8 +189,11 @@ class _FineTuningRun:
             self.policy.load_weights(found.tensors["policy"])
             self.tuning.trainer.load_state_dict(found.tensors["optimizer"], found.state["trainer"])
             self.view.note(f"going on after update {step} of {self.tuning.total}")
-        with on_interrupt(self._ask_to_stop):
-            self._train(step)
+        with on_interrupt(self._ask_to_stop), progress.CURRENT.told(self.view.aside):
+            try:
+                self._train(step)
+            except Stopped:  # within an update, which is given up
+                self._end_early(self.tuning.trainer.updates)
         export(self.policy.model, self.tokenizer, self.folder.model)
         return self.folder.model
 
@@ -207,15 +211,20 @@ class _FineTuningRun:
                 began = now
                 trackers.log(event.step, row)
                 self.view.advance(event.step, row)
-                if self.interrupted or event.step % self.config.checkpoint_every == 0 or event.step == event.total:
+                if event.step % self.config.checkpoint_every == 0 or event.step == event.total:
                     self._save(event.step)
                 if self.interrupted and event.step < event.total:
-                    raise Interrupted(
-                        f"stopped after update {event.step} of {event.total}; go on with: "
-                        f"strop sft --resume {self.folder.path}"
-                    )
+                    self._end_early(event.step)
         finally:
             trackers.close()
+
+    def _end_early(self, step: int) -> NoReturn:
+        """Save the last finished update and end the run."""
+        if step and step != checkpoint.latest(self.folder.checkpoints):
+            self._save(step)
+        raise Interrupted(
+            f"stopped after update {step} of {self.tuning.total}; go on with: strop sft --resume {self.folder.path}"
+        )
 
     def _save(self, step: int) -> None:
         tensors, state = self.tuning.trainer.state_dict()

@@ -105,6 +105,7 @@ class Loop:
         self._empty_batches = 0
         self._open: list[dict[str, Any]] = []  # groups open at the checkpoint that `load` took
         self._alerts: Memory = {}
+        self._told = 0  # of what was made, how much had been when the view was last told
         self.stale = StaleGroups()
         self.quarantined: list[dict[str, Any]] = []
         self._enter_stage()
@@ -149,8 +150,6 @@ class Loop:
     def _collect(self) -> None:
         with self.clock.section("rollout"):
             events = self.executor.poll(self._patience())
-        if events:
-            progress.made("a completion")
         for event in events:
             if isinstance(event, Lost):
                 self._regenerate(event)
@@ -158,6 +157,7 @@ class Loop:
                 self._quarantine(event)
             else:
                 self._hand_to_judge(event)
+        self._tell()
         with self.clock.section("verify"):
             if not self.executor.unfinished:
                 self.judge.wait(JUDGE_SECONDS)  # nothing else to do
@@ -166,6 +166,12 @@ class Loop:
             progress.made("a verdict")
         for (request_id, sample), verdict in verdicts:
             self._write_down(request_id, sample, verdict)
+
+    def _tell(self) -> None:
+        """Say how far the rollout is, where anything moved since it was said: tokens, or a completion."""
+        if progress.CURRENT.count > self._told:
+            progress.part("completions", *self.ledger.completions)
+            self._told = progress.CURRENT.count
 
     def _patience(self) -> float:
         if self.gate.batch() is not None:

@@ -17,7 +17,8 @@ from typing import Any
 
 import torch
 
-from strop.base.interrupt import on_interrupt
+from strop.base import progress
+from strop.base.interrupt import Stopped, on_interrupt
 from strop.base.types import InputError, StropError
 from strop.base.view import View
 from strop.config.checks import validated
@@ -228,11 +229,16 @@ class _Run:
             self.config.trackers, self.folder, self.config.model_dump(mode="json"), self.resumed_at
         )
         try:
-            with on_interrupt(self._ask_to_stop):
-                self.loop.reopen()
-                self.loop.clock.lap()  # starting generators is no part of a step
-                self._steps(trackers)
-                self._wind_up(trackers)
+            with on_interrupt(self._ask_to_stop), progress.CURRENT.told(self.view.aside):
+                try:
+                    self.loop.reopen()
+                    self.loop.clock.lap()  # starting generators is no part of a step
+                    self._steps(trackers)
+                    self._wind_up(trackers)
+                except Stopped:
+                    self.view.note("stopping: the last finished step is being saved")
+                    self._save_checkpoint(last=True)
+                    raise self._interrupted() from None
         finally:
             self._list_quarantined()
             trackers.close()
@@ -258,9 +264,7 @@ class _Run:
                 self._wind_up(trackers)
                 raise
             if record is None:
-                self.view.note("stopping: the last finished step is being saved")
-                self._save_checkpoint(last=True)
-                raise self._interrupted()
+                raise Stopped
             self._record(record, trackers)
 
     def _interrupted(self) -> Interrupted:

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from strop.algorithms.aggregation import TokenMean
 from strop.algorithms.objective import UpdateContext
 from strop.algorithms.tokens import Tokens
+from strop.base.interrupt import breakable
 from strop.base.metrics import Mean, Metrics
 from strop.base.pieces import Settings
 from strop.base.seeds import permutation
@@ -132,7 +133,9 @@ class FineTuning:
         """Train, update by update, from where `trainer` stands."""
         for batch in self._batches[self.trainer.updates :]:
             samples = [self._samples[index] for index in batch]
-            metrics = self.trainer.update(pack(samples, TokenMean(), self.settings.tokens_per_microbatch))
+            update = pack(samples, TokenMean(), self.settings.tokens_per_microbatch)
+            with breakable():
+                metrics = self.trainer.update(update)
             yield SftEvent(self.trainer.updates, self.total, metrics)
 
 
