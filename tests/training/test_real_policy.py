@@ -19,8 +19,8 @@ from strop.base.types import Sample
 from strop.model.policy import Packed, Policy
 from strop.training.checkpoint import load, save
 from strop.training.packing import Update, pack
-from strop.training.settings import AdamW
-from strop.training.sft import Demonstration, FineTuning, SftSettings
+from strop.training.settings import AdamW, SftSettings
+from strop.training.sft import Demonstration, FineTuning
 from strop.training.step import Trainer
 
 SETTINGS = AdamW(lr=1e-3, betas=(0.9, 0.95), weight_decay=0.1)

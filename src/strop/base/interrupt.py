@@ -19,7 +19,7 @@ ONCE = signal.SIGHUP  # of a terminal that is closed, which the kernel and the s
 
 
 class Stopped(BaseException):
-    """Raised out of a `breakable` block by the first signal. Not an `Exception`: code of the user's may not catch it."""
+    """Raised out of a `breakable` block by the first signal; no `Exception`, which a user's code might catch."""
 
 
 class _Asked:

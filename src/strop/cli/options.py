@@ -66,7 +66,7 @@ SourcePath = Annotated[str | None, typer.Option("--path", metavar="FILE", help="
 
 def allow(modules: Sequence[str]) -> None:
     """Import what `--import` names; modules beside the current folder are found too."""
-    from strop.base.pieces import allow_module
+    from strop.base.imports import allow_module
 
     if modules and "" not in sys.path and str(Path.cwd()) not in sys.path:
         sys.path.insert(0, str(Path.cwd()))
@@ -85,7 +85,9 @@ def free_folder(name: str) -> Path:
 
 
 @contextmanager
-def viewing(plain: bool, title: str, on_interrupt: str, to_stderr: bool = False) -> Iterator[View]:
+def viewing(
+    plain: bool, title: str, on_interrupt: str | Callable[[], str], to_stderr: bool = False
+) -> Iterator[View]:
     """A view that is closed whatever happens; a Ctrl-C that nobody met ends with `on_interrupt` and exit code 130."""
     from strop.report.console import open_view
 
@@ -94,7 +96,7 @@ def viewing(plain: bool, title: str, on_interrupt: str, to_stderr: bool = False)
         yield view
     except KeyboardInterrupt:
         view.close()
-        print(on_interrupt, file=sys.stderr)
+        print(on_interrupt if isinstance(on_interrupt, str) else on_interrupt(), file=sys.stderr)
         raise typer.Exit(INTERRUPTED) from None
     finally:
         view.close()

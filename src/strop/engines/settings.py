@@ -7,6 +7,7 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field, field_validator
 
 from strop.base.pieces import Piece
+from strop.engines.protocol import Sampling
 from strop.model.settings import DTypeName
 
 
@@ -53,6 +54,13 @@ class EngineSettings(Piece):
         if tokens & (tokens - 1):
             raise ValueError(f"page_tokens={tokens} must be a power of two: 16, 32, 64, 128 or 256")
         return tokens
+
+    def refuse_unable(self, sampling: Sampling) -> None:
+        """Refuse, before an engine is started, sampling that none of these settings could do.
+
+        Raises:
+            InputError: naming the setting.
+        """
 
     @classmethod
     def piece_name(cls) -> str:

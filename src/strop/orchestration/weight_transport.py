@@ -17,6 +17,7 @@ from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
 
+from strop.base.imports import command
 from strop.base.types import InputError, IntArray, StropError
 from strop.engines.broadcast import BUCKET_BYTES, Channel, Ticket, TransferLost, Watch, give_up
 from strop.engines.protocol import KvMode
@@ -161,7 +162,8 @@ class StoredCarrier:
                     time.sleep(DISK_FULL_SECONDS)
         raise StropError(
             f"the weights of version {version} could not be published in {DISK_FULL_TRIES} tries: no space in "
-            f"{self.claims[-1].path}; free some, then go on with: strop train --resume {self._folder}"
+            f"{self.claims[-1].path}; free some, then go on with: "
+            f"{command('train --resume', self._folder)}"
         )
 
     def bring(self, version: int, members: Sequence[Member], kv: KvMode, probe: IntArray, watch: Watch) -> None:

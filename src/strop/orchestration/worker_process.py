@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import importlib
-import importlib.util
 import os
 import pickle
 import select
@@ -26,7 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from strop.base import pieces, progress
+from strop.base import imports, progress
 from strop.base.types import StropError
 from strop.orchestration.connection import ControllerGone, WorkerSpec
 from strop.orchestration.messages import Failed, Heartbeat
@@ -53,7 +52,7 @@ class Setup:
 def setup_of(spec: WorkerSpec, folder: Path | None) -> Setup:
     """The first frame. It names those of the user's modules that the settings need: imports take time."""
     body = written(spec)
-    modules = [(name, file) for name, file in pieces.modules_allowed() if name.encode() in body]
+    modules = [(name, file) for name, file in imports.modules_allowed() if name.encode() in body]
     return Setup(spec, tuple(sys.path), modules, folder)
 
 
@@ -171,7 +170,7 @@ def prepare(setup: Setup) -> None:
     """Make this process what the controller's is: its import path, the user's own modules, a place for stacks."""
     sys.path[:] = setup.path
     for name, file in setup.modules:
-        pieces.allow_module(name) if importlib.util.find_spec(name) is not None else pieces.load_module(Path(file))
+        imports.allow_again(name, file)
     if setup.folder is not None:
         register_dump(stacks_path(setup.folder, setup.spec.role))
 

@@ -27,7 +27,9 @@ from typing import Any
 
 import numpy as np
 
-from strop.algorithms.diagnostics import Memory, alerts, group_metrics, lag_metrics, step_diagnostics, verifier_failures
+from strop.algorithms.diagnostics.alerts import Memory, alerts
+from strop.algorithms.diagnostics.groups import group_metrics, lag_metrics, verifier_failures
+from strop.algorithms.diagnostics.step import step_diagnostics
 from strop.base import progress
 from strop.base.clock import Clock
 from strop.base.metrics import merge, values

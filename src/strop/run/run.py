@@ -18,18 +18,19 @@ from typing import Any
 import torch
 
 from strop.base import progress
+from strop.base.imports import command
 from strop.base.interrupt import Stopped, on_interrupt
 from strop.base.types import InputError, StropError
 from strop.base.view import View
 from strop.config.checks import validated
-from strop.config.parse import parse
 from strop.config.schema import RunConfig
 from strop.data.sampler import NoProblemsLeft
 from strop.evaluation.result import EvaluationResult
 from strop.orchestration.evaluator import WeightsOf
 from strop.orchestration.rank_group import GangLost
+from strop.run import preflight
 from strop.run.assembly import Parts, assemble, devices_apart
-from strop.run.folder import SUMMARY, RunFolder, check_free
+from strop.run.folder import SUMMARY, RunFolder
 from strop.run.loop import Loop, NothingToLearn, StepRecord
 from strop.run.tracking import Trackers, open_trackers
 from strop.run.validation import Row, Validation
@@ -76,27 +77,30 @@ def train(config: RunConfig, out: Path, view: View, *, replace: bool = False) ->
         StropError: see the parts; Ctrl-C raises `Interrupted` after a clean checkpoint.
     """
     # The parts come before the folder: what cannot be loaded leaves none behind.
-    check_free(out, replace)
-    parts = assemble(validated(config), view)
-    folder = RunFolder.create(out, config.model_dump(mode="json"), replace=replace)
+    preflight.training(validated(config), out, replace)
+    parts = assemble(config, view)
+    folder = RunFolder.create(out, parts.config.model_dump(mode="json"), replace=replace)
     try:
-        return _to_the_end(config, parts, folder, view)
+        return _to_the_end(parts.config, parts, folder, view)
     finally:
         folder.close()
 
 
-def resume(out: Path, view: View, step: int | None = None) -> Outcome:
+def resume(out: Path, view: View, step: int | None = None, sets: Sequence[str] = ()) -> Outcome:
     """Go on from the checkpoint of `step` (None: the newest), or from the start where there is none yet.
 
-    What the run wrote after that checkpoint is forgotten: metrics, rollouts and later checkpoints.
+    What the run wrote after that checkpoint is forgotten: metrics, rollouts and later checkpoints. `sets` change its
+    configuration from there on, and config.json with it.
+
+    Raises:
+        StropError: see the parts; a setting that cannot change, or fewer steps than are done.
     """
     folder = RunFolder.resume(out)
     try:
-        stored = folder.read_json("config.json")
-        if "demonstrations" in stored:
-            raise InputError(f"{out} is a fine-tuning run; go on with it by strop sft --resume {out}")
-        config = parse(stored, str(folder.config_path))
+        config = preflight.resuming(folder, sets)
         found = _checkpoint(folder, step)
+        if found is not None and found.step > config.steps:
+            raise InputError(f"steps={config.steps}, and {found.step} are done; go back further with --step")
         return _to_the_end(config, assemble(config, view), folder, view, _Resume(found))
     finally:
         folder.close()
@@ -175,6 +179,7 @@ class _Run:
         """Take over a checkpoint's state and forget what came after it; None starts over."""
         if found is None:
             self.resumed_at = 0
+            self.folder.write_json("config.json", self.config.model_dump(mode="json"))
             self.folder.truncate(-1)
             self._forget_quarantined(0)
             return
@@ -193,6 +198,7 @@ class _Run:
             self.view.note(f"{changed}: the run goes on with the change")
             loop = self.loop
             self.parts.learner.replan(loop.curriculum.updates_left(loop.step), loop.config.steps - loop.step)
+            self.folder.write_json("config.json", self.config.model_dump(mode="json"))
         # Only now, when nothing can refuse any more, is later work forgotten.
         self.resumed_at = found.step
         self.folder.truncate(found.step)
@@ -271,7 +277,7 @@ class _Run:
         measured = f", {_listed(self.validation.outstanding)} not yet evaluated" if self.validation.outstanding else ""
         return Interrupted(
             f"stopped after step {self.loop.step} of {self.config.steps}{measured}; "
-            f"go on with: strop train --resume {self.folder.path}"
+            f"go on with: {command('train --resume', self.folder.path)}"
         )
 
     def _record(self, record: StepRecord, trackers: Trackers) -> None:
@@ -356,7 +362,7 @@ class _Run:
         if broken is not None:
             raise StropError(
                 f"step {step}: parameter {broken} is not finite, so the step is not saved; go back with "
-                f"strop train --resume {self.folder.path}, and lower optim.lr in a new run"
+                f"{command('train --resume', self.folder.path)}, and lower optim.lr in a new run"
             )
         state: dict[str, Any] = {
             "loop": self.boundary,

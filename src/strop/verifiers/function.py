@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from pydantic import field_validator
 
-from strop.base import pieces
+from strop.base import imports
 from strop.base.types import Problem, Status, Verdict
 from strop.verifiers.base import Verifier, scored, shortened
 from strop.verifiers.isolation import Isolation
@@ -70,8 +70,8 @@ def resolve(function: str) -> Callable[[Problem, str], Any]:
     module, colon, name = function.partition(":")
     if not colon or not module or not name:
         raise ValueError(f"{function!r} is not written module:function")
-    if not pieces.is_allowed(module):
-        raise ValueError(f"{function!r} lives in module {module!r}; allow it with --import {module}")
+    if not imports.is_allowed(module):
+        raise ValueError(imports.not_allowed(function, module))
     found = vars(importlib.import_module(module)).get(name)
     if not callable(found):
         raise ValueError(f"module {module!r} has no function {name!r}")

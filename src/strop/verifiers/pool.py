@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from strop.base.types import Completion, Problem, Status, StropError, Verdict
 from strop.verifiers.base import Verifier
 from strop.verifiers.processes import ProcessPool, run_all
 from strop.verifiers.wire import read_verdict
+
+if TYPE_CHECKING:
+    import asyncio
 
 Key = tuple[str, int]
 
@@ -129,6 +131,8 @@ class AsyncJudge:
             TypeError: the problem holds something that cannot be written as JSON.
             WorkersLost: the workers cannot be kept alive.
         """
+        import asyncio  # here: it takes longer to import than all the rest of the configuration
+
         number = self._pool.submit("judge", problem, text, truncated)
         future: asyncio.Future[Verdict] = asyncio.get_running_loop().create_future()
         self._waiting[number] = future
@@ -145,6 +149,8 @@ class AsyncJudge:
 
     def _watch(self) -> None:
         """Look at the pool's socket, which is another one after a restart; also until it has taken every job."""
+        import asyncio
+
         loop = self._loop = asyncio.get_running_loop()
         seen = (self._pool.generation, self._pool.fileno())
         if seen != self._watched:

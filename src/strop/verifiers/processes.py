@@ -13,7 +13,7 @@ import time
 from collections.abc import Sequence
 from typing import IO, Any
 
-from strop.base import pieces
+from strop.base import imports
 from strop.base.types import Problem, StropError
 from strop.verifiers.base import Verifier
 from strop.verifiers.isolation import Isolation
@@ -151,7 +151,7 @@ class ProcessPool:
             "verifier": self.written,
             "isolation": self.isolation.model_dump(mode="json"),
             "workers": self.workers,
-            "modules": pieces.modules_named(self.written),
+            "modules": imports.modules_named(self.written),
             "path": sys.path,
         }
         self._channel.send(SETUP, json.dumps(setup).encode())

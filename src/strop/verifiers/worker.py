@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import gc
-import importlib.util
 import json
 import os
 import resource
@@ -13,12 +12,11 @@ import socket
 import sys
 import time
 from functools import lru_cache
-from pathlib import Path
 from typing import Any, NoReturn
 
 from pydantic import TypeAdapter
 
-from strop.base.pieces import allow_module, load_module
+from strop.base.imports import allow_again
 from strop.base.types import Status, Verdict
 from strop.verifiers.base import Verifier
 from strop.verifiers.isolation import Isolation, enter_worker
@@ -118,12 +116,5 @@ def load(written: str, modules: list[list[str]], path: list[str]) -> Verifier:
     """The piece that the supervisor serves, its modules imported; raises what importing them raises."""
     sys.path[:] = path
     for name, file in modules:
-        if _importable(name) or not file:
-            allow_module(name)
-        else:  # a recipe or a script, which was run from its file
-            load_module(Path(file))
+        allow_again(name, file)
     return _verifier(written)
-
-
-def _importable(name: str) -> bool:
-    return importlib.util.find_spec(name) is not None

@@ -47,7 +47,7 @@ def _end_with_parent() -> None:
 
 
 def _run(folder: Path, data: dict[str, Any], imports: list[str]) -> None:
-    from strop.base.pieces import allow_module
+    from strop.base.imports import allow_module
     from strop.config.parse import parse
     from strop.run.folder import RunFolder, is_run
     from strop.run.run import resume, train

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from pydantic import Field
 
 from strop.base.types import Problem, Status, Verdict
@@ -14,9 +12,6 @@ from strop.verifiers.code.run import run_tests
 from strop.verifiers.code.tests import Tests, read_tests
 from strop.verifiers.sandbox.limits import MIB, Limits
 from strop.verifiers.sandbox.pool import Sandbox, shared
-
-if TYPE_CHECKING:
-    from strop.verifiers.code.judge import SandboxJudge
 
 
 class CodeVerifier(Verifier):
@@ -70,12 +65,6 @@ class CodeVerifier(Verifier):
             NoIsolation: this machine has no walls for foreign programs.
         """
         return Sandbox(self.limits, self.workers, self.allow_unsafe_sandbox)
-
-    def open_judge(self) -> SandboxJudge:
-        """A judge that runs programs while completions are still being generated."""
-        from strop.verifiers.code.judge import SandboxJudge
-
-        return SandboxJudge(self)
 
     def refuses(self, problem: Problem) -> str | None:
         """Tests that cannot be read."""
