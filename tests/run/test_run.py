@@ -8,6 +8,7 @@ import os
 import random
 import signal
 import struct
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -19,9 +20,12 @@ from tests.runs import assert_same_run, metrics, parameters, small_config
 from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from strop.base import imports
+from strop.base.imports import allow_module
 from strop.base.metrics_file import read_metrics
 from strop.base.types import InputError, IntArray, StropError
 from strop.base.view import SilentView
+from strop.config.parse import edit
 from strop.engines.torch import TorchEngine
 from strop.orchestration.executor import Publication
 from strop.orchestration.in_process import InProcess
@@ -31,6 +35,7 @@ from strop.report.plots import plot_run
 from strop.run.folder import RunFolder
 from strop.run.loop import WeightMismatch
 from strop.run.run import QUARANTINE, Interrupted, Summary, _Run, resume, train
+from strop.run.status import read_status
 from strop.training import checkpoint
 from strop.training.step import NonFiniteLoss, Trainer
 
@@ -421,3 +426,55 @@ def test_a_signal_between_two_updates_of_a_step_waits_for_its_end(
         patched.setattr(Trainer, "update", signalled)
         train(config, tmp_path / "run", SilentView())
     assert checkpoint.latest(tmp_path / "run" / "checkpoints") == 2
+
+
+def test_a_finished_run_goes_on_with_more_steps(finished: Path, tmp_path: Path) -> None:
+    longer = small_config("steps=6", "data.source.count=60")
+    train(longer, tmp_path / "whole", SilentView())
+    out = tmp_path / "parts"
+    train(edit(longer, ["steps=4"]), out, SilentView())
+    resume(out, SilentView(), sets=["steps=6"])
+    assert json.loads((out / "config.json").read_text())["steps"] == 6
+    assert [row["step"] for row in metrics(out)] == [0, 1, 2, 3, 4, 5, 6]
+    ends = zip(parameters(tmp_path / "whole").values(), parameters(out).values(), strict=True)
+    assert all(torch.equal(a, b) for a, b in ends)
+    with pytest.raises(InputError, match="6 are done"):
+        resume(out, SilentView(), sets=["steps=5"])
+    with pytest.raises(InputError, match="--set data.source.terms: a run keeps what it began with"):
+        resume(out, SilentView(), sets=["data.source.terms=3"])
+    with pytest.raises(InputError, match="--set model.fresh.layers"):
+        resume(out, SilentView(), sets=["model.fresh.layers=3"])
+
+
+def test_the_users_modules_are_recorded_and_named_in_every_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run made with a module of the user's says so, and executes nothing of it by itself."""
+    (tmp_path / "my_rewards.py").write_text(
+        "from strop.algorithms.rewards import BinaryReward\n\n\nclass Mine(BinaryReward):\n    '''Nothing new.'''\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    allow_module("my_rewards")
+    out = tmp_path / "a run"
+    config = small_config("algorithm.reward=my_rewards:Mine", "checkpoint.every=100")
+    with pytest.raises(Interrupted, match="strop train --resume '.*a run' --import my_rewards"):
+        train(config, out, StopsAfter(1, signal.SIGINT))
+    marker = json.loads((out / "run.json").read_text())
+    assert marker["imports"] == [
+        {"module": "my_rewards", "file": str(tmp_path / "my_rewards.py"), "import": "my_rewards"}
+    ]
+    monkeypatch.delitem(imports._allowed, "my_rewards")
+    with pytest.raises(InputError, match="lives in module 'my_rewards'; allow it with --import my_rewards"):
+        resume(out, SilentView())
+    assert "my_rewards" in read_status(RunFolder.open(out)).explanation
+    allow_module("my_rewards")
+    resume(out, SilentView())
+
+
+def test_a_module_of_a_file_is_named_by_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "by_its_file.py"
+    file.write_text("from strop.algorithms.rewards import BinaryReward\n\n\nclass Mine(BinaryReward): ...\n")
+    allow_module(str(file))
+    monkeypatch.setitem(sys.modules, "by_its_file", sys.modules["by_its_file"])
+    train(small_config("algorithm.reward=by_its_file:Mine", "steps=1"), tmp_path / "run", SilentView())
+    assert imports.command("eval", tmp_path / "run") == f"strop eval {tmp_path / 'run'} --import {file}"

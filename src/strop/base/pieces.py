@@ -175,8 +175,31 @@ def find(family: type[Piece], name: Any) -> type[Piece]:
         raise ValueError(f"piece {not_allowed(name, module)}")
     known = choices(family)
     if name in known:
+        if colon:
+            _refuse_misfit(known[name])
         return known[name]
     raise ValueError(f"no {family.__name__} is called {name!r}; {nearest(name, known)}")
+
+
+def _refuse_misfit(piece: type[Piece]) -> None:
+    """Refuse a piece of the user's whose methods take other arguments than they will be given.
+
+    Raises:
+        ValueError: names the method and its arguments.
+    """
+    for base in piece.__mro__:
+        for name in vars(base).get("__abstractmethods__", ()):
+            declared, given = inspect.getattr_static(base, name), inspect.getattr_static(piece, name)
+            if not (inspect.isfunction(declared) and inspect.isfunction(given)):
+                continue
+            wanted = list(inspect.signature(declared).parameters)
+            try:
+                inspect.signature(given).bind(*wanted)
+            except TypeError as error:
+                has = ", ".join(inspect.signature(given).parameters)
+                raise ValueError(
+                    f"{piece.__name__}.{name} takes ({has}) and is called with ({', '.join(wanted)}); define it so"
+                ) from error
 
 
 # ---------------------------------------------------------------------- fields and what may stand in them

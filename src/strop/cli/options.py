@@ -114,12 +114,14 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     from rich.table import Table
     from rich.text import Text
 
+    console = Console(highlight=False)
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_header=any(columns))
+    whole = max((len(row[0]) for row in rows), default=0) <= console.width // 2  # else it would leave no room
     for place, column in enumerate(columns):
-        table.add_column(column, no_wrap=place == 0, overflow="fold")
+        table.add_column(column, no_wrap=place == 0 and whole, overflow="fold")
     for row in rows:
         table.add_row(*(Text(cell) for cell in row))
-    Console(highlight=False).print(table)
+    console.print(table)
 
 
 def show(as_json: bool, value: Any, table: Callable[[], None]) -> None:

@@ -15,6 +15,7 @@ from strop.base.types import InputError
 from strop.base.view import View
 from strop.config.parse import edit
 from strop.config.schema import RunConfig, evaluation_sampling, stage_configs
+from strop.data import contradictions
 from strop.data.chain_sum import part_of
 from strop.data.dataset import Data, load_data
 from strop.engines.build import build_engine, embedded_settings, evaluating_engine
@@ -106,6 +107,9 @@ def assemble(config: RunConfig, view: View) -> Parts:
     data = load_data(config.data, tokenizer)
     for line in data.report():
         view.note(line)
+    contradiction = contradictions.warning(data.train.name, data.train.problems)
+    if contradiction is not None:
+        view.note(contradiction)
     refused = first_refusal(config.verifier, data.train.problems)
     if refused is not None:
         problem, reason = refused

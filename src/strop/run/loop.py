@@ -20,9 +20,11 @@ right column run beside each other, and nothing in this file changes.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -35,7 +37,7 @@ from strop.base.clock import Clock
 from strop.base.metrics import merge, values
 from strop.base.seeds import derive
 from strop.base.states import States
-from strop.base.types import Completion, Group, StropError, Verdict
+from strop.base.types import Completion, Group, InputError, StropError, Verdict
 from strop.base.view import View
 from strop.config.schema import RunConfig
 from strop.data.dataset import Dataset
@@ -238,7 +240,11 @@ class Loop:
 
     def _reward(self, completion: Completion, verdict: Verdict) -> float:
         algorithm = self.config.algorithm
-        return algorithm.reward(completion, verdict) + sum(shape(completion, verdict) for shape in algorithm.shaping)
+        found = [piece(completion, verdict) for piece in (algorithm.reward, *algorithm.shaping)]
+        for piece, value in zip((algorithm.reward, *algorithm.shaping), found, strict=True):
+            if not (isinstance(value, Real) and math.isfinite(value)):
+                raise InputError(f"{piece.piece_name()} gave {value!r} for a completion: a reward is a finite number")
+        return sum(found)
 
     # ------------------------------------------------------------------ training
 

@@ -9,6 +9,7 @@ that is too long, an attention that strop does not know) is refused when they ar
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -27,12 +28,15 @@ from strop.engines.vllm.settings import Vllm
 from strop.evaluation.benchmark_files import SUFFIXES
 from strop.model.location import RESERVED, locate, parameters
 from strop.model.settings import ModelSettings
+from strop.recipes.resolve import resolve
 from strop.run.folder import RunFolder, check_free, is_run
 from strop.run.sft_config import SftConfig, configure
 
 COMPLETION_BYTES = 1024  # of Python's objects around the shortest completion
 SLOT_BYTES = 4096  # of the keys and values of a slot in the smallest of models
 OPTIMIZER_BYTES = 12  # a parameter's gradient and two moments in float32
+DEFAULT_RECIPE = "grpo"
+WITHOUT_EVALUATION = ("data.held_out=none", "evaluation.every=none")
 EXTRAS = {"tensorboard": "curves in TensorBoard", "wandb": "curves in Weights & Biases"}
 # What a run is, rather than how it goes on: a checkpoint of another is of no use.
 FIXED = ("recipe", "seed", "model.path", "model.fresh", "model.revision", "model.lora", "model.dtype", "data")
@@ -114,20 +118,63 @@ def fine_tuning(target: str, demonstrations: Path, sets: Sequence[str], out: Pat
     return config
 
 
-def using(place: str, sets: Sequence[str] = ()) -> None:
-    """Refuse a model to measure, sample or serve that is not there: a run, a folder or a name on the hub.
+def using(
+    text: str, recipe: str | None = None, sets: Sequence[str] = (), problems: str | None = None, path: str | None = None
+) -> None:
+    """Refuse a model to measure, sample or serve that is not there, or settings that it cannot be used with.
+
+    Args:
+        text: as commands name models: a run, RUN@STEP, a folder, a name on the hub, or NAME= before any of these.
+        recipe: whose settings are used, instead of the run's own or grpo's.
+        sets: changes to them.
+        problems: a source that takes the place of theirs, reading from `path`.
 
     Raises:
-        InputError: there is none, or its run names modules of the user's own that are not imported.
+        InputError: one line that names what is wrong; modules of the user's own that a run needs are named too.
     """
-    path = Path(place)
-    if is_run(path):
-        stored = RunFolder.open(path).read_json("config.json")
-        if "demonstrations" not in stored:
-            parse(stored, str(path / "config.json"))
+    _, equals, rest = text.partition("=")
+    place = rest if equals and not Path(text).exists() else text
+    run, at, step = place.rpartition("@")
+    stored = bool(at) and not Path(place).exists() and is_run(Path(run))
+    if stored and step != "all":
+        checkpoint(RunFolder.open(run), step)
+    place = run if stored else place
+    base = recipe
+    if is_run(Path(place)):
+        folder = RunFolder.open(place)
+        if not stored and not folder.model.is_dir():
+            export = command("export", folder.path)
+            raise InputError(f"{place} has no model yet; write that of its newest checkpoint: {export}")
+        if base is None and "demonstrations" not in folder.read_json("config.json"):
+            base = str(folder.config_path)
     elif place not in RESERVED:
-        found = [text.partition("=")[2] for text in sets if text.startswith("model.revision=")]
-        model(ModelSettings(path=place, revision=found[-1] if found else None))
+        model(ModelSettings(path=place, revision=_last(sets, "model.revision")))
+    edits = [] if problems is None else [f"data.source={json.dumps(problems)}", *WITHOUT_EVALUATION]
+    edits += [] if path is None else [f"data.path={json.dumps(path)}"]
+    config = resolve(DEFAULT_RECIPE if base is None else base, [*edits, *sets])
+    if problems is not None:
+        source(config.data.source)
+
+
+def checkpoint(run: RunFolder, step: str | int | None = None) -> None:
+    """Refuse a checkpoint that is not there (None: any), or that is of pieces whose modules are not imported.
+
+    Raises:
+        InputError: naming those that there are, or the module.
+    """
+    known = run.checkpoint_steps()
+    if not known or (step is not None and str(step) not in map(str, known)):
+        has = ", ".join(map(str, known)) or "none"
+        raise InputError(f"{run.path} has no checkpoint{'' if step is None else f' {step}'}; it has {has}")
+    stored = run.read_json("config.json")
+    if "demonstrations" not in stored:
+        parse(stored, str(run.config_path))
+
+
+def _last(sets: Sequence[str], key: str) -> str | None:
+    """What the last `--set` of a key says, for what must be known before a configuration is there."""
+    found = [text.partition("=")[2].strip() for text in sets if text.partition("=")[0].strip() == key]
+    return found[-1] if found else None
 
 
 def model(settings: ModelSettings, trains: bool = False, device: str = "auto") -> None:
