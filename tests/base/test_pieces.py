@@ -14,7 +14,8 @@ import strop.config.schema  # noqa: F401  (defines the families)
 import strop.prepare  # noqa: F401
 from strop.algorithms.aggregation import Aggregation, ConstantDenominator, PromptMean
 from strop.algorithms.losses import Cispo, PolicyLoss, PpoClip
-from strop.base.pieces import Piece, Settings, StatefulPiece, allow_module, choices, refused_flag
+from strop.base.imports import allow_module
+from strop.base.pieces import Piece, Settings, StatefulPiece, choices, refused_flag
 from strop.data.chain_sum import ChainSum
 from strop.data.flat_files import CsvFile, JsonFile
 from strop.data.mixture import Mixture

@@ -14,7 +14,7 @@ from tests.orchestration.invariants import assert_sound
 from tests.orchestration.simulation import PROMPTS, Made, beside, made
 
 from strop.base import progress
-from strop.base.pieces import allow_module
+from strop.base.imports import allow_module
 from strop.base.seeds import derive
 from strop.base.types import IntArray, Status, StropError
 from strop.engines.protocol import Request, Sampling

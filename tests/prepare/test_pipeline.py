@@ -16,7 +16,7 @@ import pytest
 from tests.prepare.working import questions, run, write_lines
 from typer.testing import CliRunner, Result
 
-from strop.base.pieces import allow_module
+from strop.base.imports import allow_module
 from strop.base.types import InputError, Message, Problem, StropError
 from strop.base.view import SilentView
 from strop.cli import app

@@ -254,6 +254,12 @@ def _on_held_out(
     text = sampled.samples
     if text is not None and not (text.isdecimal() and int(text) > 0):
         raise InputError(f"--samples {text}: must be a number of at least 1")
+    from strop.run import preflight
+
+    changes = [*sets]
+    changes += [] if sampled.top_p is None else [f"sampling.top_p={sampled.top_p}"]
+    changes += [] if sampled.budget is None else [f"sampling.max_new_tokens={sampled.budget}"]
+    preflight.using(model, recipe, changes, source, path)  # says what is wrong before torch takes its seconds to load
     from strop.run import tasks
     from strop.run.benchmarking import parse_model
 
@@ -296,6 +302,11 @@ def _on_benchmarks(
     for found in map(benchmark, names or chosen.benchmarks):
         if benchmarks.setdefault(found.name, found) != found:
             raise InputError(f"two benchmarks are called {found.name!r}; give one of the files another name")
+    if kept.remote is None:
+        from strop.run import preflight
+
+        for model in models:
+            preflight.using(model, kept.recipe, kept.sets)
     from strop.run import benchmarking
 
     folder = kept.out if kept.out is not None else free_folder("eval")

@@ -45,12 +45,16 @@ def report(
     """
     import sys
 
+    from strop.run.folder import RunFolder
+
+    allow(imports)
+    for run in runs:
+        RunFolder.open(run)  # says what is wrong before torch takes its seconds to load
     from rich.console import Console
     from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
     from strop.report.build import Options, write_report
 
-    allow(imports)
     console = Console(stderr=True)
     columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn())
     with Progress(*columns, console=console, transient=True, disable=not sys.stderr.isatty()) as progress:

@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 
 from strop.base import progress
+from strop.base.imports import command
 from strop.base.types import FloatArray, IntArray, StropError
 from strop.engines.protocol import KvMode, Request
 from strop.orchestration.connection import Death, Launcher, WorkerSpec, end, lively, overdue
@@ -61,7 +62,8 @@ class Supervision:
         if deaths > self.restarts:
             raise StropError(
                 f"{role} died: {death.reason}. That is {whose} in this run, and orchestration.restarts={self.restarts} "
-                f"allows no more; see its log in {folder / 'logs'}, then go on with: strop train --resume {folder}"
+                f"allows no more; see its log in {folder / 'logs'}, then go on with: "
+                f"{command('train --resume', folder)}"
             )
 
 

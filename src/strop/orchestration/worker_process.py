@@ -21,9 +21,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from strop.base import pieces, progress
+from strop.base import progress
 from strop.base.child_process import connect_to_parent, thread_environment
 from strop.base.framing import Channel
+from strop.base.imports import allow_modules, modules_allowed
 from strop.base.types import StropError
 from strop.orchestration.connection import ControllerGone, WorkerSpec
 from strop.orchestration.messages import Failed, Heartbeat
@@ -46,7 +47,7 @@ class Setup:
 def setup_of(spec: WorkerSpec, folder: Path | None) -> Setup:
     """The first message. It names those of the user's modules that the settings need: imports take time."""
     body = written(spec)
-    modules = [(name, file) for name, file in pieces.modules_allowed() if name.encode() in body]
+    modules = [(name, file) for name, file in modules_allowed() if name.encode() in body]
     return Setup(spec, tuple(sys.path), modules, folder)
 
 
@@ -137,7 +138,7 @@ def last_words(error: BaseException) -> Failed:
 def prepare(setup: Setup) -> None:
     """Give this process the controller's import path and the user's own modules, and a file for its stacks."""
     sys.path[:] = setup.path
-    pieces.allow_modules(setup.modules)
+    allow_modules(setup.modules)
     if setup.folder is not None:
         register_dump(stacks_path(setup.folder, setup.spec.role))
 

@@ -9,6 +9,7 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from strop.base.files import cache_folder
+from strop.base.imports import command
 from strop.base.seeds import derive
 from strop.base.types import InputError, StropError
 from strop.model.critic import HEAD_FILE, Critic
@@ -62,7 +63,7 @@ class Models:
         start = self._start(settings)
         final = run.folder.model if run.folder.model.is_dir() else None
         if final is None:
-            self.reasons.append(f"{run.name}: there is no exported model; write one with strop export {run.path}")
+            self.reasons.append(f"{run.name}: there is no exported model; write one with {command('export', run.path)}")
         if final is None and start is None:
             raise InputError("no model of it is at hand")
         first = start if start is not None else settings.model_copy(update={"fresh": None, "path": str(final)})

@@ -8,15 +8,18 @@ from pathlib import Path
 import torch
 from transformers import PreTrainedTokenizerBase
 
+from strop import recipes
 from strop.base.seeds import derive
 from strop.base.types import InputError
 from strop.base.view import View
+from strop.config.parse import edit
 from strop.config.schema import RunConfig, evaluation_sampling, stage_configs
+from strop.data import contradictions
 from strop.data.chain_sum import part_of
 from strop.data.dataset import Data, Dataset, load_data
 from strop.data.templates import Auto, PromptTemplate
 from strop.engines.build import build_engine, embedded_settings, evaluating_engine
-from strop.engines.protocol import Engine
+from strop.engines.protocol import Engine, Sampling
 from strop.engines.vllm.settings import Vllm
 from strop.evaluation.benchmarks import HELD_OUT
 from strop.evaluation.validation import ValidationSet, Wanted, benchmark_sets
@@ -53,11 +56,14 @@ from strop.verifiers.judges import Judges, first_refusal, judge_for
 
 SHOWN_IDS = 24
 
+LEAST_BUDGET = 8  # tokens that a completion must have for an answer
+
 
 @dataclass(frozen=True)
 class Parts:
-    """What a run is made of."""
+    """What a run is made of, and its configuration, fitted to the model's room where the user left it to the recipe."""
 
+    config: RunConfig
     tokenizer: PreTrainedTokenizerBase
     data: Data
     executor: Executor
@@ -99,6 +105,9 @@ def assemble(config: RunConfig, view: View) -> Parts:
     data = load_data(config.data, tokenizer, config.verifier.instruction)
     for line in (*data.report(), *first_prompt(data.train, config.data.template, tokenizer)):
         view.note(line)
+    contradiction = contradictions.warning(data.train.name, data.train.problems)
+    if contradiction is not None:
+        view.note(contradiction)
     refused = first_refusal(config.verifier, data.train.problems)
     if refused is not None:
         problem, reason = refused
@@ -106,7 +115,7 @@ def assemble(config: RunConfig, view: View) -> Parts:
     _warn_of_seen_questions(config, data, view)
     engine, measuring = _engines(config, policy, tokenizer)
     room = measuring.capabilities.max_tokens
-    _refuse_too_long(config, data, room)
+    config = _fitted(config, data, room, view)
     sets = validation_sets(config, data, tokenizer, room, view)
     registry = ProcessRegistry()
     launcher = _launcher(config, registry, policy.device)
@@ -121,7 +130,7 @@ def assemble(config: RunConfig, view: View) -> Parts:
         # A judge is shared where nothing else is judged meanwhile.
         judges = Judges([(config.verifier, judge)] if engine is measuring else [])
         evaluator = InProcessEvaluator(measuring, sets, judges, devices_of(policy.device))
-    return Parts(tokenizer, data, executor, judge, learner, sets, evaluator, policy, launcher)
+    return Parts(config, tokenizer, data, executor, judge, learner, sets, evaluator, policy, launcher)
 
 
 def preview(config: RunConfig, view: View) -> None:
@@ -404,14 +413,36 @@ def _warn_of_seen_questions(config: RunConfig, data: Data, view: View) -> None:
         )
 
 
-def _refuse_too_long(config: RunConfig, data: Data, room: int) -> None:
+def _fitted(config: RunConfig, data: Data, room: int, view: View) -> RunConfig:
+    """The configuration with a token budget that the model has room for after the longest prompt.
+
+    A budget that is the recipe's own, and that nothing else of it is measured by, is lowered with a note.
+
+    Raises:
+        InputError: it does not fit, and was chosen by the user, or other settings go with it.
+    """
     longest = max(part.longest_prompt for part in (data.train, data.held_out) if part is not None)
     budget = max(stage.sampling.max_new_tokens for stage in stage_configs(config))
-    if longest + budget > room:
+    left = room - longest
+    if budget <= left:
+        return config
+    told = f"the longest prompt ({longest} tokens) and sampling.max_new_tokens={budget} exceed the {room} tokens"
+    plain = config.sampling == Sampling(temperature=config.sampling.temperature, max_new_tokens=budget)
+    alone = plain and not config.stages and not config.algorithm.shaping
+    if left < LEAST_BUDGET or not alone or budget != _own_budget(config.recipe):
         raise InputError(
-            f"the longest prompt ({longest} tokens) and sampling.max_new_tokens={budget} exceed the {room} tokens of "
-            f"the model; lower sampling.max_new_tokens to {max(room - longest, 1)}, or data.max_prompt_tokens"
+            f"{told} of the model; lower sampling.max_new_tokens to {max(left, 1)}, or data.max_prompt_tokens"
         )
+    view.note(f"completions end at {left} tokens: {told} that the model has room for")
+    return edit(config, [f"sampling.max_new_tokens={left}"])
+
+
+def _own_budget(name: str) -> int | None:
+    """The budget that a recipe has by itself; None for one that is not strop's."""
+    try:
+        return recipes.build(name).sampling.max_new_tokens
+    except InputError:
+        return None
 
 
 def devices_apart(config: RunConfig, trainers: int) -> tuple[int, int]:

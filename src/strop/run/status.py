@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from strop.base.child_process import process_state
+from strop.base.imports import command
 from strop.base.view import benchmark_rates
 from strop.orchestration.process_registry import Worker, read_processes
 from strop.run.folder import SUMMARY, RunFolder
@@ -103,8 +104,8 @@ def read_status(folder: RunFolder, now: float | None = None) -> RunStatus:
     steps = config.get("steps") if said is None or said["steps"] is None else said["steps"]
     driver = None if said is None else Worker("driver", said["pid"], said["started"], said["host"])
     age = None if said is None else max(now - said["time"], 0.0)
-    command = "sft" if "demonstrations" in config else "train"
-    state, explanation = _state(folder, said, driver, age, f"strop {command} --resume {folder.path}", step)
+    kind = "sft" if "demonstrations" in config else "train"
+    state, explanation = _state(folder, said, driver, age, command(f"{kind} --resume", folder.path), step)
     if step and not rows:
         gone = f"its {folder.metrics_path.name} is gone, and with it what was measured"
         explanation = f"{explanation}; {gone}" if explanation else gone

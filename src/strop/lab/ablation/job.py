@@ -39,7 +39,7 @@ def main() -> int:
 
 
 def _run(folder: Path, data: dict[str, Any], imports: list[str]) -> None:
-    from strop.base.pieces import allow_module
+    from strop.base.imports import allow_module
     from strop.config.parse import parse
     from strop.run.folder import RunFolder, is_run
     from strop.run.run import resume, train
