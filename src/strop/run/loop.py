@@ -247,7 +247,7 @@ class Loop:
             value: Any = piece(completion, verdict)  # perhaps of a piece of the user's own
             if not (isinstance(value, Real) and math.isfinite(value)):
                 raise InputError(f"{piece.piece_name()} gave {value!r} for a completion: a reward is a finite number")
-            total += value
+            total += float(value)
         return total
 
     # ------------------------------------------------------------------ training
