@@ -33,7 +33,9 @@ import torch
 from common import begin, emit, endless_tokenizer, parameter_count, parser_of, policy_of, synchronize
 from transformers import PreTrainedModel, Qwen2Config, Qwen2ForCausalLM
 
-from strop.algorithms import Objective, PpoClip, TokenMean
+from strop.algorithms.aggregation import TokenMean
+from strop.algorithms.losses import PpoClip
+from strop.algorithms.objective import Objective
 from strop.base.types import Sample
 from strop.engines.protocol import Request, Sampling
 from strop.engines.torch import EngineSettings, TorchEngine

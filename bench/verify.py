@@ -19,9 +19,10 @@ import time
 from pathlib import Path
 from typing import Any
 
-from strop.verifiers import Isolation, MathVerifier
+from strop.verifiers.isolation import Isolation
+from strop.verifiers.math import MathVerifier
 from strop.verifiers.math.cases import Case, judge_cases, read_cases
-from strop.verifiers.processes import ProcessPool
+from strop.verifiers.process_pool import ProcessPool
 
 HANGS = {
     "tower": r"\boxed{9^{9^{9^{9}}}}",

@@ -5,7 +5,11 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
+from collections.abc import Container
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
+
+import pytest
 
 import strop
 
@@ -44,6 +48,64 @@ def test_imports_point_down() -> None:
             if ROOMS.index(imported) > ROOMS.index(part):
                 up.append(f"{file.relative_to(ROOT)} imports strop.{imported}")
     assert not up, "\n".join(up)
+
+
+def module_names() -> dict[str, Path]:
+    """Every module of strop by its dotted name."""
+    found = {}
+    for file in ROOT.rglob("*.py"):
+        parts = ("strop", *file.relative_to(ROOT).with_suffix("").parts)
+        found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = file
+    return found
+
+
+def imported_modules(tree: ast.Module, known: Container[str], deep: bool) -> set[str]:
+    """The modules of strop that a file imports when it is imported, with their packages; or, if `deep`, ever."""
+    names: set[str] = set()
+    for node in ast.walk(tree) if deep else tree.body:
+        if isinstance(node, ast.ImportFrom) and node.module is not None:
+            names |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+        elif isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+    packages = {".".join(name.split(".")[:end]) for name in names for end in range(1, name.count(".") + 2)}
+    return {name for name in packages if name in known}
+
+
+def closure_lines(start: str) -> int:
+    """How many lines are imported with a module, its own included."""
+    files = module_names()
+    seen: set[str] = set()
+    waiting = [start]
+    while waiting:
+        name = waiting.pop()
+        if name not in seen:
+            seen.add(name)
+            waiting += imported_modules(ast.parse(files[name].read_text()), files, deep=False)
+    return sum(len(files[name].read_text().splitlines()) for name in seen)
+
+
+def test_no_module_imports_itself_through_others() -> None:
+    files = module_names()
+    leaves = {name: file for name, file in files.items() if file.name != "__init__.py"}
+    graph = {
+        name: imported_modules(ast.parse(file.read_text()), leaves, deep=True) - {name}
+        for name, file in leaves.items()
+    }
+    try:
+        list(TopologicalSorter(graph).static_order())
+    except CycleError as error:
+        pytest.fail(f"modules import each other in a circle: {' -> '.join(error.args[1])}")
+
+
+def test_a_configuration_is_read_without_torch() -> None:
+    code = (
+        "import sys\nfrom strop.recipes.resolve import resolve\n"
+        "resolve('archer.math', ['optim.lr=2e-6', 'algorithm.loss=Cispo'])\n"
+        "print(*[m for m in ('torch', 'transformers', 'sympy', 'pyarrow') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert done.stdout.split() == []
+    assert closure_lines("strop.config.schema") <= 5_000
 
 
 def test_the_loop_imports_nothing_it_must_not_know() -> None:

@@ -9,7 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from strop.algorithms import Objective, Tokens, UpdateContext
+from strop.algorithms.objective import Objective, UpdateContext
+from strop.algorithms.tokens import Tokens
 from strop.base.metrics import Metrics, merge, values
 
 VOCABULARY = 5

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strop.algorithms import GroupRelative, Outcomes, gae, gae_undiscounted, normalize_tokens
+from strop.algorithms.advantages import GroupRelative, Outcomes, gae, gae_undiscounted, normalize_tokens
 
 
 def outcomes(*groups: Sequence[float], survives: list[bool] | None = None) -> Outcomes:

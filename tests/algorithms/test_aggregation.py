@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from strop.algorithms import Aggregation, ConstantDenominator, PromptMean, SampleMean, TokenMean
+from strop.algorithms.aggregation import Aggregation, ConstantDenominator, PromptMean, SampleMean, TokenMean
 
 TRAINED = np.array([2, 6, 4], dtype=np.int32)
 GROUP = np.array([7, 7, 3], dtype=np.int32)

@@ -8,7 +8,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from strop.algorithms import Correction, IcePop, Objective, Reinforce, SequenceMask, TokenTis, UpdateContext
+from strop.algorithms.corrections import Correction, IcePop, SequenceMask, TokenTis
+from strop.algorithms.losses import Reinforce
+from strop.algorithms.objective import Objective, UpdateContext
 from strop.algorithms.tokens import Tokens
 
 # Sequence 0: w = 4, ½ (geometric √2, product 2); sequence 1: w = 6, 1, 1 (geometric 6^⅓ = 1.817, product 6).

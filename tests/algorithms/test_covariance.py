@@ -11,9 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.algorithms.cases import rows, tokens_of
 
-from strop.algorithms import ClipCov, KlCov, Tokens
+from strop.algorithms.covariance import ClipCov, KlCov
 from strop.algorithms.hashing import mix, token_hash
 from strop.algorithms.statistics import token_covariance
+from strop.algorithms.tokens import Tokens
 from strop.base.metrics import values
 
 MASK = (1 << 64) - 1

@@ -9,7 +9,9 @@ import torch
 from tests.algorithms.cases import tokens_of
 from torch import Tensor
 
-from strop.algorithms import ArcherClip, LowEntropyMask, PolicyLoss, PpoClip, Reinforce, Tokens
+from strop.algorithms.entropy_losses import ArcherClip, LowEntropyMask
+from strop.algorithms.losses import PolicyLoss, PpoClip, Reinforce
+from strop.algorithms.tokens import Tokens
 from strop.base.metrics import values
 
 TYPES = torch.tensor([False, True, False, True, True, True])

@@ -10,25 +10,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.algorithms.cases import Outcome, rows, run, scores, table, tokens_of
 
-from strop.algorithms import (
-    AdaptiveEntropy,
-    ArcherClip,
-    Cispo,
-    ClipCov,
-    EntropyBonus,
-    EntropyQuantile,
-    Gspo,
-    KlCov,
-    KlPenalty,
-    LowEntropyMask,
-    Objective,
-    Opefo,
-    PolicyLoss,
-    PpoClip,
-    Regularizer,
-    Reinforce,
-    UpdateContext,
-)
+from strop.algorithms.covariance import ClipCov, KlCov
+from strop.algorithms.entropy_bonus import AdaptiveEntropy, EntropyBonus
+from strop.algorithms.entropy_losses import ArcherClip, LowEntropyMask
+from strop.algorithms.kl import KlPenalty
+from strop.algorithms.losses import Cispo, PolicyLoss, PpoClip, Reinforce
+from strop.algorithms.objective import Objective, UpdateContext
+from strop.algorithms.opefo import Opefo
+from strop.algorithms.regularizers import Regularizer
+from strop.algorithms.sequence_losses import Gspo
+from strop.algorithms.token_types import EntropyQuantile
 from strop.base.pieces import choices
 
 LOSSES: list[PolicyLoss] = [

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strop.algorithms import Gae, Outcomes, gae
+from strop.algorithms.advantages import Outcomes, gae
+from strop.algorithms.value_advantages import Gae
 from strop.base.types import StropError
 
 VALUES = np.array([0.5, 0.4, 0.8])

@@ -12,8 +12,10 @@ import torch
 from tests.algorithms.cases import tokens_of
 from torch import Tensor
 
-from strop.algorithms import KlInReward, KlPenalty, Objective, Reinforce, Tokens, UpdateContext
-from strop.algorithms.kl import Estimator, estimate
+from strop.algorithms.kl import Estimator, KlInReward, KlPenalty, estimate
+from strop.algorithms.losses import Reinforce
+from strop.algorithms.objective import Objective, UpdateContext
+from strop.algorithms.tokens import Tokens
 from strop.base.metrics import values
 
 GAP = torch.tensor([0.5, -0.5, 0.0, 2.0], dtype=torch.float64)

@@ -6,23 +6,15 @@ import pytest
 import torch
 from torch import Tensor
 
-from strop.algorithms import (
-    AdaptiveEntropy,
-    ArcherClip,
-    Cispo,
-    EntropyBonus,
-    EntropyQuantile,
-    Gspo,
-    KlCov,
-    Objective,
-    PolicyLoss,
-    PpoClip,
-    Regularizer,
-    Reinforce,
-    Tokens,
-)
-from strop.algorithms.losses import surrogate_clips
-from strop.algorithms.objective import UpdateContext
+from strop.algorithms.covariance import KlCov
+from strop.algorithms.entropy_bonus import AdaptiveEntropy, EntropyBonus
+from strop.algorithms.entropy_losses import ArcherClip
+from strop.algorithms.losses import Cispo, PolicyLoss, PpoClip, Reinforce, surrogate_clips
+from strop.algorithms.objective import Objective, UpdateContext
+from strop.algorithms.regularizers import Regularizer
+from strop.algorithms.sequence_losses import Gspo
+from strop.algorithms.token_types import EntropyQuantile
+from strop.algorithms.tokens import Tokens
 from strop.base.metrics import values
 
 LOGITS = torch.tensor([[1.0, 0.0, -1.0], [0.5, 0.5, 2.0], [0.0, 3.0, 0.0], [-1.0, 0.2, 0.1]], dtype=torch.float64)

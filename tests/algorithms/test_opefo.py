@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.algorithms.cases import collisions, scores, tokens_of
 
-from strop.algorithms import Opefo, Tokens
+from strop.algorithms.opefo import Opefo
 from strop.algorithms.statistics import balance, entropy_flow, exact_entropy_flow, flow_sums
+from strop.algorithms.tokens import Tokens
 from strop.base.metrics import values
 
 P = torch.tensor([0.9, 0.5, 0.1, 0.99], dtype=torch.float64)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 from tests.made import PROBLEM, completion, group, rollout
 
-from strop.algorithms import BinaryReward, Selection
+from strop.algorithms.rewards import BinaryReward
+from strop.algorithms.selection import Selection
 from strop.base.types import Rollout, Status, Verdict
 
 

@@ -8,8 +8,7 @@ import pytest
 import torch
 from tests.algorithms.cases import tokens_of
 
-from strop.algorithms import Gspo
-from strop.algorithms.sequence_losses import sequence_ratio
+from strop.algorithms.sequence_losses import Gspo, sequence_ratio
 from strop.base.metrics import values
 
 SEQUENCE = [0, 0, 1, 1, 1]

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.made import completion
 
-from strop.algorithms import LengthPenalty, LengthShaping, OverlongShaping
+from strop.algorithms.rewards import LengthPenalty, LengthShaping, OverlongShaping
 from strop.base.types import Status, Verdict
 
 RIGHT, WRONG = Verdict(1.0, Status.CORRECT), Verdict(0.0, Status.WRONG)

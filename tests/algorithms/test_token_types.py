@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.algorithms.cases import tokens_of
 
-from strop.algorithms import EntropyQuantile, Tokens
-from strop.algorithms.token_types import group_quantile
+from strop.algorithms.token_types import EntropyQuantile, group_quantile
+from strop.algorithms.tokens import Tokens
 
 FIVE = [0.1, 0.2, 0.3, 0.4, 0.5]
 TEN = [i / 10 for i in range(10)]

@@ -17,7 +17,7 @@ from tests.tiny import byte_tokenizer, tiny_qwen3
 
 from strop.base import hub
 from strop.base.types import InputError
-from strop.data import HubDataset
+from strop.data.rows import HubDataset
 from strop.model.files import export, load_pretrained
 from strop.model.settings import ModelSettings
 from strop.prepare.filters import count_tokens

@@ -10,15 +10,17 @@ from typing import Annotated, Literal
 import pytest
 from pydantic import Field, SerializeAsAny, ValidationError
 
-import strop.algorithms  # noqa: F401  (defines the pieces)
-import strop.data  # noqa: F401
-import strop.training.optimizer  # noqa: F401
-import strop.verifiers  # noqa: F401
-from strop.algorithms import Aggregation, Cispo, PolicyLoss, PpoClip, PromptMean
-from strop.base.pieces import Piece, Settings, StatefulPiece, allow_module, choices, refused_flag
-from strop.data import ChainSum, JsonLines, Mixture, ParquetFile, ReasoningGym
+import strop.config.schema  # noqa: F401  (defines the families)
+import strop.prepare  # noqa: F401
+from strop.algorithms.aggregation import Aggregation, ConstantDenominator, PromptMean
+from strop.algorithms.losses import Cispo, PolicyLoss, PpoClip
+from strop.base.imports import allow_module
+from strop.base.pieces import Piece, Settings, StatefulPiece, choices, refused_flag
+from strop.data.chain_sum import ChainSum
 from strop.data.flat_files import CsvFile, JsonFile
-from strop.data.rows import HubDataset
+from strop.data.mixture import Mixture
+from strop.data.reasoning_gym import ReasoningGym
+from strop.data.rows import HubDataset, JsonLines, ParquetFile
 from strop.engines.endpoint.client import ChatEndpoint
 from strop.model.settings import ModelSettings
 from strop.prepare.decontaminate import Decontaminate
@@ -27,19 +29,21 @@ from strop.prepare.embedding import DeduplicateByEmbedding
 from strop.prepare.judges import Judges
 from strop.prepare.reference_solutions import ReferenceSolutions
 from strop.prepare.sources import Source
-from strop.verifiers import ByDomain, PythonFunction
+from strop.verifiers.answer import Answer
+from strop.verifiers.by_domain import ByDomain
+from strop.verifiers.function import PythonFunction
 
 allow_module("math")
 
 EXAMPLES: dict[str, Piece] = {
     "Mixture": Mixture(sources=(ChainSum(), ChainSum(terms=2)), domains=("long", "short")),
-    "ConstantDenominator": strop.algorithms.ConstantDenominator(tokens=100),
-    "ByDomain": ByDomain(members={"math": strop.verifiers.Answer()}),
+    "ConstantDenominator": ConstantDenominator(tokens=100),
+    "ByDomain": ByDomain(members={"math": Answer()}),
     "Decontaminate": Decontaminate(against=(Source(path="a.jsonl"),)),
     "DeduplicateByEmbedding": DeduplicateByEmbedding(model="a-folder"),
     "Difficulty": Difficulty(model=ModelSettings(path="embedded")),
     "Judges": Judges(judges=(ChatEndpoint(url="http://localhost:8000/v1", model="a"),)),
-    "ReferenceSolutions": ReferenceSolutions(verifier=strop.verifiers.Answer()),
+    "ReferenceSolutions": ReferenceSolutions(verifier=Answer()),
     "CsvFile": CsvFile(path="a.csv"),
     "JsonFile": JsonFile(path="a.json"),
     "JsonLines": JsonLines(path="a.jsonl"),
@@ -114,7 +118,7 @@ def test_what_is_not_a_piece_is_refused(value: object, message: str) -> None:
 
 def test_a_piece_of_the_users_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "my_pieces.py").write_text(
-        "from strop.algorithms import Aggregation\n"
+        "from strop.algorithms.aggregation import Aggregation\n"
         "class Halved(Aggregation):\n"
         "    share: float = 0.5\n"
         "    def __call__(self, trained, group):\n"

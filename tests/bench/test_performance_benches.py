@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-BENCH = Path(__file__).parent.parent / "bench"
+BENCH = Path(__file__).parents[2] / "bench"
 FIELDS = ("bench", "case", "ours", "peer", "peer_name", "ratio", "unit", "limit", "of_limit")
 
 

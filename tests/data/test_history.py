@@ -10,8 +10,7 @@ from tests.runs import metrics, small_config
 
 from strop.base.types import InputError
 from strop.base.view import SilentView
-from strop.data import DropSolved, HardOnly, History, PassRateBetween, Visit, read_pass_rates
-from strop.data.history import add_up, deciles
+from strop.data.history import DropSolved, HardOnly, History, PassRateBetween, Visit, add_up, deciles, read_pass_rates
 from strop.run.run import resume, train
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from strop.base.types import InputError
-from strop.data import ChainSum, Mixture
+from strop.data.chain_sum import ChainSum
+from strop.data.mixture import Mixture
 
 SOURCES = (ChainSum(count=3, terms=4), ChainSum(count=3, terms=5))
 

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from strop.base.types import InputError, Problem
-from strop.data import DataSettings, NoProblemsLeft, Sampler
+from strop.data.sampler import NoProblemsLeft, Sampler, make_sampler
+from strop.data.settings import DataSettings
 
 sizes, seeds = st.integers(1, 30), st.integers(0, 2**63 - 1)
 
@@ -65,8 +66,8 @@ def problems(*domains: str) -> list[Problem]:
 
 def test_the_shuffle_seed_is_the_runs_where_none_is_set() -> None:
     nine = problems(*["math"] * 9)
-    assert DataSettings().sampler(nine, run_seed=4).state == Sampler(9, 4).state
-    assert DataSettings(shuffle_seed=1).sampler(nine, run_seed=4).state == Sampler(9, 1).state
+    assert make_sampler(DataSettings(), nine, 4).state == Sampler(9, 4).state
+    assert make_sampler(DataSettings(shuffle_seed=1), nine, 4).state == Sampler(9, 1).state
 
 
 DOMAINS = ["math"] * 12 + ["code"] * 5
@@ -107,4 +108,4 @@ def test_a_retired_problem_never_comes_back_and_an_empty_domain_is_passed_over()
 
 def test_weights_must_name_the_domains_there_are() -> None:
     with pytest.raises(InputError, match="names the domains code, math, the problems are of logic, math"):
-        DataSettings(weights=WEIGHTS).sampler(problems("math", "logic"), 0)
+        make_sampler(DataSettings(weights=WEIGHTS), problems("math", "logic"), 0)

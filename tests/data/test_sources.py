@@ -16,8 +16,11 @@ from hypothesis import strategies as st
 from pyarrow import parquet
 
 from strop.base.types import InputError, Problem
-from strop.data import ChainSum, Columns, Gsm8k, HubDataset, JsonLines, ParquetFile, ProblemSource, ReasoningGym
-from strop.data.chain_sum import signed_terms, solve
+from strop.data.chain_sum import ChainSum, signed_terms, solve
+from strop.data.gsm8k import Gsm8k
+from strop.data.reasoning_gym import ReasoningGym
+from strop.data.rows import Columns, HubDataset, JsonLines, ParquetFile
+from strop.data.source import ProblemSource
 
 ALL_SUMS_OF_TWO = {
     f"{a}{sign}{b}=" for a in range(1, 10) for b in range(1, 10) for sign in "+-" if sign == "+" or b <= a

@@ -12,7 +12,7 @@ import pytest
 
 from strop.recipes import catalogue
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 SLURM = ROOT / "examples" / "launch" / "slurm.sh"
 KUBERAY = ROOT / "examples" / "launch" / "kuberay.yaml"
 

@@ -15,7 +15,10 @@ import torch
 from tests.tiny import byte_tokenizer
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
-from strop.algorithms import Cispo, GroupRelative, Objective, PromptMean, UpdateContext
+from strop.algorithms.advantages import GroupRelative
+from strop.algorithms.aggregation import PromptMean
+from strop.algorithms.losses import Cispo
+from strop.algorithms.objective import Objective, UpdateContext
 from strop.base.types import Completion, Group, Problem, Rollout, Status, Verdict, VersionSpan
 from strop.engines.protocol import Request, Sampling
 from strop.engines.torch import EngineSettings, TorchEngine
@@ -28,7 +31,7 @@ from strop.training.settings import AdamW
 from strop.training.sft import SupervisedLoss
 from strop.training.step import Trainer
 
-FILE = Path(__file__).parent.parent / "examples" / "one_file_grpo.py"
+FILE = Path(__file__).parents[2] / "examples" / "one_file_grpo.py"
 
 
 @pytest.fixture(scope="module")

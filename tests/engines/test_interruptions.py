@@ -11,7 +11,8 @@ from tests.engines.runs import drain, engine_of, policy_logprobs, policy_scores,
 from tests.made import PROBLEM, rollout
 from tests.tiny import byte_tokenizer, tiny_qwen3
 
-from strop.algorithms import GroupRelative, TokenMean
+from strop.algorithms.advantages import GroupRelative
+from strop.algorithms.aggregation import TokenMean
 from strop.base.types import Completion, Group, InputError, Rollout
 from strop.engines.protocol import PHRASE, Capabilities, Interruption, KvMode, Request, Sampling
 from strop.engines.sampling import stream_key, uniforms

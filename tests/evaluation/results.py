@@ -9,12 +9,14 @@ import numpy as np
 from tests.evaluation.scripted import ScriptedEngine
 
 from strop.base.types import FinishReason, Problem
-from strop.data import Dataset, Plain, build_dataset
+from strop.data.dataset import Dataset, build_dataset
+from strop.data.templates import Plain
 from strop.engines.protocol import Request, Sampling
-from strop.evaluation import EvaluationResult, evaluate
+from strop.evaluation.evaluate import evaluate
+from strop.evaluation.result import EvaluationResult
 from strop.evaluation.sample_store import SampleStore
 from strop.model.byte_tokenizer import byte_tokenizer
-from strop.verifiers import Answer
+from strop.verifiers.answer import Answer
 
 Answers = Mapping[str, Sequence[str]]
 BUDGET = 64

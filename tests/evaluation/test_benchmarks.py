@@ -13,10 +13,20 @@ import pyarrow.parquet as pq
 import pytest
 
 from strop.base.types import InputError, Problem
-from strop.data import ChatTemplate, HubDataset, OpenReasonerZero, Plain
-from strop.evaluation import benchmark, load_problems
-from strop.evaluation.benchmarks import CATALOGUE, GYM_SEED, default_verifier, with_instruction
-from strop.verifiers import CodeVerifier, MathVerifier, MultipleChoice, ReasoningGymScorer
+from strop.data.rows import HubDataset
+from strop.data.templates import ChatTemplate, OpenReasonerZero, Plain
+from strop.evaluation.benchmarks import (
+    CATALOGUE,
+    GYM_SEED,
+    benchmark,
+    default_verifier,
+    load_problems,
+    with_instruction,
+)
+from strop.verifiers.code.verifier import CodeVerifier
+from strop.verifiers.gym import ReasoningGymScorer
+from strop.verifiers.math import MathVerifier
+from strop.verifiers.simple import MultipleChoice
 
 
 def write(path: Path, rows: Sequence[dict[str, Any]]) -> Path:

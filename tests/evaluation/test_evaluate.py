@@ -13,14 +13,19 @@ from tests.evaluation.scripted import ScriptedEngine
 from tests.tiny import tiny_qwen3
 
 from strop.base.types import Completion, FinishReason, InputError, Problem, Rollout, Status, StropError, Verdict
-from strop.data import ChainSum, Dataset, Plain, build_dataset
+from strop.data.chain_sum import ChainSum
+from strop.data.dataset import Dataset, build_dataset
+from strop.data.templates import Plain
 from strop.engines.protocol import Engine, Request, Sampling
 from strop.engines.torch import EngineSettings, TorchEngine
-from strop.evaluation import EvaluationResult, Interval, evaluate, paired_test
+from strop.evaluation.evaluate import evaluate
+from strop.evaluation.intervals import Interval
+from strop.evaluation.result import EvaluationResult, paired_test
 from strop.model.byte_tokenizer import byte_tokenizer
 from strop.model.policy import Packed
-from strop.verifiers import Answer, Verifier
-from strop.verifiers.pool import Key
+from strop.verifiers.answer import Answer
+from strop.verifiers.base import Verifier
+from strop.verifiers.judge import Key
 
 TOKENIZER = byte_tokenizer()
 

@@ -11,8 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strop.evaluation import bootstrap, majority, majority_at_k, pass_at_k, sign_flip_p
-from strop.evaluation.intervals import bootstrap_average
+from strop.evaluation.intervals import bootstrap, bootstrap_average, majority, majority_at_k, pass_at_k, sign_flip_p
 
 
 def counted(correct: int, samples: int, k: int) -> float:

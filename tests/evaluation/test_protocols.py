@@ -6,9 +6,9 @@ import pytest
 from pydantic import ValidationError
 
 from strop.base.types import InputError
-from strop.data import ChatTemplate, OpenReasonerZero
-from strop.evaluation import benchmark, protocol
-from strop.evaluation.protocols import PLAIN, PROTOCOLS, changed, parse_metric, template_named
+from strop.data.templates import ChatTemplate, OpenReasonerZero
+from strop.evaluation.benchmarks import benchmark
+from strop.evaluation.protocols import PLAIN, PROTOCOLS, changed, parse_metric, protocol, template_named
 
 
 @pytest.mark.parametrize(

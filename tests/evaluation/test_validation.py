@@ -11,11 +11,11 @@ from tests.runs import small_config
 from strop.base.seeds import derive
 from strop.base.types import InputError
 from strop.base.view import SilentView
-from strop.data import load_data
+from strop.data.dataset import load_data
 from strop.evaluation.validation import ValidationSet
 from strop.model.byte_tokenizer import byte_tokenizer
 from strop.run.assembly import validation_sets
-from strop.verifiers import MathVerifier
+from strop.verifiers.math import MathVerifier
 
 ROOM = 400
 

@@ -18,7 +18,7 @@ from tests.training.cases import gradients, make_samples, parameters
 from torch import Tensor
 from transformers import AutoModel, Qwen3Model
 
-from strop.algorithms import TokenMean
+from strop.algorithms.aggregation import TokenMean
 from strop.algorithms.objective import UpdateContext
 from strop.algorithms.tokens import Tokens
 from strop.algorithms.value_loss import ValueLoss

@@ -11,7 +11,9 @@ from tests.training.cases import make_samples
 from torch import Tensor
 from torch.func import functional_call
 
-from strop.algorithms import Objective, Reinforce, TokenMean
+from strop.algorithms.aggregation import TokenMean
+from strop.algorithms.losses import Reinforce
+from strop.algorithms.objective import Objective
 from strop.base.types import InputError
 from strop.engines.torch import EngineSettings, TorchEngine
 from strop.model.critic import Critic

@@ -13,7 +13,9 @@ from tests.tiny import byte_tokenizer, tiny_settings
 from tests.training.cases import make_samples
 from transformers import AutoModelForCausalLM, Qwen3MoeForCausalLM
 
-from strop.algorithms import Cispo, Objective, TokenMean
+from strop.algorithms.aggregation import TokenMean
+from strop.algorithms.losses import Cispo
+from strop.algorithms.objective import Objective
 from strop.base.metrics import values
 from strop.base.types import InputError
 from strop.config.parse import edit

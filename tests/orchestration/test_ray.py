@@ -10,13 +10,13 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from bench.simulated import SimulatedLearner, Simulation
-from tests.orchestration.forked import forking
+from bench.simulated import Simulation
+from tests.forks import forking
 from tests.orchestration.invariants import assert_sound
 from tests.orchestration.simulation import beside, made
 from tests.runs import assert_same_run, metrics, small_config
@@ -26,11 +26,10 @@ from strop.base.view import SilentView
 from strop.lab.ablation.manifest import read_manifest
 from strop.lab.ablation.ray_runner import Needs, RayRunner
 from strop.lab.ablation.scheduler import execute
-from strop.orchestration.connection import Link, WorkerSpec, end
+from strop.orchestration.connection import WorkerHandle, WorkerSpec, end
 from strop.orchestration.fleet import Supervision
 from strop.orchestration.ray_workers import RayWorkers
 from strop.orchestration.settings import RaySettings
-from strop.orchestration.weight_transport import Carrier, CollectiveCarrier
 from strop.run.run import resume, train
 from strop.run.watchdog import descendants
 from strop.training import checkpoint
@@ -61,20 +60,20 @@ def launcher(cluster: Any) -> RayWorkers:
     return RayWorkers(RaySettings(), 2)
 
 
-def hear(launcher: RayWorkers, link: Link, seconds: float = 60.0) -> list[Any]:
+def hear(launcher: RayWorkers, handle: WorkerHandle, seconds: float = 60.0) -> list[Any]:
     """The next messages; none where the worker has died instead."""
     deadline = time.monotonic() + seconds
-    while not (found := link.receive()) and link.death is None:
+    while not (found := handle.receive()) and handle.death is None:
         assert time.monotonic() < deadline, "nothing was heard of the worker"
-        launcher.wait([link], 1.0)
+        launcher.wait([handle], 1.0)
     return found
 
 
 def test_messages_deaths_and_last_words(launcher: RayWorkers, tmp_path: Path) -> None:
     launcher.attach(tmp_path)
-    links = [launcher.launch(WorkerSpec(f"echo-{n}", ECHO, {"a": 1}, threads=3)) for n in range(CPUS)]
-    one, other = links
-    assert [hear(launcher, link) for link in links] == [[("settings", {"a": 1}, "3")]] * 2
+    handles = [launcher.launch(WorkerSpec(f"echo-{n}", ECHO, {"a": 1}, threads=3)) for n in range(CPUS)]
+    one, other = handles
+    assert [hear(launcher, handle) for handle in handles] == [[("settings", {"a": 1}, "3")]] * 2
     big = os.urandom(1_000_000)
     for number in range(20):
         one.send((number, big))
@@ -172,19 +171,6 @@ def test_an_actor_killed_or_stopped_changes_nothing(
     assert_sound(run)
 
 
-@pytest.mark.slow
-def test_weights_are_broadcast_to_actors_also_when_one_is_killed_meanwhile(
-    launcher: RayWorkers, tmp_path: Path
-) -> None:
-    def carrier(learner: SimulatedLearner, note: Callable[[str], None]) -> Carrier:
-        return CollectiveCarrier(learner.send, lambda: launcher.address, "gloo", 60.0, note, bucket_bytes=64)
-
-    run = made(tmp_path / "run", fault="receiving", launcher=launcher, carrier=carrier).run()
-    assert any("has died" in line for line in run.notes.lines), run.notes.lines
-    assert any("the broadcast of version 2 was lost" in line for line in run.notes.lines), run.notes.lines
-    assert_sound(run)
-
-
 def test_pipeline_rl_keeps_its_bound(launcher: RayWorkers, tmp_path: Path) -> None:
     simulation = Simulation(slots=64, token_seconds=0.002, straggler_share=0.05)
     run = made(tmp_path, "orchestration.max_lag=2", "steps=10", simulation=simulation, launcher=launcher).run()
@@ -231,14 +217,14 @@ def test_a_node_that_is_lost_takes_nothing_with_it(
 
     def remove(step: int) -> None:
         if step == 3:
-            nodes.extend(member.link.hello.node for member in run.fleet.members)  # type: ignore[attr-defined]
+            nodes.extend(generator.worker.hello.node for generator in run.fleet.generators)  # type: ignore[attr-defined]
             ray.util.remove_placement_group(taken)
             cluster.remove_node(node, allow_graceful=False)
 
     run.learner.before = remove
     run.run()
     assert nodes == [node.node_id] * 2  # so that weights went through Ray's object store until then
-    assert {member.link.hello.node for member in run.fleet.members} != set(nodes)  # type: ignore[attr-defined]
+    assert {generator.worker.hello.node for generator in run.fleet.generators} != set(nodes)  # type: ignore[attr-defined]
     assert_sound(run)
 
 
@@ -306,7 +292,7 @@ def driver_of_its_own_cluster(out: Path) -> tuple[subprocess.Popen[bytes], list[
     code = (
         "import sys\n"
         "from pathlib import Path\n"
-        "from strop.report.console import SilentView\n"
+        "from strop.base.view import SilentView\n"
         "from strop.run.run import Interrupted, train\n"
         "from tests.runs import small_config\n"
         "try:\n"

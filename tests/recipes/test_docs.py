@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from strop.cli.inspect_commands import flatten
+from strop.config.edits import flatten
 from strop.config.schema import RunConfig
 from strop.recipes import catalogue
 from strop.recipes.resolve import resolve

@@ -7,17 +7,20 @@ import pytest
 import torch
 from tests.algorithms.cases import tokens_of
 
-from strop.algorithms import ClipCov, Gspo, KlCov, LengthPenalty, Opefo, OverlongShaping
+from strop.algorithms.covariance import ClipCov, KlCov
 from strop.algorithms.diagnostics.reflection import PATTERNS
 from strop.algorithms.diagnostics.repetition import WINDOW
+from strop.algorithms.opefo import Opefo
+from strop.algorithms.rewards import LengthPenalty, OverlongShaping
+from strop.algorithms.sequence_losses import Gspo
 from strop.algorithms.value_loss import ValueLoss
 from strop.engines.protocol import PHRASE
 from strop.lab.scaling import FitSettings
 from strop.lab.scaling.compare import MARGIN
 from strop.model.settings import ModelSettings
 from strop.prepare import Difficulty
-from strop.verifiers import CodeVerifier
 from strop.verifiers.code.outcome import Settings
+from strop.verifiers.code.verifier import CodeVerifier
 from strop.verifiers.sandbox import Limits
 
 

@@ -12,14 +12,14 @@ from safetensors.torch import load_file
 from tests.run.test_run import StopsAfter
 from tests.runs import assert_same_run, metrics, parameters, small_config
 
-from strop.base.pieces import allow_module
+from strop.base.imports import allow_module
 from strop.base.types import InputError, Problem, Status, StropError, Verdict
 from strop.base.view import SilentView
 from strop.config.parse import edit
 from strop.model.files import export
 from strop.model.policy import Policy, WithoutAdapters, load_policy
 from strop.recipes.resolve import resolve
-from strop.run import fine_tuning
+from strop.run import fine_tuning, sft_config
 from strop.run.assembly import assemble
 from strop.run.run import Interrupted, resume, train
 from strop.run.tasks import export_checkpoint, open_checkpoint
@@ -104,7 +104,7 @@ def test_fine_tuning_with_adapters_resumes_bit_for_bit(tmp_path: Path) -> None:
     shape = ["model.fresh.hidden_size=32", "model.fresh.layers=2", "model.fresh.intermediate_size=48"]
     training = ["training.tokens_per_batch=60", "training.epochs=1", "checkpoint_every=2", "model.lora.rank=4",
                 "training.optimizer.lr=1e-2"]  # fmt: skip
-    config = fine_tuning.configure("fresh", tmp_path / "worked.jsonl", [*shape, *training])
+    config = sft_config.configure("fresh", tmp_path / "worked.jsonl", [*shape, *training])
     fine_tuning.train(config, tmp_path / "whole", SilentView())
     fine_tuning.train(config, tmp_path / "parts", SilentView())
     last = checkpoint.latest(tmp_path / "parts" / "checkpoints")

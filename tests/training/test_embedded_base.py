@@ -9,14 +9,13 @@ import pytest
 
 from strop.base.types import Problem
 from strop.base.view import SilentView
-from strop.data import ChainSum
-from strop.data.chain_sum import part_of, solve
+from strop.data.chain_sum import ChainSum, part_of, solve
 from strop.data.demonstrator import FallibleDemonstrator
 from strop.model.byte_tokenizer import byte_tokenizer
 from strop.model.settings import FreshModel
 from strop.training.embedded_base import WORDS, EmbeddedBase, demonstrations, embedded_base
-from strop.training.sft import SftSettings
-from strop.verifiers import Answer
+from strop.training.settings import SftSettings
+from strop.verifiers.answer import Answer
 
 SMALL = EmbeddedBase(
     demonstrations=64,

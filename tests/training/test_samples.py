@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from tests.made import PROBLEM, completion, group, rollout
 
-from strop.algorithms import Gae, GroupRelative
+from strop.algorithms.advantages import GroupRelative
+from strop.algorithms.value_advantages import Gae
 from strop.base.types import Group, Rollout, Status
 from strop.training.samples import make_candidates, make_samples, token_versions
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from strop.base.types import Problem, Status
-from strop.verifiers import Answer
+from strop.verifiers.answer import Answer
 from strop.verifiers.numbers import as_number, canonical, normalise, same_answer
 
 

@@ -8,8 +8,12 @@ from dataclasses import replace
 from tests.made import completion
 
 from strop.base.types import Problem, Status, Verdict
-from strop.verifiers import Answer, ByDomain, CodeVerifier, MathVerifier, MultipleChoice
+from strop.verifiers.answer import Answer
+from strop.verifiers.by_domain import ByDomain
+from strop.verifiers.code.verifier import CodeVerifier
 from strop.verifiers.judges import DomainJudge, judge_for
+from strop.verifiers.math import MathVerifier
+from strop.verifiers.simple import MultipleChoice
 
 MATH = Problem("m", "1/2 + 1/2 = ?", "1", domain="math")
 CODE = Problem("c", "Echo a number.", {"inputs": ["3\n"], "outputs": ["3\n"]}, domain="code")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -59,6 +59,8 @@ class Outcomes:
 
 class Advantage(Piece):
     """From the outcomes of a step to an advantage per token."""
+
+    modules: ClassVar[tuple[str, ...]] = ("strop.algorithms.advantages", "strop.algorithms.value_advantages")
 
     @property
     def needs_values(self) -> bool:

@@ -9,14 +9,16 @@ to correct: the importance ratio holds it already. Shapes: M tokens.
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
-import torch
 from pydantic import Field, model_validator
-from torch import Tensor
 
 from strop.algorithms.tokens import sequence_mean, sequence_sum
+from strop.base.lazy import torch
 from strop.base.pieces import Piece
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 Positive = Annotated[float, Field(gt=0)]
 

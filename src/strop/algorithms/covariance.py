@@ -7,11 +7,9 @@ scored just before it. Shapes: M trained tokens.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
-import torch
 from pydantic import Field, model_validator
-from torch import Tensor
 
 from strop.algorithms.hashing import token_hash
 from strop.algorithms.losses import (
@@ -26,7 +24,11 @@ from strop.algorithms.losses import (
 )
 from strop.algorithms.statistics import token_covariance
 from strop.algorithms.tokens import Tokens, demanded
+from strop.base.lazy import torch
 from strop.base.metrics import Mean, Metrics
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 _ROUNDING = 1e-5  # nats, of a log-prob computed in another micro-batch
 Share = Annotated[float, Field(gt=0, le=1)]

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field, model_validator
-from torch import Tensor
 
 from strop.algorithms.regularizers import Regularizer
 from strop.algorithms.tokens import Tokens, demanded
 from strop.base.metrics import Metrics
 from strop.base.pieces import State, StatefulPiece
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 class EntropyBonus(Regularizer):

@@ -5,11 +5,9 @@ Shapes: M trained tokens of a micro-batch. The types are `tokens.reasoning`, see
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
-import torch
 from pydantic import Field, SerializeAsAny, model_validator
-from torch import Tensor
 
 from strop.algorithms.losses import (
     Clipped,
@@ -22,7 +20,11 @@ from strop.algorithms.losses import (
     surrogate_clips,
 )
 from strop.algorithms.tokens import Tokens, by_type, demanded
+from strop.base.lazy import torch
 from strop.base.metrics import Mean, Metrics
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 class ArcherClip(PolicyLoss):

@@ -5,8 +5,13 @@ A token's number is a hash of a seed, its sample and its position; who wants k t
 
 from __future__ import annotations
 
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING
+
+from strop.base.lazy import torch
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
 
 _WRAP = 1 << 64
 

@@ -13,17 +13,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-import torch
 from pydantic import Field
-from torch import Tensor
 
 from strop.algorithms.regularizers import Regularizer
 from strop.algorithms.tokens import Tokens, by_type, demanded
+from strop.base.lazy import torch
 from strop.base.metrics import Mean, Metrics
 from strop.base.pieces import Piece
 from strop.base.types import FloatArray
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 Estimator = Literal["k1", "k2", "k3"]
 # exp(−d) overflows far beyond any sensible policy; infinity times a clamped gradient of 0 would be no number.

@@ -10,15 +10,17 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import dataclass
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
-import torch
 from pydantic import Field, model_validator
-from torch import Tensor
 
 from strop.algorithms.tokens import Tokens, scalar
+from strop.base.lazy import torch
 from strop.base.metrics import Maximum, Mean, Metrics, Minimum
 from strop.base.pieces import Piece
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 Ratio = Annotated[float, Field(gt=0)]
 LOG_RATIO_LIMIT = 20.0
@@ -54,6 +56,14 @@ class Clipped:
 
 class PolicyLoss(Piece):
     """What is minimised for each trained token."""
+
+    modules: ClassVar[tuple[str, ...]] = (
+        "strop.algorithms.losses",
+        "strop.algorithms.sequence_losses",
+        "strop.algorithms.entropy_losses",
+        "strop.algorithms.opefo",
+        "strop.algorithms.covariance",
+    )
 
     @property
     def needs_scores(self) -> bool:

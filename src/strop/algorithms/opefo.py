@@ -6,16 +6,18 @@ Shapes: M trained tokens.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
-import torch
 from pydantic import Field
-from torch import Tensor
 
 from strop.algorithms.losses import Clipped, PolicyLoss, importance_ratio, ratio_metrics
 from strop.algorithms.statistics import balance, entropy_flow, exact_entropy_flow, flow_sums
 from strop.algorithms.tokens import Tokens, demanded
+from strop.base.lazy import torch
 from strop.base.metrics import Mean, Metrics, Ratio, Total
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 class Opefo(PolicyLoss):

@@ -8,17 +8,20 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping
-from typing import Any
-
-from torch import Tensor
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from strop.algorithms.tokens import Tokens
 from strop.base.metrics import Metrics
 from strop.base.pieces import Piece
 
+if TYPE_CHECKING:
+    from torch import Tensor
+
 
 class Regularizer(Piece):
     """A term of the loss; a stateful one is also a `StatefulPiece`, and is called with its present state."""
+
+    modules: ClassVar[tuple[str, ...]] = ("strop.algorithms.kl", "strop.algorithms.entropy_bonus")
 
     @property
     def needs_reference(self) -> bool:

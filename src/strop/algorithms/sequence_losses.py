@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
-import torch
 from pydantic import Field
-from torch import Tensor
 
 from strop.algorithms.losses import (
     Clipped,
@@ -17,7 +15,11 @@ from strop.algorithms.losses import (
     surrogate_clips,
 )
 from strop.algorithms.tokens import Tokens, sequence_mean
+from strop.base.lazy import torch
 from strop.base.metrics import Metrics
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 class Gspo(PolicyLoss):

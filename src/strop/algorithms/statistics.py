@@ -6,15 +6,16 @@ token was drawn from, to first order, the learning rate left out (it cancels whe
 
 from __future__ import annotations
 
-from typing import Literal
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING, Literal
 
 from strop.algorithms.kl import estimate
 from strop.algorithms.losses import Clipped
 from strop.algorithms.tokens import Tokens
+from strop.base.lazy import torch
 from strop.base.metrics import Covariance, Deviation, Maximum, Mean, Metrics, Minimum, Ratio, Total
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 def entropy_flow(advantage: Tensor, logprob: Tensor, entropy: Tensor, power: Literal[1, 2] = 2) -> Tensor:

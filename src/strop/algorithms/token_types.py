@@ -6,14 +6,16 @@ Shapes: M trained tokens of an update.
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
-import torch
 from pydantic import Field
-from torch import Tensor
 
 from strop.algorithms.tokens import Tokens, demanded
+from strop.base.lazy import torch
 from strop.base.pieces import Piece
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 class TokenTypes(Piece):

@@ -7,9 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING
 
-import torch
-from torch import Tensor
+from strop.base.lazy import torch
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,7 +108,7 @@ def by_type(tokens: Tokens, reasoning: float | Tensor, knowledge: float | Tensor
 
 def scalar(value: float | Tensor, like: Tensor) -> Tensor:
     """A number as a tensor of the type and on the device of `like`, written there: a copy would wait for a GPU."""
-    if isinstance(value, Tensor):
+    if isinstance(value, torch.Tensor):
         return value.to(like)
     return torch.full((), value, dtype=like.dtype, device=like.device)
 

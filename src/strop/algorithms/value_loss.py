@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
-import torch
 from pydantic import Field
-from torch import Tensor
 
 from strop.algorithms.objective import UpdateContext
 from strop.algorithms.tokens import Tokens, demanded
+from strop.base.lazy import torch
 from strop.base.metrics import ExplainedVariance, Mean, Metrics, Variance
 from strop.base.pieces import Piece
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 class ValueLoss(Piece):

@@ -8,12 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields, is_dataclass, replace
-from typing import Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, Protocol, Self, TypeAlias
 
-import torch
-from torch import Tensor
+from strop.base.lazy import torch
 
-Number = float | Tensor
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+Number: TypeAlias = "float | Tensor"
 
 
 class Stat(Protocol):
@@ -103,7 +106,7 @@ def _extreme(
 ) -> Number | None:
     if one is None or other is None:
         return other if one is None else one
-    if isinstance(one, Tensor) and isinstance(other, Tensor) and one.device == other.device:
+    if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor) and one.device == other.device:
         return of_tensors(one, other)  # not read yet
     return of_numbers(float(one), float(other))
 
@@ -210,7 +213,7 @@ def plain(metrics: Mapping[str, Stat]) -> Metrics:
 
 
 def _plain(stat: Any) -> Any:
-    if isinstance(stat, Tensor):
+    if isinstance(stat, torch.Tensor):
         return stat.item()
     if not is_dataclass(stat) or isinstance(stat, type):
         return stat

@@ -171,6 +171,11 @@ def evaluate(
         template=None if template is None else protocols.template_named(template),
     )  # fmt: skip
     measured = benchmarks_named(_parts(benchmark) or chosen.benchmarks)
+    if endpoint is None:
+        from strop.run import preflight
+
+        for model in named:
+            preflight.using(model, recipe, sets)
     from strop.run import benchmarking
 
     folder = out if out is not None else free_folder("eval")
@@ -227,6 +232,9 @@ def _on_held_out(
 
     if samples is not None and not (samples.isdecimal() and int(samples) > 0):
         raise InputError(f"--samples {samples}: must be a number of at least 1")
+    from strop.run import preflight
+
+    preflight.using(model, recipe, changes, source, path)  # says what is wrong before torch takes its seconds to load
     from strop.run import tasks
     from strop.run.benchmarking import parse_model
 

@@ -41,9 +41,13 @@ def report(
     strop report runs/grpo runs/dapo --out compared.html
     strop report runs/first --samples 4
     """
-    from strop.report.build import write_report
+    from strop.run.folder import RunFolder
 
     allow(imports)
+    for run in runs:
+        RunFolder.open(run)  # says what is wrong before torch takes its seconds to load
+    from strop.report.build import write_report
+
     with bar("reading") as tell:
         written = write_report(runs, out, samples, lambda what: tell(what=what))
     value = {

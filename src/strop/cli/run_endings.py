@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
+from strop.base.imports import command
 from strop.base.view import duration, percent
 from strop.cli.options import print_table
 from strop.report.figures.training import plot_run
@@ -34,8 +36,8 @@ def report_quickstart(folder: Path) -> None:
     print(f"curves   {plot_run(run.path)}")
     print(f"model    {run.path / summary['model']}")
     print_next(
-        (f"strop sample {folder} --prompt '7+5-3+8+2='", "let the model work on a sum of yours"),
-        (f"strop eval {folder} --samples 16", "measure it again, with more samples"),
+        (command("sample", folder, " --prompt '7+5-3+8+2='"), "let the model work on a sum of yours"),
+        (command("eval", folder, " --samples 16"), "measure it again, with more samples"),
         ("strop recipes", "what else can be trained"),
     )
 
@@ -50,14 +52,14 @@ def report_run(folder: Path) -> None:
     print(f"model    {run.model}")
     if "demonstrations" in run.read_json("config.json"):
         print_next(
-            (f"strop train grpo --set model.path={run.model}", "go on with reinforcement learning"),
-            (f"strop sample {folder} --prompt '...'", "try it"),
+            (f"strop train grpo --set {quote(f'model.path={run.model}')}", "go on with reinforcement learning"),
+            (command("sample", folder, " --prompt '...'"), "try it"),
         )
         return
     print_next(
-        (f"strop eval {folder}", "measure it on held-out problems"),
-        (f"strop sample {folder} --prompt '...'", "try it"),
-        (f"strop export {folder} --out my-model", "copy the model out of the run"),
+        (command("eval", folder), "measure it on held-out problems"),
+        (command("sample", folder, " --prompt '...'"), "try it"),
+        (command("export", folder, " --out my-model"), "copy the model out of the run"),
     )
 
 
@@ -77,7 +79,7 @@ def _last_values(rows: list[dict[str, Any]]) -> dict[str, str]:
 
 def print_next(*commands: tuple[str, str]) -> None:
     """Commands to try, each with what it does."""
-    width = max(len(command) for command, _ in commands)
+    width = max(len(words) for words, _ in commands)
     print("\nnext")
-    for command, purpose in commands:
-        print(f"  {command:<{width}}   {purpose}")
+    for words, purpose in commands:
+        print(f"  {words:<{width}}   {purpose}")

@@ -10,17 +10,23 @@ thresholds, ranges and coefficients stay as they are. Sums are judged by `Answer
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
-from strop.algorithms import Aggregation, ConstantDenominator, LengthPenalty, LengthShaping, OverlongShaping
+from strop.algorithms.aggregation import Aggregation, ConstantDenominator
+from strop.algorithms.rewards import LengthPenalty, LengthShaping, OverlongShaping
 from strop.config.checks import validated
 from strop.config.schema import RunConfig, Stage
-from strop.data import ChainSum, DataSettings, HardOnly, HeldOutSettings, Mixture, ProblemFilter, ProblemSource
+from strop.data.chain_sum import ChainSum
+from strop.data.history import HardOnly, ProblemFilter
+from strop.data.mixture import Mixture
+from strop.data.settings import DataSettings, HeldOutSettings
+from strop.data.source import ProblemSource
 from strop.engines.protocol import Interruption, Sampling
 from strop.engines.settings import EngineSettings
 from strop.model.settings import EMBEDDED, EMBEDDED_EXPERTS, ModelSettings
 from strop.training.settings import AdamW, BatchSettings, CriticSettings, LinearDecay
-from strop.verifiers import Answer
+from strop.verifiers.answer import Answer
 
 STEPS = 20
 PROMPTS, SAMPLES = 16, 8
@@ -30,6 +36,23 @@ ANSWER_TOKENS = 5
 LEARNING_RATE = 3e-4
 ANSWER = "\\boxed{"  # what ends the embedded base's thinking
 STOP = "}"  # what ends its answer
+BESIDE = ("orchestration.generators", "orchestration.trainers")
+HELD_OUT, HELD_OUT_COUNT = "data.held_out", 16
+
+
+def edits_of(sets: Sequence[str]) -> list[str]:
+    """What else changes in a tiny form that is then changed by `sets`, where they say nothing of it themselves.
+
+    With generators or trainers beside the controller the executor is chosen anew; with another source of problems those
+    that are held out are drawn from it.
+    """
+    keys = [text.partition("=")[0].strip() for text in sets]
+    more = []
+    if any(key in BESIDE for key in keys) and "orchestration.executor" not in keys:
+        more.append("orchestration.executor=auto")
+    if any(key in ("data.source", "data.path") for key in keys) and not any(key.startswith(HELD_OUT) for key in keys):
+        more.append(f'{HELD_OUT}={{count={HELD_OUT_COUNT}, source="none"}}')
+    return more
 
 
 def tiny(config: RunConfig, steps: int = STEPS) -> RunConfig:

@@ -17,7 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from strop.base.seeds import derive, permutation
-from strop.base.types import InputError, StropError
+from strop.base.types import InputError, Problem, StropError
+from strop.data.settings import DataSettings
 
 
 class SamplerState(TypedDict):
@@ -186,3 +187,9 @@ def _by_domain(domains: Sequence[str], weights: Mapping[str, float]) -> list[lis
             f"{', '.join(sorted(found))}; give each of these a weight, and no other"
         )
     return [found[name] for name in sorted(found)]
+
+
+def make_sampler(settings: DataSettings, problems: Sequence[Problem], run_seed: int) -> Sampler:
+    """The sampler of a run with seed `run_seed` over its training problems."""
+    seed = run_seed if settings.shuffle_seed is None else settings.shuffle_seed
+    return Sampler(len(problems), seed, [problem.domain for problem in problems], settings.weights)

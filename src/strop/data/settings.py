@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Annotated, Any, Self
 
 from pydantic import Field, SerializeAsAny, model_validator
 
 from strop.base.pieces import OneOrMore, Settings
-from strop.base.types import Problem
 from strop.data.chain_sum import ChainSum
 from strop.data.history import ProblemFilter
-from strop.data.names import add_path, expand_source
-from strop.data.sampler import Sampler
-from strop.data.source import ProblemSource
-from strop.data.templates import Plain, PromptTemplate
+from strop.data.source import ProblemSource, add_path, expand_source
+from strop.data.templates import Auto, PromptTemplate
 
 Count = Annotated[int, Field(ge=1)]
 Seed = Annotated[int, Field(ge=0)]
@@ -82,7 +78,7 @@ class DataSettings(_WithSource):
 
     source: SerializeAsAny[ProblemSource] = ChainSum()
     path: str | None = None
-    template: SerializeAsAny[PromptTemplate] = Plain()
+    template: SerializeAsAny[PromptTemplate] = Auto()
     max_prompt_tokens: Count = 1024
     limit: Count | None = None
     weights: dict[str, Annotated[float, Field(gt=0)]] | None = None
@@ -96,8 +92,3 @@ class DataSettings(_WithSource):
         if self.select is not None and not self.history:
             raise ValueError("data.select keeps problems by what an earlier run found: name the run in data.history")
         return self
-
-    def sampler(self, problems: Sequence[Problem], run_seed: int) -> Sampler:
-        """The order in which training problems are drawn in a run with seed `run_seed`."""
-        seed = run_seed if self.shuffle_seed is None else self.shuffle_seed
-        return Sampler(len(problems), seed, [problem.domain for problem in problems], self.weights)

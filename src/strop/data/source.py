@@ -1,4 +1,4 @@
-"""Where problems come from: the family of sources and what every source must hold to.
+"""Where problems come from: the family of sources, what every source must hold to, and their short names.
 
 A source reads files or generates, so it is a piece with `load` rather than `__call__`: pieces that are called are pure.
 """
@@ -6,13 +6,27 @@ A source reads files or generates, so it is a piece with `load` rather than `__c
 from __future__ import annotations
 
 import math
+import re
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator
 from itertools import islice
-from typing import Any
+from typing import Any, ClassVar
 
-from strop.base.pieces import Piece
+from pydantic import ValidationError
+
+from strop.base.near import nearest
+from strop.base.pieces import Piece, choices, find
 from strop.base.types import InputError, Problem
+
+# Short names and the suffixes of files, with the pieces that they mean.
+SHORT_NAMES = {
+    "chain_sum": "ChainSum", "gsm8k": "Gsm8k", "jsonl": "JsonLines", "mixture": "Mixture", "parquet": "ParquetFile",
+}  # fmt: skip
+SUFFIXES = {
+    ".jsonl": "JsonLines", ".jsonl.gz": "JsonLines", ".parquet": "ParquetFile", ".json": "JsonFile", ".csv": "CsvFile",
+}  # fmt: skip
+FORMS = ("reasoning-gym:TASK", "hub:NAME", "OWNER/NAME", "FILE.jsonl", "FILE.parquet", "FILE.json", "FILE.csv")
+_HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
 
 ROLES = ("system", "user", "assistant")
 
@@ -20,15 +34,22 @@ ROLES = ("system", "user", "assistant")
 class ProblemSource(Piece):
     """A place problems come from; a source of one's own defines `label` and `problems`."""
 
+    modules: ClassVar[tuple[str, ...]] = (
+        "strop.data.chain_sum",
+        "strop.data.gsm8k",
+        "strop.data.rows",
+        "strop.data.flat_files",
+        "strop.data.mixture",
+        "strop.data.reasoning_gym",
+    )
+
     @classmethod
     def from_text(cls, text: str) -> dict[str, Any]:
-        """The dictionary form of a short name: `gsm8k`, `reasoning-gym:chain_sum`, `train.jsonl` (see `names`).
+        """The dictionary form of a short name: `gsm8k`, `reasoning-gym:chain_sum`, `train.jsonl`.
 
         Raises:
             ValueError: no such source; names the nearest.
         """
-        from strop.data.names import expand_source  # which knows every source, each of which is made from this class
-
         return expand_source(text)
 
     @property
@@ -109,3 +130,62 @@ def _check_messages(messages: Iterable[object]) -> None:
 def question_key(problem: Problem) -> str:
     """The text by which two problems are the same question: every run of white space counts as one space."""
     return " ".join(problem.question.split())
+
+
+def parse_source(text: str, path: str | None = None) -> ProblemSource:
+    """The source that a short name means.
+
+    Example: `parse_source("gsm8k", "train.jsonl")`, `parse_source("reasoning-gym:chain_sum")`,
+    `parse_source("data/train.parquet")`, `parse_source("openai/gsm8k")` (a data set of the hub).
+
+    Raises:
+        InputError: no such source (with the nearest name), or `path` given to one that reads no file.
+    """
+    try:
+        fields = expand_source(text, path)
+        return ProblemSource.model_validate(fields)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        raise InputError(f"source {text!r}: {'.'.join(map(str, first['loc']))}: {first['msg']}") from error
+    except ValueError as error:
+        raise InputError(str(error)) from error
+
+
+def expand_source(text: str, path: str | None = None) -> dict[str, Any]:
+    """The dictionary form `{"piece": …}` of a short name, its fields not yet validated.
+
+    Raises:
+        ValueError: as `parse_source`.
+    """
+    word, colon, rest = text.partition(":")
+    known = choices(ProblemSource)
+    if text in SHORT_NAMES or text in known:
+        return add_path({"piece": SHORT_NAMES.get(text, text)}, path)
+    if colon and word in ("reasoning-gym", "reasoning_gym"):
+        return add_path({"piece": "ReasoningGym", "task": rest}, path)
+    if colon and word == "hub":
+        return add_path({"piece": "HubDataset", "dataset": rest}, path)
+    suffix = next((suffix for suffix in SUFFIXES if text.endswith(suffix)), None)
+    if suffix is not None:
+        if path is not None:
+            raise ValueError(f"source {text!r} is a file, and path={path!r} another; give one of them")
+        return {"piece": SUFFIXES[suffix], "path": text}
+    if colon:
+        return add_path({"piece": find(ProblemSource, text).piece_name()}, path)
+    if _HUB_NAME.fullmatch(text) and not text.endswith((".txt", ".tsv", ".arrow")):
+        return add_path({"piece": "HubDataset", "dataset": text}, path)
+    raise ValueError(f"no source is called {text!r}; {nearest(text, (*SHORT_NAMES, *FORMS))}")
+
+
+def add_path(source: dict[str, Any], path: str | None) -> dict[str, Any]:
+    """`source`, reading from `path`.
+
+    Raises:
+        ValueError: it reads no file.
+    """
+    if path is None:
+        return source
+    target = find(ProblemSource, source.get("piece"))
+    if "path" not in target.model_fields:
+        raise ValueError(f"path={path!r}: {target.piece_name()} reads no file; set source too, such as source=jsonl")
+    return {**source, "path": path}

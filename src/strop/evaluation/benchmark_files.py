@@ -12,8 +12,7 @@ from pathlib import Path
 
 from strop.base.files import first_line
 from strop.base.types import InputError
-from strop.data import HubDataset, JsonLines, ParquetFile
-from strop.data.rows import Row, existing_file
+from strop.data.rows import HubDataset, JsonLines, ParquetFile, Row, existing_file
 
 SUFFIXES = (".parquet", ".jsonl", ".jsonl.gz", ".json")
 

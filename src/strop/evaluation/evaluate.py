@@ -10,11 +10,11 @@ import numpy as np
 
 from strop.base.seeds import derive
 from strop.base.types import Completion, InputError, Rollout, StropError, Verdict
-from strop.data import Dataset
+from strop.data.dataset import Dataset
 from strop.engines.protocol import Engine, Request, Sampling
 from strop.evaluation.result import EvaluationResult
-from strop.verifiers import Verifier
-from strop.verifiers.pool import InlineJudge, Judge, Key
+from strop.verifiers.base import Verifier
+from strop.verifiers.judge import InlineJudge, Judge, Key
 
 Progress = Callable[[int, int, Rollout], None]
 

@@ -23,7 +23,7 @@ from strop.base import rollout_table
 from strop.base.files import first_line, replacing
 from strop.base.types import Group, InputError, Rollout
 from strop.evaluation.result import EvaluationResult
-from strop.verifiers import Verifier
+from strop.verifiers.base import Verifier
 
 SETTINGS, SAMPLES, SUMMARY = "settings.json", "samples.parquet", "summary.json"
 FLUSH_SECONDS, FLUSH_PROBLEMS = 30.0, 256

@@ -15,8 +15,7 @@ import numpy as np
 
 from strop.base.seeds import derive
 from strop.base.types import InputError, Rollout
-from strop.data import Dataset
-from strop.data.dataset import Example, make_example
+from strop.data.dataset import Dataset, Example, make_example
 from strop.data.templates import PromptTemplate, Tokenizer
 from strop.engines.protocol import Engine, Sampling
 from strop.evaluation.benchmarks import (
@@ -29,7 +28,7 @@ from strop.evaluation.benchmarks import (
 )
 from strop.evaluation.evaluate import Progress, evaluate
 from strop.evaluation.result import EvaluationResult
-from strop.verifiers import Verifier
+from strop.verifiers.base import Verifier
 from strop.verifiers.judges import Judges
 
 PREFIX = "evaluation"
@@ -111,8 +110,8 @@ def benchmark_sets(
             verifier = default_verifier(known.kind)
             refuse_unjudged(known.name, problems, verifier, note, "strop eval --set verifier=…")
             asked = with_instruction(template, known.kind)
-            dataset = _dataset(known.name, [make_example(problem, asked, tokenizer) for problem in problems], room,
-                               sampling.max_new_tokens)
+            examples = [make_example(one, asked, tokenizer, verifier.instruction(one)) for one in problems]
+            dataset = _dataset(known.name, examples, room, sampling.max_new_tokens)
         except InputError as error:
             raise InputError(f"evaluation.benchmarks: {error} (--data is evaluation.benchmark_data here)") from error
         note(f"{known.name}: {len(dataset)} problems, measured every {item.every} steps")

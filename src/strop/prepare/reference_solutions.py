@@ -11,7 +11,7 @@ from pydantic import Field, SerializeAsAny
 from strop.base.types import Problem, StropError, Verdict
 from strop.prepare.code_tests import count_tests, is_code, select_tests
 from strop.prepare.stage import Dropped, FilterStep
-from strop.verifiers import Verifier
+from strop.verifiers.base import Verifier
 
 
 class ReferenceSolutions(FilterStep):

@@ -18,9 +18,8 @@ from pydantic import Field, SerializeAsAny, model_validator
 from strop.base.near import nearest
 from strop.base.pieces import Settings, choices
 from strop.base.types import InputError, Problem
-from strop.data.names import SUFFIXES, expand_source
 from strop.data.rows import BrokenRow, Columns, HubDataset, ParquetFile, Row, RowSource, pick
-from strop.data.source import ProblemSource, check_problem
+from strop.data.source import SUFFIXES, ProblemSource, check_problem, expand_source
 from strop.prepare.mappings import MAPPINGS, Fields, ReadyMapping, answer_text, any_table, table
 
 Scalar = str | int | float | bool
@@ -186,7 +185,7 @@ class Source(Settings):
             suffix = next((suffix for suffix in SUFFIXES if self.path.endswith(suffix)), None)
             if suffix is None:
                 raise InputError(f"{self.path}: a file must end with {', '.join(SUFFIXES)}")
-            found = SUFFIXES[suffix].model_validate({"path": self.path})
+            found = ProblemSource.model_validate({"piece": SUFFIXES[suffix], "path": self.path})
             assert isinstance(found, RowSource)  # SUFFIXES holds tables only
             return found
         ready = self._ready

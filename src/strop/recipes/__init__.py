@@ -1,13 +1,14 @@
 """Recipes: Python functions that return a `RunConfig`, one file a paper.
 
 A recipe is named `file` (its function `recipe`) or `file.variant` (its function `variant`), or as `@named` says where
-Python has no such name; every public function of a file whose return annotation is `RunConfig` is one. The first line
-of its docstring is what `strop recipes` lists.
+Python has no such name; every public function of a file that takes nothing and returns a `RunConfig` is one. The
+first line of its docstring is what `strop recipes` lists.
 """
 
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import inspect
 import pkgutil
 from collections.abc import Callable
@@ -43,6 +44,11 @@ def build(name: str) -> RunConfig:
     Raises:
         InputError: there is no such recipe (with the nearest name).
     """
+    file = name.partition(".")[0]
+    if file.isidentifier() and importlib.util.find_spec(f"{__name__}.{file}") is not None:  # the others take time
+        known = _of_module(file, importlib.import_module(f"{__name__}.{file}"))
+        if name in known:
+            return known[name]().model_copy(update={"recipe": name})
     known = _all()
     if name not in known:
         variants = sorted(other for other in known if other.startswith(f"{name}."))
@@ -69,7 +75,8 @@ def _of_module(file: str, module: ModuleType) -> dict[str, Callable[[], RunConfi
         for name, function in functions
         if function.__module__ == module.__name__
         and (not name.startswith("_") or ATTRIBUTE in function.__dict__)
-        and function.__annotations__.get("return") in ("RunConfig", "strop.config.schema.RunConfig")
+        and function.__annotations__.get("return") == "RunConfig"
+        and function.__code__.co_argcount == 0
     }
     return {_public_name(file, name, function): function for name, function in recipes.items()}
 

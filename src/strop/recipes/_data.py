@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from strop.data import ChatTemplate, Columns, HubDataset, Mixture
+from strop.data.mixture import Mixture
+from strop.data.rows import Columns, HubDataset
+from strop.data.templates import ChatTemplate
 
 # The instruction that the sets of the DeepSeek-R1 family end a question with.
 BOXED = ChatTemplate(instruction="Please reason step by step, and put your final answer within \\boxed{}.")

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from strop.verifiers import AnyOf, ByDomain, CodeVerifier, MathVerifier, Verifier
+from strop.verifiers.base import Verifier
+from strop.verifiers.by_domain import ByDomain
+from strop.verifiers.code.verifier import CodeVerifier
+from strop.verifiers.combined import AnyOf
+from strop.verifiers.math import MathVerifier
 
 
 def math_verifier() -> Verifier:

@@ -8,19 +8,16 @@
 
 from __future__ import annotations
 
-from strop.algorithms import (
-    ArcherClip,
-    BinaryReward,
-    EntropyQuantile,
-    GroupRelative,
-    KlPenalty,
-    OverlongShaping,
-    Selection,
-    TokenMean,
-)
+from strop.algorithms.advantages import GroupRelative
+from strop.algorithms.aggregation import TokenMean
+from strop.algorithms.entropy_losses import ArcherClip
+from strop.algorithms.kl import KlPenalty
+from strop.algorithms.rewards import BinaryReward, OverlongShaping
+from strop.algorithms.selection import Selection
 from strop.algorithms.settings import AlgorithmSettings
+from strop.algorithms.token_types import EntropyQuantile
 from strop.config.schema import RunConfig
-from strop.data import DataSettings, HeldOutSettings
+from strop.data.settings import DataSettings, HeldOutSettings
 from strop.engines.protocol import Sampling
 from strop.evaluation.validation_settings import EvaluationSettings
 from strop.model.settings import ModelSettings

@@ -7,10 +7,14 @@ Its numbers are those of its own report: 512 prompts × 16, mini-batches of 512 
 
 from __future__ import annotations
 
-from strop.algorithms import BinaryReward, GroupRelative, OverlongShaping, PpoClip, Selection, TokenMean
+from strop.algorithms.advantages import GroupRelative
+from strop.algorithms.aggregation import TokenMean
+from strop.algorithms.losses import PpoClip
+from strop.algorithms.rewards import BinaryReward, OverlongShaping
+from strop.algorithms.selection import Selection
 from strop.algorithms.settings import AlgorithmSettings
 from strop.config.schema import RunConfig
-from strop.data import DataSettings, HeldOutSettings
+from strop.data.settings import DataSettings, HeldOutSettings
 from strop.engines.protocol import Sampling
 from strop.evaluation.validation_settings import EvaluationSettings
 from strop.model.settings import ModelSettings

@@ -8,11 +8,16 @@ rollout steps. Strict methods: one update a step at 2.83e-6 = √8 · 1e-6. The 
 
 from __future__ import annotations
 
-from strop.algorithms import BinaryReward, GroupRelative, Opefo, PpoClip, Reinforce, Selection, TokenMean
+from strop.algorithms.advantages import GroupRelative
+from strop.algorithms.aggregation import TokenMean
+from strop.algorithms.losses import PpoClip, Reinforce
+from strop.algorithms.opefo import Opefo
+from strop.algorithms.rewards import BinaryReward
+from strop.algorithms.selection import Selection
 from strop.algorithms.settings import AlgorithmSettings
 from strop.config.parse import edit
 from strop.config.schema import RunConfig
-from strop.data import DataSettings, HeldOutSettings
+from strop.data.settings import DataSettings, HeldOutSettings
 from strop.engines.protocol import Sampling
 from strop.evaluation.validation_settings import EvaluationSettings
 from strop.model.settings import ModelSettings

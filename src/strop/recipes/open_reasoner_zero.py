@@ -9,11 +9,17 @@ reward is 1 where generation ended by itself and the answer is right, else 0.
 
 from __future__ import annotations
 
-from strop.algorithms import BinaryReward, Gae, PpoClip, Selection, TokenMean
+from strop.algorithms.aggregation import TokenMean
+from strop.algorithms.losses import PpoClip
+from strop.algorithms.rewards import BinaryReward
+from strop.algorithms.selection import Selection
 from strop.algorithms.settings import AlgorithmSettings
+from strop.algorithms.value_advantages import Gae
 from strop.algorithms.value_loss import ValueLoss
 from strop.config.schema import RunConfig, Stage
-from strop.data import DataSettings, HardOnly, HeldOutSettings, OpenReasonerZero
+from strop.data.history import HardOnly
+from strop.data.settings import DataSettings, HeldOutSettings
+from strop.data.templates import OpenReasonerZero
 from strop.engines.protocol import Sampling
 from strop.evaluation.validation_settings import EvaluationSettings
 from strop.model.settings import ModelSettings

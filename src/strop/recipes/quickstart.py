@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from strop.algorithms import BinaryReward, Cispo, GroupRelative, PromptMean, Selection
+from strop.algorithms.advantages import GroupRelative
+from strop.algorithms.aggregation import PromptMean
+from strop.algorithms.losses import Cispo
+from strop.algorithms.rewards import BinaryReward
+from strop.algorithms.selection import Selection
 from strop.algorithms.settings import AlgorithmSettings
 from strop.config.schema import RunConfig
-from strop.data import ChainSum, DataSettings, HeldOutSettings
+from strop.data.chain_sum import ChainSum
+from strop.data.settings import DataSettings, HeldOutSettings
 from strop.engines.protocol import Sampling
 from strop.engines.settings import EngineSettings
 from strop.evaluation.validation_settings import EvaluationSettings
 from strop.model.settings import ModelSettings
 from strop.training.settings import AdamW, BatchSettings, CheckpointSettings
-from strop.verifiers import Answer
+from strop.verifiers.answer import Answer
 
 STEPS = 24
 

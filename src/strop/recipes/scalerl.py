@@ -10,11 +10,16 @@ leave-one-out variants of Figure 12 follow.
 
 from __future__ import annotations
 
-from strop.algorithms import BinaryReward, Cispo, GroupRelative, PromptMean, Selection
+from strop.algorithms.advantages import GroupRelative
+from strop.algorithms.aggregation import PromptMean
+from strop.algorithms.losses import Cispo
+from strop.algorithms.rewards import BinaryReward
+from strop.algorithms.selection import Selection
 from strop.algorithms.settings import AlgorithmSettings
 from strop.config.parse import edit
 from strop.config.schema import RunConfig
-from strop.data import DataSettings, HeldOutSettings, Mixture
+from strop.data.mixture import Mixture
+from strop.data.settings import DataSettings, HeldOutSettings
 from strop.engines.protocol import Interruption, Sampling
 from strop.evaluation.validation_settings import EvaluationSettings
 from strop.model.settings import ModelSettings

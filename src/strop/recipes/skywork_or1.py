@@ -10,10 +10,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from strop.algorithms import AdaptiveEntropy, BinaryReward, GroupRelative, PpoClip, Selection, TokenMean
+from strop.algorithms.advantages import GroupRelative
+from strop.algorithms.aggregation import TokenMean
+from strop.algorithms.entropy_bonus import AdaptiveEntropy
+from strop.algorithms.losses import PpoClip
+from strop.algorithms.rewards import BinaryReward
+from strop.algorithms.selection import Selection
 from strop.algorithms.settings import AlgorithmSettings
 from strop.config.schema import RunConfig, Stage
-from strop.data import DataSettings, DropSolved, HeldOutSettings, ProblemSource
+from strop.data.history import DropSolved
+from strop.data.settings import DataSettings, HeldOutSettings
+from strop.data.source import ProblemSource
 from strop.engines.protocol import Sampling
 from strop.evaluation.validation_settings import EvaluationSettings
 from strop.model.settings import ModelSettings
@@ -21,7 +28,7 @@ from strop.recipes._data import AS_WRITTEN, skywork_math, skywork_math_and_code
 from strop.recipes._names import named
 from strop.recipes._verifiers import math_and_code_verifier, math_verifier
 from strop.training.settings import AdamW, BatchSettings
-from strop.verifiers import Verifier
+from strop.verifiers.base import Verifier
 
 K = 1024
 

@@ -16,6 +16,7 @@ from typing import Any
 from strop.base.types import Group, InputError, Problem, StropError
 from strop.config.schema import RunConfig, stage_configs
 from strop.data.history import History, Visit
+from strop.data.sampler import make_sampler
 
 
 class Curriculum:
@@ -34,7 +35,7 @@ class Curriculum:
         self._configs = stage_configs(config)
         self._size = len(problems)
         self.steps = config.steps
-        self.sampler = config.data.sampler(problems, config.seed)
+        self.sampler = make_sampler(config.data, problems, config.seed)
         self.history = History()
         self.stage = 0
         self._began = 0  # the step after which the stage began

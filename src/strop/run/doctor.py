@@ -13,9 +13,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
 
+from strop.base import machine
+from strop.base.machine import GIB
+
 Level = Literal["ok", "note", "problem"]
 
-GIB = 1024**3
 # Extra, the module that shows whether it is there, what it is for.
 EXTRAS: tuple[tuple[str, str, str], ...] = (
     ("gym", "reasoning_gym", "the problem generators of reasoning-gym"),
@@ -70,8 +72,7 @@ def _cores() -> Finding:
 
 
 def _memory() -> Finding:
-    facts = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text().splitlines() if ":" in line)
-    total, free = (int(facts[name].split()[0]) * 1024 / GIB for name in ("MemTotal", "MemAvailable"))
+    total, free = (size / GIB for size in machine.memory())
     found = f"{total:.1f} GiB, {free:.1f} free"
     if free < 2:
         return Finding("memory", "problem", found, "the quickstart wants about 2 GiB free; end other programs")
@@ -157,7 +158,7 @@ def _compiler() -> Finding:
 
 
 def _sandbox() -> list[Finding]:
-    """Code verifiers run a model's programs: which walls were built here, and which could not be."""
+    """Code verifiers run a model's programs: which layers of isolation were built here, and which could not be."""
     from strop.verifiers.sandbox.layers import LAYERS, probe
 
     found = probe()
@@ -178,9 +179,10 @@ def _sandbox() -> list[Finding]:
         reason = found.missing["control groups"]
         findings.append(Finding("sandbox cgroups", "note", f"{reason}; memory is watched instead"))
     if found.bubblewrap:
-        findings.append(Finding("sandbox bwrap", "ok", f"{found.bubblewrap}, the next layer should the zygote fail"))
+        findings.append(Finding("sandbox bwrap", "ok", f"{found.bubblewrap}, used where the fork server fails"))
     else:
-        findings.append(Finding("sandbox bwrap", "note", "not installed", "a next layer: apt-get install bubblewrap"))
+        advice = "used where the fork server fails: apt-get install bubblewrap"
+        findings.append(Finding("sandbox bwrap", "note", "not installed", advice))
     return findings
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from strop.base.view import View
 from strop.config.parse import edit
-from strop.evaluation import paired_test
+from strop.evaluation.result import paired_test
 from strop.model.settings import ModelSettings
 from strop.recipes.quickstart import recipe
 from strop.run.folder import SUMMARY, RunFolder

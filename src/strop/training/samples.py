@@ -13,8 +13,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from strop.algorithms import Advantage, Outcomes, ValueAdvantage
+from strop.algorithms.advantages import Advantage, Outcomes
 from strop.algorithms.settings import TruncationMask
+from strop.algorithms.value_advantages import ValueAdvantage
 from strop.base.types import Completion, FloatArray, Group, IntArray, Rollout, Sample, sample_id
 
 

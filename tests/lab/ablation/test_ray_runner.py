@@ -7,8 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from tests.forks import forking
 from tests.lab.ablation.cases import small_plan
-from tests.lab.ablation.forked import forking
 from tests.runs import metrics, small_config
 
 from strop.base.types import InputError

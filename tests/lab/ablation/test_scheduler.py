@@ -10,8 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tests.forks import forking
 from tests.lab.ablation.cases import small_plan, write_base
-from tests.lab.ablation.forked import forking
 from tests.runs import metrics, parameters, small_config
 
 from strop.base.types import InputError

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import math
 import os
-import sys
 import time
 from typing import Any, NamedTuple
 
+from strop.base.child_process import import_path, thread_environment
 from strop.base.extras import require
 from strop.base.types import InputError, StropError
-from strop.lab.ablation.local_runner import RunProcess, threads
+from strop.lab.ablation.local_runner import RunProcess
 from strop.lab.ablation.manifest import FILE
 from strop.lab.ablation.runner import Ended, Job
 from strop.orchestration.ray_workers import RayWorkers
@@ -54,8 +54,7 @@ class RayRunner:
     def start(self, job: Job, slot: int) -> RayRun:
         """Queue a run."""
         environment = {name: os.environ[name] for name in SHARED if name in os.environ}
-        environment |= threads(int(self._needs.cpus))
-        environment["PYTHONPATH"] = os.pathsep.join(entry for entry in sys.path if entry)
+        environment |= thread_environment(max(1, int(self._needs.cpus))) | {"PYTHONPATH": import_path()}
         options = self._ray.remote(RunActor).options(
             num_cpus=self._needs.cpus, num_gpus=self._needs.gpus, max_restarts=0, max_task_retries=0,
             max_concurrency=2, runtime_env={"env_vars": environment},

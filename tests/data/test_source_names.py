@@ -1,0 +1,76 @@
+"""Short names of sources, and how they and `path` resolve in the settings."""
+
+from __future__ import annotations
+
+import pytest
+from pydantic import ValidationError
+
+from strop.base.types import InputError
+from strop.data.chain_sum import ChainSum
+from strop.data.gsm8k import Gsm8k
+from strop.data.reasoning_gym import ReasoningGym
+from strop.data.rows import HubDataset, JsonLines, ParquetFile
+from strop.data.settings import DataSettings, HeldOutSettings
+from strop.data.source import ProblemSource, parse_source
+from strop.data.templates import OpenReasonerZero
+
+
+@pytest.mark.parametrize(
+    ("text", "path", "source"),
+    [
+        ("gsm8k", "a.jsonl", Gsm8k(path="a.jsonl")),
+        ("gsm8k", None, Gsm8k()),
+        ("chain_sum", None, ChainSum()),
+        ("ChainSum", None, ChainSum()),
+        ("reasoning-gym:chain_sum", None, ReasoningGym(task="chain_sum")),
+        ("jsonl", "a.txt", JsonLines(path="a.txt")),
+        ("some/where/a.jsonl", None, JsonLines(path="some/where/a.jsonl")),
+        ("a.jsonl.gz", None, JsonLines(path="a.jsonl.gz")),
+        ("a.parquet", None, ParquetFile(path="a.parquet")),
+        ("openai/gsm8k", None, HubDataset(dataset="openai/gsm8k")),
+        ("hub:squad", None, HubDataset(dataset="squad")),
+    ],
+)
+def test_short_names(text: str, path: str | None, source: ProblemSource) -> None:
+    assert parse_source(text, path) == source
+    settings = DataSettings.model_validate({"source": text, "path": path})
+    assert settings.source == source and settings.path is None
+    assert DataSettings.model_validate(settings.model_dump(mode="json")) == settings
+
+
+@pytest.mark.parametrize(
+    ("text", "path", "complaint"),
+    [
+        ("gsm8", None, "no source is called 'gsm8'; did you mean 'gsm8k'"),
+        ("data/train.tsv", None, "no source is called"),
+        ("chain_sum", "a.jsonl", "ChainSum reads no file"),
+        ("a.jsonl", "b.jsonl", "'a.jsonl' is a file, and path='b.jsonl' another"),
+        ("jsonl", None, "path: Field required"),
+        ("not_allowed:Source", None, "allow it with --import not_allowed"),
+    ],
+)
+def test_refusals(text: str, path: str | None, complaint: str) -> None:
+    with pytest.raises(InputError, match=complaint) as caught:
+        parse_source(text, path)
+    assert "\n" not in str(caught.value)
+    with pytest.raises(ValidationError):
+        DataSettings.model_validate({"source": text, "path": path})
+
+
+def test_path_replaces_that_of_the_source() -> None:
+    assert DataSettings.model_validate({"path": "a.jsonl"}).source == JsonLines(path="a.jsonl")
+    written = DataSettings.model_validate({"source": Gsm8k(path="a.jsonl")}).model_dump(mode="json")
+    assert DataSettings.model_validate({**written, "path": "b.jsonl"}).source == Gsm8k(path="b.jsonl")
+    with pytest.raises(ValidationError, match="ChainSum reads no file; set source too"):
+        DataSettings.model_validate({"source": ChainSum(), "path": "b.jsonl"})
+
+
+def test_held_out_settings() -> None:
+    settings = DataSettings.model_validate({"held_out": {"source": "gsm8k", "path": "test.jsonl"}})
+    assert settings.held_out == HeldOutSettings(source=Gsm8k(path="test.jsonl"))
+    with pytest.raises(ValidationError, match="set held_out.count"):
+        HeldOutSettings()
+
+
+def test_templates_are_found_by_name() -> None:
+    assert DataSettings.model_validate({"template": "OpenReasonerZero"}).template == OpenReasonerZero()
