@@ -45,7 +45,7 @@ from strop.orchestration.ledger import Entry, Ledger
 from strop.orchestration.stale import StaleGroups
 from strop.run.curriculum import Curriculum
 from strop.training.learner import Lesson
-from strop.training.samples import countable
+from strop.training.samples import is_trained_on
 from strop.verifiers.pool import Judge
 
 EMPTY_BATCHES_BEFORE_GIVING_UP = 50
@@ -211,10 +211,9 @@ class Loop:
         group = self.ledger.judge(entry, sample, verdict, reward)
         if group is None:
             return
-        selection = self.config.algorithm.selection
-        keep = selection.keeps(countable(group, self.config.algorithm.truncation_mask))
+        keep = is_trained_on(group, self.config.algorithm)
         self.gate.resolve(group.ticket, keep)
-        if keep or not selection.refill:
+        if keep or not self.config.algorithm.selection.refill:
             self._resolved[group.ticket] = group
         else:
             self._refilled.append(group)

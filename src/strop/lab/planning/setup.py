@@ -101,5 +101,5 @@ def setup_of(config: RunConfig) -> Setup:
         trainers=config.orchestration.trainers,
         slots=config.engine.slots,
         colocated=config.orchestration.in_process,
-        masked_from=None if config.algorithm.truncation_mask == "none" else config.sampling.max_new_tokens,
+        masked_from=config.sampling.max_new_tokens if config.algorithm.truncation_mask.startswith("drop") else None,
     )
