@@ -92,10 +92,9 @@ class Loop:
         self.curriculum = Curriculum(config, dataset.problems, dataset.visits)
         self.config = self.curriculum.config
         orchestration = config.orchestration
-        # In process the two take turns: there is no waiting to save, and the clock shall not decide what is trained.
         self.gate = LagGate(
             config.batch.prompts_per_step, orchestration.max_lag, False, orchestration.on_stale,
-            adaptive=not orchestration.in_process,
+            adaptive=orchestration.adapts_window,
         )  # fmt: skip
         self.ledger = Ledger()
         self.states = States(self.config)
