@@ -14,7 +14,7 @@ from strop.base.types import Prompt
 from strop.data.columns import pick
 from strop.data.gsm8k import final_answer
 from strop.data.rows import as_prompt
-from strop.prepare.code_tests import standard_tests
+from strop.verifiers.code.forms import standard_tests
 from strop.verifiers.extract import last_boxed
 
 Row = Mapping[str, Any]
