@@ -263,7 +263,9 @@ class HubDataset(RowSource):
 
     @property
     def name(self) -> str:
-        return self.dataset.rstrip("/").rsplit("/", 1)[-1]
+        """The last part of the set's name; with the subset, so that two subsets in a mixture have ids of their own."""
+        name = self.dataset.rstrip("/").rsplit("/", 1)[-1]
+        return name if self.subset is None else f"{name}/{self.subset}"
 
     @property
     def label(self) -> str:
