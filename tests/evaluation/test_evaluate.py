@@ -25,7 +25,7 @@ from strop.model.byte_tokenizer import byte_tokenizer
 from strop.model.policy import Packed
 from strop.verifiers.answer import Answer
 from strop.verifiers.base import Verifier
-from strop.verifiers.pool import Key
+from strop.verifiers.judge import Key
 
 TOKENIZER = byte_tokenizer()
 

@@ -16,12 +16,12 @@ from typing import Any
 from bench.simulated import SimulatedEngine, Simulation, load
 
 from strop.base.types import Completion, Problem, Status, Verdict
-from strop.engines.broadcast import LOOPBACK, Peer
 from strop.engines.protocol import Request
 from strop.orchestration.connection import Death, Link, WorkerSpec
 from strop.orchestration.generator import Server
 from strop.orchestration.messages import Ready
-from strop.verifiers.pool import Key
+from strop.orchestration.worker_process import LOOPBACK
+from strop.verifiers.judge import Key
 
 KILLED = "it was ended by SIGKILL"
 
@@ -60,7 +60,7 @@ class Puppet:
         self._in: deque[Any] = deque()
         self._out: deque[Any] = deque()
         self._end: Death | None = None
-        self._server = Server(self, _Engine(self, simulation), load, Peer())
+        self._server = Server(self, _Engine(self, simulation), load)
         self._out.append(Ready())
 
     # -------------------------------------------------------------- the controller's end
@@ -192,8 +192,6 @@ class Clock:
 
 class Puppets:
     """A `Launcher`."""
-
-    address = LOOPBACK
 
     def __init__(self, fate: Fate, chance: random.Random, clock: Clock) -> None:
         self.fate, self.chance, self.clock = fate, chance, clock

@@ -20,11 +20,10 @@ from strop.base.types import IntArray, Status, StropError
 from strop.engines.protocol import Request, Sampling
 from strop.orchestration.executor import Publication
 from strop.orchestration.fleet import Supervision
-from strop.orchestration.weight_transport import StoredCarrier
 from strop.run.loop import WeightMismatch
 from strop.verifiers.function import PythonFunction
 from strop.verifiers.isolation import Isolation
-from strop.verifiers.pool import ProcessJudge
+from strop.verifiers.judges import ProcessJudge
 
 STEPS = 6
 ALL = list(range(STEPS * PROMPTS))
@@ -195,15 +194,18 @@ def test_stale_groups_are_dropped_counted_and_cancelled(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("lag", SLOWLY)
-def test_a_verifier_that_hangs_or_dies_costs_single_samples(tmp_path: Path, lag: int) -> None:
+def test_a_verifier_that_hangs_or_dies_costs_single_samples(
+    tmp_path: Path, lag: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("strop.verifiers.process_pool.ANSWER_SECONDS", 1.0)
     allow_module("tests.orchestration.harmful")
     isolation = Isolation(workers=2, seconds=0.6, retry_seconds=0.3)
     judge = ProcessJudge(PythonFunction(function="tests.orchestration.harmful:judge", isolation=isolation))
     run = made(tmp_path, f"orchestration.max_lag={lag}", judge=judge)
 
     def kill(step: int) -> None:  # and all of them at once, between two steps
-        if step == 3:
-            os.kill(judge._pool.pid, signal.SIGKILL)
+        if step in (3, 5):
+            os.kill(judge._pool.pid, signal.SIGKILL if step == 3 else signal.SIGSTOP)
 
     run.learner.before = kill
     try:
@@ -244,9 +246,8 @@ def test_a_long_generation_is_progress_and_a_stopped_one_is_not(
 
 
 def test_ended_workers_leave_no_weights_behind(undisturbed: Made) -> None:
-    carrier = undisturbed.fleet.carrier
-    assert isinstance(carrier, StoredCarrier) and carrier.claims
-    assert all(not place.path.exists() for place in carrier.claims)
+    places = undisturbed.fleet.transport.places
+    assert places and all(not place.path.exists() for place in places)
     deadline = time.monotonic() + 5
     while any(Path(f"/proc/{member.link.pid}").exists() for member in undisturbed.fleet.members):
         assert time.monotonic() < deadline

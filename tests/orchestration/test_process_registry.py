@@ -15,15 +15,14 @@ from pathlib import Path
 
 import pytest
 
+from strop.base.child_process import process_state, start_ticks
 from strop.base.types import InputError
 from strop.orchestration.process_registry import (
     Worker,
     dump_stacks,
-    process_state,
     read_roster,
     register_dump,
     stacks_path,
-    start_ticks,
     write_roster,
 )
 

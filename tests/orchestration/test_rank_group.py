@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from tests.orchestration.forked import forking
+from tests.forks import forking
 
 from strop.base import progress
 from strop.base.types import StropError

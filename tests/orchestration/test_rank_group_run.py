@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from tests.orchestration.forked import forking
+from tests.forks import forking
 from tests.orchestration.invariants import assert_sound_folder
 from tests.runs import assert_same_run, metrics, parameters, small_config
 from transformers import AutoModel, AutoModelForCausalLM
@@ -114,15 +114,6 @@ def test_a_pipeline_that_loses_a_rank_is_sound(tmp_path: Path, number: int, role
                            "evaluation.every=none", *sets), out, view)  # fmt: skip
     assert sum("the trainer is lost" in note for note in view.notes) == 1
     assert_sound_folder(out, None)
-
-
-@pytest.mark.slow
-def test_a_lost_rank_that_broadcasts_costs_nothing_but_time(undisturbed: Path, tmp_path: Path) -> None:
-    view = DoesAfter(tmp_path / "run", 2, "trainer-0", signal.SIGKILL)
-    with forking():
-        train(config(2, "orchestration.weights=collective"), tmp_path / "run", view)
-    assert any("the trainer is lost" in note for note in view.notes)
-    assert_same_run(undisturbed, tmp_path / "run")
 
 
 @pytest.mark.slow

@@ -10,13 +10,13 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from bench.simulated import SimulatedLearner, Simulation
-from tests.orchestration.forked import forking
+from bench.simulated import Simulation
+from tests.forks import forking
 from tests.orchestration.invariants import assert_sound
 from tests.orchestration.simulation import beside, made
 from tests.runs import assert_same_run, metrics, small_config
@@ -30,7 +30,6 @@ from strop.orchestration.connection import Link, WorkerSpec, end
 from strop.orchestration.fleet import Supervision
 from strop.orchestration.ray_workers import RayWorkers
 from strop.orchestration.settings import RaySettings
-from strop.orchestration.weight_transport import Carrier, CollectiveCarrier
 from strop.run.run import resume, train
 from strop.run.watchdog import descendants
 from strop.training import checkpoint
@@ -170,19 +169,6 @@ def test_an_actor_killed_or_stopped_changes_nothing(
     run = made(tmp_path / "run", *beside(lag), fault=fault, launcher=launcher, supervision=supervision).run()
     assert (tmp_path / "run" / "struck").exists()
     assert any(said in line for line in run.notes.lines), run.notes.lines
-    assert_sound(run)
-
-
-@pytest.mark.slow
-def test_weights_are_broadcast_to_actors_also_when_one_is_killed_meanwhile(
-    launcher: RayWorkers, tmp_path: Path
-) -> None:
-    def carrier(learner: SimulatedLearner, note: Callable[[str], None]) -> Carrier:
-        return CollectiveCarrier(learner.send, lambda: launcher.address, "gloo", 60.0, note, bucket_bytes=64)
-
-    run = made(tmp_path / "run", fault="receiving", launcher=launcher, carrier=carrier).run()
-    assert any("has died" in line for line in run.notes.lines), run.notes.lines
-    assert any("the broadcast of version 2 was lost" in line for line in run.notes.lines), run.notes.lines
     assert_sound(run)
 
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.orchestration.forked import forking
+from tests.forks import forking
 
 from strop.base.types import StropError
 from strop.orchestration.connection import Death, WorkerSpec, end, overdue
@@ -87,7 +87,7 @@ def test_messages_go_both_ways_in_order(launcher: Processes, worker: ProcessLink
     assert environment["PYTHONPATH"].split(os.pathsep) == [entry for entry in sys.path if entry]
     assert stdin == os.devnull
     end(launcher, [worker])
-    assert worker.process.returncode == 0
+    assert worker.process.status == 0
 
 
 def test_a_death_is_known_at_once(launcher: Processes) -> None:

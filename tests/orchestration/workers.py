@@ -10,7 +10,6 @@ from typing import Any
 from strop.base.types import StropError
 from strop.orchestration.connection import Line
 from strop.orchestration.worker_process import SocketLine
-from strop.verifiers.wire import HEADER
 
 
 def echo(line: Line, settings: Any) -> None:
@@ -41,7 +40,7 @@ def echo(line: Line, settings: Any) -> None:
                 line.send("done")
             elif message == "nonsense":
                 assert isinstance(line, SocketLine)
-                line._socket.sendall(HEADER.pack(3, 0) + b"???")
+                line._channel.send_all(b"???")
                 while True:
                     line.send(b"x" * 10_000)
             else:

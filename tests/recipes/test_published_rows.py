@@ -18,7 +18,7 @@ from strop.data.rows import HubDataset, JsonLines
 from strop.data.source import ProblemSource
 from strop.data.templates import ChatTemplate, OpenReasonerZero
 from strop.recipes.resolve import resolve
-from strop.verifiers.code import read_tests
+from strop.verifiers.code.tests import read_tests
 from strop.verifiers.code.verifier import CodeVerifier
 from strop.verifiers.sandbox import probe
 

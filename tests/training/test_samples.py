@@ -12,7 +12,6 @@ from strop.algorithms.advantages import GroupRelative
 from strop.algorithms.settings import TruncationMask
 from strop.algorithms.value_advantages import Gae
 from strop.base.types import Group, Rollout, Status
-from strop.config.parse import edit
 from strop.recipes.resolve import resolve
 from strop.training.samples import is_trained_on, make_candidates, make_samples, token_versions
 
@@ -53,11 +52,6 @@ def test_truncated_completions(mask: TruncationMask, advantages: list[float]) ->
     samples = make_samples(make_candidates(groups, {0}, mask), CENTRED)
     np.testing.assert_allclose([s.advantages[-1] for s in samples], advantages, rtol=1e-6)
     assert all(s.trained_tokens == 3 for s in samples)
-
-
-@pytest.mark.parametrize(("former", "mask"), [("after", "drop"), ("before", "drop_before"), ("zero", "zero")])
-def test_former_names_of_masks(former: str, mask: str) -> None:
-    assert edit(resolve("grpo"), [f"algorithm.truncation_mask={former}"]).algorithm.truncation_mask == mask
 
 
 def test_a_critic_learns_the_returns_of_what_is_silenced() -> None:

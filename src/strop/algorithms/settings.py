@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, Field, SerializeAsAny
+from pydantic import Field, SerializeAsAny
 
 from strop.algorithms.advantages import Advantage
 from strop.algorithms.aggregation import Aggregation
@@ -19,7 +19,6 @@ from strop.base.pieces import Settings
 
 Count = Annotated[int, Field(ge=1)]
 TruncationMask = Literal["none", "zero", "zero_before", "drop", "drop_before"]
-_FORMER_MASKS = {"before": "drop_before", "after": "drop"}
 
 
 class ReferenceSettings(Settings):
@@ -58,7 +57,7 @@ class AlgorithmSettings(Settings):
     selection: Selection = Selection()
     kl_in_reward: KlInReward | None = None
     advantage: SerializeAsAny[Advantage]
-    truncation_mask: Annotated[TruncationMask, BeforeValidator(lambda name: _FORMER_MASKS.get(name, name))] = "none"
+    truncation_mask: TruncationMask = "none"
     anchor: Literal["generator", "recomputed"] = "generator"
     correction: SerializeAsAny[Correction] | None = None
     token_types: SerializeAsAny[TokenTypes] | None = None

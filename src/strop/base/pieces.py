@@ -16,7 +16,7 @@ import importlib.util
 import inspect
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Annotated, Any, ClassVar, Self, TypeVar
@@ -207,6 +207,19 @@ def modules_allowed() -> list[tuple[str, str]]:
     """The allowed modules, each with its file: what another process must allow to read a configuration."""
     loaded = sorted(_allowed_modules & sys.modules.keys())
     return [(name, vars(sys.modules[name]).get("__file__") or "") for name in loaded]
+
+
+def allow_modules(modules: Iterable[tuple[str, str]]) -> None:
+    """Allow, in another process, what `modules_allowed` named: by name, or from its file, as a script was run.
+
+    Raises:
+        InputError: a module cannot be imported.
+    """
+    for name, file in modules:
+        if importlib.util.find_spec(name) is not None or not file:
+            allow_module(name)
+        else:
+            load_module(Path(file))
 
 
 def modules_named(written: str) -> list[tuple[str, str]]:

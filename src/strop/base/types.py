@@ -51,7 +51,8 @@ class Problem:
     Example: `Problem(id="chain_sum-17", prompt="3+5-2=", reference="6", domain="math", source="chain_sum")`.
 
     `prompt` is plain text or chat messages; `reference` is what the verifier compares with (an answer, or tests).
-    `extra` holds JSON-able facts a verifier or a report may want (a worked solution, a difficulty).
+    `extra` holds JSON-able facts a verifier or a report may want (a worked solution, a difficulty). `verbatim` says
+    that the prompt is the beginning of a text for a base model to continue, with nothing put between.
     """
 
     id: str
@@ -60,6 +61,7 @@ class Problem:
     domain: str = "math"
     source: str = ""
     extra: Mapping[str, Any] = field(default_factory=dict)
+    verbatim: bool = False
 
     @property
     def question(self) -> str:

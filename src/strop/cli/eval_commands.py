@@ -261,10 +261,10 @@ def _on_held_out(
     changes = [*sets]
     changes += [] if sampled.top_p is None else [f"sampling.top_p={sampled.top_p}"]
     changes += [] if sampled.budget is None else [f"sampling.max_new_tokens={sampled.budget}"]
-    config = tasks.configure(named.place, recipe, changes, source, path, limit, named.step)
+    asked = tasks.configure(named.place, recipe, changes, source, path, limit, named.step)
     count = DEFAULT_SAMPLES if text is None else int(text)
     with viewing(shown.plain, f"strop · eval · {model}", "stopped; nothing was measured", to_stderr=True) as view:
-        found = tasks.evaluate_model(config, count, sampled.temperature, view, named.stored)
+        found = tasks.evaluate_model(asked, count, sampled.temperature, view, named.stored)
     if shown.as_json:
         print_json(found)
     else:

@@ -50,6 +50,9 @@ def train(
     ] = None,
     small: Tiny = False,
     imports: Imports = [],  # noqa: B006
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show the settings, the data and the first prompt, and train nothing.")
+    ] = False,
     plain: Plain = False,
 ) -> None:
     """Train by reinforcement learning from verifiable rewards.
@@ -61,6 +64,7 @@ def train(
     strop train grpo
     strop train archer --tiny
     strop train grpo --set data.source=gsm8k --set data.path=train.jsonl
+    strop train archer --tiny --dry-run
     strop train scalerl --set model.path=Qwen/Qwen3-0.6B --set data.source=problems.jsonl
     strop train my-run.toml --set steps=200 --out runs/first
     strop train runs/first/config.json
@@ -93,9 +97,17 @@ def train(
     if step is not None:
         raise InputError("--step says which checkpoint to go on from; it needs --resume RUN")
     from strop.recipes.resolve import resolve
-    from strop.run import run as heavy
 
     config = resolve(target, sets, small)
+    if dry_run:
+        from strop.run.assembly import preview
+
+        print(config.to_json())
+        with viewing(True, "strop · dry run", "stopped") as view:
+            preview(config, view)
+        return
+    from strop.run import run as heavy
+
     folder = out if out is not None else free_folder(f"{config.recipe}-tiny" if small else config.recipe)
     with viewing(plain, f"strop · {config.recipe} · {folder}", _go_on(folder)) as view:
         heavy.train(config, folder, view)

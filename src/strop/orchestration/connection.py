@@ -1,4 +1,4 @@
-"""Links: how the controller speaks with a worker, whatever runs it (a spawned process here, a Ray actor elsewhere).
+"""Links: how the controller and a worker exchange messages, be it a spawned process or a Ray actor.
 
     launcher = Processes()
     link = launcher.launch(WorkerSpec("generator-0", "strop.orchestration.generator:main", settings))
@@ -8,7 +8,8 @@
     if link.death is not None: ...         # all that the worker had sent was received before
 
 A worker is a function `main(line, settings)` named by `module:function`; it runs until its `line` is closed. Messages
-are whatever pickle can carry. A link reads heartbeats and last words itself: they are `silence`, `stalled`, `death`.
+are whatever pickle can carry. A link itself reads heartbeats and the message of a worker that fails; they show in its
+properties `silence`, `stalled` and `death`.
 """
 
 from __future__ import annotations
@@ -48,14 +49,14 @@ class WorkerSpec:
 
 @dataclass(frozen=True)
 class Death:
-    """Why a worker is no more. `fatal`: it ended itself for a reason that would end another one too."""
+    """Why a worker ended. `fatal`: for a reason that would end another one in its place too."""
 
     reason: str
     fatal: bool = False
 
 
 class ControllerGone(Exception):
-    """Raised in a worker when nobody listens any more: the normal end of its `main`."""
+    """Raised in a worker when its controller has closed the connection: the normal end of its `main`."""
 
 
 class Line(Protocol):
@@ -70,7 +71,7 @@ class Line(Protocol):
         """Send a message; may wait until the controller reads.
 
         Raises:
-            ControllerGone: nobody listens any more.
+            ControllerGone: the controller has closed the connection.
         """
         ...
 
@@ -78,12 +79,12 @@ class Line(Protocol):
         """The messages that are in, in order; waits up to `seconds` for the first. Counts as progress.
 
         Raises:
-            ControllerGone: nobody listens any more.
+            ControllerGone: the controller has closed the connection.
         """
         ...
 
     def progress(self) -> None:
-        """The work goes on: called now and then where `receive` is not."""
+        """Count as progress; called now and then during long work, where `receive` is not."""
         ...
 
 
@@ -99,7 +100,7 @@ class Link(Protocol):
         ...
 
     def send(self, message: object) -> None:
-        """Queue a message and return at once. One for a dead worker is dropped; `death` says why."""
+        """Queue a message and return at once. A message for a dead worker is dropped; `death` says why it died."""
         ...
 
     def receive(self) -> list[Any]:
@@ -108,7 +109,7 @@ class Link(Protocol):
 
     @property
     def silence(self) -> float:
-        """Seconds since anything was heard of the worker; heartbeats come every second."""
+        """Seconds since the last message of the worker; heartbeats come every second."""
         ...
 
     @property
@@ -121,32 +122,27 @@ class Link(Protocol):
 
     @property
     def death(self) -> Death | None:
-        """Why the worker is no more; None while it lives, or while messages it sent before were not received."""
+        """Why the worker ended; None while it runs, or while messages that it sent before were not received."""
         ...
 
     def dismiss(self) -> None:
-        """Tell the worker that nobody listens any more; it ends by itself soon. Returns at once."""
+        """Close the connection, whereupon the worker ends by itself; returns at once."""
         ...
 
     def kill(self, reason: str) -> None:
-        """End the worker at once, whatever it does; `death` will give this reason."""
+        """Kill the worker at once; `death` will give this reason."""
         ...
 
 
 class Launcher(Protocol):
     """Starts workers. One launcher may serve several masters: each ends its own links (`end`)."""
 
-    @property
-    def address(self) -> str:
-        """Where its workers reach this host, once one was launched; see `Line.address`."""
-        ...
-
     def attach(self, folder: Path) -> None:
-        """The run's folder, for whatever the launcher writes down of its workers; before the first launch."""
+        """Set the run's folder, where the launcher records its workers; before the first launch."""
         ...
 
     def launch(self, spec: WorkerSpec) -> Link:
-        """Start a worker and return without waiting for it. What it says first is its own affair.
+        """Start a worker and return without waiting for it.
 
         Raises:
             StropError: no worker can be started (no process, no place in the cluster).
@@ -154,11 +150,11 @@ class Launcher(Protocol):
         ...
 
     def wait(self, links: Sequence[Link], seconds: float) -> None:
-        """Sleep until one of the links has a message or a death to tell, at most `seconds`."""
+        """Sleep until one of the links has a message or a death, at most `seconds`."""
         ...
 
     def close(self) -> None:
-        """End what the launcher itself runs beside its workers, which are ended before; may be called twice."""
+        """End what the launcher itself runs beside its workers, which must have ended; may be called twice."""
         ...
 
 
@@ -169,7 +165,7 @@ def end(launcher: Launcher, links: Sequence[Link], seconds: float = CLOSING_SECO
     _await_deaths(launcher, links, seconds)
     for link in links:
         if link.death is None:
-            link.kill("it did not end when it was told to")
+            link.kill("it did not end when its connection was closed")
     _await_deaths(launcher, links, seconds)
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from strop.orchestration.connection import Line
-from strop.orchestration.messages import Evaluate, Evaluated, Evaluating, Ready, StoredWeights, Update, Updated, Work
+from strop.orchestration.messages import Evaluate, Evaluated, Evaluating, Ready, Update, Updated, Work
 
 if TYPE_CHECKING:
     from strop.engines.protocol import Engine
@@ -72,7 +72,6 @@ def _take(
 
     begin = time.perf_counter()
     if isinstance(message, Update):
-        assert isinstance(message.weights, StoredWeights)  # nothing is broadcast to an evaluator
         engine.update_weights(read(message.weights), message.weights.version)
         line.send(Updated(message.weights.version, time.perf_counter() - begin, Work()))
         return

@@ -1,7 +1,7 @@
 """The executor of many generators: workers behind links, whatever runs them.
 
     submit ─▶ queue of generator (ticket + attempt) mod N ─Submit─▶ worker ─Finished─▶ poll
-    publish ─▶ carrier ─Update─▶ every worker: stage, check the hash, swap ─Updated─▶ publish returns
+    publish ─▶ transport ─Update─▶ every worker: stage, check the hash, swap ─Updated─▶ publish returns
 
 A generator is given requests only while it *serves*: it has acknowledged the current weights, and computes what the
 others compute. One that dies is noticed by its link; what it had comes back from `poll` as `Lost`, and another worker
@@ -28,8 +28,8 @@ from strop.engines.protocol import KvMode, Request
 from strop.orchestration.connection import Death, Launcher, WorkerSpec, end, lively, overdue
 from strop.orchestration.executor import PROBE_TOLERANCE, Event, Lost, Publication, Quarantined
 from strop.orchestration.generator_handle import Member, Open
-from strop.orchestration.messages import Cancel, Finished, NotUpdated, Probed, Ready, Updated, Updating, Work
-from strop.orchestration.weight_transport import Carrier
+from strop.orchestration.messages import Cancel, Finished, Probed, Ready, StoredWeights, Updated, Updating, Work
+from strop.orchestration.weight_transport import Publish, WeightTransport
 
 DEATHS_OF_A_SUSPECT = 2
 _LOOK_SECONDS = 1.0  # between two looks at who is silent
@@ -71,9 +71,10 @@ class Fleet:
     Args:
         launcher: starts workers.
         specs: the generators.
-        carrier: brings the trainer's present parameters to them.
+        source: writes the trainer's present parameters into a store.
+        transport: stores them where the generators read them.
         supervision: of the workers.
-        kv: what becomes of cached keys and values when weights change.
+        kv: whether cached keys and values are kept or computed again when weights change.
         note: is told of deaths, in one line each.
     """
 
@@ -81,21 +82,22 @@ class Fleet:
         self,
         launcher: Launcher,
         specs: Sequence[WorkerSpec],
-        carrier: Carrier,
+        source: Publish,
+        transport: WeightTransport,
         supervision: Supervision,
         note: Callable[[str], None],
         kv: KvMode = "keep",
     ) -> None:
         self.members: list[Member] = []
-        self.carrier = carrier
+        self.transport = transport
+        self._source = source
         self._launcher = launcher
         self._specs = specs
         self._supervision = supervision
         self._note = note
         self._kv: KvMode = kv
         self._folder = Path()
-        self._current: int | None = None  # the version that all shall have
-        self._bringing = False
+        self._stored: StoredWeights | None = None  # the version that all shall have
         self._probe: IntArray = np.zeros(0, np.int32)
         self._reference: FloatArray | None = None  # what the generators say of the probe under the current weights
         self._deaths: Counter[int] = Counter()  # that a ticket's requests have met
@@ -114,7 +116,7 @@ class Fleet:
         """Find a place for weights and start the workers, which build their engines meanwhile."""
         self._folder = folder
         self._launcher.attach(folder)
-        self.carrier.start(folder)
+        self.transport.start(folder)
         for number, spec in enumerate(self._specs):  # one by one: `close` ends those that were launched
             self.members.append(Member(number, self._launcher.launch(spec)))
 
@@ -144,11 +146,11 @@ class Fleet:
         return events
 
     def publish(self, version: int, probe: IntArray) -> Publication:
-        """Send the weights; return when all generators that served have swapped them in or died, and one has them."""
+        """Store the weights; return when all generators that served have swapped them in or died, and one has them."""
         begin = time.perf_counter()
-        first = self._current is None
-        self.carrier.prepare(version)
-        self._current, self._probe, self._reference = version, probe, None
+        first = self._stored is None
+        self._stored = self.transport.publish(self._source, version)
+        self._probe, self._reference = probe, None
         served = {member.number: member.life for member in self.members if member.serving}
         for member in self.members:
             member.probed = None
@@ -165,13 +167,13 @@ class Fleet:
         self._reference = next(iter(probed.values()), None)
         for member in self.members:
             self._bring_up(member)
-        self.carrier.keep({version for member in self.members for version in member.pending} | {version})
+        self.transport.keep({version for member in self.members for version in member.pending} | {version})
         return Publication(version, time.perf_counter() - begin, probed, self._idle_share())
 
     def close(self) -> None:
         """End the workers and remove the weights."""
         end(self._launcher, [member.link for member in self.members])
-        self.carrier.release()
+        self.transport.release()
 
     # ------------------------------------------------------------------ what workers say
 
@@ -180,12 +182,8 @@ class Fleet:
         self._hear()
 
     def _hear(self) -> None:
-        """Take all messages and deaths that are there, and bring the weights to whoever lacks them."""
-        self._listen()
-        self._bring()
-
-    def _listen(self) -> None:
-        """Take all messages and deaths that are there; kill who does not answer."""
+        """Take all messages and deaths that are there, kill who does not answer, and have those that are ready and
+        lack the current weights load them."""
         for member in self.members:
             for message in member.link.receive():
                 self._take(member, message)
@@ -197,6 +195,11 @@ class Fleet:
                 member.link.kill(reason)
             elif member.sent and lively(member.link):
                 progress.made(f"tokens of {member.link.role}")  # its loop came round with work: a step was made
+        if self._stored is None:
+            return
+        for member in self.members:
+            if member.ready and not member.has(self._stored.version) and self._stored.version not in member.pending:
+                member.update(self._stored, self._kv, self._probe)
 
     def _take(self, member: Member, message: Any) -> None:
         if isinstance(message, Finished):
@@ -205,15 +208,12 @@ class Fleet:
             member.loading = True
         elif isinstance(message, Updated):
             member.work = message.work
-            member.updated()
-        elif isinstance(message, NotUpdated):
-            self._not_updated(member, message)
         elif isinstance(message, Probed):
             member.probed, member.loading = message, False
             member.pending.discard(message.version)
             self._bring_up(member)
         elif isinstance(message, Ready):
-            member.ready, member.ranks = True, message.ranks
+            member.ready = True
         else:
             raise StropError(f"{member.link.role} sent a {type(message).__name__}, which the fleet does not know")
 
@@ -227,30 +227,10 @@ class Fleet:
             self._events.append(completion)
         member.hand_out()
 
-    def _not_updated(self, member: Member, message: NotUpdated) -> None:
-        member.pending.discard(message.version)
-        member.unasked, member.loading = None, False
-        self.carrier.refused(message.version, message.number, message.reason)
-
-    def _bring(self) -> None:
-        """Have those that are ready and lack the current weights load them."""
-        if self._current is None or self._bringing:
-            return
-        ready = [member for member in self.members if member.ready]
-        if self.carrier.together and any(member.pending for member in ready):
-            return  # those may be lacking too, in a moment
-        lacking = [m for m in ready if not m.has(self._current) and self._current not in m.pending]
-        if lacking:
-            self._bringing = True
-            try:
-                self.carrier.bring(self._current, lacking, self._kv, self._probe, self._listen)
-            finally:
-                self._bringing = False
-
     def _bring_up(self, member: Member) -> None:
         """Let a generator serve that has the current weights, and computes what others compute."""
-        if member.serving or self._current is None or not member.has(self._current) or self._reference is None:
-            return  # where there is no reference `publish` is at it
+        if member.serving or self._stored is None or not member.has(self._stored.version) or self._reference is None:
+            return  # while there is no reference, `publish` waits for one
         assert member.probed is not None
         gap = float(np.abs(member.probed.logprobs - self._reference).mean())
         if not gap <= PROBE_TOLERANCE:
@@ -282,7 +262,7 @@ class Fleet:
             self._events.append(kind(item.request.id, f"{role} died: {death.reason}"))
 
     def _idle_share(self) -> float | None:
-        """Of the time that generators were up since the last publication."""
+        """The share of their time since the last publication in which generators had nothing to do; None at first."""
         now = {(member.number, member.life): member.work for member in self.members}
         busy = idle = 0.0
         for key, work in now.items():

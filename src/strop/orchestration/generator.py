@@ -2,8 +2,7 @@
 
 The first message out is `Ready`. Weights come before requests; an update waits for the end of the step that runs, is
 read and checked whole, then swapped in between two tokens. Whatever goes wrong ends the worker: the controller starts
-another, or ends the run where a `StropError` says that another would fail the same way. A broadcast that is lost is no
-such thing: the worker says so and goes on with the weights that it has.
+another, or ends the run where a `StropError` says that another would fail the same way.
 """
 
 from __future__ import annotations
@@ -13,13 +12,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from strop.engines.broadcast import Peer, Ticket, TransferLost
-from strop.engines.protocol import OpenRequests, Receiving
+from strop.engines.protocol import OpenRequests
 from strop.orchestration.connection import Line
 from strop.orchestration.messages import (
     Cancel,
     Finished,
-    NotUpdated,
     Probe,
     Probed,
     Ready,
@@ -32,7 +29,7 @@ from strop.orchestration.messages import (
 )
 
 if TYPE_CHECKING:
-    from strop.engines.protocol import Engine, KvMode, WeightSource
+    from strop.engines.protocol import Engine, WeightSource
     from strop.engines.settings import EngineSettings
     from strop.model.settings import ModelSettings
 
@@ -54,27 +51,17 @@ class GeneratorSettings:
 
 def main(line: Line, settings: GeneratorSettings) -> None:
     """The entry of a worker with an engine of its own, whose model is loaded as the trainer's is."""
-    import torch
-
     from strop.engines.build import own_engine
 
-    engine = own_engine(settings.engine, settings.model, settings.seed, settings.device)
-    serve(line, engine, peer=Peer(torch.device(settings.device), line.address))
+    serve(line, own_engine(settings.engine, settings.model, settings.seed, settings.device))
 
 
-def serve(
-    line: Line,
-    engine: Engine,
-    load: Callable[[StoredWeights], WeightSource] | None = None,
-    peer: Peer | None = None,
-) -> None:
+def serve(line: Line, engine: Engine, load: Callable[[StoredWeights], WeightSource] | None = None) -> None:
     """Serve the controller at the other end of `line` until it closes it (`ControllerGone` is raised then).
 
-    Args:
-        load: from a stored version to what the engine takes; by default the tensors, mapped and checked.
-        peer: receives what is broadcast, for an engine that does not do so itself; by default on the CPU.
+    `load` turns a stored version into what the engine takes; by default the tensors, mapped and checked.
     """
-    Server(line, engine, load or _read, peer or Peer(address=line.address)).run()
+    Server(line, engine, load or _read).run()
 
 
 def _read(stored: StoredWeights) -> WeightSource:
@@ -86,20 +73,17 @@ def _read(stored: StoredWeights) -> WeightSource:
 class Server:
     """The serving loop: messages between two steps of the engine, and never within one."""
 
-    def __init__(
-        self, line: Line, engine: Engine, load: Callable[[StoredWeights], WeightSource], peer: Peer
-    ) -> None:
+    def __init__(self, line: Line, engine: Engine, load: Callable[[StoredWeights], WeightSource]) -> None:
         self.line = line
         self.engine = engine
         self.load = load
-        self.peer = peer
         self._open = OpenRequests()
         self._busy = self._idle = 0.0
         self._tokens = 0
 
     def run(self) -> None:
         """Until the line is closed."""
-        self.line.send(Ready(self.engine.ranks if isinstance(self.engine, Receiving) else 1))
+        self.line.send(Ready())
         while True:
             self.listen()
             if self.engine.unfinished:
@@ -147,19 +131,6 @@ class Server:
         begin = time.perf_counter()
         self.line.send(Updating())
         weights = message.weights
-        if isinstance(weights, Ticket):
-            try:
-                self._receive(weights, message.kv)
-            except TransferLost as error:
-                self.line.send(NotUpdated(weights.version, weights.number, str(error)))
-                return
-        else:
-            self.engine.update_weights(self.load(weights), weights.version, message.kv)
+        self.engine.update_weights(self.load(weights), weights.version, message.kv)
         seconds = time.perf_counter() - begin
         self.line.send(Updated(weights.version, seconds, Work(self._busy, self._idle, self._tokens)))
-
-    def _receive(self, ticket: Ticket, kv: KvMode) -> None:
-        if isinstance(self.engine, Receiving):
-            self.engine.receive_weights(ticket, self.line.address, kv)
-        else:
-            self.engine.update_weights(self.peer.receive(ticket), ticket.version, kv)

@@ -6,7 +6,6 @@ from collections import deque
 from dataclasses import dataclass, field
 
 from strop.base.types import IntArray
-from strop.engines.broadcast import Ticket
 from strop.engines.protocol import KvMode, Request
 from strop.orchestration.connection import Link
 from strop.orchestration.messages import Probe, Probed, StoredWeights, Submit, Update, Work
@@ -31,12 +30,10 @@ class Member:
         link: to the present worker.
         life: which worker it is, counted from 0.
         ready: its engine is built.
-        ranks: processes in which it takes part in a broadcast.
         serving: it has the current weights, was found to compute the right thing, and is given requests.
         loading: it has begun to load weights, and has not answered their probe.
         pending: versions it was told to load, and of which it has not answered the probe yet.
         probed: its answer to the last probe, with the version it has then.
-        unasked: the probe that it gets once it has what is broadcast.
         queue: requests it was not given yet.
         sent: requests it has, by id.
         work: what it had done when it last said so.
@@ -46,12 +43,10 @@ class Member:
     link: Link
     life: int = 0
     ready: bool = False
-    ranks: int = 1
     serving: bool = False
     loading: bool = False
     pending: set[int] = field(default_factory=set)
     probed: Probed | None = None
-    unasked: IntArray | None = None
     queue: deque[Open] = field(default_factory=deque)
     sent: dict[str, Open] = field(default_factory=dict)
     work: Work = Work()
@@ -71,25 +66,16 @@ class Member:
         lost = list(self.sent.values())
         self.link, self.life = link, self.life + 1
         self.ready = self.serving = self.loading = False
-        self.probed, self.unasked, self.work = None, None, Work()
+        self.probed, self.work = None, Work()
         self.pending.clear()
         self.sent.clear()
         return lost
 
-    def update(self, weights: StoredWeights | Ticket, kv: KvMode, probe: IntArray) -> None:
-        """Tell the worker to load a version and to probe it; what is broadcast once it has come."""
+    def update(self, weights: StoredWeights, kv: KvMode, probe: IntArray) -> None:
+        """Tell the worker to load a version and to probe it."""
         self.pending.add(weights.version)
         self.link.send(Update(weights, kv))
-        if isinstance(weights, Ticket):
-            self.unasked = probe
-        else:
-            self.link.send(Probe(probe))
-
-    def updated(self) -> None:
-        """It has swapped a version in."""
-        if self.unasked is not None:
-            self.link.send(Probe(self.unasked))
-            self.unasked = None
+        self.link.send(Probe(probe))
 
     def has(self, version: int) -> bool:
         """Whether it has swapped the version in and answered its probe."""

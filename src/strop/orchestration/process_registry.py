@@ -5,7 +5,7 @@
     watchdog dump_stacks(run)                                       # SIGUSR1 to each, and waits for what they write
 
 A worker answers SIGUSR1 inside its signal handler, written in C (`faulthandler`): also where it hangs in a lock, in C
-code, or with the interpreter's lock held. This module imports only the standard library and `strop.base.files`.
+code, or with the interpreter's lock held.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TextIO
 
+from strop.base.child_process import process_state, start_ticks
 from strop.base.files import replacing, writing
 from strop.base.types import InputError, StropError
 
@@ -65,27 +66,6 @@ class Worker:
     def alive(self) -> bool:
         """Whether this very process still runs here; a zombie does not."""
         return self.here and start_ticks(self.pid) == self.started
-
-
-def start_ticks(pid: int) -> int | None:
-    """When a live process of this machine began, in clock ticks since boot; None where there is none, or a zombie."""
-    fields = _stat(pid)
-    return None if fields is None or fields[0] in ("Z", "X") else int(fields[19])
-
-
-def process_state(pid: int) -> str:
-    """The kernel's letter: R running, S sleeping, D in the disk, T stopped by a signal, Z dead; `?` where unknown."""
-    fields = _stat(pid)
-    return "?" if fields is None else fields[0]
-
-
-def _stat(pid: int) -> list[str] | None:
-    try:
-        text = Path(f"/proc/{pid}/stat").read_text()
-    except (FileNotFoundError, ProcessLookupError):
-        return None
-    # The name stands in brackets and may itself hold spaces and brackets.
-    return text.rpartition(")")[2].split()
 
 
 # ---------------------------------------------------------------------- the roster

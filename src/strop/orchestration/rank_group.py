@@ -18,7 +18,6 @@ from typing import Any
 
 from strop.base import progress
 from strop.base.types import StropError
-from strop.engines.broadcast import Watch, nobody
 from strop.orchestration.connection import Launcher, Line, Link, WorkerSpec, end, lively, overdue
 
 _LOOK_SECONDS = 0.5  # between two looks at who is silent
@@ -84,8 +83,8 @@ class Gang:
         """Whether it can be called."""
         return self._open
 
-    def call(self, method: str, *arguments: Any, watch: Watch = nobody) -> Any:
-        """Have every member do it; what the first one answers. `watch` is called now and then meanwhile.
+    def call(self, method: str, *arguments: Any) -> Any:
+        """Have every member do it; what the first one answers.
 
         Raises:
             GangLost: a member is no more, or took too long.
@@ -98,7 +97,7 @@ class Gang:
         call = Call(self._calls, method, pickle.dumps(arguments, protocol=pickle.HIGHEST_PROTOCOL))
         for link in self.links:
             link.send(call)
-        found = self._collect(self._calls, watch)
+        found = self._collect(self._calls)
         refused = [one.error for one in found if isinstance(one, Refusal)]
         if refused:
             raise refused[0]
@@ -117,14 +116,13 @@ class Gang:
 
     # ------------------------------------------------------------------ inside
 
-    def _collect(self, number: int, watch: Watch) -> list[Answer | Refusal]:
+    def _collect(self, number: int) -> list[Answer | Refusal]:
         """Every member's reply to a call, in order of members."""
         found: dict[int, Answer | Refusal] = {}
         deadline: float | None = None
         while len(found) < len(self.links):
             missing = [link for place, link in enumerate(self.links) if place not in found]
             self._launcher.wait(missing, _LOOK_SECONDS)
-            watch()
             for place, link in enumerate(self.links):
                 for message in link.receive():
                     if isinstance(message, Answer | Refusal) and message.number == number:

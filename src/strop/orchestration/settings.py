@@ -50,9 +50,8 @@ class OrchestrationSettings(Settings):
         trainers: ranks that the trainer's modules are sharded over, each a process with a GPU of its own where there
             are GPUs; 1 trains in this process.
         trainer_restarts: how often a run whose ranks were lost goes on from its last checkpoint.
-        weights: how they get to workers that generate: `shared_memory` (where there is no room, files), `files` in the
-            run's folder, or `collective`, a broadcast from device to device. `auto` is the last where the trainer and
-            each embedded generator have a GPU of their own, else the first.
+        weights: how they get to workers that generate: `files` in the run's folder, or `shared_memory`, which `auto`
+            takes too: files in memory, and in the run's folder where memory has no room.
         kv: what becomes of the cached keys and values of running completions when weights change.
         restarts: deaths of generators that a run survives, and as many of its evaluator.
         silence_seconds: a worker of which nothing was heard for so long is killed and counts as dead.
@@ -70,7 +69,7 @@ class OrchestrationSettings(Settings):
     generators: Count = 1
     trainers: Count = 1
     trainer_restarts: Annotated[int, Field(ge=0)] = 3
-    weights: Literal["auto", "shared_memory", "files", "collective"] = "auto"
+    weights: Literal["auto", "shared_memory", "files"] = "auto"
     kv: KvMode = "keep"
     restarts: Annotated[int, Field(ge=0)] = 10
     silence_seconds: Annotated[float, Field(ge=5)] = 60.0

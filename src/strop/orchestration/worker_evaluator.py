@@ -23,8 +23,8 @@ from strop.orchestration.connection import Death, Launcher, Link, WorkerSpec, en
 from strop.orchestration.evaluator import Measured, Weights
 from strop.orchestration.fleet import Supervision
 from strop.orchestration.messages import Evaluate, Evaluated, Evaluating, Ready, StoredWeights, Update, Updated
-from strop.orchestration.weight_store import EVALUATED, Claim, WeightStore, claim
-from strop.training.checkpoint import DiskFull
+from strop.orchestration.weight_store import EVALUATED
+from strop.orchestration.weight_transport import WeightTransport
 
 AT_ONCE = 2  # one under way, one that waits
 _LOOK_SECONDS = 1.0
@@ -61,11 +61,10 @@ class WorkerEvaluator:
         self._launcher = launcher
         self._spec = spec
         self._devices = devices
-        self._version_bytes = version_bytes
+        self._transport = WeightTransport(version_bytes, lambda line: self._view.note(line), within=EVALUATED)
         self._supervision = supervision
         self._view: View = SilentView()
         self._folder = Path()
-        self._claims: list[Claim] = []
         self._link: Link | None = None
         self._ready = self._busy = False
         self._open: list[_Open] = []
@@ -87,12 +86,13 @@ class WorkerEvaluator:
         self._view = view
         self._folder = folder.resolve()
         self._launcher.attach(folder)
-        self._claims = [claim(self._folder, self._version_bytes, within=EVALUATED)]
+        self._transport.start(self._folder)
         self._launch()
 
     def begin(self, step: int, names: Sequence[str], weights: Weights) -> None:
         """Store the weights and return; the worker is given them when it is free."""
-        self._open.append(_Open(step, tuple(names), self._write(step, weights)))
+        self._open.append(_Open(step, tuple(names), self._transport.publish(weights.publish, step)))
+        self._remove_old_weights()
         self._hear()
 
     def poll(self, patience: float = 0.0) -> list[Measured]:
@@ -113,8 +113,7 @@ class WorkerEvaluator:
                 self._link.kill("its result is not waited for")
             end(self._launcher, [self._link])
             self._link = None
-        for place in self._claims:
-            place.release()
+        self._transport.release()
 
     # ------------------------------------------------------------------ the worker
 
@@ -167,22 +166,6 @@ class WorkerEvaluator:
         self._view.note(f"{role} died ({death.reason}) and is started again{again}")
         self._launch()
 
-    # ------------------------------------------------------------------ weights
-
-    def _write(self, step: int, weights: Weights) -> StoredWeights:
-        """Into memory; where it is full, and from then on, into the run's folder."""
-        try:
-            return weights.publish(WeightStore(self._claims[-1].path), step)
-        except DiskFull as error:
-            on_disk = Claim(self._folder / EVALUATED, None)
-            if self._claims[-1].path == on_disk.path:
-                raise
-            self._claims.append(on_disk)
-            self._view.note(f"{error}; from now on those of evaluations go to {on_disk.path}")
-        return weights.publish(WeightStore(self._claims[-1].path), step)
-
     def _remove_old_weights(self) -> None:
         """All but those of evaluations that are under way or wait."""
-        needed = {item.stored.version for item in self._open}
-        for place in self._claims:
-            WeightStore(place.path).keep(needed)
+        self._transport.keep({item.stored.version for item in self._open})

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,14 +13,17 @@ from strop.base.types import InputError
 from strop.base.view import View
 from strop.config.schema import RunConfig, evaluation_sampling, stage_configs
 from strop.data.chain_sum import part_of
-from strop.data.dataset import Data, load_data
+from strop.data.dataset import Data, Dataset, load_data
+from strop.data.templates import Auto, PromptTemplate
 from strop.engines.build import build_engine, embedded_settings, evaluating_engine
 from strop.engines.protocol import Engine
 from strop.engines.vllm.settings import Vllm
 from strop.evaluation.benchmarks import HELD_OUT
 from strop.evaluation.validation import ValidationSet, Wanted, benchmark_sets
+from strop.model.byte_tokenizer import byte_tokenizer
 from strop.model.critic import HEAD_FILE, Critic
 from strop.model.device import pick_device
+from strop.model.files import load_tokenizer
 from strop.model.policy import Policy, WithoutAdapters, load_policy
 from strop.model.settings import EMBEDDED, EMBEDDED_EXPERTS
 from strop.orchestration.connection import Launcher, WorkerSpec
@@ -37,13 +39,7 @@ from strop.orchestration.processes import Processes
 from strop.orchestration.ray_workers import RayWorkers
 from strop.orchestration.settings import OrchestrationSettings
 from strop.orchestration.weight_store import MEMORY
-from strop.orchestration.weight_transport import (
-    Carrier,
-    CollectiveCarrier,
-    StoredCarrier,
-    WithFallback,
-    broadcast_backend,
-)
+from strop.orchestration.weight_transport import WeightTransport
 from strop.orchestration.worker_evaluator import WorkerEvaluator
 from strop.run.rank_group_learner import GangLearner
 from strop.training.compute import devices_of
@@ -52,8 +48,10 @@ from strop.training.learner import Learner, objective_of
 from strop.training.ranks import ALONE, Ranks
 from strop.training.step import Trainer
 from strop.training.storage import Storage
-from strop.verifiers.judges import Judges, judge_for
-from strop.verifiers.pool import Judge, first_refusal
+from strop.verifiers.judge import Judge
+from strop.verifiers.judges import Judges, first_refusal, judge_for
+
+SHOWN_IDS = 24
 
 
 @dataclass(frozen=True)
@@ -98,8 +96,8 @@ def assemble(config: RunConfig, view: View) -> Parts:
     policy.to(pick_device(config.device))
     if config.orchestration.trainers > 1:  # the ranks have GPUs of their own; this copy evaluates
         policy.to(_spare_device(policy.device, _evaluating_gpu(config.orchestration)))
-    data = load_data(config.data, tokenizer)
-    for line in data.report():
+    data = load_data(config.data, tokenizer, config.verifier.instruction)
+    for line in (*data.report(), *first_prompt(data.train, config.data.template, tokenizer)):
         view.note(line)
     refused = first_refusal(config.verifier, data.train.problems)
     if refused is not None:
@@ -124,6 +122,30 @@ def assemble(config: RunConfig, view: View) -> Parts:
         judges = Judges([(config.verifier, judge)] if engine is measuring else [])
         evaluator = InProcessEvaluator(measuring, sets, judges, devices_of(policy.device))
     return Parts(tokenizer, data, executor, judge, learner, sets, evaluator, policy, launcher)
+
+
+def preview(config: RunConfig, view: View) -> None:
+    """Note what a run would train on and ask first, without loading the model.
+
+    Raises:
+        InputError: the tokenizer or the data cannot be used.
+    """
+    model = located(config.model, config.seed, view)
+    tokenizer = byte_tokenizer() if model.path is None else load_tokenizer(model.path, model.revision)
+    data = load_data(config.data, tokenizer, config.verifier.instruction)
+    for line in (*data.report(), *first_prompt(data.train, config.data.template, tokenizer)):
+        view.note(line)
+
+
+def first_prompt(dataset: Dataset, template: PromptTemplate, tokenizer: PreTrainedTokenizerBase) -> tuple[str, str]:
+    """Two lines that show what the model will be asked: which template, and the first prompt as text and ids."""
+    ids = dataset[0].prompt_ids.tolist()
+    how = template.piece_name()
+    if isinstance(template, Auto):
+        plain = "plain text, because the model has no chat template"
+        how = "the model's own chat template" if tokenizer.chat_template else plain
+    shown = ", ".join(map(str, ids[:SHOWN_IDS])) + (", …" if len(ids) > SHOWN_IDS else "")
+    return f"prompts: {how}", f"first prompt, {len(ids)} tokens: {tokenizer.decode(ids)!r} = [{shown}]"
 
 
 def validation_sets(
@@ -181,7 +203,10 @@ def _worker_evaluator(
 
 
 def _threads(config: RunConfig) -> int:
-    """Of each worker. At max_lag = 0 the trainer waits between two updates; else it computes beside its generators."""
+    """Threads of each worker.
+
+    At max_lag = 0 the trainer waits between two updates, else it computes beside its generators.
+    """
     orchestration = config.orchestration
     return max(torch.get_num_threads() // (orchestration.generators + (orchestration.max_lag > 0)), 1)
 
@@ -212,7 +237,7 @@ def _engines(config: RunConfig, policy: Policy, tokenizer: PreTrainedTokenizerBa
 
 
 def _launcher(config: RunConfig, roster: Roster, device: torch.device) -> Launcher:
-    """Of generators and the evaluator: processes of this machine, or actors of a Ray cluster.
+    """The launcher of generators and the evaluator: processes of this machine, or actors of a Ray cluster.
 
     Raises:
         InputError: ray is wanted and not installed.
@@ -251,43 +276,16 @@ def _executor(
         )
         for number, device in enumerate(devices)
     ]
+    memory = None if orchestration.weights == "files" else MEMORY
     return Fleet(
         launcher=launcher,
         specs=specs,
-        carrier=_carrier(config, policy, learner, launcher, devices, view),
+        source=learner.publish,
+        transport=WeightTransport(_version_bytes(policy), view.note, memory),
         supervision=_supervision(config),
         note=view.note,
         kv=orchestration.kv,
     )
-
-
-def _carrier(
-    config: RunConfig, policy: Policy, learner: Learning, launcher: Launcher, devices: Sequence[str], view: View
-) -> Carrier:
-    """How weights get to generators on `devices`.
-
-    Raises:
-        InputError: a broadcast is wanted, and two of those that would take part in it share a GPU.
-    """
-    orchestration = config.orchestration
-    way = orchestration.weights
-    if way == "auto" and isinstance(config.engine, Vllm):  # which takes other GPUs than `devices` says
-        way = "shared_memory"
-    backend = broadcast_backend(way, orchestration.executor, _publishing_device(config, policy), devices)
-    stored = StoredCarrier(learner.publish, _version_bytes(policy), view.note, None if way == "files" else MEMORY)
-    if backend is None:
-        return stored
-    seconds = orchestration.silence_seconds
-    collective = CollectiveCarrier(learner.send, lambda: launcher.address, backend, seconds, view.note)
-    return collective if way == "collective" else WithFallback(collective, stored, view.note)
-
-
-def _publishing_device(config: RunConfig, policy: Policy) -> str:
-    """Of the process that publishes: the policy's, or that of the trainer's first rank."""
-    device = policy.device
-    if device.type != "cuda":
-        return str(device)
-    return "cuda:0" if config.orchestration.trainers > 1 else f"cuda:{device.index or 0}"
 
 
 def _evaluating_gpu(orchestration: OrchestrationSettings) -> int:

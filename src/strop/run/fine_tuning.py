@@ -23,9 +23,10 @@ from strop.base.seeds import derive
 from strop.base.types import InputError, Problem
 from strop.base.view import View
 from strop.config.edits import apply_edits, explain, parse_set
+from strop.config.renamed import accepted
 from strop.data.dataset import make_example
 from strop.data.rows import Columns, JsonLines
-from strop.data.templates import Plain, PromptTemplate
+from strop.data.templates import Auto, PromptTemplate
 from strop.model.byte_tokenizer import byte_tokenizer
 from strop.model.device import pick_device
 from strop.model.files import export
@@ -55,7 +56,7 @@ class SftConfig(Settings):
     model: ModelSettings
     demonstrations: str
     columns: Columns = Columns(answer="completion")
-    template: SerializeAsAny[PromptTemplate] = Plain()
+    template: SerializeAsAny[PromptTemplate] = Auto()
     training: SftSettings = SftSettings(epochs=4, tokens_per_batch=65_536)
     seed: Annotated[int, Field(ge=0)] = 0
     device: Literal["auto", "cpu", "cuda"] = "auto"
@@ -72,7 +73,7 @@ def configure(model: str, demonstrations: Path, sets: Sequence[str] = ()) -> Sft
     source = ModelSettings(fresh=FreshModel()) if model == FRESH else ModelSettings(path=model)
     data: dict[str, Any] = SftConfig(model=source, demonstrations=str(demonstrations)).model_dump(mode="json")
     for text in sets:
-        data = apply_edits(data, parse_set(text), SftConfig)
+        data = apply_edits(data, accepted(parse_set(text)), SftConfig)
     return _parse(data, "--set")
 
 
@@ -229,6 +230,6 @@ class _FineTuningRun:
 
 def _parse(data: dict[str, Any], origin: str) -> SftConfig:
     try:
-        return SftConfig.model_validate(json.loads(json.dumps(data)))
+        return SftConfig.model_validate(accepted(json.loads(json.dumps(data))))
     except ValidationError as error:
         raise InputError(f"{origin}: {explain(error)}") from error

@@ -44,9 +44,9 @@ from strop.orchestration.learning import Learning
 from strop.orchestration.ledger import Entry, Ledger
 from strop.orchestration.stale import StaleGroups
 from strop.run.curriculum import Curriculum
-from strop.training.learner import Lesson
+from strop.training.result import TrainResult
 from strop.training.samples import is_trained_on
-from strop.verifiers.pool import Judge
+from strop.verifiers.judge import Judge
 
 EMPTY_BATCHES_BEFORE_GIVING_UP = 50
 JUDGE_SECONDS = 0.2
@@ -239,12 +239,12 @@ class Loop:
         groups = sorted([*chosen, *self._refilled], key=lambda group: group.ticket)
         self._refilled = []
         with self.clock.section("update"):
-            lesson = self.learner.learn(groups, set(batch.kept), self.step, self.states.values)
+            result = self.learner.learn(groups, set(batch.kept), self.step, self.states.values)
         progress.made(f"the update of step {self.step + 1}")
         for group in chosen:
             self._forget(group)
-        self.gate.close(batch, trained=lesson is not None)
-        if lesson is None:
+        self.gate.close(batch, trained=result is not None)
+        if result is None:
             self._refuse_unjudged(groups)
             self._skipped += groups
             self._empty_batches += 1
@@ -254,16 +254,16 @@ class Loop:
         self._drop(batch.stale)
         groups, self._skipped, self._empty_batches = [*self._skipped, *groups], [], 0
         self.step += 1
-        return self._finish_step(groups, batch, lesson, version)
+        return self._finish_step(groups, batch, result, version)
 
-    def _finish_step(self, groups: list[Group], batch: BatchTickets, lesson: Lesson, version: int) -> StepRecord:
+    def _finish_step(self, groups: list[Group], batch: BatchTickets, result: TrainResult, version: int) -> StepRecord:
         """Publish what was learned, and say what the step was like."""
         publication = self._publish()
         progress.made(f"the publication of version {self.gate.version}")
         parts = [
-            lesson.metrics,
-            step_diagnostics(groups, lesson.samples, batch.kept),
-            lag_metrics(lesson.samples, version, self.gate.max_lag),
+            result.metrics,
+            step_diagnostics(groups, result.samples, batch.kept),
+            lag_metrics(result.samples, version, self.gate.max_lag),
         ]
         row = values(merge(parts)) | {"version": float(self.gate.version), "seconds/publish": publication.seconds}
         if self.gate.max_lag:

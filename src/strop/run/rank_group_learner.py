@@ -18,14 +18,13 @@ from transformers import PreTrainedTokenizerBase
 
 from strop.base.types import FloatArray, Group, IntArray, StropError
 from strop.config.schema import RunConfig
-from strop.engines.broadcast import Ticket, TransferLost, Watch, nobody
 from strop.orchestration.connection import Launcher, WorkerSpec
 from strop.orchestration.messages import StoredWeights
 from strop.orchestration.rank_group import Gang
 from strop.orchestration.weight_store import WeightStore, read
 from strop.training import checkpoint
 from strop.training.dcp_file import Groups
-from strop.training.learner import Lesson
+from strop.training.result import TrainResult
 from strop.training.settings import LearnerSettings
 
 # One host: exchanges stay on the loopback device unless the user has said otherwise.
@@ -34,7 +33,7 @@ _LOOPBACK = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"}
 
 @dataclass(frozen=True)
 class RankSettings:
-    """Of a rank as a worker: the run's configuration as plain data, and what `join` takes.
+    """What a rank's worker is told: the run's configuration as plain data, and the arguments of `join`.
 
     `rendezvous` None: where they meet is told later, by the calls `host` and `meet`.
     """
@@ -117,7 +116,7 @@ class GangLearner:
         ]
         self._gang = Gang(self._launcher, specs, orchestration.silence_seconds, orchestration.stall_seconds)
 
-    def _call(self, method: str, *arguments: Any, watch: Watch = nobody) -> Any:
+    def _call(self, method: str, *arguments: Any) -> Any:
         if self._gang is None:
             raise StropError("the trainer's ranks are not started")
         if self._apart:
@@ -125,7 +124,7 @@ class GangLearner:
             with tempfile.NamedTemporaryFile(dir=self._folder, prefix=".seen-") as mark:
                 place = self._gang.call("host", mark.name)
             self._gang.call("meet", place)
-        return self._gang.call(method, *arguments, watch=watch)
+        return self._gang.call(method, *arguments)
 
     @property
     def facts(self) -> Facts:
@@ -136,17 +135,17 @@ class GangLearner:
 
     @property
     def parameters(self) -> int:
-        """Of the policy."""
+        """How many parameters the policy has."""
         return self.facts.parameters
 
     @property
     def computing_parameters(self) -> int:
-        """Of the policy."""
+        """How many of them a token is multiplied with."""
         return self.facts.computing_parameters
 
     @property
     def devices(self) -> int:
-        """Of all ranks."""
+        """GPUs, or cores on a machine without, of all ranks together."""
         return self.facts.devices
 
     def close(self) -> None:
@@ -173,12 +172,12 @@ class GangLearner:
 
     def learn(
         self, groups: Sequence[Group], survivors: Collection[int], step: int, states: Mapping[str, Mapping[str, Any]]
-    ) -> Lesson | None:
+    ) -> TrainResult | None:
         """Train on a batch."""
         self._stored = None
-        lesson = self._call("learn", list(groups), set(survivors), step, dict(states))
-        assert lesson is None or isinstance(lesson, Lesson)
-        return lesson
+        result = self._call("learn", list(groups), set(survivors), step, dict(states))
+        assert result is None or isinstance(result, TrainResult)
+        return result
 
     def probe(self, token_ids: IntArray) -> FloatArray:
         """The policy's log-probs of a probe."""
@@ -203,18 +202,6 @@ class GangLearner:
         assert isinstance(stored, StoredWeights)
         self._stored = stored
         return stored
-
-    def send(self, ticket: Ticket, watch: Watch) -> str:
-        """Have the first rank broadcast the weights.
-
-        Raises:
-            TransferLost: it was given up before all was sent.
-        """
-        digest = self._call("send", ticket, watch=watch)
-        if isinstance(digest, TransferLost):
-            raise digest
-        assert isinstance(digest, str)
-        return digest
 
     def weights(self) -> Mapping[str, Tensor]:
         """Every parameter whole, in a mapped file; it may be gone after the next publication."""

@@ -23,6 +23,7 @@ from strop.base.view import View
 from strop.config.checks import validated
 from strop.config.parse import parse
 from strop.config.schema import RunConfig
+from strop.data.record import PROBLEMS, ProblemRecord
 from strop.data.sampler import NoProblemsLeft
 from strop.evaluation.result import EvaluationResult
 from strop.orchestration.evaluator import WeightsOf
@@ -79,6 +80,7 @@ def train(config: RunConfig, out: Path, view: View, *, replace: bool = False) ->
     parts = assemble(validated(config), view)
     folder = RunFolder.create(out, config.model_dump(mode="json"), replace=replace)
     try:
+        folder.write_json(PROBLEMS, ProblemRecord.of(parts.data).to_json())
         return _to_the_end(config, parts, folder, view)
     finally:
         folder.close()
@@ -172,6 +174,7 @@ class _Run:
 
     def go_on(self, found: checkpoint.Checkpoint | None) -> None:
         """Take over a checkpoint's state and forget what came after it; None starts over."""
+        self._check_problems()
         if found is None:
             self.resumed_at = 0
             self.folder.truncate(-1)
@@ -198,6 +201,22 @@ class _Run:
         self._forget_quarantined(found.step)
         checkpoint.rewind(self.folder.checkpoints, found.step)
         self.view.note(f"going on after step {found.step} of {self.config.steps}")
+
+    def _check_problems(self) -> None:
+        """Refuse to go on where what was held out would be trained on, or the other way round.
+
+        Raises:
+            InputError: naming the run.
+        """
+        recorded, present = self.folder.read_problems(), ProblemRecord.of(self.parts.data)
+        if recorded is None:
+            self.folder.write_json(PROBLEMS, present.to_json())
+        elif recorded != present:
+            which = "training" if recorded.trained != present.trained else "held-out"
+            raise InputError(
+                f"{self.folder.path}: the {which} problems are not those the run began with; restore them, or start a "
+                f"new run: strop train {self.folder.config_path}"
+            )
 
     def _measure_again(self, steps: Sequence[int]) -> None:
         """Begin the evaluations of earlier steps that were under way when the run ended.

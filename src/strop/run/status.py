@@ -10,8 +10,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from strop.base.child_process import process_state
 from strop.base.view import benchmark_rates
-from strop.orchestration.process_registry import Worker, process_state, read_roster
+from strop.orchestration.process_registry import Worker, read_roster
 from strop.run.folder import SUMMARY, RunFolder
 from strop.run.watchdog import STATUS
 

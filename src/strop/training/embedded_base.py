@@ -33,7 +33,7 @@ from strop.model.settings import EMBEDDED, EMBEDDED_EXPERTS, FreshModel, ModelSe
 from strop.training.settings import AdamW, Cosine
 from strop.training.sft import Demonstration, FineTuning, SftSettings
 
-FORMAT = 2  # raise it when the same settings would make another model
+FORMAT = 3  # raise it when the same settings would make another model
 WORDS = ("\\boxed{",)
 
 

@@ -7,28 +7,29 @@ from typing import Annotated
 from pydantic import Field, SerializeAsAny
 
 from strop.base.types import Problem, Status, Verdict
+from strop.data.templates import Instruction
+from strop.verifiers.answer import Answer
 from strop.verifiers.base import Verifier, response
 from strop.verifiers.isolation import Isolation
+from strop.verifiers.math.verifier import MathVerifier
 
 _WORTH = {Status.CORRECT: 4, Status.WRONG: 3, Status.UNPARSED: 2, Status.TIMEOUT: 1, Status.ERROR: 0}
 
 
 class AnyOf(Verifier):
-    """Asks its members in order; the first that says correct wins (Archer: DeepScaleR's rules, then math-verify).
+    """Asks its members in order until one says correct (Archer: DeepScaleR's rules, then math-verify).
 
-    Without one the best verdict counts: wrong before unparsed before timeout before error, and of equals the one with
-    the higher score. So a member's failure is the verdict only where every member failed.
+    Where none does, the best verdict counts: wrong before unparsed before timeout before error, and among equals the
+    one with the higher score. So a member's failure is the verdict only where every member failed.
 
     Fields:
         members: the verifiers, quick ones first.
     """
 
-    members: Annotated[tuple[SerializeAsAny[Verifier], ...], Field(min_length=1)] = Field(
-        default_factory=lambda: _archer()
-    )
+    members: Annotated[tuple[SerializeAsAny[Verifier], ...], Field(min_length=1)] = (Answer(), MathVerifier())
 
     def isolated(self) -> Isolation | None:
-        """In processes where any member must be; their settings, the first's."""
+        """The worker processes of the first member that needs some; None where none does."""
         return next((found for found in (member.isolated() for member in self.members) if found is not None), None)
 
     def warm(self) -> None:
@@ -58,15 +59,12 @@ class AnyOf(Verifier):
             return None
         return "; ".join(reason for reason in reasons if reason is not None)
 
+    def instruction(self, problem: Problem) -> Instruction | None:
+        """What the first member asks for."""
+        return self.members[0].instruction(problem)
+
     def answer(self, problem: Problem, text: str) -> str | None:
         """The answer that the first member finds."""
         whole = response(problem, text)
         plain = Problem(problem.id, problem.prompt, problem.reference, problem.domain, problem.source)
         return next((found for found in (member.answer(plain, whole) for member in self.members) if found), None)
-
-
-def _archer() -> tuple[Verifier, ...]:
-    from strop.verifiers.answer import Answer
-    from strop.verifiers.math import MathVerifier
-
-    return (Answer(), MathVerifier())

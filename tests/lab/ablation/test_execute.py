@@ -10,8 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tests.forks import forking
 from tests.lab.ablation.cases import small_plan, write_base
-from tests.lab.ablation.forked import forking
 from tests.runs import metrics, parameters, small_config
 
 from strop.base.types import InputError
@@ -20,7 +20,8 @@ from strop.lab.ablation import job as worker
 from strop.lab.ablation.collect import collect
 from strop.lab.ablation.execute import execute
 from strop.lab.ablation.manifest import read_manifest, write_manifest
-from strop.lab.ablation.processes import Steps, environment
+from strop.lab.ablation.processes import environment
+from strop.lab.ablation.running import Steps
 from strop.run.folder import RunFolder
 from strop.run.run import train
 

@@ -7,9 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.forks import forking
 from tests.lab.ablation.cases import small_plan
-from tests.lab.ablation.forked import forking as ablation_forking
-from tests.orchestration.forked import forking
 from tests.runs import metrics, small_config
 
 from strop.base.types import InputError
@@ -32,7 +31,7 @@ def ended(run: Running, seconds: float = 120.0) -> Ended:
 @pytest.fixture
 def forked_runs() -> Iterator[None]:
     """The worker is forked, and forks its run."""
-    with ablation_forking(), forking():
+    with forking():
         yield
 
 

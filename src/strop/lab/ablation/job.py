@@ -1,28 +1,27 @@
-"""One run of an ablation in a process of its own: `python -m strop.lab.ablation.job`, its job on standard input.
+"""One run of an ablation: the program of a process of its own, which dies with the one that started it.
 
-The first line of standard input is the job as JSON: {"folder", "config", "imports"}. The pipe stays open for as long as
-the parent lives: when it ends, the parent is gone, and so is this process, at once. What the run says goes to standard
-error, its end as one JSON line to standard output: {"error": null or one line, "code": exit code}.
+The job comes over the socket as JSON, {"folder", "config", "imports"}; the answer, once the run has ended, is
+{"error": null or one line}. What the run prints goes to its log.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import sys
-import threading
 import traceback
 from pathlib import Path
 from typing import Any
 
+from strop.base.child_process import connect_to_parent
+from strop.base.framing import Channel
 from strop.base.types import InputError, StropError
 from strop.base.view import PlainView
 
 
 def main() -> int:
-    """Do the job; the exit code."""
-    job: dict[str, Any] = json.loads(sys.stdin.buffer.readline())
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    """Do the job and return the exit code."""
+    channel = Channel(connect_to_parent())
+    job: dict[str, Any] = json.loads(channel.next())
     error, code = None, 0
     try:
         _run(Path(job["folder"]), job["config"], job["imports"])
@@ -35,15 +34,8 @@ def main() -> int:
         error, code = f"{type(problem).__name__}: {problem}".splitlines()[0], 1
     if error is not None:
         sys.stderr.write(f"{error}\n")
-    sys.stdout.write(json.dumps({"error": error, "code": code}) + "\n")
+    channel.send_all(json.dumps({"error": error}).encode())
     return code
-
-
-def _end_with_parent() -> None:
-    # The descriptor is read past Python's buffer, whose lock a daemon thread would hold at the interpreter's end.
-    while os.read(0, 4096):
-        pass
-    os._exit(1)
 
 
 def _run(folder: Path, data: dict[str, Any], imports: list[str]) -> None:

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 
 from strop.base.types import InputError, StropError
 from strop.lab.ablation.manifest import FILE
-from strop.lab.ablation.processes import Process, Steps
-from strop.lab.ablation.running import Ended, Job, Outcome
+from strop.lab.ablation.processes import Process
+from strop.lab.ablation.running import Ended, Job, Outcome, Steps
 from strop.orchestration.connection import Launcher, Line, Link, WorkerSpec, end, overdue
 
 ENTRY = "strop.lab.ablation.launched:main"
@@ -157,7 +157,7 @@ class LaunchedRun:
 
 
 def main(line: Line, job: Job) -> None:
-    """The worker: the run in a subprocess, until it ends, is asked to stop, or nobody listens any more.
+    """The worker: make the run in a child process until it ends or the controller closes the connection.
 
     Raises:
         InputError: this node does not see the ablation's folder.

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
-
-if TYPE_CHECKING:
-    from strop.lab.ablation.processes import Steps
+from typing import Any, Literal, NamedTuple, Protocol
 
 Outcome = Literal["finished", "failed", "stopped", "lost", "unplaced"]
 
@@ -34,6 +33,35 @@ class Ended(NamedTuple):
     outcome: Outcome
     error: str | None
     seconds: float
+
+
+class Steps:
+    """Follows the metrics.jsonl of a run as it grows."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._offset = 0
+        self.step = 0
+        self.pass_rate: float | None = None
+
+    def look(self) -> bool:
+        """Read what is new; whether a step was done since."""
+        before = self.step
+        try:
+            with self._path.open("rb") as file:
+                if os.fstat(file.fileno()).st_size < self._offset:
+                    self._offset = self.step = 0  # a resumed run has cut off what came after its checkpoint
+                file.seek(self._offset)
+                text = file.read()
+        except FileNotFoundError:
+            return False
+        whole = text[: text.rfind(b"\n") + 1]
+        self._offset += len(whole)
+        for line in whole.splitlines():
+            row = json.loads(line)
+            self.step = max(self.step, int(row["step"]))  # an evaluation beside training comes late
+            self.pass_rate = row.get("evaluation/pass_rate", self.pass_rate)
+        return self.step != before
 
 
 class Running(Protocol):
