@@ -10,6 +10,7 @@ import signal
 import struct
 import sys
 import time
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from strop.base import imports
 from strop.base.imports import allow_module
 from strop.base.metrics_file import read_metrics
-from strop.base.types import InputError, IntArray, StropError
+from strop.base.types import InputError, IntArray, Problem, Status, StropError, Verdict
 from strop.base.view import SilentView
 from strop.config.parse import edit
 from strop.engines.torch import TorchEngine
@@ -38,6 +39,7 @@ from strop.run.run import QUARANTINE, Interrupted, Summary, _Run, resume, train
 from strop.run.status import read_status
 from strop.training import checkpoint
 from strop.training.step import NonFiniteLoss, Trainer
+from strop.verifiers.base import Verifier
 
 
 @pytest.fixture(scope="module")
@@ -374,6 +376,35 @@ def test_groups_that_taught_nothing_are_written_down(tmp_path: Path) -> None:
     ]
     assert len(tickets) > 4 and tickets == sorted(set(tickets)) == list(range(len(tickets)))
     assert all(row["groups/trained"] == 1 for row in rows)
+
+
+class OftenFails(Verifier):
+    """Cannot judge three completions of five."""
+
+    def judge(self, problem: Problem, text: str, truncated: bool) -> Verdict:
+        fate = zlib.crc32(text.encode()) % 5
+        return (
+            [Verdict(1.0, Status.CORRECT), Verdict(0.0, Status.WRONG)][fate] if fate < 2 else Verdict(0.0, Status.ERROR)
+        )
+
+
+@pytest.mark.parametrize("refill", [False, True])
+def test_a_lone_judged_completion_is_not_trained_on_and_is_counted(tmp_path: Path, refill: bool) -> None:
+    sets = [f"algorithm.selection.zero_variance={'drop' if refill else 'keep'}", f"algorithm.selection.refill={refill}"]
+    config = small_config("evaluation.every=none", *sets).model_copy(update={"verifier": OftenFails()})
+    train(config, tmp_path / "run", SilentView())
+    lone = 0
+    for row in metrics(tmp_path / "run"):
+        groups: dict[int, list[float]] = {}
+        for rollout in RunFolder.open(tmp_path / "run").read_rollouts(row["step"]):
+            scores = groups.setdefault(rollout["ticket"], [])
+            if rollout["status"] in ("correct", "wrong"):
+                scores.append(rollout["score"])
+        assert row["groups/without_baseline"] == sum(len(scores) == 1 for scores in groups.values())
+        compared = [scores for scores in groups.values() if len(scores) > 1 and (len(set(scores)) > 1 or not refill)]
+        assert row["groups/trained"] == len(compared) and (not refill or len(compared) == 6)
+        lone += row["groups/without_baseline"]
+    assert lone > 3
 
 
 def test_weights_that_overflowed_are_not_saved(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ class Change:
 
     Attributes:
         old: its dotted key; `key=value` where only this value is gone.
-        new: the dotted key that it has now; None where it was removed.
+        new: the dotted key that it has now, or `key=value` where the value has another name; None where it was removed.
         reason: why it was removed.
         default: the value that it had where nobody set it; leaving that out is not worth a note.
     """
@@ -41,6 +41,8 @@ CHANGES = (
     Change("engine.cache_memory", None, _NO_PAGES, 0.5),
     Change("engine.cache_pages", None, _NO_PAGES),
     Change("orchestration.weights=collective", None, "weights go to generators in memory or as files"),
+    Change("algorithm.truncation_mask=after", "algorithm.truncation_mask=drop"),
+    Change("algorithm.truncation_mask=before", "algorithm.truncation_mask=drop_before"),
 )
 
 _printed: set[str] = set()
@@ -76,8 +78,9 @@ def translated(data: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
         if change.new is None:
             notes.append(f"{change.old} is no setting any more and is left out: {change.reason}")
         else:
-            notes.append(f"{key} is now called {change.new}")
-            _given(found, change.new, value)
+            target, _, named = change.new.partition("=")
+            notes.append(f"{change.old} is now called {change.new}")
+            _given(found, target, named or value)
     return found, notes
 
 

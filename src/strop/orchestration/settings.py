@@ -11,6 +11,7 @@ from strop.engines.protocol import KvMode
 
 Count = Annotated[int, Field(ge=1)]
 OnStale = Literal["wait", "drop"]
+WindowMode = Literal["adaptive", "full"]
 
 
 class RaySettings(Settings):
@@ -36,6 +37,10 @@ class OrchestrationSettings(Settings):
 
     Fields:
         max_lag: k; versions that may lie between the start of a group and its training.
+        window: how far generators run ahead of the trainer. `adaptive` as far as keeps it from waiting, at most k + 1
+            steps' worth of groups; `full` always so far. With completions of nearly equal length `adaptive` comes to a
+            lag of about one whatever k is, so runs that compare values of k need `full`. In one process, where both
+            take turns, it is always full.
         on_stale: a step waits for groups that would otherwise become too old, or drops them.
         executor: `in_process` generates in turn with training, on the trainer's own parameters; `embedded` in worker
             processes beside it; `ray` in actors of a Ray cluster. `auto` is the first at max_lag = 0 with one generator
@@ -57,6 +62,7 @@ class OrchestrationSettings(Settings):
     """
 
     max_lag: Annotated[int, Field(ge=0)] = 0
+    window: WindowMode = "adaptive"
     on_stale: OnStale = "wait"
     executor: Literal["auto", "in_process", "embedded", "ray"] = "auto"
     ray: RaySettings = RaySettings()
@@ -75,3 +81,8 @@ class OrchestrationSettings(Settings):
         """Whether the trainer's process generates too."""
         alone = self.max_lag == 0 and self.generators == 1 and self.trainers == 1
         return self.executor == "in_process" or (self.executor == "auto" and alone)
+
+    @property
+    def adapts_window(self) -> bool:
+        """Whether the window follows the trainer's waiting. In process the clock shall not decide what is trained."""
+        return self.window == "adaptive" and not self.in_process

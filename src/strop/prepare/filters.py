@@ -12,10 +12,11 @@ from pydantic import Field
 from strop.base import hub
 from strop.base.files import first_line
 from strop.base.types import InputError, Problem, Status, Verdict
-from strop.prepare.code_tests import count_tests, is_code, select_tests, standard_tests
+from strop.prepare.code_tests import count_tests, is_code, select_tests
 from strop.prepare.stage import Dropped, FilterStep
 from strop.prepare.text import collapsed, fold
 from strop.prepare.verifier_calls import CallResult, JudgeCall, RefusesCall, VerifierCall, VerifierFilter
+from strop.verifiers.code.forms import standard_tests
 
 NO_ANSWERS = frozenset(
     ("proof", "notfound", "not found", "none", "null", "nan", "n/a", "na", "unknown", "unanswered", "see solution",

@@ -38,7 +38,7 @@ def recipe() -> RunConfig:
             reward=BinaryReward(correct=1.0, wrong=-1.0),
             selection=Selection(zero_variance="drop"),
             advantage=GroupRelative(normalization="batch_std", ddof=0, batch="survivors"),
-            truncation_mask="after",
+            truncation_mask="drop",
             loss=Cispo(max_ratio=5.0),
             aggregation=PromptMean(),
         ),

@@ -50,7 +50,7 @@ from strop.orchestration.ledger import Entry, Ledger
 from strop.orchestration.stale import StaleGroups
 from strop.run.curriculum import Curriculum
 from strop.training.result import TrainResult
-from strop.training.samples import countable
+from strop.training.samples import is_trained_on
 from strop.verifiers.judge import Judge
 
 EMPTY_BATCHES_BEFORE_GIVING_UP = 50
@@ -97,10 +97,9 @@ class Loop:
         self.curriculum = Curriculum(config, dataset.problems, dataset.visits)
         self.config = self.curriculum.config
         orchestration = config.orchestration
-        # In process the two take turns: there is no waiting to save, and the clock shall not decide what is trained.
         self.gate = LagGate(
             config.batch.prompts_per_step, orchestration.max_lag, False, orchestration.on_stale,
-            adaptive=not orchestration.in_process,
+            adaptive=orchestration.adapts_window,
         )  # fmt: skip
         self.ledger = Ledger()
         self.states = States(self.config)
@@ -222,10 +221,9 @@ class Loop:
         group = self.ledger.judge(entry, sample, verdict, reward)
         if group is None:
             return
-        selection = self.config.algorithm.selection
-        keep = selection.keeps(countable(group, self.config.algorithm.truncation_mask))
+        keep = is_trained_on(group, self.config.algorithm)
         self.gate.resolve(group.ticket, keep)
-        if keep or not selection.refill:
+        if keep or not self.config.algorithm.selection.refill:
             self._resolved[group.ticket] = group
         else:
             self._refilled.append(group)

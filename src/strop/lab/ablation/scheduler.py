@@ -104,9 +104,14 @@ class Progress:
         except FileNotFoundError:
             return False
         whole = text[: text.rfind(b"\n") + 1]
+        try:
+            rows = [json.loads(line) for line in whole.splitlines()]
+        except ValueError:
+            # Cut off and written beyond where we had read, so that we begin in the middle of a line: read all again.
+            self._offset = self.step = 0
+            return False
         self._offset += len(whole)
-        for line in whole.splitlines():
-            row = json.loads(line)
+        for row in rows:
             self.step = max(self.step, int(row["step"]))  # an evaluation beside training comes late
             self.pass_rate = row.get("evaluation/pass_rate", self.pass_rate)
         return self.step != before
