@@ -13,7 +13,8 @@ from strop.lab.ablation.manifest import Manifest, RunEntry, read_manifest
 from strop.lab.ablation.statistics import Mean, Paired, Verdict, mean, paired, spikes, verdict
 from strop.lab.scaling.compare import MARGIN, Comparison, compare
 from strop.lab.scaling.curves import PASS_RATE, Curve, XAxis, read_curve
-from strop.lab.scaling.fitting import Fit, FitSettings, fit
+from strop.lab.scaling.fitted import Fit, FitSettings
+from strop.lab.scaling.fitting import fit
 from strop.run.folder import is_run
 
 Rows = Sequence[Mapping[str, float | None]]

@@ -12,7 +12,7 @@ from strop.base.markdown import markdown_table
 from strop.base.view import number
 from strop.lab.ablation.collect import Ablation, RunResult, VariantResult
 from strop.lab.ablation.statistics import Mean, Paired, mean
-from strop.lab.scaling.fitting import Fit, Parameter
+from strop.lab.scaling.fitted import Fit, Parameter
 
 COLUMNS = (
     "variant", "runs", "A", "B", "C_mid", "final", "best", "against base", "verdict", "trunc. max", "entropy",

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from strop.base.view import number
-from strop.lab.scaling.fitting import Fit
+from strop.lab.scaling.fitted import Fit
 from strop.lab.scaling.study import Study
 
 
