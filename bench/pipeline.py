@@ -201,7 +201,7 @@ def publication(arguments: argparse.Namespace) -> None:
             fleet.publish(0, probe)
             fleet.publish(1, probe)  # the first to all generators at once
             seconds = []
-            pids = [os.getpid(), *(member.link.pid for member in fleet.members if member.link.pid is not None)]
+            pids = [os.getpid(), *(one.worker.pid for one in fleet.generators if one.worker.pid is not None)]
             spent = processor_seconds(pids)
             for version in range(2, arguments.repeats + 2):
                 with torch.no_grad():
@@ -236,15 +236,15 @@ def death(arguments: argparse.Namespace) -> None:
     seconds = []
     matrix = torch.randn(512, 512)
     for number in range(arguments.repeats):
-        link = launcher.launch(WorkerSpec(f"generator-{number}", "bench.simulated:main", Simulation()))
-        while not link.receive():
-            launcher.wait([link], 10)
-        os.kill(link.pid, signal.SIGKILL)
+        handle = launcher.launch(WorkerSpec(f"generator-{number}", "bench.simulated:main", Simulation()))
+        while not handle.receive():
+            launcher.wait([handle], 10)
+        os.kill(handle.pid, signal.SIGKILL)
         begin = time.perf_counter()
-        while link.death is None:
+        while handle.death is None:
             matrix @ matrix
         seconds.append(time.perf_counter() - begin)
-        end(launcher, [link])
+        end(launcher, [handle])
     say({"bench": "death", "repeats": len(seconds), "median": round(statistics.median(seconds), 4),
          "most": round(max(seconds), 4), "ok": max(seconds) < DEATH_BAR})  # fmt: skip
 

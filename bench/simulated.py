@@ -19,7 +19,7 @@ import numpy as np
 
 from strop.base.types import Completion, FinishReason, FloatArray, Group, InputError, IntArray, VersionSpan
 from strop.engines.protocol import Capabilities, Health, KvMode, PauseMode, Request, WeightSource
-from strop.orchestration.connection import Line
+from strop.orchestration.connection import ControllerConnection
 from strop.orchestration.generator import serve
 from strop.orchestration.messages import StoredWeights
 
@@ -176,7 +176,7 @@ def load(stored: StoredWeights) -> Any:
     return dict(load_file(stored.path))
 
 
-def main(line: Line, settings: Simulation) -> None:
+def main(line: ControllerConnection, settings: Simulation) -> None:
     """The entry of a simulated generator."""
     serve(line, SimulatedEngine(settings), load)
 

@@ -17,7 +17,7 @@ from typing import IO, Any
 import pytest
 import torch
 
-MODULES = ("strop.orchestration.worker_process", "strop.lab.ablation.job")
+MODULES = ("strop.orchestration.worker_process", "strop.lab.ablation.run_process")
 
 
 class Fork:

@@ -85,7 +85,7 @@ def fails(problem: object, text: str) -> bool:
 
 
 def test_a_verifier_that_always_fails_says_why(tmp_path: Path) -> None:
-    from strop.base.pieces import allow_module
+    from strop.base.imports import allow_module
 
     allow_module(__name__)
     function = f"verifier.function={__name__}:fails"

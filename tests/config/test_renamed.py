@@ -13,8 +13,8 @@ from strop.config import renamed
 from strop.config.parse import edit, parse
 from strop.config.renamed import CHANGES, Change, accepted, translated
 from strop.recipes.resolve import resolve
-from strop.run.fine_tuning import configure, stored_config
 from strop.run.folder import RunFolder
+from strop.run.sft_config import configure, stored_config
 
 # What an earlier version wrote or took, each with a value that it had.
 REMOVED: dict[str, Any] = {

@@ -9,8 +9,8 @@ from strop.base.types import InputError
 from strop.data.templates import ChatTemplate, OpenReasonerZero
 from strop.evaluation.benchmarks import benchmark
 from strop.evaluation.protocols import PLAIN, PROTOCOLS, changed, parse_metric, protocol, template_named
-from strop.verifiers.any_of import AnyOf
 from strop.verifiers.code.verifier import CodeVerifier
+from strop.verifiers.combined import AnyOf
 from strop.verifiers.math import MathVerifier
 from strop.verifiers.simple import MultipleChoice
 

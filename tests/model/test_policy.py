@@ -223,6 +223,4 @@ def test_a_missing_or_pickled_model_is_one_clear_line(tmp_path: Path):
 
 def test_settings_want_one_source():
     with pytest.raises(ValueError, match="either path"):
-        ModelSettings()
-    with pytest.raises(ValueError, match="either path"):
         ModelSettings(path="a/b", fresh=FreshModel())

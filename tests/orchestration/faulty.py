@@ -17,7 +17,7 @@ from bench.simulated import SimulatedEngine, Simulation, load
 from strop.base.framing import framed
 from strop.base.types import Completion, FloatArray, IntArray
 from strop.engines.protocol import KvMode, Request, WeightSource
-from strop.orchestration.connection import Line
+from strop.orchestration.connection import ControllerConnection
 from strop.orchestration.generator import serve
 from strop.orchestration.messages import Finished, StoredWeights
 
@@ -99,30 +99,30 @@ class FaultyEngine(SimulatedEngine):
 class FaultyLine:
     """Ends in the middle of a result."""
 
-    def __init__(self, line: Any, fault: Fault) -> None:
-        self.line = line
+    def __init__(self, connection: Any, fault: Fault) -> None:
+        self.connection = connection
         self.fault = fault
         self.results = 0
-        self.address = str(line.address)
+        self.address = str(connection.address)
 
     def send(self, message: object) -> None:
         self.results += isinstance(message, Finished)
         late = isinstance(message, Finished) and self.results > self.fault.after
         if late and self.fault.point == "sending" and self.fault.first():
             whole = framed(pickle.dumps(message))
-            self.line._channel.socket.sendall(whole[: len(whole) // 2])
+            self.connection._channel.socket.sendall(whole[: len(whole) // 2])
             self.fault.end()
-        self.line.send(message)
+        self.connection.send(message)
 
     def receive(self, seconds: float) -> list[Any]:
-        found: list[Any] = self.line.receive(seconds)
+        found: list[Any] = self.connection.receive(seconds)
         return found
 
     def progress(self) -> None:
-        self.line.progress()
+        self.connection.progress()
 
 
-def main(line: Line, fault: Fault) -> None:
+def main(connection: ControllerConnection, fault: Fault) -> None:
     """The entry."""
 
     def loading(stored: StoredWeights) -> WeightSource:
@@ -132,4 +132,4 @@ def main(line: Line, fault: Fault) -> None:
             fault.strike()
         return load(stored)
 
-    serve(FaultyLine(line, fault), FaultyEngine(fault), loading)
+    serve(FaultyLine(connection, fault), FaultyEngine(fault), loading)

@@ -81,9 +81,9 @@ class Made:
 
         def kill(now: int) -> None:
             if now == step:
-                for member in self.fleet.members:
-                    assert member.link.pid is not None
-                    os.kill(member.link.pid, signal.SIGKILL)
+                for generator in self.fleet.generators:
+                    assert generator.worker.pid is not None
+                    os.kill(generator.worker.pid, signal.SIGKILL)
 
         self.learner.before = kill
 

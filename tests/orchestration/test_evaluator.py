@@ -16,7 +16,7 @@ from tests.forks import forking
 from tests.runs import assert_same_run, metrics, small_config
 from torch import Tensor
 
-from strop.base.pieces import allow_module
+from strop.base.imports import allow_module
 from strop.base.types import Problem, StropError, Verdict
 from strop.base.view import SilentView
 from strop.config.schema import RunConfig

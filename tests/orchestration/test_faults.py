@@ -14,7 +14,7 @@ from tests.orchestration.invariants import assert_sound
 from tests.orchestration.simulation import PROMPTS, Made, beside, made
 
 from strop.base import progress
-from strop.base.pieces import allow_module
+from strop.base.imports import allow_module
 from strop.base.seeds import derive
 from strop.base.types import IntArray, Status, StropError
 from strop.engines.protocol import Request, Sampling
@@ -84,7 +84,7 @@ def test_an_idle_generator_that_is_killed_is_replaced(tmp_path: Path) -> None:
     def kill(step: int) -> None:  # at k = 0 generators have nothing to do while the trainer learns
         if step == 3:
             assert run.fleet.unfinished == 0
-            pid = run.fleet.members[1].link.pid
+            pid = run.fleet.generators[1].worker.pid
             assert pid is not None
             os.kill(pid, signal.SIGKILL)
 
@@ -121,7 +121,7 @@ def test_the_lag_stays_within_bounds_whatever_dies(tmp_path: Path, lag: int, poi
     def kill(step: int) -> None:
         if step == 5:
             # The one that has died before: what it had then is with the other one, and nothing meets two deaths.
-            pid = max(run.fleet.members, key=lambda member: member.life).link.pid
+            pid = max(run.fleet.generators, key=lambda generator: generator.life).worker.pid
             assert pid is not None
             os.kill(pid, signal.SIGKILL)
 
@@ -234,14 +234,14 @@ def test_a_long_generation_is_progress_and_a_stopped_one_is_not(
         assert run.fleet.poll(1.5) == []
         assert progress.CURRENT.what == "tokens of generator-0" and progress.CURRENT.age < 1.5
         monkeypatch.setattr("strop.orchestration.connection._LIVELY_SECONDS", 0.2)
-        pid = run.fleet.members[0].link.pid
+        pid = run.fleet.generators[0].worker.pid
         assert pid is not None
         os.kill(pid, signal.SIGSTOP)
         time.sleep(1.5)
         progress.made("nothing since")
         assert run.fleet.poll(1.5) == [] and progress.CURRENT.what == "nothing since"
     finally:
-        run.fleet.members[0].link.kill("it is stopped")
+        run.fleet.generators[0].worker.kill("it is stopped")
         run.fleet.close()
 
 
@@ -249,6 +249,6 @@ def test_ended_workers_leave_no_weights_behind(undisturbed: Made) -> None:
     places = undisturbed.fleet.transport.places
     assert places and all(not place.path.exists() for place in places)
     deadline = time.monotonic() + 5
-    while any(Path(f"/proc/{member.link.pid}").exists() for member in undisturbed.fleet.members):
+    while any(Path(f"/proc/{generator.worker.pid}").exists() for generator in undisturbed.fleet.generators):
         assert time.monotonic() < deadline
         time.sleep(0.05)

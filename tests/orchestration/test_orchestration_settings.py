@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from tests.runs import small_config
 
-from strop.algorithms.diagnostics import lag_metrics
+from strop.algorithms.diagnostics.groups import lag_metrics
 from strop.base.metrics import values
 from strop.base.types import InputError, Sample
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from strop.base.pieces import allow_module
+from strop.base.imports import allow_module
 from strop.base.types import Problem, Status, StropError, Verdict
 from strop.prepare import (
     AnswersAgree,

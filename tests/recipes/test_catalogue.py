@@ -11,7 +11,7 @@ import pytest
 import strop
 from strop.algorithms.aggregation import ConstantDenominator
 from strop.base.types import InputError
-from strop.cli.inspect_commands import flatten
+from strop.config.edits import flatten
 from strop.config.parse import edit, parse
 from strop.config.schema import RunConfig
 from strop.config.tiny import tiny

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import pytest
 from pydantic import BaseModel
 
-from strop.cli.inspect_commands import flatten
+from strop.config.edits import flatten
 from strop.config.schema import RunConfig
 from strop.evaluation.protocols import protocol
 from strop.recipes import catalogue

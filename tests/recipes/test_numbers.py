@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from strop.cli.inspect_commands import flatten
+from strop.config.edits import flatten
 from strop.config.schema import stage_configs
 from strop.recipes.resolve import resolve
 

@@ -10,7 +10,7 @@ from tests.made import PROBLEM, rollout
 from tests.run.test_run import StopsAfter
 from tests.runs import assert_same_run, metrics, small_config
 
-from strop.base.pieces import allow_module
+from strop.base.imports import allow_module
 from strop.base.types import Group, InputError, Problem, Status, StropError, Verdict
 from strop.base.view import SilentView
 from strop.config.parse import edit

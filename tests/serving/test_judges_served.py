@@ -19,8 +19,8 @@ from strop.engines.endpoint.client import ChatEndpoint, EndpointError, NoRoom
 from strop.engines.torch import EngineSettings, TorchEngine
 from strop.model.policy import Policy, load_policy
 from strop.serving import ServeLimits
-from strop.training.settings import AdamW
-from strop.training.sft import Demonstration, FineTuning, SftSettings
+from strop.training.settings import AdamW, SftSettings
+from strop.training.sft import Demonstration, FineTuning
 
 INSTRUCTION = "Judge: "
 GOOD = '{"valid": true}'

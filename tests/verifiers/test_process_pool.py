@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from strop.base.pieces import allow_module
+from strop.base.imports import allow_module
 from strop.base.types import Completion, Problem, Status, Verdict, VersionSpan
 from strop.verifiers import process_pool
 from strop.verifiers.answer import Answer
@@ -306,9 +306,9 @@ def test_a_supervisor_that_cannot_start_ends_loudly(tmp_path: Path) -> None:
             collect(judge)
         judge.close()
     finally:
-        from strop.base import pieces
+        from strop.base import imports
 
-        pieces._allowed_modules.discard("only_in_the_trainer")
+        imports._allowed.pop("only_in_the_trainer")
         sys.path.remove(str(tmp_path))
 
 

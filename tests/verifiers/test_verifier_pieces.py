@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from pydantic import TypeAdapter, ValidationError
 
-from strop.base.pieces import allow_module
+from strop.base.imports import allow_module
 from strop.base.types import Problem, Status, Verdict
 from strop.data.reasoning_gym import ReasoningGym
 from strop.verifiers.answer import Answer

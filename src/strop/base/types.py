@@ -100,6 +100,8 @@ class Completion:
         text: the decoded completion, special tokens left out.
         finish_reason: `stop` (EOS, stop id or stop string), `length` (budget spent), `abort` (cancelled).
         interrupted_at: index of the first injected token, or None.
+        entropies: float32 [T], nats, of the distributions that `logprobs` are of; 0.0 where `injected`. None where the
+            engine does not know them.
     """
 
     request_id: str
@@ -112,9 +114,12 @@ class Completion:
     text: str
     finish_reason: FinishReason
     interrupted_at: int | None = None
+    entropies: FloatArray | None = None
 
     def __post_init__(self) -> None:
         lengths = {len(self.token_ids), len(self.logprobs), len(self.injected)}
+        if self.entropies is not None:
+            lengths.add(len(self.entropies))
         if len(lengths) != 1:
             raise ValueError(f"completion {self.request_id}: per-token fields of different lengths {sorted(lengths)}")
         edges = [0, *(span.end for span in self.versions)]

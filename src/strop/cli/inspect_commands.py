@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -49,6 +48,7 @@ def show_recipe(
 
     With --json it prints a whole configuration, which `strop train FILE.json` accepts.
     """
+    from strop.config.edits import flatten
     from strop.recipes.resolve import resolve
 
     allow(imports)
@@ -70,6 +70,7 @@ def diff_recipes(
     as_json: Json = False,
 ) -> None:
     """Show every setting in which two recipes differ; `-` where one has no such setting."""
+    from strop.config.edits import flatten
     from strop.recipes.resolve import resolve
 
     allow(imports)
@@ -79,27 +80,6 @@ def diff_recipes(
     found = [row for row in rows if row[1] != row[2]]
     value = [{"key": key, first: left, second: right} for key, left, right in found]
     show(as_json, value, lambda: print_table(("setting", first, second), found))
-
-
-def flatten(value: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
-    """`("optim.lr", "2e-06")` for every setting, written as `--set` reads it."""
-    for key, entry in value.items():
-        if isinstance(entry, dict) and entry:
-            yield from flatten(entry, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", _as_set_reads(entry)
-
-
-def _as_set_reads(value: Any) -> str:
-    import json
-
-    from strop.config.edits import parse_set
-
-    if value is None:
-        return "none"
-    if isinstance(value, str) and parse_set(f"key={value}")["key"] == value:
-        return value
-    return json.dumps(value, ensure_ascii=False)
 
 
 def doctor(as_json: Json = False) -> None:
@@ -131,7 +111,7 @@ def plot(
     ] = None,
 ) -> None:
     """Draw the training curves of a run as one PNG; works while the run goes on."""
-    from strop.report.plots import plot_run
+    from strop.report.figures.training import plot_run
     from strop.run.folder import RunFolder
 
     print(plot_run(RunFolder.open(run).path, out))

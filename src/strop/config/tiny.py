@@ -10,6 +10,7 @@ thresholds, ranges and coefficients stay as they are. Sums are judged by `Answer
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from strop.algorithms.aggregation import Aggregation, ConstantDenominator
@@ -38,6 +39,23 @@ STOP = "}"  # what ends its answer
 # ScaleRL's recipes and those it compares with have the head in float32 or not. In float32 throughout that would make no
 # difference, so that all of them compute in bfloat16, which takes up to twice as long.
 COMPARE_HEADS = ("scalerl", "scalerl_base", "minimax")
+BESIDE = ("orchestration.generators", "orchestration.trainers")
+HELD_OUT, HELD_OUT_COUNT = "data.held_out", 16
+
+
+def edits_of(sets: Sequence[str]) -> list[str]:
+    """What else changes in a tiny form that is then changed by `sets`, where they say nothing of it themselves.
+
+    With generators or trainers beside the controller the executor is chosen anew; with another source of problems those
+    that are held out are drawn from it.
+    """
+    keys = [text.partition("=")[0].strip() for text in sets]
+    more = []
+    if any(key in BESIDE for key in keys) and "orchestration.executor" not in keys:
+        more.append("orchestration.executor=auto")
+    if any(key in ("data.source", "data.path") for key in keys) and not any(key.startswith(HELD_OUT) for key in keys):
+        more.append(f'{HELD_OUT}={{count={HELD_OUT_COUNT}, source="none"}}')
+    return more
 
 
 def tiny(config: RunConfig, steps: int = STEPS) -> RunConfig:

@@ -164,6 +164,19 @@ def benchmark(name: str) -> Benchmark:
     raise InputError(f"no benchmark is called {name!r}; {nearest(plain, (*CATALOGUE, *FORMS))}")
 
 
+def benchmarks_named(names: Sequence[str]) -> tuple[Benchmark, ...]:
+    """The benchmarks of these names, each once.
+
+    Raises:
+        InputError: there is none of a name, or two different ones are called alike.
+    """
+    found: dict[str, Benchmark] = {}
+    for each in map(benchmark, names):
+        if found.setdefault(each.name, each) != each:
+            raise InputError(f"two benchmarks are called {each.name!r}; give one of the files another name")
+    return tuple(found.values())
+
+
 def load_problems(found: Benchmark, data: Path | None = None, limit: int | None = None) -> tuple[Problem, ...]:
     """The problems of a benchmark, their ids unique and the same wherever they were read.
 

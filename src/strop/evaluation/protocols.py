@@ -17,8 +17,8 @@ from strop.base.pieces import Settings, complaint, refused_flag
 from strop.base.types import InputError
 from strop.data.templates import OpenReasonerZero, PromptTemplate
 from strop.evaluation.benchmarks import Benchmark, Extract, benchmark, default_verifier
-from strop.verifiers.any_of import AnyOf
 from strop.verifiers.base import Verifier
+from strop.verifiers.combined import AnyOf
 
 Count = Annotated[int, Field(ge=1)]
 Metric = Annotated[str, Field(pattern=r"^(avg|pass|maj|pass@[1-9][0-9]*|maj@[1-9][0-9]*)$")]

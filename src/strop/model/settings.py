@@ -76,7 +76,8 @@ class ModelSettings(Settings):
     """Which model, and how it computes.
 
     Attributes:
-        path: a hub name or a folder; or else `fresh`. `embedded` (and `embedded-moe`) is a base made on the spot.
+        path: a hub name or a folder; or else `fresh`. `embedded` (and `embedded-moe`) is a base made on the spot. A
+            recipe may leave both open; a run may not.
         mixture_of_experts: the model is one; said by a recipe, so that its tiny form trains one too.
         dtype: type of the parameters and of the activations.
         trainer_fp32_head: logits of `Policy.forward` accumulated and kept in float32, whatever `dtype`.
@@ -105,6 +106,6 @@ class ModelSettings(Settings):
 
     @model_validator(mode="after")
     def _one_source(self) -> Self:
-        if (self.path is None) == (self.fresh is None):
+        if self.path is not None and self.fresh is not None:
             raise ValueError("set either path (a hub name or a folder) or fresh (a new small model)")
         return self

@@ -10,10 +10,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from strop.engines.protocol import OpenRequests
-from strop.orchestration.connection import Line
+from strop.orchestration.connection import ControllerConnection
 from strop.orchestration.messages import (
     Cancel,
     Finished,
@@ -49,19 +49,22 @@ class GeneratorSettings:
     device: str = "cpu"
 
 
-def main(line: Line, settings: GeneratorSettings) -> None:
+def main(connection: ControllerConnection, settings: GeneratorSettings) -> None:
     """The entry of a worker with an engine of its own, whose model is loaded as the trainer's is."""
     from strop.engines.build import own_engine
 
-    serve(line, own_engine(settings.engine, settings.model, settings.seed, settings.device))
+    serve(connection, own_engine(settings.engine, settings.model, settings.seed, settings.device))
 
 
-def serve(line: Line, engine: Engine, load: Callable[[StoredWeights], WeightSource] | None = None) -> None:
-    """Serve the controller at the other end of `line` until it closes it (`ControllerGone` is raised then).
+Load: TypeAlias = "Callable[[StoredWeights], WeightSource]"
+
+
+def serve(connection: ControllerConnection, engine: Engine, load: Load | None = None) -> None:
+    """Serve the controller at the other end of `connection` until it closes it (`ControllerGone` is raised then).
 
     `load` turns a stored version into what the engine takes; by default the tensors, mapped and checked.
     """
-    Server(line, engine, load or _read).run()
+    Server(connection, engine, load or _read).run()
 
 
 def _read(stored: StoredWeights) -> WeightSource:
@@ -73,8 +76,8 @@ def _read(stored: StoredWeights) -> WeightSource:
 class Server:
     """The serving loop: messages between two steps of the engine, and never within one."""
 
-    def __init__(self, line: Line, engine: Engine, load: Callable[[StoredWeights], WeightSource]) -> None:
-        self.line = line
+    def __init__(self, connection: ControllerConnection, engine: Engine, load: Load) -> None:
+        self.connection = connection
         self.engine = engine
         self.load = load
         self._open = OpenRequests()
@@ -82,8 +85,8 @@ class Server:
         self._tokens = 0
 
     def run(self) -> None:
-        """Until the line is closed."""
-        self.line.send(Ready())
+        """Until the connection is closed."""
+        self.connection.send(Ready())
         while True:
             self.listen()
             if self.engine.unfinished:
@@ -93,7 +96,7 @@ class Server:
         """Take what has come in; wait for it where there is nothing to generate."""
         idle = not self.engine.unfinished
         begin = time.perf_counter()
-        messages = self.line.receive(IDLE_SECONDS if idle else 0.0)
+        messages = self.connection.receive(IDLE_SECONDS if idle else 0.0)
         if idle:
             self._idle += time.perf_counter() - begin
         for message in messages:
@@ -108,7 +111,7 @@ class Server:
             return
         self._open.reported(completions)
         self._tokens += sum(len(completion.token_ids) for completion in completions)
-        self.line.send(Finished(tuple(completions)))
+        self.connection.send(Finished(tuple(completions)))
 
     def take(self, message: Any) -> None:
         """Do what a message asks for."""
@@ -122,15 +125,15 @@ class Server:
         elif isinstance(message, Update):
             self.update(message)
         elif isinstance(message, Probe):
-            self.line.send(Probed(self.engine.weight_version, self.engine.verify_weights(message.token_ids)))
+            self.connection.send(Probed(self.engine.weight_version, self.engine.verify_weights(message.token_ids)))
         else:
             raise TypeError(f"a generator knows no message {type(message).__name__}")
 
     def update(self, message: Update) -> None:
         """Read, check and swap; running sequences go on with the new weights."""
         begin = time.perf_counter()
-        self.line.send(Updating())
+        self.connection.send(Updating())
         weights = message.weights
         self.engine.update_weights(self.load(weights), weights.version, message.kv)
         seconds = time.perf_counter() - begin
-        self.line.send(Updated(weights.version, seconds, Work(self._busy, self._idle, self._tokens)))
+        self.connection.send(Updated(weights.version, seconds, Work(self._busy, self._idle, self._tokens)))

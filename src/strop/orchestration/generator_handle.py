@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from strop.base.types import IntArray
 from strop.engines.protocol import KvMode, Request
-from strop.orchestration.connection import Link
+from strop.orchestration.connection import WorkerHandle
 from strop.orchestration.messages import Probe, Probed, StoredWeights, Submit, Update, Work
 
 
@@ -23,11 +23,11 @@ class Open:
 
 
 @dataclass
-class Member:
-    """A generator by its number; after a death the same member goes on with another worker.
+class GeneratorHandle:
+    """A generator by its number; after a death the same generator goes on with another worker.
 
     Attributes:
-        link: to the present worker.
+        worker: the present worker process.
         life: which worker it is, counted from 0.
         ready: its engine is built.
         serving: it has the current weights, was found to compute the right thing, and is given requests.
@@ -40,7 +40,7 @@ class Member:
     """
 
     number: int
-    link: Link
+    worker: WorkerHandle
     life: int = 0
     ready: bool = False
     serving: bool = False
@@ -54,17 +54,17 @@ class Member:
     @property
     def role(self) -> str:
         """Its worker's name."""
-        return self.link.role
+        return self.worker.role
 
     @property
     def unfinished(self) -> int:
         """Samples queued or sent and not reported."""
         return sum(item.left for item in self.queue) + sum(item.left for item in self.sent.values())
 
-    def reborn(self, link: Link) -> list[Open]:
+    def reborn(self, handle: WorkerHandle) -> list[Open]:
         """Go on with another worker; the requests that the former one had."""
         lost = list(self.sent.values())
-        self.link, self.life = link, self.life + 1
+        self.worker, self.life = handle, self.life + 1
         self.ready = self.serving = self.loading = False
         self.probed, self.work = None, Work()
         self.pending.clear()
@@ -74,8 +74,8 @@ class Member:
     def update(self, weights: StoredWeights, kv: KvMode, probe: IntArray) -> None:
         """Tell the worker to load a version and to probe it."""
         self.pending.add(weights.version)
-        self.link.send(Update(weights, kv))
-        self.link.send(Probe(probe))
+        self.worker.send(Update(weights, kv))
+        self.worker.send(Probe(probe))
 
     def has(self, version: int) -> bool:
         """Whether it has swapped the version in and answered its probe."""
@@ -92,4 +92,4 @@ class Member:
             self.sent[first.request.id] = first
             batch.append(first.request)
         if batch:
-            self.link.send(Submit(tuple(batch)))
+            self.worker.send(Submit(tuple(batch)))

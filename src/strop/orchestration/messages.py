@@ -7,7 +7,7 @@ Nothing here needs torch, so that a worker which computes nothing starts in a mo
                ◀──Ready, Finished, Updating, Updated, Probed──
     controller ──Update, Evaluate──▶ evaluator
                ◀──Ready, Updated, Evaluating, Evaluated──
-    every worker ──Heartbeat, Failed──▶ (its link reads them)
+    every worker ──Heartbeat, Failed──▶ (its handle reads them)
 """
 
 from __future__ import annotations

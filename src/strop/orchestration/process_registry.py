@@ -1,6 +1,6 @@
-"""The roster of a run's processes, and the Python stacks of each of them on demand.
+"""The registry of a run's processes, and the Python stacks of each of them on demand.
 
-    driver   write_roster(run, [Worker.of("driver", os.getpid()), Worker.of("generator-0", pid), …])
+    driver   write_processes(run, [Worker.of("driver", os.getpid()), Worker.of("generator-0", pid), …])
     worker   register_dump(run / "stacks" / "generator-0.txt")      # once, when it starts
     watchdog dump_stacks(run)                                       # SIGUSR1 to each, and waits for what they write
 
@@ -68,10 +68,10 @@ class Worker:
         return self.here and start_ticks(self.pid) == self.started
 
 
-# ---------------------------------------------------------------------- the roster
+# ---------------------------------------------------------------------- the registry
 
 
-def write_roster(run: Path, workers: Sequence[Worker]) -> Path:
+def write_processes(run: Path, workers: Sequence[Worker]) -> Path:
     """Write RUN/processes.json anew, all processes at once; to be called by the driver whenever one starts or ends."""
     roles = [worker.role for worker in workers]
     if len(set(roles)) < len(roles):
@@ -82,7 +82,7 @@ def write_roster(run: Path, workers: Sequence[Worker]) -> Path:
     return target
 
 
-def read_roster(run: Path) -> tuple[Worker, ...]:
+def read_processes(run: Path) -> tuple[Worker, ...]:
     """The processes of RUN/processes.json, dead ones too; none where it was never written.
 
     Raises:
@@ -97,7 +97,7 @@ def read_roster(run: Path) -> tuple[Worker, ...]:
         raise InputError(f"{target} is not a list of processes: {error}; remove it") from error
 
 
-class Roster:
+class ProcessRegistry:
     """The living workers of a run, and its driver; in RUN/processes.json once `folder` is set. Threads may share it."""
 
     def __init__(self) -> None:
@@ -122,7 +122,7 @@ class Roster:
             return
         # A full disk must not end the run: what is trained matters more than who is listed.
         with contextlib.suppress(StropError):
-            write_roster(self.folder, [Worker.of("driver", os.getpid()), *self._living])
+            write_processes(self.folder, [Worker.of("driver", os.getpid()), *self._living])
 
 
 def stacks_path(run: Path, role: str) -> Path:
@@ -155,7 +155,7 @@ def dump_stacks(run: Path, workers: Sequence[Worker] | None = None, seconds: flo
     A process that cannot answer within `seconds` (stopped, in the disk, or without `register_dump`) gets a line in its
     file that says so; it is not signalled where the signal would end it.
     """
-    found = read_roster(run) if workers is None else workers
+    found = read_processes(run) if workers is None else workers
     outcome: dict[str, str] = {}
     asked: dict[str, tuple[Worker, int]] = {}
     for worker in found:

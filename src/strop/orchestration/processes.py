@@ -22,8 +22,8 @@ from strop.base.child_process import ChildProcess, start_module
 from strop.base.framing import Channel
 from strop.base.types import StropError
 from strop.orchestration.connection import WorkerSpec
-from strop.orchestration.process_registry import Roster, Worker
-from strop.orchestration.watched_links import WatchedLink, WatchingLauncher
+from strop.orchestration.process_registry import ProcessRegistry, Worker
+from strop.orchestration.watched_handles import WatchedHandle, WatchingLauncher
 from strop.orchestration.worker_process import environment_of, setup_of, written
 
 LOGS = "logs"
@@ -32,8 +32,8 @@ _LOOK_SECONDS = 0.5
 WORKER = "strop.orchestration.worker_process"
 
 
-class ProcessLink(WatchedLink):
-    """A `Link` to a spawned process."""
+class ProcessHandle(WatchedHandle):
+    """A `WorkerHandle` to a spawned process."""
 
     def __init__(self, launcher: Processes, role: str, process: ChildProcess, end: socket.socket) -> None:
         super().__init__(role)
@@ -69,22 +69,22 @@ class Processes(WatchingLauncher):
     Args:
         folder: the run's folder, which gets `processes.json` (the running workers), `logs/ROLE.txt` (what they print)
             and `stacks/ROLE.txt` (their stacks, on SIGUSR1). None: nothing is written.
-        roster: the running workers; shared with the launchers of the run's other workers.
+        registry: the running workers; shared with the launchers of the run's other workers.
     """
 
-    def __init__(self, folder: Path | None = None, roster: Roster | None = None) -> None:
-        super().__init__(roster)
-        self._roster.folder = folder
-        self._links: list[ProcessLink] = []
+    def __init__(self, folder: Path | None = None, registry: ProcessRegistry | None = None) -> None:
+        super().__init__(registry)
+        self._registry.folder = folder
+        self._handles: list[ProcessHandle] = []
         self._thread: threading.Thread | None = None
         self._wake: socket.socket | None = None
 
     @property
     def folder(self) -> Path | None:
         """The run's folder, once it is known."""
-        return self._roster.folder
+        return self._registry.folder
 
-    def launch(self, spec: WorkerSpec) -> ProcessLink:
+    def launch(self, spec: WorkerSpec) -> ProcessHandle:
         """Start a worker.
 
         Raises:
@@ -96,46 +96,46 @@ class Processes(WatchingLauncher):
             process, end = start_module(WORKER, environment_of(spec), self._log(spec.role))
         except OSError as error:
             raise StropError(f"{spec.role}: no process can be started: {error.strerror or error}") from error
-        link = ProcessLink(self, spec.role, process, end)
+        handle = ProcessHandle(self, spec.role, process, end)
         with self._changed:
-            self._links.append(link)
-            self._queue(link, setup)
-            self._roster.add(link.worker)
+            self._handles.append(handle)
+            self._queue(handle, setup)
+            self._registry.add(handle.worker)
             if self._thread is None:
                 self._wake, woken = socket.socketpair()
                 self._wake.setblocking(False)
                 self._thread = threading.Thread(target=self._watch, args=(woken,), daemon=True, name="workers")
                 self._thread.start()
         self._nudge()
-        return link
+        return handle
 
     def close(self) -> None:
         """Do nothing: the watching thread ends with the last worker."""
 
-    def send(self, link: ProcessLink, content: bytes) -> None:
+    def send(self, handle: ProcessHandle, content: bytes) -> None:
         """Queue a frame for a worker."""
         with self._changed:
-            self._queue(link, content)
-            unsent = link.hears and link.channel.unsent
+            self._queue(handle, content)
+            unsent = handle.hears and handle.channel.unsent
         if unsent:
             self._nudge()
 
-    def dismiss(self, link: ProcessLink) -> None:
+    def dismiss(self, handle: ProcessHandle) -> None:
         """Close our side of a worker's line; what it still sends is received."""
         with self._changed:
-            if link.end is None:
+            if handle.end is None:
                 with contextlib.suppress(OSError):  # then it has closed its side, and ends by itself
-                    link.channel.socket.shutdown(socket.SHUT_WR)
+                    handle.channel.socket.shutdown(socket.SHUT_WR)
 
     # ------------------------------------------------------------------ inside
 
-    def _queue(self, link: ProcessLink, content: bytes) -> None:
-        if not link.hears or link.end is not None:
+    def _queue(self, handle: ProcessHandle, content: bytes) -> None:
+        if not handle.hears or handle.end is not None:
             return
         try:
-            link.channel.send(content)
+            handle.channel.send(content)
         except OSError:
-            link.hears = False  # the watch will say why
+            handle.hears = False  # the watch will say why
 
     def _nudge(self) -> None:
         """Let the watching thread look at what is to be sent."""
@@ -147,10 +147,10 @@ class Processes(WatchingLauncher):
         """The thread: until the last worker is gone."""
         with selectors.DefaultSelector() as selector, woken:
             selector.register(woken, selectors.EVENT_READ)
-            known: set[ProcessLink] = set()
+            known: set[ProcessHandle] = set()
             while True:
                 with self._changed:
-                    if not self._links:
+                    if not self._handles:
                         assert self._wake is not None
                         self._wake.close()
                         self._thread = self._wake = None
@@ -161,73 +161,75 @@ class Processes(WatchingLauncher):
                     if key.fileobj is woken:
                         woken.recv(1 << 12)
                         continue
-                    link, what = key.data
+                    handle, what = key.data
                     if what == "process":
                         selector.unregister(key.fileobj)
-                        self._reap(link, selector, known)
-                    elif link in known:
-                        self._serve(link, events, selector, known)
-                for link in known:
-                    link.looked = time.monotonic()
+                        self._reap(handle, selector, known)
+                    elif handle in known:
+                        self._serve(handle, events, selector, known)
+                for handle in known:
+                    handle.looked = time.monotonic()
 
-    def _register(self, selector: selectors.BaseSelector, known: set[ProcessLink]) -> None:
-        for link in self._links:
-            if link not in known:
-                known.add(link)
-                selector.register(link.channel.socket, link.channel.interest, (link, "socket"))
-                if link.pidfd is not None:
-                    selector.register(link.pidfd, selectors.EVENT_READ, (link, "process"))
-            elif link.channel.socket in selector.get_map():
-                selector.modify(link.channel.socket, link.channel.interest, (link, "socket"))
+    def _register(self, selector: selectors.BaseSelector, known: set[ProcessHandle]) -> None:
+        for handle in self._handles:
+            if handle not in known:
+                known.add(handle)
+                selector.register(handle.channel.socket, handle.channel.interest, (handle, "socket"))
+                if handle.pidfd is not None:
+                    selector.register(handle.pidfd, selectors.EVENT_READ, (handle, "process"))
+            elif handle.channel.socket in selector.get_map():
+                selector.modify(handle.channel.socket, handle.channel.interest, (handle, "socket"))
 
-    def _serve(self, link: ProcessLink, events: int, selector: selectors.BaseSelector, known: set[ProcessLink]) -> None:
+    def _serve(
+        self, handle: ProcessHandle, events: int, selector: selectors.BaseSelector, known: set[ProcessHandle]
+    ) -> None:
         """Send and receive what can be."""
-        if not self._exchange(link, bool(events & selectors.EVENT_READ)):
-            selector.unregister(link.channel.socket)
-            if link.pidfd is None:  # without the kernel's handle a closed socket is all that tells of a death
-                self._reap(link, selector, known)
+        if not self._exchange(handle, bool(events & selectors.EVENT_READ)):
+            selector.unregister(handle.channel.socket)
+            if handle.pidfd is None:  # without the kernel's handle a closed socket is all that tells of a death
+                self._reap(handle, selector, known)
 
-    def _exchange(self, link: ProcessLink, readable: bool) -> bool:
+    def _exchange(self, handle: ProcessHandle, readable: bool) -> bool:
         """Whether there may be more of the worker."""
         bodies: list[bytes] = []
         is_open = True
         with self._changed:
             try:
-                link.channel.flush()
+                handle.channel.flush()
             except OSError:
-                link.hears = False
+                handle.hears = False
             try:
-                for body in link.channel.receive() if readable else ():
+                for body in handle.channel.receive() if readable else ():
                     bodies.append(body)
             except (EOFError, OSError):
-                is_open = link.hears = False
+                is_open = handle.hears = False
         for body in bodies:  # not under the lock: a long message takes a while
             try:
                 message = pickle.loads(body)
             except Exception as error:  # whatever it is, it must not end this thread, and nothing after it is heard
-                link.kill(f"it sent a message that cannot be read: {type(error).__name__}: {error}")
+                handle.kill(f"it sent a message that cannot be read: {type(error).__name__}: {error}")
                 return False
             with self._changed:
-                link.take([message])
+                handle.take([message])
                 self._changed.notify_all()
         return is_open
 
-    def _reap(self, link: ProcessLink, selector: selectors.BaseSelector, known: set[ProcessLink]) -> None:
+    def _reap(self, handle: ProcessHandle, selector: selectors.BaseSelector, known: set[ProcessHandle]) -> None:
         """Take what an ended worker had sent, its exit status, and let go of its files."""
-        if link.channel.socket in selector.get_map():
-            while self._exchange(link, True) and link.channel.wait(0.0):
+        if handle.channel.socket in selector.get_map():
+            while self._exchange(handle, True) and handle.channel.wait(0.0):
                 pass
-            selector.unregister(link.channel.socket)
-        if link.pidfd is None:
-            link.process.kill()
-        reason = link.process.exit_reason()
-        known.discard(link)
+            selector.unregister(handle.channel.socket)
+        if handle.pidfd is None:
+            handle.process.kill()
+        reason = handle.process.exit_reason()
+        known.discard(handle)
         with self._changed:
-            link.channel.close()
-            link.finish(f"it {reason}")
-            link.process.close()
-            self._links.remove(link)
-            self._roster.remove(link.worker)
+            handle.channel.close()
+            handle.finish(f"it {reason}")
+            handle.process.close()
+            self._handles.remove(handle)
+            self._registry.remove(handle.worker)
             self._changed.notify_all()
 
     def _log(self, role: str) -> IO[bytes]:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import TypeAlias
 
+from strop.base.imports import command
 from strop.base.types import StropError
 from strop.orchestration.messages import StoredWeights
 from strop.orchestration.weight_store import FOLDER, MEMORY, Claim, WeightStore, claim
@@ -73,7 +74,7 @@ class WeightTransport:
                     time.sleep(DISK_FULL_SECONDS)
         raise StropError(
             f"the weights of version {version} could not be published in {DISK_FULL_TRIES} tries: no space in "
-            f"{self.places[-1].path}; free some, then go on with: strop train --resume {self._folder}"
+            f"{self.places[-1].path}; free some, then go on with: {command('train --resume', self._folder)}"
         )
 
     def keep(self, versions: Collection[int]) -> None:

@@ -19,7 +19,7 @@ from typing import Any
 from strop.base import progress
 from strop.base.types import StropError
 from strop.base.view import SilentView, View
-from strop.orchestration.connection import Death, Launcher, Link, WorkerSpec, end, lively, overdue
+from strop.orchestration.connection import Death, Launcher, WorkerHandle, WorkerSpec, end, lively, overdue
 from strop.orchestration.evaluator import Measured, Weights
 from strop.orchestration.fleet import Supervision
 from strop.orchestration.messages import Evaluate, Evaluated, Evaluating, Ready, StoredWeights, Update, Updated
@@ -65,7 +65,7 @@ class WorkerEvaluator:
         self._supervision = supervision
         self._view: View = SilentView()
         self._folder = Path()
-        self._link: Link | None = None
+        self._handle: WorkerHandle | None = None
         self._ready = self._busy = False
         self._open: list[_Open] = []
         self._done: list[Measured] = []
@@ -100,19 +100,19 @@ class WorkerEvaluator:
         self._hear()
         deadline = time.monotonic() + patience
         while self._open and not self._done and (left := deadline - time.monotonic()) > 0:
-            assert self._link is not None
-            self._launcher.wait([self._link], min(left, _LOOK_SECONDS))
+            assert self._handle is not None
+            self._launcher.wait([self._handle], min(left, _LOOK_SECONDS))
             self._hear()
         found, self._done = self._done, []
         return found
 
     def close(self) -> None:
         """End the worker, at once where it is at work, and remove the weights."""
-        if self._link is not None:
+        if self._handle is not None:
             if self._open:
-                self._link.kill("its result is not waited for")
-            end(self._launcher, [self._link])
-            self._link = None
+                self._handle.kill("its result is not waited for")
+            end(self._launcher, [self._handle])
+            self._handle = None
         self._transport.release()
 
     # ------------------------------------------------------------------ the worker
@@ -120,28 +120,28 @@ class WorkerEvaluator:
     def _launch(self) -> None:
         self._ready = self._busy = False
         try:
-            self._link = self._launcher.launch(self._spec)
+            self._handle = self._launcher.launch(self._spec)
         except StropError as error:
             raise StropError(f"{error}; or evaluate in turn with training: evaluation.asynchronous=false") from error
 
     def _hear(self) -> None:
         """Take all messages and a death that are there; give the worker what it is free for."""
-        link = self._link
-        assert link is not None
-        for message in link.receive():
+        handle = self._handle
+        assert handle is not None
+        for message in handle.receive():
             self._take(message)
-        if link.death is not None:
-            self._replace(link.death)
+        if handle.death is not None:
+            self._replace(handle.death)
             return
-        reason = overdue(link, self._supervision.silence, self._supervision.stall)
+        reason = overdue(handle, self._supervision.silence, self._supervision.stall)
         if reason is not None:
-            link.kill(reason)
-        elif self._busy and lively(link):
-            progress.made(f"tokens of {link.role}")
+            handle.kill(reason)
+        elif self._busy and lively(handle):
+            progress.made(f"tokens of {handle.role}")
         elif self._ready and not self._busy and self._open:
             self._busy = True
-            link.send(Update(self._open[0].stored))
-            link.send(Evaluate(self._open[0].step, self._open[0].names))
+            handle.send(Update(self._open[0].stored))
+            handle.send(Evaluate(self._open[0].step, self._open[0].names))
 
     def _take(self, message: Any) -> None:
         if isinstance(message, Evaluated):

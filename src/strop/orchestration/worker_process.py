@@ -1,4 +1,4 @@
-"""A spawned worker's side: the program that a launcher of processes starts, and the line to its controller.
+"""A spawned worker's side: the program that a launcher of processes starts, and the connection to its controller.
 
 It dies with its controller, however that one ends, and ignores Ctrl-C. SIGUSR1 makes it write the stacks of its threads
 into `stacks/ROLE.txt` of the run's folder.
@@ -21,9 +21,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from strop.base import pieces, progress
+from strop.base import progress
 from strop.base.child_process import connect_to_parent, thread_environment
 from strop.base.framing import Channel
+from strop.base.imports import allow_modules, modules_allowed
 from strop.base.types import StropError
 from strop.orchestration.connection import ControllerGone, WorkerSpec
 from strop.orchestration.messages import Failed, Heartbeat
@@ -46,7 +47,7 @@ class Setup:
 def setup_of(spec: WorkerSpec, folder: Path | None) -> Setup:
     """The first message. It names those of the user's modules that the settings need: imports take time."""
     body = written(spec)
-    modules = [(name, file) for name, file in pieces.modules_allowed() if name.encode() in body]
+    modules = [(name, file) for name, file in modules_allowed() if name.encode() in body]
     return Setup(spec, tuple(sys.path), modules, folder)
 
 
@@ -55,8 +56,8 @@ def written(message: object) -> bytes:
     return pickle.dumps(message, protocol=pickle.HIGHEST_PROTOCOL)
 
 
-class SocketLine:
-    """A `Line` over a stream socket. A heartbeat thread may send besides."""
+class SocketConnection:
+    """A `ControllerConnection` over a stream socket. A heartbeat thread may send besides."""
 
     address = LOOPBACK
 
@@ -137,15 +138,15 @@ def last_words(error: BaseException) -> Failed:
 def prepare(setup: Setup) -> None:
     """Give this process the controller's import path and the user's own modules, and a file for its stacks."""
     sys.path[:] = setup.path
-    pieces.allow_modules(setup.modules)
+    allow_modules(setup.modules)
     if setup.folder is not None:
         register_dump(stacks_path(setup.folder, setup.spec.role))
 
 
-def _beat_for_ever(line: SocketLine) -> None:
+def _beat_for_ever(connection: SocketConnection) -> None:
     with contextlib.suppress(ControllerGone):
         while True:
-            line.beat()
+            connection.beat()
             time.sleep(HEARTBEAT_SECONDS)
     os._exit(1)  # whatever the main thread does: its results are no longer wanted
 
@@ -153,20 +154,20 @@ def _beat_for_ever(line: SocketLine) -> None:
 def main() -> None:
     """Run one worker to its end."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    line = SocketLine(connect_to_parent())
+    connection = SocketConnection(connect_to_parent())
     status = 0
     try:
-        setup = line.first()
-        threading.Thread(target=_beat_for_ever, args=(line,), daemon=True, name="heartbeat").start()
+        setup = connection.first()
+        threading.Thread(target=_beat_for_ever, args=(connection,), daemon=True, name="heartbeat").start()
         prepare(setup)
-        find_entry(setup.spec.entry)(line, setup.spec.settings)
+        find_entry(setup.spec.entry)(connection, setup.spec.settings)
     except ControllerGone:
         pass  # the normal end
     except Exception as error:  # whatever it is, the controller must hear of it
         status = 1
         traceback.print_exc()
         with contextlib.suppress(ControllerGone):
-            line.send(last_words(error))
+            connection.send(last_words(error))
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(status)  # no thread of a library may keep a worker that is done

@@ -68,8 +68,8 @@ class AnswersAgree(VerifierFilter):
     Fields:
         verifier: judges the solution's text as if it were a response.
         solution: where in `extra` the solution stands.
-        missing: what becomes of problems without a solution.
-        unreadable: what becomes of problems in whose solution no answer is found.
+        missing: what is done with problems without a solution.
+        unreadable: what is done with problems in whose solution no answer is found.
     """
 
     solution: str = "solution"

@@ -13,7 +13,7 @@ from strop.data.chain_sum import ChainSum
 from strop.data.settings import DataSettings, HeldOutSettings
 from strop.engines.protocol import Sampling
 from strop.engines.settings import EngineSettings
-from strop.evaluation.settings import EvaluationSettings
+from strop.evaluation.validation_settings import EvaluationSettings
 from strop.model.settings import ModelSettings
 from strop.training.settings import AdamW, BatchSettings, CheckpointSettings
 from strop.verifiers.answer import Answer

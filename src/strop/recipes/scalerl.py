@@ -20,7 +20,7 @@ from strop.config.parse import edit
 from strop.config.schema import RunConfig
 from strop.data.settings import DataSettings, HeldOutSettings
 from strop.engines.protocol import Interruption, Sampling
-from strop.evaluation.settings import EvaluationSettings
+from strop.evaluation.validation_settings import EvaluationSettings
 from strop.model.settings import ModelSettings
 from strop.orchestration.settings import OrchestrationSettings
 from strop.recipes._data import AS_WRITTEN, BOXED, polaris_53k, polaris_and_deepcoder

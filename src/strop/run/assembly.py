@@ -8,15 +8,18 @@ from pathlib import Path
 import torch
 from transformers import PreTrainedTokenizerBase
 
+from strop import recipes
 from strop.base.seeds import derive
 from strop.base.types import InputError
 from strop.base.view import View
+from strop.config.parse import edit
 from strop.config.schema import RunConfig, evaluation_sampling, stage_configs
+from strop.data import contradictions
 from strop.data.chain_sum import part_of
 from strop.data.dataset import Data, Dataset, load_data
 from strop.data.templates import Auto, PromptTemplate
 from strop.engines.build import build_engine, embedded_settings, evaluating_engine
-from strop.engines.protocol import Engine
+from strop.engines.protocol import Engine, Sampling
 from strop.engines.vllm.settings import Vllm
 from strop.evaluation.benchmarks import HELD_OUT
 from strop.evaluation.validation import ValidationSet, Wanted, benchmark_sets
@@ -34,14 +37,14 @@ from strop.orchestration.fleet import Fleet, Supervision
 from strop.orchestration.generator import GeneratorSettings
 from strop.orchestration.in_process import InProcess
 from strop.orchestration.learning import Learning
-from strop.orchestration.process_registry import Roster
+from strop.orchestration.process_registry import ProcessRegistry
 from strop.orchestration.processes import Processes
 from strop.orchestration.ray_workers import RayWorkers
 from strop.orchestration.settings import OrchestrationSettings
 from strop.orchestration.weight_store import MEMORY
 from strop.orchestration.weight_transport import WeightTransport
 from strop.orchestration.worker_evaluator import WorkerEvaluator
-from strop.run.rank_group_learner import GangLearner
+from strop.run.rank_group_learner import RankGroupLearner
 from strop.training.compute import devices_of
 from strop.training.embedded_base import located
 from strop.training.learner import Learner, objective_of
@@ -53,11 +56,14 @@ from strop.verifiers.judges import Judges, first_refusal, judge_for
 
 SHOWN_IDS = 24
 
+LEAST_BUDGET = 8  # tokens that a completion must have for an answer
+
 
 @dataclass(frozen=True)
 class Parts:
-    """What a run is made of."""
+    """What a run is made of, and its configuration, fitted to the model's room where the user left it to the recipe."""
 
+    config: RunConfig
     tokenizer: PreTrainedTokenizerBase
     data: Data
     executor: Executor
@@ -99,6 +105,9 @@ def assemble(config: RunConfig, view: View) -> Parts:
     data = load_data(config.data, tokenizer, config.verifier.instruction)
     for line in (*data.report(), *first_prompt(data.train, config.data.template, tokenizer)):
         view.note(line)
+    contradiction = contradictions.warning(data.train.name, data.train.problems)
+    if contradiction is not None:
+        view.note(contradiction)
     refused = first_refusal(config.verifier, data.train.problems)
     if refused is not None:
         problem, reason = refused
@@ -106,13 +115,13 @@ def assemble(config: RunConfig, view: View) -> Parts:
     _warn_of_seen_questions(config, data, view)
     engine, measuring = _engines(config, policy, tokenizer)
     room = measuring.capabilities.max_tokens
-    _refuse_too_long(config, data, room)
+    config = _fitted(config, data, room, view)
     sets = validation_sets(config, data, tokenizer, room, view)
-    roster = Roster()
-    launcher = _launcher(config, roster, policy.device)
+    registry = ProcessRegistry()
+    launcher = _launcher(config, registry, policy.device)
     # By default the trainer's ranks meet on this host, also where generators live in a cluster.
     in_cluster = config.orchestration.ray.train_in_cluster
-    learner = _learner(config, policy, launcher if in_cluster else Processes(roster=roster), view)
+    learner = _learner(config, policy, launcher if in_cluster else Processes(registry=registry), view)
     judge = judge_for(config.verifier)
     executor = _executor(config, policy, engine, learner, launcher, view)
     if sets and config.evaluates_apart:
@@ -121,7 +130,7 @@ def assemble(config: RunConfig, view: View) -> Parts:
         # A judge is shared where nothing else is judged meanwhile.
         judges = Judges([(config.verifier, judge)] if engine is measuring else [])
         evaluator = InProcessEvaluator(measuring, sets, judges, devices_of(policy.device))
-    return Parts(tokenizer, data, executor, judge, learner, sets, evaluator, policy, launcher)
+    return Parts(config, tokenizer, data, executor, judge, learner, sets, evaluator, policy, launcher)
 
 
 def preview(config: RunConfig, view: View) -> None:
@@ -236,7 +245,7 @@ def _engines(config: RunConfig, policy: Policy, tokenizer: PreTrainedTokenizerBa
     return engine, evaluating_engine(config.engine, policy, tokenizer, config.sampling, shared)
 
 
-def _launcher(config: RunConfig, roster: Roster, device: torch.device) -> Launcher:
+def _launcher(config: RunConfig, registry: ProcessRegistry, device: torch.device) -> Launcher:
     """The launcher of generators and the evaluator: processes of this machine, or actors of a Ray cluster.
 
     Raises:
@@ -247,8 +256,8 @@ def _launcher(config: RunConfig, roster: Roster, device: torch.device) -> Launch
         trainers = orchestration.trainers if orchestration.ray.train_in_cluster else 0
         own_gpus = orchestration.trainers - trainers if device.type == "cuda" else 0
         workers = orchestration.generators + trainers + config.evaluates_apart
-        return RayWorkers(orchestration.ray, workers, roster, own_gpus)
-    return Processes(roster=roster)
+        return RayWorkers(orchestration.ray, workers, registry, own_gpus)
+    return Processes(registry=registry)
 
 
 def _executor(
@@ -310,7 +319,7 @@ def _learner(config: RunConfig, policy: Policy, launcher: Launcher, view: View) 
         return make_learner(config, _modules(config, policy, view))
     in_cluster = config.orchestration.ray.train_in_cluster
     gpus = int(in_cluster and policy.device.type == "cuda")
-    return GangLearner(config, launcher, max(torch.get_num_threads() // trainers, 1), view.note, in_cluster, gpus)
+    return RankGroupLearner(config, launcher, max(torch.get_num_threads() // trainers, 1), view.note, in_cluster, gpus)
 
 
 @dataclass(frozen=True)
@@ -404,14 +413,36 @@ def _warn_of_seen_questions(config: RunConfig, data: Data, view: View) -> None:
         )
 
 
-def _refuse_too_long(config: RunConfig, data: Data, room: int) -> None:
+def _fitted(config: RunConfig, data: Data, room: int, view: View) -> RunConfig:
+    """The configuration with a token budget that the model has room for after the longest prompt.
+
+    A budget that is the recipe's own, and that nothing else of it is measured by, is lowered with a note.
+
+    Raises:
+        InputError: it does not fit, and was chosen by the user, or other settings go with it.
+    """
     longest = max(part.longest_prompt for part in (data.train, data.held_out) if part is not None)
     budget = max(stage.sampling.max_new_tokens for stage in stage_configs(config))
-    if longest + budget > room:
+    left = room - longest
+    if budget <= left:
+        return config
+    told = f"the longest prompt ({longest} tokens) and sampling.max_new_tokens={budget} exceed the {room} tokens"
+    plain = config.sampling == Sampling(temperature=config.sampling.temperature, max_new_tokens=budget)
+    alone = plain and not config.stages and not config.algorithm.shaping
+    if left < LEAST_BUDGET or not alone or budget != _own_budget(config.recipe):
         raise InputError(
-            f"the longest prompt ({longest} tokens) and sampling.max_new_tokens={budget} exceed the {room} tokens of "
-            f"the model; lower sampling.max_new_tokens to {max(room - longest, 1)}, or data.max_prompt_tokens"
+            f"{told} of the model; lower sampling.max_new_tokens to {max(left, 1)}, or data.max_prompt_tokens"
         )
+    view.note(f"completions end at {left} tokens: {told} that the model has room for")
+    return edit(config, [f"sampling.max_new_tokens={left}"])
+
+
+def _own_budget(name: str) -> int | None:
+    """The budget that a recipe has by itself; None for one that is not strop's."""
+    try:
+        return recipes.build(name).sampling.max_new_tokens
+    except InputError:
+        return None
 
 
 def devices_apart(config: RunConfig, trainers: int) -> tuple[int, int]:

@@ -1,7 +1,7 @@
 """`strop eval MODEL… --benchmark …`: several models on several benchmarks, every sample kept, resumable.
 
-EVAL_FOLDER/evaluation.json holds the order of models and benchmarks, EVAL_FOLDER/MODEL/BENCHMARK the samples (`kept`),
-report.md, results.json and plots/ what they come to.
+EVAL_FOLDER/evaluation.json holds the order of models and benchmarks, EVAL_FOLDER/MODEL/BENCHMARK the samples (see
+`evaluation/sample_store.py`), report.md, results.json and plots/ what they come to.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from strop.evaluation.evaluate import evaluate
 from strop.evaluation.grid import ORDER, Grid, load_grid
 from strop.evaluation.protocols import Protocol
 from strop.evaluation.result import EvaluationResult
-from strop.evaluation.sample_store import SUMMARY, KeptSamples, load_result, read_json, write_json
+from strop.evaluation.sample_store import SUMMARY, SampleStore, load_result, read_json, write_json
 from strop.model.files import load_tokenizer
 from strop.model.policy import Policy
 from strop.recipes.resolve import resolve
@@ -311,15 +311,15 @@ def _measure_one(job: _Job, engine: Engine, tokenizer: Tokenizer, view: View) ->
         view.note(f"{title}: {dataset.over_budget} problems left out, the model has no room for their prompts")
     sampling = fitted(_sampling(job.plan.protocol), dataset.longest_prompt, engine, view)
     settings = _settings(job, dataset, template, sampling)
-    kept = KeptSamples(job.folder, settings, job.verifier)
-    missing = kept.missing
-    if kept.done and missing:
-        view.note(f"{job.model.label} on {title}: {len(kept.done)} problems are kept, {len(missing)} are missing")
+    store = SampleStore(job.folder, settings, job.verifier)
+    missing = store.missing
+    if store.done and missing:
+        view.note(f"{job.model.label} on {title}: {len(store.done)} problems are kept, {len(missing)} are missing")
     seconds = 0.0
     if missing:
-        result = _sample(job, kept, dataset.subset(missing), sampling, engine, view)
+        result = _sample(job, store, dataset.subset(missing), sampling, engine, view)
         seconds = result.seconds
-    kept.finish()
+    store.finish()
     summary = job.folder / SUMMARY
     before = float(read_json(summary)["seconds"]) if summary.exists() else 0.0
     whole = replace(load_result(job.folder), seconds=before + seconds)
@@ -341,7 +341,7 @@ def _dataset(job: _Job, template: PromptTemplate, tokenizer: Tokenizer, room: in
 
 
 def _sample(
-    job: _Job, kept: KeptSamples, dataset: Dataset, sampling: Sampling, engine: Engine, view: View
+    job: _Job, store: SampleStore, dataset: Dataset, sampling: Sampling, engine: Engine, view: View
 ) -> EvaluationResult:
     view.stage(f"{job.model.label} · {job.benchmark.name}", len(dataset) * job.samples)
     correct = 0
@@ -349,7 +349,7 @@ def _sample(
     def progress(done: int, total: int, rollout: Rollout) -> None:
         nonlocal correct
         correct += rollout.verdict.score == 1
-        kept.add(rollout)
+        store.add(rollout)
         view.advance(done, {"pass_rate": correct / done})
 
     seed = derive(job.plan.seed, "benchmark", job.benchmark.name)
@@ -357,7 +357,7 @@ def _sample(
     try:
         return evaluate(engine, dataset, job.samples, sampling, job.verifier, seed, progress, judge=judge)
     finally:
-        kept.flush()  # also on Ctrl-C and on errors: whole problems are kept
+        store.flush()  # also on Ctrl-C and on errors: whole problems are kept
 
 
 def _settings(job: _Job, dataset: Dataset, template: PromptTemplate, sampling: Sampling) -> dict[str, Any]:

@@ -13,9 +13,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
 
+from strop.base import machine
+from strop.base.machine import GIB
+
 Level = Literal["ok", "note", "problem"]
 
-GIB = 1024**3
 # Extra, the module that shows whether it is there, what it is for.
 EXTRAS: tuple[tuple[str, str, str], ...] = (
     ("gym", "reasoning_gym", "the problem generators of reasoning-gym"),
@@ -70,8 +72,7 @@ def _cores() -> Finding:
 
 
 def _memory() -> Finding:
-    facts = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text().splitlines() if ":" in line)
-    total, free = (int(facts[name].split()[0]) * 1024 / GIB for name in ("MemTotal", "MemAvailable"))
+    total, free = (size / GIB for size in machine.memory())
     found = f"{total:.1f} GiB, {free:.1f} free"
     if free < 2:
         return Finding("memory", "problem", found, "the quickstart wants about 2 GiB free; end other programs")

@@ -1,6 +1,7 @@
 """The folder of a run: everything that a run writes, in one place, readable without strop.
 
-    run.json                     marks the folder as a run: layout format, version of strop, when it began
+    run.json                     marks the folder as a run: layout format, version of strop, when it began, and the
+                                 user's own modules that its configuration names
     config.json                  the resolved configuration; a run can be started from this file alone
     metrics.jsonl                a line a step: {"step": 12, "time": 1760000000.0, "pass_rate": 0.41, …}; evaluations
                                  beside training have lines of their own, once they are done
@@ -35,14 +36,15 @@ from pathlib import Path
 from typing import Any, TextIO
 
 import strop
+from strop.base import imports
 from strop.base.files import TEMPORARY, replacing, writing
+from strop.base.imports import MARKER
 from strop.base.metrics_file import MetricsFile, read_metrics
 from strop.base.types import Group, InputError
 from strop.data.history import PASS_RATES
 from strop.data.record import PROBLEMS, ProblemRecord
 
 FORMAT = 1
-MARKER = "run.json"
 LOCK = ".lock"
 SUMMARY = "summary.json"
 CONTENTS = (
@@ -74,7 +76,10 @@ class RunFolder:
         target = Path(path)
         check_free(target, replace)
         began = time.strftime("%Y-%m-%dT%H:%M:%S%z")
-        marker = {"format": FORMAT, "strop": strop.__version__, "began": began}
+        marker = {
+            "format": FORMAT, "strop": strop.__version__, "began": began,
+            "imports": imports.to_record(json.dumps(config)),
+        }  # fmt: skip
         if is_run(target):
             run = cls(target)
             run._acquire()
@@ -107,6 +112,7 @@ class RunFolder:
             InputError: there is no such folder, it is not a run, or a later strop wrote it.
         """
         run = cls(Path(path))
+        imports.recorded(run.path)  # for what refuses a piece of the user's
         if not run.path.is_dir():
             raise InputError(f"there is no run folder {run.path}")
         if not is_run(run.path):
@@ -310,7 +316,8 @@ def check_free(path: Path, replace: bool = False) -> None:
     if is_run(path):
         if not replace:
             raise InputError(
-                f"{path} already holds a run: go on with it by --resume {path}, or choose another folder with --out"
+                f"{path} already holds a run: go on with it by {imports.command('train --resume', path)}, or choose "
+                "another folder with --out"
             )
     elif path.is_dir() and any(path.iterdir()):
         raise InputError(f"{path} is not empty and not a run of strop; choose another folder with --out")

@@ -20,20 +20,25 @@ right column run beside each other, and nothing in this file changes.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from numbers import Real
 from typing import Any
 
 import numpy as np
 
-from strop.algorithms.diagnostics import Memory, alerts, group_metrics, lag_metrics, step_diagnostics, verifier_failures
+from strop.algorithms.diagnostics.alerts import Memory, alerts
+from strop.algorithms.diagnostics.groups import group_metrics, lag_metrics, verifier_failures
+from strop.algorithms.diagnostics.step import step_diagnostics
+from strop.algorithms.rewards import LengthShaping, Reward
 from strop.base import progress
 from strop.base.clock import Clock
 from strop.base.metrics import merge, values
 from strop.base.seeds import derive
 from strop.base.states import States
-from strop.base.types import Completion, Group, StropError, Verdict
+from strop.base.types import Completion, Group, InputError, StropError, Verdict
 from strop.base.view import View
 from strop.config.schema import RunConfig
 from strop.data.dataset import Dataset
@@ -104,6 +109,7 @@ class Loop:
         self._empty_batches = 0
         self._open: list[dict[str, Any]] = []  # groups open at the checkpoint that `load` took
         self._alerts: Memory = {}
+        self._told = 0  # of what was made, how much had been when the view was last told
         self.stale = StaleGroups()
         self.quarantined: list[dict[str, Any]] = []
         self._enter_stage()
@@ -148,8 +154,6 @@ class Loop:
     def _collect(self) -> None:
         with self.clock.section("rollout"):
             events = self.executor.poll(self._patience())
-        if events:
-            progress.made("a completion")
         for event in events:
             if isinstance(event, Lost):
                 self._regenerate(event)
@@ -157,6 +161,7 @@ class Loop:
                 self._quarantine(event)
             else:
                 self._hand_to_judge(event)
+        self._tell()
         with self.clock.section("verify"):
             if not self.executor.unfinished:
                 self.judge.wait(JUDGE_SECONDS)  # nothing else to do
@@ -165,6 +170,12 @@ class Loop:
             progress.made("a verdict")
         for (request_id, sample), verdict in verdicts:
             self._write_down(request_id, sample, verdict)
+
+    def _tell(self) -> None:
+        """Say how far the rollout is, where anything moved since it was said: tokens, or a completion."""
+        if progress.CURRENT.count > self._told:
+            progress.part("completions", *self.ledger.completions)
+            self._told = progress.CURRENT.count
 
     def _patience(self) -> float:
         if self.gate.batch() is not None:
@@ -228,7 +239,14 @@ class Loop:
 
     def _reward(self, completion: Completion, verdict: Verdict) -> float:
         algorithm = self.config.algorithm
-        return algorithm.reward(completion, verdict) + sum(shape(completion, verdict) for shape in algorithm.shaping)
+        pieces: tuple[Reward | LengthShaping, ...] = (algorithm.reward, *algorithm.shaping)
+        total = 0.0
+        for piece in pieces:
+            value: Any = piece(completion, verdict)  # perhaps of a piece of the user's own
+            if not (isinstance(value, Real) and math.isfinite(value)):
+                raise InputError(f"{piece.piece_name()} gave {value!r} for a completion: a reward is a finite number")
+            total += float(value)
+        return total
 
     # ------------------------------------------------------------------ training
 

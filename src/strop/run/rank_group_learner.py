@@ -20,7 +20,7 @@ from strop.base.types import FloatArray, Group, IntArray, StropError
 from strop.config.schema import RunConfig
 from strop.orchestration.connection import Launcher, WorkerSpec
 from strop.orchestration.messages import StoredWeights
-from strop.orchestration.rank_group import Gang
+from strop.orchestration.rank_group import RankGroup
 from strop.orchestration.weight_store import WeightStore, read
 from strop.training import checkpoint
 from strop.training.dcp_file import Groups
@@ -54,7 +54,7 @@ class Facts:
     devices: int
 
 
-class GangLearner:
+class RankGroupLearner:
     """A `Learning` over `config.orchestration.trainers` ranks.
 
     Args:
@@ -83,7 +83,7 @@ class GangLearner:
         self._gpus = gpus
         self._apart = scattered  # they have not met yet
         self._folder = Path()
-        self._gang: Gang | None = None
+        self._ranks: RankGroup | None = None
         self._facts: Facts | None = None
         self._meeting: Path | None = None
         self._stored: StoredWeights | None = None  # the present weights, where they lie in a store
@@ -114,17 +114,17 @@ class GangLearner:
             )
             for rank in range(orchestration.trainers)
         ]
-        self._gang = Gang(self._launcher, specs, orchestration.silence_seconds, orchestration.stall_seconds)
+        self._ranks = RankGroup(self._launcher, specs, orchestration.silence_seconds, orchestration.stall_seconds)
 
     def _call(self, method: str, *arguments: Any) -> Any:
-        if self._gang is None:
+        if self._ranks is None:
             raise StropError("the trainer's ranks are not started")
         if self._apart:
             self._apart = False
             with tempfile.NamedTemporaryFile(dir=self._folder, prefix=".seen-") as mark:
-                place = self._gang.call("host", mark.name)
-            self._gang.call("meet", place)
-        return self._gang.call(method, *arguments)
+                place = self._ranks.call("host", mark.name)
+            self._ranks.call("meet", place)
+        return self._ranks.call(method, *arguments)
 
     @property
     def facts(self) -> Facts:
@@ -150,13 +150,13 @@ class GangLearner:
 
     def close(self) -> None:
         """End the ranks, once they have written what they were writing; may be called twice."""
-        if self._gang is not None and self._gang.alive:
+        if self._ranks is not None and self._ranks.alive:
             try:
                 if not self._apart:
                     self.settle(wait=True)
             except StropError as error:
                 self._note(str(error))
-            self._gang.close()
+            self._ranks.close()
         if self._meeting is not None:
             shutil.rmtree(self._meeting, ignore_errors=True)  # nobody meets there any more
 

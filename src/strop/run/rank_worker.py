@@ -25,7 +25,7 @@ from strop.base.types import Group, InputError, IntArray
 from strop.base.view import SilentView
 from strop.config.schema import RunConfig
 from strop.model.device import pick_device
-from strop.orchestration.connection import Line
+from strop.orchestration.connection import ControllerConnection
 from strop.orchestration.messages import StoredWeights
 from strop.orchestration.rank_group import Handler, serve
 from strop.orchestration.weight_store import WeightStore
@@ -100,15 +100,15 @@ def sharded_modules(config: RunConfig, place: Place) -> Modules:
 # ---------------------------------------------------------------------- as a worker
 
 
-def main(line: Line, settings: RankSettings) -> None:
+def main(connection: ControllerConnection, settings: RankSettings) -> None:
     """Join the other ranks, then do what the controller calls for."""
     if settings.rendezvous is None:
-        handlers = Scattered(settings, line.address).handlers
+        handlers = Scattered(settings, connection.address).handlers
     else:
         config = RunConfig.model_validate(settings.config)
         learner = join(config, settings.rank, settings.size, settings.rendezvous, settings.seconds)
         handlers = RankServer(learner).handlers()
-    serve(line, settings.rank == 0, handlers)
+    serve(connection, settings.rank == 0, handlers)
 
 
 class Scattered:
@@ -151,7 +151,7 @@ class Scattered:
 
 
 class RankServer:
-    """The calls of `GangLearner`, each with the digest of what all ranks must come to ('' where that is nothing)."""
+    """The calls of `RankGroupLearner`, each with the digest of what all ranks must agree on ('' for none)."""
 
     def __init__(self, learner: Learner) -> None:
         self._learner = learner

@@ -30,8 +30,8 @@ from strop.model.byte_tokenizer import byte_tokenizer
 from strop.model.files import export
 from strop.model.policy import load_policy
 from strop.model.settings import EMBEDDED, EMBEDDED_EXPERTS, FreshModel, ModelSettings
-from strop.training.settings import AdamW, Cosine
-from strop.training.sft import Demonstration, FineTuning, SftSettings
+from strop.training.settings import AdamW, Cosine, SftSettings
+from strop.training.sft import Demonstration, FineTuning
 
 FORMAT = 3  # raise it when the same settings would make another model
 WORDS = ("\\boxed{",)

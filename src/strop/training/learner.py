@@ -24,6 +24,7 @@ from transformers import PreTrainedTokenizerBase
 from strop.algorithms.aggregation import TokenMean
 from strop.algorithms.objective import Objective, UpdateContext
 from strop.algorithms.settings import AlgorithmSettings
+from strop.base.interrupt import breakable
 from strop.base.metrics import Metrics, Total, merge
 from strop.base.seeds import derive
 from strop.base.types import FloatArray, Group, IntArray, Sample, StropError
@@ -137,6 +138,12 @@ class Learner:
             step: training steps done before this one.
             states: of stateful pieces, by path.
         """
+        with breakable():  # until the first optimizer step, see `Trainer.update`
+            return self._learn(groups, survivors, step, states)
+
+    def _learn(
+        self, groups: Sequence[Group], survivors: Collection[int], step: int, states: Mapping[str, Mapping[str, Any]]
+    ) -> TrainResult | None:
         candidates = make_candidates(groups, survivors, self.settings.algorithm.truncation_mask)
         if not any(candidate.trains for candidate in candidates):
             return None

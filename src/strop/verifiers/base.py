@@ -33,7 +33,7 @@ class Verifier(Piece):
         "strop.verifiers.simple",
         "strop.verifiers.math.verifier",
         "strop.verifiers.code.verifier",
-        "strop.verifiers.any_of",
+        "strop.verifiers.combined",
         "strop.verifiers.by_domain",
         "strop.verifiers.function",
         "strop.verifiers.gym",
@@ -102,7 +102,11 @@ def scored(score: float, detail: str, partial_credit: bool) -> Verdict:
     A score outside [0, 1] is an error of the verifier that computed it.
     """
     if not (math.isfinite(score) and 0.0 <= score <= 1.0):
-        return Verdict(0.0, Status.ERROR, f"a score must lie in [0, 1], not {score}")
+        return Verdict(
+            0.0, Status.ERROR,
+            f"a score must lie in [0, 1], not {score}: pass rates and groups are counted by it; scale it, and weigh "
+            "right against wrong with algorithm.reward (BinaryReward: correct, wrong)",
+        )  # fmt: skip
     if score == 1.0:
         return Verdict(1.0, Status.CORRECT, detail)
     return Verdict(score if partial_credit else 0.0, Status.WRONG, detail)

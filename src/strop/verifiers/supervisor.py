@@ -24,7 +24,7 @@ from dataclasses import dataclass
 
 from strop.base.child_process import connect_to_parent, exit_reason
 from strop.base.framing import Channel
-from strop.base.pieces import allow_modules
+from strop.base.imports import allow_modules
 from strop.base.types import Status, Verdict
 from strop.verifiers.forked_worker import OUT_OF_MEMORY, read_verifier, work
 from strop.verifiers.isolation import Isolation

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from tests.made import PROBLEM, completion
 
 from strop.algorithms.advantages import GroupRelative
-from strop.algorithms.diagnostics import step_diagnostics
 from strop.algorithms.diagnostics.quantile import Quantile
 from strop.algorithms.diagnostics.reflection import is_reflective, reflections
+from strop.algorithms.diagnostics.step import step_diagnostics
 from strop.base.metrics import Metrics, merge, values
 from strop.base.types import FinishReason, Group, Rollout, Sample, Status, Verdict
 from strop.training.samples import make_candidates, make_samples

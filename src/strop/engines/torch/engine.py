@@ -257,7 +257,7 @@ class TorchEngine:
         if width:
             self._record(width, *self._runner.step(width, jobs))
 
-    def _record(self, width: int, tokens: Ids, logprobs: FloatArray) -> None:
+    def _record(self, width: int, tokens: Ids, logprobs: FloatArray, entropies: FloatArray) -> None:
         """Note what was drawn [width] for the running sequences, and finish those that end with it."""
         slots = self._slots
         part = slice(0, width)
@@ -272,8 +272,10 @@ class TorchEngine:
         forced = active & (done >= slots.inject_at[part])
         if forced.any():
             self._inject(np.flatnonzero(forced), done, tokens, logprobs)
+            entropies[forced] = 0.0
         slots.drawn[rows, done[rows]] = tokens[rows]
         slots.logprobs[rows, done[rows]] = logprobs[rows]
+        slots.entropies[rows, done[rows]] = entropies[rows]
         slots.position[part] += active
         slots.token[rows] = tokens[rows]
         sampled = active & ~forced
@@ -345,6 +347,7 @@ class TorchEngine:
                 text=self._text(token_ids),
                 finish_reason=reason,
                 interrupted_at=sequence.interrupted_at,
+                entropies=slots.entropies[slot, :length].copy(),
             )
         )
         slots.release(slot)

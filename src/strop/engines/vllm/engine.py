@@ -46,7 +46,6 @@ from strop.engines.weights import checked as checked_weights
 from strop.model.files import DTYPES
 from strop.model.settings import ModelSettings
 
-_LEAST_TEMPERATURE = 0.01  # vLLM raises lower ones to this
 _SEED_MASK = (1 << 63) - 1
 
 
@@ -145,28 +144,14 @@ class VllmEngine:
         """What the worker said of itself: `vllm` (its version), `platform` and others."""
         return self._facts
 
-    @staticmethod
-    def refuse_unable(sampling: Sampling) -> None:
-        """Refuse sampling that no vLLM can honour, before one is started.
-
-        Raises:
-            InputError: thinking budgets or interruptions, or a temperature that vLLM would change.
-        """
-        Capabilities(max_tokens=0, interruptions=False).refuse_unable(sampling)
-        if 0 < sampling.temperature < _LEAST_TEMPERATURE:
-            raise InputError(
-                f"sampling.temperature={sampling.temperature}: vLLM samples at {_LEAST_TEMPERATURE} at least; set 0 "
-                "for greedy decoding"
-            )
-
     def check(self, sampling: Sampling) -> None:
         """Refuse sampling that no request could have here, before there is one.
 
         Raises:
-            InputError: see `refuse_unable`; or top-k and top-p where this vLLM is built otherwise than those we know,
+            InputError: `Vllm.refuse_unable`; or top-k and top-p where this vLLM is built otherwise than those we know,
                 so that log-probs of the whole vocabulary could not be recorded beside them.
         """
-        self.refuse_unable(sampling)
+        self.settings.refuse_unable(sampling)
         cut = sampling.top_p < 1 or sampling.top_k is not None
         if cut and sampling.temperature > 0 and not self._facts["whole_distribution"]:
             raise InputError(
