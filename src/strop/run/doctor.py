@@ -130,7 +130,7 @@ def _bfloat16() -> Finding:
     full, half = (_product_seconds(dtype, device) for dtype in (torch.float32, torch.bfloat16))
     found = f"matrix products run at {full / half:.1f} times the speed of float32 ({device})"
     if half > full:
-        return Finding("bfloat16", "note", found, 'keep model.dtype="float32" on this machine')
+        return Finding("bfloat16", "note", found, "set model.dtype=float32 on this machine")
     return Finding("bfloat16", "ok", found)
 
 

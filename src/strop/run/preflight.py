@@ -26,7 +26,7 @@ from strop.data.rows import HubDataset
 from strop.data.source import ProblemSource
 from strop.engines.vllm.settings import Vllm
 from strop.evaluation.benchmark_files import SUFFIXES
-from strop.model.location import RESERVED, locate, parameters
+from strop.model.location import RESERVED, dtype_name, locate, parameters
 from strop.model.settings import ModelSettings
 from strop.recipes.resolve import resolve
 from strop.run.folder import RunFolder, check_free, is_run
@@ -191,7 +191,7 @@ def model(settings: ModelSettings, trains: bool = False, device: str = "auto") -
     count = parameters(settings)
     if count is None or (device != "cpu" and machine.has_gpu()):
         return
-    width = 4 if settings.dtype == "float32" else 2
+    width = 4 if dtype_name(settings) == "float32" else 2
     needed = count * width
     if trains and settings.lora is None:
         needed += count * (OPTIMIZER_BYTES + (4 if width == 2 else 0))
