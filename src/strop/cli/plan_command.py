@@ -50,12 +50,14 @@ def plan(
 ) -> None:
     """Simulate a run by discrete events: step time, idle shares, and the best split of the devices.
 
+    Without --cost and --lengths it takes those of a 7B model on H800s, calibrated on published times, and says so.
     Costs are seconds: a decode step takes decode_step + decode_sequence × (running sequences) + decode_context ×
     (their tokens); an update takes train_update + train_token × tokens / trainers; publish, swap, verdict,
     record_step and others are listed by a wrong --cost. `bound` is what no schedule beats on average. Without
     --devices, --generators and --trainers the run is planned in one process, which generates and trains in turn.
 
     \b
+    strop plan scalerl --devices 64 --compare k=0,1,4,8
     strop plan --from runs/grpo
     strop plan --from runs/grpo --set batch.prompts_per_step=64 --max-lag 4 --devices 8
     strop plan scalerl --devices 80 --compare k=0,1,4,8 --lengths lognormal:7000,0.6 --plot plan.png \\
@@ -65,11 +67,12 @@ def plan(
 
     allow(imports)
     setup, known, drawn, found = _inputs(target, measured, sets, costs, lengths)
+    assumed = [] if found is not None else [n for n, given in (("costs", costs), ("lengths", lengths)) if not given]
     setup = _shape(setup, generators, trainers, per_generator, slots, max_lag, prompt_tokens, drop)
     setups = [setup] if compare is None else alternatives(setup, _lags(compare))
     split = None if generators is not None or trainers is not None else devices
     plans = _simulate(setups, known, drawn, split, steps, seed)
-    value = _value(plans, known, drawn, found, seed)
+    value = _value(plans, known, drawn, found, seed) | {"defaults": assumed}
     show(as_json, value, lambda: _print(value))
     if figure is not None:
         from strop.report.figures.planning import plot_plans
@@ -88,12 +91,13 @@ def _inputs(
     from strop.lab.planning import Costs
     from strop.lab.planning.lengths import parse_lengths
     from strop.lab.planning.measure import measure
+    from strop.lab.planning.published import default_lengths, scalerl_costs
     from strop.lab.planning.setup import setup_of
     from strop.recipes.resolve import resolve
     from strop.run.folder import RunFolder
 
     if (target is None) == (not runs):
-        raise InputError("name what to plan: a recipe or file with --cost and --lengths, or --from RUN")
+        raise InputError("name what to plan: a recipe or file, or --from RUN")
     if runs:
         found = measure([RunFolder.open(run) for run in runs])
         config = edit(found.config, sets) if sets else found.config
@@ -103,13 +107,9 @@ def _inputs(
         return setup, found.costs.edited(costs), drawn, found
     assert target is not None
     config = resolve(target, sets)
-    chosen = Costs().edited(costs)  # a wrong name lists the right ones, whatever else is lacking
-    if not costs or lengths is None:
-        raise InputError(
-            "costs are not known without a run: give --cost decode_step=… --cost train_token=… and --lengths "
-            "lognormal:MEDIAN,SIGMA, or measure a short run with --from RUN"
-        )
-    drawn = parse_lengths(lengths, config.sampling.max_new_tokens)
+    limit = config.sampling.max_new_tokens
+    chosen = Costs().edited(costs) if costs else scalerl_costs()
+    drawn = default_lengths(limit) if lengths is None else parse_lengths(lengths, limit)
     return setup_of(config), chosen, drawn, None
 
 
@@ -212,6 +212,7 @@ def _value(
 
 def _print(value: dict[str, Any]) -> None:
     from strop.base.view import number, percent
+    from strop.lab.planning.published import DEFAULTS_ARE
 
     measured = value.get("measured")
     if measured is not None:
@@ -223,6 +224,8 @@ def _print(value: dict[str, Any]) -> None:
             print(f"note: {note}")
     known = ", ".join(f"{name}={number(seconds)}" for name, seconds in value["costs"].items() if seconds)
     print(f"costs in seconds: {known or 'none'}")
+    if value["defaults"]:
+        print(f"note: {' and '.join(value['defaults'])} are defaults, {DEFAULTS_ARE}")
     _table([_row(row) for row in value["plans"]])
     print("split: generators + trainers; s/update: seconds an optimizer update; p50, p95: seconds a step; idle: shares")
     print("bound: seconds an update that no schedule beats on average, and what sets it")
