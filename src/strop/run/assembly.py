@@ -9,17 +9,15 @@ from pathlib import Path
 import torch
 from transformers import PreTrainedTokenizerBase
 
-from strop import recipes
 from strop.base.seeds import derive
 from strop.base.types import InputError
 from strop.base.view import View
-from strop.config.parse import edit
 from strop.config.schema import RunConfig, evaluation_sampling, stage_configs
 from strop.data import contradictions
 from strop.data.chain_sum import part_of
 from strop.data.dataset import Data, load_data
 from strop.engines.build import build_engine, embedded_settings, evaluating_engine
-from strop.engines.protocol import Engine, Sampling
+from strop.engines.protocol import Engine
 from strop.engines.vllm.settings import Vllm
 from strop.evaluation.benchmarks import HELD_OUT
 from strop.evaluation.validation import ValidationSet, Wanted, benchmark_sets
@@ -48,6 +46,7 @@ from strop.orchestration.weight_transport import (
     broadcast_backend,
 )
 from strop.orchestration.worker_evaluator import WorkerEvaluator
+from strop.run import preflight
 from strop.run.rank_group_learner import GangLearner
 from strop.training.compute import devices_of
 from strop.training.embedded_base import located
@@ -57,9 +56,6 @@ from strop.training.step import Trainer
 from strop.training.storage import Storage
 from strop.verifiers.judges import Judges, judge_for
 from strop.verifiers.pool import Judge, first_refusal
-
-LEAST_BUDGET = 8  # tokens that a completion must have for an answer
-
 
 @dataclass(frozen=True)
 class Parts:
@@ -117,7 +113,10 @@ def assemble(config: RunConfig, view: View) -> Parts:
     _warn_of_seen_questions(config, data, view)
     engine, measuring = _engines(config, policy, tokenizer)
     room = measuring.capabilities.max_tokens
-    config = _fitted(config, data, room, view)
+    longest = max(part.longest_prompt for part in (data.train, data.held_out) if part is not None)
+    config, told = preflight.fitted(config, longest, room)
+    if told is not None:
+        view.note(told)
     sets = validation_sets(config, data, tokenizer, room, view)
     roster = Roster()
     launcher = _launcher(config, roster, policy.device)
@@ -413,38 +412,6 @@ def _warn_of_seen_questions(config: RunConfig, data: Data, view: View) -> None:
             "fine-tuned on; for a clean test set data.held_out.source.piece=ChainSum and "
             "data.held_out.source.part=held_out"
         )
-
-
-def _fitted(config: RunConfig, data: Data, room: int, view: View) -> RunConfig:
-    """The configuration with a token budget that the model has room for after the longest prompt.
-
-    A budget that is the recipe's own, and that nothing else of it is measured by, is lowered with a note.
-
-    Raises:
-        InputError: it does not fit, and was chosen by the user, or other settings go with it.
-    """
-    longest = max(part.longest_prompt for part in (data.train, data.held_out) if part is not None)
-    budget = max(stage.sampling.max_new_tokens for stage in stage_configs(config))
-    left = room - longest
-    if budget <= left:
-        return config
-    told = f"the longest prompt ({longest} tokens) and sampling.max_new_tokens={budget} exceed the {room} tokens"
-    plain = config.sampling == Sampling(temperature=config.sampling.temperature, max_new_tokens=budget)
-    alone = plain and not config.stages and not config.algorithm.shaping
-    if left < LEAST_BUDGET or not alone or budget != _own_budget(config.recipe):
-        raise InputError(
-            f"{told} of the model; lower sampling.max_new_tokens to {max(left, 1)}, or data.max_prompt_tokens"
-        )
-    view.note(f"completions end at {left} tokens: {told} that the model has room for")
-    return edit(config, [f"sampling.max_new_tokens={left}"])
-
-
-def _own_budget(name: str) -> int | None:
-    """The budget that a recipe has by itself; None for one that is not strop's."""
-    try:
-        return recipes.build(name).sampling.max_new_tokens
-    except InputError:
-        return None
 
 
 def devices_apart(config: RunConfig, trainers: int) -> tuple[int, int]:
