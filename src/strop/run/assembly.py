@@ -57,6 +57,7 @@ from strop.training.storage import Storage
 from strop.verifiers.judges import Judges, judge_for
 from strop.verifiers.pool import Judge, first_refusal
 
+
 @dataclass(frozen=True)
 class Parts:
     """What a run is made of, and its configuration, fitted to the model's room where the user left it to the recipe."""
