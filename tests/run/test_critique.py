@@ -62,7 +62,7 @@ def test_a_prompt_that_does_not_ask_for_what_the_verifier_reads(model: Path, tmp
 def test_references_that_are_no_right_answers(model: Path, tmp_path: Path) -> None:
     rows = [row | {"answer": "}" if place % 4 == 3 else row["answer"]} for place, row in enumerate(SUMS)]
     finding = found(model, problems(tmp_path, rows), ASKS)["verifier"]
-    assert finding.level == "note" and "for right answers" in finding.found and "problems-4" in finding.advice
+    assert finding.level == "note" and "for right answers" in finding.found and "'}'" in finding.advice
     lists = [{"prompt": "Name primes.", "answer": [2, 3]}, {"prompt": "Others?", "answer": [5]}]
     finding = found(model, problems(tmp_path, lists), ASKS, "data.held_out.count=1")["verifier"]
     assert finding.level == "problem" and "refuses" in finding.advice
@@ -75,7 +75,8 @@ def test_budgets_and_data(model: Path, tmp_path: Path) -> None:
     assert finding.level == "problem" and "lower sampling.max_new_tokens to" in finding.advice
     cut = found(model, source, ASKS, "data.max_prompt_tokens=100")
     assert cut["budgets"].level == "ok" and cut["prompts"].level == "note"
-    assert cut["contradictions"].level == "note" and "3+3" in cut["contradictions"].found
+    all_of_them = found(model, source, ASKS, "data.held_out=none", "evaluation.every=none")
+    assert all_of_them["contradictions"].level == "note" and "3+3" in all_of_them["contradictions"].found
     few = found(model, source, ASKS, "data.held_out.count=4", "batch.prompts_per_step=500")
     assert few["held out"].level == "note" and few["data"].level == "note"
 
