@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from strop.cli.options import free_folder
-from strop.cli.reports import report_quickstart
+from strop.cli.run_endings import report_quickstart
 from strop.config.edits import flatten
 from strop.run import doctor
 from strop.run.folder import RunFolder

@@ -29,7 +29,7 @@ from transformers import (
 from strop.base.types import InputError
 from strop.engines.protocol import Request, Sampling
 from strop.engines.settings import EngineSettings
-from strop.engines.torch.choose import embedded_engine
+from strop.engines.torch.engine import TorchEngine
 from strop.model.files import export, fresh_model
 from strop.model.policy import Packed, Policy, load_policy
 from strop.model.settings import FreshModel, ModelSettings
@@ -182,7 +182,7 @@ def test_what_changes_nothing_is_taken(family: str):
         expected = plain(ids[None]).logits[0, :-1].log_softmax(-1).gather(-1, ids[1:, None])[:, 0]
         for training in (False, True):
             torch.testing.assert_close(policy.train(training)(packed, 1.0)[0], expected, atol=1e-5, rtol=0)
-    engine = embedded_engine(policy.eval(), byte_tokenizer(), EngineSettings(slots=16))
+    engine = TorchEngine(policy.eval(), byte_tokenizer(), EngineSettings(slots=16))
     assert engine.capabilities.max_tokens == policy.model.config.max_position_embeddings
     engine.submit(Request("a", ids[:5].numpy().astype(np.int32), Sampling(max_new_tokens=6), seed=1, n=2))
     found = []

@@ -13,7 +13,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from tests.orchestration.forked import forking
+from tests.forks import forking
 from tests.orchestration.invariants import assert_sound_folder
 from tests.runs import assert_same_run, metrics, small_config
 

@@ -13,15 +13,12 @@ from tests.run.test_run import StopsAfter
 from tests.runs import assert_same_run, metrics, parameters, small_config
 
 from strop.base.imports import allow_module
-from strop.base.seeds import derive
 from strop.base.types import InputError, Problem, Status, StropError, Verdict
 from strop.base.view import SilentView
 from strop.config.parse import edit
 from strop.model.files import export
 from strop.model.policy import Policy, WithoutAdapters, load_policy
 from strop.recipes.resolve import resolve
-from strop.report.runs import read_runs
-from strop.report.snapshots import Models
 from strop.run import fine_tuning, sft_config
 from strop.run.assembly import assemble
 from strop.run.run import Interrupted, resume, train
@@ -78,22 +75,6 @@ def open_checkpoint_of(run: Path) -> tuple[Policy, object]:
     from strop.run.folder import RunFolder
 
     return open_checkpoint(RunFolder.open(run))
-
-
-def test_a_report_shows_every_snapshot_of_it(tmp_path: Path) -> None:
-    train(small_config(*LORA, "steps=2", "checkpoint.every=1"), tmp_path / "run", SilentView())
-    (run,) = read_runs([tmp_path / "run"])
-    models = Models(run)
-    assert [snapshot.step for snapshot in models.snapshots] == [0, 1, 2]
-    first = {name: value.clone() for name, value in models.become(models.snapshots[1]).weights().items()}
-    policy, _ = load_policy(small_config(*LORA).model, seed=derive(0, "model"))
-    policy.load_weights(checkpoint.load(tmp_path / "run" / "checkpoints", 1).tensors["policy"])
-    assert all(torch.equal(value, policy.weights()[name]) for name, value in first.items())
-    last = models.become(models.last).weights()
-    assert all(torch.equal(value, parameters(tmp_path / "run")[name]) for name, value in last.items())
-    assert models.start is not None
-    started = models.become(models.start).weights()
-    assert any(not torch.equal(value, first[name]) for name, value in started.items())
 
 
 def test_the_reference_is_kept_without_a_copy_unless_it_moves() -> None:

@@ -10,6 +10,7 @@ import signal
 import struct
 import sys
 import time
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -23,21 +24,22 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from strop.base import imports
 from strop.base.imports import allow_module
 from strop.base.metrics_file import read_metrics
-from strop.base.types import InputError, IntArray, StropError
+from strop.base.types import InputError, IntArray, Problem, Status, StropError, Verdict
 from strop.base.view import SilentView
 from strop.config.parse import edit
 from strop.engines.torch import TorchEngine
 from strop.orchestration.executor import Publication
 from strop.orchestration.in_process import InProcess
-from strop.orchestration.rank_group import GangLost
+from strop.orchestration.rank_group import RankGroupLost
 from strop.recipes.resolve import resolve
-from strop.report.plots import plot_run
+from strop.report.figures.training import plot_run
 from strop.run.folder import RunFolder
 from strop.run.loop import WeightMismatch
 from strop.run.run import QUARANTINE, Interrupted, Summary, _Run, resume, train
 from strop.run.status import read_status
 from strop.training import checkpoint
 from strop.training.step import NonFiniteLoss, Trainer
+from strop.verifiers.base import Verifier
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +65,7 @@ def test_the_run_folder_holds_everything(finished: Path) -> None:
         training = whole - row.get("seconds/evaluation", 0.0)
         assert row["tokens_per_second"] == pytest.approx(row["tokens/generated"] / training, rel=1e-5)
     picture = plot_run(finished).read_bytes()
-    assert struct.unpack(">II", picture[16:24]) == (2070, 1545) and len(picture) > 10_000  # three panels by three
+    assert struct.unpack(">II", picture[16:24]) == (2070, 2040) and len(picture) > 10_000  # four rows of three
     summary = json.loads((finished / "summary.json").read_text())
     assert summary["steps"] == 4 and summary["model"] == "model"
 
@@ -159,11 +161,11 @@ def test_a_lost_trainer_is_replaced_as_often_as_the_budget_says(
     def lost(run: _Run) -> Summary:
         runs.append(run.parts)
         run.loop.interrupted = stopped
-        raise GangLost("the trainer is lost")
+        raise RankGroupLost("the trainer is lost")
 
     monkeypatch.setattr(_Run, "go", lost)
     view = Notes()
-    with pytest.raises(GangLost):
+    with pytest.raises(RankGroupLost):
         train(small_config("orchestration.trainer_restarts=2"), tmp_path / "run", view)
     assert len({id(parts) for parts in runs}) == len(runs) == begun
     again = [f"the trainer is lost; going on from the last checkpoint (loss {loss})" for loss in range(1, begun)]
@@ -376,6 +378,35 @@ def test_groups_that_taught_nothing_are_written_down(tmp_path: Path) -> None:
     assert all(row["groups/trained"] == 1 for row in rows)
 
 
+class OftenFails(Verifier):
+    """Cannot judge three completions of five."""
+
+    def judge(self, problem: Problem, text: str, truncated: bool) -> Verdict:
+        fate = zlib.crc32(text.encode()) % 5
+        return (
+            [Verdict(1.0, Status.CORRECT), Verdict(0.0, Status.WRONG)][fate] if fate < 2 else Verdict(0.0, Status.ERROR)
+        )
+
+
+@pytest.mark.parametrize("refill", [False, True])
+def test_a_lone_judged_completion_is_not_trained_on_and_is_counted(tmp_path: Path, refill: bool) -> None:
+    sets = [f"algorithm.selection.zero_variance={'drop' if refill else 'keep'}", f"algorithm.selection.refill={refill}"]
+    config = small_config("evaluation.every=none", *sets).model_copy(update={"verifier": OftenFails()})
+    train(config, tmp_path / "run", SilentView())
+    lone = 0
+    for row in metrics(tmp_path / "run"):
+        groups: dict[int, list[float]] = {}
+        for rollout in RunFolder.open(tmp_path / "run").read_rollouts(row["step"]):
+            scores = groups.setdefault(rollout["ticket"], [])
+            if rollout["status"] in ("correct", "wrong"):
+                scores.append(rollout["score"])
+        assert row["groups/without_baseline"] == sum(len(scores) == 1 for scores in groups.values())
+        compared = [scores for scores in groups.values() if len(scores) > 1 and (len(set(scores)) > 1 or not refill)]
+        assert row["groups/trained"] == len(compared) and (not refill or len(compared) == 6)
+        lone += row["groups/without_baseline"]
+    assert lone > 3
+
+
 def test_weights_that_overflowed_are_not_saved(tmp_path: Path) -> None:
     with pytest.raises(StropError, match="not finite"):
         train(small_config("optim.lr=1e30", "evaluation.every=none"), tmp_path / "over", SilentView())
@@ -393,7 +424,7 @@ def test_a_signal_within_a_rollout_or_an_update_ends_at_once(tmp_path: Path, mon
         calls, original = itertools.count(), vars(owner)[name]
         at = {"rollout": 30, "update": 4}[place]
 
-        def signalled(self: object, *arguments: object, calls=calls, original=original, at=at) -> object:  # type: ignore[no-untyped-def]
+        def signalled(self: object, *arguments: object, calls=calls, original=original, at=at) -> object:
             if next(calls) == at:
                 os.kill(os.getpid(), signal.SIGTERM)
                 for _ in range(1000):

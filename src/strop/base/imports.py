@@ -15,7 +15,7 @@ import os
 import shlex
 import sys
 import traceback
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from pathlib import Path
 from types import ModuleType
 
@@ -71,12 +71,17 @@ def load_module(path: Path) -> ModuleType:
     return module
 
 
-def allow_again(name: str, file: str) -> None:
-    """Allow in this process what was allowed in the one that started it; raises what importing raises."""
-    if importlib.util.find_spec(name) is not None or not file:
-        allow_module(name)
-    else:  # a recipe or a script, which was run from its file
-        load_module(Path(file))
+def allow_modules(modules: Iterable[tuple[str, str]]) -> None:
+    """Allow, in another process, what `modules_allowed` named: by name, or from its file, as a script was run.
+
+    Raises:
+        InputError: a module cannot be imported.
+    """
+    for name, file in modules:
+        if importlib.util.find_spec(name) is not None or not file:
+            allow_module(name)
+        else:
+            load_module(Path(file))
 
 
 def is_allowed(module: str) -> bool:

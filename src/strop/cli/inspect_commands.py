@@ -138,7 +138,7 @@ def plot(
     ] = None,
 ) -> None:
     """Draw the training curves of a run as one PNG; works while the run goes on."""
-    from strop.report.plots import plot_run
+    from strop.report.figures.training import plot_run
     from strop.run.folder import RunFolder
 
     print(plot_run(RunFolder.open(run).path, out))

@@ -44,9 +44,9 @@ def sample(
     from strop.run.benchmarking import parse_model
 
     named = parse_model(model)
-    config = tasks.configure(named.place, recipe, sets, source, path, limit, named.step)
+    asked = tasks.configure(named.place, recipe, sets, source, path, limit, named.step)
     with viewing(True, "strop · sample", "stopped", to_stderr=True) as view:
-        answers = tasks.sample_model(config, prompt, count, temperature, max_new_tokens, seed, view, named.stored)
+        answers = tasks.sample_model(asked, prompt, count, temperature, max_new_tokens, seed, view, named.stored)
     if as_json:
         print_json(answers)
         return

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Protocol
 
 import typer
 
@@ -100,6 +100,28 @@ def viewing(
         raise typer.Exit(INTERRUPTED) from None
     finally:
         view.close()
+
+
+class Tell(Protocol):
+    """Says how far a bar is."""
+
+    def __call__(self, done: int | None = None, total: int | None = None, what: str | None = None) -> None: ...
+
+
+@contextmanager
+def bar(title: str, total: int | None = None) -> Iterator[Tell]:
+    """A bar on standard error while something takes its time; none where that is no terminal."""
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.progress import Progress
+
+    with Progress(console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as progress:
+        task = progress.add_task(title, total=total)
+
+        def tell(done: int | None = None, total: int | None = None, what: str | None = None) -> None:
+            progress.update(task, completed=done, total=total, description=None if what is None else escape(what))
+
+        yield tell
 
 
 def print_json(value: Any) -> None:

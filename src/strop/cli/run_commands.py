@@ -27,7 +27,7 @@ def quickstart(
     strop quickstart
     strop quickstart --seed 1 --out runs/again
     """
-    from strop.cli.reports import report_quickstart
+    from strop.cli.run_endings import report_quickstart
     from strop.run import quickstart as heavy
 
     with viewing(plain, f"strop · quickstart · {out}", "stopped; begin again with: strop quickstart") as view:
@@ -50,6 +50,9 @@ def train(
     ] = None,
     small: Tiny = False,
     imports: Imports = [],  # noqa: B006
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show the settings, the data and the first prompt, and train nothing.")
+    ] = False,
     plain: Plain = False,
 ) -> None:
     """Train by reinforcement learning from verifiable rewards.
@@ -58,9 +61,9 @@ def train(
     the model. Ctrl-C saves the last finished step and ends; --resume goes on from there.
 
     \b
-    strop train grpo
-    strop train archer.math --tiny
-    strop train grpo --set data.source=gsm8k --set data.path=train.jsonl
+    strop train grpo --tiny
+    strop train archer.math --tiny --dry-run
+    strop train grpo --set model.path=MODEL --set data.source=gsm8k --set data.path=train.jsonl
     strop train scalerl --set model.path=Qwen/Qwen3-0.6B --set data.source=problems.jsonl
     strop train my-run.toml --set steps=200 --out runs/first
     strop train runs/first/config.json
@@ -97,7 +100,14 @@ def train(
     config = resolve(target, sets, small)
     folder = out if out is not None else free_folder(f"{config.recipe}-tiny" if small else config.recipe)
     preflight.training(config, folder)  # says what is wrong before torch takes its seconds to load
-    from strop.cli.reports import report_run
+    if dry_run:
+        from strop.run.assembly import preview
+
+        print(config.to_json())
+        with viewing(True, "strop · dry run", "stopped") as view:
+            preview(config, view)
+        return
+    from strop.cli.run_endings import report_run
     from strop.run import run as heavy
 
     with viewing(plain, f"strop · {config.recipe} · {folder}", lambda: _go_on("train", folder)) as view:
@@ -110,7 +120,7 @@ def _resume(folder: Path, step: int | None, sets: list[str], plain: bool) -> Non
     from strop.run.folder import RunFolder
 
     preflight.resuming(RunFolder.open(folder), sets)
-    from strop.cli.reports import report_run
+    from strop.cli.run_endings import report_run
     from strop.run import run as heavy
 
     with viewing(plain, f"strop · {folder}", lambda: _go_on("train", folder)) as view:
@@ -165,7 +175,7 @@ def sft(
         raise InputError("name the model and the demonstrations: strop sft MODEL --data FILE.jsonl")
     else:
         config = preflight.fine_tuning(model, demonstrations, sets, folder)
-    from strop.cli.reports import report_run
+    from strop.cli.run_endings import report_run
     from strop.run import fine_tuning
 
     with viewing(plain, f"strop · sft · {folder}", lambda: _go_on("sft", folder)) as view:

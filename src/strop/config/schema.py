@@ -21,7 +21,7 @@ from strop.data.history import ProblemFilter
 from strop.data.settings import DataSettings
 from strop.engines.protocol import Sampling
 from strop.engines.settings import EngineSettings
-from strop.evaluation.settings import EvaluationSettings
+from strop.evaluation.validation_settings import EvaluationSettings
 from strop.model.settings import ModelSettings
 from strop.orchestration.settings import OrchestrationSettings
 from strop.training.settings import AdamW, BatchSettings, CheckpointSettings, CriticSettings, LearnerSettings

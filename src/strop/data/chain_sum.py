@@ -49,9 +49,8 @@ class ChainSum(ProblemSource):
             question = draw_question(rng, self.terms, self.digits, self.signs)
             if question in seen or self.part not in ("all", part_of(question)):
                 continue
-            yield Problem(
-                id=f"chain_sum-{len(seen)}", prompt=question, reference=str(solve(question)), source="chain_sum"
-            )
+            identity, answer = f"chain_sum-{len(seen)}", str(solve(question))
+            yield Problem(id=identity, prompt=question, reference=answer, source="chain_sum", verbatim=True)
             seen.add(question)
             if len(seen) == self.count:
                 return

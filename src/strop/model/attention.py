@@ -12,7 +12,6 @@ L tokens of its longest one.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cache
 from inspect import signature
@@ -146,11 +145,6 @@ class PackedContext:
             self._offsets = send(ends, self.device)
         q, k, v = (states.contiguous() for states in (query, key, value))
         return _kernel()(q, k, v, self._offsets, max(self.lengths), scale)
-
-
-def current(device: torch.device) -> AbstractContextManager[object]:
-    """Where `device` is a GPU, it is the current one inside: Triton launches there, whichever its arguments are on."""
-    return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
 
 
 class VariableLength(Protocol):

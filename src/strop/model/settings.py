@@ -86,8 +86,6 @@ class ModelSettings(Settings):
         trainer_fp32_head: logits of `Policy.forward` accumulated and kept in float32, whatever `dtype`.
         generator_fp32_head: the same for an engine on this policy (ScaleRL wants both).
         chunk_tokens: rows of logits that exist at once.
-        gpu_kernels: on CUDA, in half precision, the head and the layers of Llama, Qwen2 and Qwen3 compute with Triton
-            kernels (docs/gpu_training.md); off, with PyTorch's operators.
         cpu_kernels: on a CPU layers compute with kernels that the machine's own compiler makes, once a machine in a
             second or two; off, or without a compiler, with PyTorch's operators.
         gradient_checkpointing: compute layers again in backward instead of keeping their activations.
@@ -103,7 +101,6 @@ class ModelSettings(Settings):
     trainer_fp32_head: bool = True
     generator_fp32_head: bool = True
     chunk_tokens: Positive = 1024
-    gpu_kernels: bool = True
     cpu_kernels: bool = True
     gradient_checkpointing: bool = False
     lora: Lora | None = None

@@ -20,6 +20,7 @@ from strop.base.types import InputError
 from strop.config.checks import validated
 from strop.config.edits import apply_edits, explain
 from strop.config.parse import edit, parse
+from strop.config.renamed import accepted
 from strop.config.schema import RunConfig
 from strop.config.tiny import edits_of, tiny
 
@@ -67,7 +68,7 @@ def _from_toml(path: Path) -> RunConfig:
     if not isinstance(name, str):
         raise InputError(f'{path}: say which recipe it changes, e.g. recipe = "grpo"; the list: strop recipes')
     try:
-        data = apply_edits(recipes.build(name).model_dump(mode="json"), changes, RunConfig)
+        data = apply_edits(recipes.build(name).model_dump(mode="json"), accepted(changes), RunConfig)
     except InputError as error:
         raise InputError(f"{path}: {error}") from error
     return parse(data, str(path))

@@ -26,14 +26,12 @@ from strop.config.schema import RunConfig, stage_configs
 from strop.data import contradictions
 from strop.data.dataset import Data, Dataset, load_data
 from strop.model.attention import longest_sequence
-from strop.model.byte_tokenizer import byte_tokenizer
-from strop.model.files import load_tokenizer
-from strop.model.location import RESERVED, dtype_name, locate, parameters, stored_config
+from strop.model.location import RESERVED, dtype_name, parameters, stored_config
 from strop.recipes.resolve import resolve
 from strop.run import preflight
 from strop.run.doctor import Finding, Level, products_a_second
 from strop.run.folder import RunFolder, is_run
-from strop.training.embedded_base import WORDS, EmbeddedBase
+from strop.training.embedded_base import EmbeddedBase, tokenizer_of
 
 # How an answer may be given, by what a prompt that asks for it mentions; `bare` needs no asking.
 FORMS = {"boxed": "\\boxed{%s}", "<answer>": "<answer> %s </answer>", "####": "#### %s", "bare": "%s"}
@@ -63,9 +61,9 @@ def criticise(target: str, sets: Sequence[str] = (), small: bool = False) -> lis
         preflight.training(config)
     except InputError as error:
         return [Finding("configuration", "problem", "cannot be trained", str(error))]
-    tokenizer = _tokenizer(config)
+    tokenizer = tokenizer_of(config.model)
     try:
-        data = load_data(config.data, tokenizer)
+        data = load_data(config.data, tokenizer, config.verifier.instruction)
     except InputError as error:
         return [Finding("data", "problem", "cannot be used", str(error))]
     return [
@@ -90,16 +88,6 @@ def _subject(target: str, sets: Sequence[str], small: bool) -> Subject:
 
 
 # ---------------------------------------------------------------------- the model
-
-
-def _tokenizer(config: RunConfig) -> PreTrainedTokenizerBase:
-    model = config.model
-    if model.fresh is not None:
-        return byte_tokenizer()
-    if model.path in RESERVED:
-        return byte_tokenizer(WORDS)
-    place = locate(model)
-    return load_tokenizer(place.source, model.revision, model.trust_remote_code, place.cached_only)
 
 
 def _room(config: RunConfig) -> int | None:

@@ -168,7 +168,7 @@ def _compiler() -> Finding:
 
 
 def _sandbox() -> list[Finding]:
-    """Code verifiers run a model's programs: which walls were built here, and which could not be."""
+    """Code verifiers run a model's programs: which layers of isolation were built here, and which could not be."""
     from strop.verifiers.sandbox.layers import LAYERS, probe
 
     found = probe()
@@ -189,9 +189,10 @@ def _sandbox() -> list[Finding]:
         reason = found.missing["control groups"]
         findings.append(Finding("sandbox cgroups", "note", f"{reason}; memory is watched instead"))
     if found.bubblewrap:
-        findings.append(Finding("sandbox bwrap", "ok", f"{found.bubblewrap}, the next layer should the zygote fail"))
+        findings.append(Finding("sandbox bwrap", "ok", f"{found.bubblewrap}, used where the fork server fails"))
     else:
-        findings.append(Finding("sandbox bwrap", "note", "not installed", "a next layer: apt-get install bubblewrap"))
+        advice = "used where the fork server fails: apt-get install bubblewrap"
+        findings.append(Finding("sandbox bwrap", "note", "not installed", advice))
     return findings
 
 

@@ -6,7 +6,8 @@
     metrics.jsonl                a line a step: {"step": 12, "time": 1760000000.0, "pass_rate": 0.41, …}; evaluations
                                  beside training have lines of their own, once they are done
     rollouts/step_000012.parquet one row a completion (see `rollout_table.py`)
-    pass_rates.jsonl             what became of every training problem so far, at the last checkpoint
+    problems.json                digests of the questions that it trains on and of those that it holds out
+    pass_rates.jsonl             the pass rate of every training problem so far, at the last checkpoint
     checkpoints/                 to resume from
     model/                       the exported model, a Hugging Face folder
     critic/                      the exported critic, where there is one
@@ -41,6 +42,7 @@ from strop.base.imports import MARKER
 from strop.base.metrics_file import MetricsFile, read_metrics
 from strop.base.types import Group, InputError
 from strop.data.history import PASS_RATES
+from strop.data.record import PROBLEMS, ProblemRecord
 
 FORMAT = 1
 LOCK = ".lock"
@@ -48,7 +50,7 @@ SUMMARY = "summary.json"
 CONTENTS = (
     "checkpoints", "metrics.jsonl", "rollouts", "model", "critic", "plots", "report", SUMMARY, "tensorboard",
     "wandb", PASS_RATES, "processes.json", "logs", "stacks", "quarantine.json", "weights",
-    "weights-evaluated", "status.json",
+    "weights-evaluated", "status.json", PROBLEMS,
 )  # fmt: skip
 _STEP_FILE = re.compile(r"step_(\d+)\.parquet")
 
@@ -200,6 +202,19 @@ class RunFolder:
         if not isinstance(value, dict):
             raise InputError(f"{target} holds no JSON object")
         return value
+
+    def read_problems(self) -> ProblemRecord | None:
+        """Which problems the run trains on and holds out; None where it was begun by a strop that kept no record.
+
+        Raises:
+            InputError: the file is broken.
+        """
+        if not (self.path / PROBLEMS).exists():
+            return None
+        try:
+            return ProblemRecord.from_json(self.read_json(PROBLEMS))
+        except (KeyError, TypeError) as error:
+            raise InputError(f"{self.path / PROBLEMS} is not a record of problems: {error}") from error
 
     def write_pass_rates(self, lines: Iterable[str]) -> Path:
         """Write the pass-rate history of the training problems, a JSON line each."""

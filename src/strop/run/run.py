@@ -24,10 +24,11 @@ from strop.base.types import InputError, StropError
 from strop.base.view import View
 from strop.config.checks import validated
 from strop.config.schema import RunConfig
+from strop.data.record import PROBLEMS, ProblemRecord
 from strop.data.sampler import NoProblemsLeft
 from strop.evaluation.result import EvaluationResult
 from strop.orchestration.evaluator import WeightsOf
-from strop.orchestration.rank_group import GangLost
+from strop.orchestration.rank_group import RankGroupLost
 from strop.run import preflight
 from strop.run.assembly import Parts, assemble, devices_apart
 from strop.run.folder import SUMMARY, RunFolder
@@ -81,6 +82,7 @@ def train(config: RunConfig, out: Path, view: View, *, replace: bool = False) ->
     parts = assemble(config, view)
     folder = RunFolder.create(out, parts.config.model_dump(mode="json"), replace=replace)
     try:
+        folder.write_json(PROBLEMS, ProblemRecord.of(parts.data).to_json())
         return _to_the_end(parts.config, parts, folder, view)
     finally:
         folder.close()
@@ -132,7 +134,7 @@ def _to_the_end(
             if at is not None:
                 run.go_on(at.found)
             return Outcome(run.go(), evaluations, parts.learner.parameters, time.perf_counter() - begin)
-        except GangLost as error:
+        except RankGroupLost as error:
             losses += 1
             stopping = run is not None and run.loop.interrupted
             if stopping or losses > config.orchestration.trainer_restarts:
@@ -177,6 +179,7 @@ class _Run:
 
     def go_on(self, found: checkpoint.Checkpoint | None) -> None:
         """Take over a checkpoint's state and forget what came after it; None starts over."""
+        self._check_problems()
         if found is None:
             self.resumed_at = 0
             self.folder.write_json("config.json", self.config.model_dump(mode="json"))
@@ -205,6 +208,22 @@ class _Run:
         self._forget_quarantined(found.step)
         checkpoint.rewind(self.folder.checkpoints, found.step)
         self.view.note(f"going on after step {found.step} of {self.config.steps}")
+
+    def _check_problems(self) -> None:
+        """Refuse to go on where what was held out would be trained on, or the other way round.
+
+        Raises:
+            InputError: naming the run.
+        """
+        recorded, present = self.folder.read_problems(), ProblemRecord.of(self.parts.data)
+        if recorded is None:
+            self.folder.write_json(PROBLEMS, present.to_json())
+        elif recorded != present:
+            which = "training" if recorded.trained != present.trained else "held-out"
+            raise InputError(
+                f"{self.folder.path}: the {which} problems are not those the run began with; restore them, or start a "
+                f"new run: strop train {self.folder.config_path}"
+            )
 
     def _measure_again(self, steps: Sequence[int]) -> None:
         """Begin the evaluations of earlier steps that were under way when the run ended.

@@ -13,8 +13,9 @@ from strop.base.imports import command
 from strop.base.pieces import Settings
 from strop.base.types import InputError
 from strop.config.edits import apply_edits, explain, parse_set
+from strop.config.renamed import accepted
 from strop.data.rows import Columns, JsonLines
-from strop.data.templates import Plain, PromptTemplate
+from strop.data.templates import Auto, PromptTemplate
 from strop.model.settings import FreshModel, ModelSettings
 from strop.run.folder import RunFolder
 from strop.training.settings import SftSettings
@@ -36,7 +37,7 @@ class SftConfig(Settings):
     model: ModelSettings
     demonstrations: str
     columns: Columns = Columns(answer="completion")
-    template: SerializeAsAny[PromptTemplate] = Plain()
+    template: SerializeAsAny[PromptTemplate] = Auto()
     training: SftSettings = SftSettings(epochs=4, tokens_per_batch=65_536)
     seed: Annotated[int, Field(ge=0)] = 0
     device: Literal["auto", "cpu", "cuda"] = "auto"
@@ -58,7 +59,7 @@ def configure(model: str, demonstrations: Path, sets: Sequence[str] = ()) -> Sft
     source = ModelSettings(fresh=FreshModel()) if model == FRESH else ModelSettings(path=model)
     data: dict[str, Any] = SftConfig(model=source, demonstrations=str(demonstrations)).model_dump(mode="json")
     for text in sets:
-        data = apply_edits(data, parse_set(text), SftConfig)
+        data = apply_edits(data, accepted(parse_set(text)), SftConfig)
     return _parse(data, "--set")
 
 
@@ -81,6 +82,6 @@ def stored_config(folder: RunFolder) -> SftConfig:
 
 def _parse(data: dict[str, Any], origin: str) -> SftConfig:
     try:
-        return SftConfig.model_validate(json.loads(json.dumps(data)))
+        return SftConfig.model_validate(accepted(json.loads(json.dumps(data))))
     except ValidationError as error:
         raise InputError(f"{origin}: {explain(error)}") from error

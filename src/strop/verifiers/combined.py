@@ -7,8 +7,11 @@ from typing import Annotated, Self
 from pydantic import Field, SerializeAsAny, model_validator
 
 from strop.base.types import Problem, Status, Verdict
+from strop.data.templates import Instruction
+from strop.verifiers.answer import Answer
 from strop.verifiers.base import Verifier, response, scored
 from strop.verifiers.isolation import Isolation
+from strop.verifiers.math.verifier import MathVerifier
 
 _WORTH = {Status.CORRECT: 4, Status.WRONG: 3, Status.UNPARSED: 2, Status.TIMEOUT: 1, Status.ERROR: 0}
 Members = Annotated[tuple[SerializeAsAny[Verifier], ...], Field(min_length=1)]
@@ -26,13 +29,17 @@ class Combined(Verifier):
     members: Members
 
     def isolated(self) -> Isolation | None:
-        """In processes where any member must be; their settings, the first's."""
+        """The worker processes of the first member that needs some; None where none does."""
         return next((found for found in (member.isolated() for member in self.members) if found is not None), None)
 
     def warm(self) -> None:
         """Warm every member."""
         for member in self.members:
             member.warm()
+
+    def instruction(self, problem: Problem) -> Instruction | None:
+        """What the first member asks for."""
+        return self.members[0].instruction(problem)
 
     def answer(self, problem: Problem, text: str) -> str | None:
         """The answer that the first member finds."""
@@ -51,7 +58,7 @@ class AnyOf(Combined):
         members: the verifiers, quick ones first.
     """
 
-    members: Members = Field(default_factory=lambda: _archer())
+    members: Members = (Answer(), MathVerifier())
 
     def judge(self, problem: Problem, text: str, truncated: bool) -> Verdict:
         """The first correct verdict, else the best."""
@@ -117,10 +124,3 @@ def _asked(member: Verifier, problem: Problem, text: str, truncated: bool) -> Ve
     if truncated and member.require_stop:
         return Verdict(0.0, Status.UNPARSED, "truncated")
     return member.judge(problem, text, truncated)
-
-
-def _archer() -> tuple[Verifier, ...]:
-    from strop.verifiers.answer import Answer
-    from strop.verifiers.math import MathVerifier
-
-    return (Answer(), MathVerifier())

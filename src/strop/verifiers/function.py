@@ -35,7 +35,7 @@ class PythonFunction(Verifier):
     isolation: Isolation | None = Isolation()
 
     def isolated(self) -> Isolation | None:
-        """In processes: a user's function may do anything."""
+        """Its worker processes: a user's function may do anything."""
         return self.isolation
 
     def warm(self) -> None:
@@ -60,7 +60,7 @@ class PythonFunction(Verifier):
         return function
 
     def judge(self, problem: Problem, text: str, truncated: bool) -> Verdict:
-        """What the function says."""
+        """What the function returns, as a verdict."""
         try:
             result = resolve(self.function)(problem, text)
         except Exception as error:  # the user's code may raise anything; it becomes a verdict that says so

@@ -67,6 +67,7 @@ def test_outcomes_by_value() -> None:
         "verifier/failure_share": 1 / 6,
         "groups/zero_variance_share": 2 / 3,
         "groups/zero_variance_reward_share": 1 / 3,
+        "groups/without_baseline": 1,
         "groups/trained": 1,
         "tokens/generated": 2 + 6 + 3 + 3 + 4 + 10,
         "effective_batch/prompts": 1,

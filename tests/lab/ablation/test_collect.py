@@ -13,7 +13,7 @@ from strop.cli import app
 from strop.lab.ablation.collect import Ablation, collect
 from strop.lab.ablation.manifest import write_manifest
 from strop.lab.ablation.table import COLUMNS, cells
-from strop.report.ablation import write_report
+from strop.report.ablation_report import write_report
 from strop.report.figures.ablation import averaged, plot_ablation
 
 
@@ -88,7 +88,7 @@ def test_the_report_is_written_beside_the_runs(known: Path, found: Ablation) -> 
     assert float(rows[2]["difference"]) == pytest.approx(found.variants[2].difference.value)  # type: ignore[union-attr]
     assert rows[0]["difference"] == "" and float(rows[2]["A"]) == pytest.approx(0.5, abs=0.02)
     text = (known / "table.md").read_text()
-    assert "| low |" in text and "(figure.png)" in text and "`optim.lr`" in text
+    assert "\n| low " in text and "(figure.png)" in text and "`optim.lr`" in text
     assert (known / "figure.png").stat().st_size > 20_000
     svg = (known / "figure.svg").read_text()
     assert "low" in svg and "held-out pass rate" in svg

@@ -58,9 +58,6 @@ class Vllm(EngineSettings):
         arguments: further arguments of vLLM's EngineArgs, as they are, e.g. {block_size = 32}.
     """
 
-    cache: Literal["auto"] = "auto"
-    page_tokens: Literal[64] = 64
-    cache_pages: None = None
     share_parameters: Literal[False] = False
     shrink: Literal[True] = True
     native: Literal[True] = True

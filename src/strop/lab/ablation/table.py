@@ -5,9 +5,10 @@ from __future__ import annotations
 import csv
 import io
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
+from strop.base.markdown import markdown_table
 from strop.base.view import number
 from strop.lab.ablation.collect import Ablation, RunResult, VariantResult
 from strop.lab.ablation.statistics import Mean, Paired, mean
@@ -40,6 +41,18 @@ def _row(variant: VariantResult) -> tuple[str, ...]:
         _mean(variant.mean(lambda run: run.device_seconds), ".0f"),
         _mean(variant.mean(lambda run: run.wall_seconds), ".0f"),
     )
+
+
+def pieces(found: Ablation, width: int) -> Iterator[tuple[list[str], list[list[str]]]]:
+    """Columns and rows of as many tables as a terminal of `width` letters needs, each with the variants' names."""
+    rows = cells(found)
+    widths = [max(len(COLUMNS[place]), *(len(row[place]) for row in rows)) + 3 for place in range(len(COLUMNS))]
+    shown = [place for place in range(1, len(COLUMNS)) if any(row[place] for row in rows)]
+    while shown:
+        piece = [0]
+        while shown and (len(piece) == 1 or sum(widths[place] for place in [*piece, shown[0]]) <= width):
+            piece.append(shown.pop(0))
+        yield [COLUMNS[place] for place in piece], [[row[place] for place in piece] for row in rows]
 
 
 def progress(variant: VariantResult) -> str:
@@ -155,21 +168,14 @@ def as_markdown(found: Ablation, figure: str | None) -> str:
         (variant.name, f"`{key}`", f"`{old}`", f"`{new}`")
         for variant in found.variants for key, (old, new) in variant.changes.items()
     ]  # fmt: skip
-    parts = [f"# Ablation of {found.manifest.recipe}", _markdown(COLUMNS, cells(found)), explanation(found)]
+    parts = [f"# Ablation of {found.manifest.recipe}", markdown_table(COLUMNS, cells(found)), explanation(found)]
     if figure is not None:
         parts.append(f"![pass rate against {found.x}, and paired differences to the base]({figure})")
     said = notes(found)
     if said:
         parts.append("\n".join(f"- {line}" for line in said))
-    parts += ["## Variants", _markdown(names, changes)]
+    parts += ["## Variants", markdown_table(names, changes)]
     return "\n\n".join(parts) + "\n"
-
-
-def _markdown(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    def line(entries: Sequence[str]) -> str:
-        return "| " + " | ".join(entry.replace("|", "\\|") for entry in entries) + " |"
-
-    return "\n".join([line(columns), line(["---"] * len(columns)), *map(line, rows)])
 
 
 # ---------------------------------------------------------------------- for machines

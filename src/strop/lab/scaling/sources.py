@@ -7,28 +7,33 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
+from strop.base.files import distinct_names
 from strop.base.types import InputError
 from strop.lab.scaling.curves import Curve, XAxis, read_curve
 from strop.run.folder import RunFolder, is_run
 
 
-def read_sources(sources: Sequence[str], x: XAxis, r0: float | None, metric: str) -> dict[str, list[Curve]]:
+def read_sources(sources: Sequence[str], x: str, r0: float | None, metric: str) -> dict[str, list[Curve]]:
     """Curves by recipe; every curve has a name of its own.
 
     `NAME=PATH` names a curve; several of one name are seeds of that recipe. Of the others, run folders whose
     configurations differ in nothing but `seed` are seeds of one recipe; every other curve is a recipe by itself.
 
     Raises:
-        InputError: as `read_curve`; or a path is given twice under one name, which makes no two seeds.
+        InputError: as `read_curve`; `x` is no axis; or a path is given twice under one name, which makes no two seeds.
     """
+    if x not in ("compute", "steps", "tokens"):
+        raise InputError(f"--x {x}: the x-axis is compute, steps or tokens")
     labelled = [_split(source) for source in sources]
     _refuse_doubles(labelled)
-    names = _distinct([Path(path).resolve() for _, path in labelled])
+    resolved = [Path(path).resolve() for _, path in labelled]
+    names = distinct_names([path.with_suffix("") if path.suffix == ".csv" else path for path in resolved])
     recipes: dict[str, list[Curve]] = {}
     by_config: dict[str, str] = {}
     for (label, path), name in zip(labelled, names, strict=True):
-        curve = read_curve(path, x, r0, label or name, metric)
+        curve = read_curve(path, cast(XAxis, x), r0, label or name, metric)
         if label is None:
             label = by_config.setdefault(_but_for_the_seed(Path(path)) or name, name)
         recipes.setdefault(label, []).append(curve)
@@ -46,21 +51,6 @@ def _refuse_doubles(labelled: Sequence[tuple[str | None, str]]) -> None:
         if counted[label, Path(path).resolve()] > 1:
             under = f" for {label}" if label else ""
             raise InputError(f"{path} is given twice{under}: a curve is no second seed of itself; leave one out")
-
-
-def _distinct(paths: Sequence[Path]) -> list[str]:
-    """The last part of each path, with as many folders before it as it takes to tell them apart."""
-    parts = [(*path.parts[:-1], path.name.removesuffix(".csv")) for path in paths]
-    taken = [1] * len(parts)
-    while True:
-        names = ["/".join(each[-count:]) for each, count in zip(parts, taken, strict=True)]
-        counted = Counter(names)
-        longer = [i for i, name in enumerate(names) if counted[name] > 1 and taken[i] < len(parts[i])]
-        if not longer:
-            break
-        for i in longer:
-            taken[i] += 1
-    return names
 
 
 def _but_for_the_seed(path: Path) -> str | None:
