@@ -23,7 +23,9 @@ from strop.run.run import train
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model of 512 positions, whose tokenizer has a chat template."""
     folder = tmp_path_factory.mktemp("models") / "model"
-    export(tiny_qwen3().model, byte_tokenizer(), folder)
+    tokenizer = byte_tokenizer()
+    tokenizer.chat_template = "{% for m in messages %}{{ m['role'] }}: {{ m['content'] }}\n{% endfor %}assistant: "
+    export(tiny_qwen3().model, tokenizer, folder)
     return folder
 
 
@@ -43,7 +45,7 @@ ASKS = 'data.template={piece="ChatTemplate", instruction="Put your final answer 
 
 
 def test_nothing_speaks_against_a_good_one(model: Path, tmp_path: Path) -> None:
-    levels = {topic: finding.level for topic, finding in found(model, problems(tmp_path, SUMS), ASKS).items()}
+    levels = {topic: finding.level for topic, finding in found(model, problems(tmp_path, SUMS)).items()}
     assert levels.pop("pass rate") == "note"  # nothing was trained yet
     assert set(levels.values()) == {"ok"}, levels
     assert {"model", "prompt", "verifier", "budgets", "data", "held out", "time"} == set(levels)

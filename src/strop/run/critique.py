@@ -137,15 +137,15 @@ def _prompt(config: RunConfig, data: Data, tokenizer: PreTrainedTokenizerBase) -
     template = config.data.template.piece_name()
     shown = " ".join(prompt.split())
     found = f"{template}, {len(example.prompt_ids)} tokens: {shown if len(shown) < 200 else f'{shown[:199]}…'}"
-    if template == "Plain" and tokenizer.chat_template and not _made_here(config):
-        yield Finding("prompt", "note", found, "the model has a chat template of its own: data.template=ChatTemplate")
+    if template == "Plain" and tokenizer.chat_template:
+        yield Finding("prompt", "note", found, "the model has a chat template of its own: data.template=Auto")
     else:
         yield Finding("prompt", "ok", found)
     yield _verifier(config, data.train.problems, prompt)
 
 
 def _made_here(config: RunConfig) -> bool:
-    """Whether the model is one of strop's own, whose byte tokenizer brings a template that it never learned."""
+    """Whether the model is one of strop's own, which learned the form of its answers rather than to be asked."""
     return _embedded(config) or config.model.fresh is not None
 
 
