@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from strop import recipes
 from strop.base import machine
@@ -32,7 +33,9 @@ from strop.model.location import RESERVED, dtype_name, locate, parameters
 from strop.model.settings import ModelSettings
 from strop.recipes.resolve import resolve
 from strop.run.folder import RunFolder, check_free, is_run
-from strop.run.sft_config import SftConfig, configure
+
+if TYPE_CHECKING:
+    from strop.run.sft_config import SftConfig
 
 LEAST_BUDGET = 8  # tokens that a completion must have for an answer
 COMPLETION_BYTES = 1024  # of Python's objects around the shortest completion
@@ -145,6 +148,8 @@ def fine_tuning(target: str, demonstrations: Path, sets: Sequence[str], out: Pat
     Raises:
         InputError: one of them cannot be used, or a setting.
     """
+    from strop.run.sft_config import configure
+
     config = configure(target, demonstrations, sets)
     check_free(out)
     next(config.source.problems(), None)
@@ -259,8 +264,9 @@ def source(of: ProblemSource) -> None:
     for each in _leaves(of):
         if isinstance(each, HubDataset) and not Path(each.dataset).is_dir():
             refuse_absent("datasets", extra="hub", purpose="data sets of the Hugging Face hub")
-        elif "path" in type(each).model_fields and each.model_dump()["path"] is not None:
-            next(each.problems(), None)
+        in_a_file = "path" in type(each).model_fields and each.model_dump()["path"] is not None
+        if in_a_file and next(each.problems(), None) is None:
+            raise InputError(f"{each.label}: no problems in it")
 
 
 def _leaves(of: ProblemSource) -> Iterator[ProblemSource]:
