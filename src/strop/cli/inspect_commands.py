@@ -138,7 +138,9 @@ def plot(
     ] = None,
 ) -> None:
     """Draw the training curves of a run as one PNG; works while the run goes on."""
-    from strop.report.figures.training import plot_run
     from strop.run.folder import RunFolder
 
-    print(plot_run(RunFolder.open(run).path, out))
+    folder = RunFolder.open(run)  # says what is wrong before what is heavy takes its seconds to load
+    from strop.report.figures.training import plot_run
+
+    print(plot_run(folder.path, out))
