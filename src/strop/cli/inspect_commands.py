@@ -82,15 +82,42 @@ def diff_recipes(
     show(as_json, value, lambda: print_table(("setting", first, second), found))
 
 
-def doctor(as_json: Json = False) -> None:
-    """Say what this machine has, what is missing and how to install it.
+def doctor(
+    target: Annotated[
+        str | None, typer.Argument(metavar="RUN|CONFIG", help="A run folder, a recipe or a file, to be looked at.")
+    ] = None,
+    sets: Sets = [],  # noqa: B006  (typer copies it)
+    small: Tiny = False,
+    imports: Imports = [],  # noqa: B006
+    as_json: Json = False,
+) -> None:
+    """Say what this machine has and lacks; or, of a run or a configuration, what speaks against it.
 
-    The exit code is 1 when something will not work, 0 otherwise.
+    Of a configuration: whether prompt and verifier fit, budgets against the model's context, the data and what is held
+    out of it, and roughly how long a step will take here. Of a run also the pass rate that it began with. The exit code
+    is 1 when something will not work, 0 otherwise.
+
+    \b
+    strop doctor
+    strop doctor mine.toml
+    strop doctor grpo --set model.path=Qwen/Qwen3-0.6B --set data.source=problems.jsonl
+    strop doctor runs/grpo
     """
     from strop.run.doctor import as_json as plain_values
-    from strop.run.doctor import examine
 
-    findings = examine()
+    allow(imports)
+    if target is None:
+        from strop.run.doctor import examine
+
+        findings = examine()
+    else:
+        from strop.recipes.resolve import resolve
+        from strop.run.folder import RunFolder, is_run
+
+        RunFolder.open(target) if is_run(Path(target)) else resolve(target, sets, small)  # before what takes seconds
+        from strop.run.critique import criticise
+
+        findings = criticise(target, sets, small)
 
     def table() -> None:
         rows = [(MARKS[finding.level], finding.topic, finding.found) for finding in findings]
@@ -111,7 +138,9 @@ def plot(
     ] = None,
 ) -> None:
     """Draw the training curves of a run as one PNG; works while the run goes on."""
-    from strop.report.figures.training import plot_run
     from strop.run.folder import RunFolder
 
-    print(plot_run(RunFolder.open(run).path, out))
+    folder = RunFolder.open(run)  # says what is wrong before what is heavy takes its seconds to load
+    from strop.report.figures.training import plot_run
+
+    print(plot_run(folder.path, out))

@@ -46,12 +46,14 @@ def plan(
 ) -> None:
     """Simulate a run by discrete events: step time, idle shares, and the best split of the devices.
 
+    Without --cost and --lengths it takes those of a 7B model on H800s, calibrated on published times, and says so.
     Costs are seconds: a decode step takes decode_step + decode_sequence × (running sequences) + decode_context ×
     (their tokens); an update takes train_update + train_token × tokens / trainers; publish, swap, verdict,
     record_step and others are listed by a wrong --cost. `bound` is what no schedule beats on average. Without
     --devices, --generators and --trainers the run is planned in one process, which generates and trains in turn.
 
     \b
+    strop plan scalerl --devices 64 --compare k=0,1,4,8
     strop plan --from runs/grpo
     strop plan --from runs/grpo --set batch.prompts_per_step=64 --max-lag 4 --devices 8
     strop plan scalerl --devices 80 --compare k=0,1,4,8 --lengths lognormal:7000,0.6 --plot plan.png \\
@@ -79,6 +81,7 @@ def plan(
 
 def _print(value: dict[str, Any]) -> None:
     from strop.base.view import number, percent
+    from strop.lab.planning.published import DEFAULTS_ARE
 
     measured = value.get("measured")
     if measured is not None:
@@ -90,6 +93,8 @@ def _print(value: dict[str, Any]) -> None:
             print(f"note: {note}")
     known = ", ".join(f"{name}={number(seconds)}" for name, seconds in value["costs"].items() if seconds)
     print(f"costs in seconds: {known or 'none'}")
+    if value["defaults"]:
+        print(f"note: {' and '.join(value['defaults'])} are defaults, {DEFAULTS_ARE}")
     _table([_row(row) for row in value["plans"]])
     print("split: generators + trainers; s/update: seconds an optimizer update; p50, p95: seconds a step; idle: shares")
     print("bound: seconds an update that no schedule beats on average, and what sets it")

@@ -61,10 +61,9 @@ def train(
     the model. Ctrl-C saves the last finished step and ends; --resume goes on from there.
 
     \b
-    strop train grpo
-    strop train archer.math --tiny
-    strop train grpo --set data.source=gsm8k --set data.path=train.jsonl
-    strop train archer --tiny --dry-run
+    strop train grpo --tiny
+    strop train archer.math --tiny --dry-run
+    strop train grpo --set model.path=MODEL --set data.source=gsm8k --set data.path=train.jsonl
     strop train scalerl --set model.path=Qwen/Qwen3-0.6B --set data.source=problems.jsonl
     strop train my-run.toml --set steps=200 --out runs/first
     strop train runs/first/config.json
@@ -99,6 +98,8 @@ def train(
     from strop.run import preflight
 
     config = resolve(target, sets, small)
+    folder = out if out is not None else free_folder(f"{config.recipe}-tiny" if small else config.recipe)
+    preflight.training(config, folder)  # says what is wrong before torch takes its seconds to load
     if dry_run:
         from strop.run.assembly import preview
 
@@ -106,11 +107,8 @@ def train(
         with viewing(True, "strop · dry run", "stopped") as view:
             preview(config, view)
         return
-    from strop.run import run as heavy
-
-    folder = out if out is not None else free_folder(f"{config.recipe}-tiny" if small else config.recipe)
-    preflight.training(config, folder)  # says what is wrong before torch takes its seconds to load
     from strop.cli.run_endings import report_run
+    from strop.run import run as heavy
 
     with viewing(plain, f"strop · {config.recipe} · {folder}", lambda: _go_on("train", folder)) as view:
         heavy.train(config, folder, view)

@@ -26,7 +26,7 @@ class ChainSum(ProblemSource):
             that models trained on one can be tested on the other whatever the seeds; `all` draws from both.
     """
 
-    count: Annotated[int, Field(ge=1)] = 4096
+    count: Annotated[int, Field(ge=1, le=10_000_000)] = 4096
     terms: Annotated[int, Field(ge=1)] = 5
     digits: Annotated[int, Field(ge=1, le=9)] = 1
     signs: Literal["+", "+-"] = "+-"

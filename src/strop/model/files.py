@@ -27,7 +27,7 @@ from transformers.utils import logging
 from strop.base.files import first_line, writing
 from strop.base.types import InputError, StropError
 from strop.model.attention import NAME
-from strop.model.location import locate
+from strop.model.location import dtype_name, locate
 from strop.model.settings import DTypeName, FreshModel, ModelSettings
 
 DTYPES: dict[DTypeName, torch.dtype] = {"float32": torch.float32, "bfloat16": torch.bfloat16}
@@ -47,7 +47,7 @@ def load_pretrained(settings: ModelSettings) -> tuple[PreTrainedModel, PreTraine
                 source,
                 revision=settings.revision,
                 trust_remote_code=settings.trust_remote_code,
-                dtype=DTYPES[settings.dtype],
+                dtype=DTYPES[dtype_name(settings)],
                 attn_implementation=NAME,
                 use_safetensors=True,
                 output_loading_info=True,

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from strop.base import hub
 from strop.base.imports import MARKER
 from strop.base.types import InputError
-from strop.model.settings import EMBEDDED, EMBEDDED_EXPERTS, ModelSettings
+from strop.model.settings import AUTO, EMBEDDED, EMBEDDED_EXPERTS, DTypeName, ModelSettings
 
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model", "tekken.json")
 RESERVED = (EMBEDDED, EMBEDDED_EXPERTS)
@@ -78,6 +78,32 @@ def stored_config(settings: ModelSettings) -> dict[str, Any]:
     return found
 
 
+def dtype_name(settings: ModelSettings) -> DTypeName:
+    """The type in which a model computes and is exported: the one that is set, else that of its stored weights.
+
+    Raises:
+        InputError: its config.json is not readable.
+    """
+    if settings.dtype != AUTO:
+        return settings.dtype
+    return "bfloat16" if _stored_dtype(settings) == "bfloat16" else "float32"
+
+
+def _stored_dtype(settings: ModelSettings) -> str | None:
+    """What a configuration says of the weights beside it, which the hub is asked for where it is not in a folder."""
+    config = stored_config(settings)
+    if not config and settings.path is not None and settings.path not in RESERVED:
+        from transformers import AutoConfig
+
+        place = locate(settings)
+        config = AutoConfig.from_pretrained(
+            place.source, revision=settings.revision, trust_remote_code=settings.trust_remote_code,
+            local_files_only=place.cached_only,
+        ).to_dict()  # fmt: skip
+    found = config.get("dtype") or config.get("torch_dtype")
+    return None if found is None else str(found).removeprefix("torch.")
+
+
 _WIDTHS = {"float32": 4, "bfloat16": 2, "float16": 2, "float64": 8}
 
 
@@ -86,6 +112,5 @@ def parameters(settings: ModelSettings) -> int | None:
     folder = None if settings.path is None else Path(settings.path).expanduser()
     if folder is None or not folder.is_dir():
         return None
-    config = stored_config(settings)
-    width = _WIDTHS.get(str(config.get("dtype") or config.get("torch_dtype")), 4)
+    width = _WIDTHS.get(str(_stored_dtype(settings)), 4)
     return sum(file.stat().st_size for file in folder.glob("*.safetensors")) // width

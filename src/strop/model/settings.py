@@ -10,6 +10,7 @@ from strop.base.pieces import OneOrMore, Settings
 
 Positive = Annotated[int, Field(ge=1)]
 DTypeName = Literal["float32", "bfloat16"]
+AUTO = "auto"
 
 
 class FreshModel(Settings):
@@ -79,7 +80,9 @@ class ModelSettings(Settings):
         path: a hub name or a folder; or else `fresh`. `embedded` (and `embedded-moe`) is a base made on the spot. A
             recipe may leave both open; a run may not.
         mixture_of_experts: the model is one; said by a recipe, so that its tiny form trains one too.
-        dtype: type of the parameters and of the activations.
+        dtype: type of the parameters, of the activations and of what is exported; the optimizer's copies are float32
+            whatever it is. `auto` is the type of the stored weights (float32 for float16, which is not trained in, and
+            for a fresh model).
         trainer_fp32_head: logits of `Policy.forward` accumulated and kept in float32, whatever `dtype`.
         generator_fp32_head: the same for an engine on this policy (ScaleRL wants both).
         chunk_tokens: rows of logits that exist at once.
@@ -94,7 +97,7 @@ class ModelSettings(Settings):
     path: str | None = None
     fresh: FreshModel | None = None
     mixture_of_experts: bool = False
-    dtype: DTypeName = "float32"
+    dtype: DTypeName | Literal["auto"] = AUTO
     trainer_fp32_head: bool = True
     generator_fp32_head: bool = True
     chunk_tokens: Positive = 1024

@@ -8,25 +8,21 @@ from pathlib import Path
 import torch
 from transformers import PreTrainedTokenizerBase
 
-from strop import recipes
 from strop.base.seeds import derive
 from strop.base.types import InputError
 from strop.base.view import View
-from strop.config.parse import edit
 from strop.config.schema import RunConfig, evaluation_sampling, stage_configs
 from strop.data import contradictions
 from strop.data.chain_sum import part_of
 from strop.data.dataset import Data, Dataset, load_data
 from strop.data.templates import Auto, PromptTemplate
 from strop.engines.build import build_engine, embedded_settings, evaluating_engine
-from strop.engines.protocol import Engine, Sampling
+from strop.engines.protocol import Engine
 from strop.engines.vllm.settings import Vllm
 from strop.evaluation.benchmarks import HELD_OUT
 from strop.evaluation.validation import ValidationSet, Wanted, benchmark_sets
-from strop.model.byte_tokenizer import byte_tokenizer
 from strop.model.critic import HEAD_FILE, Critic
 from strop.model.device import pick_device
-from strop.model.files import load_tokenizer
 from strop.model.policy import Policy, WithoutAdapters, load_policy
 from strop.model.settings import EMBEDDED, EMBEDDED_EXPERTS
 from strop.orchestration.connection import Launcher, WorkerSpec
@@ -44,9 +40,10 @@ from strop.orchestration.settings import OrchestrationSettings
 from strop.orchestration.weight_store import MEMORY
 from strop.orchestration.weight_transport import WeightTransport
 from strop.orchestration.worker_evaluator import WorkerEvaluator
+from strop.run import preflight
 from strop.run.rank_group_learner import RankGroupLearner
 from strop.training.compute import devices_of
-from strop.training.embedded_base import located
+from strop.training.embedded_base import located, tokenizer_of
 from strop.training.learner import Learner, objective_of
 from strop.training.ranks import ALONE, Ranks
 from strop.training.step import Trainer
@@ -55,8 +52,6 @@ from strop.verifiers.judge import Judge
 from strop.verifiers.judges import Judges, first_refusal, judge_for
 
 SHOWN_IDS = 24
-
-LEAST_BUDGET = 8  # tokens that a completion must have for an answer
 
 
 @dataclass(frozen=True)
@@ -115,7 +110,10 @@ def assemble(config: RunConfig, view: View) -> Parts:
     _warn_of_seen_questions(config, data, view)
     engine, measuring = _engines(config, policy, tokenizer)
     room = measuring.capabilities.max_tokens
-    config = _fitted(config, data, room, view)
+    longest = max(part.longest_prompt for part in (data.train, data.held_out) if part is not None)
+    config, told = preflight.fitted(config, longest, room)
+    if told is not None:
+        view.note(told)
     sets = validation_sets(config, data, tokenizer, room, view)
     registry = ProcessRegistry()
     launcher = _launcher(config, registry, policy.device)
@@ -139,8 +137,7 @@ def preview(config: RunConfig, view: View) -> None:
     Raises:
         InputError: the tokenizer or the data cannot be used.
     """
-    model = located(config.model, config.seed, view)
-    tokenizer = byte_tokenizer() if model.path is None else load_tokenizer(model.path, model.revision)
+    tokenizer = tokenizer_of(config.model)
     data = load_data(config.data, tokenizer, config.verifier.instruction)
     for line in (*data.report(), *first_prompt(data.train, config.data.template, tokenizer)):
         view.note(line)
@@ -411,38 +408,6 @@ def _warn_of_seen_questions(config: RunConfig, data: Data, view: View) -> None:
             "fine-tuned on; for a clean test set data.held_out.source.piece=ChainSum and "
             "data.held_out.source.part=held_out"
         )
-
-
-def _fitted(config: RunConfig, data: Data, room: int, view: View) -> RunConfig:
-    """The configuration with a token budget that the model has room for after the longest prompt.
-
-    A budget that is the recipe's own, and that nothing else of it is measured by, is lowered with a note.
-
-    Raises:
-        InputError: it does not fit, and was chosen by the user, or other settings go with it.
-    """
-    longest = max(part.longest_prompt for part in (data.train, data.held_out) if part is not None)
-    budget = max(stage.sampling.max_new_tokens for stage in stage_configs(config))
-    left = room - longest
-    if budget <= left:
-        return config
-    told = f"the longest prompt ({longest} tokens) and sampling.max_new_tokens={budget} exceed the {room} tokens"
-    plain = config.sampling == Sampling(temperature=config.sampling.temperature, max_new_tokens=budget)
-    alone = plain and not config.stages and not config.algorithm.shaping
-    if left < LEAST_BUDGET or not alone or budget != _own_budget(config.recipe):
-        raise InputError(
-            f"{told} of the model; lower sampling.max_new_tokens to {max(left, 1)}, or data.max_prompt_tokens"
-        )
-    view.note(f"completions end at {left} tokens: {told} that the model has room for")
-    return edit(config, [f"sampling.max_new_tokens={left}"])
-
-
-def _own_budget(name: str) -> int | None:
-    """The budget that a recipe has by itself; None for one that is not strop's."""
-    try:
-        return recipes.build(name).sampling.max_new_tokens
-    except InputError:
-        return None
 
 
 def devices_apart(config: RunConfig, trainers: int) -> tuple[int, int]:

@@ -15,8 +15,10 @@ from typing import Literal
 
 from strop.base import machine
 from strop.base.machine import GIB
+from strop.model.settings import DTypeName
 
 Level = Literal["ok", "note", "problem"]
+SIZE = 512  # of the matrices that speed is measured with
 
 # Extra, the module that shows whether it is there, what it is for.
 EXTRAS: tuple[tuple[str, str, str], ...] = (
@@ -130,15 +132,23 @@ def _bfloat16() -> Finding:
     full, half = (_product_seconds(dtype, device) for dtype in (torch.float32, torch.bfloat16))
     found = f"matrix products run at {full / half:.1f} times the speed of float32 ({device})"
     if half > full:
-        return Finding("bfloat16", "note", found, 'keep model.dtype="float32" on this machine')
+        return Finding("bfloat16", "note", found, "set model.dtype=float32 on this machine")
     return Finding("bfloat16", "ok", found)
+
+
+def products_a_second(dtype: DTypeName) -> float:
+    """Floating-point operations a second that this machine's matrix products reach in a type."""
+    import torch
+
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    return 4 * 2 * SIZE**3 / _product_seconds({"float32": torch.float32, "bfloat16": torch.bfloat16}[dtype], device)
 
 
 def _product_seconds(dtype: object, device: str) -> float:
     import torch
 
     assert isinstance(dtype, torch.dtype)
-    a = torch.randn(512, 512, device=device).to(dtype)
+    a = torch.randn(SIZE, SIZE, device=device).to(dtype)
     best = float("inf")
     for _ in range(5):
         begin = time.perf_counter()

@@ -12,7 +12,9 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from strop import recipes
 from strop.base import machine
 from strop.base.extras import refuse_absent
 from strop.base.imports import command
@@ -24,14 +26,18 @@ from strop.config.schema import RunConfig, stage_configs
 from strop.data.mixture import Mixture
 from strop.data.rows import HubDataset
 from strop.data.source import ProblemSource
+from strop.engines.protocol import Sampling
 from strop.engines.vllm.settings import Vllm
 from strop.evaluation.benchmark_files import SUFFIXES
-from strop.model.location import RESERVED, locate, parameters
+from strop.model.location import RESERVED, dtype_name, locate, parameters
 from strop.model.settings import ModelSettings
 from strop.recipes.resolve import resolve
 from strop.run.folder import RunFolder, check_free, is_run
-from strop.run.sft_config import SftConfig, configure
 
+if TYPE_CHECKING:
+    from strop.run.sft_config import SftConfig
+
+LEAST_BUDGET = 8  # tokens that a completion must have for an answer
 COMPLETION_BYTES = 1024  # of Python's objects around the shortest completion
 SLOT_BYTES = 4096  # of the keys and values of a slot in the smallest of models
 OPTIMIZER_BYTES = 12  # a parameter's gradient and two moments in float32
@@ -67,6 +73,37 @@ def training(config: RunConfig, out: Path | None = None, replace: bool = False) 
     for number, benchmark in enumerate(config.evaluation.benchmarks):
         if benchmark.name.endswith(SUFFIXES) and not Path(benchmark.name).expanduser().is_file():
             raise InputError(f"evaluation.benchmarks.{number}: there is no file {benchmark.name}")
+
+
+def fitted(config: RunConfig, longest_prompt: int, room: int) -> tuple[RunConfig, str | None]:
+    """The configuration with a budget that a model of `room` tokens has room for after the longest prompt.
+
+    A budget that is the recipe's own, and that nothing else of it is measured by, is lowered; the second value says so.
+
+    Raises:
+        InputError: it does not fit, and was chosen by the user, or other settings go with it.
+    """
+    budget = max(stage.sampling.max_new_tokens for stage in stage_configs(config))
+    left = room - longest_prompt
+    if budget <= left:
+        return config, None
+    told = f"the longest prompt ({longest_prompt} tokens) and sampling.max_new_tokens={budget} exceed the {room} tokens"
+    plain = config.sampling == Sampling(temperature=config.sampling.temperature, max_new_tokens=budget)
+    alone = plain and not config.stages and not config.algorithm.shaping
+    if left < LEAST_BUDGET or not alone or budget != _own_budget(config.recipe):
+        raise InputError(
+            f"{told} of the model; lower sampling.max_new_tokens to {max(left, 1)}, or data.max_prompt_tokens"
+        )
+    lowered = edit(config, [f"sampling.max_new_tokens={left}"])
+    return lowered, f"completions end at {left} tokens: {told} that the model has room for"
+
+
+def _own_budget(name: str) -> int | None:
+    """The budget that a recipe has by itself; None for one that is not strop's."""
+    try:
+        return recipes.build(name).sampling.max_new_tokens
+    except InputError:
+        return None
 
 
 def named(config: RunConfig) -> None:
@@ -111,6 +148,8 @@ def fine_tuning(target: str, demonstrations: Path, sets: Sequence[str], out: Pat
     Raises:
         InputError: one of them cannot be used, or a setting.
     """
+    from strop.run.sft_config import configure
+
     config = configure(target, demonstrations, sets)
     check_free(out)
     next(config.source.problems(), None)
@@ -191,7 +230,7 @@ def model(settings: ModelSettings, trains: bool = False, device: str = "auto") -
     count = parameters(settings)
     if count is None or (device != "cpu" and machine.has_gpu()):
         return
-    width = 4 if settings.dtype == "float32" else 2
+    width = 4 if dtype_name(settings) == "float32" else 2
     needed = count * width
     if trains and settings.lora is None:
         needed += count * (OPTIMIZER_BYTES + (4 if width == 2 else 0))
@@ -225,8 +264,9 @@ def source(of: ProblemSource) -> None:
     for each in _leaves(of):
         if isinstance(each, HubDataset) and not Path(each.dataset).is_dir():
             refuse_absent("datasets", extra="hub", purpose="data sets of the Hugging Face hub")
-        elif "path" in type(each).model_fields and each.model_dump()["path"] is not None:
-            next(each.problems(), None)
+        in_a_file = "path" in type(each).model_fields and each.model_dump()["path"] is not None
+        if in_a_file and next(each.problems(), None) is None:
+            raise InputError(f"{each.label}: no problems in it")
 
 
 def _leaves(of: ProblemSource) -> Iterator[ProblemSource]:

@@ -35,6 +35,7 @@ from strop.base.types import InputError
 from strop.model.attention import NAME
 from strop.model.critic import HEAD_FILE, Critic, initial_head
 from strop.model.files import DTYPES, export
+from strop.model.location import dtype_name
 from strop.model.policy import Policy, load_policy
 from strop.model.settings import ModelSettings
 
@@ -166,7 +167,7 @@ def _on_meta(settings: ModelSettings) -> tuple[PreTrainedModel, StoredTensors] |
     config = AutoConfig.from_pretrained(stored.folder, trust_remote_code=settings.trust_remote_code)
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(
-            config, dtype=DTYPES[settings.dtype], attn_implementation=NAME,
+            config, dtype=DTYPES[dtype_name(settings)], attn_implementation=NAME,
             trust_remote_code=settings.trust_remote_code,
         )  # fmt: skip
     assert isinstance(model, PreTrainedModel)

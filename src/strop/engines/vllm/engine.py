@@ -44,6 +44,7 @@ from strop.engines.vllm.settings import Vllm
 from strop.engines.vllm.staging import in_memory
 from strop.engines.weights import checked as checked_weights
 from strop.model.files import DTYPES
+from strop.model.location import dtype_name
 from strop.model.settings import ModelSettings
 
 _SEED_MASK = (1 << 63) - 1
@@ -89,8 +90,9 @@ class VllmEngine:
         self._folder = ModelFolder.read(folder)
         self._limits = self._folder.limits(tokenizer, settings.max_tokens)
         self._tokenizer = tokenizer
-        dtype = model.dtype if settings.dtype is None else settings.dtype
-        self._dtypes = self._folder.dtypes | {DTYPES[dtype], DTYPES[model.dtype]}
+        own = dtype_name(model)
+        dtype = own if settings.dtype is None else settings.dtype
+        self._dtypes = self._folder.dtypes | {DTYPES[dtype], DTYPES[own]}
         self._version = version
         self._paused = False
         self._failure: str | None = None

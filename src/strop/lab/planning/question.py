@@ -13,6 +13,7 @@ from strop.lab.planning.bound import pipeline_bound
 from strop.lab.planning.costs import Costs
 from strop.lab.planning.lengths import Lengths, parse_lengths
 from strop.lab.planning.measure import Measured, measure
+from strop.lab.planning.published import default_lengths, scalerl_costs
 from strop.lab.planning.search import alternatives, best_split
 from strop.lab.planning.setup import Setup, setup_of
 from strop.lab.planning.simulate import Simulation, simulate
@@ -29,6 +30,7 @@ class Question:
         costs: seconds of everything.
         lengths: of completions.
         measured: where costs and lengths come from; None where they were given.
+        assumed: which of "costs" and "lengths" nobody gave, so that they are those of published runs.
         split: whether the split of the devices is given.
     """
 
@@ -37,6 +39,7 @@ class Question:
     lengths: Lengths
     measured: Measured | None
     split: bool = False
+    assumed: tuple[str, ...] = ()
 
     @classmethod
     def of(
@@ -50,11 +53,13 @@ class Question:
             costs: NAME=SECONDS, instead of those measured.
             lengths: see `parse_lengths`; None with `runs` are those measured.
 
+        What neither a run nor an argument says is taken from published runs (`published`).
+
         Raises:
-            InputError: neither or both are given, or what is missing of a recipe.
+            InputError: neither or both of recipe and runs are given, or what is given cannot be read.
         """
         if (target is None) == (not runs):
-            raise InputError("name what to plan: a recipe or file with --cost and --lengths, or --from RUN")
+            raise InputError("name what to plan: a recipe or file, or --from RUN")
         if target is None:
             found = measure([RunFolder.open(run) for run in runs])
             config = edit(found.config, list(sets)) if sets else found.config
@@ -63,13 +68,11 @@ class Question:
             drawn: Lengths = found.lengths.cut(limit) if lengths is None else parse_lengths(lengths, limit)
             return cls(setup, found.costs.edited(costs), drawn, found)
         config = resolve(target, list(sets))
-        chosen = Costs().edited(costs)  # a wrong name lists the right ones, whatever else is lacking
-        if not costs or lengths is None:
-            raise InputError(
-                "costs are not known without a run: give --cost decode_step=… --cost train_token=… and --lengths "
-                "lognormal:MEDIAN,SIGMA, or measure a short run with --from RUN"
-            )
-        return cls(setup_of(config), chosen, parse_lengths(lengths, config.sampling.max_new_tokens), None)
+        limit = config.sampling.max_new_tokens
+        chosen = Costs().edited(costs) if costs else scalerl_costs()
+        drawn = default_lengths(limit) if lengths is None else parse_lengths(lengths, limit)
+        assumed = [name for name, given in (("costs", costs), ("lengths", lengths)) if not given]
+        return cls(setup_of(config), chosen, drawn, None, assumed=tuple(assumed))
 
     def reshaped(self, changes: Mapping[str, Any]) -> Question:
         """The same with the fields of the setup that are not None; given generators or trainers share no devices."""
@@ -124,6 +127,7 @@ def as_json(question: Question, plans: Sequence[Simulation], seed: int) -> dict[
     value: dict[str, Any] = {
         "costs": question.costs.model_dump(),
         "plans": [_plan(plan, question, seed) for plan in plans],
+        "defaults": list(question.assumed),
     }
     if question.measured is not None:
         value["measured"] = {
