@@ -19,6 +19,8 @@ from strop.data.templates import Auto, PromptTemplate
 from strop.engines.build import build_engine, embedded_settings, evaluating_engine
 from strop.engines.protocol import Engine
 from strop.engines.vllm.settings import Vllm
+from strop.environments.judge import Play
+from strop.environments.tokens import TurnTokens
 from strop.evaluation.benchmarks import HELD_OUT
 from strop.evaluation.validation import ValidationSet, Wanted, benchmark_sets
 from strop.model.critic import HEAD_FILE, Critic
@@ -48,7 +50,7 @@ from strop.training.learner import Learner, objective_of
 from strop.training.ranks import ALONE, Ranks
 from strop.training.step import Trainer
 from strop.training.storage import Storage
-from strop.verifiers.judge import Judge
+from strop.verifiers.judge import Responder
 from strop.verifiers.judges import Judges, first_refusal, judge_for
 
 SHOWN_IDS = 24
@@ -62,7 +64,7 @@ class Parts:
     tokenizer: PreTrainedTokenizerBase
     data: Data
     executor: Executor
-    judge: Judge
+    judge: Responder
     learner: Learning
     validation: tuple[ValidationSet, ...]
     evaluator: Evaluator
@@ -97,7 +99,7 @@ def assemble(config: RunConfig, view: View) -> Parts:
     policy.to(pick_device(config.device))
     if config.orchestration.trainers > 1:  # the ranks have GPUs of their own; this copy evaluates
         policy.to(_spare_device(policy.device, _evaluating_gpu(config.orchestration)))
-    data = load_data(config.data, tokenizer, config.verifier.instruction)
+    data = load_data(config.data, tokenizer, config.instruction)
     for line in (*data.report(), *first_prompt(data.train, config.data.template, tokenizer)):
         view.note(line)
     contradiction = contradictions.warning(data.train.name, data.train.problems)
@@ -114,21 +116,35 @@ def assemble(config: RunConfig, view: View) -> Parts:
     config, told = preflight.fitted(config, longest, room)
     if told is not None:
         view.note(told)
-    sets = validation_sets(config, data, tokenizer, room, view)
+    play = play_of(config, tokenizer)
+    for line in () if play is None else play.tokens.notes():
+        view.note(line)
+    sets = validation_sets(config, data, tokenizer, room, view, play)
     registry = ProcessRegistry()
     launcher = _launcher(config, registry, policy.device)
     # By default the trainer's ranks meet on this host, also where generators live in a cluster.
     in_cluster = config.orchestration.ray.train_in_cluster
     learner = _learner(config, policy, launcher if in_cluster else Processes(registry=registry), view)
-    judge = judge_for(config.verifier)
+    judge = judge_for(config.verifier) if play is None else play.responder(judge_for(config.verifier))
     executor = _executor(config, policy, engine, learner, launcher, view)
     if sets and config.evaluates_apart:
         evaluator: Evaluator = _worker_evaluator(config, policy, sets, launcher, view)
     else:
         # A judge is shared where nothing else is judged meanwhile.
-        judges = Judges([(config.verifier, judge)] if engine is measuring else [])
+        judges = Judges([(config.verifier, play, judge)] if engine is measuring else [])
         evaluator = InProcessEvaluator(measuring, sets, judges, devices_of(policy.device))
     return Parts(config, tokenizer, data, executor, judge, learner, sets, evaluator, policy, launcher)
+
+
+def play_of(config: RunConfig, tokenizer: PreTrainedTokenizerBase) -> Play | None:
+    """The environment of a run with the tokens of its turns; None where there is none.
+
+    Raises:
+        InputError: the chat template cannot render a second turn.
+    """
+    if config.environment is None:
+        return None
+    return Play(config.environment, TurnTokens(tokenizer, config.data.template))
 
 
 def preview(config: RunConfig, view: View) -> None:
@@ -138,7 +154,7 @@ def preview(config: RunConfig, view: View) -> None:
         InputError: the tokenizer or the data cannot be used.
     """
     tokenizer = tokenizer_of(config.model)
-    data = load_data(config.data, tokenizer, config.verifier.instruction)
+    data = load_data(config.data, tokenizer, config.instruction)
     for line in (*data.report(), *first_prompt(data.train, config.data.template, tokenizer)):
         view.note(line)
 
@@ -155,9 +171,9 @@ def first_prompt(dataset: Dataset, template: PromptTemplate, tokenizer: PreTrain
 
 
 def validation_sets(
-    config: RunConfig, data: Data, tokenizer: PreTrainedTokenizerBase, room: int, view: View
+    config: RunConfig, data: Data, tokenizer: PreTrainedTokenizerBase, room: int, view: View, play: Play | None = None
 ) -> tuple[ValidationSet, ...]:
-    """What a run is measured on while it trains: its held-out problems, then its benchmarks.
+    """What a run is measured on while it trains: its held-out problems, asked as in training, then its benchmarks.
 
     Raises:
         InputError: a benchmark cannot be found or used.
@@ -167,7 +183,8 @@ def validation_sets(
     if settings.every is not None and data.held_out is not None:
         seed = derive(config.seed, "evaluation")
         count = settings.samples_per_problem
-        held_out = (ValidationSet(HELD_OUT, data.held_out, settings.every, count, sampling, config.verifier, seed),)
+        own = ValidationSet(HELD_OUT, data.held_out, settings.every, count, sampling, config.verifier, seed, play)
+        held_out = (own,)
     wanted = [
         Wanted(
             one.name,

@@ -63,7 +63,7 @@ def criticise(target: str, sets: Sequence[str] = (), small: bool = False) -> lis
         return [Finding("configuration", "problem", "cannot be trained", str(error))]
     tokenizer = tokenizer_of(config.model)
     try:
-        data = load_data(config.data, tokenizer, config.verifier.instruction)
+        data = load_data(config.data, tokenizer, config.instruction)
     except InputError as error:
         return [Finding("data", "problem", "cannot be used", str(error))]
     return [

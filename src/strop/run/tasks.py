@@ -163,7 +163,7 @@ def sample_model(
         examples: Sequence[Example] = problems_of(asked, tokenizer, view)[0].examples
     else:
         problem = Problem("prompt", prompt, reference=None, verbatim=True)
-        instruction = config.verifier.instruction(problem)
+        instruction = config.instruction(problem)
         examples = (make_example(problem, config.data.template, tokenizer, instruction),)
     sampling = _sampling(config, temperature, max_new_tokens)
     engine = build_engine(config.engine, config.model, tokenizer, policy, sampling=sampling)
@@ -247,10 +247,10 @@ def problems_of(asked: Asked, tokenizer: PreTrainedTokenizerBase, view: View) ->
         source = settings.source if settings.held_out is None else settings.held_out.source or settings.source
         problems = record.held_out_of(source.load(), source.label)[: asked.limit]
         template, room = settings.template, settings.max_prompt_tokens
-        chosen = build_dataset(source.label, problems, template, tokenizer, room, asked.config.verifier.instruction)
+        chosen = build_dataset(source.label, problems, template, tokenizer, room, asked.config.instruction)
         kind = "held-out problems"
     else:
-        data = load_data(settings, tokenizer, asked.config.verifier.instruction)
+        data = load_data(settings, tokenizer, asked.config.instruction)
         kept = data.held_out if data.held_out is not None else data.train
         chosen = kept.subset(range(len(kept))[: asked.limit])
         kind = "held-out problems" if data.held_out is not None else "problems (none are held out)"

@@ -1,0 +1,100 @@
+"""The environment family: several turns on a problem, with tools or without.
+
+    session = Environment.open()
+    session.reset(problem, seed=3)
+    session.step("<tool_call>…</tool_call>")   # Reply(messages): what the environment says; the next turn follows
+    session.step("It is \\\\boxed{46}")          # a Verdict; or None: the run's verifier judges this turn
+
+An environment speaks text. How its messages become tokens is the business of `tokens`; the loop puts them behind the
+sampled tokens exactly as these are. What the policy caused scores 0 (`wrong`, `unparsed`); what fails in the
+environment itself is `error`, which is never a reward.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, NamedTuple, TypeAlias
+
+from pydantic import Field
+
+from strop.base.pieces import Piece
+from strop.base.types import Message, Problem, Verdict
+
+
+@dataclass(frozen=True)
+class Reply:
+    """The messages that an environment adds to the conversation, after which the policy has the next turn."""
+
+    messages: tuple[Message, ...]
+
+
+class Tool(NamedTuple):
+    """A function that the policy may call; `parameters` is the JSON schema of its arguments, an object."""
+
+    name: str
+    description: str
+    parameters: dict[str, Any]
+
+    def schema(self) -> dict[str, Any]:
+        """The tool as chat templates take it."""
+        return {"type": "function", "function": self._asdict()}
+
+
+Outcome: TypeAlias = Reply | Verdict | None
+
+
+class Session(ABC):
+    """One trajectory in an environment. `reset` and `step` may be `async`."""
+
+    def reset(self, problem: Problem, seed: int) -> Awaitable[None] | None:
+        """Begin: equal problems and seeds must give equal sessions. Called once, before the first step."""
+        return None
+
+    @abstractmethod
+    def step(self, reply: str) -> Outcome | Awaitable[Outcome]:
+        """Take the policy's turn (special tokens left out).
+
+        Returns:
+            A `Reply`; a `Verdict`, which ends the trajectory; or None, by which it ends and the run's verifier judges
+            this turn.
+        """
+
+    def end(self, reply: str) -> Verdict | None:
+        """The trajectory ends without a verdict, because its turns or its tokens are spent.
+
+        Args:
+            reply: what the policy had sampled of the turn that was cut off; empty where it had no turn left.
+
+        Returns:
+            A verdict; None: the run's verifier judges the policy's last turn.
+        """
+        return None
+
+    def close(self) -> None:
+        """The trajectory has ended, or is not wanted any more."""
+        return None
+
+
+class Environment(Piece):
+    """Opens sessions; its fields are the limits and whatever else a subclass needs.
+
+    Fields:
+        max_turns: turns of the policy; an observation after the last of them ends the trajectory (`Session.end`).
+        reply_characters: most characters of one reply; a longer one is an error of the environment.
+    """
+
+    modules: ClassVar[tuple[str, ...]] = ("strop.environments.one_turn", "strop.environments.calculator")
+
+    max_turns: Annotated[int, Field(ge=1)] = 8
+    reply_characters: Annotated[int, Field(ge=1)] = 20_000
+
+    @property
+    def tools(self) -> tuple[Tool, ...]:
+        """What the policy may call; described in the prompt by the model's chat template."""
+        return ()
+
+    @abstractmethod
+    def open(self) -> Session:
+        """A session that has not begun."""
