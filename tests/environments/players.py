@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
 import random
+import signal
+import time
 
 from transformers import PreTrainedTokenizerFast
 
@@ -42,6 +46,11 @@ class Chatty(Environment):
     """Answers with random text for a random number of turns, then judges by the parity of all that was said."""
 
     most: int = 4
+    here: bool = True
+
+    @property
+    def inline(self) -> bool:
+        return self.here
 
     def open(self) -> Session:
         return _Chatty(self.most)
@@ -100,3 +109,85 @@ class _Faulty(Session):
         if self._how == "flood":
             return Reply((Message(role="user", content="x" * 100_000),))
         return "what?"
+
+
+class Slow(Environment):
+    """Takes its time for one step."""
+
+    awaits: bool
+    seconds: float
+
+    def open(self) -> Session:
+        return _SlowAsync(self.seconds) if self.awaits else _SlowPlain(self.seconds)
+
+
+class _SlowAsync(Session):
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+
+    async def step(self, reply: str) -> Verdict:
+        await asyncio.sleep(self._seconds)
+        return Verdict(1.0, Status.CORRECT)
+
+
+class _SlowPlain(Session):
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+
+    def step(self, reply: str) -> Verdict:
+        time.sleep(self._seconds)
+        return Verdict(1.0, Status.CORRECT)
+
+
+class Harmful(Environment):
+    """Three turns; the sessions of seeds 5 and 17 do harm in their second."""
+
+    how: str
+    again: bool = True
+
+    @property
+    def repeatable(self) -> bool:
+        return self.again
+
+    def open(self) -> Session:
+        return _HarmfulAsync(self.how) if self.how in ("awaits", "blocks") else _Harmful(self.how)
+
+
+class _Harmful(Session):
+    def __init__(self, how: str) -> None:
+        self._how, self._turns = how, 0
+
+    def reset(self, problem: Problem, seed: int) -> None:
+        self._seed = seed
+
+    def step(self, reply: str) -> Reply | Verdict:
+        if self.strikes():
+            self.harm()
+        return self.answer()
+
+    def strikes(self) -> bool:
+        self._turns += 1
+        return self._turns == 2 and self._seed in (5, 17)
+
+    def harm(self) -> None:
+        if self._how == "exit":
+            os._exit(3)
+        if self._how == "kill":
+            os.kill(os.getpid(), signal.SIGKILL)
+        if self._how == "memory":
+            raise MemoryError if len(bytearray(1 << 40)) else AssertionError
+        time.sleep(1000)
+
+    def answer(self) -> Reply | Verdict:
+        if self._turns < 3:
+            return Reply((Message(role="user", content=str(self._turns)),))
+        return Verdict(1.0, Status.CORRECT, str(self._seed))
+
+
+class _HarmfulAsync(_Harmful):
+    async def step(self, reply: str) -> Reply | Verdict:  # type: ignore[override]
+        if self.strikes():
+            if self._how == "awaits":
+                await asyncio.sleep(1000)
+            time.sleep(1000)
+        return self.answer()

@@ -42,6 +42,7 @@ class Tool(NamedTuple):
         return {"type": "function", "function": self._asdict()}
 
 
+Count = Annotated[int, Field(ge=1)]
 Outcome: TypeAlias = Reply | Verdict | None
 
 
@@ -80,15 +81,37 @@ class Session(ABC):
 class Environment(Piece):
     """Opens sessions; its fields are the limits and whatever else a subclass needs.
 
+    Sessions run in worker processes, many in each: plain functions in threads, `async` ones on its event loop. One that
+    hangs, raises, floods or ends its process costs its own sample alone. The others of an ended process are rebuilt in
+    a fresh one by playing their turns again.
+
     Fields:
         max_turns: turns of the policy; an observation after the last of them ends the trajectory (`Session.end`).
         reply_characters: most characters of one reply; a longer one is an error of the environment.
+        step_seconds: most seconds of one `reset` or `step`; a longer one is an error of the environment.
+        processes: how many; None: one less than the cores this process may use, at least 1 and at most 8.
+        threads: plain functions that run at once in one process.
+        memory_mib: address space of one process.
     """
 
     modules: ClassVar[tuple[str, ...]] = ("strop.environments.one_turn", "strop.environments.calculator")
 
-    max_turns: Annotated[int, Field(ge=1)] = 8
-    reply_characters: Annotated[int, Field(ge=1)] = 20_000
+    max_turns: Count = 8
+    reply_characters: Count = 20_000
+    step_seconds: Annotated[float, Field(gt=0)] = 30.0
+    processes: Count | None = None
+    threads: Count = 64
+    memory_mib: Count = 8192
+
+    @property
+    def inline(self) -> bool:
+        """Whether its sessions are so quick and safe that they run in the loop's own process."""
+        return False
+
+    @property
+    def repeatable(self) -> bool:
+        """Whether equal problems, seeds and turns give equal sessions, so that a lost one can be played again."""
+        return True
 
     @property
     def tools(self) -> tuple[Tool, ...]:

@@ -24,6 +24,11 @@ class Calculator(ToolEnvironment):
     """One tool, `calculator`, of one argument, `expression`: + - * / // % ** and brackets over decimal numbers."""
 
     @property
+    def inline(self) -> bool:
+        """Every call is bounded."""
+        return True
+
+    @property
     def tools(self) -> tuple[Tool, ...]:
         """The calculator."""
         expression = {"type": "string", "description": "such as (3 + 4.5) * 2"}

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from strop.base.seeds import derive
 from strop.base.types import Completion, Observation, Problem, Verdict
 from strop.environments.base import Environment, Reply
+from strop.environments.pool import SessionPool
 from strop.environments.sessions import InlineSessions, Sessions, Turn
 from strop.environments.tokens import TurnTokens
 from strop.verifiers.judge import Judge, Key, Responder
@@ -21,7 +22,8 @@ class Play:
 
     def responder(self, judge: Judge) -> EnvironmentJudge:
         """The environment opened; `judge` is of the run's verifier, and closed with it."""
-        return EnvironmentJudge(InlineSessions(self.environment), self.tokens, judge)
+        sessions = InlineSessions(self.environment) if self.environment.inline else SessionPool(self.environment)
+        return EnvironmentJudge(sessions, self.tokens, judge)
 
 
 class EnvironmentJudge(Responder):

@@ -22,6 +22,7 @@ class Turn(NamedTuple):
     Attributes:
         reply: its text.
         cut: it was cut off by the budget of tokens, and the trajectory ends with it.
+        past: earlier turns, where the session is to be rebuilt from them first.
     """
 
     key: Key
@@ -29,6 +30,7 @@ class Turn(NamedTuple):
     seed: int
     reply: str
     cut: bool
+    past: tuple[str, ...] = ()
 
 
 class Sessions(Protocol):
@@ -63,7 +65,6 @@ class Sessions(Protocol):
 @dataclass
 class _Running:
     session: Session
-    begun: bool = False
     turns: int = 0
 
 
@@ -84,9 +85,10 @@ class Host:
         """The outcome of a turn. What a session raises, or says wrongly, is a verdict of status error."""
         try:
             outcome = await self._outcome(turn)
+        except TimeoutError:
+            outcome = failed(f"a step took longer than {self._environment.step_seconds:g} s")
         except Exception as error:  # the user's code may raise anything; it costs this sample
-            reason = " ".join(str(error).split())[:120]
-            outcome = Verdict(0.0, Status.ERROR, f"{type(error).__name__} in the environment: {reason}")
+            outcome = failed(f"{type(error).__name__} in the environment: {' '.join(str(error).split())[:120]}")
         if not isinstance(outcome, Reply):
             self.forget(turn.key)
         return outcome
@@ -108,6 +110,10 @@ class Host:
         if running is None:
             running = self._running[turn.key] = _Running(self._environment.open())
             await self._of(running.session.reset, turn.problem, turn.seed)
+            for reply in turn.past:
+                running.turns += 1
+                if not isinstance(await self._of(running.session.step, reply), Reply):
+                    raise RuntimeError("played again, the session ended earlier")
         if turn.cut:
             return running.session.end(turn.reply)
         running.turns += 1
@@ -117,15 +123,20 @@ class Host:
         size = sum(len(message["content"]) for message in outcome.messages)
         if size > self._environment.reply_characters:
             allowed = self._environment.reply_characters
-            return Verdict(0.0, Status.ERROR, f"the environment's reply has {size} characters of {allowed} allowed")
+            return failed(f"the environment's reply has {size} characters of {allowed} allowed")
         if running.turns >= self._environment.max_turns:
             return _checked(running.session.end(""))
         return outcome
 
     async def _of(self, function: Callable[..., Any], *arguments: object) -> Any:
         if inspect.iscoroutinefunction(function):
-            return await function(*arguments)
+            return await asyncio.wait_for(function(*arguments), self._environment.step_seconds)
         return await self._call(lambda: function(*arguments))
+
+
+def failed(reason: str) -> Verdict:
+    """The verdict where the environment failed: the sample leaves the loss."""
+    return Verdict(0.0, Status.ERROR, reason)
 
 
 async def _here(function: Callable[[], Any]) -> Any:
