@@ -84,9 +84,13 @@ class _Chatty(Session):
 
 
 class Faulty(Environment):
-    """Fails in its second turn in one of several ways, or in the sessions whose seed is even."""
+    """Fails in one of several ways in the sessions whose seed is even."""
 
     how: str
+
+    @property
+    def inline(self) -> bool:
+        return True
 
     def open(self) -> Session:
         return _Faulty(self.how)
@@ -109,6 +113,9 @@ class _Faulty(Session):
         if self._how == "flood":
             return Reply((Message(role="user", content="x" * 100_000),))
         return "what?"
+
+    def end(self, reply: str) -> object:  # type: ignore[override]
+        return self.step(reply)
 
 
 class Slow(Environment):

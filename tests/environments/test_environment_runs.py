@@ -22,8 +22,9 @@ from strop.run.folder import RunFolder
 from strop.run.run import resume, train
 
 PLAYERS = "tests.environments.players"
+STOPS = f"sampling.stop_token_ids={list(range(0, 256, 12))}"  # a random model would go on for ever
 CHATTY = (
-    f"environment.piece={PLAYERS}:Chatty", "sampling.max_new_tokens=60", "model.fresh.max_positions=512",
+    f"environment.piece={PLAYERS}:Chatty", STOPS, "sampling.max_new_tokens=140", "model.fresh.max_positions=512",
     "data.max_prompt_tokens=200", "data.template=Auto", "algorithm.selection.zero_variance=keep",
 )  # fmt: skip
 
@@ -81,7 +82,7 @@ def test_what_is_trained_is_what_was_sampled(
             turns[f"{group}/{rest.partition('@')[0] or index}"].append(completion)
     folder = RunFolder.open(tmp_path / "run")
     rows = [row for step in folder.rollout_steps() for row in folder.read_rollouts(step)]
-    assert len(rows) == 6 * 24 and max(map(len, turns.values())) == 4
+    assert len(rows) == 6 * 24 and max(map(len, turns.values())) >= 3
     assert {row["finish_reason"] for row in rows} == {"stop", "length"}
     for row in rows:
         played = turns[f"{row['ticket']}.0/{row['sample']}"]
@@ -95,7 +96,7 @@ def test_what_is_trained_is_what_was_sampled(
         for turn in played:  # what the policy read at each turn is the beginning of what is trained
             read = np.concatenate([turn.prompt_ids, turn.token_ids])
             assert np.array_equal(read, whole[: len(read)])
-        assert len(ids) <= 60
+        assert len(ids) <= 140
 
 
 def test_a_run_with_turns_is_the_same_again_and_after_an_interruption(tmp_path: Path) -> None:
@@ -112,7 +113,7 @@ def test_a_run_with_turns_is_the_same_again_and_after_an_interruption(tmp_path: 
 def test_a_failing_session_costs_its_own_sample(how: str, tmp_path: Path) -> None:
     allow_module(PLAYERS)
     config = small_config(
-        f"environment.piece={PLAYERS}:Faulty", f"environment.how={how}", "steps=2", "evaluation.every=none",
+        f"environment.piece={PLAYERS}:Faulty", f"environment.how={how}", "steps=2", "evaluation.every=none", STOPS,
         "algorithm.selection.zero_variance=keep",
     )  # fmt: skip
     train(config, tmp_path / "run", SilentView())
@@ -121,4 +122,5 @@ def test_a_failing_session_costs_its_own_sample(how: str, tmp_path: Path) -> Non
     assert len(by_status["correct"]) + len(by_status["error"]) == len(rows) == 48
     assert 12 <= len(by_status["error"]) <= 36 and all(row["reward"] == 0 for row in by_status["error"])
     said = {"reset": "cannot begin", "raise": "no such move", "flood": "100000 characters", "nonsense": "gave str"}
-    assert all(said[how] in row["detail"] for row in by_status["error"])
+    uncut = [row for row in by_status["error"] if row["finish_reason"] == "stop"]
+    assert len(uncut) > 5 and all(said[how] in row["detail"] for row in uncut)

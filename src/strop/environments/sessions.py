@@ -115,7 +115,7 @@ class Host:
                 if not isinstance(await self._of(running.session.step, reply), Reply):
                     raise RuntimeError("played again, the session ended earlier")
         if turn.cut:
-            return running.session.end(turn.reply)
+            return _checked(running.session.end(turn.reply))
         running.turns += 1
         outcome: Outcome = await self._of(running.session.step, turn.reply)
         if not isinstance(outcome, Reply):
