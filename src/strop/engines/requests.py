@@ -8,9 +8,10 @@ import numpy as np
 from transformers import PreTrainedTokenizerBase
 
 from strop.base.types import InputError, IntArray
+from strop.engines.continuation import Plan, Watch
 from strop.engines.protocol import Request, Sampling
 from strop.engines.slots import Entry
-from strop.engines.thinking import Thinking
+from strop.engines.stops import StopStrings
 from strop.model.policy import Policy
 
 
@@ -61,8 +62,8 @@ def _end_ids(policy: Policy, tokenizer: PreTrainedTokenizerBase) -> tuple[int, .
     return tuple(sorted(ids | ({own} if isinstance(own, int) else set())))
 
 
-def checked(request: Request, limits: Limits, tokenizer: PreTrainedTokenizerBase) -> Entry:
-    """The request ready to wait for a slot.
+def checked(request: Request, limits: Limits, tokenizer: PreTrainedTokenizerBase, strings: StopStrings) -> Entry:
+    """The request ready to wait for a slot; `strings` are those of `tokenizer`.
 
     Raises:
         InputError: one line that names the request and what it asks too much of.
@@ -84,4 +85,5 @@ def checked(request: Request, limits: Limits, tokenizer: PreTrainedTokenizerBase
     if strange:
         raise InputError(f"{name}: stop_token_ids {strange} are outside the {limits.vocabulary} known")
     stop_ids = limits.stop_ids(sampling)
-    return Entry(request, ids.astype(np.int64), stop_ids, Thinking.of(sampling, tokenizer, stop_ids))
+    plan = Plan.of(sampling, tokenizer, stop_ids)
+    return Entry(request, ids.astype(np.int64), stop_ids, plan, Watch(frozenset(stop_ids), sampling.stop, strings))

@@ -15,11 +15,11 @@ from collections.abc import Sequence as Sequence_
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from transformers import PreTrainedTokenizerBase
 
 from strop.base.types import Completion, FinishReason, FloatArray, InputError, IntArray, StropError
 from strop.engines import weights
+from strop.engines.continuation import Chain, Ending, Plan
 from strop.engines.protocol import (
     Capabilities,
     Drawn,
@@ -36,7 +36,6 @@ from strop.engines.requests import Limits, checked
 from strop.engines.settings import EngineSettings
 from strop.engines.slots import Entry, Slots
 from strop.engines.stops import StopStrings
-from strop.engines.thinking import Thinking
 from strop.engines.torch.fused_forward import Lean
 from strop.engines.torch.kv import Ids, PrefillJob, SlotCache
 from strop.engines.torch.runner import Runner
@@ -99,9 +98,9 @@ class TorchEngine:
         """Refuse sampling that no request could have here, before there is one.
 
         Raises:
-            InputError: see `Thinking.of`.
+            InputError: see `Plan.of`.
         """
-        Thinking.of(sampling, self._tokenizer, self._limits.stop_ids(sampling))
+        Plan.of(sampling, self._tokenizer, self._limits.stop_ids(sampling))
 
     def submit(self, request: Request) -> None:
         """Queue a request.
@@ -114,7 +113,7 @@ class TorchEngine:
             raise InputError(f"request {request.id}: the engine is paused; resume() first")
         if request.id in self._open:
             raise InputError(f"request {request.id}: a request of this id is unfinished; use another id")
-        self._scheduler.waiting.append(checked(request, self._limits, self._tokenizer))
+        self._scheduler.waiting.append(checked(request, self._limits, self._tokenizer, self._strings))
         self._open.begin(request)
 
     @torch.inference_mode()
@@ -269,62 +268,42 @@ class TorchEngine:
                 "earlier checkpoint with a lower optim.lr"
             )
         rows = np.flatnonzero(active)
-        forced = active & (done >= slots.inject_at[part])
-        if forced.any():
-            self._inject(np.flatnonzero(forced), done, tokens, logprobs)
+        forced = active & (done < slots.sampled_from[part])
+        for row in map(int, np.flatnonzero(forced)):
+            tokens[row], logprobs[row] = self._injected(row, int(done[row])), 0.0
         slots.drawn[rows, done[rows]] = tokens[rows]
         slots.logprobs[rows, done[rows]] = logprobs[rows]
         slots.position[part] += active
         slots.token[rows] = tokens[rows]
         sampled = active & ~forced
         stopped = sampled & (slots.stop_ids[part] == tokens[:, None]).any(-1)
-        for row in np.flatnonzero(sampled & slots.has_strings[part] & ~stopped):
-            stopped[row] = self._string_found(int(row), int(done[row]) + 1)
-        for row in np.flatnonzero(sampled & slots.thinks[part] & ~stopped):
-            self._look_for_end_of_thinking(int(row), int(done[row]) + 1)
-        full = active & ~stopped & (done + 1 >= slots.budget[part])
-        for row in np.flatnonzero(stopped | full):
-            self._finish(int(row), "stop" if stopped[row] else "length")
+        spent = sampled & (done + 1 >= slots.phase_end[part])
+        for row in map(int, np.flatnonzero(stopped | spent | (sampled & slots.watched[part]))):
+            token_ids = slots.drawn[row, : done[row] + 1]
+            ending: Ending | None = "stop" if stopped[row] else self._chain(row).text_ending(token_ids)
+            if ending or spent[row]:
+                self._end_phase(row, token_ids.tolist(), ending or "budget")
 
-    def _string_found(self, slot: int, drawn: int) -> bool:
+    def _chain(self, slot: int) -> Chain:
         sequence = self._slots.sequences[slot]
         assert sequence is not None
-        stops = sequence.entry.request.sampling.stop
-        if not self._strings.may_end(stops, int(self._slots.drawn[slot, drawn - 1])):
-            return False
-        start = max(sequence.resumed_at, drawn - self._strings.window(stops))
-        return self._strings.found(stops, self._slots.drawn[slot, start:drawn].tolist())
+        return sequence.chain
 
-    def _look_for_end_of_thinking(self, slot: int, drawn: int) -> None:
-        """Go over to the budget of the answer where the marker ends with the last token drawn."""
-        slots = self._slots
-        sequence = slots.sequences[slot]
-        assert sequence is not None and sequence.entry.thinking is not None
-        thinking = sequence.entry.thinking
-        if not self._strings.may_end(thinking.marker, int(slots.drawn[slot, drawn - 1])):
-            return
-        start = max(0, drawn - self._strings.window(thinking.marker))
-        if self._strings.found(thinking.marker, slots.drawn[slot, start:drawn].tolist()):
-            slots.budget[slot] = thinking.budget_after(drawn)
-            slots.end_thinking(slot)
-
-    def _inject(self, rows: NDArray[np.intp], done: NDArray[np.int64], tokens: Ids, logprobs: FloatArray) -> None:
-        """Put the next token of an interruption's phrase in the place of what was drawn, in `tokens` and `logprobs`.
+    def _injected(self, slot: int, done: int) -> int:
+        """The token that is injected after the first `done` ones.
 
         A token a step, so that a cache, a change of weights or of slots, and an abort find nothing unusual.
         """
-        slots = self._slots
-        for row in map(int, rows):
-            sequence = slots.sequences[row]
-            assert sequence is not None and sequence.entry.thinking is not None
-            thinking = sequence.entry.thinking
-            if sequence.interrupted_at is None:
-                sequence.interrupted_at = int(done[row])
-                slots.budget[row] = thinking.budget_after(sequence.resumed_at)
-            place = int(done[row]) - sequence.interrupted_at
-            tokens[row], logprobs[row] = thinking.phrase[place], 0.0
-            if place + 1 == len(thinking.phrase):
-                slots.end_thinking(row)
+        chain = self._chain(slot)
+        return chain.phase.inject[done - chain.sampled_from]
+
+    def _end_phase(self, slot: int, token_ids: list[int], ending: Ending) -> None:
+        """Go over to the sequence's next phase, or finish it."""
+        reason = self._chain(slot).follow(token_ids, ending)
+        if reason is None:
+            self._slots.follow(slot)
+        else:
+            self._finish(slot, reason)
 
     def _finish(self, slot: int, reason: FinishReason) -> None:
         """Turn a running sequence into a completion to report, and free its slot."""
@@ -341,10 +320,10 @@ class TorchEngine:
                 token_ids=token_ids,
                 logprobs=slots.logprobs[slot, :length].copy(),
                 versions=sequence.spans(length),
-                injected=sequence.injected(length),
+                injected=sequence.chain.injected(length),
                 text=self._text(token_ids),
                 finish_reason=reason,
-                interrupted_at=sequence.interrupted_at,
+                interrupted_at=sequence.chain.interrupted_at(length),
             )
         )
         slots.release(slot)

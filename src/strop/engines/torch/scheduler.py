@@ -43,7 +43,7 @@ class Scheduler:
             taken, free = free[: entry.waiting], free[entry.waiting :]
             donor = self._donor(entry)
             for slot in taken:
-                self.slots.occupy(slot, Sequence(entry, entry.next_index, [(version, 0)]), self.epoch)
+                self.slots.occupy(slot, Sequence(entry, entry.next_index, version), self.epoch)
                 entry.next_index += 1
             if donor is not None:
                 self.cache.copy([donor], [slot for slot in taken if slot != donor], len(entry.prefix))
