@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -30,11 +30,13 @@ def build_engine(
     version: int = 0,
     seed: int = 0,
     sampling: Sampling | None = None,
+    gpus: Sequence[int] | None = None,
 ) -> Engine:
     """The engine that `settings` name, with the weights of `policy`, else of the model that `model` names.
 
     `model.path` must be a folder or a hub name (`embedded` is located before); `seed` is that of a fresh model;
-    `sampling`, where given, is refused before anything is started if no request with it could be honoured.
+    `sampling`, where given, is refused before anything is started if no request with it could be honoured. A server of
+    vLLM is started on `gpus`, or on what this process may see.
 
     Raises:
         InputError: settings that the model cannot honour, an engine that is not installed, or sampling it lacks.
@@ -46,28 +48,29 @@ def build_engine(
         if sampling is not None:
             engine.check(sampling)
         return engine
-    from strop.engines.vllm import VllmEngine
+    from strop.engines.vllm.engine import VllmEngine
 
     if sampling is not None:
         VllmEngine.refuse_unable(sampling)
     with _folder(model, tokenizer, policy, seed) as folder:
-        return VllmEngine(folder, tokenizer, settings, model, version)
+        return VllmEngine(folder, tokenizer, settings, model, version, gpus)
 
 
 def own_engine(settings: EngineSettings, model: ModelSettings, seed: int = 0, device: str = "cpu") -> Engine:
     """An engine with parameters and a tokenizer of its own, for a process without a trainer: a generator, a server.
 
-    `device` is where the embedded engine computes; vLLM finds its own.
+    `device` is where it computes; vLLM takes `engine.tensor_parallel` GPUs from there on.
 
     Raises:
         InputError, StropError: see `build_engine`; or there is no such model.
     """
     if isinstance(settings, Vllm):
-        folder = _local(model)
+        folder, number = _local(model), torch.device(device).index
+        gpus = None if number is None else range(number, number + settings.tensor_parallel)
         if folder is not None:
-            return build_engine(settings, model, load_tokenizer(str(folder), None, model.trust_remote_code))
+            return build_engine(settings, model, load_tokenizer(str(folder), None, model.trust_remote_code), gpus=gpus)
         policy, tokenizer = load_policy(model, seed=seed)
-        return build_engine(settings, model, tokenizer, policy)
+        return build_engine(settings, model, tokenizer, policy, gpus=gpus)
     policy, tokenizer = load_policy(model, seed=seed)
     policy.to(torch.device(device)).requires_grad_(False)
     return TorchEngine(policy, tokenizer, settings.model_copy(update={"share_parameters": False}))
@@ -90,7 +93,7 @@ def evaluating_engine(
         own = own.model_copy(update={"share_parameters": False})
     engine = TorchEngine(policy, tokenizer, own)
     if isinstance(settings, Vllm):
-        from strop.engines.vllm import VllmEngine
+        from strop.engines.vllm.engine import VllmEngine
 
         VllmEngine.refuse_unable(sampling)
     else:

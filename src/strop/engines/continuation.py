@@ -18,7 +18,7 @@ from typing import Literal, Protocol
 import numpy as np
 from transformers import PreTrainedTokenizerBase
 
-from strop.base.types import BoolArray, FinishReason, InputError
+from strop.base.types import BoolArray, FinishReason, InputError, VersionSpan
 from strop.engines.protocol import Sampling
 from strop.engines.sampling import position_stream, uniforms
 from strop.engines.stops import StopStrings, TokenIds
@@ -180,10 +180,12 @@ class Chain:
         phase: the present one.
         phase_end: how many tokens the completion has when the budget of the phase is spent.
         sampled_from: its first token after the last injection; texts are looked for from there on only.
+        versions: which weights drew what, as far as is known.
     """
 
     def __init__(self, continuation: Continuation, watch: Watch) -> None:
         self.sampled_from = 0
+        self.versions: list[VersionSpan] = []
         self._continuation = continuation
         self._watch = watch
         self._injections: list[tuple[int, int]] = []
@@ -219,6 +221,15 @@ class Chain:
             self._begin(len(token_ids), step)
             return None
         return step
+
+    def drawn_by(self, version: int, end: int) -> None:
+        """What no version has yet, up to token `end`, is of `version`; an injection is of what goes on from it."""
+        start = self.versions[-1].end if self.versions else 0
+        if end <= start:
+            return
+        if self.versions and self.versions[-1].version == version:
+            start = self.versions.pop().start
+        self.versions.append(VersionSpan(version, start, end))
 
     def injected(self, length: int) -> BoolArray:
         """Which tokens of a completion of `length` tokens were injected, bool [length]."""

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from strop.base.types import VersionSpan
 from strop.engines.continuation import Chain, Plan, Watch
 from strop.engines.protocol import Request
 from strop.engines.sampling import stream_key
@@ -44,28 +43,13 @@ class Entry:
 
 
 class Sequence:
-    """One running sample; `versions` are (version, first token that carries it)."""
+    """One running sample."""
 
-    def __init__(self, entry: Entry, index: int, version: int) -> None:
+    def __init__(self, entry: Entry, index: int) -> None:
         self.entry = entry
         self.index = index
-        self.versions: list[tuple[int, int]] = [(version, 0)]
         self.key = stream_key(entry.request.seed, index)
         self.chain = Chain(entry.plan.continuation(self.key), entry.watch)
-
-    def spans(self, length: int) -> tuple[VersionSpan, ...]:
-        """The version spans of a completion of `length` tokens; a version that sampled nothing has none."""
-        ends = [start for _, start in self.versions[1:]] + [length]
-        pairs = zip(self.versions, ends, strict=True)
-        merged: list[VersionSpan] = []
-        for (version, start), end in pairs:
-            if end <= start:
-                continue
-            if merged and merged[-1].version == version:
-                merged[-1] = VersionSpan(version, merged[-1].start, end)
-            else:
-                merged.append(VersionSpan(version, start, end))
-        return tuple(merged)
 
 
 class Slots:

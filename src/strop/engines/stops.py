@@ -27,7 +27,7 @@ class StopStrings:
         self._endings: dict[tuple[str, ...], dict[int, bool]] = {}
 
     def found(self, stops: tuple[str, ...], token_ids: TokenIds, since: int = 0) -> bool:
-        """Whether a stop string ends within the last of `token_ids`, of which those before `since` are not looked at."""
+        """Whether a stop string ends within the last of `token_ids`; those before `since` are not looked at."""
         if not stops or not self.may_end(stops, int(token_ids[-1])):
             return False
         longest = max(len(stop.encode()) for stop in stops) + self._SPARE
@@ -51,6 +51,7 @@ class StopStrings:
         return "\ufffd" in piece or any(stop[-1] in piece or stop[-1].isspace() for stop in stops)
 
     def _decode(self, tokens: TokenIds) -> str:
-        text = self._tokenizer.decode([int(token) for token in tokens], skip_special_tokens=False, clean_up_tokenization_spaces=False)
+        ids = [int(token) for token in tokens]
+        text = self._tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
         assert isinstance(text, str)
         return text

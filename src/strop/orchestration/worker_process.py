@@ -28,6 +28,7 @@ from typing import Any
 
 from strop.base import pieces, progress
 from strop.base.types import StropError
+from strop.engines.protocol import EngineLost
 from strop.orchestration.connection import ControllerGone, WorkerSpec
 from strop.orchestration.messages import Failed, Heartbeat
 from strop.orchestration.process_registry import register_dump, stacks_path
@@ -162,9 +163,13 @@ def find_entry(name: str) -> Callable[[Any, Any], None]:
 
 
 def last_words(error: BaseException) -> Failed:
-    """What a worker says of the exception that ends it: a `StropError` would come again, anything else may not."""
+    """What a worker says of the exception that ends it: a `StropError` would come again, anything else may not.
+
+    Nor may an `EngineLost`: another server may serve.
+    """
     said = str(error) if isinstance(error, StropError) else f"{type(error).__name__}: {error}"
-    return Failed(said, isinstance(error, StropError), "".join(traceback.format_exception(error)))
+    comes_again = isinstance(error, StropError) and not isinstance(error, EngineLost)
+    return Failed(said, comes_again, "".join(traceback.format_exception(error)))
 
 
 def prepare(setup: Setup) -> None:
