@@ -15,7 +15,7 @@ import itertools
 import os
 import uuid
 from collections import deque
-from collections.abc import Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -225,11 +225,9 @@ class VllmEngine(BaseEngine):
             await self._client.ask("/update_weight_version", {"new_version": str(self._version)})
 
     async def _listen(self) -> None:
-        """Wait a moment for a sample to finish; raise what one has met."""
-        before, tasks = self._loop.time(), list(self._running.values())
-        done, _ = await asyncio.wait(tasks, timeout=_MOMENT, return_when=asyncio.FIRST_COMPLETED)
-        for task in done:
-            task.result()
+        """Wait a moment for a sample to finish; find out whether the server has died, or hangs."""
+        before = self._loop.time()
+        await _some_of(self._running.values(), asyncio.FIRST_COMPLETED)
         if self.server is not None and not self.server.alive:
             raise EngineLost(f"{self._name} is no more")
         self._silent += self._loop.time() - before
@@ -257,9 +255,7 @@ class VllmEngine(BaseEngine):
             if self._loop.time() > begin + self.settings.reply_seconds:
                 raise EngineLost(f"{self._name} does not end what it is to end")
             await self._client.abort(names)
-            tasks = [self._running[sample] for sample in samples if sample in self._running]
-            for task in (await asyncio.wait(tasks, timeout=_MOMENT))[0]:
-                task.result()
+            await _some_of(self._running[sample] for sample in samples if sample in self._running)
 
     async def _go(self, going: bool) -> None:
         """Have the server draw, or freeze it between two tokens of everything that it draws."""
@@ -292,3 +288,10 @@ class VllmEngine(BaseEngine):
     async def _end(self) -> None:
         await asyncio.gather(*self._running.values(), return_exceptions=True)
         await self._client.close()
+
+
+async def _some_of(tasks: Iterable[asyncio.Task[None]], until: str = asyncio.ALL_COMPLETED) -> None:
+    """Wait a moment for tasks; raise what one that has ended has met."""
+    if waited := list(tasks):
+        for task in (await asyncio.wait(waited, timeout=_MOMENT, return_when=until))[0]:
+            task.result()
