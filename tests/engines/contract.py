@@ -14,7 +14,7 @@ from __future__ import annotations
 import copy
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import pytest
@@ -137,7 +137,7 @@ class EngineContract:
         """Submit requests and go on until what runs has so many tokens (or some); what has finished by then."""
         assert isinstance(engine, Streaming)
         for request in todo:
-            engine.submit(replace(request, watched=True))
+            engine.submit(request)
         if self.stepwise:
             return [completion for _ in range(tokens) for completion in engine.step()]
         since = {(request.id, index): 0 for request in todo for index in range(request.n)}

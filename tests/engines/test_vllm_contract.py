@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 from tests.engines.contract import SLOTS, EngineContract, Subject, model
+from tests.engines.length_contract import LengthContract
 from tests.tiny import byte_tokenizer
 
 from strop.engines.build import build_engine
@@ -46,7 +47,7 @@ def disposable(shared: Subject) -> Iterator[Subject]:
 
 @pytest.mark.vllm
 @pytest.mark.timeout(600)
-class TestVllmEngine(EngineContract):
+class TestVllmEngine(EngineContract, LengthContract):
     """`VllmEngine` on whatever platform its vLLM is for."""
 
     stepwise = False

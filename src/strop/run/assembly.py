@@ -17,6 +17,7 @@ from strop.data.chain_sum import part_of
 from strop.data.dataset import Data, load_data
 from strop.engines.build import build_engine, embedded_settings, evaluating_engine
 from strop.engines.protocol import Engine
+from strop.engines.settings import EngineSettings
 from strop.engines.vllm.settings import Vllm
 from strop.evaluation.benchmarks import HELD_OUT
 from strop.evaluation.validation import ValidationSet, Wanted, benchmark_sets
@@ -240,12 +241,14 @@ def _executor(
     if orchestration.executor == "ray":  # lets each worker see the GPU that it is given, and no other
         gpus, devices = int(policy.device.type == "cuda"), [policy.device.type] * count
     else:
-        gpus, devices = 0, [_spare_device(policy.device, orchestration.trainers + number) for number in range(count)]
+        wide = config.engine.tensor_parallel if isinstance(config.engine, Vllm) else 1
+        firsts = [orchestration.trainers + number * wide for number in range(count)]
+        gpus, devices = 0, [_spare_device(policy.device, first) for first in firsts]
     specs = [
         WorkerSpec(
             role=f"generator-{number}",
             entry="strop.orchestration.generator:main",
-            settings=GeneratorSettings(plain, config.engine, derive(config.seed, "model"), device),
+            settings=GeneratorSettings(plain, _engine_of(config, number), derive(config.seed, "model"), device),
             threads=threads,
             gpus=gpus,
         )
@@ -259,6 +262,13 @@ def _executor(
         note=view.note,
         kv=orchestration.kv,
     )
+
+
+def _engine_of(config: RunConfig, number: int) -> EngineSettings:
+    """The engine of a generator; of servers that run already each generator has its own."""
+    if not isinstance(config.engine, Vllm):
+        return config.engine
+    return config.engine.model_copy(update={"urls": config.engine.urls[number : number + 1]})
 
 
 def _carrier(

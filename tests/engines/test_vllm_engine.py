@@ -19,6 +19,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 from safetensors.torch import load_file
+from strop.engines.vllm.model_folder import ModelFolder
+from strop.engines.vllm.worker import Closed, Frames
 from tests.engines.contract import expected, model
 from tests.engines.runs import policy_logprobs, requests
 from tests.runs import metrics, parameters, small_config
@@ -32,8 +34,6 @@ from strop.engines.build import build_engine, embedded_settings, own_engine
 from strop.engines.protocol import Interruption, Request, Sampling
 from strop.engines.torch import EngineSettings, TorchEngine
 from strop.engines.vllm import Vllm, VllmEngine, worker
-from strop.engines.vllm.model_folder import ModelFolder
-from strop.engines.vllm.worker import Closed, Frames
 from strop.model.policy import Policy, export
 from strop.model.settings import FreshModel
 from strop.recipes.resolve import resolve
