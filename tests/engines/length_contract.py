@@ -89,7 +89,8 @@ class LengthContract:
     def test_budgets_of_thinking_and_answer(self, subject: Subject) -> None:
         """Against a reading of the free completions; what is drawn after the marker may be of another stream."""
         free = run(subject.engine, [Request("x", PROMPT, Sampling(max_new_tokens=40), seed=3, n=COUNT)])
-        letters = Counter(letter for one in free.values() for letter in one.text if letter.isascii() and letter.isalnum())
+        text = "".join(completion.text for completion in free.values())
+        letters = Counter(letter for letter in text if letter.isascii() and letter.isalnum())
         (often, _), (less, _) = letters.most_common(2)
         ended = 0
         for thinking, answer, marker in ((20, 9, often), (30, None, less), (None, 5, often), (7, 3, "never")):

@@ -88,8 +88,9 @@ class ModelFolder:
         if not self.tied or HEAD in self.stored_in:
             yield self.path
             return
-        with tempfile.TemporaryDirectory(prefix="strop-vllm-", dir=place) as made:
-            folder = Path(made)
+        with writing(place or Path(tempfile.gettempdir())):
+            made = tempfile.TemporaryDirectory(prefix="strop-vllm-", dir=place)
+            folder = Path(made.name)
             for file in self.path.resolve().iterdir():
                 (folder / file.name).symlink_to(file)
             with safe_open(self.path / self.stored_in[EMBEDDING], framework="pt") as content:
@@ -97,6 +98,7 @@ class ModelFolder:
             (folder / _INDEX).unlink(missing_ok=True)
             index = {"weight_map": self.stored_in | {HEAD: "strop-head.safetensors"}}
             (folder / _INDEX).write_text(json.dumps(index))
+        with made:
             yield folder
 
     def in_files(self, weights: Iterable[tuple[str, Tensor]]) -> Iterator[tuple[str, Tensor]]:
