@@ -33,7 +33,7 @@ def _missing(item: pytest.Item) -> Iterator[str]:
 @pytest.fixture
 def forked() -> Iterator[None]:
     """For tests that are not about how workers start: they are forked from the test, without seconds of imports."""
-    from tests.orchestration.forked import forking
+    from tests.forks import forking
 
     with forking():
         yield

@@ -21,8 +21,8 @@ from strop.model.policy import Packed, Policy, load_policy
 from strop.model.settings import FreshModel, ModelSettings
 from strop.training.checkpoint import load, save
 from strop.training.packing import MicroBatch, Update, pack
-from strop.training.settings import AdamW
-from strop.training.sft import Demonstration, FineTuning, SftSettings
+from strop.training.settings import AdamW, SftSettings
+from strop.training.sft import Demonstration, FineTuning
 from strop.training.step import Trainer
 
 SETTINGS = AdamW(lr=1e-3, betas=(0.9, 0.95), weight_decay=0.1)

@@ -154,6 +154,7 @@ class BaseEngine:
         token_ids: NDArray[np.int64],
         logprobs: NDArray[np.float32],
         reason: FinishReason,
+        entropies: NDArray[np.float32] | None = None,
     ) -> None:
         """Have the next step hand out a completion; `chain` is None where the sample was never started."""
         length = len(token_ids)
@@ -173,5 +174,6 @@ class BaseEngine:
                 text=text,
                 finish_reason=reason,
                 interrupted_at=None if chain is None else chain.interrupted_at(length),
+                entropies=entropies,
             )
         )

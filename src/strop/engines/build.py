@@ -51,7 +51,7 @@ def build_engine(
     from strop.engines.vllm.engine import VllmEngine
 
     if sampling is not None:
-        VllmEngine.refuse_unable(sampling)
+        settings.refuse_unable(sampling)
     with _folder(model, tokenizer, policy, seed) as folder:
         return VllmEngine(folder, tokenizer, settings, model, version, gpus)
 
@@ -93,9 +93,7 @@ def evaluating_engine(
         own = own.model_copy(update={"share_parameters": False})
     engine = TorchEngine(policy, tokenizer, own)
     if isinstance(settings, Vllm):
-        from strop.engines.vllm.engine import VllmEngine
-
-        VllmEngine.refuse_unable(sampling)
+        settings.refuse_unable(sampling)
     else:
         engine.check(sampling)
     return engine

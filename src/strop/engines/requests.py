@@ -14,6 +14,7 @@ from strop.engines.continuation import Plan, Watch
 from strop.engines.protocol import Request, Sampling
 from strop.engines.slots import Entry
 from strop.engines.stops import StopStrings
+from strop.model.attention import longest_sequence
 
 
 @dataclass(frozen=True)
@@ -43,10 +44,10 @@ class Limits:
         Raises:
             InputError: the model cannot do as many tokens, or does not say how many it can do.
         """
-        longest = config.get("max_position_embeddings")
-        if max_tokens is None and not isinstance(longest, int):
+        longest = longest_sequence(config)
+        if max_tokens is None and longest is None:
             raise InputError("the model does not say how long a sequence may be: set engine.max_tokens")
-        if max_tokens is not None and isinstance(longest, int) and max_tokens > longest:
+        if max_tokens is not None and longest is not None and max_tokens > longest:
             raise InputError(f"engine.max_tokens {max_tokens} is beyond the model's {longest} positions")
         given = [*(end_ids if isinstance(end_ids, list) else [end_ids]), tokenizer.eos_token_id]
         ends = tuple(sorted({int(one) for one in given if isinstance(one, int)}))

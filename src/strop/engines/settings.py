@@ -7,6 +7,7 @@ from typing import Annotated, ClassVar
 from pydantic import Field
 
 from strop.base.pieces import Piece
+from strop.engines.protocol import Sampling
 from strop.model.settings import DTypeName
 
 
@@ -36,6 +37,13 @@ class EngineSettings(Piece):
     prefill_tokens: Annotated[int, Field(ge=16)] = 8192
     shrink: bool = True
     native: bool = True
+
+    def refuse_unable(self, sampling: Sampling) -> None:
+        """Refuse, before an engine is started, sampling that none of these settings could do.
+
+        Raises:
+            InputError: naming the setting.
+        """
 
     @classmethod
     def piece_name(cls) -> str:

@@ -18,13 +18,14 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from strop.algorithms.tokens import send
 from strop.base.types import InputError, StropError
-from strop.model.attention import NAME, AttentionContext, PackedContext
+from strop.model.attention import NAME, AttentionContext, PackedContext, sees_all
 from strop.model.byte_tokenizer import byte_tokenizer
 from strop.model.files import export, fresh_model, load_pretrained
 from strop.model.head import collision, logprob_entropy, project
 from strop.model.kernels import native
 from strop.model.kernels.modules import fuse
 from strop.model.kernels.sharing import Layout, SharedContext
+from strop.model.location import dtype_name
 from strop.model.lora import AdaptedLinear, Adapters, attach, without_adapters
 from strop.model.settings import FreshModel, Lora, ModelSettings
 
@@ -94,13 +95,14 @@ class Policy(nn.Module):
     With `adapters` (see `lora`) these alone are trained; the model's parameters are frozen and hold the merged weights.
 
     Raises:
-        InputError: the model computes something the policy does not: sliding or linear layers, altered logits, dropout.
+        InputError: the model computes something the policy does not: sliding or linear layers, altered logits.
     """
 
     def __init__(self, model: PreTrainedModel, settings: ModelSettings) -> None:
         super().__init__()
         self.settings = settings
         refuse_by_config(model)
+        switch_off_dropout(model)
         if model.config._attn_implementation != NAME:
             model.set_attn_implementation(NAME)
         if settings.gradient_checkpointing:
@@ -294,7 +296,7 @@ def load_policy(
     """
     if settings.fresh is not None:
         tokenizer = byte_tokenizer() if tokenizer is None else tokenizer
-        policy = Policy(fresh_model(settings.fresh, tokenizer, seed, settings.dtype), settings)
+        policy = Policy(fresh_model(settings.fresh, tokenizer, seed, dtype_name(settings)), settings)
     else:
         model, stored = load_pretrained(settings)
         policy = Policy(model, settings)
@@ -330,21 +332,29 @@ def refuse_by_config(model: PreTrainedModel) -> None:
     """Refuse a model that computes what strop does not, as far as its configuration tells.
 
     Raises:
-        InputError: sliding or linear layers, altered logits, dropout.
+        InputError: sliding or linear layers, altered logits.
     """
     config: Mapping[str, object] = model.config.to_dict()
     name = type(model).__name__
     layers = config.get("layer_types") or ()
     assert isinstance(layers, (list, tuple))
-    strange = sorted({str(kind) for kind in layers} - {"full_attention"})
+    plain = {"full_attention"} | ({"sliding_attention"} if sees_all(config, config.get("sliding_window")) else set())
+    strange = sorted({str(kind) for kind in layers} - plain)
     if strange:
         raise InputError(f"{name} has {', '.join(strange)} layers; strop computes full causal attention only")
     for key in _LOGIT_ALTERATIONS:
         if config.get(key) not in (None, 1, 1.0):
             raise InputError(f"{name} alters its logits ({key} = {config[key]}); strop computes the plain head only")
-    dropout = [key for key, given in config.items() if "dropout" in key and isinstance(given, float) and given > 0]
-    if dropout:
-        raise InputError(f"{name} has dropout ({', '.join(dropout)}); set it to 0: log-probs must be reproducible")
+
+
+def switch_off_dropout(model: nn.Module) -> None:
+    """Set every dropout of a model to 0, whatever its configuration says: log-probs must be reproducible."""
+    for module in model.modules():
+        if isinstance(module, nn.Dropout):
+            module.p = 0.0
+        for name, given in vars(module).items():
+            if "dropout" in name and isinstance(given, float):
+                setattr(module, name, 0.0)
 
 
 class _Counting:

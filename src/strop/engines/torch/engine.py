@@ -164,7 +164,7 @@ class TorchEngine(BaseEngine):
         for entry in [entry for entry in self._scheduler.waiting if entry.request.id == request_id]:
             self._scheduler.waiting.remove(entry)
             for index in range(entry.next_index, entry.request.n):
-                self._report(entry, index, None, *nothing, "abort")
+                self._report(entry, index, None, *nothing, "abort", nothing[1])
 
     def _advance(self) -> None:
         """One token for every running sequence, after giving free slots to waiting samples."""
@@ -177,7 +177,7 @@ class TorchEngine(BaseEngine):
         if width:
             self._record(width, *self._runner.step(width, jobs))
 
-    def _record(self, width: int, tokens: Ids, logprobs: FloatArray) -> None:
+    def _record(self, width: int, tokens: Ids, logprobs: FloatArray, entropies: FloatArray) -> None:
         """Note what was drawn [width] for the running sequences, and finish those that end with it."""
         slots = self._slots
         part = slice(0, width)
@@ -192,8 +192,10 @@ class TorchEngine(BaseEngine):
         forced = active & (done < slots.sampled_from[part])
         for row in map(int, np.flatnonzero(forced)):
             tokens[row], logprobs[row] = self._injected(row, int(done[row])), 0.0
+        entropies[forced] = 0.0
         slots.drawn[rows, done[rows]] = tokens[rows]
         slots.logprobs[rows, done[rows]] = logprobs[rows]
+        slots.entropies[rows, done[rows]] = entropies[rows]
         slots.position[part] += active
         slots.token[rows] = tokens[rows]
         sampled = active & ~forced
@@ -231,5 +233,6 @@ class TorchEngine(BaseEngine):
         slots, sequence = self._slots, self._sequence(slot)
         length = int(slots.position[slot] - slots.first[slot])
         drawn, logprobs = slots.drawn[slot, :length], slots.logprobs[slot, :length]
-        self._report(sequence.entry, sequence.index, sequence.chain, drawn, logprobs, reason)
+        entropies = slots.entropies[slot, :length].copy()
+        self._report(sequence.entry, sequence.index, sequence.chain, drawn, logprobs, reason, entropies)
         slots.release(slot)

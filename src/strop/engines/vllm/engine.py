@@ -25,7 +25,7 @@ from transformers import PreTrainedTokenizerBase
 from strop.base.types import Completion, FinishReason, InputError, IntArray, StropError
 from strop.engines import weights
 from strop.engines.base import BaseEngine, Row
-from strop.engines.protocol import EngineLost, Health, KvMode, Sampling, Scores, WeightSource
+from strop.engines.protocol import EngineLost, Health, KvMode, Scores, WeightSource
 from strop.engines.requests import Limits
 from strop.engines.slots import Entry
 from strop.engines.vllm.client import Client
@@ -34,11 +34,11 @@ from strop.engines.vllm.server import SOCKET, arguments_of, start
 from strop.engines.vllm.settings import Vllm
 from strop.model.files import DTYPES
 from strop.model.folder import ModelFolder, written
+from strop.model.location import dtype_name
 from strop.model.settings import ModelSettings
 
 T = TypeVar("T")
 MOST_TOP = 20  # best tokens that vLLM gives beside a scored one
-_LEAST_TEMPERATURE = 0.01  # vLLM raises lower ones to this
 _MOMENT = 0.05  # seconds that a step waits, and after which an abort is sent again: it may have overtaken its request
 
 
@@ -65,8 +65,9 @@ class VllmEngine(BaseEngine):
         if (count := len(settings.urls)) > 1:
             raise InputError(f"engine.urls: {count} servers are for orchestration.generators={count}; name one here")
         self.settings = settings
-        dtype = model.dtype if settings.dtype is None else settings.dtype
-        self._dtype, self._given = DTYPES[dtype], self._folder.dtypes | {DTYPES[dtype], DTYPES[model.dtype]}
+        own = dtype_name(model)
+        dtype = own if settings.dtype is None else settings.dtype
+        self._dtype, self._given = DTYPES[dtype], self._folder.dtypes | {DTYPES[dtype], DTYPES[own]}
         self._place = None if settings.weights_folder is None else Path(settings.weights_folder)
         self._waiting: deque[Sample] = deque()
         self._running: dict[Sample, asyncio.Task[None]] = {}
@@ -90,13 +91,6 @@ class VllmEngine(BaseEngine):
             except BaseException:
                 self.close()
                 raise
-
-    @staticmethod
-    def refuse_unable(sampling: Sampling) -> None:
-        """Raise `InputError` for sampling that no vLLM can honour, before one is started."""
-        if 0 < sampling.temperature < _LEAST_TEMPERATURE:
-            way_out = f"vLLM samples at {_LEAST_TEMPERATURE} at least; set 0 for greedy decoding"
-            raise InputError(f"sampling.temperature={sampling.temperature}: {way_out}")
 
     def step(self) -> list[Completion]:
         """The completions that have finished; where none has, it waits a moment for one (not while paused).
@@ -180,7 +174,7 @@ class VllmEngine(BaseEngine):
         return ((sample.entry, sample.index, sample.token_ids, sample.logprobs) for sample in self._running)
 
     def _enqueue(self, entry: Entry) -> None:
-        self.refuse_unable(entry.request.sampling)
+        self.settings.refuse_unable(entry.request.sampling)
         self._waiting.extend(Sample(entry, index) for index in range(entry.request.n))
         self._fill()
 

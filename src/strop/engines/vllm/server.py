@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from strop.base.guarded_process import GuardedProcess
-from strop.base.types import InputError
 from strop.engines.requests import Limits
-from strop.engines.vllm.settings import PYTHON_VARIABLE, Vllm
+from strop.engines.vllm.settings import Vllm
 from strop.model.settings import DTypeName, ModelSettings
 
 SOCKET = "socket"  # in the server's folder: a file that only this user can open, where it listens
@@ -29,7 +28,7 @@ def start(settings: Vllm, folder: Path, arguments: dict[str, Any], gpus: Sequenc
     Raises:
         InputError: no interpreter is named, or there is none where it is named.
     """
-    python = _interpreter(settings)
+    python = settings.interpreter()
     place = Path(tempfile.mkdtemp(prefix="strop-vllm-"))
     # -I: neither our PYTHONPATH nor the working folder may stand in the way of what the other environment has.
     command = [python, "-I", "-m", "vllm.entrypoints.cli.main", "serve", str(folder), "--uds", str(place / SOCKET)]
@@ -73,13 +72,3 @@ def flags(arguments: dict[str, Any]) -> Iterator[str]:
             yield f"--{flag}" if value else f"--no-{flag}"
         else:
             yield from (f"--{flag}", value if isinstance(value, str) else json.dumps(value))
-
-
-def _interpreter(settings: Vllm) -> str:
-    named = settings.python or os.environ.get(PYTHON_VARIABLE)
-    path = Path(named or "").expanduser()
-    if named and path.is_file() and os.access(path, os.X_OK):
-        return str(path)
-    what = f"engine.python={named}: there is no such interpreter" if named else "engine=Vllm: it has no interpreter"
-    way_out = f"name that of an environment with vLLM by engine.python=/path/to/bin/python or {PYTHON_VARIABLE}"
-    raise InputError(f"{what}; {way_out}, or servers that run already by engine.urls (docs/vllm.md)")

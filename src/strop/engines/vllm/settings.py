@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator
 
 from strop.base.pieces import OneOrMore
+from strop.base.types import InputError
+from strop.engines.protocol import Sampling
 from strop.engines.settings import EngineSettings
 
 PYTHON_VARIABLE = "STROP_VLLM_PYTHON"
+LEAST_TEMPERATURE = 0.01  # vLLM raises lower ones to this
 
 # What strop itself tells `vllm serve`, and the setting that says so where there is one.
 OWN_ARGUMENTS = {
@@ -57,6 +62,28 @@ class Vllm(EngineSettings):
     start_seconds: Annotated[float, Field(gt=0)] = 900.0
     reply_seconds: Annotated[float, Field(gt=0)] = 300.0
     arguments: dict[str, Any] = {}
+
+    def refuse_unable(self, sampling: Sampling) -> None:
+        """Refuse a temperature that vLLM would change."""
+        if 0 < sampling.temperature < LEAST_TEMPERATURE:
+            raise InputError(
+                f"sampling.temperature={sampling.temperature}: vLLM samples at {LEAST_TEMPERATURE} at least; set 0 "
+                "for greedy decoding"
+            )
+
+    def interpreter(self) -> str:
+        """The interpreter of the environment with vLLM that starts servers.
+
+        Raises:
+            InputError: none is named, or there is none where it is named.
+        """
+        named = self.python or os.environ.get(PYTHON_VARIABLE)
+        path = Path(named or "").expanduser()
+        if named and path.is_file() and os.access(path, os.X_OK):
+            return str(path)
+        what = f"engine.python={named}: there is no such interpreter" if named else "engine=Vllm: it has no interpreter"
+        way_out = f"name that of an environment with vLLM by engine.python=/path/to/bin/python or {PYTHON_VARIABLE}"
+        raise InputError(f"{what}; {way_out}, or servers that run already by engine.urls (docs/vllm.md)")
 
     @field_validator("arguments")
     @classmethod

@@ -98,7 +98,7 @@ def _inequalities(side: Any) -> list[Any]:
 
 
 def sampling(gold: Any, given: Any) -> bool | None:
-    r"""Hold two expressions against each other as real functions, at points drawn once and for all.
+    r"""Compare two expressions as real functions, at points drawn once and for all.
 
     Points count where every root and logarithm in either is real: so `\sqrt{1/n}` is `1/\sqrt{n}`, which has no meaning
     for negative n, and `|x|` is not `x`. None: not expressions, too few points, or a gap so small that the

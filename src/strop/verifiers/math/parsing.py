@@ -1,4 +1,4 @@
-"""From text to sympy by math-verify, without its signals: whoever calls this can be killed instead."""
+"""From text to sympy by math-verify, without its time limits by signals: the calling process is killed instead."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def parse_answer(found: Found, match_types: tuple[str, ...], lone_letters: bool 
 
     `lone_letters`: a letter at its end may be a unit.
 
-    Raises whatever math-verify, antlr or sympy raise: the caller says whose fault it was.
+    Raises whatever math-verify, antlr or sympy raise.
     """
     if found.latex is None:
         return parse_raw(found.prose, match_types)

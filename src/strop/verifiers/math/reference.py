@@ -1,4 +1,4 @@
-"""The reference answer, read once and kept: a group of samples asks for it again and again."""
+"""The reference answer, read once and kept, for every sample of a group is compared with it."""
 
 from __future__ import annotations
 
