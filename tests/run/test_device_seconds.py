@@ -6,7 +6,7 @@ import pytest
 import torch
 from tests.runs import small_config
 
-from strop.run.assembly import devices_apart
+from strop.run.devices import devices_apart
 from strop.training.compute import ComputeMeter
 
 SECONDS = {"step": 10.0, "rollout": 5.0, "update": 2.0, "verify": 1.0, "evaluation": 1.5, "checkpoint": 0.5}
@@ -51,11 +51,11 @@ def test_cores_are_shared_out(sets: tuple[str, ...], found: tuple[int, int], mon
     ("sets", "found"),
     [
         (("orchestration.executor=embedded", "orchestration.generators=3", "orchestration.max_lag=2"), (1, 3)),
-        (("orchestration.executor=embedded", "orchestration.generators=9", "orchestration.max_lag=2"), (1, 3)),
+        (("orchestration.executor=embedded", "orchestration.generators=2", "orchestration.max_lag=2"), (1, 2)),
         (("orchestration.executor=ray", "orchestration.generators=9"), (1, 9)),
     ],
 )
-def test_gpus_count_once_however_many_generators_share_one(
+def test_generators_have_gpus_of_their_own(
     sets: tuple[str, ...], found: tuple[int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)

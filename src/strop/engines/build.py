@@ -59,18 +59,17 @@ def build_engine(
 def own_engine(settings: EngineSettings, model: ModelSettings, seed: int = 0, device: str = "cpu") -> Engine:
     """An engine with parameters and a tokenizer of its own, for a process without a trainer: a generator, a server.
 
-    `device` is where it computes; vLLM takes `engine.tensor_parallel` GPUs from there on.
+    `device` is where it computes; a server of vLLM takes the GPUs that this process sees.
 
     Raises:
         InputError, StropError: see `build_engine`; or there is no such model.
     """
     if isinstance(settings, Vllm):
-        folder, number = _local(model), torch.device(device).index
-        gpus = None if number is None else range(number, number + settings.tensor_parallel)
+        folder = _local(model)
         if folder is not None:
-            return build_engine(settings, model, load_tokenizer(str(folder), None, model.trust_remote_code), gpus=gpus)
+            return build_engine(settings, model, load_tokenizer(str(folder), None, model.trust_remote_code))
         policy, tokenizer = load_policy(model, seed=seed)
-        return build_engine(settings, model, tokenizer, policy, gpus=gpus)
+        return build_engine(settings, model, tokenizer, policy)
     policy, tokenizer = load_policy(model, seed=seed)
     policy.to(torch.device(device)).requires_grad_(False)
     return TorchEngine(policy, tokenizer, settings.model_copy(update={"share_parameters": False}))

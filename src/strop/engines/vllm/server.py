@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from strop.base.guarded_process import GuardedProcess
+from strop.base.machine import cuda_visible
 from strop.engines.requests import Limits
 from strop.engines.vllm.settings import Vllm
 from strop.model.settings import DTypeName, ModelSettings
@@ -36,9 +37,7 @@ def start(settings: Vllm, folder: Path, arguments: dict[str, Any], gpus: Sequenc
     if settings.eager:
         environment["TORCHDYNAMO_DISABLE"] = "1"
     if gpus is not None:
-        seen = environment.get("CUDA_VISIBLE_DEVICES")  # numbers count from the first of those that we may see
-        names = seen.split(",") if seen else [str(number) for number in range(max(gpus) + 1)]
-        environment["CUDA_VISIBLE_DEVICES"] = ",".join(names[number] for number in gpus)
+        environment |= cuda_visible(gpus)
     return GuardedProcess([*command, *flags(arguments)], environment, place)
 
 
