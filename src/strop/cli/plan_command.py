@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -88,7 +87,7 @@ def plan(
         plot_plans(plans, [row["bound_seconds_per_update"] for row in value["plans"]], figure)
 
 
-def _place(target: str | None, sets: Sequence[str], gpus: str, as_json: bool) -> None:
+def _place(target: str | None, sets: list[str], gpus: str, as_json: bool) -> None:
     """Print which GPUs each process of a run would be given on hosts with so many."""
     from strop.base.types import InputError
     from strop.recipes.resolve import resolve

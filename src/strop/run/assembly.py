@@ -272,7 +272,7 @@ def _executor(
     memory = None if orchestration.weights == "files" else MEMORY
     return Fleet(
         launcher=launcher,
-        specs=[_generator(config, plain, placement, number) for number in range(orchestration.generators)],
+        specs=[generator_spec(config, plain, placement, number) for number in range(orchestration.generators)],
         source=learner.publish,
         transport=WeightTransport(_version_bytes(policy), view.note, memory),
         supervision=_supervision(config),
@@ -281,7 +281,7 @@ def _executor(
     )
 
 
-def _generator(config: RunConfig, model: ModelSettings, placement: Placement | None, number: int) -> WorkerSpec:
+def generator_spec(config: RunConfig, model: ModelSettings, placement: Placement | None, number: int) -> WorkerSpec:
     """The worker that generates under that number."""
     role = f"{GENERATOR}-{number}"
     given = seat(config, placement, role)

@@ -167,7 +167,7 @@ class _Run:
         self.view = self.watch.view
         self.parts = parts
         parts.start(folder.path, self.view)
-        if parts.placement is not None and sum(parts.placement.hosts):
+        if parts.placement is not None and any(parts.placement.hosts):
             folder.write_json(PLACEMENT, parts.placement.as_json())
         else:
             (folder.path / PLACEMENT).unlink(missing_ok=True)
