@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -23,7 +24,8 @@ class FakeVllm(ThreadingHTTPServer):
     Attributes:
         wrong: what it does wrong, of: error, hang, short, long, no versions, unfinished, gap, abort, gibberish.
         after: how many requests of a sequence are answered well before that.
-        paths, keys: what it was asked for: paths, and names of parameters and of fields, those of sampling apart.
+        asked: the names of parameters and fields that each endpoint, as (method, path), was asked with.
+        sampling: those of sampling.
     """
 
     daemon_threads = True
@@ -39,8 +41,7 @@ class FakeVllm(ThreadingHTTPServer):
         self.going = threading.Event()
         self.going.set()
         self.aborted: set[str] = set()
-        self.paths: set[str] = set()
-        self.keys: set[str] = set()
+        self.asked: defaultdict[tuple[str, str], set[str]] = defaultdict(set)
         self.sampling: set[str] = set()
 
     @property
@@ -67,7 +68,7 @@ class Handler(BaseHTTPRequestHandler):
         fake, path = self.server, self.asked()
         text = self.rfile.read(int(self.headers.get("Content-Length") or 0))
         body = json.loads(text) if text else {}
-        fake.keys |= body.keys()
+        fake.asked[self.command, path] |= body.keys()
         if fake.key is not None and self.headers.get("Authorization") != f"Bearer {fake.key}":
             return self.answer({"error": "Unauthorized"}, 401)
         if path == "/pause":
@@ -84,8 +85,7 @@ class Handler(BaseHTTPRequestHandler):
 
     def asked(self) -> str:
         parts = urlsplit(self.path)
-        self.server.paths.add(parts.path)
-        self.server.keys |= {name for name, _ in parse_qsl(parts.query)}
+        self.server.asked[self.command, parts.path] |= {name for name, _ in parse_qsl(parts.query)}
         return parts.path
 
     def answer(self, content: object, status: int = 200) -> None:
