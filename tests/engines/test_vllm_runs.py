@@ -101,17 +101,12 @@ def test_one_of_two_servers_is_killed_and_nothing_is_lost(tmp_path: Path) -> Non
     assert not servers_below(os.getpid())
 
 
-@pytest.mark.parametrize(
-    ("recipe", "steps"),
-    [
-        ("scalerl", 3), ("archer.math", 3),
-        pytest.param("scalerl", 20, marks=pytest.mark.slow), pytest.param("archer.math", 20, marks=pytest.mark.slow),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("recipe", ["scalerl", "archer.math"])
 def test_recipes_whole(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory, recipe: str, steps: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory, recipe: str
 ) -> None:
     """ScaleRL with its lag of 8 and its interruptions; Archer with its entropy control."""
+    steps = 20
     bases.make(EMBEDDED, tmp_path_factory.getbasetemp(), monkeypatch)
     config = edit(tiny(build(recipe), steps), ["evaluation.every=none", *VLLM, "engine.slots=64"])
     train(config, tmp_path / "run", SilentView())
