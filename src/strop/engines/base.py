@@ -63,9 +63,7 @@ class BaseEngine:
         Raises:
             InputError: the engine is paused or failed, the id is in use, or the request is outside its limits.
         """
-        self._refuse_if_failed()
-        if self._paused:
-            raise InputError(f"request {request.id}: the engine is paused; resume() first")
+        self._refuse_unready(f"request {request.id}")
         if request.id in self._open:
             raise InputError(f"request {request.id}: a request of this id is unfinished; use another id")
         self._enqueue(checked(request, self._limits, self._tokenizer, self._strings))
@@ -141,6 +139,11 @@ class BaseEngine:
         if self._failure is not None:
             kind = EngineLost if isinstance(self._failure, EngineLost) else InputError
             raise kind(f"this engine cannot go on ({self._failure}); make a new one")
+
+    def _refuse_unready(self, what: str) -> None:
+        self._refuse_if_failed()
+        if self._paused:
+            raise InputError(f"{what}: the engine is paused; resume() first")
 
     def _refuse_older(self, version: int) -> None:
         if version < self._version:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -57,10 +57,9 @@ class Client:
 
     async def ready(self) -> bool:
         """Whether the server can be reached and serves."""
-        try:
+        with suppress(httpx.TransportError):
             return (await self._http.get("/health", timeout=5.0)).status_code == 200
-        except httpx.TransportError:
-            return False
+        return False
 
     async def ask(
         self, path: str, body: dict[str, Any] | None = None, method: str = "POST", **parameters: str
@@ -69,8 +68,7 @@ class Client:
         with self._understood(path):
             answer = await self._http.request(method, path, json=body, params=parameters)
             self._refuse(answer, path)
-            found: dict[str, Any] = answer.json() if answer.content else {}
-            return found
+            return dict(answer.json() if answer.content else {})
 
     async def abort(self, names: list[str]) -> None:
         """End requests; their streams end with the reason `abort`. Unknown ones are ignored."""

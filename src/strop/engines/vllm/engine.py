@@ -65,8 +65,7 @@ class VllmEngine(BaseEngine):
         if (count := len(settings.urls)) > 1:
             raise InputError(f"engine.urls: {count} servers are for orchestration.generators={count}; name one here")
         self.settings = settings
-        own = dtype_name(model)
-        dtype = own if settings.dtype is None else settings.dtype
+        own, dtype = dtype_name(model), settings.dtype or dtype_name(model)
         self._dtype, self._given = DTYPES[dtype], self._folder.dtypes | {DTYPES[dtype], DTYPES[own]}
         self._place = None if settings.weights_folder is None else Path(settings.weights_folder)
         self._waiting: deque[Sample] = deque()
@@ -123,12 +122,10 @@ class VllmEngine(BaseEngine):
         """Log-probs of given tokens; see `protocol.Scoring`.
 
         Raises:
-            InputError: a temperature other than 1 (0 is taken for it), a sequence outside the engine's limits (vLLM
-                needs a place after it), or more of the best tokens than vLLM gives; the engine is paused.
+            InputError: a temperature other than 0 and 1, more of the best tokens than vLLM gives, a sequence outside
+                the engine's limits or without a place after it; the engine is paused.
         """
-        self._refuse_if_failed()
-        if self._paused:
-            raise InputError("the engine is paused and cannot score tokens; resume() first")
+        self._refuse_unready("score")
         if temperature not in (0.0, 1.0) or top > MOST_TOP:
             able = f"vLLM scores given tokens at temperature 1 alone, with {MOST_TOP} of the best at most"
             raise InputError(f"temperature {temperature}, {top} of the best tokens: {able}")
@@ -152,8 +149,6 @@ class VllmEngine(BaseEngine):
             self._loop.close()
         if self.server is not None:
             self.server.stop()
-
-    # ------------------------------------------------------------------ beneath the protocol
 
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
         """Have the event loop do something, and everything else meanwhile; a failure of the server ends the engine."""
@@ -200,8 +195,6 @@ class VllmEngine(BaseEngine):
                 self._running[sample].cancel()
                 self._finish(sample, "abort")
         self._run(self._end_requests(running))
-
-    # ------------------------------------------------------------------ on the event loop
 
     async def _connect(self, served: Path) -> None:
         """Wait for the server, and make sure of what it computes."""

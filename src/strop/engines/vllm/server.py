@@ -36,8 +36,7 @@ def start(settings: Vllm, folder: Path, arguments: dict[str, Any], gpus: Sequenc
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")} | ENVIRONMENT
     if settings.eager:
         environment["TORCHDYNAMO_DISABLE"] = "1"
-    if gpus is not None:
-        environment |= cuda_visible(gpus)
+    environment |= {} if gpus is None else cuda_visible(gpus)
     return GuardedProcess([*command, *flags(arguments)], environment, place)
 
 

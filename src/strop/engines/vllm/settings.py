@@ -66,10 +66,8 @@ class Vllm(EngineSettings):
     def refuse_unable(self, sampling: Sampling) -> None:
         """Refuse a temperature that vLLM would change."""
         if 0 < sampling.temperature < LEAST_TEMPERATURE:
-            raise InputError(
-                f"sampling.temperature={sampling.temperature}: vLLM samples at {LEAST_TEMPERATURE} at least; set 0 "
-                "for greedy decoding"
-            )
+            way_out = f"vLLM samples at {LEAST_TEMPERATURE} at least; set 0 for greedy decoding"
+            raise InputError(f"sampling.temperature={sampling.temperature}: {way_out}")
 
     def interpreter(self) -> str:
         """The interpreter of the environment with vLLM that starts servers.
