@@ -137,7 +137,10 @@ def asked() -> tuple[dict[tuple[str, str], set[str]], set[str]]:
         engine = build_engine(settings, policy.settings, byte_tokenizer(), policy)
         assert isinstance(engine, VllmEngine)
         run(engine, [Request("a", prompt, Sampling(max_new_tokens=7, top_k=3), seed=1, n=2)])
+        fake.going.clear()  # it stops after the first token, so that there is something to cancel
         engine.submit(Request("b", prompt, Sampling(max_new_tokens=7), seed=1))
+        while not engine.drawn({("b", 0): 0}):
+            engine.step()
         engine.pause()
         engine.update_weights(model(1, tie=True).weights(), 1, "recompute")
         engine.cancel("b")
