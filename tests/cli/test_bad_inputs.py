@@ -119,7 +119,7 @@ CASES = (
     (f"{EMBEDDED} --set data.history=nowhere", "data.history"),
     (f"{EMBEDDED} --set evaluation.benchmarks=nowhere.jsonl --set evaluation.every=5", "there is no file nowhere"),
     # engines
-    ("train scalerl --set engine=Vllm", "this engine cannot follow a completion's thinking"),
+    ("train scalerl --set engine=Vllm", "it has no interpreter; name that of an environment with vLLM"),
     (f"{EMBEDDED} --set engine=Vllm --set engine.python=/no/python", "there is no such interpreter"),
     # code of the user's own
     (f"{EMBEDDED} --import nowhere", "No module named 'nowhere'"),
