@@ -36,14 +36,14 @@ ANSWER_TOKENS = 5
 LEARNING_RATE = 3e-4
 ANSWER = "\\boxed{"  # what ends the embedded base's thinking
 STOP = "}"  # what ends its answer
-BESIDE = ("orchestration.generators", "orchestration.trainers")
+BESIDE = ("orchestration.generators", "orchestration.trainers", "orchestration.max_lag")
 HELD_OUT, HELD_OUT_COUNT = "data.held_out", 16
 
 
 def edits_of(sets: Sequence[str]) -> list[str]:
     """What else changes in a tiny form that is then changed by `sets`, where they say nothing of it themselves.
 
-    With generators or trainers beside the controller the executor is chosen anew; with another source of problems those
+    With generators, trainers or a lag of the user's the executor is chosen anew; with another source of problems those
     that are held out are drawn from it.
     """
     keys = [text.partition("=")[0].strip() for text in sets]
