@@ -17,8 +17,9 @@ if TYPE_CHECKING:
 Sources = Annotated[
     list[str],
     typer.Argument(
-        metavar="RUN|CURVE.csv...",
-        help="Run folders and CSV files; NAME=PATH gives a name, and a name given to several makes them its seeds.",
+        metavar="RUN|CURVE.csv|ABLATION...",
+        help="Run folders, CSV files and folders of ablations, whose variants are recipes with their seeds; NAME=PATH "
+        "gives a name, and a name given to several makes them its seeds.",
     ),
 ]
 OutFile = Annotated[Path | None, typer.Option("--out", metavar="FIT.json", help="Write everything as JSON.")]
@@ -95,6 +96,7 @@ def fit(
     strop fit scalerl.csv dapo.csv --skip-until 1500 --fit-until 8000 --predict 16000,100000 --plot curves.png
     strop fit scalerl=runs/s0 scalerl=runs/s1 scalerl=runs/s2 dapo=runs/d0     seeds of two recipes
     strop fit runs/scalerl --windows auto --out fit.json
+    strop fit runs/ablate-scalerl --fit-until 8000 --plot leave-one-out.png     every variant and seed of an ablation
     """
     from strop.base.files import replacing
     from strop.base.types import InputError
@@ -131,7 +133,7 @@ def _draw(plot: Path, found: Study) -> list[Path]:
 
     pictures = plot_fits(found.fits, plot, found.predict)
     if len(found.joint) > 1:
-        pictures += plot_linearised(found.joint, linearised_beside(plot))
+        pictures += plot_linearised({each.fit.name: [each] for each in found.joint}, linearised_beside(plot))
     return pictures
 
 

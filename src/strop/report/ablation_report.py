@@ -13,7 +13,8 @@ MARKDOWN, CSV, JSON, FIGURE = "table.md", "table.csv", "results.json", "figure.p
 
 
 def write_report(found: Ablation) -> list[Path]:
-    """Write table.md, table.csv, results.json and, once something was evaluated, figure.png and figure.svg.
+    """Write table.md, table.csv, results.json, figure.png and figure.svg once something was evaluated, and the
+    linearised figure beside it once fits of two variants can be compared.
 
     Returns:
         What was written.
@@ -24,8 +25,15 @@ def write_report(found: Ablation) -> list[Path]:
         from strop.report.figures.ablation import plot_ablation  # matplotlib takes its time to load
 
         written += plot_ablation(found, folder / FIGURE)
+    linearised = None
+    if found.asymptote is not None:
+        from strop.report.figures.scaling import linearised_beside, plot_linearised
+
+        target = linearised_beside(folder / FIGURE)
+        written += plot_linearised({variant.name: variant.refits for variant in found.variants}, target)
+        linearised = target.name
     texts = {
-        MARKDOWN: table.as_markdown(found, FIGURE if written else None),
+        MARKDOWN: table.as_markdown(found, FIGURE if written else None, linearised),
         CSV: table.as_csv(found),
         JSON: json.dumps(table.as_json(found), indent=2, ensure_ascii=False, allow_nan=False) + "\n",
     }

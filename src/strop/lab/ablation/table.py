@@ -12,11 +12,12 @@ from strop.base.markdown import markdown_table
 from strop.base.view import number
 from strop.lab.ablation.collect import Ablation, RunResult, VariantResult
 from strop.lab.ablation.statistics import Mean, Paired, mean
-from strop.lab.scaling.fitting import Fit, Parameter
+from strop.lab.scaling.fitted import Fit, Parameter
+from strop.lab.scaling.tables import slope, slope_mean
 
 COLUMNS = (
-    "variant", "runs", "A", "B", "C_mid", "final", "best", "against base", "verdict", "trunc. max", "entropy",
-    "mism. max", "spikes", "device-s", "wall s",
+    "variant", "runs", "A", "B", "C_mid", "B, A fixed", "final", "best", "against base", "verdict", "trunc. max",
+    "entropy", "mism. max", "spikes", "device-s", "wall s",
 )  # fmt: skip
 
 
@@ -30,6 +31,7 @@ def _row(variant: VariantResult) -> tuple[str, ...]:
         variant.name,
         progress(variant),
         *_fit_cells(variant),
+        slope(variant.refits),
         rate(variant.mean(lambda run: run.final)),
         rate(variant.mean(lambda run: run.best)),
         "" if variant.is_base else difference(variant.difference),
@@ -151,9 +153,11 @@ def _refusals(variant: VariantResult) -> list[str]:
 
 def explanation(found: Ablation) -> str:
     """What the columns mean, in a few lines."""
+    shared = "" if found.asymptote is None else f" (to {found.asymptote:.3f}, the average of all fits)"
     return (
         f"Means ± standard errors over the finished of the seeds {', '.join(map(str, found.manifest.seeds))}. "
-        f"final, best: held-out pass rate. against base: final pass rate less the base's, in points, paired by seed, "
+        f"B, A fixed: the slope with one A for all{shared}. final, best: held-out pass rate. "
+        f"against base: final pass rate less the base's, in points, paired by seed, "
         f"{100 * found.level:g} % interval by Student's t. verdict: beyond ± {found.margin:g}, by the fits over "
         f"{found.x} where they decide, else by the final pass rate. trunc. max, mism. max: the largest of any "
         "step and seed; entropy: mean of the last tenth of the steps, in nats; spikes: steps with a gradient norm "
@@ -161,8 +165,8 @@ def explanation(found: Ablation) -> str:
     )
 
 
-def as_markdown(found: Ablation, figure: str | None) -> str:
-    """The table with its settings, figure and notes."""
+def as_markdown(found: Ablation, figure: str | None, linearised: str | None = None) -> str:
+    """The table with its settings, figures and notes."""
     names = ("variant", "setting", "base", "here")
     changes = [
         (variant.name, f"`{key}`", f"`{old}`", f"`{new}`")
@@ -171,6 +175,8 @@ def as_markdown(found: Ablation, figure: str | None) -> str:
     parts = [f"# Ablation of {found.manifest.recipe}", markdown_table(COLUMNS, cells(found)), explanation(found)]
     if figure is not None:
         parts.append(f"![pass rate against {found.x}, and paired differences to the base]({figure})")
+    if linearised is not None:
+        parts.append(f"![log F(R_C) against log C with one A for all: slopes are B]({linearised})")
     said = notes(found)
     if said:
         parts.append("\n".join(f"- {line}" for line in said))
@@ -200,6 +206,7 @@ def as_json(found: Ablation) -> dict[str, Any]:
         "level": found.level,
         "margin": found.margin,
         "finished": found.finished,
+        "asymptote": found.asymptote,
         "variants": [
             _variant_json(variant) | {"changes": {key: list(pair) for key, pair in variant.changes.items()},
                                       "refused": list(variant.refusals),
@@ -225,6 +232,7 @@ def _variant_json(variant: VariantResult) -> dict[str, Any]:
         "A": parts(parameter_mean(variant.fits, "A")),
         "B": parts(parameter_mean(variant.fits, "B")),
         "C_mid": parts(parameter_mean(variant.fits, "C_mid")),
+        "B_at_common_A": parts(slope_mean(variant.refits)),
         "final": parts(variant.mean(lambda run: run.final)),
         "best": parts(variant.mean(lambda run: run.best)),
         "difference": {"mean": None if paired is None else paired.value, "low": low, "high": high,

@@ -8,7 +8,7 @@ from pydantic import ValidationError
 
 from strop.base.pieces import refused_flag
 from strop.base.types import InputError
-from strop.lab.scaling.fitting import FitSettings
+from strop.lab.scaling.fitted import FitSettings
 from strop.lab.scaling.paper_grid import Grid
 
 Window = tuple[float, float]

@@ -11,6 +11,7 @@ from typing import cast
 
 from strop.base.files import distinct_names
 from strop.base.types import InputError
+from strop.lab.ablation.manifest import FILE, read_manifest
 from strop.lab.scaling.curves import Curve, XAxis, read_curve
 from strop.run.folder import RunFolder, is_run
 
@@ -19,14 +20,17 @@ def read_sources(sources: Sequence[str], x: str, r0: float | None, metric: str) 
     """Curves by recipe; every curve has a name of its own.
 
     `NAME=PATH` names a curve; several of one name are seeds of that recipe. Of the others, run folders whose
-    configurations differ in nothing but `seed` are seeds of one recipe; every other curve is a recipe by itself.
+    configurations differ in nothing but `seed` are seeds of one recipe; every other curve is a recipe by itself. The
+    folder of an ablation stands for its runs as far as they are, each under its variant's name; beside other sources
+    the name of the folder goes before it.
 
     Raises:
-        InputError: as `read_curve`; `x` is no axis; or a path is given twice under one name, which makes no two seeds.
+        InputError: as `read_curve`; `x` is no axis; a path is given twice under one name, which makes no two seeds; or
+            an ablation is given a name or has no evaluated run.
     """
     if x not in ("compute", "steps", "tokens"):
         raise InputError(f"--x {x}: the x-axis is compute, steps or tokens")
-    labelled = [_split(source) for source in sources]
+    labelled = [part for source in sources for part in _runs_of(*_split(source), len(sources) > 1, metric)]
     _refuse_doubles(labelled)
     resolved = [Path(path).resolve() for _, path in labelled]
     names = distinct_names([path.with_suffix("") if path.suffix == ".csv" else path for path in resolved])
@@ -43,6 +47,26 @@ def read_sources(sources: Sequence[str], x: str, r0: float | None, metric: str) 
 def _split(source: str) -> tuple[str | None, str]:
     label, equals, path = source.partition("=")
     return (label, path) if equals and label and path and not Path(source).exists() else (None, source)
+
+
+def _runs_of(label: str | None, path: str, beside_others: bool, metric: str) -> list[tuple[str | None, str]]:
+    """A source as it is; in place of an ablation's folder its evaluated runs under the names of their variants."""
+    folder = Path(path)
+    if not (folder / FILE).is_file():
+        return [(label, path)]
+    if label is not None:
+        raise InputError(f"{label}={path}: an ablation has a name for each variant; give {path}, or name its runs")
+    manifest = read_manifest(folder)
+    before = f"{folder.resolve().name}/" if beside_others else ""
+    found = [(before + run.variant, str(manifest.path(folder, run))) for run in manifest.runs]
+    evaluated = [pair for pair in found if is_run(Path(pair[1])) and _measured(RunFolder.open(Path(pair[1])), metric)]
+    if not evaluated:
+        raise InputError(f"{folder}: no run has {metric} after its start yet; look with: strop ablate show {folder}")
+    return [*evaluated]
+
+
+def _measured(run: RunFolder, metric: str) -> bool:
+    return any(row["step"] and row.get(metric) is not None for row in run.read_metrics())
 
 
 def _refuse_doubles(labelled: Sequence[tuple[str | None, str]]) -> None:

@@ -26,7 +26,8 @@ from strop.lab.scaling.compare import (
     seeds,
 )
 from strop.lab.scaling.curves import Curve
-from strop.lab.scaling.fitting import Fit, FitSettings, fit
+from strop.lab.scaling.fitted import Fit, FitSettings
+from strop.lab.scaling.fitting import fit
 
 MOST_RECIPES = 12  # whose pairs are compared: beyond that nobody reads the table
 

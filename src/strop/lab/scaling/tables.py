@@ -6,7 +6,9 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from strop.base.view import number
-from strop.lab.scaling.fitting import Fit
+from strop.lab.ablation.statistics import Mean, mean
+from strop.lab.scaling.compare import Refit
+from strop.lab.scaling.fitted import Fit
 from strop.lab.scaling.study import Study
 
 
@@ -90,6 +92,21 @@ def _predictions(found: Study) -> Iterator[Table]:
     if lines:
         columns = ("held back", "points", "mean error", "mean |error|", "largest", "in interval", "power law |error|")
         yield Table(columns, lines)
+
+
+def slope(refits: Sequence[Refit]) -> str:
+    """B of a recipe with A fixed: mean ± standard error over its seeds; of one fit with its bootstrap interval."""
+    found = slope_mean(refits)
+    if found is None:
+        return ""
+    if found.stderr is None:
+        return with_interval(found.value, refits[0].b_interval, ".2f")
+    return f"{found.value:.2f} ± {found.stderr:.2f}"
+
+
+def slope_mean(refits: Sequence[Refit]) -> Mean | None:
+    """B over the seeds of a recipe; None without any."""
+    return mean([each.sigmoid.B for each in refits])
 
 
 def with_interval(value: float, interval: tuple[float, float], form: str | None = None) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,7 +11,8 @@ import numpy as np
 from strop.base.types import InputError
 from strop.base.view import number
 from strop.lab.scaling.compare import MARGIN, Refit
-from strop.lab.scaling.fitting import Fit
+from strop.lab.scaling.fitted import Fit
+from strop.lab.scaling.tables import slope
 from strop.report.figures.writer import (
     DOTTED,
     MUTED,
@@ -61,27 +62,22 @@ def plot_fits(fits: Sequence[Fit], target: Path, predict: Sequence[float] = ()) 
     return _write(draw, target, (7.2, 4.6))
 
 
-def plot_linearised(refits: Sequence[Refit], target: Path) -> list[Path]:
+def plot_linearised(recipes: Mapping[str, Sequence[Refit]], target: Path) -> list[Path]:
     """log F(R_C) against log C with A fixed for all (Figure 5): straight lines whose slopes are B.
 
     F(R_C) = C_mid^B / ((A − R_0) / (R_C − R_0) − 1) = C^B. Each curve is divided by C_mid^B, so that all cross 1 at
-    their midpoints and the scale does not depend on the unit of compute. Points not between R_0 and A have no F.
+    their midpoints and the scale does not depend on the unit of compute. Points not between R_0 and A have no F. The
+    seeds of a recipe have one colour.
     """
+    refits = [each for members in recipes.values() for each in members]
     fits = [each.fit for each in refits]
     low = min(float(found.used.compute[0]) for found in fits) / 1.15
     high = max(float(found.used.compute[-1]) for found in fits) * 1.15
 
     def draw(axes: Axes) -> None:
-        for place, each in enumerate(refits):
-            color, marker = _style(place)
-            sigmoid, used = each.sigmoid, each.fit.used
-            at = sigmoid.B * np.log(sigmoid.C_mid)
-            points = np.exp(sigmoid.linearised(used.compute, used.pass_rate) - at)
-            b_low, b_high = each.b_interval
-            label = f"{each.fit.name}: B = {sigmoid.B:.2f} ({b_low:.2f} to {b_high:.2f})"
-            axes.plot(used.compute, points, marker, color=color, markersize=3.5, alpha=0.55, markeredgewidth=0)
-            ends = np.array([used.compute[0], used.compute[-1]])
-            axes.plot(ends, (ends / sigmoid.C_mid) ** sigmoid.B, color=color, linewidth=1.8, label=label)
+        for place, (name, members) in enumerate(recipes.items()):
+            for seed, each in enumerate(members):
+                _draw_line(axes, each, place, None if seed else f"{name}: B = {slope(members)}")
         log_axis(axes)
         axes.set_ylabel("F(R_C) / C_mid^B = (R_C − R_0) / (A − R_C)")
         _compute_axis(axes, low, high, fits[0].curve.unit)
@@ -89,6 +85,16 @@ def plot_linearised(refits: Sequence[Refit], target: Path) -> list[Path]:
         add_legend(axes, "upper left")
 
     return _write(draw, target, (6.4, 4.6))
+
+
+def _draw_line(axes: Axes, each: Refit, place: int, label: str | None) -> None:
+    color, marker = _style(place)
+    sigmoid, used = each.sigmoid, each.fit.used
+    at = sigmoid.B * np.log(sigmoid.C_mid)
+    points = np.exp(sigmoid.linearised(used.compute, used.pass_rate) - at)
+    axes.plot(used.compute, points, marker, color=color, markersize=3.5, alpha=0.55, markeredgewidth=0)
+    ends = np.array([used.compute[0], used.compute[-1]])
+    axes.plot(ends, (ends / sigmoid.C_mid) ** sigmoid.B, color=color, linewidth=1.8, label=label)
 
 
 def _joint_title(refits: Sequence[Refit]) -> str:
