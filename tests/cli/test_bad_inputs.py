@@ -243,14 +243,11 @@ def environment() -> dict[str, str]:
     return {**os.environ, "HF_HUB_OFFLINE": "1"}
 
 
-def processor_seconds(command: list[str], tries: int = 3) -> float:
-    """User seconds of the quickest of some tries."""
-    times = []
-    for _ in range(tries):
-        before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
-        subprocess.run(command, capture_output=True, check=False, env=environment())
-        times.append(resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime - before)
-    return min(times)
+def processor_seconds(command: list[str]) -> float:
+    """User seconds of a program."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
+    subprocess.run(command, capture_output=True, check=False, env=environment())
+    return resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime - before
 
 
 @pytest.mark.parametrize("number", [1, 7, 33, 40, 47])
@@ -259,9 +256,12 @@ def test_at_once(there: Path, number: int) -> None:
     much as the imports of two libraries take longer than on an idle one, which is a tenth of a second; and a quarter of
     it for what else the machine does meanwhile.
     """
-    usual = processor_seconds([sys.executable, "-c", "import numpy, pydantic"])
-    allowed = 1.25 * SECONDS * max(1.0, usual / 0.1)
-    assert processor_seconds([sys.executable, "-m", "strop", *shlex.split(CASES[number][0])]) <= allowed
+    found = []
+    for _ in range(4):  # the one beside the other, since what else runs changes from second to second
+        usual = processor_seconds([sys.executable, "-c", "import numpy, pydantic"])
+        taken = processor_seconds([sys.executable, "-m", "strop", *shlex.split(CASES[number][0])])
+        found.append(taken / max(1.0, usual / 0.1))
+    assert min(found) <= 1.25 * SECONDS
 
 
 # ---------------------------------------------------------------------- terminals and pipes

@@ -38,7 +38,7 @@ from strop.model.policy import load_policy
 from strop.prepare.config import parse_config
 from strop.prepare.example import EXAMPLE
 from strop.recipes.resolve import resolve
-from strop.report import build
+from strop.report.figures.training import training_charts
 from strop.run.run import train
 from strop.serving.server import Server
 from strop.training.embedded_base import WORDS, named_base
@@ -171,8 +171,8 @@ def furnished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     Path(place / "my_losses.py").write_text(python_block("CONTRIBUTING.md", "class Unclipped"))
     Path(place / "my_rewards.py").write_text(python_block("verifiers.md", "# my_rewards.py"))
     for page, text in toml_blocks():
-        name = re.match(r"# (\S+\.toml)", text)
-        (place / (name[1] if name else f"{page}.toml")).write_text(text)
+        titled = re.match(r"# (\S+\.toml)", text)
+        (place / (titled[1] if titled else f"{page}.toml")).write_text(text)
     for name in ("my-run.toml", "mine.toml"):
         (place / name).write_text('recipe = "grpo"\nmodel.path = "MODEL"\nsteps = 3\n')
     return place
@@ -281,8 +281,8 @@ def there(furnished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> P
     # An endpoint serves until it is told to end; here it has listened, and that is enough.
     monkeypatch.setattr(Server, "run", lambda self: None)
     # Of a report's two dozen figures, each of which takes a quarter of a second, one is drawn.
-    charts = build.training_charts
-    monkeypatch.setattr(build, "training_charts", lambda runs: [(name, each[:1]) for name, each in charts(runs)[:1]])
+    few = "strop.report.build.training_charts"
+    monkeypatch.setattr(few, lambda runs: [(name, charts[:1]) for name, charts in training_charts(runs)[:1]])
     for module in ("my_losses", "my_rewards"):
         monkeypatch.delitem(sys.modules, module, raising=False)
     return place

@@ -41,6 +41,7 @@ from strop.orchestration.weight_store import MEMORY
 from strop.orchestration.weight_transport import WeightTransport
 from strop.orchestration.worker_evaluator import WorkerEvaluator
 from strop.run import preflight
+from strop.run.folder import trained_before
 from strop.run.rank_group_learner import RankGroupLearner
 from strop.training.compute import devices_of
 from strop.training.embedded_base import located, tokenizer_of
@@ -97,7 +98,7 @@ def assemble(config: RunConfig, view: View) -> Parts:
     policy.to(pick_device(config.device))
     if config.orchestration.trainers > 1:  # the ranks have GPUs of their own; this copy evaluates
         policy.to(_spare_device(policy.device, _evaluating_gpu(config.orchestration)))
-    data = load_data(config.data, tokenizer, config.verifier.instruction)
+    data = load_data(config.data, tokenizer, config.verifier.instruction, trained_before(config.model.path))
     for line in (*data.report(), *first_prompt(data.train, config.data.template, tokenizer)):
         view.note(line)
     contradiction = contradictions.warning(data.train.name, data.train.problems)
@@ -138,7 +139,7 @@ def preview(config: RunConfig, view: View) -> None:
         InputError: the tokenizer or the data cannot be used.
     """
     tokenizer = tokenizer_of(config.model)
-    data = load_data(config.data, tokenizer, config.verifier.instruction)
+    data = load_data(config.data, tokenizer, config.verifier.instruction, trained_before(config.model.path))
     for line in (*data.report(), *first_prompt(data.train, config.data.template, tokenizer)):
         view.note(line)
 
