@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -29,7 +30,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def problems(folder: Path, rows: list[dict[str, object]]) -> str:
+def problems(folder: Path, rows: Sequence[Mapping[str, object]]) -> str:
     file = folder / "problems.jsonl"
     file.write_text("\n".join(map(json.dumps, rows)))
     return f"data.source={file}"
@@ -40,7 +41,8 @@ def found(model: Path, *sets: str) -> dict[str, Finding]:
     return {finding.topic: finding for finding in criticise("grpo", [*common, *sets])}
 
 
-SUMS: list[dict[str, object]] = [{"prompt": f"What is {n}+{n}?", "answer": str(2 * n)} for n in range(90)]
+Rows = list[dict[str, object]]
+SUMS: Rows = [{"prompt": f"What is {n}+{n}?", "answer": str(2 * n)} for n in range(90)]
 ASKS = 'data.template={piece="ChatTemplate", instruction="Put your final answer within \\\\boxed{}."}'
 
 
@@ -62,16 +64,16 @@ def test_a_prompt_that_does_not_ask_for_what_the_verifier_reads(model: Path, tmp
 
 
 def test_references_that_are_no_right_answers(model: Path, tmp_path: Path) -> None:
-    rows = [row | {"answer": "}" if place % 4 == 3 else row["answer"]} for place, row in enumerate(SUMS)]
+    rows: Rows = [row | {"answer": "}" if place % 4 == 3 else row["answer"]} for place, row in enumerate(SUMS)]
     finding = found(model, problems(tmp_path, rows), ASKS)["verifier"]
     assert finding.level == "note" and "for right answers" in finding.found and "'}'" in finding.advice
-    lists = [{"prompt": "Name primes.", "answer": [2, 3]}, {"prompt": "Others?", "answer": [5]}]
+    lists: Rows = [{"prompt": "Name primes.", "answer": [2, 3]}, {"prompt": "Others?", "answer": [5]}]
     finding = found(model, problems(tmp_path, lists), ASKS, "data.held_out.count=1")["verifier"]
     assert finding.level == "problem" and "refuses" in finding.advice
 
 
 def test_budgets_and_data(model: Path, tmp_path: Path) -> None:
-    rows = [*SUMS, {"prompt": "x" * 300, "answer": "1"}, {"prompt": "What is 3+3?", "answer": "7"}]
+    rows: Rows = [*SUMS, {"prompt": "x" * 300, "answer": "1"}, {"prompt": "What is 3+3?", "answer": "7"}]
     source = problems(tmp_path, rows)
     finding = found(model, source, ASKS, "sampling.max_new_tokens=400")["budgets"]
     assert finding.level == "problem" and "lower sampling.max_new_tokens to" in finding.advice
@@ -98,6 +100,15 @@ def test_a_run_says_how_it_began_and_how_long_a_step_takes(tmp_path: Path) -> No
     assert "a step" in findings["time"].found and "roughly" not in findings["time"].found
     result = CliRunner().invoke(app, ["doctor", str(tmp_path / "run"), "--json"])
     assert result.exit_code == 1 and {row["topic"] for row in json.loads(result.stdout)} == set(findings)
+
+
+def test_the_model_is_asked_how_it_begins() -> None:
+    findings = {finding.topic: finding for finding in criticise("grpo", small=True, asked=8)}
+    assert findings["pass rate"].level == "ok" and "of 8 problems, 8 times each" in findings["pass rate"].found
+    assert "completions" not in findings  # which end by themselves
+    sets = ["sampling.max_new_tokens=9"]
+    findings = {finding.topic: finding for finding in criticise("grpo", sets, small=True, asked=4)}
+    assert "cut off at 9 tokens" in findings["completions"].found
 
 
 def test_settings_of_the_command_line(model: Path) -> None:
