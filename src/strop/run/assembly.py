@@ -25,8 +25,9 @@ from strop.environments.tokens import TurnTokens
 from strop.evaluation.benchmarks import HELD_OUT
 from strop.evaluation.validation import ValidationSet, Wanted, benchmark_sets
 from strop.model.critic import HEAD_FILE, Critic
+from strop.model.location import RESERVED
 from strop.model.policy import Policy, WithoutAdapters, load_policy
-from strop.model.settings import EMBEDDED, EMBEDDED_EXPERTS, ModelSettings
+from strop.model.settings import ModelSettings
 from strop.orchestration.connection import Launcher, WorkerSpec
 from strop.orchestration.evaluator import Evaluator, InProcessEvaluator
 from strop.orchestration.evaluator_worker import EvaluatorSettings
@@ -127,7 +128,7 @@ def assemble(config: RunConfig, view: View) -> Parts:
     # By default the trainer's ranks meet on this host, also where generators live in a cluster.
     in_cluster = config.orchestration.ray.train_in_cluster
     learner = _learner(config, policy, launcher if in_cluster else Processes(registry=registry), placement, view)
-    judge = judge_for(config.verifier) if play is None else play.responder(judge_for(config.verifier))
+    judge = responder_of(config, play)
     executor = _executor(config, policy, engine, learner, launcher, placement, view)
     if sets and config.evaluates_apart:
         evaluator: Evaluator = _worker_evaluator(config, policy, sets, launcher, placement, view)
@@ -147,6 +148,12 @@ def play_of(config: RunConfig, tokenizer: PreTrainedTokenizerBase) -> Play | Non
     if config.environment is None:
         return None
     return Play(config.environment, TurnTokens(tokenizer, config.data.template))
+
+
+def responder_of(config: RunConfig, play: Play | None) -> Responder:
+    """The verifier's judge, behind the environment where there is one; closed by the caller."""
+    judge = judge_for(config.verifier)
+    return judge if play is None else play.responder(judge)
 
 
 def preview(config: RunConfig, view: View) -> None:
@@ -409,7 +416,7 @@ def check_tokens(critic: Critic, policy: Policy, path: str) -> None:
 
 def _warn_of_seen_questions(config: RunConfig, data: Data, view: View) -> None:
     """The embedded base was fine-tuned on the training part of chain sums; what is held out should be of the other."""
-    if config.model.path not in (EMBEDDED, EMBEDDED_EXPERTS) or data.held_out is None:
+    if config.model.path not in RESERVED or data.held_out is None:
         return
     seen = [p for p in data.held_out.problems if p.source == "chain_sum" and part_of(p.question) == "train"]
     if seen:
