@@ -94,7 +94,14 @@ class Environment(Piece):
         memory_mib: address space of one process.
     """
 
-    modules: ClassVar[tuple[str, ...]] = ("strop.environments.one_turn", "strop.environments.calculator")
+    modules: ClassVar[tuple[str, ...]] = (
+        "strop.environments.one_turn",
+        "strop.environments.calculator",
+        "strop.environments.python_tool",
+        "strop.environments.search",
+        "strop.environments.retry",
+        "strop.environments.games",
+    )
 
     max_turns: Count = 8
     reply_characters: Count = 20_000
