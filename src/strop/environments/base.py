@@ -101,6 +101,7 @@ class Environment(Piece):
         "strop.environments.search",
         "strop.environments.retry",
         "strop.environments.games",
+        "strop.environments.outside",
     )
 
     max_turns: Count = 8

@@ -64,23 +64,27 @@ class Tools:
 
 
 class ToolSession(Session):
-    """Reads calls, has them answered, and counts mistakes."""
+    """Reads calls, has them answered, and counts mistakes.
+
+    Attributes:
+        opened: what answers the calls, from `reset` on.
+    """
 
     def __init__(self, environment: ToolEnvironment) -> None:
         self._environment = environment
         self._known = {tool.name: tool for tool in environment.tools}
-        self._tools: Tools | None = None
+        self.opened: Tools | None = None
         self._mistakes = 0
 
     def reset(self, problem: Problem, seed: int) -> None:
         """Open the tools."""
-        self._tools = self._environment.open_tools(problem, seed)
+        self.opened = self._environment.open_tools(problem, seed)
 
     def step(self, reply: str) -> Reply | Verdict | None:
-        """The results of the turn's calls; None where there is no call."""
+        """The results of the turn's calls; where there is no call the trajectory has ended."""
         calls = tool_calls(reply)
         if not calls:
-            return None
+            return self.ended(reply)
         results = []
         for place, call in enumerate(calls):
             if place >= self._environment.calls_per_turn:
@@ -92,10 +96,18 @@ class ToolSession(Session):
             results.append(Message(role="tool", content=self._within(result)))
         return Reply(tuple(results))
 
+    def end(self, reply: str) -> Verdict | None:
+        """It has ended too."""
+        return self.ended(reply)
+
+    def ended(self, reply: str) -> Verdict | None:
+        """The verdict on a trajectory whose last turn is `reply`; None: the run's verifier judges that turn."""
+        return None
+
     def close(self) -> None:
         """Close the tools."""
-        if self._tools is not None:
-            self._tools.close()
+        if self.opened is not None:
+            self.opened.close()
 
     def _result(self, call: Call | Malformed) -> tuple[str, bool]:
         """What the policy is told, and whether its call was a mistake."""
@@ -106,9 +118,9 @@ class ToolSession(Session):
         reason = misfit(call, self._known[call.name])
         if reason is not None:
             return f"error: {reason}", True
-        assert self._tools is not None
+        assert self.opened is not None
         try:
-            return self._tools.call(call.name, call.arguments), False
+            return self.opened.call(call.name, call.arguments), False
         except ToolFailed as error:
             return f"error: {error}", False
 
