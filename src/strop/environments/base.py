@@ -42,15 +42,21 @@ class Tool(NamedTuple):
         return {"type": "function", "function": self._asdict()}
 
 
+SEED = "environment_seed"  # in `Problem.extra`: the seed of every session of the problem
 Count = Annotated[int, Field(ge=1)]
 Outcome: TypeAlias = Reply | Verdict | None
 
 
 class Session(ABC):
-    """One trajectory in an environment. `reset` and `step` may be `async`."""
+    """One trajectory in an environment. `reset`, `step` and `close` may be `async`."""
 
-    def reset(self, problem: Problem, seed: int) -> Awaitable[None] | None:
-        """Begin: equal problems and seeds must give equal sessions. Called once, before the first step."""
+    def reset(self, problem: Problem, seed: int) -> Awaitable[str | None] | str | None:
+        """Begin: equal problems and seeds must give equal sessions. Called once, before the first step.
+
+        Returns:
+            What the environment says first. It is read where problems are made from it (`FromEnvironment`); in training
+            the problem's prompt has said it already.
+        """
         return None
 
     @abstractmethod
@@ -73,7 +79,7 @@ class Session(ABC):
         """
         return None
 
-    def close(self) -> None:
+    def close(self) -> Awaitable[None] | None:
         """The trajectory has ended, or is not wanted any more."""
         return None
 
@@ -102,6 +108,7 @@ class Environment(Piece):
         "strop.environments.retry",
         "strop.environments.games",
         "strop.environments.outside",
+        "strop.environments.openenv",
     )
 
     max_turns: Count = 8

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from strop.base.seeds import derive
 from strop.base.types import Completion, Observation, Problem, Verdict
-from strop.environments.base import Environment, Reply
+from strop.environments.base import SEED, Environment, Reply
 from strop.environments.pool import SessionPool
 from strop.environments.sessions import InlineSessions, Sessions, Turn
 from strop.environments.tokens import TurnTokens
@@ -49,7 +49,7 @@ class EnvironmentJudge(Responder):
     def submit(self, key: Key, problem: Problem, completion: Completion, seed: int = 0) -> None:
         """Hand a turn to the session of `key`, which begins with the first one."""
         self._open[key] = problem, completion
-        drawn = derive(seed, "environment", key[1])
+        drawn = problem.extra.get(SEED, derive(seed, "environment", key[1]))
         self._sessions.take(Turn(key, problem, drawn, completion.text, completion.truncated))
 
     def poll(self) -> list[tuple[Key, Verdict | Observation]]:

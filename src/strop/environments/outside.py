@@ -71,7 +71,8 @@ class _Object(Tools):
         parameters = inspect.signature(thing.reset).parameters
         if not any(one.kind is inspect.Parameter.VAR_KEYWORD for one in parameters.values()):
             row = {name: value for name, value in row.items() if name in parameters}
-        thing.reset(**row)
+        first = thing.reset(**row)
+        self.first = first if isinstance(first, str) else None
 
     def call(self, name: str, arguments: dict[str, Any]) -> str:
         """What the method returned, as text; what it raised, likewise."""

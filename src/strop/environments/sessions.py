@@ -80,6 +80,7 @@ class Host:
         self._environment = environment
         self._call = call or _here
         self._running: dict[Key, _Running] = {}
+        self._closing: set[asyncio.Future[None]] = set()
 
     async def turn(self, turn: Turn) -> Outcome:
         """The outcome of a turn. What a session raises, or says wrongly, is a verdict of status error."""
@@ -98,7 +99,11 @@ class Host:
         running = self._running.pop(key, None)
         if running is not None:
             with suppress(Exception):  # its trajectory is judged already, or not wanted
-                running.session.close()
+                closing = running.session.close()
+                if inspect.isawaitable(closing):
+                    task = asyncio.ensure_future(closing)
+                    self._closing.add(task)  # an event loop keeps no task alive
+                    task.add_done_callback(self._closing.discard)
 
     def close(self) -> None:
         """Close every session."""

@@ -48,7 +48,13 @@ class ToolEnvironment(Environment):
 
 
 class Tools:
-    """Answers the calls of one trajectory, which may share a state."""
+    """Answers the calls of one trajectory, which may share a state.
+
+    Attributes:
+        first: what is said at the beginning, see `Session.reset`.
+    """
+
+    first: str | None = None
 
     def call(self, name: str, arguments: dict[str, Any]) -> str:
         """The result of a call whose arguments fit the tool's schema.
@@ -76,9 +82,10 @@ class ToolSession(Session):
         self.opened: Tools | None = None
         self._mistakes = 0
 
-    def reset(self, problem: Problem, seed: int) -> None:
+    def reset(self, problem: Problem, seed: int) -> str | None:
         """Open the tools."""
         self.opened = self._environment.open_tools(problem, seed)
+        return self.opened.first
 
     def step(self, reply: str) -> Reply | Verdict | None:
         """The results of the turn's calls; where there is no call the trajectory has ended."""
