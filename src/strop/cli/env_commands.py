@@ -29,7 +29,7 @@ def check(
 
     \b
     strop env check Calculator
-    strop env check my_games:Maze --reference 'S.G'
+    strop env check Calculator --prompt 'What is 3+5?' --reference 8
     """
     from strop.base.types import Problem
     from strop.environments import check as checking
