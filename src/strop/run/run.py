@@ -133,7 +133,7 @@ def _to_the_end(
             run = _Run(config, parts, folder, view, evaluations)
             if at is not None:
                 run.go_on(at.found)
-            return Outcome(run.go(), evaluations, parts.learner.parameters, time.perf_counter() - begin)
+            return Outcome(run.go(), evaluations, parts.learner.sizes().parameters, time.perf_counter() - begin)
         except RankGroupLost as error:
             losses += 1
             stopping = run is not None and run.loop.interrupted
@@ -167,8 +167,9 @@ class _Run:
         self.parts = parts
         parts.start(folder.path, self.view)
         self.loop = Loop(config, parts.data.train, parts.executor, parts.judge, parts.learner, self.view)
-        trainers, generators = devices_apart(config, parts.learner.devices)
-        self.compute = ComputeMeter(trainers, parts.learner.computing_parameters, generators)
+        sizes = parts.learner.sizes()
+        trainers, generators = devices_apart(config, sizes.devices)
+        self.compute = ComputeMeter(trainers, sizes.computing_parameters, generators)
         self.validation = Validation(parts.validation, parts.evaluator, config.steps, self.compute, evaluations)
         self.boundary: dict[str, Any] | None = None  # the loop after the last step that this process has finished
         self.saved: int | None = None
@@ -194,7 +195,7 @@ class _Run:
         self.loop.load(found.state["loop"])
         self.compute.load(found.state["compute"])
         self._measure_again(self.validation.load(found.state, self.folder.read_metrics(), found.step))
-        self.parts.learner.load(self.folder.checkpoints, found.step)
+        self.parts.learner.load(self.folder.checkpoints.resolve(), found.step)
         torch.set_rng_state(found.tensors["rng"]["torch"])
         if found.state["config"] != self.config.model_dump(mode="json"):
             changed = f"{self.folder.config_path} was changed since step {found.step}"
@@ -394,7 +395,7 @@ class _Run:
         extra = {"rng": {"torch": torch.get_rng_state()}}
         rates = list(self.loop.curriculum.history.lines([p.id for p in self.parts.data.train.problems]))
         metric = self.validation.held_out.get(step)
-        learner.save(checkpoint.Entry(self.folder.checkpoints, step, state, metric, keep), extra)
+        learner.save(checkpoint.Entry(self.folder.checkpoints.resolve(), step, state, metric, keep), extra)
         self.saving = _Save(step, rates)
         if last:
             self._settle(wait=True, last=True)
@@ -418,7 +419,8 @@ class _Run:
         self.saving = None
 
     def _finish(self) -> Summary:
-        self.parts.learner.export(self.parts.tokenizer, self.folder.model, self.folder.path / "critic")
+        path = self.folder.path.resolve()  # a rank may run in another folder
+        self.parts.learner.export(self.parts.tokenizer, path / self.folder.model.name, path / "critic")
         trained = [row["pass_rate"] for row in self.folder.read_metrics() if "pass_rate" in row]
         summary = Summary(
             steps=self.loop.step,

@@ -37,7 +37,7 @@ from strop.engines.settings import EngineSettings
 from strop.engines.slots import Entry, Slots
 from strop.engines.stops import StopStrings
 from strop.engines.thinking import Thinking
-from strop.engines.torch.fused_forward import Lean
+from strop.engines.torch.fused_forward import FusedForward
 from strop.engines.torch.kv import Ids, PrefillJob, SlotCache
 from strop.engines.torch.runner import Runner
 from strop.engines.torch.scheduler import LEAST_ROWS, ROWS_APART, Scheduler
@@ -74,11 +74,11 @@ class TorchEngine:
         self._paused = False
         self._failure: str | None = None
         self._slots = Slots(settings.slots, self._limits.max_tokens)
-        self._lean = Lean.of(policy, settings.native)
-        cache = SlotCache(settings.slots, policy.device, None if self._lean is None else self._lean.kernels)
-        unit = ROWS_APART if self._lean is not None and self._lean.rows_apart else LEAST_ROWS
+        self._fused = FusedForward.of(policy, settings.native)
+        cache = SlotCache(settings.slots, policy.device, None if self._fused is None else self._fused.kernels)
+        unit = ROWS_APART if self._fused is not None and self._fused.rows_apart else LEAST_ROWS
         self._scheduler = Scheduler(self._slots, cache, settings.shrink, unit)
-        self._runner = Runner(policy, self._slots, cache, settings.prefill_tokens, self._lean)
+        self._runner = Runner(policy, self._slots, cache, settings.prefill_tokens, self._fused)
         self._strings = StopStrings(tokenizer)
         self._open = OpenRequests()
         self._reports: list[Completion] = []
@@ -184,8 +184,8 @@ class TorchEngine:
             InputError: the version is below the present one.
         """
         self._refuse_version(version)
-        if self._lean is not None:
-            self._lean.refresh()
+        if self._fused is not None:
+            self._fused.refresh()
         self._version = version
         self._scheduler.epoch += 1
         slots = self._slots
