@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TextIO
 
-from strop.base.files import replacing, writing
+from strop.base.files import write_text, writing
 from strop.base.types import InputError
 
 
@@ -48,8 +48,7 @@ class MetricsFile:
         self.close()
         if self.path.exists():
             kept = [row for row in _parse_lines(self.path) if row["step"] <= step]
-            with replacing(self.path) as temporary:
-                temporary.write_text("".join(json.dumps(row) + "\n" for row in kept), encoding="utf-8")
+            write_text(self.path, "".join(json.dumps(row) + "\n" for row in kept))
 
     def close(self) -> None:
         """Close the file; the next `append` opens it again."""

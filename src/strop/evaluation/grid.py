@@ -9,12 +9,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from strop.base.files import read_json
 from strop.base.near import nearest
 from strop.base.types import InputError
 from strop.evaluation.intervals import Array, Interval, bootstrap_average
 from strop.evaluation.protocols import parse_metric
 from strop.evaluation.result import EvaluationResult, on_common_problems, paired_differences, paired_test
-from strop.evaluation.sample_store import SAMPLES, SETTINGS, load_result, read_json
+from strop.evaluation.sample_store import SAMPLES, SETTINGS, load_result
 
 ORDER = "evaluation.json"  # of an evaluation folder: its models and benchmarks in the order of the table
 AVERAGE = "Avg."

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import TextIO
 
 from strop.base.child_process import process_state, start_ticks
-from strop.base.files import replacing, writing
+from strop.base.files import write_json, writing
 from strop.base.types import InputError, StropError
 
 ROSTER = "processes.json"
@@ -77,8 +77,7 @@ def write_processes(run: Path, workers: Sequence[Worker]) -> Path:
     if len(set(roles)) < len(roles):
         raise ValueError(f"two processes have the same role: {roles}")
     target = run / ROSTER
-    with replacing(target) as temporary:
-        temporary.write_text(json.dumps([asdict(worker) for worker in workers], indent=1) + "\n", encoding="utf-8")
+    write_json(target, [asdict(worker) for worker in workers])
     return target
 
 

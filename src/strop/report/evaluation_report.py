@@ -6,13 +6,22 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from strop.base.files import replacing
+from strop.base.files import write_json, write_text
 from strop.base.markdown import markdown_table
 from strop.base.near import nearest
 from strop.base.types import InputError
-from strop.evaluation.grid import AVERAGE, Comparison, Grid, average, best_model, compare, value_of, values_of
+from strop.evaluation.grid import (
+    AVERAGE,
+    Comparison,
+    Grid,
+    average,
+    best_model,
+    compare,
+    metric_title,
+    value_of,
+    values_of,
+)
 from strop.evaluation.intervals import Array, bootstrap
-from strop.evaluation.sample_store import write_json
 
 REPORT, RESULTS, PLOTS = "report.md", "results.json", "plots"
 DETAILS = (
@@ -65,8 +74,7 @@ def write_report(
         parts += ["## Compared", comparison_table(compared, grid), note]
     if value["averages"]:
         parts += ["## Best", *(_best_line(name, found) for name, found in value["averages"].items())]
-    with replacing(out / REPORT) as temporary:
-        temporary.write_text("\n\n".join(parts) + "\n", "utf-8")
+    write_text(out / REPORT, "\n\n".join(parts) + "\n")
     write_json(out / RESULTS, value)
     if pictures:
         from strop.report.figures.evaluation import draw_all
@@ -132,11 +140,6 @@ def _best_line(name: str, found: Mapping[str, Any]) -> str:
 
 
 # ---------------------------------------------------------------------- tables
-
-
-def metric_title(metric: str, samples: int) -> str:
-    """`avg@32` for `avg` of 32 samples."""
-    return metric if "@" in metric else f"{metric}@{samples}"
 
 
 def table(grid: Grid, metrics: Sequence[str] = ("avg",)) -> str:

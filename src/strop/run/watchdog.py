@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import contextlib
 import faulthandler
-import json
 import os
 import signal
 import threading
@@ -29,7 +28,7 @@ from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any, Self
 
-from strop.base.files import replacing
+from strop.base.files import write_json
 from strop.base.imports import command
 from strop.base.progress import CURRENT, Progress
 from strop.base.types import StropError
@@ -166,8 +165,7 @@ class Watch:
         if not self._writing.acquire(timeout=1.0):
             return
         try:
-            with replacing(self.run / STATUS) as temporary:
-                temporary.write_text(json.dumps(value, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
+            write_json(self.run / STATUS, value)
             self._unwritable = None
         except StropError as error:
             # The heartbeat only informs: the parts whose files matter meet the full disk themselves.
