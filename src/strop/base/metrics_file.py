@@ -12,7 +12,7 @@ import json
 import math
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -74,6 +74,16 @@ def read_metrics(path: Path) -> list[dict[str, float | None]]:
         begun = rows.setdefault(line["step"], {})
         begun |= found | {name: begun[name] for name in ("time",) if name in begun}
     return [rows[step] for step in sorted(rows)]
+
+
+def by_step(rows: Iterable[Mapping[str, float | None]], name: str) -> dict[int, float]:
+    """The finite values of a metric by step, in order."""
+    found: dict[int, float] = {}
+    for row in rows:
+        step, value = row.get("step"), row.get(name)
+        if step is not None and value is not None and math.isfinite(value):
+            found[int(step)] = value
+    return dict(sorted(found.items()))
 
 
 def _parse_lines(path: Path) -> list[dict[str, Any]]:

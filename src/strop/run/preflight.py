@@ -20,7 +20,7 @@ from strop.base.extras import refuse_absent
 from strop.base.imports import command
 from strop.base.machine import GIB
 from strop.base.types import InputError
-from strop.config.edits import flatten
+from strop.config.edits import differing
 from strop.config.parse import edit, parse
 from strop.config.schema import RunConfig, stage_configs
 from strop.data.mixture import Mixture
@@ -130,9 +130,8 @@ def resuming(folder: RunFolder, sets: Sequence[str] = ()) -> RunConfig:
         raise InputError(f"{folder.path} is a fine-tuning run; go on with it by {command('sft --resume', folder.path)}")
     before = parse(stored, str(folder.config_path))
     config = edit(before, tuple(sets)) if sets else before
-    old, new = (dict(flatten(each.model_dump(mode="json"))) for each in (before, config))
-    for key in [*old, *new]:
-        if old.get(key) != new.get(key) and any(f"{key}.".startswith(f"{fixed}.") for fixed in FIXED):
+    for key, _, _ in differing(before.model_dump(mode="json"), config.model_dump(mode="json")):
+        if any(f"{key}.".startswith(f"{fixed}.") for fixed in FIXED):
             raise InputError(
                 f"--set {key}: a run keeps what it began with; start a new one with it: "
                 f"strop train {folder.config_path} --set {key}=…"

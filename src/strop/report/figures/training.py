@@ -201,9 +201,9 @@ def _benchmarks(runs: Sequence[RunData]) -> Iterator[Chart]:
 
 def _against_compute(runs: Sequence[RunData]) -> Iterator[Chart]:
     """Held-out pass rate against device-hours, the x-axis by which recipes are compared."""
-    curves: list[tuple[RunData, list[float], list[float], list[float]]] = []
+    curves: list[tuple[RunData, list[int], list[float], list[float]]] = []
     for run in runs:
-        spent = run.by_step("compute/device_seconds") | {0.0: 0.0}
+        spent = run.by_step("compute/device_seconds") | {0: 0.0}
         kept = [(step, rate) for step, rate in run.by_step("evaluation/pass_rate").items() if step in spent]
         if len(kept) > 1:
             steps = [step for step, _ in kept]
