@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, SerializeAsAny, ValidationError
 
-from strop.algorithms.diagnostics.alerts import Limits
+from strop.algorithms.diagnostics.alerts import AlertLimits
 from strop.algorithms.settings import AlgorithmSettings
 from strop.base.pieces import OneOrMore, Settings
 from strop.base.types import InputError
@@ -84,7 +84,7 @@ class RunConfig(Settings):
     evaluation: EvaluationSettings = EvaluationSettings()
     checkpoint: CheckpointSettings = CheckpointSettings()
     trackers: OneOrMore[Literal["tensorboard", "wandb"]] = ()
-    alerts: Limits = Limits()
+    alerts: AlertLimits = AlertLimits()
 
     @property
     def evaluates_apart(self) -> bool:

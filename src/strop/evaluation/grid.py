@@ -78,7 +78,7 @@ class Average(NamedTuple):
     interval: Interval
 
 
-class Comparison(NamedTuple):
+class ModelComparison(NamedTuple):
     """`after` against `before` on a benchmark, or on the average of those that both have (`AVERAGE`)."""
 
     before: str
@@ -146,7 +146,7 @@ def best_model(grid: Grid, benchmarks: Sequence[str]) -> str:
     return max(grid.models, key=lambda model: average(grid, model, benchmarks).value)
 
 
-def compare(grid: Grid, before: str, after: str, seed: int = 0) -> list[Comparison]:
+def compare(grid: Grid, before: str, after: str, seed: int = 0) -> list[ModelComparison]:
     """A paired comparison on every benchmark that both models have, and on their average.
 
     It is of the problems that both were asked.
@@ -160,17 +160,17 @@ def compare(grid: Grid, before: str, after: str, seed: int = 0) -> list[Comparis
     names = grid.shared((before, after))
     if not names:
         raise InputError(f"{before} and {after} have no benchmark in common")
-    rows: list[Comparison] = []
+    rows: list[ModelComparison] = []
     differences: list[Array] = []
     for name in names:
         pair = on_common_problems(grid.results[before, name], grid.results[after, name])
         found = paired_test(*pair, seed=seed)
         differences.append(paired_differences(*pair))
-        rows.append(Comparison(before, after, name, *found))
+        rows.append(ModelComparison(before, after, name, *found))
     if len(names) > 1:
         mean = float(np.mean([values.mean() for values in differences]))
         rows.append(
-            Comparison(
+            ModelComparison(
                 before, after, AVERAGE, mean, bootstrap_average(differences, seed), None, sum(map(len, differences))
             )
         )

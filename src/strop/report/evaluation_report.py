@@ -12,8 +12,8 @@ from strop.base.near import nearest
 from strop.base.types import InputError
 from strop.evaluation.grid import (
     AVERAGE,
-    Comparison,
     Grid,
+    ModelComparison,
     average,
     best_model,
     compare,
@@ -183,7 +183,7 @@ def details(grid: Grid) -> str:
     return markdown_table(("Model", "Benchmark", *DETAILS), rows, DETAILS)
 
 
-def comparison_table(rows: Sequence[Comparison], grid: Grid) -> str:
+def comparison_table(rows: Sequence[ModelComparison], grid: Grid) -> str:
     """Paired comparisons as Markdown; gains in points."""
     titles = {column.name: column.title for column in grid.columns}
     lines = [

@@ -96,7 +96,7 @@ def _demonstration(
     return Demonstration(prompt_ids, np.array([*completion, eos], dtype=np.int32))
 
 
-class Parts(NamedTuple):
+class FineTuningParts(NamedTuple):
     """What a fine-tuning run is made of."""
 
     policy: Policy
@@ -104,7 +104,7 @@ class Parts(NamedTuple):
     tuning: FineTuning
 
 
-def assemble(config: SftConfig, view: View) -> Parts:
+def assemble(config: SftConfig, view: View) -> FineTuningParts:
     """Load the model and the demonstrations, before any folder is made."""
     policy, tokenizer = load_model(config)
     demonstrations = read_demonstrations(config, tokenizer)
@@ -113,13 +113,13 @@ def assemble(config: SftConfig, view: View) -> Parts:
     view.note(f"{len(demonstrations)} demonstrations of {config.demonstrations}")
     if tuning.overflow is not None:
         view.note(tuning.overflow)
-    return Parts(policy, tokenizer, tuning)
+    return FineTuningParts(policy, tokenizer, tuning)
 
 
 class _FineTuningRun:
     """One process's share of a run."""
 
-    def __init__(self, config: SftConfig, parts: Parts, folder: RunFolder, view: View) -> None:
+    def __init__(self, config: SftConfig, parts: FineTuningParts, folder: RunFolder, view: View) -> None:
         self.config, self.folder, self.view = config, folder, view
         self.policy, self.tokenizer, self.tuning = parts
         self.interrupted = False

@@ -46,7 +46,7 @@ from strop.engines.protocol import Request
 from strop.orchestration.executor import PROBE_TOLERANCE, Executor, Lost, Publication, Quarantined
 from strop.orchestration.lag_gate import BatchTickets, LagGate
 from strop.orchestration.learning import Learning
-from strop.orchestration.ledger import Entry, Ledger
+from strop.orchestration.ledger import Ledger, OpenGroup
 from strop.orchestration.stale import StaleGroups
 from strop.run.curriculum import Curriculum
 from strop.training.result import TrainResult
@@ -144,7 +144,7 @@ class Loop:
             samples = self.config.batch.samples_per_prompt
             self._request(self.ledger.admit(self.gate.admit(), index, self.dataset[index].problem, samples))
 
-    def _request(self, entry: Entry) -> None:
+    def _request(self, entry: OpenGroup) -> None:
         # The seed does not depend on the attempt: a group that was lost comes back the same.
         seed = derive(self.config.seed, "request", entry.ticket)
         prompt_ids = self.dataset[entry.index].prompt_ids

@@ -17,7 +17,7 @@ from strop.base.extras import require
 from strop.base.types import InputError, StropError
 from strop.lab.ablation.local_runner import RunProcess
 from strop.lab.ablation.manifest import FILE
-from strop.lab.ablation.runner import Ended, Job
+from strop.lab.ablation.runner import Ended, RunJob
 from strop.orchestration.ray_workers import RayWorkers
 from strop.orchestration.settings import RaySettings
 
@@ -51,7 +51,7 @@ class RayRunner:
         self._needs = needs
         self._patience = patience
 
-    def start(self, job: Job, slot: int) -> RayRun:
+    def start(self, job: RunJob, slot: int) -> RayRun:
         """Queue a run."""
         environment = {name: os.environ[name] for name in SHARED if name in os.environ}
         environment |= thread_environment(max(1, int(self._needs.cpus))) | {"PYTHONPATH": import_path()}
@@ -69,7 +69,7 @@ class RayRunner:
 class RayRun:
     """A `Running` over an actor."""
 
-    def __init__(self, ray: Any, actor: Any, job: Job, needs: Needs, deadline: float) -> None:
+    def __init__(self, ray: Any, actor: Any, job: RunJob, needs: Needs, deadline: float) -> None:
         self._ray = ray
         self._actor = actor
         self._needs = needs
@@ -138,7 +138,7 @@ class RunActor:
         """Have the run save its last finished step and end."""
         self._stopping = True
 
-    def run(self, job: Job) -> Ended:
+    def run(self, job: RunJob) -> Ended:
         """Make the run, until it ends or is asked to stop.
 
         Raises:

@@ -9,7 +9,7 @@ from typing import Any, Literal, NamedTuple, Protocol
 Outcome = Literal["finished", "failed", "stopped", "lost"]
 
 
-class Job(NamedTuple):
+class RunJob(NamedTuple):
     """A run to make: its name, its folder, its configuration as plain data, and where what it says is written."""
 
     label: str
@@ -54,7 +54,7 @@ class Running(Protocol):
 class Runner(Protocol):
     """What makes runs."""
 
-    def start(self, job: Job, slot: int) -> Running:
+    def start(self, job: RunJob, slot: int) -> Running:
         """Begin a job, in place `slot` of those side by side (from 0), and return without waiting for it."""
         ...
 
