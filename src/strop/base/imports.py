@@ -119,7 +119,7 @@ def recorded(run: Path) -> list[str]:
         marker = json.loads((run / MARKER).read_text(encoding="utf-8"))
         found = {str(row["module"]): str(row["import"]) for row in marker.get("imports", ())}
     except (OSError, ValueError, AttributeError, KeyError, TypeError):
-        return []  # whoever opens the run says what is wrong with it
+        return []  # opening the run says what is wrong with it
     _recorded.update(found)
     return list(found.values())
 

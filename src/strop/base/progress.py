@@ -3,7 +3,7 @@
     progress.made("a completion")
     progress.part("micro-batches", 3, 8)            # of something long, whose listener shows it
 
-There is one record a process, as there is one run: whoever makes something need not be handed it.
+There is one record a process, as there is one run: code that makes something need not be handed it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Progress:
         self.count += 1
 
     def part(self, name: str, done: int, total: int) -> None:
-        """`done` of `total` parts of something long are made; whoever listens is told.
+        """`done` of `total` parts of something long are made; listeners are called.
 
         The same number again counts as progress too: call it only where something moves.
         """

@@ -160,7 +160,7 @@ def evaluation_sampling(config: RunConfig) -> Sampling:
 
 
 def _refuse_idle_settings(stages: Sequence[Stage]) -> None:
-    """Refuse what a stage says and nobody would hear.
+    """Refuse settings of a stage that would have no effect.
 
     Raises:
         InputError: one line that names the key and the way out.

@@ -219,7 +219,7 @@ def _stages(config: RunConfig, longest: int, steps: int) -> tuple[Stage, ...]:
 
 
 def _problems(keeps: ProblemFilter | None) -> ProblemFilter | None:
-    """Of chain sums few are as hard as what a paper mines."""
+    """A filter by difficulty, with a bound that chain sums meet: few are as hard as what a paper mines."""
     return HardOnly(below=0.5) if isinstance(keeps, HardOnly) else keeps
 
 

@@ -190,7 +190,7 @@ class Policy(nn.Module):
             self.adapters.merge()
 
     def frozen_copy(self) -> Policy:
-        """The policy as it is now, as a plain model that nobody trains."""
+        """The policy as it is now, as a plain model without gradients."""
         copied = copy.deepcopy(self).requires_grad_(False)
         copied.adapters = None
         without_adapters(copied.model)

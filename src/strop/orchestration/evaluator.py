@@ -29,7 +29,7 @@ from strop.verifiers.judges import Judges
 
 
 class Weights(Protocol):
-    """Whoever has weights to evaluate: a learner, or `WeightsOf` a policy."""
+    """A holder of weights to evaluate: a learner, or `WeightsOf` a policy."""
 
     def weights(self) -> Mapping[str, Tensor]:
         """Every parameter whole, by its name in the model."""
@@ -85,7 +85,7 @@ class Evaluator(Protocol):
         ...
 
     def start(self, folder: Path, view: View) -> None:
-        """The run begins, and `folder` is its folder; `view` is told how far evaluations are."""
+        """The run begins, and `folder` is its folder; `view` shows how far evaluations are."""
         ...
 
     def begin(self, step: int, names: Sequence[str], weights: Weights) -> None:
@@ -113,7 +113,7 @@ class InProcessEvaluator:
     """Measures when it is told to, in turn with training.
 
     Args:
-        engine: idle at `begin`; closed by whoever made it, where that is not this.
+        engine: idle at `begin`; closed by its maker.
         sets: that may be asked for.
         judges: of their verifiers; closed with this.
         devices: that the engine keeps busy.

@@ -83,7 +83,7 @@ def _take(
     if not isinstance(message, Evaluate):
         raise TypeError(f"an evaluator knows no message {type(message).__name__}")
     telling = _Telling(connection, message.step)
-    # Between two tokens it is seen whether anybody still listens.
+    # Between two tokens it is checked whether the controller still listens.
     results = measure(
         engine, by_name(sets, message.names), judges, telling.tell, turn=lambda: waiting.extend(connection.receive(0.0))
     )

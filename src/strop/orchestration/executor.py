@@ -66,7 +66,7 @@ class Executor(Protocol):
         ...
 
     def cancel(self, request_id: str) -> None:
-        """Nobody wants the request any more: what runs of it may be reported as aborted. Unknown ids are none."""
+        """Give a request up: what runs of it may be reported as aborted. Unknown ids are none."""
         ...
 
     def poll(self, patience: float) -> list[Event]:

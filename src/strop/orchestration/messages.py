@@ -75,7 +75,7 @@ class Submit:
 
 @dataclass(frozen=True)
 class Cancel:
-    """Nobody wants this request any more; what it has so far is reported with finish_reason `abort`."""
+    """Stop this request; what it has so far is reported with finish_reason `abort`."""
 
     request_id: str
 

@@ -149,7 +149,7 @@ def register_dump(path: Path) -> None:
 
 
 def dump_stacks(run: Path, workers: Sequence[Worker] | None = None, seconds: float = ANSWER_SECONDS) -> dict[str, str]:
-    """Have the processes write their stacks, this one among them; what became of each, by role.
+    """Have the processes write their stacks, this one among them; the outcome of each, by role.
 
     A process that cannot answer within `seconds` (stopped, in the disk, or without `register_dump`) gets a line in its
     file that says so; it is not signalled where the signal would end it.

@@ -98,7 +98,7 @@ class QueueConnection:
         return dataclasses.replace(message, weights=stored)
 
     def _stage(self, content: memoryview) -> str:
-        """A file without a name, which ends with this process at the latest; whoever reads it checks its digest."""
+        """A file without a name, which ends with this process at the latest; its reader checks the digest."""
         self._unstage()
         self._staged = os.memfd_create("strop-weights")
         while content:
@@ -122,7 +122,7 @@ class QueueConnection:
             self._changed.notify_all()
 
     def close(self) -> None:
-        """Nobody listens any more."""
+        """The controller has closed the connection."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
@@ -174,7 +174,7 @@ class Host:
         return self._connection.collect()
 
     def dismiss(self) -> None:
-        """Nobody listens any more."""
+        """The controller has closed the connection."""
         self._connection.close()
 
     def _run(self, content: bytes) -> None:

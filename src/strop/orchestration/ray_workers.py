@@ -253,7 +253,7 @@ class RayWorkers(WatchingLauncher):
         self._reap(handle, reason)
 
     def _answer(self, handle: RayHandle, reference: Any, seconds: float | None) -> Any:
-        """What a call gives; meanwhile it is noted that somebody listens."""
+        """What a call gives; meanwhile the handle notes that this process listens."""
         begin = time.monotonic()
         while True:
             asked = time.monotonic()

@@ -26,7 +26,7 @@ DISK_FULL_SECONDS = 1.0
 
 
 class WeightTransport:
-    """Stores versions where workers read them, and removes those that nobody needs any more.
+    """Stores versions where workers read them, and removes those that are no longer needed.
 
     Args:
         version_bytes: about how large a version is, to choose where the files lie.

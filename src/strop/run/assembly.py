@@ -238,7 +238,7 @@ def _engines(config: RunConfig, policy: Policy, tokenizer: PreTrainedTokenizerBa
         engine = build_engine(config.engine, config.model, tokenizer, policy, sampling=config.sampling)
         if orchestration.max_lag == 0:
             return engine, engine
-    shared = orchestration.trainers == 1 or config.evaluates_apart  # else nobody gives the worker's work to this one
+    shared = orchestration.trainers == 1 or config.evaluates_apart  # else it needs weights of its own
     return engine, evaluating_engine(config.engine, policy, tokenizer, config.sampling, shared)
 
 

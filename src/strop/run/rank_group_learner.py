@@ -109,7 +109,7 @@ class RankGroupLearner:
         self._launcher.attach(folder)
         self._folder = folder.resolve()
         rendezvous = None
-        if not self._scattered:  # ranks meet at a file: unlike a port it listens to nobody
+        if not self._scattered:  # ranks meet at a file: unlike a port no other process can connect to it
             self._meeting = Path(tempfile.mkdtemp(prefix="strop-ranks-"))
             rendezvous = f"file://{self._meeting}/meet"
         orchestration = self._config.orchestration

@@ -327,12 +327,12 @@ class _Run:
             self._save_checkpoint()
 
     def _list_quarantined(self) -> None:
-        """Write down who was left out, if anybody; a driver that is killed later has it written."""
+        """Write down which problems were left out, if any; a driver that is killed later has it written."""
         if self.loop.quarantined:
             self.folder.write_json(QUARANTINE, {"problems": [*self.quarantined_before, *self.loop.quarantined]})
 
     def _forget_quarantined(self, after: int) -> None:
-        """Forget whom later steps left out: their groups are generated again."""
+        """Forget the problems that later steps left out: their groups are generated again."""
         if (self.folder.path / QUARANTINE).exists():
             found = self.folder.read_json(QUARANTINE)["problems"]
             self.quarantined_before = [row for row in found if row["step"] <= after]
@@ -401,7 +401,7 @@ class _Run:
             self._settle(wait=True, last=True)
 
     def _settle(self, wait: bool, last: bool = False) -> None:
-        """What became of the save that was begun."""
+        """See the save that was begun through, if `wait`; take over its outcome once it is known."""
         if self.saving is None:
             return
         try:

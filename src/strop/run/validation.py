@@ -1,4 +1,4 @@
-"""What a run measures of itself, and when: evaluations begun, outstanding and known, whoever does them.
+"""What a run measures of itself, and when: evaluations begun, outstanding and known.
 
     validation.begin(step, learner)                       # the sets that are due after it
     for at, row in validation.collect(): ...              # lines for metrics.jsonl, perhaps of an earlier step
@@ -26,7 +26,7 @@ class Validation:
 
     Args:
         sets: what is measured.
-        evaluator: who does it.
+        evaluator: does it.
         steps: of the run.
         compute: counts what it takes.
         results: receives what was found on the held-out problems, by step.

@@ -8,7 +8,7 @@ A thread of its own does both, so that they go on whatever the main thread hangs
 
 1. every process writes its stacks under RUN/stacks (`stacks.dump_stacks`);
 2. `NoProgress` is raised in the main thread, by a signal: it comes out of a sleep, a lock or a read as any error does;
-3. the run's workers are killed, so that nobody waits for them;
+3. the run's workers are killed, so that the main thread does not wait for them;
 4. where the main thread is not out within `GRACE_SECONDS`, its children are killed and the process ends by `os._exit`.
 
 Should the interpreter's own lock never be released, this thread cannot run either: a timer of `faulthandler`, in C,

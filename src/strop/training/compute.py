@@ -21,7 +21,7 @@ APART = ("evaluation", "checkpoint")  # not part of training
 
 @dataclass(frozen=True)
 class Dimensions:
-    """Of a dense decoder: what its matrix products multiply."""
+    """The sizes of a dense decoder that its matrix products multiply."""
 
     layers: int
     hidden: int

@@ -191,7 +191,7 @@ class Learner:
         return score_samples(module, samples, self.settings.temperature, budget, self.trainer.ranks)
 
     def _token_rewards(self, sample: Sample) -> FloatArray | None:
-        """KL in the reward of each token, float32 [L]; None where there is none, or nobody asked for this sample."""
+        """KL in the reward of each token, float32 [L]; None where there is none, or this sample was not scored."""
         piece = self.settings.algorithm.kl_in_reward
         if piece is None or sample.reference_logprobs is None:
             return None

@@ -55,7 +55,7 @@ class Storage(Protocol):
         ...
 
     def whole(self, named: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """The tensors whole, where somebody reads them: on the first rank."""
+        """The tensors whole, where they are read: on the first rank."""
         ...
 
     def export_policy(self, policy: Policy, tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:

@@ -39,6 +39,6 @@ def test_a_run_that_is_asked_to_stop_saves_its_step(tmp_path: Path) -> None:
 
 
 def test_a_node_that_does_not_see_the_folder_says_so(tmp_path: Path) -> None:
-    job = RunJob("base seed 0", tmp_path / "out" / "runs" / "base", small_config().model_dump(), tmp_path / "out/logs/x")
+    job = RunJob("base seed 0", tmp_path / "out/runs/base", small_config().model_dump(), tmp_path / "out/logs/x")
     with pytest.raises(InputError, match=r"does not see .*out; put it where all nodes do"):
         RunActor().run(job)

@@ -1,6 +1,6 @@
 """A model behind an OpenAI-compatible endpoint as an `Engine`, so that an evaluation can ask it like any other.
 
-Whoever asks an endpoint has no tokenizer of the model. Prompts are therefore handed over as the bytes of their text
+A client of an endpoint has no tokenizer of the model. Prompts are therefore handed over as the bytes of their text
 (`EndpointTokenizer`), a chat as the bytes of its messages; a chat goes to /chat/completions, a text to /completions.
 What comes back is text: token ids are -1 and log-probs NaN, as many as the endpoint says the completion had.
 """

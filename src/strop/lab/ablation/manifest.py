@@ -179,7 +179,7 @@ def _changed(folder: Path, what: str) -> str:
 
 
 def read_manifest(folder: Path, live: bool = True) -> Manifest:
-    """The manifest, with the states as they are now where `live`: finished by their summaries, stopped where nobody
+    """The manifest, with the states as they are now where `live`: finished by their summaries, stopped where no process
     works on them any more.
 
     Raises:

@@ -30,7 +30,7 @@ class Question:
         costs: seconds of everything.
         lengths: of completions.
         measured: where costs and lengths come from; None where they were given.
-        assumed: which of "costs" and "lengths" nobody gave, so that they are those of published runs.
+        assumed: which of "costs" and "lengths" were not given, so that they are those of published runs.
         split: whether the split of the devices is given.
     """
 

@@ -29,7 +29,7 @@ from strop.lab.scaling.curves import Curve
 from strop.lab.scaling.fitted import Fit, FitSettings
 from strop.lab.scaling.fitting import fit
 
-MOST_RECIPES = 12  # whose pairs are compared: beyond that nobody reads the table
+MOST_RECIPES = 12  # whose pairs are compared: beyond that the table cannot be read
 
 
 @dataclass(frozen=True, eq=False)

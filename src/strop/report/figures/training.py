@@ -107,7 +107,7 @@ def curves_chart(curves: Curves, runs: Sequence[RunData]) -> Chart:
             for number, (metric, label) in enumerate(curves.lines.items()):
                 series = run.series(metric)
                 color = SERIES[(place if several else number) % len(SERIES)]
-                # Of several metrics one alone may be known: without a label nobody could tell which.
+                # Of several metrics one alone may be known: without a label it would be unclear which.
                 named = label if len(curves.lines) > 1 and not several else ""
                 _line(axes, series, color, DASHES[number % len(DASHES)] if several else "-", named)
         if several:
