@@ -13,30 +13,22 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from strop.orchestration.connection import ControllerConnection
+from strop.orchestration.generator import GeneratorSettings
 from strop.orchestration.messages import Evaluate, Evaluated, Evaluating, Ready, Update, Updated, Work
 
 if TYPE_CHECKING:
     from strop.engines.protocol import Engine
-    from strop.engines.settings import EngineSettings
     from strop.evaluation.validation import ValidationSet
-    from strop.model.settings import ModelSettings
     from strop.verifiers.judges import Judges
 
 IDLE_SECONDS = 1.0
 TOLD_SECONDS = 1.0
 
 
-@dataclass(frozen=True)
-class EvaluatorSettings:
-    """What an evaluator builds its engine from, and the sets that it may be asked for.
+@dataclass(frozen=True, kw_only=True)
+class EvaluatorSettings(GeneratorSettings):
+    """What an evaluator builds its engine from, as a generator does, and the sets that it may be asked for."""
 
-    `seed` is that of a fresh model's first parameters; `device` as torch names it.
-    """
-
-    model: ModelSettings
-    engine: EngineSettings
-    seed: int
-    device: str
     sets: tuple[ValidationSet, ...]
 
 

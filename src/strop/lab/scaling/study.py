@@ -10,7 +10,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from itertools import combinations
 from typing import Any
 
@@ -182,18 +182,8 @@ def _refit(each: Refit) -> dict[str, Any]:
 
 
 def _comparison(each: Comparison) -> dict[str, Any]:
-    return {
-        "first": each.first,
-        "second": each.second,
-        "verdict": each.verdict,
-        "by": each.by,
-        "better": each.better,
-        "difference": each.difference,
-        "interval": list(each.interval),
-        "margin": each.margin,
-        "A": each.asymptote,
-        "text": str(each),
-    }
+    value = asdict(each)
+    return value | {"interval": list(each.interval), "A": value.pop("asymptote"), "text": str(each)}
 
 
 def _seeds(each: Seeds) -> dict[str, Any]:
