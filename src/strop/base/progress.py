@@ -38,7 +38,7 @@ class Progress:
             self._listener(name, done, total)
 
     @contextmanager
-    def told(self, listener: Listener) -> Iterator[None]:
+    def reporting_to(self, listener: Listener) -> Iterator[None]:
         """Inside, `listener` hears of parts, in the thread that makes them."""
         self._listener = listener
         try:

@@ -49,8 +49,26 @@ class View(Protocol):
         ...
 
 
-class SilentView(View):
+class SilentView:
     """Shows nothing."""
+
+    def stage(self, name: str, total: int | None) -> None:
+        pass
+
+    def advance(self, step: int, metrics: Values) -> None:
+        pass
+
+    def evaluated(self, step: int, metrics: Values) -> None:
+        pass
+
+    def aside(self, name: str, done: int, total: int) -> None:
+        pass
+
+    def note(self, text: str) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
 
 
 class Pace:

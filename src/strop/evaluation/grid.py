@@ -63,8 +63,8 @@ class Grid:
             for key in sorted({key for values in asked.values() for key in values}):
                 values = {model: found.get(key) for model, found in asked.items()}
                 if len({str(value) for value in values.values()}) > 1:
-                    told = ", ".join(f"{model} {value}" for model, value in values.items())
-                    lines.append(f"{column.title}: {key} is not the same for all models: {told}")
+                    listed = ", ".join(f"{model} {value}" for model, value in values.items())
+                    lines.append(f"{column.title}: {key} is not the same for all models: {listed}")
         for (model, name), count in self.left_out.items():
             if count:
                 lines.append(f"{name}: {count} problems left out, {model} has no room for their prompts")

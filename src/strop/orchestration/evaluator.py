@@ -110,7 +110,7 @@ class Evaluator(Protocol):
 
 
 class InProcessEvaluator:
-    """Measures when it is told to, in turn with training.
+    """Measures at `begin`, in turn with training.
 
     Args:
         engine: idle at `begin`; closed by its maker.
@@ -148,7 +148,7 @@ class InProcessEvaluator:
         begin = time.perf_counter()
         self.engine.update_weights(weights.weights().items(), step)
         with breakable():
-            results = measure(self.engine, by_name(self._sets, names), self._judges, self._tell)
+            results = measure(self.engine, by_name(self._sets, names), self._judges, self._report)
         seconds = time.perf_counter() - begin
         self._done.append(Measured(step, results, seconds, seconds * self._devices))
 
@@ -163,5 +163,5 @@ class InProcessEvaluator:
         """Close the judges."""
         self._judges.close()
 
-    def _tell(self, name: str, done: int, total: int) -> None:
+    def _report(self, name: str, done: int, total: int) -> None:
         self._view.aside("evaluation", done, total)

@@ -59,7 +59,7 @@ class Worker:
 
     @property
     def here(self) -> bool:
-        """Whether it runs on this machine, so far as the name tells."""
+        """Whether it runs on this machine, as far as its name shows."""
         return self.host == socket.gethostname()
 
     @property

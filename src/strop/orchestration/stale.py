@@ -56,7 +56,7 @@ class StaleGroups:
         }
 
     def line(self, groups: int) -> str:
-        """What to tell the user of `groups` that were just dropped."""
+        """The line for the user about `groups` that were just dropped."""
         length, trained = self._mean("tokens", "samples"), self._mean("tokens_trained", "samples_trained")
         bias = ""
         if length is not None and trained is not None:

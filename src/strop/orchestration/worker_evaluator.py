@@ -82,7 +82,7 @@ class WorkerEvaluator:
         return len(self._open) < AT_ONCE
 
     def start(self, folder: Path, view: View) -> None:
-        """Launch the worker, which builds its engine meanwhile; `view` is also told of deaths, in a line."""
+        """Launch the worker, which builds its engine meanwhile; `view` also shows a line for each death."""
         self._view = view
         self._folder = folder.resolve()
         self._launcher.attach(folder)

@@ -111,9 +111,9 @@ def assemble(config: RunConfig, view: View) -> Parts:
     engine, measuring = _engines(config, policy, tokenizer)
     room = measuring.capabilities.max_tokens
     longest = max(part.longest_prompt for part in (data.train, data.held_out) if part is not None)
-    config, told = preflight.fitted(config, longest, room)
-    if told is not None:
-        view.note(told)
+    config, change = preflight.fitted(config, longest, room)
+    if change is not None:
+        view.note(change)
     sets = validation_sets(config, data, tokenizer, room, view)
     registry = ProcessRegistry()
     launcher = _launcher(config, registry, policy.device)

@@ -132,7 +132,7 @@ class _FineTuningRun:
             self.policy.load_weights(found.tensors["policy"])
             self.tuning.trainer.load_state_dict(found.tensors["optimizer"], found.state["trainer"])
             self.view.note(f"going on after update {step} of {self.tuning.total}")
-        with on_interrupt(self._ask_to_stop), progress.CURRENT.told(self.view.aside):
+        with on_interrupt(self._ask_to_stop), progress.CURRENT.reporting_to(self.view.aside):
             try:
                 self._train(step)
             except Stopped:  # within an update, which is given up

@@ -109,7 +109,7 @@ class Loop:
         self._empty_batches = 0
         self._open: list[dict[str, Any]] = []  # groups open at the checkpoint that `load` took
         self._alerts: Memory = {}
-        self._told = 0  # of what was made, how much had been when the view was last told
+        self._reported = 0  # the count of what was made when the view was last updated
         self.stale = StaleGroups()
         self.quarantined: list[dict[str, Any]] = []
         self._enter_stage()
@@ -161,7 +161,7 @@ class Loop:
                 self._quarantine(event)
             else:
                 self._hand_to_judge(event)
-        self._tell()
+        self._report()
         with self.clock.section("verify"):
             if not self.executor.unfinished:
                 self.judge.wait(JUDGE_SECONDS)  # nothing else to do
@@ -171,11 +171,11 @@ class Loop:
         for (request_id, sample), verdict in verdicts:
             self._write_down(request_id, sample, verdict)
 
-    def _tell(self) -> None:
-        """Say how far the rollout is, where anything moved since it was said: tokens, or a completion."""
-        if progress.CURRENT.count > self._told:
+    def _report(self) -> None:
+        """Say how far the rollout is, where anything moved since the last report: tokens, or a completion."""
+        if progress.CURRENT.count > self._reported:
             progress.part("completions", *self.ledger.completions)
-            self._told = progress.CURRENT.count
+            self._reported = progress.CURRENT.count
 
     def _patience(self) -> float:
         if self.gate.batch() is not None:

@@ -87,15 +87,15 @@ def fitted(config: RunConfig, longest_prompt: int, room: int) -> tuple[RunConfig
     left = room - longest_prompt
     if budget <= left:
         return config, None
-    told = f"the longest prompt ({longest_prompt} tokens) and sampling.max_new_tokens={budget} exceed the {room} tokens"
+    over = f"the longest prompt ({longest_prompt} tokens) and sampling.max_new_tokens={budget} exceed the {room} tokens"
     plain = config.sampling == Sampling(temperature=config.sampling.temperature, max_new_tokens=budget)
     alone = plain and not config.stages and not config.algorithm.shaping
     if left < LEAST_BUDGET or not alone or budget != _own_budget(config.recipe):
         raise InputError(
-            f"{told} of the model; lower sampling.max_new_tokens to {max(left, 1)}, or data.max_prompt_tokens"
+            f"{over} of the model; lower sampling.max_new_tokens to {max(left, 1)}, or data.max_prompt_tokens"
         )
     lowered = edit(config, [f"sampling.max_new_tokens={left}"])
-    return lowered, f"completions end at {left} tokens: {told} that the model has room for"
+    return lowered, f"completions end at {left} tokens: {over} that the model has room for"
 
 
 def _own_budget(name: str) -> int | None:

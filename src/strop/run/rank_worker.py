@@ -1,4 +1,4 @@
-"""The learner of one of several ranks: the same `Learner`, its modules sharded and its trainers told of the ranks.
+"""The learner of one of several ranks: the same `Learner`, its modules sharded, its trainers aware of the ranks.
 
     learner = join(config, rank=1, size=2, rendezvous="file:///tmp/meet", seconds=1800.0)
 """

@@ -255,7 +255,7 @@ class _Run:
             self.config.trackers, self.folder, self.config.model_dump(mode="json"), self.resumed_at
         )
         try:
-            with on_interrupt(self._ask_to_stop), progress.CURRENT.told(self.view.aside):
+            with on_interrupt(self._ask_to_stop), progress.CURRENT.reporting_to(self.view.aside):
                 try:
                     self.loop.reopen()
                     self.loop.clock.lap()  # starting generators is no part of a step

@@ -50,7 +50,7 @@ class RunStatus:
             `interrupted` by Ctrl-C; `failed` with `error`; `stuck`: ended by the watchdog; `dead`: its driver is gone
             without a word; `unknown`: no heartbeat was written, or its host cannot be asked.
         explanation: the state in words, where it takes some.
-        step: the last one that is known of, from the metrics, or where they are gone from what else tells.
+        step: the last one that is known of, from the metrics, or where they are gone from other files.
         held_out_step: after which the held-out pass rate was measured; evaluations beside training lag behind `step`.
         benchmarks: of each benchmark measured in training, the last pass rate and after which step it was.
         eta: seconds left at the pace of the last steps.
@@ -174,8 +174,8 @@ def _state(
 
 def _step_without_metrics(folder: RunFolder, said: dict[str, Any] | None) -> int:
     """How far a run came whose metrics are not there; 0 where nothing says that it began."""
-    told = [folder.read_summary().get("steps"), None if said is None else said["step"], *folder.checkpoint_steps()]
-    return max((step for step in told if step is not None), default=0)
+    known = [folder.read_summary().get("steps"), None if said is None else said["step"], *folder.checkpoint_steps()]
+    return max((step for step in known if step is not None), default=0)
 
 
 def _last(rows: Rows, name: str) -> float | None:

@@ -205,7 +205,7 @@ class Watch:
             f"go on with: {command('train --resume', self.run)}"
         )
         workers = [self._me]
-        with contextlib.suppress(StropError):  # a broken registry or a full disk: what can be told is told
+        with contextlib.suppress(StropError):  # a broken registry or a full disk
             workers += [worker for worker in read_processes(self.run) if worker.pid != self._me.pid]
         with contextlib.suppress(StropError):
             dump_stacks(self.run, workers)

@@ -76,7 +76,7 @@ class Verifier(Piece):
     def answer(self, problem: Problem, text: str) -> str | None:
         """The answer that a completion gives, in a form in which equal answers are equal texts, for majority votes.
 
-        None where it gives none, or where this verifier cannot tell.
+        None where it gives none, or where this verifier does not know.
         """
         return None
 

@@ -150,8 +150,8 @@ def _message(error: HTTPError) -> tuple[str, str | None]:
     except (OSError, HTTPException):  # the body of an error that was cut off says nothing more
         return str(error.reason), None
     try:
-        told = json.loads(text)["error"]
-        message, code = str(told["message"]), told.get("code")
+        given = json.loads(text)["error"]
+        message, code = str(given["message"]), given.get("code")
     except (ValueError, LookupError, TypeError, AttributeError):  # another shape
         message, code = text, None
     return " ".join(message.split())[:200], code if isinstance(code, str) else None

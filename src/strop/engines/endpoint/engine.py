@@ -19,7 +19,7 @@ from strop.base.types import Completion, FinishReason, FloatArray, InputError, I
 from strop.engines.endpoint.client import ChatEndpoint
 from strop.engines.protocol import Capabilities, Health, KvMode, PauseMode, Request, Sampling, WeightSource
 
-UNKNOWN = -1  # a token id that the endpoint does not tell
+UNKNOWN = -1  # a token id that the endpoint does not give
 NO_LIMIT = 2**31 - 1
 STEP_SECONDS = 0.5
 _CHAT = "\0messages\0"
@@ -73,7 +73,7 @@ class EndpointEngine:
 
     @property
     def weight_version(self) -> int:
-        """The latest that an answer told; 0 where none does."""
+        """The latest that an answer named; 0 where none does."""
         return self._version
 
     @property

@@ -57,7 +57,7 @@ OVERVIEW = (
 
 
 def plot_run(run: Path, target: Path | None = None) -> Path:
-    """Draw the most telling curves of a run folder as one PNG, `plots/training.png` unless `target` is given.
+    """Draw the most important curves of a run folder as one PNG, `plots/training.png` unless `target` is given.
 
     Raises:
         InputError: there is no metric to draw yet.
