@@ -115,8 +115,8 @@ class SampleStore:
         asked = self._settings
         keys = [key for key in {**stored, **asked} if stored.get(key) != asked.get(key)]
         if keys:
-            differ = "; ".join(_difference(key, stored.get(key), asked.get(key)) for key in keys[:MOST_DIFFERENCES])
-            raise InputError(f"{self._folder} holds samples drawn under other settings ({differ}); choose another --out")
+            diff = "; ".join(_difference(key, stored.get(key), asked.get(key)) for key in keys[:MOST_DIFFERENCES])
+            raise InputError(f"{self._folder} holds samples drawn under other settings ({diff}); choose another --out")
 
     def _stored_problems(self) -> set[str]:
         """Ids of the problems on disk; a part that a finished merge already took over counts once (see `finish`)."""
