@@ -187,7 +187,7 @@ def _benchmarks(run: RunData) -> Table | None:
     ]
     if not curves:
         return None
-    steps = sorted(set[float]().union(*(rates for rates, _ in curves)))
+    steps = sorted(set[int]().union(*(rates for rates, _ in curves)))
     rows = [
         (str(int(step)), *(_with_error(rates.get(step), errors.get(step)) for rates, errors in curves))
         for step in steps

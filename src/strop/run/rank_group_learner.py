@@ -11,7 +11,7 @@ import shutil
 import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import wraps
+from functools import update_wrapper
 from inspect import signature
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeVar
@@ -58,7 +58,6 @@ def forwarded(
         changes_weights: whether weights that lie in a store are old afterwards.
     """
 
-    @wraps(method)
     def call(self: RankGroupLearner, *given: P.args, **named: P.kwargs) -> R:
         bound = signature(method).bind(self, *given, **named)
         value: R = self.call(method.__name__, *bound.args[1:])
@@ -66,6 +65,7 @@ def forwarded(
             self.stored = None
         return value
 
+    update_wrapper(call, method)
     return call
 
 

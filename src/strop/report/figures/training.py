@@ -223,7 +223,7 @@ def _against_compute(runs: Sequence[RunData]) -> Iterator[Chart]:
 
 
 def _band(
-    axes: Axes, runs: Sequence[RunData], run: RunData, steps: Sequence[float], x: Sequence[float],
+    axes: Axes, runs: Sequence[RunData], run: RunData, steps: Sequence[int], x: Sequence[float],
     values: Sequence[float],
 ) -> None:  # fmt: skip
     """Held-out pass rates `values` of a run at `steps`, drawn at `x`, with a standard error either side."""
@@ -267,7 +267,7 @@ def _stack(
 ) -> None:  # fmt: skip
     """Metrics as layers over the steps."""
     columns = [run.by_step(name) for name in metrics]
-    steps = sorted(set[float]().union(*columns))
+    steps = sorted(set[int]().union(*columns))
     layers = [[column.get(step, 0.0) for step in steps] for column in columns]
     axes.stackplot(steps, *layers, labels=labels, colors=colors, alpha=0.85)
     axes.margins(x=0)
