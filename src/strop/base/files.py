@@ -75,7 +75,7 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def first_line(error: Exception) -> str:
-    """What an error of another library says, short enough for one line of ours; its type where it says nothing."""
+    """The message of another library's error, short enough for one line of ours; its type where it says nothing."""
     return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
 
 

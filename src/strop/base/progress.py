@@ -1,4 +1,4 @@
-"""What of a run moved last. The parts of the loop say it; the watchdog and `strop status` ask.
+"""The last progress of a run. The parts of the loop report it; the watchdog and `strop status` read it.
 
     progress.made("a completion")
     progress.part("micro-batches", 3, 8)            # of something long, whose listener shows it
@@ -53,7 +53,7 @@ class Progress:
 
     @property
     def what(self) -> str:
-        """What was made last."""
+        """The name of the last thing made."""
         return self._latest[0]
 
     @property

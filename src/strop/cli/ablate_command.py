@@ -115,7 +115,7 @@ def _runner(ray: bool, address: str | None, jobs: int, cpus: float, gpus: int) -
 
 
 def _list(folder: Path, manifest: Manifest, as_json: bool) -> None:
-    """What would run."""
+    """List what would run."""
     from strop.lab.ablation.manifest import outline
 
     value = outline(folder, manifest)

@@ -18,7 +18,7 @@ from strop.base.types import InputError
 
 @dataclass(frozen=True)
 class Change:
-    """What has become of a setting.
+    """The new name or value of an old setting.
 
     Attributes:
         old: its dotted key; `key=value` where only this value is gone.

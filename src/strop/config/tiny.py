@@ -44,7 +44,7 @@ HELD_OUT, HELD_OUT_COUNT = "data.held_out", 16
 
 
 def edits_of(sets: Sequence[str]) -> list[str]:
-    """What else changes in a tiny form that is then changed by `sets`, where they say nothing of it themselves.
+    """Further edits of a tiny form that is changed by `sets`, where they do not name these settings themselves.
 
     With generators or trainers beside the controller the executor is chosen anew; with another source of problems those
     that are held out are drawn from it.

@@ -79,7 +79,7 @@ class Dataset:
 
 @dataclass(frozen=True, eq=False)
 class Data:
-    """What a run trains on and what it is evaluated on.
+    """The training problems and the held-out problems of a run.
 
     Attributes:
         train: the training problems.

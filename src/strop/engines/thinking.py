@@ -15,7 +15,7 @@ from strop.engines.sampling import position_stream, uniforms
 
 @dataclass(frozen=True, eq=False)
 class Thinking:
-    """What a request asks of its completions' thinking.
+    """The budget and end of a request's thinking.
 
     Attributes:
         marker: the text that ends it, alone in a tuple.

@@ -54,7 +54,7 @@ def hub_rows(source: HubDataset, name: str, file: str) -> Iterator[Row]:
 
 
 def not_found(folder: Path, name: str, stems: Sequence[str], hub: str | None) -> str:
-    """What to say of a benchmark that a folder does not hold."""
+    """The error message for a benchmark that a folder does not hold."""
     if not folder.exists():
         return f"--data {folder}: there is no such folder"
     looked = " or ".join(stems)

@@ -162,7 +162,7 @@ class _Tally:
         self._sampled[place] = drawn.sum()
 
     def judged(self) -> list[tuple[int, Rollout]]:
-        """What was judged since the last call, each with the number of samples judged by then."""
+        """The samples judged since the last call, each with the number of samples judged by then."""
         found: list[tuple[int, Rollout]] = []
         for key, verdict in self._judge.poll():
             completion, index = self._waiting.pop(key), self._index_of[key[0]]

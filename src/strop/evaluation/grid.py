@@ -52,7 +52,7 @@ class Grid:
         return tuple(c.name for c in self.columns if all((model, c.name) in self.results for model in models))
 
     def notes(self) -> list[str]:
-        """What makes numbers of a column less comparable than they look: other sampling, problems left out."""
+        """Warnings about numbers of a column that are not comparable: other sampling, problems left out."""
         lines = []
         for column in self.columns:
             asked = {

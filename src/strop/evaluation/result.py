@@ -1,4 +1,4 @@
-"""What an evaluation found, and how two of them differ. Shapes: P problems, N samples a problem."""
+"""The result of an evaluation, and paired comparisons of two. Shapes: P problems, N samples a problem."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a run measures itself on while it trains: its held-out problems, and benchmarks beside them.
+"""The sets that a run is measured on while it trains: its held-out problems, and benchmarks beside them.
 
     sets = (held_out(…), *benchmark_sets(…))
     results = measure(engine, [s for s in sets if s.due(step, last)], judges)
@@ -164,7 +164,7 @@ def measure(
 
 
 def metrics(result: EvaluationResult, of: ValidationSet) -> dict[str, float | None]:
-    """What metrics.jsonl says of a result; with each domain's pass rate where held-out problems are of several."""
+    """A result's metrics for metrics.jsonl; with each domain's pass rate where held-out problems are of several."""
     own = of.name == HELD_OUT
     prefix = PREFIX if own else f"{PREFIX}/{of.name}"
     row: dict[str, float | None] = {f"{prefix}/pass_rate": result.pass_rate, f"{prefix}/stderr": result.stderr}

@@ -190,7 +190,7 @@ class Adapters(nn.Module):
             adapter.off = off
 
     def weights(self) -> dict[str, Tensor]:
-        """What a checkpoint keeps: every lora_A and lora_B by name, detached, and the frozen model's checksum."""
+        """The tensors of a checkpoint: every lora_A and lora_B by name, detached, and the frozen model's checksum."""
         return {name: value.detach() for name, value in self.named_parameters()} | {CHECKSUM: self.checksum}
 
     @torch.no_grad()

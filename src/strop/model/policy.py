@@ -162,7 +162,7 @@ class Policy(nn.Module):
         return {name: parameter.detach() for name, parameter in self.model.named_parameters()}
 
     def saved_weights(self) -> dict[str, Tensor]:
-        """What a checkpoint keeps: `weights`, or the adapters alone where there are any."""
+        """The tensors of a checkpoint: `weights`, or the adapters alone where there are any."""
         return self.weights() if self.adapters is None else self.adapters.weights()
 
     def load_weights(self, weights: Mapping[str, Tensor]) -> None:

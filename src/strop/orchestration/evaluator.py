@@ -57,7 +57,7 @@ class WeightsOf:
 
 @dataclass(frozen=True, eq=False)
 class Measured:
-    """What was measured of the weights after `step`.
+    """The results of evaluating the weights after `step`.
 
     Attributes:
         results: by the set's name.
@@ -97,7 +97,7 @@ class Evaluator(Protocol):
         ...
 
     def poll(self, patience: float = 0.0) -> list[Measured]:
-        """What is done since the last call; may wait up to `patience` seconds where something is outstanding.
+        """The evaluations finished since the last call; may wait up to `patience` seconds where some are outstanding.
 
         Raises:
             StropError: an evaluation cannot be done, now or ever.
@@ -153,7 +153,7 @@ class InProcessEvaluator:
         self._done.append(Measured(step, results, seconds, seconds * self._devices))
 
     def poll(self, patience: float = 0.0) -> list[Measured]:
-        """What is done; there is nothing to wait for."""
+        """The finished evaluations; there is nothing to wait for."""
         found, self._done = self._done, []
         done = {measured.step for measured in found}
         self._begun = [step for step in self._begun if step not in done]

@@ -27,7 +27,7 @@ REPORT_SECONDS = 1.0
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluatorSettings(GeneratorSettings):
-    """What an evaluator builds its engine from, as a generator does, and the sets that it may be asked for."""
+    """The settings from which an evaluator builds its engine, as a generator does, and the sets that it may measure."""
 
     sets: tuple[ValidationSet, ...]
 

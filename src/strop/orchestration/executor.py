@@ -70,7 +70,7 @@ class Executor(Protocol):
         ...
 
     def poll(self, patience: float) -> list[Event]:
-        """What happened since the last call; may wait up to `patience` seconds where nothing did.
+        """The events since the last call; may wait up to `patience` seconds where there are none.
 
         Raises:
             StropError: the generators cannot go on.

@@ -53,7 +53,7 @@ class Call:
 
 @dataclass(frozen=True, eq=False)
 class Answer:
-    """What came of a call: the value, from the first member alone, and a digest of it from all."""
+    """The answer to a call: the value, from the first member alone, and a digest of it from all."""
 
     number: int
     value: Any
@@ -169,7 +169,7 @@ class RankGroup:
         return RankGroupLost(f"the trainer is lost ({said})") if fatal is None else StropError(fatal)
 
     def _end(self) -> None:
-        """What is left of it waits for those that are gone: no time for farewells."""
+        """Kill the members that are left: they wait for those that are gone and would not end by themselves."""
         self._open = False
         for handle in self.handles:
             if handle.death is None:

@@ -96,7 +96,7 @@ class WorkerEvaluator:
         self._hear()
 
     def poll(self, patience: float = 0.0) -> list[Measured]:
-        """What is done since the last call."""
+        """The evaluations finished since the last call."""
         self._hear()
         deadline = time.monotonic() + patience
         while self._open and not self._done and (left := deadline - time.monotonic()) > 0:

@@ -33,7 +33,7 @@ AHEAD = 2  # times the samples that the engine can run at once are submitted
 
 
 class Tally(NamedTuple):
-    """What came of a problem's samples: `samples` that could be judged, of which `correct` were right."""
+    """The outcome of a problem's samples: `samples` that could be judged, of which `correct` were right."""
 
     correct: int
     samples: int

@@ -268,7 +268,7 @@ def _sources(path: Path) -> Counter[str]:
 
 
 def _key(before: str, config: PrepareConfig, step: Step | None) -> str:
-    """What the result of a step depends on."""
+    """A hash of everything that the result of a step depends on."""
     if step is None:
         sources = [source.model_dump(mode="json") for source in config.sources]
         parts: list[Any] = [FORMAT, sources, [source.stamp() for source in config.sources], config.broken_rows]

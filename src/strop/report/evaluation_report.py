@@ -1,4 +1,4 @@
-"""What an evaluation leaves behind for people: report.md, results.json and figures."""
+"""The report of an evaluation: report.md, results.json and figures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a report reads of a run folder: configuration, metrics, summary; each may be missing, and the reason is kept."""
+"""The parts of a run folder that a report reads: configuration, metrics, summary; each may be missing."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ def _config(raw: Mapping[str, Any], path: Path) -> tuple[RunConfig | None, str]:
 
 
 def changes(run: RunData) -> tuple[str, list[tuple[str, str, str]]]:
-    """What the run's configuration is compared with, and (setting, there, here) for each setting that differs.
+    """The name that the run's configuration is compared with, and (setting, there, here) for each that differs.
 
     It is compared with the recipe it names, or with that recipe's tiny form where that is nearer.
 

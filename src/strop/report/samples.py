@@ -1,4 +1,4 @@
-"""What the model wrote early and late in a run, token by token with what generation recorded of each."""
+"""Completions from early and late in a run, token by token with the values that generation recorded."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ SHOWN_IDS = 24
 
 @dataclass(frozen=True)
 class Parts:
-    """What a run is made of, and its configuration, fitted to the model's room where the user left it to the recipe."""
+    """The parts of a run, and its configuration, fitted to the model's room where the user left it to the recipe."""
 
     config: RunConfig
     tokenizer: PreTrainedTokenizerBase
@@ -157,7 +157,7 @@ def first_prompt(dataset: Dataset, template: PromptTemplate, tokenizer: PreTrain
 def validation_sets(
     config: RunConfig, data: Data, tokenizer: PreTrainedTokenizerBase, room: int, view: View
 ) -> tuple[ValidationSet, ...]:
-    """What a run is measured on while it trains: its held-out problems, then its benchmarks.
+    """The sets that a run is measured on while it trains: its held-out problems, then its benchmarks.
 
     Raises:
         InputError: a benchmark cannot be found or used.
@@ -227,7 +227,7 @@ def _version_bytes(policy: Policy) -> int:
 
 
 def _engines(config: RunConfig, policy: Policy, tokenizer: PreTrainedTokenizerBase) -> tuple[Engine | None, Engine]:
-    """What generates in this process (None: workers do), and what evaluates here; the same where they take turns.
+    """The engine that generates here (None: workers do), and the one that evaluates; the same where they take turns.
 
     Completions in flight must not meet those of an evaluation, for which the embedded engine does: it reads the
     trainer's own parameters, or, where these lie in other processes, a copy that follows what they publish.
@@ -321,7 +321,7 @@ def _learner(config: RunConfig, policy: Policy, launcher: Launcher, view: View) 
 
 @dataclass(frozen=True)
 class Modules:
-    """What a learner trains, and what it holds on to: whole, or all of them sharded over the same ranks."""
+    """The modules that a learner trains, and its reference policy: whole, or all sharded over the same ranks."""
 
     policy: Policy
     critic: Critic | None = None

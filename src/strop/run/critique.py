@@ -43,7 +43,7 @@ MEAN_LENGTH = 0.5  # of the budget, where no run says how long completions are
 
 
 class Subject(NamedTuple):
-    """What is looked at: a configuration, and the run that was made with it, if one was."""
+    """The subject of a critique: a configuration, and the run that was made with it, if one was."""
 
     config: RunConfig
     run: RunFolder | None

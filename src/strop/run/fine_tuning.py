@@ -97,7 +97,7 @@ def _demonstration(
 
 
 class FineTuningParts(NamedTuple):
-    """What a fine-tuning run is made of."""
+    """The parts of a fine-tuning run."""
 
     policy: Policy
     tokenizer: PreTrainedTokenizerBase

@@ -171,7 +171,7 @@ class RunFolder:
         return self.path / name
 
     def read_summary(self) -> dict[str, Any]:
-        """What the run wrote at its end; empty where it has not come to it.
+        """The summary that the run wrote at its end; empty where it has not come to it.
 
         Raises:
             InputError: the file is broken.

@@ -73,7 +73,7 @@ class WeightMismatch(StropError):
 
 @dataclass(frozen=True)
 class StepRecord:
-    """What a finished training step leaves behind: its number, its metrics and every group it looked at."""
+    """The record of a finished training step: its number, its metrics and every group it looked at."""
 
     step: int
     metrics: dict[str, float | None]

@@ -1,4 +1,4 @@
-"""What a configuration alone shows to be impossible, found before torch is loaded and before anything is begun.
+"""Checks that need the configuration alone, made before torch is loaded and before anything is begun.
 
     preflight.training(config, Path("runs/mine"))      # refuses in a fraction of a second, or returns
     config = preflight.resuming(RunFolder.open(out), ["steps=400"])
@@ -210,7 +210,7 @@ def checkpoint(run: RunFolder, step: str | int | None = None) -> None:
 
 
 def _last(sets: Sequence[str], key: str) -> str | None:
-    """What the last `--set` of a key says, for what must be known before a configuration is there."""
+    """The value of a key's last `--set`, for what must be known before a configuration is there."""
     found = [text.partition("=")[2].strip() for text in sets if text.partition("=")[0].strip() == key]
     return found[-1] if found else None
 

@@ -1,4 +1,4 @@
-"""What a run folder says of its run: is it alive, how far is it, how quick, and which processes belong to it."""
+"""The status of a run by its folder: is it alive, how far is it, how quick, and which processes belong to it."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class ProcessStatus:
 
 @dataclass(frozen=True)
 class RunStatus:
-    """What is known of a run; None where the folder does not say.
+    """The status of a run; None where the folder does not say.
 
     Attributes:
         state: `new`: nothing has been trained yet; `running`; `stalled`: alive without a heartbeat; `finished`;

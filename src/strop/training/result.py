@@ -1,4 +1,4 @@
-"""What a learner answers: how large it is, and what training on a batch gave."""
+"""Results of a learner: how large it is, and what training on a batch gave."""
 
 from __future__ import annotations
 

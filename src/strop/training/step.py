@@ -37,7 +37,7 @@ class NonFiniteLoss(StropError):
 
 
 class TrainingObjective(Protocol):
-    """What a `Trainer` minimises."""
+    """The objective of a `Trainer`."""
 
     @property
     def needs_scores(self) -> bool:

@@ -70,7 +70,7 @@ class Verifier(Piece):
         return None
 
     def instruction(self, problem: Problem) -> Instruction | None:
-        """What the problem's prompt should say about the form of the answer; None where any form is read."""
+        """The form of the answer that the problem's prompt should ask for; None where any form is read."""
         return None
 
     def answer(self, problem: Problem, text: str) -> str | None:

@@ -36,7 +36,7 @@ class NoRoom(InputError):
 
 
 class Reply(NamedTuple):
-    """What a model answered, and the tokens that were counted for it."""
+    """A model's answer, and the tokens that were counted for it."""
 
     text: str
     prompt_tokens: int
@@ -144,7 +144,7 @@ def _reply(value: Any) -> Reply:
 
 
 def _message(error: HTTPError) -> tuple[str, str | None]:
-    """What an error says, and its code, where it has OpenAI's shape."""
+    """The message and the code of an error, where it has OpenAI's shape."""
     try:
         text = error.read(LONGEST_ERROR).decode("utf-8", "replace")
     except (OSError, HTTPException):  # the body of an error that was cut off says nothing more

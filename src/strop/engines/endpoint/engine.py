@@ -26,7 +26,7 @@ _CHAT = "\0messages\0"
 
 
 class EndpointTokenizer:
-    """What a prompt template needs of a tokenizer: a chat becomes its messages as JSON, a token is a byte of text."""
+    """A tokenizer for prompt templates: a chat becomes its messages as JSON, a token is a byte of text."""
 
     bos_token_id = None
     chat_template = "the endpoint's"
@@ -82,7 +82,7 @@ class EndpointEngine:
 
     @property
     def dollars(self) -> float:
-        """What the answers cost by the endpoint's prices."""
+        """The cost of the answers by the endpoint's prices."""
         return self._endpoint.cost(self.tokens["prompt"], self.tokens["completion"])
 
     def submit(self, request: Request) -> None:

@@ -215,7 +215,7 @@ class TorchEngine:
         return self._runner.score(sequences, temperature or 1.0, min(top, self.policy.vocabulary))
 
     def drawn(self, since: Mapping[tuple[str, int], int]) -> list[Drawn]:
-        """What running samples drew since; see `strop.engines.protocol.Streaming`."""
+        """The tokens that running samples drew since (`strop.engines.protocol.Streaming`)."""
         slots, found = self._slots, []
         for slot in slots.running():
             sequence = slots.sequences[slot]

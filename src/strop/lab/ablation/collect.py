@@ -1,4 +1,4 @@
-"""What the runs of an ablation came to, from their folders alone; while they run as well as afterwards."""
+"""The results of an ablation's runs, from their folders alone; while they run as well as afterwards."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ class VariantResult:
 
     @property
     def by(self) -> str | None:
-        """What the verdict rests on: `A`, `B`, `C_mid`, or `final` for the final pass rate; None where undecided."""
+        """The basis of the verdict: `A`, `B`, `C_mid`, or `final` for the final pass rate; None where undecided."""
         if self.verdict in (None, "undecided"):
             return None
         if self.comparison is None or self.comparison.verdict == "undecided":

@@ -76,7 +76,7 @@ class RunProcess:
         self._channel.close()
 
     def _answer(self) -> dict[str, Any] | None:
-        """What the ended run said of itself; None where it was killed before."""
+        """The answer of a run that has ended; None where it was killed before."""
         with contextlib.suppress(EOFError):
             for message in self._channel.receive():
                 answer: dict[str, Any] = json.loads(message)

@@ -26,7 +26,7 @@ SHARED = ("STROP_CACHE", "XDG_CACHE_HOME", "HF_HOME")  # of the environment, wha
 
 
 class Needs(NamedTuple):
-    """What each run reserves on one node."""
+    """The cores and GPUs that each run reserves on one node."""
 
     cpus: float = 1.0
     gpus: int = 0
@@ -126,7 +126,7 @@ class RayRun:
 
 
 class RunActor:
-    """What Ray starts on a node: one run in a subprocess."""
+    """The actor that Ray starts on a node: one run in a subprocess."""
 
     def __init__(self) -> None:
         self._stopping = False

@@ -1,4 +1,4 @@
-"""What the scheduler of an ablation knows of a runner: it starts a job, polls it, and asks it to stop."""
+"""The protocol between an ablation's scheduler and a runner: start a job, poll it, ask it to stop."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Running(Protocol):
 
 
 class Runner(Protocol):
-    """What makes runs."""
+    """Starts runs."""
 
     def start(self, job: RunJob, slot: int) -> Running:
         """Begin a job, in place `slot` of those side by side (from 0), and return without waiting for it."""

@@ -208,7 +208,7 @@ class _Scheduler:
                 write_manifest(self.folder, self.manifest)
 
     def _checked(self, run: RunEntry, ended: Ended) -> Ended:
-        """What an end means: no run is finished without its summary, and none is lost for ever."""
+        """The end as it counts: no run is finished without its summary, and one lost too often has failed."""
         if ended.outcome == "finished" and not is_finished(self.manifest.path(self.folder, run)):
             return Ended("failed", f"ended without a summary; see {self.manifest.log(self.folder, run)}")
         if ended.outcome != "lost":

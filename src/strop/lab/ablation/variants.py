@@ -1,4 +1,4 @@
-"""What an ablation compares: a base and its variants, from a grid, from named changes, or by leaving one thing out.
+"""The variants of an ablation: a base and its variants, from a grid, from named changes, or by leaving one thing out.
 
 Three ways, which may be combined:
 

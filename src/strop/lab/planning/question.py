@@ -1,4 +1,4 @@
-"""What `strop plan` is asked, and its answer: a simulation of each setup, or of its best split of the devices."""
+"""The question of `strop plan` and its answer: a simulation of each setup, or of its best split of the devices."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from strop.run.folder import RunFolder
 
 @dataclass(frozen=True)
 class Question:
-    """What is planned.
+    """A run to plan.
 
     Attributes:
         setup: batch, lag, generators and trainers.

@@ -260,7 +260,7 @@ def _run_rows(path: Path, x: XAxis, metric: str) -> tuple[list[_Row], str, tuple
 
 
 def _spent(rows: Sequence[Mapping[str, float | None]], x: XAxis, recorded: bool) -> Iterator[float]:
-    """What was spent up to and with each row."""
+    """The compute, steps or tokens spent up to and with each row."""
     total = 0.0
     for row in rows:
         if x == "steps":

@@ -88,7 +88,7 @@ def _solve(used: Curve, weight: Array, settings: FitSettings) -> Solution:
 
 
 def r0_weight(used: Curve, weight: Array, settings: FitSettings) -> float | None:
-    """What a shift of R_0 costs, in the unit of `weight`; None where R_0 does not move."""
+    """The price of a shift of R_0, in the unit of `weight`; None where R_0 does not move."""
     if settings.exact_r0 or settings.method == "paper" or used.r0_stderr == 0.0:
         return None
     if used.r0_stderr is None or used.stderr is None:

@@ -136,7 +136,7 @@ def minimise(problem: FitProblem, row: int, start: Array, free: Sequence[int]) -
 
 
 class _Errors:
-    """What is minimised for one data set, as a function of its free parameters."""
+    """The weighted errors of one data set, as a function of its free parameters."""
 
     def __init__(self, problem: FitProblem, row: int, start: Array, free: Sequence[int]) -> None:
         self.free = list(free)

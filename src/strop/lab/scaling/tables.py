@@ -1,4 +1,4 @@
-"""What `strop fit` says on a terminal: tables and lines, in their order."""
+"""The output of `strop fit` on a terminal: tables and lines, in their order."""
 
 from __future__ import annotations
 

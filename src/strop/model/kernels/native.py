@@ -1,4 +1,4 @@
-"""What a decoder layer computes between its matrix products, on a CPU: kernels in C, forward and backward.
+"""Kernels in C for the parts of a decoder layer between its matrix products, on a CPU, forward and backward.
 
     kernels = load()      # None where there is no compiler: the modules compute as before then
 

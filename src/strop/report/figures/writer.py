@@ -216,7 +216,7 @@ def short_number(value: float, _: object = None) -> str:
 
 @dataclass(frozen=True)
 class Chart:
-    """What a figure shows: one or several panels under a title; `key` names its file."""
+    """The content of a figure: one or several panels under a title; `key` names its file."""
 
     key: str
     title: str

@@ -1,4 +1,4 @@
-"""What a decode step on a CPU computes, compiled by the machine's own compiler.
+"""Kernels in C for a decode step on a CPU, compiled by the machine's own compiler.
 
     kernels = load()      # None where there is no compiler: the modules compute then, only slower
 
