@@ -58,7 +58,7 @@ def forwarded(
         changes_weights: whether weights that lie in a store are old afterwards.
     """
 
-    def call(self: RankGroupLearner, *given: P.args, **named: P.kwargs) -> R:
+    def call(self: RankGroupLearner, /, *given: P.args, **named: P.kwargs) -> R:
         bound = signature(method).bind(self, *given, **named)
         value: R = self.call(method.__name__, *bound.args[1:])
         if changes_weights:
