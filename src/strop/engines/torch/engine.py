@@ -75,6 +75,8 @@ class TorchEngine:
         self._failure: str | None = None
         self._slots = Slots(settings.slots, self._limits.max_tokens)
         self._fused = FusedForward.of(policy, settings.native)
+        if self._fused is None:
+            policy.use_kernels()
         cache = SlotCache(settings.slots, policy.device, None if self._fused is None else self._fused.kernels)
         unit = ROWS_APART if self._fused is not None and self._fused.rows_apart else LEAST_ROWS
         self._scheduler = Scheduler(self._slots, cache, settings.shrink, unit)
