@@ -57,6 +57,8 @@ def _from_json(path: Path) -> RunConfig:
         return parse(json.loads(_text(path)), str(path))
     except json.JSONDecodeError as error:
         raise InputError(f"{path}, line {error.lineno}: not JSON: {error.msg}") from error
+    except RecursionError as error:
+        raise InputError(f"{path}: it is nested too deeply") from error
 
 
 def _from_toml(path: Path) -> RunConfig:
@@ -64,6 +66,8 @@ def _from_toml(path: Path) -> RunConfig:
         changes = tomllib.loads(_text(path))
     except tomllib.TOMLDecodeError as error:
         raise InputError(f"{path}: not TOML: {error}") from error
+    except RecursionError as error:
+        raise InputError(f"{path}: it is nested too deeply") from error
     name = changes.pop("recipe", None)
     if not isinstance(name, str):
         raise InputError(f'{path}: say which recipe it changes, e.g. recipe = "grpo"; the list: strop recipes')
@@ -71,6 +75,8 @@ def _from_toml(path: Path) -> RunConfig:
         data = apply_edits(recipes.build(name).model_dump(mode="json"), accepted(changes), RunConfig)
     except InputError as error:
         raise InputError(f"{path}: {error}") from error
+    except RecursionError as error:
+        raise InputError(f"{path}: it is nested too deeply") from error
     return parse(data, str(path))
 
 

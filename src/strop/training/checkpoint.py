@@ -293,7 +293,7 @@ def _manifest(folder: Path) -> dict[str, Any]:
         manifest = json.loads(path.read_text())
     except FileNotFoundError as error:
         raise StropError(f"{folder} is no whole checkpoint: manifest.json is missing; take another --step") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise StropError(f"{folder} is damaged: manifest.json is not JSON; take another --step") from error
     if not isinstance(manifest, dict) or manifest.get("format") not in _FORMATS:
         raise StropError(f"{path} is not a manifest of format 1 or 2; take another --step")
