@@ -105,14 +105,26 @@ def test_a_run_folder_runs_nothing_by_itself(stranger: Path, mark: Path, command
     assert not mark.exists()
 
 
-@pytest.mark.parametrize("how", [("--allow",), ("--set",)])
-def test_the_user_of_today_can_allow_it(stranger: Path, mark: Path, how: tuple[str, ...]) -> None:
+@pytest.mark.parametrize("how", ["--allow", "--set", "--set other", "--set false"])
+def test_the_user_of_today_can_allow_it(stranger: Path, mark: Path, how: str) -> None:
     ask = ["sample", f"{stranger}@1", "--prompt", "1+1=", "--max-new-tokens", 2]
-    if how == ("--allow",):
+    if how == "--allow":
         strop("--allow", "model.trust_remote_code", *ask)
-    else:
+    elif how == "--set":
         strop(*ask, "--set", "model.trust_remote_code=true")
-    assert mark.exists()
+    else:
+        with pytest.raises(InputError):
+            strop(*ask, "--set", "seed=1" if how == "--set other" else "model.trust_remote_code=false")
+    assert mark.exists() == (how in ("--allow", "--set"))
+
+
+def test_a_setting_that_an_edit_replaces_is_not_the_strangers(tmp_path: Path) -> None:
+    file = tmp_path / "stranger.toml"
+    file.write_text('recipe = "grpo"\n[engine]\npiece = "Vllm"\npython = "/evil"\n')
+    with pytest.raises(InputError, match=r"engine\.python names a program"):
+        resolve(str(file), ["seed=1"])
+    assert resolve(str(file), ["engine.python=/mine"]).model_dump()["engine"]["python"] == "/mine"
+    assert resolve(str(file), ["engine.python=none"]).model_dump()["engine"]["python"] is None
 
 
 @pytest.mark.parametrize(

@@ -129,7 +129,11 @@ def recorded(run: Path) -> list[str]:
 def command(words: str, run: Path, more: str = "") -> str:
     """A command on a run as a shell takes it: `strop train --resume runs/mine --import my_losses`."""
     flags = "".join(f" --import {shlex.quote(module)}" for module in recorded(run))
-    allowed = "".join(f"--allow {shlex.quote(key)} " for key in sorted(_settings))
+    try:
+        config = json.loads((run / "config.json").read_text(encoding="utf-8"))
+        allowed = "".join(f"--allow {shlex.quote(key)} " for key, _, _ in code_settings(config))
+    except (OSError, ValueError, RecursionError):
+        allowed = ""  # as above
     return f"strop {allowed}{words} {shlex.quote(str(run))}{flags}{more}"
 
 
@@ -142,22 +146,29 @@ CODE = {
     "ray.address": "joins a cluster whose messages can run code",
     "allow_unsafe_sandbox": "runs the programs of a model without isolation",
 }
-_settings: set[str] = set()  # that the user of this command has named
+_settings: dict[str, str | None] = {}  # that the user of this command has named, with this value or (None) with any
 
 
 def allow_settings(keys: Iterable[str]) -> None:
-    """Let files and run folders have these settings, named by their dotted keys."""
-    _settings.update(keys)
+    """Let files and run folders have these settings, named by their dotted keys, whatever their values."""
+    _settings.update(dict.fromkeys(keys))
 
 
-def code_settings(config: Any, prefix: str = "") -> Iterator[tuple[str, str]]:
-    """The settings of a configuration of plain values that run code, each with what it does."""
+def allow_edits(sets: Iterable[str]) -> None:
+    """Let files and run folders have what `--set KEY=VALUE` says, and no other value."""
+    for text in sets:
+        key, _, value = text.partition("=")
+        _settings.setdefault(key.strip(), value.strip().strip("'\""))
+
+
+def code_settings(config: Any, prefix: str = "") -> Iterator[tuple[str, Any, str]]:
+    """The settings of a configuration of plain values that run code: key, value, and what it does."""
     parts = config.items() if isinstance(config, Mapping) else enumerate(config) if isinstance(config, list) else ()
     for name, value in parts:
         key = f"{prefix}{name}"
         reason = next((CODE[end] for end in CODE if f".{key}".endswith(f".{end}")), None)
         if reason is not None and value:
-            yield key, reason
+            yield key, value, reason
         else:
             yield from code_settings(value, f"{key}.")
 
@@ -168,8 +179,9 @@ def refuse_code(config: Mapping[str, Any], origin: str) -> None:
     Raises:
         InputError: naming the setting and the flag that allows it.
     """
-    for key, reason in code_settings(config):
-        if key not in _settings:
+    for key, value, reason in code_settings(config):
+        named = _settings.get(key, "")
+        if named is not None and named.lower() != str(value).lower():
             raise InputError(f"{origin}: {key} {reason}; if that is what you want: strop --allow {key} …")
 
 

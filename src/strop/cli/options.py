@@ -66,9 +66,9 @@ SourcePath = Annotated[str | None, typer.Option("--path", metavar="FILE", help="
 
 def allow(modules: Sequence[str], sets: Sequence[str] = ()) -> None:
     """Import what `--import` names, modules beside the current folder too, and allow the settings of `--set`."""
-    from strop.base.imports import allow_module, allow_settings
+    from strop.base.imports import allow_edits, allow_module
 
-    allow_settings(text.partition("=")[0].strip() for text in sets)
+    allow_edits(sets)
     if modules and "" not in sys.path and str(Path.cwd()) not in sys.path:
         sys.path.insert(0, str(Path.cwd()))
     for module in modules:

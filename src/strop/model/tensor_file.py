@@ -30,7 +30,6 @@ _DTYPES = {
     torch.int8: "I8", torch.uint8: "U8", torch.bool: "BOOL",
     torch.float8_e4m3fn: "F8_E4M3", torch.float8_e5m2: "F8_E5M2",
 }  # fmt: skip
-_NAMES = {name: dtype for dtype, name in _DTYPES.items()}
 _CHUNK = 1 << 24
 
 
@@ -145,28 +144,6 @@ def _joined(name: str, files: Sequence[Any], layout: Layout) -> Tensor:
         begin += length
     own = torch.cat(found) if len(found) > 1 else found[0] if found else files[0].get_tensor(name)[:0]
     return layout.lay(own, shape)
-
-
-def view(content: memoryview) -> dict[str, Tensor]:
-    """The tensors of a file's content, without a copy: they live in `content`, which must be writable.
-
-    Raises:
-        ValueError: this is no safetensors file.
-    """
-    length = int.from_bytes(content[:8], "little")
-    try:
-        header = json.loads(bytes(content[8 : 8 + length]))
-        header.pop("__metadata__", None)
-        return {name: _viewed(content, 8 + length, facts) for name, facts in header.items()}
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise ValueError(f"no safetensors file: {error}") from error
-
-
-def _viewed(content: memoryview, base: int, facts: Mapping[str, Any]) -> Tensor:
-    dtype, (start, end) = _NAMES[facts["dtype"]], facts["data_offsets"]
-    if start == end:
-        return torch.empty(facts["shape"], dtype=dtype)
-    return torch.frombuffer(content[base + start : base + end], dtype=dtype).reshape(facts["shape"])
 
 
 def _chunks(tensor: Tensor) -> list[memoryview]:

@@ -47,7 +47,7 @@ def _run(folder: Path, data: dict[str, Any], imports: list[str]) -> None:
     for module in imports:
         allow_module(module)
     config = parse(data, str(folder), to_run=False)  # what was allowed is the business of the process that asks
-    allow_settings(key for key, _ in code_settings(data))
+    allow_settings(key for key, *_ in code_settings(data))
     view = PlainView(sys.stderr)
     try:
         if not is_run(folder):
