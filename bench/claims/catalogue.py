@@ -1,16 +1,17 @@
 """The claims: what a paper says, quoted briefly, and what of our runs would show it.
 
-Of every claim the arms, what is measured, what the claim says of it and the smallest effect of interest were written
-down before the runs were made. Pass rates are fractions, ratios natural logarithms.
+Of every claim the arms, what is measured, what the claim says of it, the smallest effect of interest and what the arms
+must show were written down before the runs were made. Pass rates are fractions, ratios natural logarithms.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from bench.claims.analysis import LOG_MARGIN, PASS_MARGIN, Says
-from bench.claims.arms import ARMS, STEPS
+from bench.claims.arms import ADAPTIVE_TARGET, ARMS, STAGE_ONE, STEPS
 from bench.claims.measures import ENTROPY, PASS, Effect
+from bench.claims.mechanisms import Check, checks_of, exceeds, held, stays
 
 from bench.claims import measures as m
 
@@ -33,6 +34,9 @@ class Claim(NamedTuple):
         says: what the claim says of the effect.
         margin: the smallest effect of interest.
         unit: `pass rate`, `log ratio` or another word.
+        on: what it is measured on.
+        together: why arms differ in more than one setting, where they do.
+        compared: what the arms must show beside one another; what each must show by itself is in `mechanisms`.
     """
 
     name: str
@@ -44,6 +48,14 @@ class Claim(NamedTuple):
     says: Says = "above"
     margin: float = PASS_MARGIN
     unit: str = "pass rate"
+    on: Literal["held-out problems", "its own rollouts", "simulated time", "fits"] = "held-out problems"
+    together: str = ""
+    compared: tuple[Check, ...] = ()
+
+    @property
+    def checks(self) -> list[Check]:
+        """What the arms must show in their own metrics, else the claim is not tried."""
+        return [*checks_of(self.arms), *self.compared]
 
 
 def _passes(name: str, paper: str, quote: str, one: str, other: str, says: Says = "above") -> Claim:
@@ -59,10 +71,11 @@ def _entropies(name: str, paper: str, quote: str, one: str, other: str, says: Sa
     return Claim(name, paper, quote, (one, other), words, effect, says, LOG_MARGIN, "log ratio")
 
 
-def _steadier(name: str, quote: str, other: str) -> Claim:
-    words = f"mean |log H_t / H_0|, `{other}` − `opefo`"
-    effect = m.minus(m.unsteadiness, other, "opefo")
-    return Claim(name, "OPEFO 6.3", quote, ("opefo", other), words, effect, "above", LOG_MARGIN, "log ratio")
+def _steadier(name: str, quote: str, other: str, opefo: str = "opefo") -> Claim:
+    words = f"mean |log H_t / H_0|, `{other}` − `{opefo}`"
+    effect = m.minus(m.unsteadiness, other, opefo)
+    claim = Claim(name, "OPEFO 6.3", quote, (opefo, other), words, effect, "above", LOG_MARGIN, "log ratio")
+    return claim if other == "base" else claim._replace(together=METHODS)
 
 
 STEADY = "“OPEFO maintains a smooth and stable entropy trajectory”"
@@ -70,9 +83,15 @@ SLOWS = "“experiments with N_SGD ∈ {2, 4} exhibit faster policy convergence�
 BETTER = "“Ultimately, the on-policy update … achieves superior test performance”"
 # Arms that differ from `base` in one thing, and are measured as it is.
 ALIKE = (
-    "base", "nsgd4", "grpo8", "opefo", "kl", "kl_strong", "adaptive", "bonus_low", "bonus_high", "keep",
+    "base", "nsgd2", "nsgd4", "grpo8", "opefo", "clip_higher", "bonus_low", "bonus_high", "keep", "batch8",
 )
 PREDICTS = m.correlation(m.first(ENTROPY, 3), m.last(PASS), ALIKE)
+SPLIT = "eight updates take 1/√8 of the learning rate of one (OPEFO, footnote 2)"
+METHODS = "OPEFO's Table 1 compares methods whole: itself strictly on-policy, its baselines with eight updates a step"
+EQUAL_MINI_BATCHES = "as many updates on as many prompts each: four of a step's sixteen, or a step of four"
+SCHEDULES = "as many updates on as many prompts each, generated eight updates ahead at most or eight at once"
+LENGTH_CONTROL = "one has what belongs to an interruption, the other its penalty; their last step, alike, has neither"
+BOTH_SIDES = "the head is one choice, made on both sides"
 HALFWAY = f"rank correlation over {len(ALIKE)} arms of entropy up to step {STEPS // 2} and the last pass rate"
 
 
@@ -84,7 +103,7 @@ def _updates() -> list[Claim]:
             "on-policy-collapses-alike", "OPEFO 4",
             "GRPO of 8 updates and strict on-policy: “Both curves exhibit highly similar dynamics”",
             "base", "grpo8", "same",
-        ),
+        )._replace(together=SPLIT),
         _passes("on-policy-passes-more", "Skywork-OR1 4.4", BETTER, "base", "nsgd4"),
         Claim(
             "on-policy-passes-more-later", "Skywork-OR1 4.4", BETTER + " “when … training steps is sufficiently large”",
@@ -93,19 +112,19 @@ def _updates() -> list[Claim]:
         _passes(
             "on-policy-beats-split", "OPEFO 6.2",
             "“a clear and consistent empirical advantage of the strict on-policy setting”", "base", "grpo8",
-        ),
+        )._replace(together=SPLIT),
         _entropies(
             "equal-mini-batch-entropy", "Skywork-OR1 4.4, Ablation 7",
             "on-policy with the smaller D_T: “premature entropy collapse does not occur”", "on_policy4", "nsgd4",
-        ),
+        )._replace(together=EQUAL_MINI_BATCHES),
         _passes(
             "equal-mini-batch-passes", "Skywork-OR1 4.4, Ablation 7",
             "“the on-policy update outperforms the off-policy update with the same D_T”", "on_policy4", "nsgd4",
-        ),
+        )._replace(together=EQUAL_MINI_BATCHES),
         _entropies(
             "larger-rollout-batch-collapses", "Skywork-OR1 4.4, Figure 18",
             "N_SGD = 4 with 4 times the D_R: “premature entropy collapse not only still occurs”", "base", "nsgd4_wide",
-        ),
+        )._replace(together="the claim is about both at once: more updates, on as much larger a rollout batch"),
         _entropies(
             "larger-rollout-batch-is-no-slower", "Skywork-OR1 4.4, Figure 18",
             "against the smaller D_R it “may even do so more rapidly”", "nsgd4_wide", "nsgd4", "not above",
@@ -124,18 +143,21 @@ def _opefo() -> list[Claim]:
     return [
         _steadier("opefo-steadier-than-grpo", f"{STEADY}; GRPO collapses", "grpo8"),
         _steadier("opefo-steadier-than-on-policy", f"{STEADY}; strict on-policy GRPO collapses", "base"),
-        _steadier("opefo-steadier-than-entropy-reg", f"{STEADY}; the bonus: “uncontrolled growth”", "entropy_reg"),
+        _steadier(
+            "opefo-steadier-than-entropy-reg", f"{STEADY}; the bonus: “uncontrolled growth”", "entropy_reg",
+            "opefo_long",
+        ),
         _steadier("opefo-steadier-than-clip-higher", f"{STEADY}; clip-higher oscillates", "clip_higher"),
         _passes("opefo-passes-more", "OPEFO 6.2", better, "opefo", "base"),
         Claim(
             "opefo-lambda-positive", "OPEFO 6.5", positive, ("opefo",), "smallest λ* of any step of `opefo`",
-            m.of(m.smallest("opefo/lambda"), "opefo"), "above", 0.0, "λ",
+            m.of(m.smallest("opefo/lambda"), "opefo"), "above", 0.0, "λ", "its own rollouts",
         ),
         Claim(
             "grpo-flow-negative", "OPEFO 4",
             "“entropy-decreasing updates consistently outweigh entropy-increasing ones”", ("base",),
             "mean λ* that would balance the steps of `base`", m.of(m.mean("entropy_flow/lambda"), "base"),
-            "above", 0.0, "λ",
+            "above", 0.0, "λ", "its own rollouts",
         ),
         _passes("opefo-beats-static", "OPEFO 6.5", best, "opefo", "opefo_static"),
         _passes("opefo-beats-increasing", "OPEFO 6.5", best, "opefo", "opefo_up"),
@@ -148,21 +170,24 @@ def _entropy_control() -> list[Claim]:
     return [
         Claim(
             "adaptive-keeps-target", "Skywork-OR1 3.2.5", "“the current entropy remains lower-bounded by the target”",
-            ("adaptive",), "sampled entropy of the last quarter of `adaptive`, less the target of 0.2",
-            m.of(m.last_quarter("entropy/sampled"), "adaptive", 0.2), "above", 0.0, "nats",
+            ("adaptive_one", "long"),
+            "log of the target over sampled entropy of the last quarter of `adaptive_one`, strictly on-policy",
+            m.log_over(ADAPTIVE_TARGET, m.last_quarter("entropy/sampled"), "adaptive_one"),
+            "not above", LOG_MARGIN, "log ratio", "its own rollouts", compared=(held("long"),),
         ),
         _entropies(
             "adaptive-prevents-collapse", "Skywork-OR1 4.5, Ablation 9", "“successfully prevents entropy collapse”",
-            "adaptive", "nsgd4",
-        ),
+            "adaptive", "long4",
+        )._replace(compared=(held("long4"),)),
         _passes(
             "adaptive-passes-more", "Skywork-OR1 4.5, Ablation 9", "“and results in higher test performance”",
-            "adaptive", "nsgd4",
-        ),
+            "adaptive", "long4",
+        )._replace(compared=(held("long4"),)),
         Claim(
             "adaptive-slow-keeps-target", "Skywork-OR1 3.2.5", "the same with the paper's Δ", ("adaptive_slow",),
-            "sampled entropy of the last quarter of `adaptive_slow`, less the target of 0.2",
-            m.of(m.last_quarter("entropy/sampled"), "adaptive_slow", 0.2), "above", 0.0, "nats",
+            "log of the target over sampled entropy of the last quarter of `adaptive_slow`",
+            m.log_over(ADAPTIVE_TARGET, m.last_quarter("entropy/sampled"), "adaptive_slow"),
+            "not above", LOG_MARGIN, "log ratio", "its own rollouts",
         ),
         _entropies(
             "adaptive-slow-prevents-collapse", "Skywork-OR1 4.5, Ablation 9", "the same with the paper's Δ",
@@ -177,12 +202,13 @@ def _entropy_control() -> list[Claim]:
             "coefficient-high-explodes", "Skywork-OR1 4.5, Ablation 8",
             "a high coefficient: “the entropy eventually rises sharply”",
             ("bonus_high",), "log of late over first held-out entropy of `bonus_high`",
-            m.growth(LATE_ENTROPY, "bonus_high", ENTROPY), "above", LOG_MARGIN, "log ratio",
+            m.of(m.ratio_log(LATE_ENTROPY, m.first(ENTROPY)), "bonus_high"), "above", LOG_MARGIN, "log ratio",
         ),
         Claim(
             "coefficient-low-collapses", "Skywork-OR1 4.5, Ablation 8", "a low one: “it still collapses”",
-            ("bonus_low",), "log of first over late held-out entropy of `bonus_low`",
-            m.growth(LATE_ENTROPY, "bonus_low", ENTROPY, -1.0), "above", LOG_MARGIN, "log ratio",
+            ("bonus_low", "base"), "log of first over late held-out entropy of `bonus_low`",
+            m.of(m.ratio_log(m.first(ENTROPY), LATE_ENTROPY), "bonus_low"), "above", LOG_MARGIN, "log ratio",
+            compared=(exceeds("bonus_low", "base"),),
         ),
     ]
 
@@ -221,6 +247,7 @@ def _sampling() -> list[Claim]:
             "temperature-low-entropy", "Skywork-OR1 3.2.4", "at 0.6 “the model … begins with extremely low entropy”",
             ("temp1", "temp06"), "log of sampled entropy of the first 4 steps, `temp1` / `temp06`",
             m.log_ratio(m.first("entropy/sampled", 4), "temp1", "temp06"), "above", LOG_MARGIN, "log ratio",
+            "its own rollouts",
         ),
         _passes(
             "temperature-passes-more", "Skywork-OR1 3.2.4",
@@ -231,22 +258,23 @@ def _sampling() -> list[Claim]:
 
 def _kl() -> list[Claim]:
     harm = "“The KL penalty hinders further improvements”"
+
+    def pulls(name: str, quote: str, arm: str) -> Claim:
+        words = f"log of KL to the reference where the second stage begins over that of the last quarter, `{arm}`"
+        fall = m.ratio_log(m.at("kl/penalised", STAGE_ONE + 1), m.last_quarter("kl/penalised"))
+        return Claim(
+            name, "Skywork-OR1 3.2.6", quote, ("kl0", arm), words, m.of(fall, arm), "above", LOG_MARGIN, "log ratio",
+            "its own rollouts", compared=(stays("kl0", fall),),
+        )
+
     needed = "without it “model entropy drops rapidly”, performance “falls below” even DAPO"
     return [
-        Claim(
-            "kl-pulls-back", "Skywork-OR1 3.2.6", "“strongly pulls the actor model's policy back toward the reference”",
-            ("kl0", "kl"), "log of KL to the start in the last quarter, `kl0` / `kl`",
-            m.log_ratio(m.last_quarter("kl/penalised"), "kl0", "kl"), "above", LOG_MARGIN, "log ratio",
-        ),
-        Claim(
-            "kl-strong-pulls-back", "Skywork-OR1 3.2.6", "the same with a weight of 1", ("kl0", "kl_strong"),
-            "log of KL to the start in the last quarter, `kl0` / `kl_strong`",
-            m.log_ratio(m.last_quarter("kl/penalised"), "kl0", "kl_strong"), "above", LOG_MARGIN, "log ratio",
-        ),
+        pulls("kl-pulls-back", "“strongly pulls the actor model's policy back toward the reference”", "kl"),
+        pulls("kl-strong-pulls-back", "the same with a weight of 3", "kl_strong"),
         _passes("kl-loss-harms", "Skywork-OR1 3.2.6", harm, "kl0", "kl"),
-        _passes("kl-strong-harms", "Skywork-OR1 3.2.6", harm + ", with a weight of 1", "kl0", "kl_strong"),
+        _passes("kl-strong-harms", "Skywork-OR1 3.2.6", harm + ", with a weight of 3", "kl0", "kl_strong"),
         _passes("kl-reward-harms", "Open-Reasoner-Zero 3.2", "“Both KL Loss and KL Penalty … slow down the training”",
-                "kl0", "kl_reward"),
+                "gae", "gae_kl_reward"),
         _passes("archer-kl-is-needed", "Archer 4.3.1", needed, "archer", "archer_kl0"),
         _entropies("archer-kl-keeps-entropy", "Archer 4.3.1", needed, "archer", "archer_kl0"),
         _passes("archer-kl-too-strong", "Archer 4.3.1", "0.005: “slows down learning progress”",
@@ -288,7 +316,8 @@ def _lengths() -> list[Claim]:
 
     def more(name: str, quote: str, one: str, other: str) -> Claim:
         words = f"truncation rate of the last quarter, `{one}` − `{other}`"
-        return Claim(name, paper, quote, (one, other), words, m.minus(truncated, one, other), unit="share")
+        return Claim(name, paper, quote, (one, other), words, m.minus(truncated, one, other), unit="share",
+                     on="its own rollouts")
 
     return [
         more("mask-before-truncates", mask, "short_before", "short"),
@@ -301,13 +330,13 @@ def _lengths() -> list[Claim]:
         Claim(
             "stages-spend-less", "Skywork-OR1 3.2.2", "“significantly improving token efficiency”", ("base", "staged"),
             "log of tokens generated, `base` / `staged`", m.log_ratio(m.total("tokens/generated"), "base", "staged"),
-            "above", 0.05, "log ratio",
+            "above", 0.05, "log ratio", "its own rollouts",
         ),
         _passes(
             "penalty-does-not-help", "ScaleRL A.11",
             "“replacing interruption with length penalty … does not improve performance”", "penalty", "interruption",
             "not above",
-        ),
+        )._replace(together=LENGTH_CONTROL),
     ]
 
 
@@ -337,22 +366,24 @@ def _scalerl() -> list[Claim]:
             "fp32-head-mismatch", "ScaleRL A.19", "the FP32 head “makes the ratio much more accurate”",
             ("bf16", "bf16_head"), "log of mean |log-prob trainer − generator|, `bf16` / `bf16_head`",
             m.log_ratio(m.mean("mismatch/mean"), "bf16", "bf16_head"), "above", LOG_MARGIN, "log ratio",
+            "its own rollouts", BOTH_SIDES,
         ),
         Claim(
             "pipeline-per-update", "ScaleRL A.20",
             "PipelineRL and PPO-off-policy: “the performance gains per step is similar”",
-            ("pipeline8", "off8"), "pass rate after 16 updates, `pipeline8` − `off8`", off, "same",
+            ("pipeline8", "off8"), "pass rate after 16 updates, `pipeline8` − `off8`", off, "same", together=SCHEDULES,
         ),
         Claim(
             "pipeline-faster-per-update", "ScaleRL 3.1",
             "PipelineRL “reduces the amount of idle time in the training process”", ("pipeline8",),
             "log of simulated seconds an update, PPO-off-policy-8 / PipelineRL-8", m.schedule_gain("pipeline8"),
-            "above", LOG_MARGIN, "log ratio",
+            "above", LOG_MARGIN, "log ratio", "simulated time",
         ),
         Claim(
             "pipeline-reaches-half-sooner", "ScaleRL 3.1", "PipelineRL “reaching the ceiling A faster”",
             ("pipeline8", "off8"), "log of simulated seconds to a pass rate of 0.5, `off8` / `pipeline8`",
             m.sooner("pipeline8", "off8", 0.5), "above", LOG_MARGIN, "log ratio",
+            "simulated time", SCHEDULES,
         ),
         _passes("pipeline-4-and-8", "ScaleRL A.12", "“4 and 8 off-policyness performed equally well”",
                 "pipeline8", "pipeline4", "same"),
@@ -369,22 +400,23 @@ def _others() -> list[Claim]:
             "advantages of repeating tokens “consistently lower (i.e., more negative)” than GRPO's", ("gae_loops",),
             "mean advantage after the first repetition, as GRPO would have it − as trained, steps with loops",
             m.of(m.gap("repetition/advantage_grpo", "repetition/advantage"), "gae_loops"), "above", 0.1,
-            "standard deviations",
+            "standard deviations", "its own rollouts",
         ),
         Claim(
             "sigmoid-over-power-law", "ScaleRL A.4", robust, ("long",),
             "mean |error| on the second half, power law − sigmoid, `long`, steps", m.sigmoid_gain("long"), "above", 0.0,
+            on="fits",
         ),
         Claim(
             "sigmoid-over-power-law-4", "ScaleRL A.4", robust, ("long4",),
             "mean |error| on the second half, power law − sigmoid, `long4`, steps", m.sigmoid_gain("long4"),
-            "above", 0.0,
+            "above", 0.0, on="fits",
         ),
         *(
             Claim(
                 f"half-predicts-half-{arm}-{x}", "our own bar", bar, (arm,),
                 f"0.03 − mean |error| on the second half of `{arm}`, {x}",
-                m.extrapolation("mean_absolute", arm, x, -1.0, 0.03), "above", 0.0,
+                m.extrapolation("mean_absolute", arm, x, -1.0, 0.03), "above", 0.0, on="fits",
             )
             for arm in ("long", "long4")
             for x in ("steps", "tokens")

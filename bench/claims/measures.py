@@ -10,14 +10,16 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
+from itertools import pairwise
 
 import numpy as np
 from bench.claims.analysis import rank_correlation
 from bench.claims.execute import Curve
+from bench.halves import fit_first_half
 
 from strop.lab.planning import Constant, Costs, Setup, Straggling, simulate
 from strop.lab.scaling import Curve as Points
-from strop.lab.scaling import FitSettings, fit
+from strop.lab.scaling import FitSettings
 
 Curves = Mapping[str, Curve]
 Measure = Callable[[Curve], float | None]
@@ -68,6 +70,52 @@ def first(name: str, count: int = 1) -> Measure:
 def smallest(name: str) -> Measure:
     """The smallest value of a metric."""
     return lambda curve: min((value for _, value in curve.series(name)), default=None)
+
+
+def largest(name: str) -> Measure:
+    """The largest value of a metric."""
+    return lambda curve: max((value for _, value in curve.series(name)), default=None)
+
+
+def at(name: str, step: int) -> Measure:
+    """The value of a metric at a step."""
+    return lambda curve: dict(curve.series(name)).get(step)
+
+
+def falls(name: str) -> Measure:
+    """How often a metric is lower at a step than at the one before; None where it was never measured."""
+
+    def measure(curve: Curve) -> float | None:
+        values = [value for _, value in curve.series(name)]
+        return float(sum(after < before for before, after in pairwise(values))) if values else None
+
+    return measure
+
+
+def gain(name: str) -> Measure:
+    """The late value of an evaluation's metric less its first."""
+
+    def measure(curve: Curve) -> float | None:
+        end, start = late(name)(curve), first(name)(curve)
+        return None if end is None or start is None else end - start
+
+    return measure
+
+
+def ratio_log(end: Measure, start: Measure) -> Measure:
+    """log(one measure / another) of the same arm."""
+
+    def measure(curve: Curve) -> float | None:
+        over, under = end(curve), start(curve)
+        return None if not over or not under or over / under <= 0 else math.log(over / under)
+
+    return measure
+
+
+def mean_penalty(curve: Curve) -> float | None:
+    """What a completion's length takes off its reward, mean over the steps, where rewards are 1 and −1."""
+    rewards = dict(curve.series("reward/mean"))
+    return _mean([2 * rate - 1 - rewards[step] for step, rate in curve.series("pass_rate") if step in rewards])
 
 
 def mean(name: str) -> Measure:
@@ -129,12 +177,12 @@ def of(measure: Measure, arm: str, less: float = 0.0) -> Effect:
     return effect
 
 
-def growth(measure: Measure, arm: str, name: str, sign: float = 1.0) -> Effect:
-    """sign · log(measure of `arm` / the metric's first value of `arm`)."""
+def log_over(bound: float, measure: Measure, arm: str) -> Effect:
+    """log(a bound / the measure of `arm`)."""
 
     def effect(curves: Curves) -> float | None:
-        end, start = measure(curves[arm]), first(name)(curves[arm])
-        return None if not end or not start else sign * math.log(end / start)
+        found = measure(curves[arm])
+        return math.log(bound / found) if found else None
 
     return effect
 
@@ -239,8 +287,7 @@ def points(curve: Curve, x: str) -> Points:
 
 def half_fit(curve: Curve, x: str) -> dict[str, float] | str:
     """The errors on the second half of a sigmoid and a power law fitted to the first half; the reason where refused."""
-    whole = points(curve, x)
-    found = fit(whole, FitSettings(fit_until=float(whole.compute[-1]) / 2, bootstrap=100))
+    found = fit_first_half(points(curve, x), FitSettings(bootstrap=100))
     error = found.held_back_error()
     if found.refused is not None or error is None:
         return found.refused or "no points are held back"

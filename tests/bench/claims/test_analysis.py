@@ -8,7 +8,16 @@ from typing import get_args
 
 import numpy as np
 import pytest
-from bench.claims.analysis import Says, Verdict, judge, rank_correlation, ranks
+from bench.claims.analysis import (
+    ERROR,
+    LOOKS,
+    Says,
+    Verdict,
+    false_verdicts,
+    judge,
+    rank_correlation,
+    ranks,
+)
 from bench.claims.catalogue import CLAIMS
 from bench.claims.execute import Curve
 from hypothesis import given
@@ -18,21 +27,61 @@ from bench.claims import loops
 from bench.claims import measures as m
 from strop.lab.scaling import Sigmoid
 
+T_FIRST = 9.924843  # Student's t with 2 degrees of freedom at 99.5 %
+T_SECOND = 2.998528  # with 4 at 98 %
+
 
 def test_the_interval_is_students_t_of_the_paired_differences() -> None:
-    """Mean 0.2, s = 0.1, t with 2 degrees of freedom at 97.5 % is 4.302653."""
+    """Mean 0.2, s = 0.1, and at three seeds a level of 99 %."""
     found = judge({2: 0.3, 0: 0.1, 1: 0.2}, "above", 0.02)
     assert found.effect is not None and found.effect.interval is not None
-    assert list(found.values) == [0, 1, 2]
+    assert list(found.values) == [0, 1, 2] and found.effect.level == 0.99
     assert found.effect.value == pytest.approx(0.2)
-    half = 4.302653 * 0.1 / math.sqrt(3)
+    half = T_FIRST * 0.1 / math.sqrt(3)
     assert found.effect.interval == pytest.approx((0.2 - half, 0.2 + half), abs=1e-6)
-    assert found.verdict == "undecided"  # -0.048 to 0.448
+    assert found.verdict == "undecided"
+
+
+def test_what_three_seeds_leave_undecided_five_may_decide() -> None:
+    values = {0: 0.1, 1: 0.2, 2: 0.3, 3: 0.2, 4: 0.2}
+    found = judge(values, "above", 0.02)
+    assert found.effect is not None and found.effect.interval is not None
+    half = T_SECOND * math.sqrt(0.005) / math.sqrt(5)
+    assert found.effect.interval == pytest.approx((0.2 - half, 0.2 + half), abs=1e-6)
+    assert found.verdict == "agrees" and found.effect.n == 5
+    four = judge({seed: value for seed, value in values.items() if seed < 4}, "above", 0.02)
+    assert four.effect is not None and four.effect.n == 3 and len(four.values) == 4  # no look at four was planned
+
+
+def test_the_first_look_that_decides_counts() -> None:
+    """Three seeds that agree are not undone by two that do not."""
+    found = judge({0: 0.2, 1: 0.2001, 2: 0.1999, 3: -9.0, 4: -9.0}, "above", 0.02)
+    assert found.verdict == "agrees" and found.effect is not None and found.effect.n == 3
+
+
+def told_apart(effect: float, looks: dict[int, float], says: Says = "apart", margin: float = 0.0) -> float:
+    """The share of 20,000 claims that agree, of five normal differences each with this mean and a deviation of 1."""
+    draws = effect + np.random.default_rng(5).normal(size=(20_000, 5))
+    verdicts = [judge(dict(enumerate(row)), says, margin, looks).verdict for row in draws.tolist()]
+    return sum(verdict == "agrees" for verdict in verdicts) / len(verdicts)
+
+
+def test_adding_seeds_keeps_false_verdicts_within_the_error() -> None:
+    """Where there is no effect at most 5 % are told apart from 0; the same 95 % interval at each look tells more."""
+    assert pytest.approx(0.05) == ERROR
+    rate = told_apart(0.0, LOOKS)
+    assert 0.035 < rate <= 0.05
+    assert told_apart(0.0, dict.fromkeys(LOOKS, 0.05)) > 0.065
+    # Worst cases of the other verdicts: an effect as large as the margin is said to be within it or below it.
+    assert told_apart(3.0, LOOKS, "not above", 3.0) <= ERROR / 2 + 0.005
+    assert told_apart(3.0, LOOKS, "same", 3.0) <= ERROR / 2 + 0.005
+    assert told_apart(0.0, LOOKS, "above") <= ERROR / 2 + 0.005
+    assert false_verdicts(80) == pytest.approx(4.0)
 
 
 def around(mean: float, half: float) -> dict[int, float]:
-    """Three values whose 95 % interval is mean ± half."""
-    spread = half * math.sqrt(3) / 4.302653  # s of (mean − s, mean, mean + s)
+    """Three values whose interval at the first look is mean ± half."""
+    spread = half * math.sqrt(3) / T_FIRST  # s of (mean − s, mean, mean + s)
     return {0: mean - spread, 1: mean, 2: mean + spread}
 
 
@@ -101,6 +150,13 @@ def test_measures_of_steps() -> None:
     made = curve(x=[None, 8.0, 4.0, 2.0, 6.0, 1.0, 3.0, 5.0, 7.0])
     assert m.last_quarter("x")(made) == 6.0 and m.first("x", 2)(made) == 6.0
     assert m.smallest("x")(made) == 1.0 and m.mean("x")(made) == 4.5 and m.total("x")(made) == 36.0
+    assert m.largest("x")(made) == 8.0 and m.at("x", 3)(made) == 2.0 and m.at("x", 0)(made) is None
+    assert m.falls("x")(made) == 3.0 and m.falls("y")(made) is None
+
+
+def test_a_penalty_is_what_rewards_lack_to_right_and_wrong() -> None:
+    made = curve(reward__mean=[None, 0.4, -0.1], pass_rate=[None, 0.75, 0.5])  # 0.5 and 0 without a penalty
+    assert m.mean_penalty(made) == pytest.approx(0.1)
 
 
 def test_unsteadiness_counts_rise_and_fall_alike() -> None:
@@ -117,8 +173,8 @@ def test_effects_between_arms() -> None:
     assert m.log_ratio(measure, "a", "b")(arms) == pytest.approx(math.log(2))
     assert m.of(measure, "a", 1.0)(arms) == 3.0
     assert m.minus(measure, "a", "c")(arms) is None and m.log_ratio(measure, "a", "c")(arms) is None
-    grows = {"a": curve(x=[2.0, 8.0])}
-    assert m.growth(measure, "a", "x", -1.0)(grows) == pytest.approx(-math.log(4))
+    assert m.ratio_log(m.first("x"), measure)(curve(x=[2.0, 8.0])) == pytest.approx(-math.log(4))
+    assert m.log_over(8.0, measure, "b")(arms) == pytest.approx(math.log(4))
 
 
 def test_a_fit_to_the_first_half_is_held_against_the_second() -> None:

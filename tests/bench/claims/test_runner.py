@@ -73,7 +73,7 @@ def test_a_curve_counts_although_settings_were_added_since(tmp_path: Path) -> No
 
     def kept(base: str | None = None, **sections: object) -> bool:
         """Whether the curve of a configuration with these sections is taken for that of `config`, not of `changed`."""
-        stored = {"arm": "small", "seed": 0, "base": base, "seconds": 1.0}
+        stored = {"arm": "small", "seed": 0, "base": base, "seconds": 1.0, "made": "2026-01-02"}
         stored |= {"config": config.model_dump(mode="json") | sections}
         path.write_text(json.dumps(stored | {"rows": [{"step": 0}]}))
         assert load(tmp_path, "small", 0, changed) is None and load(tmp_path, "small", 0) is not None
@@ -110,5 +110,5 @@ def test_the_page_is_changed_between_its_marks_alone() -> None:
 
 def test_the_page_in_docs_has_its_marks() -> None:
     page = Path(__file__).parents[3] / "docs" / "claims.md"
-    for name in ("summary", "table", "halves", "arms"):
+    for name in ("summary", "table", "questions", "halves", "arms"):
         report.between(page.read_text(encoding="utf-8"), name, "")
