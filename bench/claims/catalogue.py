@@ -6,69 +6,18 @@ must show were written down before the runs were made. Pass rates are fractions,
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple
-
-from bench.claims.analysis import LOG_MARGIN, PASS_MARGIN, Says
+from bench.claims.analysis import LOG_MARGIN
 from bench.claims.arms import ADAPTIVE_TARGET, ARMS, STAGE_ONE, STEPS
-from bench.claims.measures import ENTROPY, PASS, Effect
-from bench.claims.mechanisms import Check, checks_of, exceeds, held, stays
+from bench.claims.claim import LATE_ENTROPY, LATE_PASS, Claim, entropies, passes
+from bench.claims.measures import ENTROPY, PASS
+from bench.claims.mechanisms import exceeds, held, stays
 
+from bench.claims import fits, timing
 from bench.claims import measures as m
 
 # fmt: off
 
-LATE_PASS, LATE_ENTROPY = m.late(PASS), m.late(ENTROPY)
 COURSE = m.course(PASS)
-
-
-class Claim(NamedTuple):
-    """A claim and its test.
-
-    Fields:
-        name: on the command line and in tables.
-        paper: and its section.
-        quote: what it says.
-        arms: those it needs.
-        measured: the effect, in words.
-        effect: of the curves of one seed; None where it cannot be told.
-        says: what the claim says of the effect.
-        margin: the smallest effect of interest.
-        unit: `pass rate`, `log ratio` or another word.
-        on: what it is measured on.
-        together: why arms differ in more than one setting, where they do.
-        compared: what the arms must show beside one another; what each must show by itself is in `mechanisms`.
-    """
-
-    name: str
-    paper: str
-    quote: str
-    arms: tuple[str, ...]
-    measured: str
-    effect: Effect
-    says: Says = "above"
-    margin: float = PASS_MARGIN
-    unit: str = "pass rate"
-    on: Literal["held-out problems", "its own rollouts", "simulated time", "fits"] = "held-out problems"
-    together: str = ""
-    compared: tuple[Check, ...] = ()
-
-    @property
-    def checks(self) -> list[Check]:
-        """What the arms must show in their own metrics, else the claim is not tried."""
-        return [*checks_of(self.arms), *self.compared]
-
-
-def _passes(name: str, paper: str, quote: str, one: str, other: str, says: Says = "above") -> Claim:
-    """Late held-out pass rate of one arm less the other's."""
-    words = f"late pass rate, `{one}` − `{other}`"
-    return Claim(name, paper, quote, (one, other), words, m.minus(LATE_PASS, one, other), says)
-
-
-def _entropies(name: str, paper: str, quote: str, one: str, other: str, says: Says = "above") -> Claim:
-    """Late held-out entropy of one arm over the other's."""
-    words = f"log of late held-out entropy, `{one}` / `{other}`"
-    effect = m.log_ratio(LATE_ENTROPY, one, other)
-    return Claim(name, paper, quote, (one, other), words, effect, says, LOG_MARGIN, "log ratio")
 
 
 def _steadier(name: str, quote: str, other: str, opefo: str = "opefo") -> Claim:
@@ -97,39 +46,39 @@ HALFWAY = f"rank correlation over {len(ALIKE)} arms of entropy up to step {STEPS
 
 def _updates() -> list[Claim]:
     return [
-        _entropies("on-policy-slows-collapse-2", "Skywork-OR1 4.4", SLOWS, "base", "nsgd2"),
-        _entropies("on-policy-slows-collapse-4", "Skywork-OR1 4.4", SLOWS, "base", "nsgd4"),
-        _entropies(
+        entropies("on-policy-slows-collapse-2", "Skywork-OR1 4.4", SLOWS, "base", "nsgd2"),
+        entropies("on-policy-slows-collapse-4", "Skywork-OR1 4.4", SLOWS, "base", "nsgd4"),
+        entropies(
             "on-policy-collapses-alike", "OPEFO 4",
             "GRPO of 8 updates and strict on-policy: “Both curves exhibit highly similar dynamics”",
             "base", "grpo8", "same",
         )._replace(together=SPLIT),
-        _passes("on-policy-passes-more", "Skywork-OR1 4.4", BETTER, "base", "nsgd4"),
+        passes("on-policy-passes-more", "Skywork-OR1 4.4", BETTER, "base", "nsgd4"),
         Claim(
             "on-policy-passes-more-later", "Skywork-OR1 4.4", BETTER + " “when … training steps is sufficiently large”",
             ("long", "long4"), "late pass rate of 32 steps, `long` − `long4`", m.minus(LATE_PASS, "long", "long4"),
         ),
-        _passes(
+        passes(
             "on-policy-beats-split", "OPEFO 6.2",
             "“a clear and consistent empirical advantage of the strict on-policy setting”", "base", "grpo8",
         )._replace(together=SPLIT),
-        _entropies(
+        entropies(
             "equal-mini-batch-entropy", "Skywork-OR1 4.4, Ablation 7",
             "on-policy with the smaller D_T: “premature entropy collapse does not occur”", "on_policy4", "nsgd4",
         )._replace(together=EQUAL_MINI_BATCHES),
-        _passes(
+        passes(
             "equal-mini-batch-passes", "Skywork-OR1 4.4, Ablation 7",
             "“the on-policy update outperforms the off-policy update with the same D_T”", "on_policy4", "nsgd4",
         )._replace(together=EQUAL_MINI_BATCHES),
-        _entropies(
+        entropies(
             "larger-rollout-batch-collapses", "Skywork-OR1 4.4, Figure 18",
             "N_SGD = 4 with 4 times the D_R: “premature entropy collapse not only still occurs”", "base", "nsgd4_wide",
         )._replace(together="the claim is about both at once: more updates, on as much larger a rollout batch"),
-        _entropies(
+        entropies(
             "larger-rollout-batch-is-no-slower", "Skywork-OR1 4.4, Figure 18",
             "against the smaller D_R it “may even do so more rapidly”", "nsgd4_wide", "nsgd4", "not above",
         ),
-        _passes(
+        passes(
             "rollout-batch-passes-more", "Skywork-OR1 5.2, Ablation 11",
             "a larger D_R “can lead to better test performance”", "base", "batch8",
         ),
@@ -148,7 +97,7 @@ def _opefo() -> list[Claim]:
             "opefo_long",
         ),
         _steadier("opefo-steadier-than-clip-higher", f"{STEADY}; clip-higher oscillates", "clip_higher"),
-        _passes("opefo-passes-more", "OPEFO 6.2", better, "opefo", "base"),
+        passes("opefo-passes-more", "OPEFO 6.2", better, "opefo", "base"),
         Claim(
             "opefo-lambda-positive", "OPEFO 6.5", positive, ("opefo",), "smallest λ* of any step of `opefo`",
             m.of(m.smallest("opefo/lambda"), "opefo"), "above", 0.0, "λ", "its own rollouts",
@@ -159,9 +108,9 @@ def _opefo() -> list[Claim]:
             "mean λ* that would balance the steps of `base`", m.of(m.mean("entropy_flow/lambda"), "base"),
             "above", 0.0, "λ", "its own rollouts",
         ),
-        _passes("opefo-beats-static", "OPEFO 6.5", best, "opefo", "opefo_static"),
-        _passes("opefo-beats-increasing", "OPEFO 6.5", best, "opefo", "opefo_up"),
-        _passes("opefo-beats-decreasing", "OPEFO 6.5", best, "opefo", "opefo_down"),
+        passes("opefo-beats-static", "OPEFO 6.5", best, "opefo", "opefo_static"),
+        passes("opefo-beats-increasing", "OPEFO 6.5", best, "opefo", "opefo_up"),
+        passes("opefo-beats-decreasing", "OPEFO 6.5", best, "opefo", "opefo_down"),
     ]
 
 
@@ -175,11 +124,11 @@ def _entropy_control() -> list[Claim]:
             m.log_over(ADAPTIVE_TARGET, m.last_quarter("entropy/sampled"), "adaptive_one"),
             "not above", LOG_MARGIN, "log ratio", "its own rollouts", compared=(held("long"),),
         ),
-        _entropies(
+        entropies(
             "adaptive-prevents-collapse", "Skywork-OR1 4.5, Ablation 9", "“successfully prevents entropy collapse”",
             "adaptive", "long4",
         )._replace(compared=(held("long4"),)),
-        _passes(
+        passes(
             "adaptive-passes-more", "Skywork-OR1 4.5, Ablation 9", "“and results in higher test performance”",
             "adaptive", "long4",
         )._replace(compared=(held("long4"),)),
@@ -189,7 +138,7 @@ def _entropy_control() -> list[Claim]:
             m.log_over(ADAPTIVE_TARGET, m.last_quarter("entropy/sampled"), "adaptive_slow"),
             "not above", LOG_MARGIN, "log ratio", "its own rollouts",
         ),
-        _entropies(
+        entropies(
             "adaptive-slow-prevents-collapse", "Skywork-OR1 4.5, Ablation 9", "the same with the paper's Δ",
             "adaptive_slow", "nsgd4",
         ),
@@ -235,11 +184,11 @@ def _sampling() -> list[Claim]:
             "batch-size-passes-more", "ScaleRL A.13", "the larger one “achieving much stronger” performance per step",
             ("base", "batch8"), "pass rate over the course, `base` − `batch8`", m.minus(COURSE, "base", "batch8"),
         ),
-        _entropies(
+        entropies(
             "group-size-same-entropy", "Skywork-OR1 4.3", "group size “has only a minor effect on entropy dynamics”",
             "base", "group4", "same",
         ),
-        _passes(
+        passes(
             "group-size-passes-more", "Skywork-OR1 5.2, Ablation 12",
             "a larger group “can lead to a better test performance”", "base", "group4",
         ),
@@ -249,7 +198,7 @@ def _sampling() -> list[Claim]:
             m.log_ratio(m.first("entropy/sampled", 4), "temp1", "temp06"), "above", LOG_MARGIN, "log ratio",
             "its own rollouts",
         ),
-        _passes(
+        passes(
             "temperature-passes-more", "Skywork-OR1 3.2.4",
             "at 0.6 it “learns more slowly than at a temperature of 1.0”", "temp1", "temp06",
         ),
@@ -271,18 +220,18 @@ def _kl() -> list[Claim]:
     return [
         pulls("kl-pulls-back", "“strongly pulls the actor model's policy back toward the reference”", "kl"),
         pulls("kl-strong-pulls-back", "the same with a weight of 3", "kl_strong"),
-        _passes("kl-loss-harms", "Skywork-OR1 3.2.6", harm, "kl0", "kl"),
-        _passes("kl-strong-harms", "Skywork-OR1 3.2.6", harm + ", with a weight of 3", "kl0", "kl_strong"),
-        _passes("kl-reward-harms", "Open-Reasoner-Zero 3.2", "“Both KL Loss and KL Penalty … slow down the training”",
+        passes("kl-loss-harms", "Skywork-OR1 3.2.6", harm, "kl0", "kl"),
+        passes("kl-strong-harms", "Skywork-OR1 3.2.6", harm + ", with a weight of 3", "kl0", "kl_strong"),
+        passes("kl-reward-harms", "Open-Reasoner-Zero 3.2", "“Both KL Loss and KL Penalty … slow down the training”",
                 "gae", "gae_kl_reward"),
-        _passes("archer-kl-is-needed", "Archer 4.3.1", needed, "archer", "archer_kl0"),
-        _entropies("archer-kl-keeps-entropy", "Archer 4.3.1", needed, "archer", "archer_kl0"),
-        _passes("archer-kl-too-strong", "Archer 4.3.1", "0.005: “slows down learning progress”",
+        passes("archer-kl-is-needed", "Archer 4.3.1", needed, "archer", "archer_kl0"),
+        entropies("archer-kl-keeps-entropy", "Archer 4.3.1", needed, "archer", "archer_kl0"),
+        passes("archer-kl-too-strong", "Archer 4.3.1", "0.005: “slows down learning progress”",
                 "archer", "archer_kl5"),
         *_archer_clips(),
-        _passes("archer-clip-0-is-worse", "Archer 3.2.1", "clip 0 on low-entropy tokens: “learns more slowly”",
+        passes("archer-clip-0-is-worse", "Archer 3.2.1", "clip 0 on low-entropy tokens: “learns more slowly”",
                 "archer", "archer_clip0"),
-        _passes("archer-mask-is-worse", "Archer 3.2.1", "“completely excluding … low-entropy tokens is suboptimal”",
+        passes("archer-mask-is-worse", "Archer 3.2.1", "“completely excluding … low-entropy tokens is suboptimal”",
                 "archer", "archer_mask"),
     ]
 
@@ -292,19 +241,19 @@ def _archer_clips() -> list[Claim]:
     paper = "Archer 4.3.2"
     best = "ε_k = 0.2 ends higher than 0.1 and 0.3 (28.7 against 24.6 and 26.0)"
     return [
-        _entropies("archer-wider-knowledge-collapses", paper,
+        entropies("archer-wider-knowledge-collapses", paper,
                    "a larger ε_k: “the model's entropy decreases more rapidly”", "archer_10_40", "archer_30_40"),
         Claim(
             "archer-wider-knowledge-learns-faster", paper, "a larger ε_k: “leads to faster learning”",
             ("archer_30_40", "archer_10_40"), "pass rate over the course, `archer_30_40` − `archer_10_40`",
             m.minus(COURSE, "archer_30_40", "archer_10_40"),
         ),
-        _passes("archer-knowledge-20-over-10", paper, best, "archer_20_40", "archer_10_40"),
-        _passes("archer-knowledge-20-over-30", paper, best, "archer_20_40", "archer_30_40"),
-        _passes("archer-reasoning-is-insensitive", paper,
+        passes("archer-knowledge-20-over-10", paper, best, "archer_20_40", "archer_10_40"),
+        passes("archer-knowledge-20-over-30", paper, best, "archer_20_40", "archer_30_40"),
+        passes("archer-reasoning-is-insensitive", paper,
                 "“much less sensitive to … the clip threshold for high-entropy tokens”",
                 "archer_20_60", "archer_20_20", "same"),
-        _entropies("archer-wider-reasoning-collapses", paper,
+        entropies("archer-wider-reasoning-collapses", paper,
                    "a larger ε_r: “a slightly faster reduction in entropy”", "archer_20_20", "archer_20_60"),
     ]
 
@@ -323,16 +272,16 @@ def _lengths() -> list[Claim]:
         more("mask-before-truncates", mask, "short_before", "short"),
         more("mask-after-between-1", between, "short_before", "short_after"),
         more("mask-after-between-2", between, "short_after", "short"),
-        _passes("mask-before-passes-less", paper, "“the overall training accuracy continues to decline”",
+        passes("mask-before-passes-less", paper, "“the overall training accuracy continues to decline”",
                 "short", "short_before"),
-        _passes("stages-reach-as-much", "Skywork-OR1 3.2.2", "staged context “reaches the same level”",
+        passes("stages-reach-as-much", "Skywork-OR1 3.2.2", "staged context “reaches the same level”",
                 "staged", "base", "same"),
         Claim(
             "stages-spend-less", "Skywork-OR1 3.2.2", "“significantly improving token efficiency”", ("base", "staged"),
             "log of tokens generated, `base` / `staged`", m.log_ratio(m.total("tokens/generated"), "base", "staged"),
             "above", 0.05, "log ratio", "its own rollouts",
         ),
-        _passes(
+        passes(
             "penalty-does-not-help", "ScaleRL A.11",
             "“replacing interruption with length penalty … does not improve performance”", "penalty", "interruption",
             "not above",
@@ -348,20 +297,20 @@ def _scalerl() -> list[Claim]:
     average, similar = "“prompt-average achieves the highest” pass rate", "normalisations “yield similar performance”"
     off = m.minus(m.last(PASS), "pipeline8", "off8")
     return [
-        _passes("zero-variance-filter", section, "“using the effective batch performs better”", "base", "keep"),
-        _passes("no-positive-resampling", section, "“improves scalability and the asymptotic reward”",
+        passes("zero-variance-filter", section, "“using the effective batch performs better”", "base", "keep"),
+        passes("no-positive-resampling", section, "“improves scalability and the asymptotic reward”",
                 "few_npr", "few"),
-        _passes("cispo-cap-4-and-8", "ScaleRL A.18.2", cap, "cispo8", "cispo4", "same"),
-        _passes("dapo-clip-28", "ScaleRL A.18.1", high, "clip28", "nsgd4", "apart"),
-        _entropies("clip-25-slows-collapse", ablation, f"a higher clip ratio of 0.25 {prevents}", "clip25", "nsgd4"),
-        _entropies("clip-265-slows-collapse", ablation, f"the same of 0.265: {prevents}", "clip265", "nsgd4"),
-        _passes("clip-25-passes-more", ablation, f"0.25: {better}", "clip25", "nsgd4"),
-        _passes("clip-265-passes-more", ablation, f"0.265: {better}", "clip265", "nsgd4"),
-        _entropies("clip-28-raises-entropy", ablation, "at 0.28 “entropy rises sharply”", "clip28", "nsgd4"),
-        _passes("prompt-mean-over-sample-mean", section, average, "prompt_mean", "sample_mean"),
-        _passes("prompt-mean-over-token-mean", section, average, "prompt_mean", "base"),
-        _passes("batch-deviation", section, similar, "batch_std", "base", "same"),
-        _passes("no-deviation", section, similar, "no_std", "base", "same"),
+        passes("cispo-cap-4-and-8", "ScaleRL A.18.2", cap, "cispo8", "cispo4", "same"),
+        passes("dapo-clip-28", "ScaleRL A.18.1", high, "clip28", "nsgd4", "apart"),
+        entropies("clip-25-slows-collapse", ablation, f"a higher clip ratio of 0.25 {prevents}", "clip25", "nsgd4"),
+        entropies("clip-265-slows-collapse", ablation, f"the same of 0.265: {prevents}", "clip265", "nsgd4"),
+        passes("clip-25-passes-more", ablation, f"0.25: {better}", "clip25", "nsgd4"),
+        passes("clip-265-passes-more", ablation, f"0.265: {better}", "clip265", "nsgd4"),
+        entropies("clip-28-raises-entropy", ablation, "at 0.28 “entropy rises sharply”", "clip28", "nsgd4"),
+        passes("prompt-mean-over-sample-mean", section, average, "prompt_mean", "sample_mean"),
+        passes("prompt-mean-over-token-mean", section, average, "prompt_mean", "base"),
+        passes("batch-deviation", section, similar, "batch_std", "base", "same"),
+        passes("no-deviation", section, similar, "no_std", "base", "same"),
         Claim(
             "fp32-head-mismatch", "ScaleRL A.19", "the FP32 head “makes the ratio much more accurate”",
             ("bf16", "bf16_head"), "log of mean |log-prob trainer − generator|, `bf16` / `bf16_head`",
@@ -376,16 +325,16 @@ def _scalerl() -> list[Claim]:
         Claim(
             "pipeline-faster-per-update", "ScaleRL 3.1",
             "PipelineRL “reduces the amount of idle time in the training process”", ("pipeline8",),
-            "log of simulated seconds an update, PPO-off-policy-8 / PipelineRL-8", m.schedule_gain("pipeline8"),
+            "log of simulated seconds an update, PPO-off-policy-8 / PipelineRL-8", timing.schedule_gain("pipeline8"),
             "above", LOG_MARGIN, "log ratio", "simulated time",
         ),
         Claim(
             "pipeline-reaches-half-sooner", "ScaleRL 3.1", "PipelineRL “reaching the ceiling A faster”",
             ("pipeline8", "off8"), "log of simulated seconds to a pass rate of 0.5, `off8` / `pipeline8`",
-            m.sooner("pipeline8", "off8", 0.5), "above", LOG_MARGIN, "log ratio",
+            timing.sooner("pipeline8", "off8", 0.5), "above", LOG_MARGIN, "log ratio",
             "simulated time", SCHEDULES,
         ),
-        _passes("pipeline-4-and-8", "ScaleRL A.12", "“4 and 8 off-policyness performed equally well”",
+        passes("pipeline-4-and-8", "ScaleRL A.12", "“4 and 8 off-policyness performed equally well”",
                 "pipeline8", "pipeline4", "same"),
     ]
 
@@ -394,7 +343,7 @@ def _others() -> list[Claim]:
     robust = "sigmoidal fits are “substantially more robust and stable than power-law fits”"
     bar = "a fit on the first half of a run predicts the second within .03"
     return [
-        _passes("gae-lambda-1", "Open-Reasoner-Zero 3.2", "λ = 1 “consistently outperforming” 0.95", "gae", "gae95"),
+        passes("gae-lambda-1", "Open-Reasoner-Zero 3.2", "λ = 1 “consistently outperforming” 0.95", "gae", "gae95"),
         Claim(
             "critic-devalues-loops", "Open-Reasoner-Zero 3.3",
             "advantages of repeating tokens “consistently lower (i.e., more negative)” than GRPO's", ("gae_loops",),
@@ -404,19 +353,19 @@ def _others() -> list[Claim]:
         ),
         Claim(
             "sigmoid-over-power-law", "ScaleRL A.4", robust, ("long",),
-            "mean |error| on the second half, power law − sigmoid, `long`, steps", m.sigmoid_gain("long"), "above", 0.0,
-            on="fits",
+            "mean |error| on the second half, power law − sigmoid, `long`, steps", fits.sigmoid_gain("long"),
+            "above", 0.0, on="fits",
         ),
         Claim(
             "sigmoid-over-power-law-4", "ScaleRL A.4", robust, ("long4",),
-            "mean |error| on the second half, power law − sigmoid, `long4`, steps", m.sigmoid_gain("long4"),
+            "mean |error| on the second half, power law − sigmoid, `long4`, steps", fits.sigmoid_gain("long4"),
             "above", 0.0, on="fits",
         ),
         *(
             Claim(
                 f"half-predicts-half-{arm}-{x}", "our own bar", bar, (arm,),
                 f"0.03 − mean |error| on the second half of `{arm}`, {x}",
-                m.extrapolation("mean_absolute", arm, x, -1.0, 0.03), "above", 0.0, on="fits",
+                fits.extrapolation("mean_absolute", arm, x, -1.0, 0.03), "above", 0.0, on="fits",
             )
             for arm in ("long", "long4")
             for x in ("steps", "tokens")

@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from bench.claims.analysis import LOOKS
-from bench.claims.catalogue import CLAIMS, Claim
+from bench.claims.catalogue import CLAIMS
+from bench.claims.claim import Claim
 from bench.claims.execute import Curve, Job, execute, missing
 from bench.claims.verdicts import judged
 

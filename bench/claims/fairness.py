@@ -21,7 +21,7 @@ def config(arm: str) -> RunConfig:
 
 
 def differences(arms: Sequence[str]) -> tuple[str, ...]:
-    """The settings that are not alike in all of the arms; a piece of another kind, or a list, is one setting."""
+    """The settings that are not alike in all of the arms; a piece of another kind is one setting."""
     trees = [config(arm).model_dump(mode="json") for arm in arms]
     found = {key for tree in trees[1:] for key in _differing(trees[0], tree, "")}
     return tuple(sorted(key for key in found if key not in TECHNICAL))
@@ -30,6 +30,8 @@ def differences(arms: Sequence[str]) -> tuple[str, ...]:
 def _differing(one: Any, other: Any, path: str) -> list[str]:
     if one == other:
         return []
+    if isinstance(one, list) and isinstance(other, list) and len(one) == len(other):
+        one, other = ({str(place): value for place, value in enumerate(values)} for values in (one, other))
     sections = isinstance(one, dict) and isinstance(other, dict) and one.get("piece") == other.get("piece")
     if not sections:
         return [path]

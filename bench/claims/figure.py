@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bench.claims.analysis import Result, Verdict
-from bench.claims.catalogue import Claim
+from bench.claims.claim import Claim
 from bench.claims.execute import Curve
 from bench.claims.verdicts import finished
 

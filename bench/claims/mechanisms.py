@@ -137,7 +137,7 @@ def exceeds(arm: str, base: str) -> Check:
 
 def stays(arm: str, fall: Measure) -> Check:
     """That what falls in the other arm does not fall in `arm` by itself, by as much as matters."""
-    return Check(f"the same of `{arm}`", m.of(fall, arm), below=0.2)
+    return Check(f"log of the fall of that KL in `{arm}`", m.of(fall, arm), below=0.2)
 
 
 def same_run(one: Curve, other: Curve) -> bool:

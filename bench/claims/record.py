@@ -15,7 +15,7 @@ from typing import Any
 
 from bench.claims.analysis import LOOKS, Result, judge
 from bench.claims.arms import ARMS
-from bench.claims.catalogue import Claim
+from bench.claims.claim import Claim
 
 Results = Mapping[str, Result]
 

@@ -11,10 +11,10 @@ from typing import Any
 
 from bench.claims.analysis import ERROR, LOOKS, Result, Verdict, false_verdicts
 from bench.claims.arms import ARMS
-from bench.claims.catalogue import Claim
+from bench.claims.claim import Claim
 from bench.claims.fairness import differences
 from bench.claims.figure import draw, draw_curves
-from bench.claims.measures import half_fit
+from bench.claims.fits import half_fit
 from bench.claims.record import Results, lines, path_in
 from bench.claims.verdicts import finished
 
@@ -72,7 +72,7 @@ def _verdict(found: Result) -> str:
     if found.verdict == "not tried":
         return f"not tried: {found.untried}"
     told = f"**{found.verdict}**" if found.verdict != "undecided" else found.verdict
-    return f"{told}, by runs of {found.made} of which it is not known what the arms show" if found.earlier else told
+    return f"{told} (runs of {found.made}, what their arms show was not kept)" if found.earlier else told
 
 
 def _rule(claim: Claim) -> str:

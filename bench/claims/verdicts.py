@@ -7,7 +7,7 @@ from pathlib import Path
 
 from bench.claims.analysis import Result, judge
 from bench.claims.arms import ARMS
-from bench.claims.catalogue import Claim
+from bench.claims.claim import Claim
 from bench.claims.execute import Curve, curve_path, load
 from bench.claims.mechanisms import untried
 

@@ -23,7 +23,7 @@ from bench.claims.execute import Curve
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.claims import loops
+from bench.claims import fits, loops, timing
 from bench.claims import measures as m
 from strop.lab.scaling import Sigmoid
 
@@ -190,10 +190,10 @@ def test_a_fit_to_the_first_half_is_held_against_the_second() -> None:
         rows.append(row)
     made = Curve("made", 0, None, 1.0, tuple(rows))
     for x in ("steps", "tokens"):
-        found = m.half_fit(made, x)
+        found = fits.half_fit(made, x)
         assert not isinstance(found, str)
         assert found["points"] == 8 and found["mean_absolute"] < 1e-3 < found["power_law"]
-    assert m.points(made, "tokens").compute[-1] == spent
+    assert fits.points(made, "tokens").compute[-1] == spent
 
 
 def test_every_claim_says_what_can_be_judged() -> None:
@@ -211,15 +211,16 @@ def test_a_gap_is_of_the_steps_that_have_both() -> None:
 
 def test_the_updates_until_a_pass_rate() -> None:
     made = curve(evaluation__pass_rate=[0.2, None, 0.4, 0.6], updates=[None, 8.0, 8.0, 8.0])
-    assert m.updates_until(made, 0.5) == pytest.approx(16 + 0.5 * 8)
-    assert m.updates_until(made, 0.3) == pytest.approx(8.0)
-    assert m.updates_until(made, 0.1) == 0.0 and m.updates_until(made, 0.7) is None
+    assert timing.updates_until(made, 0.5) == pytest.approx(16 + 0.5 * 8)
+    assert timing.updates_until(made, 0.3) == pytest.approx(8.0)
+    assert timing.updates_until(made, 0.1) == 0.0 and timing.updates_until(made, 0.7) is None
 
 
 def test_pipelining_is_as_much_faster_as_its_schedule_says() -> None:
-    off, pipelined = m.update_seconds(20, 0)
-    update = 16 * 8 * 20 * (0.95 + 0.05 * 30) * m.DECODE / (m.GENERATORS * m.SLOTS)  # its tokens with all slots busy
-    longest = 20 * 30 * m.DECODE
+    off, pipelined = timing.update_seconds(20, 0)
+    tokens = 16 * 8 * 20 * (0.95 + 0.05 * 30)
+    update = tokens * timing.DECODE / (timing.GENERATORS * timing.SLOTS)  # with all slots busy
+    longest = 20 * 30 * timing.DECODE
     # Pipelined: a group is admitted at most nine updates before its own ends. Alternating: eight updates, and before
     # them their tokens' generation, which ends with a straggler.
     assert 1.0 <= pipelined / ((longest + update) / 9) < 1.1
@@ -228,9 +229,9 @@ def test_pipelining_is_as_much_faster_as_its_schedule_says() -> None:
         name: curve(name, length__mean=[None, 20.0], evaluation__pass_rate=[0.2, 0.6], updates=[None, n])
         for name, n in (("fast", 16.0), ("slow", 8.0))
     }
-    assert m.schedule_gain("fast")(curves) == pytest.approx(math.log(off / pipelined))
+    assert timing.schedule_gain("fast")(curves) == pytest.approx(math.log(off / pipelined))
     # The pipelined arm needs twice the updates here, of its own seconds each.
-    assert m.sooner("fast", "slow", 0.5)(curves) == pytest.approx(math.log(off / (2 * pipelined)))
+    assert timing.sooner("fast", "slow", 0.5)(curves) == pytest.approx(math.log(off / (2 * pipelined)))
 
 
 def test_demonstrations_fall_into_loops_and_are_cut_at_the_limit() -> None:

@@ -6,21 +6,22 @@ import json
 from pathlib import Path
 
 import pytest
-from bench.claims.analysis import judge
+from bench.claims.analysis import Result, judge
 from bench.claims.arms import ARMS
 from bench.claims.catalogue import CLAIMS
+from bench.claims.claim import Claim
 from bench.claims.execute import Curve
 from bench.claims.fairness import differences, measured_alike
 from bench.claims.mechanisms import SHOWS, Check, same_run, untried
 
 from bench.claims import measures as m
-from bench.claims import record
+from bench.claims import record, report
 
 PAIRS = [claim for claim in CLAIMS.values() if len(claim.arms) == 2]
 
 
 @pytest.mark.parametrize("claim", PAIRS, ids=lambda claim: claim.name)
-def test_arms_differ_in_one_thing_or_it_is_said_why_not_and_are_measured_alike(claim: record.Claim) -> None:
+def test_arms_differ_in_one_thing_or_it_is_said_why_not_and_are_measured_alike(claim: Claim) -> None:
     apart = differences(claim.arms)
     assert apart and (len(apart) == 1) != bool(claim.together), apart
     assert measured_alike(claim.arms)
@@ -90,7 +91,7 @@ def test_a_verdict_without_its_runs_is_carried_on_with_its_day(tmp_path: Path) -
     path = record.path_in(tmp_path)
     path.parent.mkdir()
 
-    def carried(changed: dict[str, object], fresh: dict[int, float] | None = None) -> record.Result:
+    def carried(changed: dict[str, object], fresh: dict[int, float] | None = None) -> Result:
         path.write_text(json.dumps([line | changed]))
         results = {claim.name: judge(fresh or {}, claim.says, claim.margin)}
         return record.completed(results, [claim], tmp_path)[claim.name]
@@ -103,3 +104,23 @@ def test_a_verdict_without_its_runs_is_carried_on_with_its_day(tmp_path: Path) -
     assert not carried({"measured": "another thing"}).values
     assert not carried({"arms": {}}).values
     assert carried({}, {0: 0.3, 1: 0.3, 2: 0.31}).values[2] == 0.31
+
+
+def test_the_answers_stand_beside_each_claim() -> None:
+    claim = CLAIMS["kl-pulls-back"]
+    shown = {check.words: (0.031, 0.045) for check in claim.checks}
+    result = Result({0: 0.5}, None, "undecided", shown=shown)
+    told = report.questions([claim], {claim.name: result})
+    assert "| `stages.1.set.algorithm.regularizers.0.beta` |" in told and "0.031 to 0.045 (> 0.01)" in told and "| its own rollouts |" in told
+
+
+def test_what_is_expected_to_be_false_is_said_of_what_was_tried() -> None:
+    claims = [CLAIMS["kl-pulls-back"], CLAIMS["kl-loss-harms"], CLAIMS["kl-reward-harms"], CLAIMS["gae-lambda-1"]]
+    values = {seed: 0.5 + 0.001 * seed for seed in range(3)}
+    tried = judge(values, "above", 0.02)
+    untried_one = tried._replace(verdict="not tried", untried="seed 0: no")
+    kinds = (tried, untried_one, tried._replace(earlier=True), Result({}, None, "undecided"))
+    told = report.summary(claims, {claim.name: found for claim, found in zip(claims, kinds, strict=True)})
+    assert "1 claims tried: 1 agree, 0 disagree, 0 are undecided." in told
+    assert "at most 5 %: of 1 at most 0.1 are expected" in told
+    assert "1 not tried" in told and "1 told by earlier runs alone" in told and "1 not run" in told

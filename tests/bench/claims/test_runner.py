@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 from bench.claims.arms import ARMS, Arm
-from bench.claims.catalogue import CLAIMS, Claim
+from bench.claims.catalogue import CLAIMS
+from bench.claims.claim import Claim
 from bench.claims.command import main
 from bench.claims.execute import curve_path, load
 
