@@ -111,7 +111,8 @@ def test_the_answers_stand_beside_each_claim() -> None:
     shown = {check.words: (0.031, 0.045) for check in claim.checks}
     result = Result({0: 0.5}, None, "undecided", shown=shown)
     told = report.questions([claim], {claim.name: result})
-    assert "| `stages.1.set.algorithm.regularizers.0.beta` |" in told and "0.031 to 0.045 (> 0.01)" in told and "| its own rollouts |" in told
+    assert "| `stages.1.set.algorithm.regularizers.0.beta` |" in told
+    assert "0.031 to 0.045 (> 0.01)" in told and "| its own rollouts |" in told
 
 
 def test_what_is_expected_to_be_false_is_said_of_what_was_tried() -> None:
