@@ -60,8 +60,8 @@ def test_the_first_look_that_decides_counts() -> None:
 
 
 def told_apart(effect: float, looks: dict[int, float], says: Says = "apart", margin: float = 0.0) -> float:
-    """The share of 20,000 claims that agree, of five normal differences each with this mean and a deviation of 1."""
-    draws = effect + np.random.default_rng(5).normal(size=(20_000, 5))
+    """The share of 6,000 claims that agree, of five normal differences each with this mean and a deviation of 1."""
+    draws = effect + np.random.default_rng(5).normal(size=(6_000, 5))
     verdicts = [judge(dict(enumerate(row)), says, margin, looks).verdict for row in draws.tolist()]
     return sum(verdict == "agrees" for verdict in verdicts) / len(verdicts)
 

@@ -94,7 +94,7 @@ def test_a_claim_that_was_not_run_is_told_as_such(tmp_path: Path, capsys: pytest
     (line,) = map(json.loads, capsys.readouterr().out.splitlines())
     assert line["verdict"] == "undecided" and line["effect"] is None and line["values"] == {}
     told = (tmp_path / "claims.md").read_text()
-    assert "1 were not run" in told and "| not run |" in told and "high ∣ low" in told
+    assert "Besides: 1 not run." in told and "| not run |" in told and "high ∣ low" in told
 
 
 def test_an_unknown_claim_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
