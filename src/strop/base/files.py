@@ -67,7 +67,7 @@ def read_json(path: Path) -> dict[str, Any]:
         value = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
         raise InputError(f"{path.parent} has no {path.name}") from error
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise InputError(f"{path} is not readable as JSON: {first_line(error)}") from error
     if not isinstance(value, dict):
         raise InputError(f"{path} holds no JSON object")

@@ -76,6 +76,7 @@ class RunFolder:
         """
         target = Path(path)
         check_free(target, replace)
+        imports.allow_settings(key for key, *_ in imports.code_settings(config))  # this user's own
         began = time.strftime("%Y-%m-%dT%H:%M:%S%z")
         marker = {
             "format": FORMAT, "strop": strop.__version__, "began": began,
