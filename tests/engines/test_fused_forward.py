@@ -15,6 +15,7 @@ from tests.tiny import tiny_qwen3, tiny_settings
 from torch import Tensor
 from transformers import GraniteConfig
 
+from strop.base import machine
 from strop.engines.protocol import Request, Sampling
 from strop.engines.sampling import Draw, draw
 from strop.engines.torch import fused_forward, native
@@ -299,7 +300,7 @@ def test_models_too_large_to_copy_keep_their_own_weights(monkeypatch: pytest.Mon
     todo = requests(prompts(6), Sampling(max_new_tokens=20))
     reference = run(engine_of(policy), todo)
     own = sum(parameter.nbytes for parameter in policy.parameters())
-    monkeypatch.setattr(fused_forward.machine, "memory", lambda: (6 * own - 6, own))  # room for the head alone
+    monkeypatch.setattr(machine, "memory", lambda: (6 * own - 6, own))  # room for the head alone
     engine = engine_of(policy)
     found = run(engine, todo)
     monkeypatch.setattr(fused_forward, "_COPIED_PART", 0)
