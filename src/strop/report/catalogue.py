@@ -126,9 +126,10 @@ GROUPS: tuple[tuple[str, tuple[Curves, ...]], ...] = (
                 "truncation",
                 "Truncation and form",
                 "percent",
-                "Ended by the token budget; without an answer; interrupted.",
+                "Ended by the token budget; without an answer; neither proved right nor wrong; interrupted.",
                 ("truncation_rate", "truncated"),
                 ("unparsed_rate", "no answer"),
+                ("unknown_rate", "undecided"),
                 ("interruption/share", "interrupted"),
             ),
             _curves(

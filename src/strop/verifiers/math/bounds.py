@@ -1,237 +1,99 @@
-"""What is refused before it is parsed: an answer can be short and still name more work than any machine can do.
+"""What is refused before it is computed: an answer can be short and still name more work than any machine can do.
 
-The limits lie far beyond the answers of any data set. Where something passes that they cannot foresee, the worker that
-judges it is killed from outside.
+The limits lie far beyond the answers of any data set. The text is bounded before it is read, its tree before anything
+is computed; after that every step counts its own work, so that no answer can make a verdict slow.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from functools import lru_cache
+from fractions import Fraction
 
 from pydantic import PositiveInt
 
 from strop.base.pieces import Settings
-from strop.verifiers.math.normalise import closing
+from strop.verifiers.math.expressions import Node, TooMuch
+
+_DIGITS = re.compile(r"\d+")
+_SIGNS = re.compile(r"\\(?:pm|mp)(?![A-Za-z])|[±∓]")
 
 
 class Bounds(Settings):
-    r"""How large an answer may be to be parsed.
+    r"""How large an answer may be.
 
     Fields:
         characters: its length.
-        parentheses: how deep `(`, `[` may nest; the parser's time grows with each level, to seconds at 30.
+        parentheses: how deep `(`, `[` may nest.
         braces: how deep `{` may nest.
         digits: of one number.
-        exponent: the largest literal exponent; also of the exponent's exponent, so that towers are refused.
+        exponent: the largest literal exponent; a power of numbers may have four times as many bits.
         factorial: the largest number before a `!`.
         binomial: the largest number in a binomial coefficient.
-        terms: of a sum or product with literal limits.
-        expression: the length of a sum or product in plain characters, in prose.
+        members: of a list, set, matrix or sum.
         signs: how many `\pm`; each doubles the answer.
     """
 
     characters: PositiveInt = 4000
     parentheses: PositiveInt = 16
-    braces: PositiveInt = 40
+    braces: PositiveInt = 24
     digits: PositiveInt = 1000
     exponent: PositiveInt = 100_000
-    factorial: PositiveInt = 5000
+    factorial: PositiveInt = 3000
     binomial: PositiveInt = 20_000
-    terms: PositiveInt = 100_000
-    expression: PositiveInt = 300
+    members: PositiveInt = 64
     signs: PositiveInt = 4
 
     def refuse(self, text: str) -> str | None:
-        """Which bound an answer breaks, or None."""
+        """Which bound a text breaks before it is read, or None."""
         if len(text) > self.characters:
             return f"beyond the bounds: {len(text)} characters"
-        for check in _CHECKS:
-            reason = check(text, self)
-            if reason is not None:
-                return f"beyond the bounds: {reason}"
-        if len(_PLUS_MINUS.findall(text)) > self.signs:
-            return "beyond the bounds: too many ±"
+        round_depth = brace_depth = 0
+        for character in text:
+            round_depth = max(round_depth + (character in "([") - (character in ")]"), 0)
+            brace_depth = max(brace_depth + (character == "{") - (character == "}"), 0)
+            if round_depth > self.parentheses:
+                return f"beyond the bounds: more than {self.parentheses} nested parentheses"
+            if brace_depth > self.braces:
+                return f"beyond the bounds: more than {self.braces} nested braces"
+        longest = max(map(len, _DIGITS.findall(text)), default=0)
+        if longest > self.digits:
+            return f"beyond the bounds: a number of {longest} digits"
+        return "beyond the bounds: too many ±" if len(_SIGNS.findall(text)) > self.signs else None
+
+    def refuse_answer(self, answer: Node) -> str | None:
+        """Which bound an answer breaks after it was read, or None."""
+        try:
+            self._size(answer)
+        except TooMuch as limit:
+            return f"beyond the bounds: {limit}"
         return None
 
-    def refuse_prose(self, text: str) -> str | None:
-        """Which bound a text breaks in which math-verify is to look for an answer: its search backtracks over sums."""
-        run = max((match.end() - match.start() for match in _EXPRESSION.finditer(text)), default=0)
-        return f"beyond the bounds: an expression of {run} characters" if run > self.expression else self.refuse(text)
-
-
-_EXPRESSION = re.compile(r"[\d.\s+\-*/^()×÷]+")
-_DIGITS = re.compile(r"\d+")
-_DIGITS_AT_END = re.compile(r"(\d+)\s*$")
-_PLUS_MINUS = re.compile(r"\\(?:pm|mp)(?![A-Za-z])")
-_NUMBERS = re.compile(r"\d[\d,]*")
-_FACTORIAL = re.compile(r"!(?:\s*!)*(?!=)")
-_BINOMIAL = re.compile(r"\\[dt]?binom|\\choose|\\[Cc]omb")
-_POWER = re.compile(r"\^|\*\*")
-_NEXT_POWER = re.compile(r"\s*(?:\^|\*\*)")
-_ATOM = re.compile(r"\s*(\d+|-\s*\d+|\\?[A-Za-z]+|.)", re.DOTALL)
-_SUM = re.compile(r"\\(?:sum|prod)")
-_LIMITS = re.compile(r"\\(?:sum|prod)\s*(?:\\limits\s*)?_\{[^{}=]*=?\s*(-?\d+)\s*\}\s*\^\s*(?:\{\s*(\d+)\s*\}|(\d+))")
-_HUGE = 1e300
-_LONGEST = 280  # digits that a float can hold
-_STOREYS = 4  # of a tower of powers
-_FACTORIAL_IN_EXPONENT = 8
-_NESTED_FACTORIAL = 6  # (6!)! has 1747 digits
-_REPEATED = 1000  # of a number with several `!`
-
-
-def _too_deep(text: str, bounds: Bounds) -> str | None:
-    round_depth = brace_depth = 0
-    for character in text:
-        if character in "([":
-            round_depth += 1
-            if round_depth > bounds.parentheses:
-                return f"more than {bounds.parentheses} nested parentheses"
-        elif character in ")]":
-            round_depth = max(round_depth - 1, 0)
-        elif character == "{":
-            brace_depth += 1
-            if brace_depth > bounds.braces:
-                return f"more than {bounds.braces} nested braces"
-        elif character == "}":
-            brace_depth = max(brace_depth - 1, 0)
-    return None
-
-
-def _too_many_digits(text: str, bounds: Bounds) -> str | None:
-    longest = max((len(run.group()) for run in _DIGITS.finditer(text)), default=0)
-    return f"a number of {longest} digits" if longest > bounds.digits else None
-
-
-def _too_high(text: str, bounds: Bounds) -> str | None:
-    """A literal exponent that is too large, or a tower: the value of an exponent is bounded like a literal."""
-    for power in _POWER.finditer(text):
-        exponent = _argument(text, power.end())
-        size = _HUGE if exponent is None else _size(exponent)
-        if size > bounds.exponent:
-            return "too large an exponent"
-        base = _group_before(text, power.start())
-        if base is not None:  # powers of powers multiply
-            inner = max((_size(_argument(base, each.end()) or "") for each in _POWER.finditer(base)), default=0.0)
-            if size * inner > bounds.exponent:
-                return "too large a power of powers"
-    return None
-
-
-def _argument(text: str, begin: int) -> str | None:
-    """What follows a `^`: a group, or digits and what is raised over them in turn; None for a tower of many storeys."""
-    return _argument_to(text, begin)[0]
-
-
-def _argument_to(text: str, begin: int, height: int = 0) -> tuple[str | None, int]:
-    """The argument of a `^`, and where it ends."""
-    if height > _STOREYS:
-        return None, len(text)
-    match = _ATOM.match(text, begin)
-    if match is None:
-        return "", len(text)
-    inner, after = match.group(1), match.end()
-    if inner in "{(":
-        end = closing(text, match.start(1))
-        inner, after = text[match.end() : end], len(text) if end is None else end + 1
-    following = _NEXT_POWER.match(text, after)
-    if following is None:
-        return inner, after
-    above, after = _argument_to(text, following.end(), height + 1)
-    return (None if above is None else f"{inner}^{{{above}}}"), after
-
-
-def _group_before(text: str, end: int) -> str | None:
-    """The bracketed group that ends right before `end`, without its brackets; None where there is no group."""
-    place = end - 1
-    while place >= 0 and text[place].isspace():
-        place -= 1
-    if place < 0 or text[place] not in ")}]":
-        return None
-    closer = text[place]
-    opener = {")": "(", "}": "{", "]": "["}[closer]
-    depth = 0
-    for begin in range(place, -1, -1):
-        if text[begin] == closer:
-            depth += 1
-        elif text[begin] == opener:
-            depth -= 1
-            if depth == 0:
-                return text[begin + 1 : place]
-    return text[:place]
-
-
-def _numbers(text: str) -> list[float]:
-    return [float(run.group().replace(",", "")[:_LONGEST]) for run in _NUMBERS.finditer(text)]
-
-
-@lru_cache(maxsize=512)
-def _size(expression: str) -> float:
-    """An upper guess of the value of an expression: its largest number, or the largest power of one in it."""
-    numbers = _numbers(expression)
-    if not numbers:
-        return 0.0
-    largest = max(numbers)
-    if "!" in expression and largest > _FACTORIAL_IN_EXPONENT:
-        return _HUGE
-    power = _POWER.search(expression)
-    while power is not None:
-        argument, end = _argument_to(expression, power.end())
-        if argument is None:
-            return _HUGE
-        digits = _DIGITS_AT_END.search(expression, max(power.start() - _LONGEST, 0), power.start())
-        group = _group_before(expression, power.start())
-        base = float(digits.group(1)) if digits is not None else max(_numbers(group or ""), default=1.0)
-        exponent = _size(argument)
-        if base > 1 and exponent * math.log10(base) > 300:
-            return _HUGE
-        largest = max(largest, exponent, base**exponent)
-        power = _POWER.search(expression, end)  # the powers in the argument are in its size: each depth is seen once
-    return largest
-
-
-def _too_large_factorial(text: str, bounds: Bounds) -> str | None:
-    for mark in _FACTORIAL.finditer(text):
-        group = _group_before(text, mark.start())
-        if group is None:
-            digits = _DIGITS_AT_END.search(text, max(mark.start() - _LONGEST, 0), mark.start())
-            value = float(digits.group(1)) if digits is not None else 0.0
-            large = value > bounds.factorial or (mark.group().count("!") > 1 and value > _REPEATED)
-        elif "!" in group:
-            large = max(_numbers(group), default=0.0) > _NESTED_FACTORIAL
-        elif _POWER.search(group):
-            large = _size(group) > bounds.factorial
-        else:
-            large = math.prod(max(number, 1.0) for number in _numbers(group)[:20]) > bounds.factorial
-        if large:
-            return "too large a factorial"
-    return None
-
-
-def _too_large_binomial(text: str, bounds: Bounds) -> str | None:
-    match = _BINOMIAL.search(text)
-    if match is None:
-        return None
-    near = text[max(match.start() - 40, 0) : match.end() + 120]
-    if max(_numbers(text), default=0.0) > bounds.binomial or _size(near) > bounds.binomial:
-        return "too large a binomial coefficient"
-    return None
-
-
-def _too_long_sum(text: str, bounds: Bounds) -> str | None:
-    if not _SUM.search(text):
-        return None
-    for match in _LIMITS.finditer(text):
-        first, last = match.group(1), match.group(2) or match.group(3)
-        if len(last) > 12 or len(first) > 12 or int(last) - int(first) > bounds.terms:
-            return "a sum of too many terms"
-    if max(_numbers(text), default=0.0) > bounds.terms or any(
-        _size(_argument(text, power.end()) or "") > bounds.terms for power in _POWER.finditer(text)
-    ):
-        return "a sum over too large numbers"
-    return None
-
-
-# A sum is looked at before exponents: its upper limit is written like one.
-_CHECKS = (_too_deep, _too_many_digits, _too_long_sum, _too_high, _too_large_factorial, _too_large_binomial)
+    def _size(self, node: Node) -> float:
+        """An upper guess of the absolute value of the numbers in a tree, 0 of a name; raises `TooMuch`."""
+        if node.op in ("number", "decimal"):
+            exact = abs(Fraction(node.value))
+            return float(exact) if exact < 10**300 else math.inf
+        if not node.args:
+            return 4.0 if node.op == "constant" and node.value != "inf" else 0.0
+        sizes = list(map(self._size, node.args))
+        largest = max(sizes)
+        if len(sizes) > self.members:
+            raise TooMuch(f"{len(sizes)} members")
+        if node.op == "power":
+            bits = math.log2(max(sizes[0], 1.0)) * sizes[1]
+            if max(sizes[1], bits / 4) > self.exponent:
+                raise TooMuch("too large an exponent")
+            small = node.args[1].op == "number" and node.args[1].value < 0
+            return 1.0 if small else 2.0**bits if bits < 1000 else math.inf
+        if node.op == "factorial":
+            if largest > self.factorial:
+                raise TooMuch("too large a factorial")
+            return math.exp(math.lgamma(largest + 1)) if largest < 100 else math.inf
+        if node.op == "binom" and largest > self.binomial:
+            raise TooMuch("too large a binomial coefficient")
+        if node.op == "sum":
+            return sum(sizes)
+        if node.op == "product":
+            return math.prod(max(size, 1.0) for size in sizes) if any(sizes) else 0.0
+        return largest
