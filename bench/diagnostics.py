@@ -17,8 +17,8 @@ from collections.abc import Callable
 import numpy as np
 
 from strop.algorithms.advantages import GroupRelative
-from strop.algorithms.diagnostics import step_diagnostics
 from strop.algorithms.diagnostics.credit import credit_metrics
+from strop.algorithms.diagnostics.step import step_diagnostics
 from strop.algorithms.diagnostics.texts import length_metrics, reflection_metrics, repetition_metrics
 from strop.base.types import Completion, Group, Problem, Rollout, Status, Verdict, VersionSpan
 from strop.training.samples import make_samples

@@ -1,8 +1,5 @@
 """Peak memory of log-probs and entropies with their gradients, beside plain PyTorch; each in a process of its own.
 
-On a GPU a line of seconds follows for each peer, the limit being three products at the measured matrix rate: the plain
-path, the plain path with logits in float32 (the same numbers as ours), and our own chunked head.
-
     python bench/memory.py                  # 8,192 tokens, vocabulary 151,936, hidden size 256, float32
     python bench/memory.py --device cuda --hidden 1024 --dtype bfloat16 --repeats 1
 
@@ -20,7 +17,7 @@ import sys
 from pathlib import Path
 
 import torch
-from common import begin, emit, matrix_rate, parser_of
+from common import begin, emit, parser_of
 
 COPIES = 6  # of the logits that the plain path holds at most, as a first estimate
 LEAST = 256
@@ -49,18 +46,6 @@ def free_bytes(device: str) -> int:
         return torch.cuda.mem_get_info()[0]
     lines = Path("/proc/meminfo").read_text().splitlines()
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable"))
-
-
-def seconds(given: argparse.Namespace, ours: float, plain: float) -> None:
-    """A line for each peer, on a GPU."""
-    rate = matrix_rate(getattr(torch, given.dtype), given.device)
-    limit = 3 * 2.0 * given.tokens * given.vocabulary * given.hidden / rate
-    found = {"plain PyTorch": plain}
-    for name, side in (("plain PyTorch, float32 logits", "plain_fp32"), ("chunked head", "chunked")):
-        found[name] = measured(given, side, given.tokens)["wall"]
-    for name, peer in found.items():
-        case = f"log-prob, entropy, gradients: {given.tokens} tokens, {given.hidden} × {given.vocabulary}"
-        emit("memory", case, ours, peer, name, "s", limit, matrix_rate=rate, device=given.device)
 
 
 def plain_path(given: argparse.Namespace) -> tuple[float, dict[str, object]]:
@@ -95,8 +80,6 @@ def main() -> None:
         ours["mib"], peer, None if peer is None else "plain PyTorch", "MiB", ours_s=ours["wall"],
         ours_cpu_s=ours["cpu"], device=given.device, **more,
     )  # fmt: skip
-    if given.device == "cuda" and isinstance(plain := more.get("peer_s"), float):
-        seconds(given, ours["wall"], plain)
 
 
 if __name__ == "__main__":

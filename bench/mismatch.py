@@ -3,7 +3,7 @@
     python bench/mismatch.py --device cuda --model qwen3-0.6b
     python bench/mismatch.py --model 3.4m                          # bfloat16 on a CPU
 
-ScaleRL's Figure 21 on our own kernels: with the logits rounded to bfloat16 in both, and with the head in float32 in
+ScaleRL's Figure 21 with our own engine: with the logits rounded to bfloat16 in both, and with the head in float32 in
 both. Weights are random; the last norm is scaled by `--sharpness`, so that the distribution is as uneven as a trained
 model's (the line has its mean entropy). The limit is float32 throughout: what the order of sums alone makes.
 """
@@ -17,16 +17,15 @@ import torch
 from common import SHAPES, begin, emit, endless_tokenizer, model_of, parser_of, policy_of
 
 from strop.engines.protocol import Request, Sampling
-from strop.engines.torch import EngineSettings
-from strop.engines.torch.choose import embedded_engine
+from strop.engines.torch import EngineSettings, TorchEngine
 from strop.model.policy import Packed, Policy
 
 
 def mismatch(policy: Policy, given: argparse.Namespace) -> dict[str, float]:
     """Of all sampled tokens: mean, 99th percentile and maximum of |generator − trainer|, the mean of k3 =
     r − 1 − log r with r = exp(trainer − generator), and the trainer's mean entropy; nats."""
-    settings = EngineSettings(slots=max(16, given.sequences), max_tokens=64 + given.tokens, cache=given.cache)
-    engine = embedded_engine(policy, endless_tokenizer(), settings)
+    settings = EngineSettings(slots=max(16, given.sequences), max_tokens=64 + given.tokens)
+    engine = TorchEngine(policy, endless_tokenizer(), settings)
     rng = np.random.default_rng(0)
     for place in range(given.sequences):
         prompt = rng.integers(0, policy.vocabulary, int(rng.integers(8, 64))).astype(np.int32)
@@ -64,7 +63,6 @@ def main() -> None:
     parser.add_argument("--sequences", type=int, default=64)
     parser.add_argument("--tokens", type=int, default=128)
     parser.add_argument("--sharpness", type=float, default=8.0)
-    parser.add_argument("--cache", choices=("auto", "slots", "paged"), default="auto")
     given = parser.parse_args()
     begin(given)
     least = measured(given, torch.float32, True)
@@ -73,7 +71,7 @@ def main() -> None:
     for fp32, one in found.items():
         emit("mismatch", f"{given.model} bfloat16, head in {'float32' if fp32 else 'bfloat16'}", one.pop("mean"),
              rounded if fp32 else None, "head in bfloat16" if fp32 else None, "nats", least["mean"],
-             device=given.device, cache=given.cache, **one)  # fmt: skip
+             device=given.device, **one)  # fmt: skip
 
 
 if __name__ == "__main__":

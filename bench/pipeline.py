@@ -36,17 +36,16 @@ from bench.simulated import SimulatedLearner, Simulation
 from strop.base.view import SilentView
 from strop.config.parse import edit
 from strop.data.dataset import load_data
-from strop.engines.broadcast import Peer, Ticket, Watch, described
 from strop.model.byte_tokenizer import byte_tokenizer
 from strop.orchestration.connection import WorkerSpec, end
 from strop.orchestration.fleet import Fleet, Supervision
 from strop.orchestration.messages import StoredWeights
 from strop.orchestration.processes import Processes
 from strop.orchestration.weight_store import MEMORY, WeightStore
-from strop.orchestration.weight_transport import Carrier, CollectiveCarrier, StoredCarrier
+from strop.orchestration.weight_transport import WeightTransport
 from strop.recipes.resolve import resolve
 from strop.run.loop import Loop
-from strop.verifiers.pool import InlineJudge
+from strop.verifiers.judge import InlineJudge
 
 SPEEDUP_BAR, BOUND_BAR, PUBLICATION_BAR, DEATH_BAR = 2.0, 0.8, 0.25, 0.1
 PIPELINE, SEEDS = 8, 3
@@ -92,7 +91,8 @@ def train(shape: Shape, steps: int, stale: str) -> tuple[float, dict[str, float]
     fleet = Fleet(
         launcher=Processes(),
         specs=[WorkerSpec(f"generator-{n}", "bench.simulated:main", shape.simulation) for n in range(shape.generators)],
-        carrier=StoredCarrier(lambda store, version: store.write(version, learner.weights()), 1 << 16, silent.note),
+        source=lambda store, version: store.write(version, learner.weights()),
+        transport=WeightTransport(1 << 16, silent.note),
         supervision=Supervision(),
         note=lambda line: None,
     )
@@ -171,35 +171,26 @@ def pipeline(arguments: argparse.Namespace) -> None:
 
 
 def publication(arguments: argparse.Namespace) -> None:
-    """Real engines of a model of 100 MB: write and hash, or broadcast; swap, acknowledge, probe."""
+    """Real engines of a model of 100 MB: write and hash, map and check, swap, acknowledge, probe."""
     from strop.engines.settings import EngineSettings
     from strop.model.policy import load_policy
     from strop.model.settings import FreshModel, ModelSettings
     from strop.orchestration.generator import GeneratorSettings
 
-    peer = Peer()
     fresh = FreshModel(hidden_size=512, layers=8, heads=8, kv_heads=4, head_dim=64, intermediate_size=1408)
     model = ModelSettings(fresh=fresh)
     policy, _ = load_policy(model, seed=1)
     size = sum(weight.nbytes for weight in policy.weights().values())
     settings = GeneratorSettings(model, EngineSettings(slots=16, max_tokens=64), seed=1)
 
-
-    def send(ticket: Ticket, watch: Watch) -> str:
-        weights = policy.weights()
-        return peer.send(ticket, described(weights), weights.items(), watch)
-
     def write(store: WeightStore, version: int) -> StoredWeights:
         return store.write(version, policy.weights().items())
 
-    launcher = Processes()
-    carrier: Carrier = CollectiveCarrier(send, lambda: launcher.address, "gloo", 60.0, print)
-    if arguments.weights != "collective":
-        carrier = StoredCarrier(write, size, print, MEMORY if arguments.weights == "shared_memory" else None)
     fleet = Fleet(
-        launcher=launcher,
+        launcher=Processes(),
         specs=[WorkerSpec(f"generator-{n}", "strop.orchestration.generator:main", settings) for n in range(2)],
-        carrier=carrier,
+        source=write,
+        transport=WeightTransport(size, print, MEMORY if arguments.weights == "shared_memory" else None),
         supervision=Supervision(),
         note=lambda line: None,
     )
@@ -210,7 +201,7 @@ def publication(arguments: argparse.Namespace) -> None:
             fleet.publish(0, probe)
             fleet.publish(1, probe)  # the first to all generators at once
             seconds = []
-            pids = [os.getpid(), *(member.link.pid for member in fleet.members if member.link.pid is not None)]
+            pids = [os.getpid(), *(one.worker.pid for one in fleet.generators if one.worker.pid is not None)]
             spent = processor_seconds(pids)
             for version in range(2, arguments.repeats + 2):
                 with torch.no_grad():
@@ -245,15 +236,15 @@ def death(arguments: argparse.Namespace) -> None:
     seconds = []
     matrix = torch.randn(512, 512)
     for number in range(arguments.repeats):
-        link = launcher.launch(WorkerSpec(f"generator-{number}", "bench.simulated:main", Simulation()))
-        while not link.receive():
-            launcher.wait([link], 10)
-        os.kill(link.pid, signal.SIGKILL)
+        handle = launcher.launch(WorkerSpec(f"generator-{number}", "bench.simulated:main", Simulation()))
+        while not handle.receive():
+            launcher.wait([handle], 10)
+        os.kill(handle.pid, signal.SIGKILL)
         begin = time.perf_counter()
-        while link.death is None:
+        while handle.death is None:
             matrix @ matrix
         seconds.append(time.perf_counter() - begin)
-        end(launcher, [link])
+        end(launcher, [handle])
     say({"bench": "death", "repeats": len(seconds), "median": round(statistics.median(seconds), 4),
          "most": round(max(seconds), 4), "ok": max(seconds) < DEATH_BAR})  # fmt: skip
 
@@ -323,7 +314,7 @@ def main() -> None:
     parser.add_argument("--quality-steps", type=int, default=96)
     parser.add_argument("--jobs", type=int, default=1, help="runs of `quality` at once")
     parser.add_argument("--repeats", type=int, default=20)
-    ways = ("shared_memory", "files", "collective")
+    ways = ("shared_memory", "files")
     parser.add_argument("--weights", choices=ways, default="shared_memory", help="how `publication` goes")
     parser.add_argument("--prompts", type=int, default=8)
     parser.add_argument("--samples", type=int, default=8)

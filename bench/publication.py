@@ -19,8 +19,7 @@ from common import SHAPES, bandwidth, begin, emit, endless_tokenizer, model_of, 
 from common import timed as timed_once
 
 from strop.engines.protocol import KvMode, Request, Sampling
-from strop.engines.torch import EngineSettings
-from strop.engines.torch.choose import embedded_engine
+from strop.engines.torch import EngineSettings, TorchEngine
 
 
 def main() -> None:
@@ -37,7 +36,7 @@ def main() -> None:
     settings = EngineSettings(
         slots=max(16, given.running), max_tokens=given.context + 2 * given.repeats + 8, share_parameters=False
     )
-    engine = embedded_engine(trainer, endless_tokenizer(), settings)
+    engine = TorchEngine(trainer, endless_tokenizer(), settings)
     prompt = np.arange(given.context, dtype=np.int32) % 256
     sampling = Sampling(max_new_tokens=2 * given.repeats + 8)
     engine.submit(Request("x", prompt, sampling, seed=0, n=given.running))
@@ -56,7 +55,7 @@ def main() -> None:
     size = parameter_count(model) * next(model.parameters()).element_size()
     emit("publication", f"{given.model} {given.dtype}", milliseconds["keep"], None, None, "ms",
          1000 * 3 * size / bandwidth(given.device), device=given.device, bytes=size,
-         recompute_ms=milliseconds["recompute"], engine=type(engine).__name__)  # fmt: skip
+         recompute_ms=milliseconds["recompute"])  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ The long-tailed case: `--sequences` completions, eight a prompt, of log-normal l
 random weights; float32, bfloat16, and the one over the other. `generate` runs batches of as many rows as the engine has
 slots, so that both hold equally many keys and values, each until its longest row is done, and without log-probs.
 The limit is the time that the matrix products and the reading of each token's keys and values would take on their own.
-The decode case (for a GPU): so many running sequences of so much context; the limit is reading weights, keys and values
+The decode case: so many running sequences of so much context; the limit is reading weights, keys and values
 once a step at the bandwidth of a copy.
 """
 
@@ -46,7 +46,6 @@ from transformers import ContinuousBatchingConfig, GenerationConfig, PreTrainedM
 
 from strop.engines.protocol import Request, Sampling
 from strop.engines.torch import EngineSettings, TorchEngine
-from strop.engines.torch.choose import embedded_engine
 
 GROUP = 8
 DECODE = ((1024, 1024), (256, 2048), (256, 4096), (64, 16_384))
@@ -62,7 +61,7 @@ def work_of(sequences: int, longest: int, vocabulary: int) -> Work:
 
 def engine_of(model: PreTrainedModel, slots: int, tokens: int) -> TorchEngine:
     """An engine over a model of its own."""
-    return embedded_engine(policy_of(model), endless_tokenizer(), EngineSettings(slots=slots, max_tokens=tokens))
+    return TorchEngine(policy_of(model), endless_tokenizer(), EngineSettings(slots=slots, max_tokens=tokens))
 
 
 def ours(engine: TorchEngine, work: Work, device: str) -> Callable[[], Spent]:

@@ -2,9 +2,9 @@
 
     python bench/sandbox.py --programs 400
 
-The ways: the warm zygote with all walls, the same without control groups, bubblewrap (where it is installed), a cold
-interpreter without walls, and the naive runner that many use: `subprocess.run` of the program with the usual imports.
-With `--cases FILE` the cases of a file are judged besides, and compared with their field `expected`.
+The ways: the warm fork server with all layers, the same without control groups, bubblewrap (where it is installed), a
+cold interpreter without isolation, and the naive runner that many use: `subprocess.run` of the program with the usual
+imports. With `--cases FILE` the cases of a file are judged besides, and compared with their field `expected`.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def sandboxed(sandbox: Sandbox) -> Callable[[int], bool]:
 
 
 def bare(program: str) -> Callable[[int], bool]:
-    """A runner without any wall."""
+    """A runner without any isolation."""
 
     def run(number: int) -> bool:
         given, expected = test(number)
@@ -93,9 +93,9 @@ def measure(way: str, run: Callable[[int], bool], programs: int, workers: int, b
 
 def ways(found: Capabilities) -> list[tuple[str, Capabilities]]:
     """The sandboxes that can be compared here."""
-    made = [(f"{found.plan.mode} zygote", found)] if found.plan.mode in ("root", "user") else []
+    made = [(f"{found.plan.mode} fork server", found)] if found.plan.mode in ("root", "user") else []
     if made and found.hierarchies.described:
-        made.append((f"{found.plan.mode} zygote, no control groups", replace(found, hierarchies=Hierarchies())))
+        made.append((f"{found.plan.mode} fork server, no control groups", replace(found, hierarchies=Hierarchies())))
     if found.bubblewrap:
         plan, _ = attempt("bubblewrap", found.hierarchies, found.bubblewrap)
         if plan is not None:
@@ -130,8 +130,8 @@ def main() -> None:
         with Sandbox(Limits(), arguments.workers, capabilities=capabilities) as sandbox:
             programs = few if way == "bubblewrap" else arguments.programs
             measure(way, sandboxed(sandbox), programs, arguments.workers, BAR if number == 0 else None)
-    measure("cold interpreter, no walls", bare(PROGRAM), few, arguments.workers)
-    measure("naive subprocess.run, usual imports, no walls", bare(IMPORTS + PROGRAM), few, arguments.workers)
+    measure("cold interpreter, no isolation", bare(PROGRAM), few, arguments.workers)
+    measure("naive subprocess.run, usual imports, no isolation", bare(IMPORTS + PROGRAM), few, arguments.workers)
     if arguments.cases is not None:
         judge(arguments.cases)
 

@@ -13,18 +13,15 @@ import time
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from strop.base.types import Completion, FinishReason, FloatArray, Group, InputError, IntArray, VersionSpan
 from strop.engines.protocol import Capabilities, Health, KvMode, PauseMode, Request, WeightSource
-from strop.orchestration.connection import Line
+from strop.orchestration.connection import ControllerConnection
 from strop.orchestration.generator import serve
 from strop.orchestration.messages import StoredWeights
-
-if TYPE_CHECKING:
-    from strop.engines.broadcast import Peer, Ticket, Watch
 
 TENSORS = 100
 
@@ -179,7 +176,7 @@ def load(stored: StoredWeights) -> Any:
     return dict(load_file(stored.path))
 
 
-def main(line: Line, settings: Simulation) -> None:
+def main(line: ControllerConnection, settings: Simulation) -> None:
     """The entry of a simulated generator."""
     serve(line, SimulatedEngine(settings), load)
 
@@ -193,7 +190,6 @@ class SimulatedLearner:
         self.trained: list[int] = []
         self.curve: list[float] = []
         self.before: Callable[[int], None] = lambda step: None
-        self._peer: Peer | None = None
 
     def probe(self, token_ids: IntArray) -> FloatArray:
         """What every token's log-prob is under the present weight."""
@@ -203,7 +199,7 @@ class SimulatedLearner:
         pass
 
     def learn(self, groups: Sequence[Group], survivors: Collection[int], step: int, states: Mapping[str, Any]) -> Any:
-        from strop.training.learner import Lesson
+        from strop.training.result import TrainResult
         from strop.training.samples import make_candidates
 
         self.before(step + 1)
@@ -220,15 +216,7 @@ class SimulatedLearner:
         self.value = float(np.float32(self.value))
         self.curve.append(self.value)
         time.sleep(max(begin + tokens * self.token_seconds - time.perf_counter(), 0.0))
-        return Lesson(tuple(c.sample for c in candidates), {})
-
-    def send(self, ticket: Ticket, watch: Watch) -> str:
-        """Broadcast them."""
-        from strop.engines.broadcast import Peer, described
-
-        self._peer = self._peer or Peer(address=ticket.channel.host)
-        weights = self.weights()
-        return self._peer.send(ticket, described(dict(weights)), weights, watch)
+        return TrainResult(tuple(c.sample for c in candidates), {})
 
     def weights(self) -> list[tuple[str, Any]]:
         """A hundred tensors of the one number."""

@@ -34,18 +34,15 @@ PROMPTS, SAMPLES = 32, 8
 STEPS = 10_000
 
 
-def ending_model(
-    shape: str, dtype: torch.dtype, tokenizer: PreTrainedTokenizerBase, mean: int, drawn: int | None = None,
-    device: str = "cpu",
-) -> PreTrainedModel:  # fmt: skip
+def ending_model(shape: str, dtype: torch.dtype, tokenizer: PreTrainedTokenizerBase, mean: int) -> PreTrainedModel:
     """A model that draws EOS with a probability of about 1 / mean whatever came before; never where `mean` is 0.
 
     Dimension 0 of the residual stream is a constant that no layer writes to or reads, and the head's row of EOS reads
-    it alone, the other rows not at all. Where `drawn` is given, tokens from there on are never drawn.
+    it alone, the other rows not at all.
     """
-    model = model_of(shape, torch.float32, device)
+    model = model_of(shape, torch.float32, "cpu")
     embedding = model.get_input_embeddings().weight
-    head = torch.nn.Linear(embedding.shape[1], embedding.shape[0], bias=False, device=device)
+    head = torch.nn.Linear(embedding.shape[1], embedding.shape[0], bias=False)
     model.config.tie_word_embeddings = False
     eos = tokenizer.eos_token_id
     with torch.no_grad():
@@ -57,11 +54,9 @@ def ending_model(
             layer.self_attn.o_proj.weight[0] = 0.0
             layer.mlp.down_proj.weight[0] = 0.0
         model.set_output_embeddings(head)
-        ids = torch.randint(256, (8, 64), device=device)
+        ids = torch.randint(256, (8, 64))
         hidden = model.model(ids).last_hidden_state.reshape(-1, embedding.shape[1])
-        others = (hidden @ head.weight[:drawn].t()).exp().sum(-1).mean() - 1.0
-        if drawn is not None:
-            head.weight[drawn:, 0] = -40.0 / hidden[:, 0].mean()
+        others = (hidden @ head.weight.t()).exp().sum(-1).mean() - 1.0
         wanted = torch.log(others / (mean - 1)) if mean else torch.tensor(-40.0)
         head.weight[eos, 0] = wanted / hidden[:, 0].mean()
     model.config.eos_token_id = model.generation_config.eos_token_id = eos

@@ -12,11 +12,10 @@ clipping and fused AdamW. Tokens count prompts and completions, never padding. `
 rows computed that are tokens of a sequence: the rest would be padding. `fill` is how full the micro-batches are (the
 `packing_efficiency` of a run's metrics); it cannot exceed `fill_at_best`, tokens over the budgets of the fewest
 micro-batches that hold them, and costs no time, for what is not there is not computed. `peer_padding` is the share of
-the baseline's rows that are none. With `--peer operators` the peer is ours without kernels (`model.cpu_kernels` and
-`model.gpu_kernels` off), which changes nothing else. With `--equal PROMPT+COMPLETION` all lengths are equal, and eight
-sequences share a prompt. The limit is the model's operations
-(three products of each parameter, causal attention, the head) at the measured rate of a matrix product; recomputation
-is not counted.
+the baseline's rows that are none. With `--peer operators` the peer is ours without kernels
+(`model.cpu_kernels=false`), which changes nothing else. With `--equal PROMPT+COMPLETION` all lengths are equal, and
+eight sequences share a prompt. The limit is the model's operations (three products of each parameter, causal attention,
+the head) at the measured rate of a matrix product; recomputation is not counted.
 """
 
 from __future__ import annotations
@@ -82,7 +81,7 @@ def ours(trainer: Trainer, update: Update, device: str) -> Callable[[], Spent]:
 
 def trainer_of(model: PreTrainedModel, given: argparse.Namespace, settings: AdamW, kernels: bool) -> Trainer:
     """Ours, with GRPO's clipped loss."""
-    policy = policy_of(model, gradient_checkpointing=given.checkpointing, cpu_kernels=kernels, gpu_kernels=kernels)
+    policy = policy_of(model, gradient_checkpointing=given.checkpointing, cpu_kernels=kernels)
     return Trainer(policy, Objective(PpoClip()), settings, 1000)
 
 

@@ -34,7 +34,7 @@ from strop.evaluation.benchmarks import benchmark, load_problems
 from strop.verifiers.isolation import Isolation
 from strop.verifiers.math import MathVerifier
 from strop.verifiers.math.cases import Case, judge_cases, read_cases
-from strop.verifiers.processes import ProcessPool
+from strop.verifiers.process_pool import ProcessPool
 
 HANGS = {
     "tower": r"\boxed{9^{9^{9^{9}}}}",

@@ -59,7 +59,7 @@ def main() -> None:
     for number in range(given.fleets):
         setup, costs, lengths = fleet(rng)
         adaptive = simulate(setup, costs, lengths, given.steps, number)
-        opened = simulate(replace(setup, window="open"), costs, lengths, given.steps, number)
+        opened = simulate(replace(setup, window="full"), costs, lengths, given.steps, number)
         times.append(adaptive.total / opened.total)
         lags.append(adaptive.mean_lag)
         open_lags.append(opened.mean_lag)

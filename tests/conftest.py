@@ -3,7 +3,6 @@
 import importlib.util
 import os
 from collections.abc import Iterator
-from pathlib import Path
 
 import hypothesis
 import pytest
@@ -16,9 +15,6 @@ hypothesis.settings.load_profile("strop")
 # Set before anything of Hugging Face is imported: a test that asks the hub for something is wrong.
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["WANDB_MODE"] = "offline"
-# Likewise before Triton: without a GPU its kernels run in its interpreter.
-if not Path("/dev/nvidiactl").exists():
-    os.environ["TRITON_INTERPRET"] = "1"
 
 
 def _missing(item: pytest.Item) -> Iterator[str]:
@@ -37,7 +33,7 @@ def _missing(item: pytest.Item) -> Iterator[str]:
 @pytest.fixture
 def forked() -> Iterator[None]:
     """For tests that are not about how workers start: they are forked from the test, without seconds of imports."""
-    from tests.orchestration.forked import forking
+    from tests.forks import forking
 
     with forking():
         yield

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,15 +10,25 @@ from bench.claims.analysis import Result, Verdict
 from bench.claims.catalogue import Claim
 from bench.claims.execute import Curve, load
 
-from strop.base.files import replacing
-from strop.report.plots import bare, canvas
+from strop.report.figures.writer import (
+    BLUE,
+    GREEN,
+    GREY,
+    INK,
+    ORANGE,
+    PURPLE,
+    RED,
+    add_legend,
+    style_axes,
+    write_figure,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-COLORS: dict[Verdict, str] = {"agrees": "#2a7f62", "disagrees": "#b3432b", "undecided": "#8a8f98"}
-INK, BAND = "#2b2f36", "#eef1f5"
+COLORS: dict[Verdict, str] = {"agrees": GREEN, "disagrees": RED, "undecided": GREY}
+BAND = "#eef1f5"
 PANELS = (
     ("Differences of pass rates and shares, points", ("pass rate", "share"), 100.0),
     ("Logarithms of ratios", ("log ratio",), 1.0),
@@ -26,13 +36,12 @@ PANELS = (
 )
 HELD_OUT = (("evaluation/pass_rate", "Held-out pass rate"), ("evaluation/entropy", "Held-out entropy, nats a token"))
 SHOWN = (
-    ("base", "#2864a8"), ("nsgd4", "#d9822b"), ("grpo8", "#8a8f98"), ("opefo", "#3a8f5c"), ("adaptive", "#7d5ba6"),
-    ("bonus_high", "#c0392b"),
+    ("base", BLUE), ("nsgd4", ORANGE), ("grpo8", GREY), ("opefo", GREEN), ("adaptive", PURPLE), ("bonus_high", RED),
 )  # fmt: skip
 
 
 def draw(claims: Sequence[Claim], results: Mapping[str, Result], target: Path) -> None:
-    """A forest plot of what was run, a panel a unit, as SVG."""
+    """A forest plot of what was run, a panel a unit, as PNG."""
     parts = [
         (title, [claim for claim in claims if claim.unit in units and results[claim.name].effect is not None], scale)
         for title, units, scale in PANELS
@@ -48,7 +57,7 @@ def draw(claims: Sequence[Claim], results: Mapping[str, Result], target: Path) -
             _forest(figure.add_subplot(grid[place]), title, chosen, results, scale)
 
     rows = sum(len(chosen) + 2.5 for _, chosen, _ in parts)
-    _save(fill, target, (8.6, 0.235 * rows + 0.6))
+    write_figure(target, (8.6, 0.235 * rows + 0.6), fill, dpi=110)
 
 
 def _forest(axes: Axes, title: str, claims: Sequence[Claim], results: Mapping[str, Result], scale: float) -> None:
@@ -65,7 +74,7 @@ def _forest(axes: Axes, title: str, claims: Sequence[Claim], results: Mapping[st
         axes.plot([value * scale for value in found.values.values()], [row] * len(found.values), ".", color=color,
                   markersize=3.5, alpha=0.6)  # fmt: skip
         axes.plot(found.effect.value * scale, row, "o", color=color, markersize=5)
-    bare(axes)
+    style_axes(axes)
     axes.set_yticks(range(len(claims)), [claim.name for claim in claims], fontsize=8)
     axes.set_ylim(len(claims) - 0.4, -0.6)
     axes.set_title(title, fontsize=9.5, loc="left")
@@ -92,15 +101,15 @@ def draw_curves(out: Path, target: Path) -> None:
             axes = figure.add_subplot(1, 2, place)
             for name, color in SHOWN:
                 _mean_curve(axes, curves[name], metric, name, color)
-            bare(axes)
+            style_axes(axes)
             axes.set_title(title, fontsize=9.5, loc="left")
             axes.set_xlabel("step", fontsize=8)
             axes.tick_params(labelsize=8)
             axes.set_ylim(bottom=0.0)
             if place == 1:
-                axes.legend(fontsize=7.5, frameon=False)
+                add_legend(axes)
 
-    _save(fill, target, (8.6, 3.2))
+    write_figure(target, (8.6, 3.2), fill, dpi=110)
 
 
 def _mean_curve(axes: Axes, curves: Sequence[Curve], metric: str, label: str, color: str) -> None:
@@ -112,13 +121,3 @@ def _mean_curve(axes: Axes, curves: Sequence[Curve], metric: str, label: str, co
         axes.plot(steps, [one[step] for step in steps], color=color, linewidth=0.7, alpha=0.3)
     means = [sum(one[step] for one in found) / len(found) for step in steps]
     axes.plot(steps, means, color=color, linewidth=1.8, label=label)
-
-
-def _save(fill: Callable[[Figure], None], target: Path, size: tuple[float, float]) -> None:
-    import matplotlib
-
-    figure = canvas(*size, dpi=150)
-    fill(figure)
-    # Without a fixed salt and date the same results would give another file each time.
-    with replacing(target) as temporary, matplotlib.rc_context({"svg.hashsalt": "claims"}):
-        figure.savefig(temporary, format="svg", metadata={"Date": None})

@@ -23,8 +23,8 @@ from strop.model.files import export
 from strop.model.policy import load_policy
 from strop.model.settings import ModelSettings
 from strop.training.embedded_base import WORDS, EmbeddedBase, embedded_base
-from strop.training.settings import AdamW
-from strop.training.sft import Demonstration, FineTuning, SftSettings
+from strop.training.settings import AdamW, SftSettings
+from strop.training.sft import Demonstration, FineTuning
 
 FORMAT = 1
 LIMIT = 96  # tokens of a completion of the arms on this base

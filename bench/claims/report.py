@@ -106,22 +106,22 @@ def summary(claims: Sequence[Claim], results: Results) -> str:
 
 
 def write(out: Path, claims: Sequence[Claim], results: Results, docs: Path | None = None) -> None:
-    """Write results.json, claims.md and claims.svg into `out`; and into `docs`, where that is given."""
+    """Write results.json, claims.md and claims.png into `out`; and into `docs`, where that is given."""
     out.mkdir(parents=True, exist_ok=True)
     told = list(lines(claims, results))
     with replacing(out / "results.json") as temporary:
         temporary.write_text(_results_text(told), encoding="utf-8")
     with replacing(out / "claims.md") as temporary:
         temporary.write_text(summary(claims, results) + "\n" + table(claims, results), encoding="utf-8")
-    draw(claims, results, out / "claims.svg")
+    draw(claims, results, out / "claims.png")
     if docs is None:
         return
     page, pictures = docs / "claims.md", docs / "claims"
     pictures.mkdir(parents=True, exist_ok=True)
     with replacing(pictures / "results.json") as temporary:
         temporary.write_text(_results_text(told), encoding="utf-8")
-    draw(claims, results, pictures / "claims.svg")
-    draw_curves(out, pictures / "curves.svg")
+    draw(claims, results, pictures / "claims.png")
+    draw_curves(out, pictures / "curves.png")
     text = page.read_text(encoding="utf-8")
     text = between(text, "summary", summary(claims, results))
     text = between(text, "table", table(claims, results))

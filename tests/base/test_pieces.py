@@ -14,7 +14,8 @@ import strop.config.schema  # noqa: F401  (defines the families)
 import strop.prepare  # noqa: F401
 from strop.algorithms.aggregation import Aggregation, ConstantDenominator, PromptMean
 from strop.algorithms.losses import Cispo, PolicyLoss, PpoClip
-from strop.base.pieces import Piece, Settings, StatefulPiece, allow_module, choices, refused_flag
+from strop.base.imports import allow_module
+from strop.base.pieces import Piece, Settings, StatefulPiece, choices, refused_flag
 from strop.data.chain_sum import ChainSum
 from strop.data.flat_files import CsvFile, JsonFile
 from strop.data.mixture import Mixture
@@ -30,13 +31,15 @@ from strop.prepare.reference_solutions import ReferenceSolutions
 from strop.prepare.sources import Source
 from strop.verifiers.answer import Answer
 from strop.verifiers.by_domain import ByDomain
+from strop.verifiers.combined import WeightedSum
 from strop.verifiers.function import PythonFunction
 
-allow_module("math")
+allow_module("operator")
 
 EXAMPLES: dict[str, Piece] = {
     "Mixture": Mixture(sources=(ChainSum(), ChainSum(terms=2)), domains=("long", "short")),
     "ConstantDenominator": ConstantDenominator(tokens=100),
+    "WeightedSum": WeightedSum(members=(Answer(),)),
     "ByDomain": ByDomain(members={"math": Answer()}),
     "Decontaminate": Decontaminate(against=(Source(path="a.jsonl"),)),
     "DeduplicateByEmbedding": DeduplicateByEmbedding(model="a-folder"),
@@ -49,7 +52,7 @@ EXAMPLES: dict[str, Piece] = {
     "ParquetFile": ParquetFile(path="a.parquet"),
     "HubDataset": HubDataset(dataset="a/b"),
     "ReasoningGym": ReasoningGym(task="chain_sum"),
-    "PythonFunction": PythonFunction(function="math:sqrt"),
+    "PythonFunction": PythonFunction(function="operator:eq"),
 }
 
 

@@ -11,7 +11,8 @@ from tests.run.test_run import StopsAfter
 from tests.runs import assert_same_run, metrics, small_config
 
 from strop.algorithms.rewards import BinaryReward, Reward
-from strop.base.pieces import State, StatefulPiece, allow_module
+from strop.base.imports import allow_module
+from strop.base.pieces import State, StatefulPiece
 from strop.base.states import States, stateful_pieces
 from strop.base.types import Completion, InputError, Verdict
 from strop.config.parse import edit

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from strop.cli.inspect_commands import flatten
 from strop.cli.options import free_folder
-from strop.cli.reports import report_quickstart
+from strop.cli.run_endings import report_quickstart
+from strop.config.edits import flatten
 from strop.run import doctor
 from strop.run.folder import RunFolder
 

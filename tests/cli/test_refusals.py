@@ -64,9 +64,10 @@ def test_a_run_can_be_measured_on_other_problems(tmp_path: Path) -> None:
 
 
 def test_completions_end_where_the_model_does(model: Path) -> None:
-    config = tasks.configure(str(model), source="chain_sum", limit=2)
-    config = edit(config, ["sampling.max_new_tokens=4000", "engine.slots=16"])
-    assert tasks.evaluate_model(config, 1, None, SilentView())["mean_length"] <= 512
+    asked = tasks.configure(
+        str(model), sets=["sampling.max_new_tokens=4000", "engine.slots=16"], source="chain_sum", limit=2
+    )
+    assert tasks.evaluate_model(asked, 1, None, SilentView())["mean_length"] <= 512
 
 
 def test_answers_the_verifier_can_never_judge(tmp_path: Path) -> None:
@@ -84,7 +85,7 @@ def fails(problem: object, text: str) -> bool:
 
 
 def test_a_verifier_that_always_fails_says_why(tmp_path: Path) -> None:
-    from strop.base.pieces import allow_module
+    from strop.base.imports import allow_module
 
     allow_module(__name__)
     function = f"verifier.function={__name__}:fails"

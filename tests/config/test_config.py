@@ -200,3 +200,31 @@ def test_a_missing_file_is_named() -> None:
 def test_validate_returns_the_configuration() -> None:
     config = resolve("grpo")
     assert validated(config) is config
+
+
+def test_toml_says_none_wherever_it_is_allowed(tmp_path: Path) -> None:
+    file = tmp_path / "none.toml"
+    file.write_text(
+        'recipe = "grpo"\ndata.held_out = "none"\noptim.max_grad_norm = "None"\nalgorithm.truncation_mask = "none"\n'
+        'data.select = "none"\nstages = [{steps = 3, plateau = "none"}, {steps = "none"}]\n'
+        'evaluation.benchmarks = [{name = "aime24", every = 10, limit = "none"}]\n'
+    )
+    config = resolve(str(file))
+    assert config.data.held_out is None and config.optim.max_grad_norm is None and config.data.select is None
+    assert config.algorithm.truncation_mask == "none"  # there it is a choice
+    assert config.stages[0].plateau is None and config.stages[1].steps is None
+    assert config.evaluation.benchmarks[0].limit is None
+    file.write_text('recipe = "grpo"\nsteps = "none"\n')
+    with pytest.raises(InputError, match="steps"):
+        resolve(str(file))
+
+
+def test_a_tiny_form_takes_its_executor_and_held_out_problems_from_what_is_set() -> None:
+    assert resolve("grpo", [], small=True).orchestration.executor == "in_process"
+    assert resolve("grpo", ["orchestration.generators=2"], small=True).orchestration.executor == "auto"
+    with pytest.raises(InputError, match="in_process has none"):
+        resolve("grpo", ["orchestration.generators=2", "orchestration.executor=in_process"], small=True)
+    held_out = resolve("grpo", ["data.source=gsm8k", "data.path=train.jsonl"], small=True).data.held_out
+    assert held_out is not None and held_out.source is None and held_out.count == 16
+    own = resolve("grpo", ["data.source=a.jsonl", "data.held_out.source=b.jsonl"], small=True).data.held_out
+    assert own is not None and own.source is not None and own.source.label == "b.jsonl"

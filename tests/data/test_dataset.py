@@ -22,6 +22,7 @@ from strop.data.templates import ChatTemplate, OpenReasonerZero, Plain, encode_p
 from strop.model.byte_tokenizer import byte_tokenizer
 
 TOKENIZER = byte_tokenizer()
+CHATTING = byte_tokenizer(chat=True)
 PROBLEM = Problem("a", "1+1=", "2")
 CHAT = replace(PROBLEM, prompt=(Message(role="system", content="Be brief."), Message(role="user", content="1+1=")))
 
@@ -59,13 +60,13 @@ def test_chat_template_writes_its_own_bos() -> None:
 
 
 def test_chat_template_asks_for_the_answer() -> None:
-    assert TOKENIZER.decode(ChatTemplate()(CHAT, TOKENIZER)) == "system: Be brief.\nuser: 1+1=\nassistant: "
+    assert CHATTING.decode(ChatTemplate()(CHAT, CHATTING)) == "system: Be brief.\nuser: 1+1=\nassistant: "
 
 
 def test_chat_template_refusals() -> None:
     with pytest.raises(InputError, match="has a system message, and the template has one"):
-        ChatTemplate(system="S")(CHAT, TOKENIZER)
-    tokenizer = byte_tokenizer()
+        ChatTemplate(system="S")(CHAT, CHATTING)
+    tokenizer = byte_tokenizer(chat=True)
     tokenizer.chat_template = "{{ raise_exception('no system role') }}"
     with pytest.raises(InputError, match="refuses problem 'a': no system role"):
         ChatTemplate()(PROBLEM, tokenizer)

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 import torch
 from scipy import stats
-from tests.engines.runs import drain, policy_logprobs, prompts, requests, run
+from tests.engines.runs import drain, policy_logprobs, policy_scores, prompts, requests, run
 from tests.tiny import byte_tokenizer, tiny_qwen3
 from torch import Tensor
 
@@ -125,8 +125,10 @@ class EngineContract:
         found = run(subject.engine, requests(ids, Sampling(temperature=0.8, max_new_tokens=80), n=3))
         assert len(found) == 30
         for (name, _), completion in found.items():
-            wanted = policy_logprobs(subject.policy, completion, 0.8)
+            wanted, entropies = policy_scores(subject.policy, completion, 0.8)
             np.testing.assert_allclose(completion.logprobs, wanted, atol=TOLERANCE)
+            if completion.entropies is not None:
+                np.testing.assert_allclose(completion.entropies, entropies, atol=1e-4)
             assert completion.logprobs.dtype == np.float32 and completion.token_ids.dtype == np.int32
             assert completion.prompt_ids.tolist() == ids[int(name)].tolist()
             assert completion.versions == ((version, 0, len(completion.token_ids)),)

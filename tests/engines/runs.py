@@ -50,7 +50,12 @@ def run(engine: Engine, todo: Sequence[Request]) -> dict[tuple[str, int], Comple
 
 def policy_logprobs(policy: Policy, completion: Completion, temperature: float = 1.0) -> FloatArray:
     """The policy's log-probs [T] of a completion's tokens."""
+    return policy_scores(policy, completion, temperature)[0]
+
+
+def policy_scores(policy: Policy, completion: Completion, temperature: float = 1.0) -> tuple[FloatArray, FloatArray]:
+    """The policy's log-probs and entropies [T] of a completion's tokens."""
     ids = [*completion.prompt_ids.tolist(), *completion.token_ids.tolist()]
-    logprob, _ = policy(Packed.whole([ids]), temperature)
-    found: FloatArray = logprob.detach().numpy()[len(completion.prompt_ids) - 1 :]
-    return found
+    start = len(completion.prompt_ids) - 1
+    logprob, entropy = (column.detach().numpy()[start:] for column in policy(Packed.whole([ids]), temperature))
+    return logprob, entropy

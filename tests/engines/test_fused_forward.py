@@ -227,21 +227,22 @@ def test_the_compiled_draw_is_torchs(vocabulary: int, kernels: Kernels):
     uniform[0], uniform[1] = 0.0, 1 - 2.0**-53
     temperature = torch.where(torch.arange(400) % 3 == 0, 0.7, 1.0)
     greedy = torch.arange(400) % 5 == 0
-    wanted, wanted_logprobs = draw(logits, Draw(uniform, temperature[:, None], greedy))
-    tokens, logprobs = kernels.draw(logits.clone(), temperature, uniform, greedy)
+    wanted, wanted_logprobs, wanted_entropies = draw(logits, Draw(uniform, temperature[:, None], greedy))
+    tokens, logprobs, entropies = kernels.draw(logits.clone(), temperature, uniform, greedy)
     assert (tokens == wanted).float().mean() > 0.99  # a uniform may fall between two roundings of a sum
     assert 3 not in tokens.tolist()
     exact = (logits / temperature[:, None]).log_softmax(-1).gather(1, tokens[:, None])[:, 0]
     torch.testing.assert_close(logprobs, exact, atol=2e-6, rtol=1e-6)
     same = tokens == wanted
     torch.testing.assert_close(logprobs[same], wanted_logprobs[same], atol=2e-6, rtol=1e-6)
+    torch.testing.assert_close(entropies, wanted_entropies, atol=5e-6, rtol=2e-6)
 
 
 def test_logits_that_overflowed_give_no_finite_logprob(kernels: Kernels):
     logits = torch.zeros(3, 40)
     logits[0, 7], logits[1, 8] = torch.nan, torch.inf
     ones = torch.ones(3)
-    _, logprobs = kernels.draw(logits, ones, torch.full((3,), 0.5, dtype=torch.float64), torch.zeros(3).bool())
+    _, logprobs, _ = kernels.draw(logits, ones, torch.full((3,), 0.5, dtype=torch.float64), torch.zeros(3).bool())
     assert logprobs.isfinite().tolist() == [False, False, True]
 
 

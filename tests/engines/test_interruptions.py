@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
-from tests.engines.runs import drain, engine_of, policy_logprobs, prompts, requests, run
+from tests.engines.runs import drain, engine_of, policy_logprobs, policy_scores, prompts, requests, run
 from tests.made import PROBLEM, rollout
 from tests.tiny import byte_tokenizer, tiny_qwen3
 
@@ -45,9 +45,11 @@ def expect_interrupted(completion: Completion, free: Completion, phrase: str = S
     assert completion.token_ids[at:end].tolist() == ids
     assert completion.injected.nonzero()[0].tolist() == list(range(at, end))
     assert not completion.logprobs[at:end].any()
-    expected = policy_logprobs(POLICY, completion)
+    expected, entropies = policy_scores(POLICY, completion)
     sampled = ~completion.injected
     np.testing.assert_allclose(completion.logprobs[sampled], expected[sampled], atol=1e-4)
+    assert completion.entropies is not None and not completion.entropies[at:end].any()
+    np.testing.assert_allclose(completion.entropies[sampled], entropies[sampled], atol=1e-4)
     assert completion.versions == ((0, 0, len(completion.token_ids)),)
     return at
 

@@ -7,7 +7,7 @@ import copy
 import numpy as np
 import pytest
 import torch
-from tests.engines.runs import drain, engine_of, policy_logprobs, prompts, requests, run
+from tests.engines.runs import drain, engine_of, policy_logprobs, policy_scores, prompts, requests, run
 from tests.model.test_policy import CONFIGS, model_of
 from tests.tiny import tiny_qwen3, tiny_settings
 
@@ -94,6 +94,53 @@ def test_mixed_options_side_by_side():
     for request in todo:
         alone = run(engine_of(policy), [request])
         assert same(alone[request.id, 0], together[request.id, 0])
+
+
+@pytest.mark.parametrize("native", [True, False])
+def test_entropies_are_the_policys_whatever_a_row_leaves_out(native: bool):
+    policy = tiny_qwen3()
+    kinds = {
+        "plain": Sampling(temperature=0.7, max_new_tokens=15),
+        "greedy": Sampling(temperature=0, max_new_tokens=9),
+        "truncated": Sampling(temperature=1.3, top_k=4, top_p=0.9, max_new_tokens=12),
+    }
+    for names in (("plain", "greedy"), ("truncated", "plain")):  # a row with a top-k is drawn by torch, with the others
+        todo = [Request(f"{name}-{i}", ids, kinds[name], i, n=3) for name in names for i, ids in enumerate(prompts(4))]
+        for (request, _), completion in run(engine_of(policy, native=native), todo).items():
+            temperature = kinds[request.split("-")[0]].temperature or 1.0
+            assert completion.entropies is not None and completion.entropies.dtype == np.float32
+            _, wanted = policy_scores(policy, completion, temperature)
+            np.testing.assert_allclose(completion.entropies, wanted, atol=1e-4)
+
+
+def test_more_stop_ids_than_there_was_room_for():
+    """The table of stop ids widens while sequences run; each completion ends at the first of its own ids."""
+    policy = tiny_qwen3()
+    kinds = [Sampling(max_new_tokens=40, stop_token_ids=tuple(range(count))) for count in (2, 30, 90)]
+    todo = [Request(str(i), ids, kinds[i % 3], seed=i) for i, ids in enumerate(prompts(9))]
+    together = run(engine_of(policy), todo)
+    for request in todo:
+        found = together[request.id, 0]
+        assert same(run(engine_of(policy), [request])[request.id, 0], found)
+        ends = [t for t, token in enumerate(found.token_ids) if token in (*request.sampling.stop_token_ids, EOS)]
+        assert ends == ([len(found.token_ids) - 1] if found.finish_reason == "stop" else [])
+    assert {completion.finish_reason for completion in together.values()} == {"stop", "length"}
+
+
+@pytest.mark.gpu
+def test_completions_on_a_gpu_are_those_of_a_cpu():
+    """Stop strings, top-p, groups and newcomers, in float32."""
+    policy = tiny_qwen3()
+    kinds = [
+        Sampling(max_new_tokens=60),
+        Sampling(top_p=0.7, max_new_tokens=30),
+        Sampling(stop=("e", "zq"), max_new_tokens=50),
+    ]
+    todo = [Request(str(i), ids, kinds[i % 3], seed=i, n=7) for i, ids in enumerate(prompts(15, longest=90))]
+    wanted = run(engine_of(policy), todo)
+    found = run(engine_of(copy.deepcopy(policy).to("cuda"), slots=64), todo)
+    differing = [key for key in wanted if found[key].token_ids.tolist() != wanted[key].token_ids.tolist()]
+    assert len(differing) <= 2, differing  # where two sums of another order fall on either side of a uniform
 
 
 def test_pad_equal_to_eos_changes_nothing():

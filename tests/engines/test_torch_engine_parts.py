@@ -47,19 +47,21 @@ def test_neighbouring_seeds_do_not_collide():
 @given(st.lists(st.floats(-30, 30), min_size=2, max_size=20), st.floats(0, 1, exclude_max=True))
 def test_the_draw_inverts_the_cumulative_distribution(logits: list[float], u: float):
     z = torch.tensor([logits], dtype=torch.float32)
-    token, logprob = draw(z, Draw(torch.tensor([u], dtype=torch.float64)))
+    token, logprob, entropy = draw(z, Draw(torch.tensor([u], dtype=torch.float64)))
     probs = z.softmax(-1)[0].double()
     low = float(probs[: token[0]].sum())
     assert probs[token[0]] > 0
     assert low - 1e-6 <= u <= low + float(probs[token[0]]) + 1e-6
     assert logprob[0] == z.log_softmax(-1)[0, token[0]]
+    assert abs(float(entropy[0]) - float(torch.distributions.Categorical(logits=z[0].double()).entropy())) < 1e-5
 
 
 def test_the_last_uniform_never_falls_past_the_end_nor_on_an_impossible_token():
     z = torch.tensor([[0.0, 0.0, -torch.inf, 0.0, -torch.inf]])
     for u in (0.0, 1 - 2.0**-53):
-        token, _ = draw(z, Draw(torch.tensor([u], dtype=torch.float64)))
+        token, _, entropy = draw(z, Draw(torch.tensor([u], dtype=torch.float64)))
         assert int(token) == (0 if u == 0 else 3)
+        torch.testing.assert_close(entropy, torch.tensor([3.0]).log())
 
 
 def test_truncate_follows_the_definitions():
@@ -77,7 +79,7 @@ def test_truncate_follows_the_definitions():
 def test_greedy_rows_beside_sampled_ones():
     z = torch.tensor([[0.0, 1.0], [0.0, 1.0]])
     how = Draw(torch.zeros(2, dtype=torch.float64), greedy=torch.tensor([True, False]))
-    tokens, logprobs = draw(z, how)
+    tokens, logprobs, _ = draw(z, how)
     assert tokens.tolist() == [1, 0]
     torch.testing.assert_close(logprobs, torch.tensor([[1.0], [0.0]])[:, 0] - z[0].logsumexp(-1))
 

@@ -14,7 +14,7 @@ from strop.data.templates import Plain
 from strop.engines.protocol import Request, Sampling
 from strop.evaluation.evaluate import evaluate
 from strop.evaluation.result import EvaluationResult
-from strop.evaluation.sample_store import KeptSamples
+from strop.evaluation.sample_store import SampleStore
 from strop.model.byte_tokenizer import byte_tokenizer
 from strop.verifiers.answer import Answer
 
@@ -72,7 +72,7 @@ def settings(dataset: Dataset, samples: int, model: str = "base", benchmark: str
 def keep(folder: Path, answers: Answers, model: str = "base", benchmark: str = "digits") -> None:
     """Evaluate the answers and keep them as FOLDER/MODEL/BENCHMARK."""
     dataset, samples = digits(answers), len(next(iter(answers.values())))
-    kept = KeptSamples(folder / model / benchmark, settings(dataset, samples, model, benchmark), VERIFIER)
+    kept = SampleStore(folder / model / benchmark, settings(dataset, samples, model, benchmark), VERIFIER)
     engine = says(answers)
     evaluate(engine, dataset, samples, Sampling(), VERIFIER, progress=lambda done, total, rollout: kept.add(rollout))
     kept.finish()

@@ -20,12 +20,12 @@ from strop.engines.protocol import Engine, Request, Sampling
 from strop.engines.torch import EngineSettings, TorchEngine
 from strop.evaluation.evaluate import evaluate
 from strop.evaluation.intervals import Interval
-from strop.evaluation.result import EvaluationResult, paired_gain
+from strop.evaluation.result import EvaluationResult, paired_test
 from strop.model.byte_tokenizer import byte_tokenizer
 from strop.model.policy import Packed
 from strop.verifiers.answer import Answer
 from strop.verifiers.base import Verifier
-from strop.verifiers.pool import Key
+from strop.verifiers.judge import Key
 
 TOKENIZER = byte_tokenizer()
 
@@ -114,11 +114,11 @@ def test_gain_on_the_same_problems() -> None:
     before = evaluate(says(ANSWERS), dataset(), 4, Sampling(), Answer())
     better = {question: [question] * 4 for question in ANSWERS}
     after = evaluate(says(better), dataset(), 4, Sampling(), Answer())
-    gain, interval = paired_gain(before, after)
+    gain, interval, *_ = paired_test(before, after)
     assert gain == 0.75 and interval.low >= 0.5 and interval.high <= 1.0
-    assert paired_gain(before, before) == (0.0, Interval(0.0, 0.0))
+    assert paired_test(before, before)[:2] == (0.0, Interval(0.0, 0.0))
     with pytest.raises(InputError, match="same problems"):
-        paired_gain(before, evaluate(says(ANSWERS), dataset(["1"]), 4, Sampling(), Answer()))
+        paired_test(before, evaluate(says(ANSWERS), dataset(["1"]), 4, Sampling(), Answer()))
 
 
 def aborts(request: Request, index: int) -> tuple[str, FinishReason]:

@@ -11,9 +11,9 @@ import pytest
 from tests.evaluation.results import keep, result
 
 from strop.base.types import InputError
-from strop.evaluation.grid import Column, Grid, average, best_model, compare, load_grid, table, value_of
+from strop.evaluation.grid import Column, Grid, average, best_model, compare, load_grid, value_of
 from strop.evaluation.result import EvaluationResult
-from strop.report.evaluation import parse_average, write_report
+from strop.report.evaluation_report import parse_average, table, write_report
 from strop.report.figures.evaluation import draw_all, draw_problems, draw_transfer
 
 PNG = b"\x89PNG\r\n"

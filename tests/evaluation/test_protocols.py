@@ -9,6 +9,10 @@ from strop.base.types import InputError
 from strop.data.templates import ChatTemplate, OpenReasonerZero
 from strop.evaluation.benchmarks import benchmark
 from strop.evaluation.protocols import PLAIN, PROTOCOLS, changed, parse_metric, protocol, template_named
+from strop.verifiers.code.verifier import CodeVerifier
+from strop.verifiers.combined import AnyOf
+from strop.verifiers.math import MathVerifier
+from strop.verifiers.simple import MultipleChoice
 
 
 @pytest.mark.parametrize(
@@ -49,6 +53,15 @@ def test_archer_reports_pass_at_k_and_orz_has_its_own_prompt() -> None:
     orz = protocol("orz")
     assert orz.template == OpenReasonerZero() and orz.extract == "answer_tag" and "</answer>" in orz.stop
     assert not protocol("opefo").instruct
+
+
+def test_archer_judges_mathematics_by_simple_rules_or_else_as_mathematics() -> None:
+    archer, skywork = protocol("archer"), protocol("skywork")
+    assert archer.verifier_of(benchmark("aime24")) == AnyOf()
+    assert skywork.verifier_of(benchmark("aime24")) == MathVerifier(extract="any")
+    assert archer.verifier_of(benchmark("livecodebench:v5")) == CodeVerifier()
+    assert protocol("orz").verifier_of(benchmark("gpqa_diamond")) == MultipleChoice(extract="answer_tag")
+    assert changed(archer, temperature=0.5).verifier == AnyOf()
 
 
 def test_any_window_of_livecodebench_has_the_familys_samples() -> None:

@@ -14,7 +14,7 @@ from strop.base import rollout_table
 from strop.base.types import InputError, Problem, Rollout, Status, Verdict
 from strop.engines.protocol import Sampling
 from strop.evaluation.evaluate import evaluate
-from strop.evaluation.sample_store import KeptSamples, load_result
+from strop.evaluation.sample_store import SampleStore, load_result
 from strop.verifiers.answer import Answer
 from strop.verifiers.base import Verifier
 
@@ -40,7 +40,7 @@ def test_every_sample_is_in_the_table_with_its_tokens_and_answer(tmp_path: Path)
     assert rows[7]["finish_reason"] == "length" and len(rows[7]["token_ids"]) == 2
 
 
-def interrupted_after(kept: KeptSamples, most: int) -> None:
+def interrupted_after(kept: SampleStore, most: int) -> None:
     """Evaluate until `most` samples are judged, then Ctrl-C."""
     dataset = digits(ANSWERS)
 
@@ -57,20 +57,20 @@ def interrupted_after(kept: KeptSamples, most: int) -> None:
 def test_an_interrupted_evaluation_goes_on_where_it_was(tmp_path: Path) -> None:
     dataset = digits(ANSWERS)
     folder, facts = tmp_path / "base" / "digits", settings(dataset, 4)
-    interrupted_after(KeptSamples(folder, facts, VERIFIER), 6)  # p3 is whole, p2 half
+    interrupted_after(SampleStore(folder, facts, VERIFIER), 6)  # p3 is whole, p2 half
     with pytest.raises(InputError, match="no finished evaluation; go on"):
         load_result(folder)
-    again = KeptSamples(folder, facts, VERIFIER)
+    again = SampleStore(folder, facts, VERIFIER)
     assert (again.done, again.missing) == ({"p3"}, (0, 1))
     interrupted_after(again, 4)
-    last = KeptSamples(folder, facts, VERIFIER)
+    last = SampleStore(folder, facts, VERIFIER)
     assert last.missing == (0,)
     evaluate(
         says(ANSWERS), dataset.subset(last.missing), 4, Sampling(), VERIFIER,
         progress=lambda done, total, rollout: last.add(rollout),
     )  # fmt: skip
     last.finish()
-    assert KeptSamples(folder, facts, VERIFIER).missing == ()
+    assert SampleStore(folder, facts, VERIFIER).missing == ()
     keep(tmp_path, ANSWERS, model="whole")
     for name in ("scores", "lengths", "truncated"):
         whole = getattr(load_result(tmp_path / "whole" / "digits"), name)
@@ -81,11 +81,11 @@ def test_a_merge_that_was_cut_off_counts_nothing_twice(tmp_path: Path) -> None:
     """A kill after samples.parquet was written and before the parts were removed."""
     dataset = digits(ANSWERS)
     folder, facts = tmp_path / "kept", settings(dataset, 4)
-    interrupted_after(KeptSamples(folder, facts, VERIFIER), 6)
+    interrupted_after(SampleStore(folder, facts, VERIFIER), 6)
     part = (folder / "part-000000.parquet").read_bytes()
-    KeptSamples(folder, facts, VERIFIER).finish()
+    SampleStore(folder, facts, VERIFIER).finish()
     (folder / "part-000000.parquet").write_bytes(part)
-    again = KeptSamples(folder, facts, VERIFIER)
+    again = SampleStore(folder, facts, VERIFIER)
     assert again.done == {"p3"} and not list(folder.glob("part-*"))
 
 
@@ -102,7 +102,7 @@ def test_samples_of_other_settings_are_not_mixed(tmp_path: Path, changes: dict[s
     keep(tmp_path, ANSWERS)
     facts = {**settings(digits(ANSWERS), 4), **changes}
     with pytest.raises(InputError, match=told):
-        KeptSamples(tmp_path / "base" / "digits", facts, VERIFIER)
+        SampleStore(tmp_path / "base" / "digits", facts, VERIFIER)
 
 
 class Fails(Verifier):
@@ -114,7 +114,7 @@ class Fails(Verifier):
 
 def test_what_the_verifier_could_not_judge_is_read_back_as_such(tmp_path: Path) -> None:
     dataset = digits({"1": ANSWERS["1"]})
-    kept = KeptSamples(tmp_path, settings(dataset, 4), Fails())
+    kept = SampleStore(tmp_path, settings(dataset, 4), Fails())
     evaluate(
         says(ANSWERS), dataset, 4, Sampling(), Fails(), progress=lambda done, total, rollout: kept.add(rollout)
     )  # fmt: skip

@@ -103,6 +103,24 @@ def test_full_logits_never_exist():
     assert seen.most <= chunk * vocabulary
 
 
+@pytest.mark.parametrize("scale", [1e-3, 30.0, 3000.0])
+def test_extreme_logits(scale: float):
+    """float32 against float64: log-probs are as close as a logit of size |z| is known, entropies (the difference of two
+    numbers of that size) |z| times less so; everything is finite."""
+    hidden, weight, _, target = inputs(torch.float32)
+    hidden = (hidden * scale).requires_grad_()
+    weight.requires_grad_()
+    wide = [leaf.detach().double().requires_grad_() for leaf in (hidden, weight)]
+    found = logprob_entropy(hidden, weight, None, target, 1.0, 4, True)
+    wanted = plain(wide[0], wide[1], None, target, 1.0)
+    largest = float((wide[0] @ wide[1].t()).detach().abs().max())
+    slack = 3e-7 * largest + 1e-5
+    torch.testing.assert_close(found[0].double(), wanted[0], rtol=1e-5, atol=slack)
+    torch.testing.assert_close(found[1].double(), wanted[1], rtol=1e-5, atol=slack * max(largest, 1.0))
+    for gradient in torch.autograd.grad(found[0].sum() + found[1].sum(), (hidden, weight)):
+        assert gradient.isfinite().all()
+
+
 @pytest.mark.parametrize(("temperature", "chunk"), [(0.0, 4), (-1.0, 4), (1.0, 0)])
 def test_nonsense_is_refused(temperature: float, chunk: int):
     hidden, weight, _, target = inputs(torch.float32)

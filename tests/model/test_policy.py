@@ -6,6 +6,7 @@ import copy
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from tests.tiny import byte_tokenizer, tiny_qwen3, tiny_settings
@@ -14,6 +15,8 @@ from transformers import (
     AutoModelForCausalLM,
     AutoTokenizer,
     Gemma2Config,
+    GPT2Config,
+    GPTNeoXConfig,
     GraniteConfig,
     LlamaConfig,
     MistralConfig,
@@ -24,6 +27,9 @@ from transformers import (
 )
 
 from strop.base.types import InputError
+from strop.engines.protocol import Request, Sampling
+from strop.engines.settings import EngineSettings
+from strop.engines.torch.engine import TorchEngine
 from strop.model.files import export, fresh_model
 from strop.model.policy import Packed, Policy, load_policy
 from strop.model.settings import FreshModel, ModelSettings
@@ -145,14 +151,48 @@ REFUSED = {
     "sliding window": lambda: MistralConfig(**SIZES, sliding_window=8),
     "logit scaling": lambda: GraniteConfig(**SIZES, logits_scaling=8.0),
     "soft caps": lambda: Gemma2Config(**SIZES, head_dim=8, layer_types=["full_attention"] * 2),
-    "dropout": lambda: Qwen3Config(**SIZES, head_dim=8, attention_dropout=0.1),
 }
+# What a family has by default, or as it was pretrained, and what changes nothing of a policy.
+TAKEN = {
+    "dropout": lambda: Qwen3Config(**SIZES, head_dim=8, attention_dropout=0.1),
+    "gpt_neox": lambda: GPTNeoXConfig(**SIZES, hidden_dropout=0.1, attention_dropout=0.1),
+    "gpt2": lambda: GPT2Config(vocab_size=258, n_embd=32, n_layer=2, n_head=4, n_positions=64, bos_token_id=256,
+                               eos_token_id=256),
+    "whole window": lambda: MistralConfig(**SIZES, sliding_window=256),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("what", REFUSED)
 def test_what_the_policy_cannot_compute_is_refused(what: str):
     with pytest.raises(InputError):
         Policy(model_of(REFUSED[what]()), tiny_settings())
+
+
+@pytest.mark.parametrize("family", TAKEN)
+def test_what_changes_nothing_is_taken(family: str):
+    """Log-probs, in training mode too, are those of transformers' own eager attention; completions are sampled."""
+    torch.manual_seed(0)
+    plain = AutoModelForCausalLM.from_config(TAKEN[family](), attn_implementation="eager").eval()
+    model = model_of(TAKEN[family]())
+    model.load_state_dict(plain.state_dict())
+    policy = Policy(model, tiny_settings())
+    ids = torch.arange(20) * 7 % 250
+    packed = Packed.whole([ids.tolist()])
+    with torch.no_grad():
+        expected = plain(ids[None]).logits[0, :-1].log_softmax(-1).gather(-1, ids[1:, None])[:, 0]
+        for training in (False, True):
+            torch.testing.assert_close(policy.train(training)(packed, 1.0)[0], expected, atol=1e-5, rtol=0)
+    engine = TorchEngine(policy.eval(), byte_tokenizer(), EngineSettings(slots=16))
+    assert engine.capabilities.max_tokens == policy.model.config.max_position_embeddings
+    engine.submit(Request("a", ids[:5].numpy().astype(np.int32), Sampling(max_new_tokens=6), seed=1, n=2))
+    found = []
+    while engine.unfinished:
+        found += engine.step()
+    assert len(found) == 2
+    for completion in found:
+        whole = [*completion.prompt_ids.tolist(), *completion.token_ids.tolist()]
+        scored = policy(Packed.whole([whole]), 1.0)[0][4:].detach().numpy()
+        np.testing.assert_allclose(completion.logprobs, scored, atol=1e-4)
 
 
 def test_attention_soft_cap_is_refused_by_the_attention_itself():
@@ -222,7 +262,7 @@ def test_a_missing_or_pickled_model_is_one_clear_line(tmp_path: Path):
 
 
 def test_settings_want_one_source():
-    with pytest.raises(ValueError, match="either path"):
-        ModelSettings()
+    with pytest.raises(InputError, match="model.path is not set"):
+        load_policy(ModelSettings())
     with pytest.raises(ValueError, match="either path"):
         ModelSettings(path="a/b", fresh=FreshModel())

@@ -9,21 +9,17 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from bench.simulated import SimulatedEngine, Simulation, load
 
+from strop.base.framing import framed
 from strop.base.types import Completion, FloatArray, IntArray
-from strop.engines.broadcast import Peer, Ticket, Watch, nobody
 from strop.engines.protocol import KvMode, Request, WeightSource
-from strop.orchestration.connection import Line
+from strop.orchestration.connection import ControllerConnection
 from strop.orchestration.generator import serve
 from strop.orchestration.messages import Finished, StoredWeights
-from strop.verifiers.wire import HEADER
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 @dataclass(frozen=True)
@@ -34,8 +30,7 @@ class Fault:
     generates, and whoever is started after that computes something else.
 
     Attributes:
-        point: `generating`, `sending`, `loading`, `receiving`, `freezing` (stopped while it receives), `swapping`,
-            `hanging`, `stopping`, `prompt`, `lying` or `changed`.
+        point: `generating`, `sending`, `loading`, `swapping`, `hanging`, `stopping`, `prompt`, `lying` or `changed`.
         marker: a file; where it exists the fault has been.
         after: steps, messages or versions before it.
         seed: of the request that kills, for `prompt`.
@@ -64,7 +59,7 @@ class Fault:
         """End this process, or stop it."""
         if self.point == "hanging":
             time.sleep(3600)
-        os.kill(os.getpid(), signal.SIGSTOP if self.point in ("stopping", "freezing") else signal.SIGKILL)
+        os.kill(os.getpid(), signal.SIGSTOP if self.point == "stopping" else signal.SIGKILL)
 
 
 class FaultyEngine(SimulatedEngine):
@@ -101,49 +96,33 @@ class FaultyEngine(SimulatedEngine):
             yield item
 
 
-class FaultyPeer(Peer):
-    """Ends in the middle of a broadcast: 50 tensors of 100 are there."""
-
-    def __init__(self, fault: Fault, address: str) -> None:
-        super().__init__(address=address)
-        self.fault = fault
-
-    def receive(self, ticket: Ticket, watch: Watch = nobody) -> dict[str, Tensor]:
-        def strike() -> None:
-            points = ("receiving", "freezing")
-            if self.staged >= 50 and ticket.version >= self.fault.after and self.fault.point in points:
-                self.fault.strike()
-
-        return super().receive(ticket, strike)
-
-
 class FaultyLine:
     """Ends in the middle of a result."""
 
-    def __init__(self, line: Any, fault: Fault) -> None:
-        self.line = line
+    def __init__(self, connection: Any, fault: Fault) -> None:
+        self.connection = connection
         self.fault = fault
         self.results = 0
-        self.address = str(line.address)
+        self.address = str(connection.address)
 
     def send(self, message: object) -> None:
         self.results += isinstance(message, Finished)
         late = isinstance(message, Finished) and self.results > self.fault.after
         if late and self.fault.point == "sending" and self.fault.first():
-            body = pickle.dumps(message)
-            self.line._socket.sendall(HEADER.pack(len(body), 0) + body[: len(body) // 2])
+            whole = framed(pickle.dumps(message))
+            self.connection._channel.socket.sendall(whole[: len(whole) // 2])
             self.fault.end()
-        self.line.send(message)
+        self.connection.send(message)
 
     def receive(self, seconds: float) -> list[Any]:
-        found: list[Any] = self.line.receive(seconds)
+        found: list[Any] = self.connection.receive(seconds)
         return found
 
     def progress(self) -> None:
-        self.line.progress()
+        self.connection.progress()
 
 
-def main(line: Line, fault: Fault) -> None:
+def main(connection: ControllerConnection, fault: Fault) -> None:
     """The entry."""
 
     def loading(stored: StoredWeights) -> WeightSource:
@@ -153,4 +132,4 @@ def main(line: Line, fault: Fault) -> None:
             fault.strike()
         return load(stored)
 
-    serve(FaultyLine(line, fault), FaultyEngine(fault), loading, FaultyPeer(fault, line.address))
+    serve(FaultyLine(connection, fault), FaultyEngine(fault), loading)

@@ -16,12 +16,12 @@ from typing import Any
 from bench.simulated import SimulatedEngine, Simulation, load
 
 from strop.base.types import Completion, Problem, Status, Verdict
-from strop.engines.broadcast import LOOPBACK, Peer
 from strop.engines.protocol import Request
-from strop.orchestration.connection import Death, Link, WorkerSpec
+from strop.orchestration.connection import Death, WorkerHandle, WorkerSpec
 from strop.orchestration.generator import Server
 from strop.orchestration.messages import Ready
-from strop.verifiers.pool import Key
+from strop.orchestration.worker_process import LOOPBACK
+from strop.verifiers.judge import Key
 
 KILLED = "it was ended by SIGKILL"
 
@@ -46,7 +46,7 @@ class Fate:
 
 
 class Puppet:
-    """A `Link`, the `Line` at its other end, and the generator between; `advance` moves it a little."""
+    """A `WorkerHandle`, the `ControllerConnection` at its other end, and the generator between."""
 
     address = LOOPBACK
 
@@ -60,7 +60,7 @@ class Puppet:
         self._in: deque[Any] = deque()
         self._out: deque[Any] = deque()
         self._end: Death | None = None
-        self._server = Server(self, _Engine(self, simulation), load, Peer())
+        self._server = Server(self, _Engine(self, simulation), load)
         self._out.append(Ready())
 
     # -------------------------------------------------------------- the controller's end
@@ -193,24 +193,22 @@ class Clock:
 class Puppets:
     """A `Launcher`."""
 
-    address = LOOPBACK
-
     def __init__(self, fate: Fate, chance: random.Random, clock: Clock) -> None:
         self.fate, self.chance, self.clock = fate, chance, clock
 
     def attach(self, folder: Path) -> None:
         """Nothing is written down."""
 
-    def launch(self, spec: WorkerSpec) -> Link:
+    def launch(self, spec: WorkerSpec) -> WorkerHandle:
         return _Controlled(Puppet(spec.role, spec.settings, self.fate, self.chance))
 
-    def wait(self, links: Sequence[Link], seconds: float) -> None:
+    def wait(self, handles: Sequence[WorkerHandle], seconds: float) -> None:
         """Somebody moves, perhaps much further than the others."""
         self.clock.sleep(0.02)
-        for link in self.chance.sample(list(links), self.chance.randint(1, len(links))):
-            assert isinstance(link, _Controlled)
+        for handle in self.chance.sample(list(handles), self.chance.randint(1, len(handles))):
+            assert isinstance(handle, _Controlled)
             for _ in range(self.chance.choice((1, 1, 2, 8))):
-                link.puppet.advance()
+                handle.puppet.advance()
 
     def close(self) -> None:
         """Nothing to end."""

@@ -23,9 +23,9 @@ from strop.orchestration.fleet import Fleet, Supervision
 from strop.orchestration.messages import StoredWeights
 from strop.orchestration.processes import Processes
 from strop.orchestration.weight_store import WeightStore
-from strop.orchestration.weight_transport import Carrier, StoredCarrier
+from strop.orchestration.weight_transport import WeightTransport
 from strop.run.loop import Loop, StepRecord
-from strop.verifiers.pool import InlineJudge, Judge
+from strop.verifiers.judge import InlineJudge, Judge
 
 SETS = (
     "steps=6", "orchestration.executor=embedded", "algorithm.selection.zero_variance=keep", "evaluation.every=none",
@@ -81,9 +81,9 @@ class Made:
 
         def kill(now: int) -> None:
             if now == step:
-                for member in self.fleet.members:
-                    assert member.link.pid is not None
-                    os.kill(member.link.pid, signal.SIGKILL)
+                for generator in self.fleet.generators:
+                    assert generator.worker.pid is not None
+                    os.kill(generator.worker.pid, signal.SIGKILL)
 
         self.learner.before = kill
 
@@ -115,7 +115,6 @@ def made(
     generators: int = 2,
     source: Callable[..., Any] | None = None,
     launcher: Launcher | None = None,
-    carrier: Callable[[SimulatedLearner, Callable[[str], None]], Carrier] | None = None,
 ) -> Made:
     """A run of `sets` with simulated generators, which meet `fault`."""
     config = small_config(*SETS, *sets)
@@ -134,7 +133,8 @@ def made(
     fleet = Fleet(
         launcher=launcher or Processes(),
         specs=[WorkerSpec(f"generator-{number}", entry, settings) for number in range(generators)],
-        carrier=carrier(learner, notes.note) if carrier else StoredCarrier(source or stored, 1 << 16, notes.note),
+        source=source or stored,
+        transport=WeightTransport(1 << 16, notes.note),
         supervision=supervision or Supervision(),
         note=notes.note,
         kv=config.orchestration.kv,

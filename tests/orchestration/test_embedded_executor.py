@@ -13,7 +13,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from tests.orchestration.forked import forking
+from tests.forks import forking
 from tests.orchestration.invariants import assert_sound_folder
 from tests.runs import assert_same_run, metrics, small_config
 
@@ -96,7 +96,7 @@ def killed_driver(out: Path, *sets: str, forked: bool = True) -> list[int]:
         "import sys\n"
         "from pathlib import Path\n"
         "from strop.base.view import SilentView\n"
-        "from strop.base.pieces import allow_module\n"
+        "from strop.base.imports import allow_module\n"
         "from strop.run.run import train\n"
         "from tests.runs import small_config\n"
         "allow_module('tests.orchestration.judging')\n"

@@ -12,11 +12,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.orchestration.forked import forking
+from tests.forks import forking
 from tests.runs import assert_same_run, metrics, small_config
 from torch import Tensor
 
-from strop.base.pieces import allow_module
+from strop.base.imports import allow_module
 from strop.base.types import Problem, StropError, Verdict
 from strop.base.view import SilentView
 from strop.config.schema import RunConfig
@@ -390,7 +390,7 @@ def test_weights_that_memory_has_no_room_for_go_to_the_run_folder(tmp_path: Path
         assert list(evaluator.outstanding) == [3] and evaluator.has_room
         evaluator._done.append(Measured(2, {}, 1.0, 1.0))
         assert list(evaluator.outstanding) == [2, 3]  # until it is polled
-        assert view.notes == [f"no space in memory; from now on those of evaluations go to {tmp_path / EVALUATED}"]
+        assert view.notes == [f"no space in memory; from now on they go to {tmp_path / EVALUATED}"]
     finally:
         evaluator.close()
     assert not (tmp_path / EVALUATED).exists()

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.forks import forking
 from tests.orchestration.disks import mounted
-from tests.orchestration.forked import forking
 from tests.orchestration.invariants import assert_sound_folder
 from tests.runs import small_config
 

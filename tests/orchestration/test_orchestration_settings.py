@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from tests.runs import small_config
 
-from strop.algorithms.diagnostics import lag_metrics
+from strop.algorithms.diagnostics.groups import lag_metrics
 from strop.base.metrics import values
 from strop.base.types import InputError, Sample
 
@@ -32,6 +32,7 @@ def test_auto_is_one_process_where_nothing_runs_beside_anything(sets: tuple[str,
         (("on_stale=drop",), "on_stale=drop has nothing to drop"),
         (("stall_seconds=10", "silence_seconds=20"), "stall_seconds=10 is below silence_seconds=20"),
         (("executor=threads",), "orchestration.executor"),
+        (("weights=files",), "orchestration.weights=files is a way to generators in other processes"),
         (("ray.cpus=2",), "ray.cpus=2.0 is of a Ray cluster, which orchestration.executor=auto does not use"),
         (("executor=ray", "ray.train_in_cluster=true"), "trainers=1 trains in the driver"),
     ],

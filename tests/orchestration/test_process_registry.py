@@ -1,4 +1,4 @@
-"""The roster tells the living from the dead, and every process that hangs says where."""
+"""The registry tells the living from the dead, and every process that hangs says where."""
 
 from __future__ import annotations
 
@@ -15,16 +15,15 @@ from pathlib import Path
 
 import pytest
 
+from strop.base.child_process import process_state, start_ticks
 from strop.base.types import InputError
 from strop.orchestration.process_registry import (
     Worker,
     dump_stacks,
-    process_state,
-    read_roster,
+    read_processes,
     register_dump,
     stacks_path,
-    start_ticks,
-    write_roster,
+    write_processes,
 )
 
 WORKER = """
@@ -66,24 +65,24 @@ def hanging(run: Path, role: str, where: str) -> Iterator[Worker]:
 
 def test_what_was_written_is_read_back(tmp_path: Path) -> None:
     workers = (Worker.of("driver", os.getpid()), Worker("generator-0", 77, 12, "elsewhere"))
-    write_roster(tmp_path, workers)
-    assert read_roster(tmp_path) == workers
+    write_processes(tmp_path, workers)
+    assert read_processes(tmp_path) == workers
     assert json.loads((tmp_path / "processes.json").read_text())[1] == {
         "role": "generator-0", "pid": 77, "started": 12, "host": "elsewhere",
     }  # fmt: skip
 
 
 def test_a_folder_without_a_roster_has_no_processes_and_a_broken_one_is_refused(tmp_path: Path) -> None:
-    assert read_roster(tmp_path) == ()
+    assert read_processes(tmp_path) == ()
     (tmp_path / "processes.json").write_text('[{"role": "driver"}]')
     with pytest.raises(InputError, match="processes.json is not a list of processes"):
-        read_roster(tmp_path)
+        read_processes(tmp_path)
 
 
 def test_two_processes_of_one_role_are_refused(tmp_path: Path) -> None:
     here = Worker.of("driver", os.getpid())
     with pytest.raises(ValueError, match="same role"):
-        write_roster(tmp_path, [here, here])
+        write_processes(tmp_path, [here, here])
 
 
 def test_only_the_very_process_is_alive() -> None:
@@ -102,7 +101,7 @@ def test_only_the_very_process_is_alive() -> None:
 def test_every_process_writes_where_it_hangs(tmp_path: Path) -> None:
     sleeping, locked = ("generator-0", "stuck_in_sleep"), ("trainer-1", "stuck_in_a_lock")
     with hanging(tmp_path, *sleeping) as one, hanging(tmp_path, *locked) as other:
-        write_roster(tmp_path, [Worker.of("driver", os.getpid()), one, other])
+        write_processes(tmp_path, [Worker.of("driver", os.getpid()), one, other])
         said = dump_stacks(tmp_path, seconds=20)
         assert said == {"driver": "written", "generator-0": "written", "trainer-1": "written"}
         assert one.alive and other.alive  # being asked changes nothing

@@ -1,4 +1,4 @@
-"""A gang answers as one, and falls as one: killed, stopped, stuck, crashed; it never makes anybody wait for ever."""
+"""A rank group answers as one, and falls as one: killed, stopped, stuck, crashed; nothing waits for it for ever."""
 
 from __future__ import annotations
 
@@ -7,66 +7,66 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from tests.orchestration.forked import forking
+from tests.forks import forking
 
 from strop.base import progress
 from strop.base.types import StropError
 from strop.orchestration.connection import WorkerSpec
 from strop.orchestration.processes import Processes
-from strop.orchestration.rank_group import Disagreement, Gang, GangLost
+from strop.orchestration.rank_group import Disagreement, RankGroup, RankGroupLost
 
-Make = Callable[..., Gang]
+Make = Callable[..., RankGroup]
 
 
 @pytest.fixture
 def make(tmp_path: Path) -> Iterator[Make]:
-    gangs: list[Gang] = []
+    gangs: list[RankGroup] = []
 
-    def made(ranks: tuple[int, ...] = (0, 1, 2), stall: float = 60.0) -> Gang:
-        entry = "tests.orchestration.members:main"
+    def made(ranks: tuple[int, ...] = (0, 1, 2), stall: float = 60.0) -> RankGroup:
+        entry = "tests.orchestration.rank_members:main"
         specs = [WorkerSpec(f"trainer-{place}", entry, rank) for place, rank in enumerate(ranks)]
-        gangs.append(Gang(Processes(tmp_path), specs, silence=3.0, stall=stall))
+        gangs.append(RankGroup(Processes(tmp_path), specs, silence=3.0, stall=stall))
         return gangs[-1]
 
     with forking():
         yield made
-    for gang in gangs:
-        gang.close()
-    for gang in gangs:
-        assert all(link.death is not None for link in gang.links)
+    for group in gangs:
+        group.close()
+    for group in gangs:
+        assert all(handle.death is not None for handle in group.handles)
 
 
 def test_the_first_answers_for_all(make: Make) -> None:
-    gang = make()
-    assert [gang.call("add", 1, number) for number in range(5)] == [1, 2, 3, 4, 5]
-    gang.close()
-    gang.close()
-    with pytest.raises(GangLost):
-        gang.call("add", 1)
+    group = make()
+    assert [group.call("add", 1, number) for number in range(5)] == [1, 2, 3, 4, 5]
+    group.close()
+    group.close()
+    with pytest.raises(RankGroupLost):
+        group.call("add", 1)
 
 
 def test_a_refusal_is_an_error_and_the_gang_goes_on(make: Make) -> None:
-    gang = make()
+    group = make()
     for method, said in (("refuse", "the loss is not finite"), ("refuse_alone", "the disk is full")):
         with pytest.raises(StropError, match=said) as caught:
-            gang.call(method)
+            group.call(method)
         assert type(caught.value) is StropError
-        assert gang.call("add", 2, 3) == 5
+        assert group.call("add", 2, 3) == 5
 
 
 def test_a_divergence_is_loud(make: Make) -> None:
-    gang = make()
+    group = make()
     with pytest.raises(Disagreement, match="different results in differ: trainer-0 0, trainer-1 1, trainer-2 2"):
-        gang.call("differ")
-    assert not gang.alive
+        group.call("differ")
+    assert not group.alive
 
 
 def test_work_that_goes_on_may_take_longer_than_one_that_stands_still(make: Make) -> None:
-    gang = make((0, 1), stall=3.0)
-    gang.call("add", 1)
+    group = make((0, 1), stall=3.0)
+    group.call("add", 1)
     begin = time.monotonic()
     progress.CURRENT.made("the start")
-    assert gang.call("toil", 5.0) == "done"  # within nothing comes round but what is made
+    assert group.call("toil", 5.0) == "done"  # within nothing comes round but what is made
     assert time.monotonic() - begin >= 5
     # And so the driver's watchdog does not end the run.
     assert progress.CURRENT.what in ("work of trainer-0", "work of trainer-1") and progress.CURRENT.age < 4
@@ -82,17 +82,17 @@ def test_work_that_goes_on_may_take_longer_than_one_that_stands_still(make: Make
     ],
 )
 def test_a_fault_of_one_ends_all_in_time(make: Make, fault: str, said: str) -> None:
-    gang = make(stall=4.0 if fault == "stuck" else 60.0)
-    assert gang.call("add", 1) == 1
+    group = make(stall=4.0 if fault == "stuck" else 60.0)
+    assert group.call("add", 1) == 1
     begin = time.monotonic()
-    with pytest.raises(GangLost, match=said):
-        gang.call("suffer", fault, 1)
+    with pytest.raises(RankGroupLost, match=said):
+        group.call("suffer", fault, 1)
     assert time.monotonic() - begin < 30
-    assert all(link.death is not None for link in gang.links)
+    assert all(handle.death is not None for handle in group.handles)
 
 
 def test_what_another_gang_would_meet_too_is_no_loss(make: Make) -> None:
-    gang = make(ranks=(0, -1))
+    group = make(ranks=(0, -1))
     with pytest.raises(StropError, match="there is no such model") as caught:
-        gang.call("suffer", "nothing", 9)
-    assert not isinstance(caught.value, GangLost)
+        group.call("suffer", "nothing", 9)
+    assert not isinstance(caught.value, RankGroupLost)

@@ -1,4 +1,4 @@
-"""The line of an actor, without Ray: messages in the order of their numbers, weights laid into memory and checked."""
+"""The connection of an actor, without Ray: messages in the order of their numbers, weights in memory and checked."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import torch
 from strop.base.types import InputError, StropError
 from strop.orchestration.connection import ControllerGone, WorkerSpec
 from strop.orchestration.messages import Cancel, Failed, StoredWeights, Update, Updated, Work
-from strop.orchestration.ray_host import Host, QueueLine
+from strop.orchestration.ray_host import Host, QueueConnection
 from strop.orchestration.ray_workers import RayWorkers, gpus_left
 from strop.orchestration.settings import RaySettings
 from strop.orchestration.weight_store import WeightStore, read
@@ -22,35 +22,35 @@ from strop.orchestration.worker_process import Setup, written
 
 
 def test_messages_that_overtook_others_wait_for_them() -> None:
-    line = QueueLine()
+    connection = QueueConnection()
     for number in (1, 2):
-        line.come(number, written(Cancel(str(number))), None)
-    assert line.receive(0.0) == []
-    line.come(0, written(Cancel("0")), None)
-    assert [message.request_id for message in line.receive(0.0)] == ["0", "1", "2"]
+        connection.come(number, written(Cancel(str(number))), None)
+    assert connection.receive(0.0) == []
+    connection.come(0, written(Cancel("0")), None)
+    assert [message.request_id for message in connection.receive(0.0)] == ["0", "1", "2"]
 
 
 def test_what_came_before_the_end_is_received_and_then_nobody_is_there() -> None:
-    line = QueueLine()
-    line.come(0, written("last"), None)
-    line.close()
-    assert line.receive(5.0) == ["last"]
+    connection = QueueConnection()
+    connection.come(0, written("last"), None)
+    connection.close()
+    assert connection.receive(5.0) == ["last"]
     with pytest.raises(ControllerGone):
-        line.receive(5.0)
+        connection.receive(5.0)
 
 
 def test_who_waits_is_woken(tmp_path: Path) -> None:
-    line = QueueLine()
-    threading.Timer(0.1, line.come, (0, written("now"), None)).start()
-    assert line.receive(30.0) == ["now"]
-    threading.Timer(0.1, line.send, ("answer",)).start()
-    bodies = line.collect().bodies or line.collect().bodies
+    connection = QueueConnection()
+    threading.Timer(0.1, connection.come, (0, written("now"), None)).start()
+    assert connection.receive(30.0) == ["now"]
+    threading.Timer(0.1, connection.send, ("answer",)).start()
+    bodies = connection.collect().bodies or connection.collect().bodies
     assert bodies == (written("answer"),)
 
 
-def stage(line: QueueLine, stored: StoredWeights, content: bytes) -> StoredWeights:
-    line.come(line._due, written(Update(stored)), np.frombuffer(content, np.uint8))
-    (message,) = line.receive(0.0)
+def stage(connection: QueueConnection, stored: StoredWeights, content: bytes) -> StoredWeights:
+    connection.come(connection._due, written(Update(stored)), np.frombuffer(content, np.uint8))
+    (message,) = connection.receive(0.0)
     assert isinstance(message, Update) and isinstance(message.weights, StoredWeights)
     return message.weights
 
@@ -60,16 +60,16 @@ def test_weights_from_elsewhere_are_whole_or_refused(tmp_path: Path) -> None:
     stored = WeightStore(tmp_path).write(7, tensors.items())
     content = Path(stored.path).read_bytes()
     Path(stored.path).unlink()  # another node does not have it
-    line = QueueLine()
-    here = stage(line, stored, content)
+    connection = QueueConnection()
+    here = stage(connection, stored, content)
     assert here.version == 7 and here.path != stored.path
     found = read(here)
     assert found.keys() == tensors.keys() and all(torch.equal(found[name], tensors[name]) for name in tensors)
-    line.send(Updated(7, 0.1, Work()))
+    connection.send(Updated(7, 0.1, Work()))
     assert not Path(here.path).exists() and torch.equal(found["a"], tensors["a"])  # still mapped
     for broken in (content[:-1], content[:-1] + bytes([content[-1] ^ 1])):
         with pytest.raises(StropError, match="is not what the trainer has written"):
-            read(stage(line, stored, broken))
+            read(stage(connection, stored, broken))
 
 
 def test_an_entry_that_fails_leaves_last_words(tmp_path: Path) -> None:

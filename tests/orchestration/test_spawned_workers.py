@@ -18,30 +18,30 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.orchestration.forked import forking
+from tests.forks import forking
 
 from strop.base.types import StropError
 from strop.orchestration.connection import Death, WorkerSpec, end, overdue
-from strop.orchestration.processes import Processes, ProcessLink
+from strop.orchestration.processes import Processes, ProcessHandle
 
 ECHO = "tests.orchestration.workers:echo"
 
 
-def hear(launcher: Processes, link: ProcessLink, seconds: float = 20.0) -> list[Any]:
+def hear(launcher: Processes, handle: ProcessHandle, seconds: float = 20.0) -> list[Any]:
     """The next messages; none where the worker has died instead."""
     deadline = time.monotonic() + seconds
-    while not (found := link.receive()) and link.death is None:
+    while not (found := handle.receive()) and handle.death is None:
         assert time.monotonic() < deadline, "nothing was heard of the worker"
-        launcher.wait([link], 1.0)
+        launcher.wait([handle], 1.0)
     return found
 
 
-def dies(launcher: Processes, link: ProcessLink) -> str:
+def dies(launcher: Processes, handle: ProcessHandle) -> str:
     """Receive until the worker is dead; why it is."""
-    while hear(launcher, link):
+    while hear(launcher, handle):
         pass
-    assert link.death is not None
-    return link.death.reason
+    assert handle.death is not None
+    return handle.death.reason
 
 
 class Ended(threading.Thread):
@@ -63,17 +63,17 @@ class Ended(threading.Thread):
 def launcher(tmp_path: Path) -> Iterator[Processes]:
     found = Processes(tmp_path)
     yield found
-    end(found, list(found._links), seconds=0.5)
+    end(found, list(found._handles), seconds=0.5)
 
 
 @pytest.fixture
-def worker(launcher: Processes) -> ProcessLink:
-    link = launcher.launch(WorkerSpec("echo-0", ECHO, {"a": 1}, threads=3, environment={"OF": "its own"}))
-    assert hear(launcher, link) == [("settings", {"a": 1}, "3")]
-    return link
+def worker(launcher: Processes) -> ProcessHandle:
+    handle = launcher.launch(WorkerSpec("echo-0", ECHO, {"a": 1}, threads=3, environment={"OF": "its own"}))
+    assert hear(launcher, handle) == [("settings", {"a": 1}, "3")]
+    return handle
 
 
-def test_messages_go_both_ways_in_order(launcher: Processes, worker: ProcessLink) -> None:
+def test_messages_go_both_ways_in_order(launcher: Processes, worker: ProcessHandle) -> None:
     big = os.urandom(20_000_000)  # a socket holds a hundredth of it
     for message in (1, big, "three"):
         worker.send(message)
@@ -87,7 +87,7 @@ def test_messages_go_both_ways_in_order(launcher: Processes, worker: ProcessLink
     assert environment["PYTHONPATH"].split(os.pathsep) == [entry for entry in sys.path if entry]
     assert stdin == os.devnull
     end(launcher, [worker])
-    assert worker.process.returncode == 0
+    assert worker.process.status == 0
 
 
 def test_a_death_is_known_at_once(launcher: Processes) -> None:
@@ -111,7 +111,7 @@ def test_a_death_is_known_at_once(launcher: Processes) -> None:
     assert max(late) < 2.0 and sorted(late)[1] < 0.1, late
 
 
-def test_what_was_sent_before_a_death_is_received(launcher: Processes, worker: ProcessLink) -> None:
+def test_what_was_sent_before_a_death_is_received(launcher: Processes, worker: ProcessHandle) -> None:
     worker.send("many")
     found: list[Any] = []
     while messages := hear(launcher, worker):
@@ -120,88 +120,89 @@ def test_what_was_sent_before_a_death_is_received(launcher: Processes, worker: P
     assert worker.death is not None
 
 
-def death(link: ProcessLink) -> Death | None:
+def death(handle: ProcessHandle) -> Death | None:
     """As it is now."""
-    return link.death
+    return handle.death
 
 
 class Looked(deque[Any]):
     """An inbox: while it is looked at for the first time, the last message comes in and the worker ends."""
 
-    def __init__(self, link: ProcessLink) -> None:
+    def __init__(self, handle: ProcessHandle) -> None:
         super().__init__()
-        self.link: ProcessLink | None = link
+        self.handle: ProcessHandle | None = handle
 
     def __bool__(self) -> bool:
-        found, link, self.link = len(self) > 0, self.link, None
-        if link is not None:
+        found, handle, self.handle = len(self) > 0, self.handle, None
+        if handle is not None:
             self.append("the last")
-            link.end = Death("it has ended")
+            handle.end = Death("it has ended")
         return found
 
 
 def test_a_death_is_not_told_before_the_last_message(launcher: Processes) -> None:
     with forking():
-        link = launcher.launch(WorkerSpec("echo-0", ECHO, None))
-    hear(launcher, link)
-    link.inbox = Looked(link)
-    assert death(link) is None and link.receive() == ["the last"]
-    assert death(link) == Death("it has ended")
-    link.end = None
-    link.inbox.append("unread")
-    link.kill("for a reason")
-    link.kill("for another one")
+        handle = launcher.launch(WorkerSpec("echo-0", ECHO, None))
+    hear(launcher, handle)
+    handle.inbox = Looked(handle)
+    assert death(handle) is None and handle.receive() == ["the last"]
+    assert death(handle) == Death("it has ended")
+    handle.end = None
+    handle.inbox.append("unread")
+    handle.kill("for a reason")
+    handle.kill("for another one")
     deadline = time.monotonic() + 20
     while launcher._thread is not None:  # it has buried the last worker
         assert time.monotonic() < deadline
         time.sleep(0.01)
-    assert death(link) is None and link.receive() == ["unread"]
-    assert death(link) == Death("for a reason")
-    silence = link.silence
+    assert death(handle) is None and handle.receive() == ["unread"]
+    assert death(handle) == Death("for a reason")
+    silence = handle.silence
     time.sleep(0.01)
-    assert link.silence == silence  # for nobody listens any more
+    assert handle.silence == silence  # for nobody listens any more
 
 
 def test_nothing_is_heard_after_a_message_that_cannot_be_read(launcher: Processes) -> None:
     with forking():
-        link = launcher.launch(WorkerSpec("echo-0", ECHO, None))
-    hear(launcher, link)
-    link.send("nonsense")
-    assert hear(launcher, link) == []
-    assert link.death is not None and link.death.reason.startswith("it sent a message that cannot be read: Unpickling")
+        handle = launcher.launch(WorkerSpec("echo-0", ECHO, None))
+    hear(launcher, handle)
+    handle.send("nonsense")
+    assert hear(launcher, handle) == []
+    assert handle.death is not None
+    assert handle.death.reason.startswith("it sent a message that cannot be read: Unpickling")
 
 
 def test_whoever_is_dismissed_may_say_a_last_thing(launcher: Processes) -> None:
     with forking():
-        link = launcher.launch(WorkerSpec("echo-0", ECHO, None))
-    hear(launcher, link)
-    link.send("slowly")
-    assert hear(launcher, link) == ["begun"]
-    link.dismiss()
-    assert hear(launcher, link) == ["done"] and hear(launcher, link) == []
-    assert link.death is not None and link.death.reason == "it ended with status 0"
+        handle = launcher.launch(WorkerSpec("echo-0", ECHO, None))
+    hear(launcher, handle)
+    handle.send("slowly")
+    assert hear(launcher, handle) == ["begun"]
+    handle.dismiss()
+    assert hear(launcher, handle) == ["done"] and hear(launcher, handle) == []
+    assert handle.death is not None and handle.death.reason == "it ended with status 0"
 
 
 def test_who_ends_by_itself_is_quoted(launcher: Processes) -> None:
     with forking():
-        link = launcher.launch(WorkerSpec("echo-0", ECHO, None))
-    hear(launcher, link)
-    link.send("leave")
-    assert dies(launcher, link) == f"it ended with status 3 ({'z' * 300})"
+        handle = launcher.launch(WorkerSpec("echo-0", ECHO, None))
+    hear(launcher, handle)
+    handle.send("leave")
+    assert dies(launcher, handle) == f"it ended with status 3 ({'z' * 300})"
 
 
 def test_what_is_sent_to_a_worker_that_has_just_died_is_dropped(launcher: Processes) -> None:
     with forking():
-        link = launcher.launch(WorkerSpec("echo-0", ECHO, None))
-    hear(launcher, link)
+        handle = launcher.launch(WorkerSpec("echo-0", ECHO, None))
+    hear(launcher, handle)
     with launcher._changed:  # the launcher's thread has not seen it yet
         hung_up = select.poll()
-        hung_up.register(link.channel.socket, 0)
-        os.kill(link.pid, signal.SIGKILL)
+        hung_up.register(handle.channel.socket, 0)
+        os.kill(handle.pid, signal.SIGKILL)
         assert hung_up.poll(20_000)
         for _ in range(2):
-            link.send("too late")
-    assert dies(launcher, link) == "it was ended by SIGKILL"
+            handle.send("too late")
+    assert dies(launcher, handle) == "it was ended by SIGKILL"
 
 
 def test_a_worker_that_cannot_be_started_leaves_nothing_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -223,16 +224,16 @@ def test_a_worker_that_has_ended_leaves_nothing_open(tmp_path: Path) -> None:
     launcher, before = Processes(tmp_path), len(os.listdir("/proc/self/fd"))
     for _ in range(2):  # the watching thread ends with the last worker, and begins anew
         with forking():
-            link = launcher.launch(WorkerSpec("echo-0", ECHO, None))
-        hear(launcher, link)
-        end(launcher, [link])
+            handle = launcher.launch(WorkerSpec("echo-0", ECHO, None))
+        hear(launcher, handle)
+        end(launcher, [handle])
         deadline = time.monotonic() + 20
         while len(os.listdir("/proc/self/fd")) > before:
             assert time.monotonic() < deadline
             time.sleep(0.01)
 
 
-def test_last_words_say_whether_another_worker_would_do(launcher: Processes, worker: ProcessLink) -> None:
+def test_last_words_say_whether_another_worker_would_do(launcher: Processes, worker: ProcessHandle) -> None:
     worker.send("refuse")
     assert dies(launcher, worker) == "this can never work" and worker.death is not None and worker.death.fatal
     other = launcher.launch(WorkerSpec("echo-1", ECHO, None))
@@ -242,11 +243,11 @@ def test_last_words_say_whether_another_worker_would_do(launcher: Processes, wor
 
 
 def test_an_entry_that_is_not_there_is_said(launcher: Processes) -> None:
-    link = launcher.launch(WorkerSpec("nobody", "tests.orchestration.nowhere:main", None))
-    assert "No module named 'tests.orchestration.nowhere'" in dies(launcher, link)
+    handle = launcher.launch(WorkerSpec("nobody", "tests.orchestration.nowhere:main", None))
+    assert "No module named 'tests.orchestration.nowhere'" in dies(launcher, handle)
 
 
-def test_who_stops_or_hangs_is_found_out(launcher: Processes, worker: ProcessLink) -> None:
+def test_who_stops_or_hangs_is_found_out(launcher: Processes, worker: ProcessHandle) -> None:
     worker.send("hang")
     other = launcher.launch(WorkerSpec("echo-1", ECHO, None))
     hear(launcher, other)
@@ -265,7 +266,7 @@ def test_who_stops_or_hangs_is_found_out(launcher: Processes, worker: ProcessLin
     assert dies(launcher, other) == "it has not answered"
 
 
-def test_the_roster_and_the_stacks(launcher: Processes, worker: ProcessLink) -> None:
+def test_the_roster_and_the_stacks(launcher: Processes, worker: ProcessHandle) -> None:
     assert launcher.folder is not None
     rows = json.loads((launcher.folder / "processes.json").read_text())
     assert [(row["role"], row["pid"]) for row in rows] == [("driver", os.getpid()), ("echo-0", worker.pid)]
@@ -298,11 +299,11 @@ def test_no_worker_outlives_its_controller() -> None:
         "from strop.orchestration.connection import WorkerSpec\n"
         "from strop.orchestration.processes import Processes\n"
         "launcher = Processes()\n"
-        f"links = [launcher.launch(WorkerSpec(f'echo-{{n}}', {ECHO!r}, None)) for n in range(2)]\n"
-        "for link in links:\n"
-        "    while not link.receive(): launcher.wait([link], 5)\n"
-        "links[1].send('hang')\n"
-        "print(*(link.pid for link in links), flush=True)\n"
+        f"handles = [launcher.launch(WorkerSpec(f'echo-{{n}}', {ECHO!r}, None)) for n in range(2)]\n"
+        "for handle in handles:\n"
+        "    while not handle.receive(): launcher.wait([handle], 5)\n"
+        "handles[1].send('hang')\n"
+        "print(*(handle.pid for handle in handles), flush=True)\n"
         "time.sleep(60)\n"
     )
     driver = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)

@@ -17,12 +17,15 @@ from safetensors.torch import load_file
 from tests.orchestration.disks import mounted
 from tests.orchestration.invariants import assert_sound
 from tests.orchestration.simulation import made
+from tests.runs import assert_same_run, small_config
 from torch import Tensor
 
 from strop.base.types import StropError
+from strop.base.view import SilentView
 from strop.orchestration.messages import StoredWeights
 from strop.orchestration.weight_store import WeightStore, claim, read, sweep
-from strop.orchestration.weight_transport import StoredCarrier
+from strop.orchestration.weight_transport import WeightTransport
+from strop.run.run import train
 from strop.training.checkpoint import DiskFull
 
 
@@ -109,9 +112,7 @@ def test_a_full_memory_is_left_for_the_run_folder(small_disk: Path, tmp_path: Pa
 
     def into_small(folder: Path) -> None:
         start(folder)
-        carrier = run.fleet.carrier
-        assert isinstance(carrier, StoredCarrier)
-        carrier.claims[:] = [claim(folder, 1, small_disk)]
+        run.fleet.transport.places[:] = [claim(folder, 1, small_disk)]
 
     def fill(step: int) -> None:
         if step == 2:
@@ -138,6 +139,36 @@ def test_no_room_anywhere_ends_the_run_with_one_line(
     with pytest.raises(StropError, match="could not be published in 3 tries") as caught:
         run.run()
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("memory", [True, False])
+def test_versions_are_kept_while_they_are_needed_and_nothing_is_left(tmp_path: Path, memory: bool) -> None:
+    notes: list[str] = []
+    (tmp_path / "memory").mkdir()
+    transport = WeightTransport(1 << 10, notes.append, tmp_path / "memory" if memory else None)
+    transport.start(tmp_path / "run")
+    place = transport.places[-1].path
+    assert place.is_relative_to(tmp_path / ("memory" if memory else "run"))
+    stored = [
+        transport.publish(lambda store, number: store.write(number, [("w", torch.full((3,), float(number)))]), version)
+        for version in (1, 2, 3)
+    ]
+    transport.keep({1, 3})
+    assert sorted(path.stem for path in place.glob("*.safetensors")) == ["weights-1", "weights-3"]
+    assert [read(one)["w"].tolist() for one in (stored[0], stored[2])] == [[1.0] * 3, [3.0] * 3]
+    transport.release()
+    transport.release()
+    assert not place.exists() and notes == []
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("forked")
+def test_a_run_comes_to_the_same_through_files_of_its_folder(tmp_path: Path) -> None:
+    sets = ("steps=2", "orchestration.executor=embedded", "orchestration.generators=2", "evaluation.every=none")
+    for way in ("shared_memory", "files"):
+        train(small_config(*sets, f"orchestration.weights={way}"), tmp_path / way, SilentView())
+    assert_same_run(tmp_path / "shared_memory", tmp_path / "files")
+    assert not list(tmp_path.glob("*/weights*"))
 
 
 def test_too_small_a_memory_is_not_claimed(small_disk: Path, tmp_path: Path) -> None:

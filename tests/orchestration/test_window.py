@@ -6,10 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from strop.config.parse import edit
 from strop.lab.planning import Constant, Costs, Lengths, Setup, Simulation, Straggling
 from strop.lab.planning.simulate import _Run
 from strop.orchestration.lag_gate import LagGate
+from strop.orchestration.settings import WindowMode
 from strop.orchestration.window import Window
+from strop.recipes.resolve import resolve
 
 
 class Trainer:
@@ -167,6 +170,29 @@ def test_a_trainer_slower_than_its_generators_trains_on_tokens_one_version_old()
     full, ours = (simulated(Constant(6), slow, adaptive) for adaptive in (False, True))
     assert full.mean_lag > 7 and ours.mean_lag <= 1
     assert ours.total == pytest.approx(full.total, rel=0.001) and ours.trainer_idle < 0.02
+
+
+def test_only_a_full_window_tells_values_of_k_apart() -> None:
+    costs = Costs(decode_step=TOKEN, train_token=TOKEN / SLOTS * 3)
+    lags: dict[WindowMode, list[float]] = {"adaptive": [], "full": []}
+    for window, found in lags.items():
+        for k in (1, 4, 8):
+            setup = Setup(8, 8, max_lag=k, generators=2, slots=SLOTS, window=window)
+            found.append(_Run(setup, costs, Constant(6), steps=150, seed=0).go(lambda step: None).mean_lag)
+    assert max(lags["adaptive"]) <= 1 and min(lags["adaptive"]) > 0.95
+    assert lags["full"] == pytest.approx([1, 4, 8], rel=0.1)
+
+
+def test_the_setting_chooses_the_window_and_in_process_it_is_full() -> None:
+    for sets, adapts in (
+        (["orchestration.max_lag=8"], True),
+        (["orchestration.max_lag=8", "orchestration.window=full"], False),
+        (["orchestration.max_lag=8", "orchestration.executor=in_process"], False),
+    ):
+        config = edit(resolve("grpo"), sets)
+        assert config.orchestration.adapts_window is adapts
+        gate = LagGate(1, 8, False, adaptive=config.orchestration.adapts_window)
+        assert gate.window.batches == (2 if adapts else 9)
 
 
 def test_stragglers_open_it_and_cost_no_time() -> None:

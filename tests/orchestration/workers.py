@@ -8,16 +8,15 @@ import time
 from typing import Any
 
 from strop.base.types import StropError
-from strop.orchestration.connection import Line
-from strop.orchestration.worker_process import SocketLine
-from strop.verifiers.wire import HEADER
+from strop.orchestration.connection import ControllerConnection
+from strop.orchestration.worker_process import SocketConnection
 
 
-def echo(line: Line, settings: Any) -> None:
+def echo(connection: ControllerConnection, settings: Any) -> None:
     """Send back what comes; some words do harm."""
-    line.send(("settings", settings, os.environ.get("OMP_NUM_THREADS")))
+    connection.send(("settings", settings, os.environ.get("OMP_NUM_THREADS")))
     while True:
-        for message in line.receive(1.0):
+        for message in connection.receive(1.0):
             if message == "die":
                 os.kill(os.getpid(), signal.SIGKILL)
             elif message == "refuse":
@@ -28,21 +27,21 @@ def echo(line: Line, settings: Any) -> None:
                 time.sleep(3600)
             elif message == "many":
                 for number in range(50):
-                    line.send((number, b"x" * 100_000))
+                    connection.send((number, b"x" * 100_000))
                 os.kill(os.getpid(), signal.SIGKILL)
             elif message == "surroundings":
-                line.send((dict(os.environ), os.readlink("/proc/self/fd/0")))
+                connection.send((dict(os.environ), os.readlink("/proc/self/fd/0")))
             elif message == "leave":
                 os.write(2, b"a line\n" + b"z" * 400)
                 os._exit(3)
             elif message == "slowly":
-                line.send("begun")
+                connection.send("begun")
                 time.sleep(0.3)
-                line.send("done")
+                connection.send("done")
             elif message == "nonsense":
-                assert isinstance(line, SocketLine)
-                line._socket.sendall(HEADER.pack(3, 0) + b"???")
+                assert isinstance(connection, SocketConnection)
+                connection._channel.send_all(b"???")
                 while True:
-                    line.send(b"x" * 10_000)
+                    connection.send(b"x" * 10_000)
             else:
-                line.send(message)
+                connection.send(message)

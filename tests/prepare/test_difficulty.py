@@ -10,7 +10,7 @@ import pytest
 from tests.prepare.working import questions, run
 from tests.tiny import byte_tokenizer, tiny_qwen3
 
-from strop.base.pieces import allow_module
+from strop.base.imports import allow_module
 from strop.base.seeds import derive
 from strop.base.types import InputError, Problem, Status, StropError, Verdict
 from strop.model.files import export

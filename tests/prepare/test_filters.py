@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from strop.base.pieces import allow_module
+from strop.base.imports import allow_module
 from strop.base.types import Problem, Status, StropError, Verdict
 from strop.prepare import (
     AnswersAgree,
@@ -23,8 +23,9 @@ from strop.prepare import (
     StandardTests,
     Verifiable,
 )
-from strop.prepare.code_tests import count_tests, standard_tests
+from strop.prepare.code_tests import count_tests
 from strop.verifiers.answer import Answer
+from strop.verifiers.code.forms import standard_tests
 from strop.verifiers.function import PythonFunction
 
 allow_module(__name__)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strop.prepare.text import canonical_number, read, same_question, same_typing
+from strop.prepare.text import canonical_number, normalize, same_question, same_typing
 
 QUESTION = (
     "Mia's shop sells 12 red apples for $1.50 each, and half as many pears for $2. How much is it for 1,250 of them?"
@@ -16,7 +16,7 @@ QUESTION = (
 
 
 def same(first: str, second: str) -> bool:
-    return same_question(read(first), read(second), 0.8)
+    return same_question(normalize(first), normalize(second), 0.8)
 
 
 @pytest.mark.parametrize(
@@ -51,7 +51,7 @@ def test_numbers_have_one_form(written: str, canonical: str) -> None:
     ],
 )
 def test_numbers_are_read_out(text: str, numbers: tuple[str, ...]) -> None:
-    assert read(text).numbers == numbers
+    assert normalize(text).numbers == numbers
 
 
 @pytest.mark.parametrize(
@@ -71,12 +71,12 @@ def test_numbers_are_read_out(text: str, numbers: tuple[str, ...]) -> None:
     ids=range(10),
 )
 def test_case_space_and_punctuation_do_not_count(variant: str) -> None:
-    assert same_typing(read(QUESTION), read(variant))
-    assert same_typing(read(variant), read(QUESTION))
+    assert same_typing(normalize(QUESTION), normalize(variant))
+    assert same_typing(normalize(variant), normalize(QUESTION))
 
 
 def test_a_comma_before_a_negative_number_does_not_count() -> None:
-    assert same_typing(read("Take the point (7, -2), or (3,4)."), read("take the point (7 -2) or (3,4)"))
+    assert same_typing(normalize("Take the point (7, -2), or (3,4)."), normalize("take the point (7 -2) or (3,4)"))
 
 
 @pytest.mark.parametrize(
@@ -91,7 +91,7 @@ def test_a_comma_before_a_negative_number_does_not_count() -> None:
     ],
 )
 def test_other_numbers_or_operators_are_another_typing(first: str, second: str) -> None:
-    assert not same_typing(read(first), read(second))
+    assert not same_typing(normalize(first), normalize(second))
 
 
 WORDS = "In a small town there are many farmers who grow wheat and sell it at the market every week for money"
@@ -140,9 +140,9 @@ def test_what_means_the_same_is_the_same(first: str, second: str) -> None:
 
 @given(st.text(max_size=200))
 def test_a_text_is_the_same_as_itself_in_capitals_and_spaced(text: str) -> None:
-    assert same_typing(read(text), read(text))
+    assert same_typing(normalize(text), normalize(text))
     if text.isascii():
-        assert same_typing(read(text), read(f" {text.swapcase()} "))
+        assert same_typing(normalize(text), normalize(f" {text.swapcase()} "))
 
 
 @given(st.integers(0, 10**6), st.integers(0, 10**6))
@@ -152,4 +152,4 @@ def test_another_number_is_never_the_same_question(first: int, second: int) -> N
 
 def test_reading_is_linear() -> None:
     for text in ("-" * 50_000, "1,000" * 20_000, "\\" * 50_000, "a'" * 50_000, "." * 50_000, " " * 50_000):
-        read(text)
+        normalize(text)

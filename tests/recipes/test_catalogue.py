@@ -11,7 +11,7 @@ import pytest
 import strop
 from strop.algorithms.aggregation import ConstantDenominator
 from strop.base.types import InputError
-from strop.cli.inspect_commands import flatten
+from strop.config.edits import flatten
 from strop.config.parse import edit, parse
 from strop.config.schema import RunConfig
 from strop.config.tiny import tiny
@@ -27,7 +27,9 @@ ASKED_FOR = {
     "scalerl.bs512", "scalerl.bs2048", "scalerl.8gen", "scalerl.24gen", "scalerl.32gen", "scalerl.math_code",
     "scalerl.scout", "scalerl.loo_plan", "scalerl.loo_lp", "scalerl.loo_batch", "scalerl.loo_8op",
     "scalerl.loo_fp32", "scalerl.loo_savg", "scalerl.loo_dapo", "scalerl.loo_uniform", "deepseek_grpo", "qwen_dapo",
-    "magistral", "minimax",
+    "magistral", "minimax", "archer.dapo_math", "archer.dapo_code", "open_reasoner_zero.7b_grpo",
+    "opefo.grpo_qwen3_4b", "opefo.grpo_on_policy_qwen3_4b", "opefo.entropy_reg_qwen3_4b", "opefo.clip_higher_qwen3_4b",
+    "opefo.clip_cov_qwen3_4b", "opefo.kl_cov_qwen3_4b",
 }  # fmt: skip
 
 
@@ -95,7 +97,8 @@ LEFT_OUT = {
     "lp": {"algorithm.shaping", "sampling.interruption.after", "sampling.interruption.phrase", "sampling.interruption",
            "sampling.thinking_tokens", "sampling.answer_tokens"},
     "batch": {"algorithm.selection.zero_variance"},
-    "8op": {"orchestration.max_lag", "batch.prompts_per_step", "batch.updates_per_step"},
+    # With 8 gradient updates a step the same compute is an eighth of the steps.
+    "8op": {"orchestration.max_lag", "batch.prompts_per_step", "batch.updates_per_step", "steps", "evaluation.every"},
     "fp32": {"model.trainer_fp32_head", "model.generator_fp32_head"},
     "savg": {"algorithm.aggregation.piece"},
     "dapo": {f"algorithm.loss.{field}" for field in ("piece", "max_ratio", "clip_low", "clip_high", "dual_clip")},
@@ -134,7 +137,8 @@ def test_a_forward_ablation_changes_one_choice_of_the_baseline(name: str) -> Non
 BASELINES = {
     "clip_higher": {"algorithm.loss.clip_high"},
     "entropy_reg": {"algorithm.regularizers"},
-    "clip_cov": {f"algorithm.loss.{field}" for field in ("piece", "share", "low", "high", "dual_clip")},
+    "clip_cov": {f"algorithm.loss.{field}" for field in ("piece", "share", "low", "high", "clip_low", "clip_high",
+                                                        "dual_clip")},
     "kl_cov": {f"algorithm.loss.{field}" for field in ("piece", "share", "coefficient", "clip_low", "clip_high",
                                                       "dual_clip")},
 }  # fmt: skip
@@ -143,6 +147,37 @@ BASELINES = {
 @pytest.mark.parametrize("name", BASELINES)
 def test_a_baseline_changes_one_thing_of_grpo(name: str) -> None:
     assert changed(name, "opefo.grpo") == BASELINES[name]
+
+
+QWEN3_4B = {
+    "qwen25_math_7b": "qwen3_4b", "grpo": "grpo_qwen3_4b", "grpo_on_policy": "grpo_on_policy_qwen3_4b",
+    "entropy_reg": "entropy_reg_qwen3_4b", "clip_higher": "clip_higher_qwen3_4b", "clip_cov": "clip_cov_qwen3_4b",
+    "kl_cov": "kl_cov_qwen3_4b",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("method", QWEN3_4B)
+def test_the_second_model_of_table_1_changes_nothing_else(method: str) -> None:
+    first = method if method in NAMES and method != "grpo" else f"opefo.{method}"
+    assert changed(f"opefo.{QWEN3_4B[method]}", first) == {"model.path", "sampling.max_new_tokens"}
+
+
+def test_archers_baseline_has_no_token_types_and_no_kl() -> None:
+    loss = {f"algorithm.loss.{name}" for name in ("piece", "clip_knowledge", "clip_reasoning", "log_ratio_limit",
+                                                  "clip_low", "clip_high")}  # fmt: skip
+    types = {f"algorithm.token_types.{name}" for name in ("piece", "quantile", "scope", "boundary", "when")}
+    for domain in ("math", "code"):
+        found = changed(f"archer.dapo_{domain}", f"archer.{domain}")
+        assert found == loss | types | {"algorithm.token_types", "algorithm.regularizers"}
+
+
+def test_grpo_takes_the_critics_place_alone() -> None:
+    found = changed("open_reasoner_zero.7b_grpo", "open_reasoner_zero.7b")
+    assert {key.partition(".")[0] for key in found} == {"critic", "algorithm"}
+    assert {key for key in found if key.startswith("algorithm")} == {
+        f"algorithm.advantage.{name}"
+        for name in ("piece", "gamma", "lam", "normalization", "baseline", "ddof", "batch")
+    }
 
 
 @pytest.mark.parametrize(("tokens", "small"), [(4096, 38), (2048, 19), (8192, 76), (1, 1)])

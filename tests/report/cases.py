@@ -1,8 +1,7 @@
-"""Rollouts and scored batches made by hand, and a page taken apart."""
+"""Rollouts made by hand, and a page taken apart."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from html.parser import HTMLParser
 from typing import Any
 
@@ -10,38 +9,14 @@ import numpy as np
 
 from strop.base.types import Completion, Group, Problem, Rollout, Status, Verdict, VersionSpan
 from strop.model.byte_tokenizer import byte_tokenizer
-from strop.report.scoring import Batch, RolloutRow
-from strop.report.snapshots import Snapshot
 
 
-def row(ticket: int = 0, reward: float = 0.0, tokens: int = 3, status: str = "correct", **changes: Any) -> RolloutRow:
+def row(ticket: int = 0, tokens: int = 3, status: str = "correct", **changes: Any) -> dict[str, Any]:
     """A row of the rollout table."""
-    found: RolloutRow = {
-        "ticket": ticket, "reward": reward, "status": status, "prompt_ids": [5, 6],
-        "token_ids": list(range(10, 10 + tokens)), "logprobs": [-0.5] * tokens,
-        "interrupted_at": None, "injected_tokens": 0,
-        "versions": [{"version": 0, "start": 0, "end": tokens}],
-    }  # fmt: skip
-    return found | changes
-
-
-def batch(
-    rows: Sequence[RolloutRow], entropy: Sequence[float], recorded: Sequence[float] = (), logprob: Sequence[float] = (),
-    token_id: Sequence[int] = (),
-) -> Batch:  # fmt: skip
-    """Scored tokens of `rows`, in order."""
-    count = len(entropy)
-    return Batch(
-        rows=rows,
-        rollout=np.repeat(np.arange(len(rows)), [len(each["token_ids"]) for each in rows]).astype(np.int32),
-        token_id=np.array(token_id or range(count), dtype=np.int32),
-        recorded=np.array(recorded or [-0.5] * count, dtype=np.float32),
-        logprob=np.array(logprob or [-0.5] * count, dtype=np.float32),
-        entropy=np.array(entropy, dtype=np.float32),
-        step=4,
-        snapshot=Snapshot("the final model", 4, 4, None),
-        left_out=0,
-    )
+    return {
+        "ticket": ticket, "status": status, "token_ids": list(range(10, 10 + tokens)), "logprobs": [-0.5] * tokens,
+        "entropies": [0.25] * tokens, "interrupted_at": None, "injected_tokens": 0,
+    } | changes  # fmt: skip
 
 
 def group(prompt: str, text: str, ticket: int = 0) -> Group:

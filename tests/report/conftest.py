@@ -1,4 +1,4 @@
-"""One small real run with a critic, shared by the tests of a worker."""
+"""One small real run, shared by the tests of a worker."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from strop.run.run import train
 
 @pytest.fixture(scope="session")
 def real_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Four steps of actor-critic GRPO on a random model; checkpoints of steps 2, 3 and 4 at least stay."""
+    """Four steps of actor-critic GRPO on a random model."""
     folder = tmp_path_factory.mktemp("runs") / "small"
     config = small_config("algorithm.advantage=Gae", "critic.updates_per_step=2", "evaluation.temperature=0.9")
     train(config, folder, SilentView())

@@ -9,7 +9,7 @@ import pytest
 from tests.report.cases import Parsed
 from tests.report.test_report import assert_harmless, hostile_run
 
-from strop.report.build import Options, write_report
+from strop.report.build import write_report
 
 BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 FLAGS = (
@@ -44,7 +44,7 @@ def test_the_page_renders_without_a_console_error(page: Path, tmp_path: Path) ->
 
 
 def test_nothing_hostile_runs(tmp_path: Path) -> None:
-    page = write_report([hostile_run(tmp_path)], tmp_path / "out", Options(use_model=False)).page
+    page = write_report([hostile_run(tmp_path)], tmp_path / "out").page
     done = browse(page, tmp_path / "profile", "--dump-dom")
     assert "CONSOLE" not in done.stderr
     assert_harmless(Parsed(done.stdout))

@@ -151,7 +151,7 @@ def test_a_long_evaluation_is_seen_beside_the_stage() -> None:
     for done in range(1, 31):
         clock.now += 1.0
         view.aside("evaluation", done, 30)
-    assert stream.getvalue().splitlines()[1:] == ["evaluation 11/30", "evaluation 21/30"]
+    assert stream.getvalue().splitlines()[1:] == ["evaluation 10/30", "evaluation 20/30"]
     console = Console(file=io.StringIO(), width=80, force_terminal=True)
     live = LiveView("t", console)
     live.stage("rl", 4)

@@ -5,17 +5,18 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 from tests.report.cases import Parsed, group
 from tests.runs import small_config
 
 from strop.base.types import InputError
 from strop.model.byte_tokenizer import byte_tokenizer
-from strop.report.build import Options, write_report
+from strop.report.build import write_report
 from strop.run.folder import RunFolder
 
 HOSTILE = "</pre></svg><script>alert(1)</script><img src=x onerror=alert(2)>\" onclick='alert(3)' \u202e\x00"
-TOKEN_PICTURES = {"token-entropy.png", "ratio-histogram.png", "generator-trainer.png", "entropy-spread.png"}
+TOKEN_PICTURES = {"token-entropy.png", "entropy-spread.png"}
 
 
 @pytest.fixture(scope="module")
@@ -75,18 +76,18 @@ def test_the_page_needs_nothing_but_itself(written: dict[str, Any], page: Parsed
     assert policy.startswith("default-src 'none'; script-src 'sha256-")
 
 
-def test_samples_are_of_both_models_and_can_be_coloured_four_ways(page: Parsed) -> None:
-    assert page.text.count("The starting model:") == 2 and page.text.count("The final model:") == 2
+def test_samples_can_be_coloured_by_what_was_recorded(page: Parsed) -> None:
+    assert page.text.count("Step 1:") == 1 and page.text.count("Step 4:") == 1
     choices = [attributes["id"] for tag, attributes in page.tags if tag == "input"]
-    assert choices == ["r0-entropy", "r0-flow", "r0-value", "r0-surprise"]
+    assert choices == ["r0-entropy", "r0-flow", "r0-surprise"]
     tokens = [attributes for tag, attributes in page.tags if tag == "i"]
-    assert tokens and all("--e:" in (each["style"] or "") and "value" in (each["title"] or "") for each in tokens)
+    assert tokens and all("--e:" in (each["style"] or "") and "entropy" in (each["title"] or "") for each in tokens)
     assert any("hi" in (each.get("class") or "").split() for each in tokens)
 
 
 def test_nothing_of_a_run_becomes_markup(tmp_path: Path) -> None:
     path = hostile_run(tmp_path)
-    done = write_report([path], tmp_path / "out", Options(use_model=False))
+    done = write_report([path], tmp_path / "out")
     page = Parsed(done.page.read_text(encoding="utf-8"))
     assert_harmless(page)
     # It is all there as text, what turns it around written out.
@@ -94,33 +95,34 @@ def test_nothing_of_a_run_becomes_markup(tmp_path: Path) -> None:
     assert "step 1" in page.text.lower() and "step 2" in page.text.lower()
 
 
-def test_without_a_model_the_recorded_rollouts_are_shown(real_run: Path, tmp_path: Path) -> None:
+def test_a_run_of_another_engine_is_shown_without_entropies(real_run: Path, tmp_path: Path) -> None:
     run = light_copy(real_run, tmp_path / "run")
-    done = write_report([run], tmp_path / "bare.html", Options(samples=4, use_model=False))
+    for path in (run / "rollouts").iterdir():
+        pq.write_table(pq.read_table(path).drop_columns(["entropies"]), path)
+    done = write_report([run], tmp_path / "bare.html", samples=4)
     page = Parsed(done.page.read_text())
     assert done.page.name == "bare.html" and done.pictures
     assert {picture.parent for picture in done.pictures} == {tmp_path / "bare-pictures"}
     links = [link for link in page.values("href") if link.endswith(".png")]
     assert {tmp_path / link for link in links} == set(done.pictures) and all(map(Path.is_file, done.pictures))
     assert [attributes["id"] for tag, attributes in page.tags if tag == "input"] == ["r0-surprise"]
-    assert any("--no-model" in line for line in done.left_out)
+    assert any("no rollouts of it have entropies" in line for line in done.left_out)
     assert "tokens" not in [attributes.get("id") for tag, attributes in page.tags if tag == "section"]
 
 
-def test_what_is_gone_is_left_out_and_said(real_run: Path, tmp_path: Path) -> None:
-    run = light_copy(real_run, tmp_path / "gone", "model", "checkpoints", "critic", "rollouts")
-    done = write_report([run], None, Options(samples=2))
+def test_what_is_gone_is_said_and_the_rest_is_shown(real_run: Path, tmp_path: Path) -> None:
+    run = light_copy(real_run, tmp_path / "run", "model", "checkpoints", "critic", "rollouts")
+    done = write_report([run], samples=2)
     assert done.page == run / "report" / "report.html"
     said = " | ".join(done.left_out)
-    assert "no exported model" in said and "token statistics: no rollouts" in said
-    assert "no kept rollouts" in said and "samples: it has no rollouts" in said
+    assert "no rollouts of it have entropies" in said and "samples: it has no rollouts" in said
 
 
 def test_several_runs_are_laid_over_one_another(real_run: Path, tmp_path: Path) -> None:
     other = tmp_path / "other"
     RunFolder.create(other, json.loads(small_config("seed=3").to_json())).append_metrics(1, {"pass_rate": 0.5})
     small = light_copy(real_run, tmp_path / "small", "rollouts")
-    done = write_report([small, other], tmp_path / "both", Options(samples=0, use_model=False))
+    done = write_report([small, other], tmp_path / "both", samples=0)
     page = Parsed(done.page.read_text())
     assert "2 runs compared" in page.text
     headings = [text for text in page.texts if text in ("small", "other")]
@@ -135,7 +137,7 @@ def test_benchmarks_measured_in_training_have_a_picture_and_a_table(tmp_path: Pa
     run.append_metrics(2, {"pass_rate": 0.5})
     exam = {"evaluation/my exam/pass_rate": 0.75, "evaluation/my exam/stderr": 0.125}
     run.append_metrics(1, exam | {"compute/evaluator_seconds": 12.0})
-    done = write_report([run.path], None, Options(samples=0, use_model=False))
+    done = write_report([run.path], None, samples=0)
     page = Parsed(done.page.read_text())
     assert "benchmarks.png" in {picture.name for picture in done.pictures}
     assert {"my exam", "75.0% ± 12.5", "device-seconds of evaluations, apart"} <= set(page.texts)
@@ -147,7 +149,7 @@ def test_a_fine_tuning_run_has_a_report_too(tmp_path: Path) -> None:
     run.append_metrics(2, {"loss": 1.5})
     done = write_report([run.path])
     assert "fine-tuning" in done.page.read_text() and "loss.png" in {picture.name for picture in done.pictures}
-    assert any("it is a fine-tuning run" in line for line in done.left_out)
+    assert any("no rollouts" in line for line in done.left_out)
 
 
 def test_what_cannot_be_reported_is_one_line(real_run: Path, tmp_path: Path) -> None:

@@ -1,50 +1,61 @@
-"""What the model wrote before and after: the same prompts, the same seeds, every token with what is known of it."""
+"""What the model wrote early and late: every token with what generation recorded of it."""
 
+import json
 from pathlib import Path
 
 import numpy as np
 import pytest
 from tests.report.cases import row
+from tests.runs import small_config
 
 from strop.model.byte_tokenizer import byte_tokenizer
 from strop.report.runs import read_runs
-from strop.report.samples import SHOWN_TOKENS, _Known, _tokens, recorded, sampled
-from strop.report.snapshots import Models
+from strop.report.samples import SHOWN_TOKENS, flow_of, recorded_answers, shown_tokens, tokenizer_of
+from strop.run.folder import RunFolder
 
 
-def test_both_models_answer_the_same_held_out_prompts_and_again_the_same(real_run: Path) -> None:
+def test_rollouts_of_the_first_and_of_the_last_step_have_entropies(real_run: Path) -> None:
     (run,) = read_runs([real_run])
-    found, again = (sampled(run, Models(run), 3) for _ in range(2))
-    assert found is not None and again is not None
-    assert "the first held-out prompts" in found.origin and "temperature 0.9" in found.origin
-    assert [len(each.completions) for each in found.answers] == [2, 2, 2]
-    assert [one.tokens for each in found.answers for one in each.completions] == [
-        one.tokens for each in again.answers for one in each.completions
-    ]
-    tokens = [token for each in found.answers for one in each.completions for token in one.tokens]
-    assert all(token.entropy is not None and token.value is not None and token.flow is not None for token in tokens)
+    found = recorded_answers(run, byte_tokenizer(), 4)
+    assert [each.label for each in found] == ["Step 1", "Step 1", "Step 4", "Step 4"]
+    assert len({each.prompt for each in found[:2]}) == 2
+    tokens = [token for each in found for token in each.tokens]
+    assert all(token.entropy is not None and token.logprob is not None and token.flow is not None for token in tokens)
+    assert [token.text for token in found[0].tokens] and found[0].verdict in ("correct", "wrong", "unparsed")
 
 
-def test_recorded_rollouts_of_the_last_step_are_scored_and_of_the_first_are_not(real_run: Path) -> None:
-    (run,) = read_runs([real_run])
-    found = recorded(run, byte_tokenizer(), Models(run), 2)
-    assert found is not None
-    first, last = (each.completions[0] for each in found.answers)
-    assert (first.label, last.label) == ("step 1", "step 4")
-    assert all(token.entropy is None and token.logprob is not None for token in first.tokens)
-    assert all(token.entropy is not None for token in last.tokens)
+def test_without_entropies_only_the_surprise_is_known() -> None:
+    tokens = shown_tokens(byte_tokenizer(), row(tokens=3, entropies=None))
+    assert [token.logprob for token in tokens] == [-0.5] * 3
+    assert all(token.entropy is None and token.flow is None and not token.reasoning for token in tokens)
 
 
 def test_tokens_that_were_forced_in_are_marked_and_nothing_is_said_of_them() -> None:
-    each = row(tokens=4, interrupted_at=1, injected_tokens=2)
-    known = _Known(np.full(4, -0.5, np.float32), np.array([0.1, 9.0, 9.0, 0.4], np.float32), None)
-    tokens = _tokens(byte_tokenizer(), each, known, "correct")
+    entropies = [0.125, 9.0, 9.0, 0.5]
+    tokens = shown_tokens(byte_tokenizer(), row(tokens=4, interrupted_at=1, injected_tokens=2, entropies=entropies))
     assert [token.injected for token in tokens] == [False, True, True, False]
-    assert [token.entropy for token in tokens] == [pytest.approx(0.1), None, None, pytest.approx(0.4)]
+    assert [token.entropy for token in tokens] == [0.125, None, None, 0.5]
     assert [token.reasoning for token in tokens] == [False, False, False, True]
 
 
 def test_a_long_completion_is_cut() -> None:
     each = row(tokens=SHOWN_TOKENS + 5, token_ids=[10] * (SHOWN_TOKENS + 5))
-    known = _Known(np.full(SHOWN_TOKENS + 5, -0.5, np.float32), None, None)
-    assert len(_tokens(byte_tokenizer(), each, known, "")) == SHOWN_TOKENS
+    assert len(shown_tokens(byte_tokenizer(), each)) == SHOWN_TOKENS
+
+
+def test_entropy_flow_has_the_sign_of_the_verdict() -> None:
+    logprob, entropy = np.log(np.array([0.2, 0.9], dtype=np.float32)), np.array([1.0, 0.5], dtype=np.float32)
+    # −(1 − p)² (log p + H): −0.64 (−1.6094 + 1) and −0.01 (−0.10536 + 0.5)
+    assert flow_of(logprob, entropy, "correct") == pytest.approx([0.39004, -0.0039464], rel=1e-3)
+    assert flow_of(logprob, entropy, "wrong") == pytest.approx([-0.39004, 0.0039464], rel=1e-3)
+
+
+def test_the_tokenizer_is_of_the_export_or_of_the_model_it_began_with(tmp_path: Path, real_run: Path) -> None:
+    config = json.loads(small_config().to_json())
+    exported, begun, lost = (
+        RunFolder.create(tmp_path / name, config | {"model": {"path": str(path)}})
+        for name, path in (("a", tmp_path / "gone"), ("b", real_run / "model"), ("c", tmp_path / "gone"))
+    )
+    byte_tokenizer().save_pretrained(exported.model)
+    found = [tokenizer_of(run) for run in read_runs([exported.path, begun.path, lost.path])]
+    assert [None if each is None else len(each) for each in found] == [len(byte_tokenizer())] * 2 + [None]

@@ -12,7 +12,7 @@ from transformers import AutoModelForCausalLM
 
 from strop.base.types import InputError
 from strop.base.view import SilentView
-from strop.run import fine_tuning, tasks
+from strop.run import fine_tuning, sft_config, tasks
 from strop.run.folder import RunFolder
 from strop.run.run import Interrupted
 from strop.training import checkpoint
@@ -35,7 +35,7 @@ def demonstrations(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def run(demonstrations: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("runs") / "sft"
-    fine_tuning.train(fine_tuning.configure("fresh", demonstrations, SMALL), folder, SilentView())
+    fine_tuning.train(sft_config.configure("fresh", demonstrations, SMALL), folder, SilentView())
     return folder
 
 
@@ -66,7 +66,7 @@ class StopAfter(SilentView):
 def test_ctrl_c_loses_nothing(run: Path, demonstrations: Path, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     with pytest.raises(Interrupted, match=r"stopped after update 3 of 6; go on with: strop sft --resume"):
-        fine_tuning.train(fine_tuning.configure("fresh", demonstrations, SMALL), folder, StopAfter(3))
+        fine_tuning.train(sft_config.configure("fresh", demonstrations, SMALL), folder, StopAfter(3))
     assert checkpoint.latest(folder / "checkpoints") == 3
     fine_tuning.resume(folder, SilentView())
     assert [row["step"] for row in RunFolder.open(folder).read_metrics()] == [1, 2, 3, 4, 5, 6]
@@ -76,16 +76,16 @@ def test_ctrl_c_loses_nothing(run: Path, demonstrations: Path, tmp_path: Path) -
 
 def test_wrong_settings_are_named(demonstrations: Path) -> None:
     with pytest.raises(InputError, match=r"did you mean training\?"):
-        fine_tuning.configure("fresh", demonstrations, ["trainig.steps=3"])
+        sft_config.configure("fresh", demonstrations, ["trainig.steps=3"])
     with pytest.raises(InputError, match="give either epochs or steps"):
-        fine_tuning.configure("fresh", demonstrations, ["training.steps=3"])
+        sft_config.configure("fresh", demonstrations, ["training.steps=3"])
 
 
 def test_a_broken_line_is_named(tmp_path: Path) -> None:
     file = tmp_path / "broken.jsonl"
     file.write_text('{"prompt": "1+1=", "completion": "2"}\n{"prompt": "1+2="\n')
     with pytest.raises(InputError, match=r"broken.jsonl:2"):
-        fine_tuning.train(fine_tuning.configure("fresh", file, SMALL), tmp_path / "run", SilentView())
+        fine_tuning.train(sft_config.configure("fresh", file, SMALL), tmp_path / "run", SilentView())
 
 
 def test_sample_answers_in_order_and_judges_what_has_a_reference(run: Path) -> None:

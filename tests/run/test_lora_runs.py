@@ -12,17 +12,14 @@ from safetensors.torch import load_file
 from tests.run.test_run import StopsAfter
 from tests.runs import assert_same_run, metrics, parameters, small_config
 
-from strop.base.pieces import allow_module
-from strop.base.seeds import derive
+from strop.base.imports import allow_module
 from strop.base.types import InputError, Problem, Status, StropError, Verdict
 from strop.base.view import SilentView
 from strop.config.parse import edit
 from strop.model.files import export
 from strop.model.policy import Policy, WithoutAdapters, load_policy
 from strop.recipes.resolve import resolve
-from strop.report.runs import read_runs
-from strop.report.snapshots import Models
-from strop.run import fine_tuning
+from strop.run import fine_tuning, sft_config
 from strop.run.assembly import assemble
 from strop.run.run import Interrupted, resume, train
 from strop.run.tasks import export_checkpoint, open_checkpoint
@@ -80,22 +77,6 @@ def open_checkpoint_of(run: Path) -> tuple[Policy, object]:
     return open_checkpoint(RunFolder.open(run))
 
 
-def test_a_report_shows_every_snapshot_of_it(tmp_path: Path) -> None:
-    train(small_config(*LORA, "steps=2", "checkpoint.every=1"), tmp_path / "run", SilentView())
-    (run,) = read_runs([tmp_path / "run"])
-    models = Models(run)
-    assert [snapshot.step for snapshot in models.snapshots] == [0, 1, 2]
-    first = {name: value.clone() for name, value in models.become(models.snapshots[1]).weights().items()}
-    policy, _ = load_policy(small_config(*LORA).model, seed=derive(0, "model"))
-    policy.load_weights(checkpoint.load(tmp_path / "run" / "checkpoints", 1).tensors["policy"])
-    assert all(torch.equal(value, policy.weights()[name]) for name, value in first.items())
-    last = models.become(models.last).weights()
-    assert all(torch.equal(value, parameters(tmp_path / "run")[name]) for name, value in last.items())
-    assert models.start is not None
-    started = models.become(models.start).weights()
-    assert any(not torch.equal(value, first[name]) for name, value in started.items())
-
-
 def test_the_reference_is_kept_without_a_copy_unless_it_moves() -> None:
     still = assemble(small_config(*LORA, *REFERENCE), SilentView()).learner
     assert isinstance(still, Learner)
@@ -123,7 +104,7 @@ def test_fine_tuning_with_adapters_resumes_bit_for_bit(tmp_path: Path) -> None:
     shape = ["model.fresh.hidden_size=32", "model.fresh.layers=2", "model.fresh.intermediate_size=48"]
     training = ["training.tokens_per_batch=60", "training.epochs=1", "checkpoint_every=2", "model.lora.rank=4",
                 "training.optimizer.lr=1e-2"]  # fmt: skip
-    config = fine_tuning.configure("fresh", tmp_path / "worked.jsonl", [*shape, *training])
+    config = sft_config.configure("fresh", tmp_path / "worked.jsonl", [*shape, *training])
     fine_tuning.train(config, tmp_path / "whole", SilentView())
     fine_tuning.train(config, tmp_path / "parts", SilentView())
     last = checkpoint.latest(tmp_path / "parts" / "checkpoints")

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import random
 import signal
 import struct
+import sys
 import time
+import zlib
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -17,20 +21,25 @@ from tests.runs import assert_same_run, metrics, parameters, small_config
 from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from strop.base import imports
+from strop.base.imports import allow_module
 from strop.base.metrics_file import read_metrics
-from strop.base.types import InputError, IntArray, StropError
+from strop.base.types import InputError, IntArray, Problem, Status, StropError, Verdict
 from strop.base.view import SilentView
+from strop.config.parse import edit
 from strop.engines.torch import TorchEngine
 from strop.orchestration.executor import Publication
 from strop.orchestration.in_process import InProcess
-from strop.orchestration.rank_group import GangLost
+from strop.orchestration.rank_group import RankGroupLost
 from strop.recipes.resolve import resolve
-from strop.report.plots import plot_run
+from strop.report.figures.training import plot_run
 from strop.run.folder import RunFolder
 from strop.run.loop import WeightMismatch
 from strop.run.run import QUARANTINE, Interrupted, Summary, _Run, resume, train
+from strop.run.status import read_status
 from strop.training import checkpoint
 from strop.training.step import NonFiniteLoss, Trainer
+from strop.verifiers.base import Verifier
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +65,7 @@ def test_the_run_folder_holds_everything(finished: Path) -> None:
         training = whole - row.get("seconds/evaluation", 0.0)
         assert row["tokens_per_second"] == pytest.approx(row["tokens/generated"] / training, rel=1e-5)
     picture = plot_run(finished).read_bytes()
-    assert struct.unpack(">II", picture[16:24]) == (2070, 1545) and len(picture) > 10_000  # three panels by three
+    assert struct.unpack(">II", picture[16:24]) == (2070, 2040) and len(picture) > 10_000  # four rows of three
     summary = json.loads((finished / "summary.json").read_text())
     assert summary["steps"] == 4 and summary["model"] == "model"
 
@@ -152,11 +161,11 @@ def test_a_lost_trainer_is_replaced_as_often_as_the_budget_says(
     def lost(run: _Run) -> Summary:
         runs.append(run.parts)
         run.loop.interrupted = stopped
-        raise GangLost("the trainer is lost")
+        raise RankGroupLost("the trainer is lost")
 
     monkeypatch.setattr(_Run, "go", lost)
     view = Notes()
-    with pytest.raises(GangLost):
+    with pytest.raises(RankGroupLost):
         train(small_config("orchestration.trainer_restarts=2"), tmp_path / "run", view)
     assert len({id(parts) for parts in runs}) == len(runs) == begun
     again = [f"the trainer is lost; going on from the last checkpoint (loss {loss})" for loss in range(1, begun)]
@@ -177,7 +186,7 @@ class StopsAfter(SilentView):
             os.kill(os.getpid(), self.number)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_ctrl_c_saves_the_last_step(finished: Path, tmp_path: Path, number: int) -> None:
     out = tmp_path / "stopped"
     config = small_config("checkpoint.every=100", "evaluation.every=100")
@@ -369,6 +378,35 @@ def test_groups_that_taught_nothing_are_written_down(tmp_path: Path) -> None:
     assert all(row["groups/trained"] == 1 for row in rows)
 
 
+class OftenFails(Verifier):
+    """Cannot judge three completions of five."""
+
+    def judge(self, problem: Problem, text: str, truncated: bool) -> Verdict:
+        fate = zlib.crc32(text.encode()) % 5
+        return (
+            [Verdict(1.0, Status.CORRECT), Verdict(0.0, Status.WRONG)][fate] if fate < 2 else Verdict(0.0, Status.ERROR)
+        )
+
+
+@pytest.mark.parametrize("refill", [False, True])
+def test_a_lone_judged_completion_is_not_trained_on_and_is_counted(tmp_path: Path, refill: bool) -> None:
+    sets = [f"algorithm.selection.zero_variance={'drop' if refill else 'keep'}", f"algorithm.selection.refill={refill}"]
+    config = small_config("evaluation.every=none", *sets).model_copy(update={"verifier": OftenFails()})
+    train(config, tmp_path / "run", SilentView())
+    lone = 0
+    for row in metrics(tmp_path / "run"):
+        groups: dict[int, list[float]] = {}
+        for rollout in RunFolder.open(tmp_path / "run").read_rollouts(row["step"]):
+            scores = groups.setdefault(rollout["ticket"], [])
+            if rollout["status"] in ("correct", "wrong"):
+                scores.append(rollout["score"])
+        assert row["groups/without_baseline"] == sum(len(scores) == 1 for scores in groups.values())
+        compared = [scores for scores in groups.values() if len(scores) > 1 and (len(set(scores)) > 1 or not refill)]
+        assert row["groups/trained"] == len(compared) and (not refill or len(compared) == 6)
+        lone += row["groups/without_baseline"]
+    assert lone > 3
+
+
 def test_weights_that_overflowed_are_not_saved(tmp_path: Path) -> None:
     with pytest.raises(StropError, match="not finite"):
         train(small_config("optim.lr=1e30", "evaluation.every=none"), tmp_path / "over", SilentView())
@@ -376,3 +414,98 @@ def test_weights_that_overflowed_are_not_saved(tmp_path: Path) -> None:
     assert saved is None or all(
         torch.isfinite(w).all() for w in checkpoint.load(tmp_path / "over" / "checkpoints").tensors["policy"].values()
     )
+
+
+def test_a_signal_within_a_rollout_or_an_update_ends_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The step that is under way is given up; the one before is saved, and the run goes on from it to the same end."""
+    config = small_config("checkpoint.every=100", "evaluation.every=none")
+    train(config, tmp_path / "whole", SilentView())
+    for place, owner, name in (("rollout", TorchEngine, "step"), ("update", Trainer, "_backward")):
+        calls, original = itertools.count(), vars(owner)[name]
+        at = {"rollout": 30, "update": 4}[place]
+
+        def signalled(self: object, *arguments: object, calls=calls, original=original, at=at) -> object:
+            if next(calls) == at:
+                os.kill(os.getpid(), signal.SIGTERM)
+                for _ in range(1000):
+                    time.sleep(0.001)
+                pytest.fail("the signal was not met")
+            return original(self, *arguments)
+
+        with monkeypatch.context() as patched, pytest.raises(Interrupted):
+            patched.setattr(owner, name, signalled)
+            train(config, tmp_path / place, SilentView())
+        saved = checkpoint.latest(tmp_path / place / "checkpoints")
+        assert saved is not None and 0 < saved < 4
+        resume(tmp_path / place, SilentView())
+        assert_same_run(tmp_path / "whole", tmp_path / place)
+
+
+def test_a_signal_between_two_updates_of_a_step_waits_for_its_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Parameters have changed: the step cannot be given up any more."""
+    config = small_config("checkpoint.every=100", "evaluation.every=none", "batch.updates_per_step=2")
+    original, calls = Trainer.update, itertools.count()
+
+    def signalled(self: Trainer, *arguments: Any) -> object:
+        if next(calls) == 3:  # the second of the second step
+            os.kill(os.getpid(), signal.SIGTERM)
+        return original(self, *arguments)
+
+    with monkeypatch.context() as patched, pytest.raises(Interrupted):
+        patched.setattr(Trainer, "update", signalled)
+        train(config, tmp_path / "run", SilentView())
+    assert checkpoint.latest(tmp_path / "run" / "checkpoints") == 2
+
+
+def test_a_finished_run_goes_on_with_more_steps(finished: Path, tmp_path: Path) -> None:
+    longer = small_config("steps=6", "data.source.count=60")
+    train(longer, tmp_path / "whole", SilentView())
+    out = tmp_path / "parts"
+    train(edit(longer, ["steps=4"]), out, SilentView())
+    resume(out, SilentView(), sets=["steps=6"])
+    assert json.loads((out / "config.json").read_text())["steps"] == 6
+    assert [row["step"] for row in metrics(out)] == [0, 1, 2, 3, 4, 5, 6]
+    ends = zip(parameters(tmp_path / "whole").values(), parameters(out).values(), strict=True)
+    assert all(torch.equal(a, b) for a, b in ends)
+    with pytest.raises(InputError, match="6 are done"):
+        resume(out, SilentView(), sets=["steps=5"])
+    with pytest.raises(InputError, match="--set data.source.terms: a run keeps what it began with"):
+        resume(out, SilentView(), sets=["data.source.terms=3"])
+    with pytest.raises(InputError, match="--set model.fresh.layers"):
+        resume(out, SilentView(), sets=["model.fresh.layers=3"])
+
+
+def test_the_users_modules_are_recorded_and_named_in_every_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run made with a module of the user's says so, and executes nothing of it by itself."""
+    (tmp_path / "my_rewards.py").write_text(
+        "from strop.algorithms.rewards import BinaryReward\n\n\nclass Mine(BinaryReward):\n    '''Nothing new.'''\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    allow_module("my_rewards")
+    out = tmp_path / "a run"
+    config = small_config("algorithm.reward=my_rewards:Mine", "checkpoint.every=100")
+    with pytest.raises(Interrupted, match="strop train --resume '.*a run' --import my_rewards"):
+        train(config, out, StopsAfter(1, signal.SIGINT))
+    marker = json.loads((out / "run.json").read_text())
+    assert marker["imports"] == [
+        {"module": "my_rewards", "file": str(tmp_path / "my_rewards.py"), "import": "my_rewards"}
+    ]
+    monkeypatch.delitem(imports._allowed, "my_rewards")
+    with pytest.raises(InputError, match="lives in module 'my_rewards'; allow it with --import my_rewards"):
+        resume(out, SilentView())
+    assert "my_rewards" in read_status(RunFolder.open(out)).explanation
+    allow_module("my_rewards")
+    resume(out, SilentView())
+
+
+def test_a_module_of_a_file_is_named_by_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "by_its_file.py"
+    file.write_text("from strop.algorithms.rewards import BinaryReward\n\n\nclass Mine(BinaryReward): ...\n")
+    allow_module(str(file))
+    monkeypatch.setitem(sys.modules, "by_its_file", sys.modules["by_its_file"])
+    train(small_config("algorithm.reward=by_its_file:Mine", "steps=1"), tmp_path / "run", SilentView())
+    assert imports.command("eval", tmp_path / "run") == f"strop eval {tmp_path / 'run'} --import {file}"

@@ -10,7 +10,7 @@ from tests.made import PROBLEM, rollout
 from tests.run.test_run import StopsAfter
 from tests.runs import assert_same_run, metrics, small_config
 
-from strop.base.pieces import allow_module
+from strop.base.imports import allow_module
 from strop.base.types import Group, InputError, Problem, Status, StropError, Verdict
 from strop.base.view import SilentView
 from strop.config.parse import edit
@@ -256,7 +256,8 @@ def test_measuring_a_finished_run_gives_what_it_measured_itself(tmp_path: Path) 
     own = outcome.evaluations[2].summary()
     assert 0 < own["pass_rate"] < 1
     apart = {"seconds", "weight_version"}
-    assert {key: found[key] for key in found.keys() - apart} == {key: own[key] for key in own.keys() - apart}
+    assert found["trained_on"] == 0
+    assert {key: found[key] for key in own.keys() - apart} == {key: own[key] for key in own.keys() - apart}
 
 
 class Even(Verifier):

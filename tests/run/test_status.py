@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from strop.base.view import SilentView
 from strop.cli import app
-from strop.orchestration.process_registry import Worker, write_roster
+from strop.orchestration.process_registry import Worker, write_processes
 from strop.run.folder import RunFolder
 from strop.run.status import read_status
 from strop.run.watchdog import Watch
@@ -51,7 +51,7 @@ def beaten(run: Path) -> None:
 
 def test_a_running_one_is_measured(run: Path) -> None:
     beaten(run)
-    write_roster(run, [Worker.of("generator-0", os.getppid())])
+    write_processes(run, [Worker.of("generator-0", os.getppid())])
     found = read_status(RunFolder.open(run))
     assert (found.state, found.recipe, found.step, found.steps) == ("running", "grpo", 3, 100)
     assert found.eta == pytest.approx(97 * 10)

@@ -73,9 +73,7 @@ def endpoint(
     engine: Engine | None = None,
 ) -> Iterator[Running]:
     engine = engine or tiny_engine()
-    tokenizer = byte_tokenizer()
-    if not template:
-        tokenizer.chat_template = None
+    tokenizer = byte_tokenizer(chat=template)
     served = Served("tiny", limits or ServeLimits(grace=1.0), key, local_only=True, log=log)
     server = Server(engine, tokenizer, served, listen("127.0.0.1", 0, key, False))
     headers = {} if key is None else {"Authorization": f"Bearer {key}"}

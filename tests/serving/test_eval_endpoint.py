@@ -58,7 +58,7 @@ def samples(folder: Path) -> list[dict[str, Any]]:
 
 
 def test_the_samples_are_those_of_the_model_itself(tmp_path: Path, served: Running, problems: Path) -> None:
-    export(tiny_qwen3().model, byte_tokenizer(), tmp_path / "model")
+    export(tiny_qwen3().model, byte_tokenizer(chat=True), tmp_path / "model")
     common = ("--temperature", "0", "--samples", "2", "--template", "ChatTemplate", "--no-instruct")
     out = tmp_path / "out"
     measure(problems, out, f"here={tmp_path / 'model'}", *common)

@@ -19,8 +19,8 @@ from strop.engines.endpoint.client import ChatEndpoint, EndpointError, NoRoom
 from strop.engines.torch import EngineSettings, TorchEngine
 from strop.model.policy import Policy, load_policy
 from strop.serving import ServeLimits
-from strop.training.settings import AdamW
-from strop.training.sft import Demonstration, FineTuning, SftSettings
+from strop.training.settings import AdamW, SftSettings
+from strop.training.sft import Demonstration, FineTuning
 
 INSTRUCTION = "Judge: "
 GOOD = '{"valid": true}'
@@ -32,7 +32,7 @@ KEY = "STROP_TEST_JUDGE_KEY"
 @pytest.fixture(scope="module")
 def voter() -> Policy:
     """A small model that has learned what to say of these problems."""
-    tokenizer = byte_tokenizer()
+    tokenizer = byte_tokenizer(chat=True)
     policy, _ = load_policy(tiny_settings(dtype="float32"), tokenizer, 1)
     shown = []
     for row in ROWS:
@@ -46,7 +46,7 @@ def voter() -> Policy:
 
 
 def engine(policy: Policy) -> TorchEngine:
-    return TorchEngine(policy.eval(), byte_tokenizer(), EngineSettings(slots=16))
+    return TorchEngine(policy.eval(), byte_tokenizer(chat=True), EngineSettings(slots=16))
 
 
 def judged(folder: Path, url: str, rows: list[str], judge: dict[str, Any] | None = None, **more: Any) -> Outcome:

@@ -14,7 +14,7 @@ from strop.data.demonstrator import FallibleDemonstrator
 from strop.model.byte_tokenizer import byte_tokenizer
 from strop.model.settings import FreshModel
 from strop.training.embedded_base import WORDS, EmbeddedBase, demonstrations, embedded_base
-from strop.training.sft import SftSettings
+from strop.training.settings import SftSettings
 from strop.verifiers.answer import Answer
 
 SMALL = EmbeddedBase(

@@ -38,9 +38,9 @@ def forced() -> Group:
 
 def test_a_correction_is_the_trainers_probability_over_the_generators() -> None:
     made = learner("algorithm.anchor=recomputed", 'algorithm.correction={piece="TokenTis", cap=1e9}')
-    lesson = made.learn([forced()], {3}, 0, {})
-    assert lesson is not None
-    samples = list(lesson.samples)
+    result = made.learn([forced()], {3}, 0, {})
+    assert result is not None
+    samples = list(result.samples)
     for sample, logprob in zip(samples, scored(made, samples), strict=True):
         assert sample.anchors is not None and sample.corrections is not None
         np.testing.assert_allclose(sample.anchors, logprob, atol=1e-4)
@@ -51,9 +51,9 @@ def test_a_correction_is_the_trainers_probability_over_the_generators() -> None:
 @pytest.mark.parametrize("anchor", ["generator", "recomputed"])
 def test_kl_in_the_reward_is_of_the_policy_that_is_held(anchor: str) -> None:
     made = learner("algorithm.kl_in_reward={beta=0.5}", f"algorithm.anchor={anchor}")
-    lesson = made.learn([forced()], {3}, 0, {})
-    assert lesson is not None
-    samples = list(lesson.samples)
+    result = made.learn([forced()], {3}, 0, {})
+    assert result is not None
+    samples = list(result.samples)
     # The reference is the policy itself: by its own log-probs nothing is taken off, by the generator's −β Σ gap.
     taken = [
         0.0 if anchor == "recomputed" else -0.5 * float((s.logprobs - reference)[s.trained].sum())
@@ -70,14 +70,14 @@ def test_a_truncated_completion_out_of_the_loss_still_has_values() -> None:
     made = assemble(config, SilentView()).learner
     assert isinstance(made, Learner)
     groups = [group(0, rollout(1), rollout(0), rollout(0, finish="length", length=6))]
-    lesson = made.learn(groups, {0}, 0, {})
-    assert lesson is not None and len(lesson.samples) == 2 and made.critic is not None
+    result = made.learn(groups, {0}, 0, {})
+    assert result is not None and len(result.samples) == 2 and made.critic is not None
     every = [as_sample(r.completion, 0) for r in groups[0].rollouts]
     values, _ = score_samples(made.critic.policy, every, 1.0, 256)
     raw = [reward - v[2:] for reward, v in zip((1.0, 0.0, 0.0), values, strict=True)]
     normal = normalize_tokens(np.concatenate(raw), np.ones(12, dtype=np.int64))
-    np.testing.assert_allclose(lesson.samples[0].advantages[2:], normal[:3], atol=1e-3)
-    np.testing.assert_allclose(lesson.samples[1].advantages[2:], normal[3:6], atol=1e-3)
+    np.testing.assert_allclose(result.samples[0].advantages[2:], normal[:3], atol=1e-3)
+    np.testing.assert_allclose(result.samples[1].advantages[2:], normal[3:6], atol=1e-3)
 
 
 def test_a_parameter_that_is_not_finite_is_named() -> None:

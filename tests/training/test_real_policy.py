@@ -10,17 +10,19 @@ import torch
 from tests.tiny import byte_tokenizer, tiny_qwen3
 from tests.training.cases import WeightedNegative, gradients, make_samples, parameters
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from strop.algorithms.aggregation import PromptMean, SampleMean, TokenMean
-from strop.algorithms.losses import Cispo, PpoClip, Reinforce
+from strop.algorithms.losses import Cispo, PolicyLoss, PpoClip, Reinforce
 from strop.algorithms.objective import Objective, UpdateContext
-from strop.base.metrics import values
+from strop.base.metrics import Metrics, values
 from strop.base.types import Sample
-from strop.model.policy import Packed, Policy
+from strop.model.policy import Packed, Policy, load_policy
+from strop.model.settings import FreshModel, ModelSettings
 from strop.training.checkpoint import load, save
-from strop.training.packing import Update, pack
-from strop.training.settings import AdamW
-from strop.training.sft import Demonstration, FineTuning, SftSettings
+from strop.training.packing import MicroBatch, Update, pack
+from strop.training.settings import AdamW, SftSettings
+from strop.training.sft import Demonstration, FineTuning
 from strop.training.step import Trainer
 
 SETTINGS = AdamW(lr=1e-3, betas=(0.9, 0.95), weight_decay=0.1)
@@ -162,3 +164,64 @@ def test_a_sample_that_is_a_prompt_only_costs_nothing():
     sample: Sample = make_samples(1)[0]
     idle = replace(sample, trained=np.zeros_like(sample.trained), group=5)
     assert pack([sample, idle], PromptMean(), 100).tokens == len(sample)
+
+
+# ---------------------------------------------------------------------- a GPU is never waited for in a micro-batch
+
+READS_BACK = {
+    "_local_scalar_dense", "nonzero", "_unique2", "unique_dim", "unique_consecutive", "masked_select", "equal",
+}  # fmt: skip
+
+
+class ReadBack(TorchDispatchMode):
+    """Notes operators whose result's value or shape must come back from the device to the host."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[str] = []
+        self.seen = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.seen += 1
+        name = func.overloadpacket.__name__
+        by_mask = name == "index" and any(part is not None and part.dtype == torch.bool for part in args[1])
+        if name in READS_BACK or by_mask:
+            self.found.append(name)
+        return func(*args, **(kwargs or {}))
+
+
+class Watched(Trainer):
+    """A trainer whose micro-batches are watched."""
+
+    def _backward(self, batch: MicroBatch, context: UpdateContext) -> tuple[Tensor, Metrics]:
+        self.watch = ReadBack()
+        with self.watch:
+            return super()._backward(batch, context)
+
+
+@pytest.mark.parametrize("loss", [PpoClip(), Cispo()])
+def test_nothing_is_read_back_in_a_micro_batch(loss: PolicyLoss):
+    length = 32  # all alike and whole vectors: then attention on a CPU needs no gathering, as a GPU's never does
+    policy, _ = load_policy(ModelSettings(fresh=FreshModel(hidden_size=32, layers=1, intermediate_size=32)))
+    rng = np.random.default_rng(0)
+    trained = np.arange(length) >= 4
+    samples = [
+        Sample(
+            token_ids=rng.integers(0, 100, length).astype(np.int32), trained=trained,
+            logprobs=np.where(trained, -4.0, 0.0).astype(np.float32),
+            advantages=np.where(trained, rng.normal(), 0.0).astype(np.float32),
+            versions=np.where(trained, 0, -1).astype(np.int32), group=place // 2, id=place,
+        )
+        for place in range(4)
+    ]  # fmt: skip
+    trainer = Watched(policy, Objective(loss), SETTINGS, 10)
+    trainer.update(pack(samples, TokenMean(), 2 * length))
+    assert trainer.watch.seen > 100 and trainer.watch.found == []
+
+
+def test_the_watch_sees_what_is_read_back():
+    with ReadBack() as watch:
+        numbers = torch.arange(4.0)
+        numbers.sum().item()
+        numbers[numbers > 1].sum()
+    assert watch.found == ["_local_scalar_dense", "index"]

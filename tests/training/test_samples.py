@@ -9,9 +9,11 @@ import pytest
 from tests.made import PROBLEM, completion, group, rollout
 
 from strop.algorithms.advantages import GroupRelative
+from strop.algorithms.settings import TruncationMask
 from strop.algorithms.value_advantages import Gae
 from strop.base.types import Group, Rollout, Status
-from strop.training.samples import make_candidates, make_samples, token_versions
+from strop.recipes.resolve import resolve
+from strop.training.samples import is_trained_on, make_candidates, make_samples, token_versions
 
 CENTRED = GroupRelative(normalization="none")
 
@@ -39,14 +41,55 @@ def test_the_verifiers_failures_leave_loss_and_mean() -> None:
     ("mask", "advantages"),
     [
         ("none", [2 / 3, -1 / 3, -1 / 3]),  # the truncated one is trained on
-        ("after", [2 / 3, -1 / 3]),  # it counts in the mean only
-        ("before", [1 / 2, -1 / 2]),  # it does not count at all
+        ("zero", [2 / 3, -1 / 3, 0]),  # it counts in the mean, its tokens stay
+        ("zero_before", [1 / 2, -1 / 2, 0]),  # its tokens stay
+        ("drop", [2 / 3, -1 / 3]),  # it counts in the mean only
+        ("drop_before", [1 / 2, -1 / 2]),  # it does not count at all
     ],
 )
-def test_truncated_completions(mask: str, advantages: list[float]) -> None:
+def test_truncated_completions(mask: TruncationMask, advantages: list[float]) -> None:
     groups = [group(0, rollout(1), rollout(0), rollout(0, finish="length"))]
-    samples = make_samples(make_candidates(groups, {0}, mask), CENTRED)  # type: ignore[arg-type]
+    samples = make_samples(make_candidates(groups, {0}, mask), CENTRED)
     np.testing.assert_allclose([s.advantages[-1] for s in samples], advantages, rtol=1e-6)
+    assert all(s.trained_tokens == 3 for s in samples)
+
+
+def test_a_critic_learns_the_returns_of_what_is_silenced() -> None:
+    values = np.array([0, 0, 0.5, 0.25, 0.5], dtype=np.float32)
+    candidates = make_candidates([group(0, rollout(1), rollout(1, finish="length"))], {0}, "zero_before")
+    scored = [replace(c, sample=replace(c.sample, values=values)) for c in candidates]
+    kept, silenced = make_samples(scored, Gae(normalization="none"))
+    np.testing.assert_allclose(kept.advantages, [0, 0, 0.5, 0.75, 0.5])
+    np.testing.assert_allclose(silenced.advantages, 0)
+    assert silenced.returns is not None
+    np.testing.assert_allclose(silenced.returns, [0, 0, 1, 1, 1])
+
+
+@pytest.mark.parametrize(
+    ("name", "mask", "trained"),
+    [
+        ("opefo.grpo", "none", False),  # every group is trained on, but one completion has no baseline
+        ("open_reasoner_zero.7b", "none", True),  # the critic's value is the baseline
+        ("archer.math", "none", False),
+    ],
+)
+def test_one_usable_completion_of_several_has_no_baseline(name: str, mask: TruncationMask, trained: bool) -> None:
+    algorithm = resolve(name).algorithm.model_copy(update={"truncation_mask": mask})
+    failed = rollout(0, Status.ERROR)
+    assert is_trained_on(group(0, rollout(1), failed, failed), algorithm) is trained
+    assert not is_trained_on(group(0, failed, failed, failed), algorithm)
+    assert is_trained_on(group(0, rollout(1), rollout(0), failed), algorithm)
+
+
+def test_one_completion_that_is_not_truncated_has_no_baseline_under_a_mask() -> None:
+    algorithm = resolve("opefo.grpo").algorithm
+    groups = group(0, rollout(1), rollout(0, finish="length"))
+    for mask, trained in (("none", True), ("drop", True), ("drop_before", False), ("zero_before", False)):
+        assert is_trained_on(groups, algorithm.model_copy(update={"truncation_mask": mask})) is trained
+
+
+def test_groups_of_one_by_design_are_trained_on() -> None:
+    assert is_trained_on(group(0, rollout(1)), resolve("opefo.grpo").algorithm)
 
 
 def test_dropped_groups_count_in_a_statistic_over_all_generations() -> None:

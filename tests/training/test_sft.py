@@ -12,8 +12,8 @@ from tests.training.cases import EOS, VOCABULARY, TinyPolicy, parameters
 
 from strop.base.metrics import values
 from strop.base.types import InputError
-from strop.training.settings import AdamW
-from strop.training.sft import Demonstration, FineTuning, SftSettings, _plan
+from strop.training.settings import AdamW, SftSettings
+from strop.training.sft import Demonstration, FineTuning, _plan
 
 
 def mapping(count: int = 12) -> list[Demonstration]:

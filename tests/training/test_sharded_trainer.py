@@ -69,9 +69,9 @@ def three_steps(learner: Learner, rank: int = 0) -> dict[str, Any]:
     rows: list[dict[str, float | None]] = []
     for step in range(3):
         found = groups(step)
-        lesson = learner.learn(found, {group.ticket for group in found}, step, {})
-        assert lesson is not None
-        rows.append(values(lesson.metrics))
+        result = learner.learn(found, {group.ticket for group in found}, step, {})
+        assert result is not None
+        rows.append(values(result.metrics))
     critic = learner.critic
     assert learner.broken() is None
     return {

@@ -10,8 +10,8 @@ from pydantic import TypeAdapter, ValidationError
 
 from strop.base.types import InputError, Problem, Status, Verdict
 from strop.verifiers.answer import Answer
-from strop.verifiers.any_of import AnyOf
 from strop.verifiers.base import Verifier
+from strop.verifiers.combined import AnyOf
 from strop.verifiers.comparison import Sampled, compare_verifiers, named_verifier, read_rollouts
 from strop.verifiers.isolation import Isolation
 from strop.verifiers.math import MathVerifier

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 import types
 from collections.abc import Iterator
@@ -12,7 +13,7 @@ import numpy as np
 import pytest
 from pydantic import TypeAdapter, ValidationError
 
-from strop.base.pieces import allow_module
+from strop.base.imports import allow_module
 from strop.base.types import Problem, Status, Verdict
 from strop.data.reasoning_gym import ReasoningGym
 from strop.verifiers.answer import Answer
@@ -21,6 +22,18 @@ from strop.verifiers.function import PythonFunction
 from strop.verifiers.gym import ReasoningGymScorer
 
 PROBLEM = Problem("p", "1+1=", "2", extra={"opening": "<think>"})
+
+
+def test_pieces_are_known_without_their_machinery() -> None:
+    """A configuration names verifiers; parsers, processes and the sandbox are imported by the first verdict."""
+    code = (
+        "import sys; from strop.base.pieces import choices; from strop.verifiers.base import Verifier\n"
+        "assert len(choices(Verifier)) > 8; print(*(name for name in sys.modules if name.startswith('strop.')))"
+    )
+    loaded = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout.split()
+    others = {name for name in loaded if name.split(".")[1] not in ("base", "verifiers")}
+    assert others <= {"strop.data", "strop.data.templates"}
+    assert not {name for name in loaded if "sandbox" in name or "process" in name or name.endswith(".judge")}
 
 
 def raises(problem: Problem, text: str) -> float:

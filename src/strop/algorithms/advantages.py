@@ -67,6 +67,11 @@ class Advantage(Piece):
         """Whether a critic's values are read (`ValueAdvantage`)."""
         return False
 
+    @property
+    def compares_group(self) -> bool:
+        """Whether the other completions of a group are the baseline, so that one completion alone has none."""
+        return False
+
     @abstractmethod
     def __call__(self, outcomes: Outcomes) -> list[FloatArray]:
         """S arrays, float32 [T_s] each, aligned with the completion's tokens."""
@@ -99,6 +104,11 @@ class GroupRelative(Advantage):
     ddof: Literal[0, 1] = 1
     eps: Annotated[float, Field(ge=0)] = 1e-6
     batch: Literal["survivors", "all"] = "survivors"
+
+    @property
+    def compares_group(self) -> bool:
+        """Always."""
+        return True
 
     def __call__(self, outcomes: Outcomes) -> list[FloatArray]:
         advantages = self.per_completion(outcomes)

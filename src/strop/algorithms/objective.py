@@ -13,6 +13,7 @@ from strop.algorithms.token_types import TokenTypes
 from strop.algorithms.tokens import Tokens
 from strop.base.lazy import torch
 from strop.base.metrics import Maximum, Mean, Metrics
+from strop.base.types import InputError
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -67,7 +68,13 @@ class Objective:
         self, tokens: Tokens, logprob: Tensor, entropy: Tensor, context: UpdateContext
     ) -> tuple[Tensor, Metrics]:
         """The micro-batch's share of the loss (a scalar) and its metrics."""
-        per_token, metrics = self.loss(tokens, logprob)
+        found = self.loss(tokens, logprob)
+        if not (isinstance(found, tuple) and len(found) == 2 and found[0].shape == logprob.shape):
+            raise InputError(
+                f"algorithm.loss={self.loss.piece_name()} must return the loss of each of {len(logprob)} tokens and a "
+                "dictionary of metrics"
+            )
+        per_token, metrics = found
         if tokens.correction is not None:
             per_token = tokens.correction * per_token
         total = (tokens.weight * per_token).sum()

@@ -18,7 +18,7 @@ from strop.algorithms.token_types import TokenTypes
 from strop.base.pieces import Settings
 
 Count = Annotated[int, Field(ge=1)]
-TruncationMask = Literal["none", "before", "after"]
+TruncationMask = Literal["none", "zero", "zero_before", "drop", "drop_before"]
 
 
 class ReferenceSettings(Settings):
@@ -36,7 +36,12 @@ class AlgorithmSettings(Settings):
         selection: which groups are trained on.
         kl_in_reward: a penalty on every token for leaving the reference policy, taken off the reward.
         advantage: from rewards (and the critic's values) to an advantage per token.
-        truncation_mask: what becomes of truncated completions (see `samples`).
+        truncation_mask: what is done with truncated completions. `none` trains them as any other. `zero` sets their
+            advantage to 0 and keeps their tokens in the loss's denominator and in its regularizers (Skywork-OR1,
+            Ablation 3, Adv-Mask-After); `drop` leaves their tokens out of the loss altogether (ScaleRL). With both the
+            completions count in their group's mean and standard deviation; `zero_before` (Adv-Mask-Before) and
+            `drop_before` leave them out of these too. `after` and `before` are former names of `drop` and
+            `drop_before`.
         anchor: what importance ratios are taken against: the log-probs the `generator` recorded, or those the trainer
             finds for the same tokens before the batch's first update (`recomputed`, as verl and Open-Reasoner-Zero do).
         correction: with a recomputed anchor, the factor on each token's loss for π_anchor / π_generator.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 from typing import Any
 
 from strop.base.types import InputError
@@ -21,4 +22,18 @@ def require(module: str, extra: str, purpose: str) -> Any:
     except ModuleNotFoundError as error:
         if error.name != module.partition(".")[0]:
             raise  # the package is there and one of its own imports is not: installing the extra would not mend that
-        raise InputError(f'{purpose} need the package {module}: pip install "strop[{extra}]"') from error
+        raise _absent(module, extra, purpose) from error
+
+
+def refuse_absent(module: str, extra: str, purpose: str) -> None:
+    """Refuse where an optional package is not installed, without importing it.
+
+    Raises:
+        InputError: as `require`.
+    """
+    if importlib.util.find_spec(module) is None:
+        raise _absent(module, extra, purpose)
+
+
+def _absent(module: str, extra: str, purpose: str) -> InputError:
+    return InputError(f'{purpose} need the package {module}: pip install "strop[{extra}]"')

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -47,3 +47,14 @@ def replacing(target: Path) -> Iterator[Path]:
 def first_line(error: Exception) -> str:
     """What an error of another library says, short enough for one line of ours; its type where it says nothing."""
     return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
+
+
+def distinct_names(paths: Sequence[Path]) -> list[str]:
+    """The last part of each path, with as many folders before it as it takes to tell it from the others."""
+    names = []
+    for path in paths:
+        count = 1
+        while count < len(path.parts) and sum(other.parts[-count:] == path.parts[-count:] for other in paths) > 1:
+            count += 1
+        names.append("/".join(path.parts[-count:]))
+    return names

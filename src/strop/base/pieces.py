@@ -4,7 +4,7 @@ A family is an abstract subclass of `Piece`; a piece is a concrete subclass of a
 hyper-parameters, its `__call__` is a pure function. It is written as `{"piece": "Cispo", "max_ratio": 5.0}` and found
 again by name among the subclasses of the family that the field asks for. The family names the modules of strop that
 define its pieces; they are imported when a piece is first looked for. A piece of the user's own is
-`{"piece": "module:Class"}`; its module must have been named with `--import` (see `allow_module`).
+`{"piece": "module:Class"}`; its module must have been named with `--import` (see `imports`).
 
 State lives apart: a `StatefulPiece` is asked for `initial()` and `update(state, statistics)`, both JSON-able.
 """
@@ -12,14 +12,10 @@ State lives apart: a `StatefulPiece` is asked for `initial()` and `update(state,
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import inspect
-import sys
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from pathlib import Path
-from types import ModuleType
-from typing import Annotated, Any, ClassVar, Self, TypeVar
+from typing import Annotated, Any, ClassVar, Self, TypeVar, get_args, get_origin
 
 from pydantic import (
     BaseModel,
@@ -33,6 +29,7 @@ from pydantic import (
 )
 from pydantic_core import ErrorDetails
 
+from strop.base.imports import is_allowed, not_allowed
 from strop.base.near import nearest
 from strop.base.types import InputError
 
@@ -41,41 +38,6 @@ State = dict[str, Any]
 T = TypeVar("T")
 # A tuple that a single value may stand for: `--set trackers=tensorboard`.
 OneOrMore = Annotated[tuple[T, ...], BeforeValidator(lambda given: (given,) if isinstance(given, str | int) else given)]
-
-_allowed_modules: set[str] = set()
-
-
-def allow_module(name: str) -> None:
-    """Import a module of the user's own, so that its pieces may be named `module:Class`.
-
-    Raises:
-        InputError: the module cannot be imported.
-    """
-    try:
-        importlib.import_module(name)
-    except ImportError as error:
-        raise InputError(f"--import {name}: {error}; name a module that Python can import from here") from error
-    _allowed_modules.add(name)
-
-
-def load_module(path: Path) -> ModuleType:
-    """Run a Python file as the module of its name, whose pieces may then be named.
-
-    Raises:
-        InputError: a module of that name is loaded already, so that pieces could be taken for one another's.
-    """
-    name = path.stem
-    known = sys.modules.get(name)
-    if known is not None and Path(known.__file__ or "").resolve() != path.resolve():
-        raise InputError(f"{path}: a module called {name!r} is loaded already; rename the file")
-    spec = importlib.util.spec_from_file_location(name, path)
-    assert spec is not None and spec.loader is not None  # a .py file has both
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    spec.loader.exec_module(module)
-    _allowed_modules.add(name)
-    return module
-
 
 class Settings(BaseModel):
     """A frozen section of the configuration: plain values a part is built from, no choice of implementation.
@@ -186,11 +148,6 @@ def _short(value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def is_allowed(module: str) -> bool:
-    """Whether a module was named with `--import`."""
-    return module in _allowed_modules
-
-
 def choices(family: type[Piece]) -> dict[str, type[Piece]]:
     """Every concrete piece of a family by the name it is written with."""
     for module in family.modules:
@@ -201,17 +158,6 @@ def choices(family: type[Piece]) -> dict[str, type[Piece]]:
     for subclass in family.__subclasses__():
         found.update(choices(subclass))
     return found
-
-
-def modules_allowed() -> list[tuple[str, str]]:
-    """The allowed modules, each with its file: what another process must allow to read a configuration."""
-    loaded = sorted(_allowed_modules & sys.modules.keys())
-    return [(name, vars(sys.modules[name]).get("__file__") or "") for name in loaded]
-
-
-def modules_named(written: str) -> list[tuple[str, str]]:
-    """The allowed modules that a piece written as JSON names, each with its file."""
-    return [(name, file) for name, file in modules_allowed() if f'"{name}:' in written]
 
 
 def find(family: type[Piece], name: Any) -> type[Piece]:
@@ -226,8 +172,70 @@ def find(family: type[Piece], name: Any) -> type[Piece]:
         raise ValueError(f"piece must be a name, not {name!r}")
     module, colon, _ = name.partition(":")
     if colon and not is_allowed(module):
-        raise ValueError(f"piece {name!r} lives in module {module!r}; allow it with --import {module}")
+        raise ValueError(f"piece {not_allowed(name, module)}")
     known = choices(family)
     if name in known:
+        if colon:
+            _refuse_misfit(known[name])
         return known[name]
     raise ValueError(f"no {family.__name__} is called {name!r}; {nearest(name, known)}")
+
+
+def _refuse_misfit(piece: type[Piece]) -> None:
+    """Refuse a piece of the user's whose methods take other arguments than they will be given.
+
+    Raises:
+        ValueError: names the method and its arguments.
+    """
+    for base in piece.__mro__:
+        for name in vars(base).get("__abstractmethods__", ()):
+            declared, given = inspect.getattr_static(base, name), inspect.getattr_static(piece, name)
+            if not (inspect.isfunction(declared) and inspect.isfunction(given)):
+                continue
+            wanted = list(inspect.signature(declared).parameters)
+            try:
+                inspect.signature(given).bind(*wanted)
+            except TypeError as error:
+                has = ", ".join(inspect.signature(given).parameters)
+                raise ValueError(
+                    f"{piece.__name__}.{name} takes ({has}) and is called with ({', '.join(wanted)}); define it so"
+                ) from error
+
+
+# ---------------------------------------------------------------------- fields and what may stand in them
+
+
+def field_type(model: type[BaseModel], key: str) -> Any:
+    """The type of a field; None for `piece`, and for what is no field."""
+    return model.model_fields[key].annotation if key in model.model_fields else None
+
+
+def spoken(value: Any, annotation: Any) -> Any:
+    """`value` with the word "none" as None wherever that is allowed, for TOML has no null; also inside lists."""
+    if isinstance(value, str) and value.lower() == "none" and type(None) in get_args(annotation):
+        return None
+    if not isinstance(value, list):
+        return value
+    inner = next((part for part in get_args(annotation) if part is not type(None)), None)
+    if get_origin(inner) is tuple:  # an optional list
+        inner = get_args(inner)[0]
+    return [spoken_row(row, first_model(inner)) if isinstance(row, dict) else spoken(row, inner) for row in value]
+
+
+def spoken_row(row: dict[str, Any], model: type[BaseModel] | None) -> dict[str, Any]:
+    """The same for settings or a piece that stand in a list."""
+    if model is not None and issubclass(model, Piece):
+        model = choices(model).get(str(row.get("piece", model.piece_name())))
+    if model is None:
+        return row  # validation says what is wrong with it
+    return {key: spoken(value, field_type(model, key)) for key, value in row.items()}
+
+
+def first_model(annotation: Any) -> type[BaseModel] | None:
+    """The settings or piece family of a type, looking through Optional and Annotated; None for plain values."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    origin_is_sequence = isinstance(annotation, type) or str(annotation).startswith(("tuple", "list", "dict"))
+    if origin_is_sequence:
+        return None
+    return next((found for part in get_args(annotation) if (found := first_model(part)) is not None), None)

@@ -26,6 +26,7 @@ SCHEMA = pa.schema(
         ("prompt_ids", pa.list_(pa.int32())),
         ("token_ids", pa.list_(pa.int32())),
         ("logprobs", pa.list_(pa.float32())),
+        ("entropies", pa.list_(pa.float32())),  # null where the engine does not know them
         ("versions", pa.list_(pa.struct([("version", pa.int32()), ("start", pa.int32()), ("end", pa.int32())]))),
         ("interrupted_at", pa.int32()),
         ("injected_tokens", pa.int32()),
@@ -54,9 +55,9 @@ def table(step: int, groups: Sequence[Group]) -> pa.Table:
 
 
 def read(path: Path) -> list[dict[str, Any]]:
-    """The rows as dictionaries by column."""
+    """The rows as dictionaries by column; `entropies` are None in tables that were written without them."""
     rows: list[dict[str, Any]] = pq.read_table(path).to_pylist()
-    return rows
+    return [{"entropies": None} | row for row in rows]
 
 
 def _row(step: int, ticket: int, sample: int, rollout: Rollout) -> dict[str, Any]:
@@ -74,6 +75,7 @@ def _row(step: int, ticket: int, sample: int, rollout: Rollout) -> dict[str, Any
         "prompt_ids": completion.prompt_ids,
         "token_ids": completion.token_ids,
         "logprobs": completion.logprobs,
+        "entropies": completion.entropies,
         "versions": [span._asdict() for span in completion.versions],
         "interrupted_at": completion.interrupted_at,
         "injected_tokens": int(completion.injected.sum()),

@@ -51,7 +51,8 @@ class Problem:
     Example: `Problem(id="chain_sum-17", prompt="3+5-2=", reference="6", domain="math", source="chain_sum")`.
 
     `prompt` is plain text or chat messages; `reference` is what the verifier compares with (an answer, or tests).
-    `extra` holds JSON-able facts a verifier or a report may want (a worked solution, a difficulty).
+    `extra` holds JSON-able facts a verifier or a report may want (a worked solution, a difficulty). `verbatim` says
+    that the prompt is the beginning of a text for a base model to continue, with nothing put between.
     """
 
     id: str
@@ -60,6 +61,7 @@ class Problem:
     domain: str = "math"
     source: str = ""
     extra: Mapping[str, Any] = field(default_factory=dict)
+    verbatim: bool = False
 
     @property
     def question(self) -> str:
@@ -98,6 +100,8 @@ class Completion:
         text: the decoded completion, special tokens left out.
         finish_reason: `stop` (EOS, stop id or stop string), `length` (budget spent), `abort` (cancelled).
         interrupted_at: index of the first injected token, or None.
+        entropies: float32 [T], nats, of the distributions that `logprobs` are of; 0.0 where `injected`. None where the
+            engine does not know them.
     """
 
     request_id: str
@@ -110,9 +114,12 @@ class Completion:
     text: str
     finish_reason: FinishReason
     interrupted_at: int | None = None
+    entropies: FloatArray | None = None
 
     def __post_init__(self) -> None:
         lengths = {len(self.token_ids), len(self.logprobs), len(self.injected)}
+        if self.entropies is not None:
+            lengths.add(len(self.entropies))
         if len(lengths) != 1:
             raise ValueError(f"completion {self.request_id}: per-token fields of different lengths {sorted(lengths)}")
         edges = [0, *(span.end for span in self.versions)]

@@ -6,6 +6,7 @@ terminal, `PlainView` a log file or a pipe, `SilentView` tests and callers from 
 
 from __future__ import annotations
 
+import contextlib
 import math
 import re
 import sys
@@ -17,7 +18,7 @@ from typing import Protocol, TextIO
 Values = Mapping[str, float | None]
 Clock = Callable[[], float]
 
-ASIDE_INTERVAL = 10.0
+ASIDE_INTERVAL, SAME_INTERVAL = 10.0, 60.0  # seconds without a line
 
 
 class View(Protocol):
@@ -196,7 +197,7 @@ class PlainView:
         self._name = ""
         self._pace: Pace | None = None
         self._written: float | None = None
-        self._aside: float | None = None
+        self._last = ("", clock())  # line, and when it was printed
 
     def stage(self, name: str, total: int | None) -> None:
         self._name, self._pace, self._written = name, Pace(total, self._clock), None
@@ -219,21 +220,22 @@ class PlainView:
         self._print(describe_step("evaluation of step", step, None, metrics, None))
 
     def aside(self, name: str, done: int, total: int) -> None:
-        """A line now and then, where it takes longer."""
-        now = self._clock()
-        if self._aside is None:
-            self._aside = now
-        elif now - self._aside >= ASIDE_INTERVAL and done < total:
-            self._aside = now
-            self._print(f"{name} {done}/{total}")
-        if done == total:
-            self._aside = None
+        """A line where nothing was printed for a while; the same one again only after a longer while."""
+        line = f"{name} {done}/{total}"
+        before, at = self._last
+        if done < total and self._clock() - at >= (SAME_INTERVAL if line == before else ASIDE_INTERVAL):
+            self._print(line)
 
     def note(self, text: str) -> None:
         self._print(text)
 
     def close(self) -> None:
-        self._stream.flush()
+        self._print("")
 
     def _print(self, line: str) -> None:
-        print(line, file=self._stream, flush=True)
+        """Write a line; a reader who has gone (a closed pipe, a terminal that was hung up) ends no run."""
+        self._last = (line, self._clock())
+        with contextlib.suppress(BrokenPipeError, OSError):
+            if line:
+                print(line, file=self._stream)
+            self._stream.flush()

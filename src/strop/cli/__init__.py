@@ -5,6 +5,8 @@ Nothing heavy is imported until a command runs, so that `strop --help` answers a
 
 from __future__ import annotations
 
+import errno
+import io
 import os
 import sys
 
@@ -14,16 +16,36 @@ __all__ = ["app", "main"]
 
 
 def main() -> None:
-    """Run the command line. A `StropError` becomes one line on standard error and its exit code."""
+    """Run the command line. An error that the user can mend becomes one line on standard error and its exit code."""
     # Loading a model announces itself in several lines and bars, which would tear the live view.
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # a terminal of ASCII or Latin-1 shows a question mark
+            stream.reconfigure(errors="replace")
     try:
         app(prog_name="strop")
     except Exception as error:
-        from strop.base.types import StropError
-
-        if not isinstance(error, StropError):
+        line, code = _told(error)
+        if line is None:
             raise
-        print(f"strop: {error}", file=sys.stderr)
-        sys.exit(error.exit_code)
+        print(f"strop: {line}", file=sys.stderr)
+        sys.exit(code)
+
+
+def _told(error: Exception) -> tuple[str | None, int]:
+    """What to say of an error and the exit code; None where it is a fault of strop's own, which shows its traceback."""
+    from strop.base.imports import blamed
+    from strop.base.types import InputError, StropError
+
+    if isinstance(error, StropError):
+        return str(error), error.exit_code
+    if isinstance(error, MemoryError) or "allocate memory" in str(error) or "out of memory" in str(error):
+        said = " ".join(str(error).split())[:200]
+        return f"memory ran out ({said}); lower batch.tokens_per_microbatch, engine.slots or the model", 1
+    if isinstance(error, OSError) and error.errno == errno.ENOSPC and error.filename is None:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what is still to be flushed has nowhere to go
+        return f"cannot write the output: {error.strerror}", 1
+    if isinstance(error, OSError) and error.filename is not None and error.strerror is not None:
+        return f"{error.filename}: {error.strerror}", 1
+    return blamed(error), InputError.exit_code

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
-from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING
 
 import typer
 
 from strop.cli import ablate_options as options
 from strop.cli.ablate_options import XAxis
-from strop.cli.options import Imports, Json, Plain, Sets, Tiny, allow, print_json, print_table, show, viewing
+from strop.cli.options import Imports, Json, Plain, Sets, Tiny, allow, bar, print_json, print_table, show, viewing
 
 if TYPE_CHECKING:
     from strop.lab.ablation.collect import Ablation
     from strop.lab.ablation.manifest import Manifest
+    from strop.lab.ablation.runner import Runner
 
 SHOW = "show"
 
@@ -61,47 +63,39 @@ def ablate(
     strop ablate scalerl --leave-one-out --dry-run
     strop ablate show runs/ablate-scalerl
     """
-    _check(level)
+    from strop.base.types import InputError
+    from strop.lab.ablation.manifest import merged, parse_seeds, plan
+    from strop.lab.ablation.variants import Wanted, short_name, variants
+
+    if not 0 < level < 1:
+        raise InputError(f"--level {level:g}: must lie between 0 and 1, such as 0.9")
     if target == SHOW:
         if folder is None or any((leave_one_out, baseline, grid, named, steps, sets, small, out, dry_run, ray)):
-            raise _refusal(
+            raise InputError(
                 "strop ablate show takes the FOLDER of an ablation, and of the options --x, --level, --margin"
             )
         allow(imports)
         _show(folder, x, level, margin, as_json)
         return
     if folder is not None:
-        raise _refusal(f"{folder}: name one recipe; the folder for the runs is given by --out {folder}")
+        raise InputError(f"{folder}: name one recipe; the folder for the runs is given by --out {folder}")
     if not ray and (address is not None or cpus != 1.0 or gpus):
-        raise _refusal("--address, --cpus and --gpus are of a Ray cluster; add --ray")
-    from strop.lab.ablation.variants import Wanted
-
+        raise InputError("--address, --cpus and --gpus are of a Ray cluster; add --ray")
     allow(imports)
     changed = [*sets, *([f"steps={steps}"] if steps is not None else [])]
-    manifest = _plan(target, Wanted(tuple(grid), tuple(named), leave_one_out, baseline), changed, small, _seeds(seeds))
-    where = out if out is not None else _folder(target, small)
+    wanted = Wanted(tuple(grid), tuple(named), leave_one_out, baseline)
+    manifest = plan(target, variants(target, wanted, changed, small), parse_seeds(seeds))
+    where = out if out is not None else Path("runs") / f"ablate-{short_name(target)}{'-tiny' if small else ''}"
     if dry_run:
-        _list(where, manifest, as_json)
+        _list(where, merged(where, manifest), as_json)
         return
-    _run(where, manifest, jobs, _Ray(address, cpus, gpus) if ray else None, imports, plain)
-    _end(_show(where, x, level, margin, as_json))
+    stopped = f"stopped at once; the same command goes on with {where}"
+    with viewing(plain, f"strop · ablate · {where}", stopped, to_stderr=True) as view:
+        from strop.lab.ablation.scheduler import execute
 
-
-class _Ray(NamedTuple):
-    """What --ray was given with."""
-
-    address: str | None
-    cpus: float
-    gpus: int
-
-
-def _folder(target: str, small: bool) -> Path:
-    from strop.lab.ablation.variants import short_name
-
-    return Path("runs") / f"ablate-{short_name(target)}{'-tiny' if small else ''}"
-
-
-def _end(found: Ablation) -> None:
+        with closing(_runner(ray, address, jobs, cpus, gpus)) as runner:
+            execute(where, manifest, view, jobs, imports, runner)
+    found = _show(where, x, level, margin, as_json)
     if found.failures:
         count = len(found.failures)
         print(
@@ -110,134 +104,56 @@ def _end(found: Ablation) -> None:
         raise typer.Exit(1)
 
 
-def _refusal(message: str) -> Exception:
-    from strop.base.types import InputError
+def _runner(ray: bool, address: str | None, jobs: int, cpus: float, gpus: int) -> Runner:
+    if ray:
+        from strop.lab.ablation.ray_runner import Needs, RayRunner
 
-    return InputError(message)
+        return RayRunner(address, jobs, Needs(cpus, gpus))
+    from strop.lab.ablation.local_runner import LocalRunner
 
-
-def _check(level: float) -> None:
-    if not 0 < level < 1:
-        raise _refusal(f"--level {level:g}: must lie between 0 and 1, such as 0.9")
-
-
-def _seeds(text: str) -> tuple[int, ...]:
-    parts = [part.strip() for part in text.split(",") if part.strip()]
-    if not parts or not all(part.isdecimal() for part in parts):
-        raise _refusal(f"--seeds {text}: write whole numbers with commas between, such as 0,1,2")
-    return tuple(dict.fromkeys(int(part) for part in parts))
+    return LocalRunner(jobs)
 
 
-def _plan(target: str, wanted: Any, sets: Sequence[str], small: bool, seeds: tuple[int, ...]) -> Manifest:
-    from strop.lab.ablation.manifest import plan
-    from strop.lab.ablation.variants import variants
-
-    found = variants(target, wanted, sets, small)
-    if found.all[0].config.evaluation.every is None:
-        raise _refusal(f"{target} is never evaluated, so nothing could be compared; add --set evaluation.every=10")
-    return plan(target, found, seeds)
-
-
-def _list(folder: Path, wanted: Manifest, as_json: bool) -> None:
+def _list(folder: Path, manifest: Manifest, as_json: bool) -> None:
     """What would run."""
-    from strop.lab.ablation.manifest import is_finished, merged
+    from strop.lab.ablation.manifest import outline
 
-    manifest = merged(folder, wanted)
-    steps = {entry.name: int(entry.config["steps"]) for entry in manifest.variants}
-    runs = [(run, is_finished(manifest.path(folder, run))) for run in manifest.runs]
-    done = sum(finished for _, finished in runs)
-    value = {
-        "folder": str(folder),
-        "runs": [
-            {
-                "variant": run.variant,
-                "seed": run.seed,
-                "folder": str(manifest.path(folder, run)),
-                "steps": steps[run.variant],
-                "finished": finished,
-            }
-            for run, finished in runs
-        ],
-        "variants": [
-            {"name": entry.name, "changes": {key: list(pair) for key, pair in entry.changes.items()}}
-            for entry in manifest.variants
-        ],
-        "notes": list(manifest.notes),
-    }
+    value = outline(folder, manifest)
 
     def lines() -> None:
-        changes = [
-            (entry.name, "\n".join(f"{key}: {old} → {new}" for key, (old, new) in entry.changes.items()))
-            for entry in manifest.variants
+        rows = [
+            (entry["name"], "\n".join(f"{key}: {old} → {new}" for key, (old, new) in entry["changes"].items()))
+            for entry in value["variants"]
         ]
-        print_table(("variant", "what changes"), [(name, text or "the recipe as it is") for name, text in changes])
+        print_table(("variant", "what changes"), [(name, text or "the recipe as it is") for name, text in rows])
+        left = [run for run in value["runs"] if not run["finished"]]
         seeds = ", ".join(map(str, manifest.seeds))
-        print(f"{len(runs)} runs ({len(steps)} variants, seeds {seeds}), {done} of them finished")
-        left = sum(steps[run.variant] for run, finished in runs if not finished)
-        print(f"{left:,} training steps to do, in {folder}")
-        for note in manifest.notes:
+        done = len(value["runs"]) - len(left)
+        print(f"{len(value['runs'])} runs ({len(rows)} variants, seeds {seeds}), {done} of them finished")
+        print(f"{sum(run['steps'] for run in left):,} training steps to do, in {folder}")
+        for note in value["notes"]:
             print(note)
 
     show(as_json, value, lines)
 
 
-def _run(
-    folder: Path, manifest: Manifest, jobs: int, ray: _Ray | None, imports: Sequence[str], plain: bool
-) -> None:
-    from strop.lab.ablation.execute import execute
-
-    stopped = f"stopped at once; the same command goes on with {folder}"
-    with viewing(plain, f"strop · ablate · {folder}", stopped, to_stderr=True) as view:
-        if ray is None:
-            execute(folder, manifest, view, jobs, imports)
-            return
-        from strop.lab.ablation.launched import Needs, ray_place
-
-        place = ray_place(ray.address, jobs, Needs(ray.cpus, ray.gpus))
-        try:
-            execute(folder, manifest, view, jobs, imports, place)
-        finally:
-            place.close()
-
-
 def _show(folder: Path, x: XAxis, level: float, margin: float, as_json: bool) -> Ablation:
     """Write table and figure, print the table."""
-    from rich.console import Console
-    from rich.progress import Progress
-
+    from strop.lab.ablation import table
     from strop.lab.ablation.collect import collect
-    from strop.lab.ablation.table import as_json as plain_values
-    from strop.report.ablation import write_report
+    from strop.report.ablation_report import write_report
 
-    console = Console(stderr=True)
-    with Progress(console=console, transient=True, disable=not sys.stderr.isatty()) as bar:
-        task = bar.add_task("reading and fitting", total=None)
-        found = collect(folder, x, level, margin, lambda done, total: bar.update(task, completed=done, total=total))
+    with bar("reading and fitting") as tell:
+        found = collect(folder, x, level, margin, tell)
     written = write_report(found)
     if as_json:
-        print_json(plain_values(found))
+        print_json(table.as_json(found))
         return found
-    _print(found)
+    for columns, rows in table.pieces(found, shutil.get_terminal_size().columns):
+        print_table(columns, rows)
+    print(table.explanation(found))
+    for note in table.notes(found):
+        print(f"- {note}")
     for path in written:
         print(path)
     return found
-
-
-def _print(found: Ablation) -> None:
-    """The table, in as many pieces side by side as the terminal is wide enough for, each with the variants' names."""
-    import shutil
-
-    from strop.lab.ablation.table import COLUMNS, cells, explanation, notes
-
-    rows = cells(found)
-    widths = [max(len(COLUMNS[place]), *(len(row[place]) for row in rows)) + 3 for place in range(len(COLUMNS))]
-    shown = [place for place in range(1, len(COLUMNS)) if any(row[place] for row in rows)]
-    width = shutil.get_terminal_size().columns
-    while shown:
-        piece = [0]
-        while shown and (len(piece) == 1 or sum(widths[p] for p in piece) + widths[shown[0]] <= width):
-            piece.append(shown.pop(0))
-        print_table([COLUMNS[place] for place in piece], [[row[place] for place in piece] for row in rows])
-    print(explanation(found))
-    for note in notes(found):
-        print(f"- {note}")

@@ -20,7 +20,7 @@ data_app = typer.Typer(
     strop data prepare --example > prepare.toml        a configuration with every step, to edit
     strop data prepare prepare.toml                    from raw sets to train.parquet and a report
     strop data show prepared/train.parquet             some of the problems
-    strop data pass-rates runs/grpo                    what became of every problem of a run
+    strop data pass-rates runs/grpo                    visits and pass rates of every problem of a run
     strop data mappings                                the sets that need no column names
     """,
 )
@@ -57,7 +57,7 @@ def prepare(
         raise InputError("name a configuration; `strop data prepare --example > prepare.toml` writes one to begin with")
     allow(imports)
     from strop import prepare as heavy
-    from strop.prepare.report import step_table
+    from strop.prepare.markdown_report import step_table
 
     settings = heavy.load_config(config)
     if out is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -20,6 +20,7 @@ from strop.cli.options import (
     free_folder,
     print_json,
     print_table,
+    show,
     viewing,
 )
 
@@ -144,19 +145,48 @@ def evaluate(
     if show_list:
         _list(as_json)
         return
+    from strop.base.types import InputError
+
     allow(imports)
-    sampled = _Sampled(samples, temperature, top_p, budget, template, instruct, _parts(metric))
-    shown = _Shown(plain, as_json)
-    if benchmark is not None or protocol is not None:
-        _refuse_source(source, path)
-        remote = None if endpoint is None else _Endpoint(endpoint, api_key_env, concurrency)
-        kept = _Kept(data, out, limit, seed, recipe, tuple(sets), baseline, tuple(averages), remote)
-        _on_benchmarks(_named(models), _parts(benchmark), protocol, sampled, kept, shown)
+    named = _named(models)
+    if benchmark is None and protocol is None:
+        only = {"--data": data, "--out": out, "--baseline": baseline, "--metric": metric, "--template": template,
+                "--endpoint": endpoint, "--instruct": instruct, "--average": averages or None}  # fmt: skip
+        _refuse_benchmark_options(only, named)
+        changes = [*sets]
+        changes += [] if top_p is None else [f"sampling.top_p={top_p}"]
+        changes += [] if budget is None else [f"sampling.max_new_tokens={budget}"]
+        _on_held_out(named[0], source, path, limit, recipe, changes, samples, temperature, plain, as_json)
         return
-    only = {"--data": data, "--out": out, "--baseline": baseline, "--metric": metric, "--template": template,
-            "--endpoint": endpoint}  # fmt: skip
-    _refuse_benchmark_options({**only, "--instruct": instruct, "--average": averages or None}, _named(models))
-    _on_held_out(_named(models)[0], source, path, limit, recipe, sets, sampled, shown)
+    if source is not None or path is not None:
+        raise InputError("--source and --path go without --benchmark and --protocol; name a file with --benchmark FILE")
+    from strop.evaluation import protocols
+    from strop.evaluation.benchmarks import benchmarks_named
+    from strop.report.evaluation_report import parse_average, write_report
+
+    best_by = dict(parse_average(text) for text in averages)
+    chosen = protocols.changed(
+        protocols.protocol(protocol), temperature=temperature, top_p=top_p, budget=budget, samples=samples,
+        metrics=_parts(metric), instruct=instruct,
+        template=None if template is None else protocols.template_named(template),
+    )  # fmt: skip
+    measured = benchmarks_named(_parts(benchmark) or chosen.benchmarks)
+    if endpoint is None:
+        from strop.run import preflight
+
+        for model in named:
+            preflight.using(model, recipe, sets)
+    from strop.run import benchmarking
+
+    folder = out if out is not None else free_folder("eval")
+    remote = None if endpoint is None else benchmarking.Remote(endpoint, api_key_env, concurrency)
+    plan = benchmarking.Plan(
+        benchmarking.parse_models(named), measured, chosen, folder, data, limit, seed, recipe, tuple(sets), remote
+    )
+    stopped = f"stopped; what was sampled is kept, go on with the same command and --out {folder}"
+    with viewing(plain, f"strop · eval · {folder}", stopped, to_stderr=True) as view:
+        grid = benchmarking.measure(plan, view)
+    _finish(write_report(grid, folder, chosen.metrics, baseline, best_by), folder, as_json)
 
 
 def compare(
@@ -183,7 +213,7 @@ def compare(
     strop compare evals/steps --average math=aime24,aime25,math500
     """
     from strop.evaluation.grid import load_grid
-    from strop.report.evaluation import parse_average, write_report
+    from strop.report.evaluation_report import parse_average, write_report
 
     tokens = _numbers(budgets)
     grid = load_grid(folders)
@@ -193,137 +223,35 @@ def compare(
     _finish(value, target, as_json)
 
 
-@dataclass(frozen=True)
-class _Sampled:
-    """What was asked of the samples; None is the default of whoever samples."""
-
-    samples: str | None
-    temperature: float | None
-    top_p: float | None
-    budget: int | None
-    template: str | None
-    instruct: bool | None
-    metrics: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class _Kept:
-    """Where benchmarks come from, where samples go, and what is reported of them."""
-
-    data: Path | None
-    out: Path | None
-    limit: int | None
-    seed: int
-    recipe: str | None
-    sets: tuple[str, ...]
-    baseline: str | None
-    averages: tuple[str, ...]
-    remote: _Endpoint | None
-
-
-@dataclass(frozen=True)
-class _Endpoint:
-    """Where the models are, if not here."""
-
-    url: str
-    api_key_env: str | None
-    concurrency: int
-
-
-@dataclass(frozen=True)
-class _Shown:
-    """How progress and result are shown."""
-
-    plain: bool
-    as_json: bool
-
-
 def _on_held_out(
-    model: str,
-    source: str | None,
-    path: str | None,
-    limit: int | None,
-    recipe: str | None,
-    sets: list[str],
-    sampled: _Sampled,
-    shown: _Shown,
-) -> None:
+    model: str, source: str | None, path: str | None, limit: int | None, recipe: str | None, changes: list[str],
+    samples: str | None, temperature: float | None, plain: bool, as_json: bool,
+) -> None:  # fmt: skip
     """One model on the problems that its run held out, or on those of a source."""
     from strop.base.types import InputError
 
-    text = sampled.samples
-    if text is not None and not (text.isdecimal() and int(text) > 0):
-        raise InputError(f"--samples {text}: must be a number of at least 1")
+    if samples is not None and not (samples.isdecimal() and int(samples) > 0):
+        raise InputError(f"--samples {samples}: must be a number of at least 1")
+    from strop.run import preflight
+
+    preflight.using(model, recipe, changes, source, path)  # says what is wrong before torch takes its seconds to load
     from strop.run import tasks
     from strop.run.benchmarking import parse_model
 
     named = parse_model(model)
-    changes = [*sets]
-    changes += [] if sampled.top_p is None else [f"sampling.top_p={sampled.top_p}"]
-    changes += [] if sampled.budget is None else [f"sampling.max_new_tokens={sampled.budget}"]
     config = tasks.configure(named.place, recipe, changes, source, path, limit, named.step)
-    count = DEFAULT_SAMPLES if text is None else int(text)
-    with viewing(shown.plain, f"strop · eval · {model}", "stopped; nothing was measured", to_stderr=True) as view:
-        found = tasks.evaluate_model(config, count, sampled.temperature, view, named.stored)
-    if shown.as_json:
-        print_json(found)
-    else:
-        rows = [(name.replace("_", " "), _readable(name, value)) for name, value in found.items()]
-        print_table(("", named.label), rows)
-
-
-def _on_benchmarks(
-    models: list[str], names: tuple[str, ...], protocol: str | None, sampled: _Sampled, kept: _Kept, shown: _Shown
-) -> None:
-    """Models on benchmarks, kept in a folder."""
-    from strop.base.types import InputError
-    from strop.evaluation import protocols
-    from strop.evaluation.benchmarks import Benchmark, benchmark
-    from strop.report.evaluation import parse_average, write_report
-
-    averages = dict(parse_average(text) for text in kept.averages)
-    chosen = protocols.changed(
-        protocols.protocol(protocol),
-        temperature=sampled.temperature,
-        top_p=sampled.top_p,
-        budget=sampled.budget,
-        samples=sampled.samples,
-        metrics=sampled.metrics,
-        template=None if sampled.template is None else protocols.template_named(sampled.template),
-        instruct=sampled.instruct,
-    )
-    benchmarks: dict[str, Benchmark] = {}
-    for found in map(benchmark, names or chosen.benchmarks):
-        if benchmarks.setdefault(found.name, found) != found:
-            raise InputError(f"two benchmarks are called {found.name!r}; give one of the files another name")
-    from strop.run import benchmarking
-
-    folder = kept.out if kept.out is not None else free_folder("eval")
-    plan = benchmarking.Plan(
-        models=benchmarking.parse_models(models),
-        benchmarks=tuple(benchmarks.values()),
-        protocol=chosen,
-        out=folder,
-        data=kept.data,
-        limit=kept.limit,
-        seed=kept.seed,
-        recipe=kept.recipe,
-        sets=kept.sets,
-        remote=None
-        if kept.remote is None
-        else benchmarking.Remote(kept.remote.url, kept.remote.api_key_env, kept.remote.concurrency),
-    )
-    stopped = f"stopped; what was sampled is kept, go on with the same command and --out {folder}"
-    with viewing(shown.plain, f"strop · eval · {folder}", stopped, to_stderr=True) as view:
-        grid = benchmarking.measure(plan, view)
-    _finish(write_report(grid, folder, chosen.metrics, kept.baseline, averages), folder, shown.as_json)
+    count = DEFAULT_SAMPLES if samples is None else int(samples)
+    with viewing(plain, f"strop · eval · {model}", "stopped; nothing was measured", to_stderr=True) as view:
+        found = tasks.evaluate_model(config, count, temperature, view, named.stored)
+    rows = [(name.replace("_", " "), _readable(name, value)) for name, value in found.items()]
+    show(as_json, found, lambda: print_table(("", named.label), rows))
 
 
 def _finish(value: dict[str, Any], folder: Path, as_json: bool) -> None:
     if as_json:
         print_json(value)
         return
-    from strop.report.evaluation import REPORT
+    from strop.report.evaluation_report import REPORT
 
     print((folder / REPORT).read_text("utf-8"))
     for path in value["pictures"]:
@@ -332,32 +260,27 @@ def _finish(value: dict[str, Any], folder: Path, as_json: bool) -> None:
 
 
 def _list(as_json: bool) -> None:
-    from strop.evaluation.benchmarks import CATALOGUE, FORMS
+    from strop.evaluation.benchmarks import CATALOGUE, FORMS, benchmark
     from strop.evaluation.protocols import PROTOCOLS
 
     known = [(found.name, found.title, found.kind, "" if found.hub is None else found.hub.dataset)
              for found in CATALOGUE.values()]  # fmt: skip
-    if as_json:
-        print_json(
-            {
-                "benchmarks": [dict(zip(("name", "title", "kind", "hub"), row, strict=True)) for row in known],
-                "protocols": [found.model_dump(mode="json") for found in PROTOCOLS.values()],
-            }
-        )
-        return
-    print_table(("benchmark", "in tables", "kind", "on the hub"), [*known, *((form, "", "", "") for form in FORMS)])
-    for found in PROTOCOLS.values():
-        print(f"--protocol {found.name}\n  {found.paper}")
-        counts = ", ".join(f"{name} {found.samples_of(benchmark)}" for name, benchmark in _of(found.benchmarks))
-        print(f"  temperature {found.temperature:g}, top-p {found.top_p:g}, {found.budget} tokens; samples: {counts}")
-        if found.unstated:
-            print(f"  not stated, ours: {found.unstated}")
+    value = {
+        "benchmarks": [dict(zip(("name", "title", "kind", "hub"), row, strict=True)) for row in known],
+        "protocols": [found.model_dump(mode="json") for found in PROTOCOLS.values()],
+    }
 
+    def lines() -> None:
+        print_table(("benchmark", "in tables", "kind", "on the hub"), [*known, *((form, "", "", "") for form in FORMS)])
+        for found in PROTOCOLS.values():
+            print(f"--protocol {found.name}\n  {found.paper}")
+            counts = ", ".join(f"{name} {found.samples_of(benchmark(name))}" for name in found.benchmarks)
+            sampling = f"temperature {found.temperature:g}, top-p {found.top_p:g}, {found.budget} tokens"
+            print(f"  {sampling}; samples: {counts}")
+            if found.unstated:
+                print(f"  not stated, ours: {found.unstated}")
 
-def _of(names: tuple[str, ...]) -> list[tuple[str, Any]]:
-    from strop.evaluation.benchmarks import benchmark
-
-    return [(name, benchmark(name)) for name in names]
+    show(as_json, value, lines)
 
 
 def _named(models: list[str] | None) -> list[str]:
@@ -368,7 +291,7 @@ def _named(models: list[str] | None) -> list[str]:
     return models
 
 
-def _refuse_benchmark_options(options: dict[str, object], models: list[str]) -> None:
+def _refuse_benchmark_options(options: Mapping[str, object], models: list[str]) -> None:
     from strop.base.types import InputError
 
     given = [name for name, value in options.items() if value is not None]
@@ -376,13 +299,6 @@ def _refuse_benchmark_options(options: dict[str, object], models: list[str]) -> 
         raise InputError(f"{given[0]} belongs to benchmarks; name some with --benchmark, or a paper's with --protocol")
     if len(models) > 1:
         raise InputError("several models are measured on benchmarks; name some with --benchmark or --protocol")
-
-
-def _refuse_source(source: str | None, path: str | None) -> None:
-    from strop.base.types import InputError
-
-    if source is not None or path is not None:
-        raise InputError("--source and --path go without --benchmark and --protocol; name a file with --benchmark FILE")
 
 
 def _parts(text: str | None) -> tuple[str, ...]:

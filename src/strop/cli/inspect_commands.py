@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -49,6 +48,7 @@ def show_recipe(
 
     With --json it prints a whole configuration, which `strop train FILE.json` accepts.
     """
+    from strop.config.edits import flatten
     from strop.recipes.resolve import resolve
 
     allow(imports)
@@ -70,6 +70,7 @@ def diff_recipes(
     as_json: Json = False,
 ) -> None:
     """Show every setting in which two recipes differ; `-` where one has no such setting."""
+    from strop.config.edits import flatten
     from strop.recipes.resolve import resolve
 
     allow(imports)
@@ -81,36 +82,42 @@ def diff_recipes(
     show(as_json, value, lambda: print_table(("setting", first, second), found))
 
 
-def flatten(value: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
-    """`("optim.lr", "2e-06")` for every setting, written as `--set` reads it."""
-    for key, entry in value.items():
-        if isinstance(entry, dict) and entry:
-            yield from flatten(entry, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", _as_set_reads(entry)
+def doctor(
+    target: Annotated[
+        str | None, typer.Argument(metavar="RUN|CONFIG", help="A run folder, a recipe or a file, to be looked at.")
+    ] = None,
+    sets: Sets = [],  # noqa: B006  (typer copies it)
+    small: Tiny = False,
+    imports: Imports = [],  # noqa: B006
+    as_json: Json = False,
+) -> None:
+    """Say what this machine has and lacks; or, of a run or a configuration, what speaks against it.
 
+    Of a configuration: whether prompt and verifier fit, budgets against the model's context, the data and what is held
+    out of it, and roughly how long a step will take here. Of a run also the pass rate that it began with. The exit code
+    is 1 when something will not work, 0 otherwise.
 
-def _as_set_reads(value: Any) -> str:
-    import json
-
-    from strop.config.edits import parse_set
-
-    if value is None:
-        return "none"
-    if isinstance(value, str) and parse_set(f"key={value}")["key"] == value:
-        return value
-    return json.dumps(value, ensure_ascii=False)
-
-
-def doctor(as_json: Json = False) -> None:
-    """Say what this machine has, what is missing and how to install it.
-
-    The exit code is 1 when something will not work, 0 otherwise.
+    \b
+    strop doctor
+    strop doctor mine.toml
+    strop doctor grpo --set model.path=Qwen/Qwen3-0.6B --set data.source=problems.jsonl
+    strop doctor runs/grpo
     """
     from strop.run.doctor import as_json as plain_values
-    from strop.run.doctor import examine
 
-    findings = examine()
+    allow(imports)
+    if target is None:
+        from strop.run.doctor import examine
+
+        findings = examine()
+    else:
+        from strop.recipes.resolve import resolve
+        from strop.run.folder import RunFolder, is_run
+
+        RunFolder.open(target) if is_run(Path(target)) else resolve(target, sets, small)  # before what takes seconds
+        from strop.run.critique import criticise
+
+        findings = criticise(target, sets, small)
 
     def table() -> None:
         rows = [(MARKS[finding.level], finding.topic, finding.found) for finding in findings]
@@ -131,7 +138,9 @@ def plot(
     ] = None,
 ) -> None:
     """Draw the training curves of a run as one PNG; works while the run goes on."""
-    from strop.report.plots import plot_run
     from strop.run.folder import RunFolder
 
-    print(plot_run(RunFolder.open(run).path, out))
+    folder = RunFolder.open(run)  # says what is wrong before what is heavy takes its seconds to load
+    from strop.report.figures.training import plot_run
+
+    print(plot_run(folder.path, out))

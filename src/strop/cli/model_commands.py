@@ -36,14 +36,17 @@ def sample(
 
     if (prompt is None) == (source is None):
         raise InputError("say what to ask: --prompt TEXT, or --source SOURCE for problems of a source")
+    from strop.run import preflight
+
+    allow(imports)
+    preflight.using(model, recipe, sets, source, path)  # says what is wrong before torch takes its seconds to load
     from strop.run import tasks
     from strop.run.benchmarking import parse_model
 
-    allow(imports)
     named = parse_model(model)
-    config = tasks.configure(named.place, recipe, sets, source, path, limit, named.step)
+    asked = tasks.configure(named.place, recipe, sets, source, path, limit, named.step)
     with viewing(True, "strop · sample", "stopped", to_stderr=True) as view:
-        answers = tasks.sample_model(config, prompt, count, temperature, max_new_tokens, seed, view, named.stored)
+        answers = tasks.sample_model(asked, prompt, count, temperature, max_new_tokens, seed, view, named.stored)
     if as_json:
         print_json(answers)
         return
@@ -74,7 +77,11 @@ def export(
     strop export runs/first --step 40 --out my-model
     strop export runs/first --adapter
     """
-    from strop.run import tasks
+    from strop.run import preflight
+    from strop.run.folder import RunFolder
 
     allow(imports)
+    preflight.checkpoint(RunFolder.open(run), step)
+    from strop.run import tasks
+
     print(tasks.export_checkpoint(run, out, step, adapter))

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Protocol
 
 import typer
 
@@ -66,7 +66,7 @@ SourcePath = Annotated[str | None, typer.Option("--path", metavar="FILE", help="
 
 def allow(modules: Sequence[str]) -> None:
     """Import what `--import` names; modules beside the current folder are found too."""
-    from strop.base.pieces import allow_module
+    from strop.base.imports import allow_module
 
     if modules and "" not in sys.path and str(Path.cwd()) not in sys.path:
         sys.path.insert(0, str(Path.cwd()))
@@ -85,7 +85,9 @@ def free_folder(name: str) -> Path:
 
 
 @contextmanager
-def viewing(plain: bool, title: str, on_interrupt: str, to_stderr: bool = False) -> Iterator[View]:
+def viewing(
+    plain: bool, title: str, on_interrupt: str | Callable[[], str], to_stderr: bool = False
+) -> Iterator[View]:
     """A view that is closed whatever happens; a Ctrl-C that nobody met ends with `on_interrupt` and exit code 130."""
     from strop.report.console import open_view
 
@@ -94,10 +96,32 @@ def viewing(plain: bool, title: str, on_interrupt: str, to_stderr: bool = False)
         yield view
     except KeyboardInterrupt:
         view.close()
-        print(on_interrupt, file=sys.stderr)
+        print(on_interrupt if isinstance(on_interrupt, str) else on_interrupt(), file=sys.stderr)
         raise typer.Exit(INTERRUPTED) from None
     finally:
         view.close()
+
+
+class Tell(Protocol):
+    """Says how far a bar is."""
+
+    def __call__(self, done: int | None = None, total: int | None = None, what: str | None = None) -> None: ...
+
+
+@contextmanager
+def bar(title: str, total: int | None = None) -> Iterator[Tell]:
+    """A bar on standard error while something takes its time; none where that is no terminal."""
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.progress import Progress
+
+    with Progress(console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as progress:
+        task = progress.add_task(title, total=total)
+
+        def tell(done: int | None = None, total: int | None = None, what: str | None = None) -> None:
+            progress.update(task, completed=done, total=total, description=None if what is None else escape(what))
+
+        yield tell
 
 
 def print_json(value: Any) -> None:
@@ -112,12 +136,14 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     from rich.table import Table
     from rich.text import Text
 
+    console = Console(highlight=False)
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_header=any(columns))
+    whole = max((len(row[0]) for row in rows), default=0) <= console.width // 2  # else it would leave no room
     for place, column in enumerate(columns):
-        table.add_column(column, no_wrap=place == 0, overflow="fold")
+        table.add_column(column, no_wrap=place == 0 and whole, overflow="fold")
     for row in rows:
         table.add_row(*(Text(cell) for cell in row))
-    Console(highlight=False).print(table)
+    console.print(table)
 
 
 def show(as_json: bool, value: Any, table: Callable[[], None]) -> None:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from strop.cli.options import Imports, Json, allow, show
+from strop.cli.options import Imports, Json, allow, bar, show
 
 Runs = Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run folders; several are laid over one another.")]
 Target = Annotated[
@@ -17,9 +17,8 @@ Target = Annotated[
         help="Where to write; by default RUN/report, or report in the present folder for several runs.",
     ),
 ]  # fmt: skip
-Samples = Annotated[int, typer.Option("--samples", metavar="N", help="Prompts to answer, 0 for none.", min=0, max=200)]
-NoModel = Annotated[
-    bool, typer.Option("--no-model", help="Load no model: curves, and the rollouts as they were recorded.")
+Samples = Annotated[
+    int, typer.Option("--samples", metavar="N", help="Completions to show token by token, 0 for none.", min=0, max=200)
 ]
 
 
@@ -27,37 +26,30 @@ def report(
     runs: Runs,
     out: Target = None,
     samples: Samples = 8,
-    no_model: NoModel = False,
     imports: Imports = [],  # noqa: B006  (typer copies it)
     as_json: Json = False,
 ) -> None:
     """Write one HTML page on a run, or on several compared, with its pictures as PNG files too.
 
     The page needs nothing but itself: no network, no server. It has the curves, the evaluations, what differs from the
-    recipe, the tokens the model is sure and unsure of, and what it wrote before and after training. Models are loaded
-    on the CPU to score tokens and to sample; what is not there any more is left out, and the page says so. PNG files
-    lie in the folder of the report; those of a page that --out names (compared.html) in compared-pictures.
+    recipe, the tokens the model was sure and unsure of, and what it wrote at the beginning and at the end. All of it is
+    read from what the run recorded; what is not there is left out, and the page says so. PNG files lie in the folder of
+    the report; those of a page that --out names (compared.html) in compared-pictures.
 
     \b
     strop report runs/first
     strop report runs/grpo runs/dapo --out compared.html
-    strop report runs/first --no-model --samples 4
+    strop report runs/first --samples 4
     """
-    import sys
-
-    from rich.console import Console
-    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-
-    from strop.report.build import Options, write_report
+    from strop.run.folder import RunFolder
 
     allow(imports)
-    console = Console(stderr=True)
-    columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn())
-    with Progress(*columns, console=console, transient=True, disable=not sys.stderr.isatty()) as progress:
-        task = progress.add_task("reading", total=None)
-        written = write_report(
-            runs, out, Options(samples, not no_model), lambda what: progress.update(task, description=what)
-        )
+    for run in runs:
+        RunFolder.open(run)  # says what is wrong before torch takes its seconds to load
+    from strop.report.build import write_report
+
+    with bar("reading") as tell:
+        written = write_report(runs, out, samples, lambda what: tell(what=what))
     value = {
         "report": str(written.page),
         "pictures": [str(picture) for picture in written.pictures],

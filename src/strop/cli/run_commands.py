@@ -27,7 +27,7 @@ def quickstart(
     strop quickstart
     strop quickstart --seed 1 --out runs/again
     """
-    from strop.cli.reports import report_quickstart
+    from strop.cli.run_endings import report_quickstart
     from strop.run import quickstart as heavy
 
     with viewing(plain, f"strop · quickstart · {out}", "stopped; begin again with: strop quickstart") as view:
@@ -50,6 +50,9 @@ def train(
     ] = None,
     small: Tiny = False,
     imports: Imports = [],  # noqa: B006
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show the settings, the data and the first prompt, and train nothing.")
+    ] = False,
     plain: Plain = False,
 ) -> None:
     """Train by reinforcement learning from verifiable rewards.
@@ -58,14 +61,15 @@ def train(
     the model. Ctrl-C saves the last finished step and ends; --resume goes on from there.
 
     \b
-    strop train grpo
-    strop train archer --tiny
-    strop train grpo --set data.source=gsm8k --set data.path=train.jsonl
+    strop train grpo --tiny
+    strop train archer.math --tiny --dry-run
+    strop train grpo --set model.path=MODEL --set data.source=gsm8k --set data.path=train.jsonl
     strop train scalerl --set model.path=Qwen/Qwen3-0.6B --set data.source=problems.jsonl
     strop train my-run.toml --set steps=200 --out runs/first
     strop train runs/first/config.json
     strop train --resume runs/first
     strop train --resume runs/first --step 40
+    strop train --resume runs/first --set steps=400
 
     A TOML file names a recipe and what it changes:
 
@@ -76,44 +80,61 @@ def train(
     data.source = "problems.jsonl"
     """
     from strop.base.types import InputError
-    from strop.cli.reports import report_run
 
     allow(imports)
     if resume is not None:
-        if target is not None or sets or out is not None or small:
+        if target is not None or out is not None or small:
             raise InputError(
-                f"--resume goes on with {resume} as it was configured; leave out the recipe, --set, --out and --tiny, "
-                f"or start a new run: strop train {resume}/config.json --set key=value"
+                f"--resume goes on with {resume} as it was configured; leave out the recipe, --out and --tiny, or "
+                f"start a new run: strop train {resume}/config.json --set key=value"
             )
-        _resume(resume, step, plain)
-        report_run(resume)
+        _resume(resume, step, sets, plain)
         return
     if target is None:
         raise InputError("name what to train: a recipe (see strop recipes), a file, or --resume RUN")
     if step is not None:
         raise InputError("--step says which checkpoint to go on from; it needs --resume RUN")
     from strop.recipes.resolve import resolve
-    from strop.run import run as heavy
+    from strop.run import preflight
 
     config = resolve(target, sets, small)
     folder = out if out is not None else free_folder(f"{config.recipe}-tiny" if small else config.recipe)
-    with viewing(plain, f"strop · {config.recipe} · {folder}", _go_on(folder)) as view:
+    preflight.training(config, folder)  # says what is wrong before torch takes its seconds to load
+    if dry_run:
+        from strop.run.assembly import preview
+
+        print(config.to_json())
+        with viewing(True, "strop · dry run", "stopped") as view:
+            preview(config, view)
+        return
+    from strop.cli.run_endings import report_run
+    from strop.run import run as heavy
+
+    with viewing(plain, f"strop · {config.recipe} · {folder}", lambda: _go_on("train", folder)) as view:
         heavy.train(config, folder, view)
     report_run(folder)
 
 
-def _resume(folder: Path, step: int | None, plain: bool) -> None:
+def _resume(folder: Path, step: int | None, sets: list[str], plain: bool) -> None:
+    from strop.run import preflight
     from strop.run.folder import RunFolder
 
-    RunFolder.open(folder)  # says what is wrong before torch takes its seconds to load
+    preflight.resuming(RunFolder.open(folder), sets)
+    from strop.cli.run_endings import report_run
     from strop.run import run as heavy
 
-    with viewing(plain, f"strop · {folder}", _go_on(folder)) as view:
-        heavy.resume(folder, view, step)
+    with viewing(plain, f"strop · {folder}", lambda: _go_on("train", folder)) as view:
+        heavy.resume(folder, view, step, sets)
+    report_run(folder)
 
 
-def _go_on(folder: Path) -> str:
-    return f"stopped at once; go on from the newest checkpoint with: strop train --resume {folder}"
+def _go_on(kind: str, folder: Path) -> str:
+    from strop.base.imports import command
+    from strop.run.folder import is_run
+
+    if not is_run(folder):
+        return "stopped before the run began"
+    return f"stopped at once; go on from the newest checkpoint with: {command(f'{kind} --resume', folder)}"
 
 
 def sft(
@@ -141,26 +162,25 @@ def sft(
     strop sft --resume runs/sft
     """
     from strop.base.types import InputError
-    from strop.cli.reports import report_run
+    from strop.run import preflight
     from strop.run.folder import RunFolder
 
     allow(imports)
-    if resume is None and (model is None or demonstrations is None):
-        raise InputError("name the model and the demonstrations: strop sft MODEL --data FILE.jsonl")
-    if resume is not None:
-        RunFolder.open(resume)  # says what is wrong before torch takes its seconds to load
-    from strop.run import fine_tuning
-
+    folder = resume if resume is not None else out if out is not None else free_folder("sft")
     if resume is not None:
         if model is not None or demonstrations is not None or sets or out is not None:
             raise InputError(f"--resume goes on with {resume} as it was configured; leave out the other arguments")
-        with viewing(plain, f"strop · sft · {resume}", f"stopped; go on with: strop sft --resume {resume}") as view:
+        RunFolder.open(resume)  # says what is wrong before torch takes its seconds to load
+    elif model is None or demonstrations is None:
+        raise InputError("name the model and the demonstrations: strop sft MODEL --data FILE.jsonl")
+    else:
+        config = preflight.fine_tuning(model, demonstrations, sets, folder)
+    from strop.cli.run_endings import report_run
+    from strop.run import fine_tuning
+
+    with viewing(plain, f"strop · sft · {folder}", lambda: _go_on("sft", folder)) as view:
+        if resume is not None:
             fine_tuning.resume(resume, view)
-        report_run(resume)
-        return
-    assert model is not None and demonstrations is not None
-    config = fine_tuning.configure(model, demonstrations, sets)
-    folder = out if out is not None else free_folder("sft")
-    with viewing(plain, f"strop · sft · {folder}", f"stopped; go on with: strop sft --resume {folder}") as view:
-        fine_tuning.train(config, folder, view)
+        else:
+            fine_tuning.train(config, folder, view)
     report_run(folder)

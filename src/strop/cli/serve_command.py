@@ -78,9 +78,12 @@ def serve(
         grace=grace,
     )
     key = None if api_key_env is None else _key(api_key_env)
-    from strop.serving import serve_model
+    from strop.run import preflight
 
     allow(imports)
+    preflight.using(model, recipe, sets)  # says what is wrong before torch takes its seconds to load
+    from strop.serving import serve_model
+
     plan = serve_model.Plan(model, host, port, key, insecure, limits, recipe, tuple(sets), _log if access_log else None)
     with viewing(True, "strop · serve", "stopped at once; open requests were cut off", to_stderr=True) as view:
         answered = serve_model.serve(plan, view, lambda facts: print(facts.line(as_json), flush=True))

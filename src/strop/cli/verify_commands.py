@@ -51,7 +51,7 @@ def math(
     from strop.verifiers.isolation import Isolation
     from strop.verifiers.math import MathVerifier
     from strop.verifiers.math.cases import Judged, judge_cases, read_cases
-    from strop.verifiers.processes import ProcessPool
+    from strop.verifiers.process_pool import ProcessPool
 
     base = MathVerifier(extract=extract, explain=explain, isolation=Isolation(workers=workers))
     found = read_cases(cases, base)

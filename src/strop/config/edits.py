@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import inspect
+import json
 import tomllib
+from collections.abc import Iterator
 from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
 
 from strop.base.near import near
-from strop.base.pieces import Piece, Settings, complaint, find
+from strop.base.pieces import Piece, Settings, complaint, field_type, find, first_model, spoken
 from strop.base.types import InputError
 
 
@@ -23,6 +25,23 @@ def parse_set(text: str) -> dict[str, Any]:
     if not equals or not key.strip():
         raise InputError(f"--set {text!r}: write key=value, e.g. --set optim.lr=2e-6")
     return nested(key.strip(), _value(raw.strip()))
+
+
+def flatten(value: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
+    """`("optim.lr", "2e-06")` for every setting, written as `--set` reads it."""
+    for key, entry in value.items():
+        if isinstance(entry, dict) and entry:
+            yield from flatten(entry, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", _as_set_reads(entry)
+
+
+def _as_set_reads(value: Any) -> str:
+    if value is None:
+        return "none"
+    if isinstance(value, str) and parse_set(f"key={value}")["key"] == value:
+        return value
+    return json.dumps(value, ensure_ascii=False)
 
 
 def nested(key: str, value: Any) -> dict[str, Any]:
@@ -49,6 +68,7 @@ def apply_edits(data: dict[str, Any], edits: dict[str, Any], model: type[BaseMod
         InputError: an unknown key, with the nearest valid one.
     """
     merged = dict(data)
+    edits = {key: spoken(value, field_type(model, key)) for key, value in edits.items()}
     if issubclass(model, Settings) and any(edits.get(name) is not None for name in model.alternatives):
         merged |= dict.fromkeys(name for name in model.alternatives if name not in edits)
     for key, value in edits.items():
@@ -84,26 +104,12 @@ def _merge_field(old: Any, new: Any, model: type[BaseModel] | None, path: str, a
 
 def _model_of(model: type[BaseModel], key: str) -> type[BaseModel] | None:
     """The settings or piece family a field holds, looking through Optional and Annotated; None for plain values."""
-    if key not in model.model_fields:
-        return None
-    return _first_model(model.model_fields[key].annotation)
+    return first_model(field_type(model, key))
 
 
 def _admits_none(model: type[BaseModel], key: str) -> bool:
     """Whether `none` means None there; a choice may well be called "none"."""
-    if key not in model.model_fields:
-        return False
-    annotation = model.model_fields[key].annotation
-    return annotation is None or type(None) in get_args(annotation)
-
-
-def _first_model(annotation: Any) -> type[BaseModel] | None:
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return annotation
-    origin_is_sequence = isinstance(annotation, type) or str(annotation).startswith(("tuple", "list", "dict"))
-    if origin_is_sequence:
-        return None
-    return next((found for part in get_args(annotation) if (found := _first_model(part)) is not None), None)
+    return type(None) in get_args(field_type(model, key))
 
 
 def _unknown(path: str, key: str, value: Any, known: list[str]) -> str:

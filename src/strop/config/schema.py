@@ -21,7 +21,7 @@ from strop.data.history import ProblemFilter
 from strop.data.settings import DataSettings
 from strop.engines.protocol import Sampling
 from strop.engines.settings import EngineSettings
-from strop.evaluation.settings import EvaluationSettings
+from strop.evaluation.validation_settings import EvaluationSettings
 from strop.model.settings import ModelSettings
 from strop.orchestration.settings import OrchestrationSettings
 from strop.training.settings import AdamW, BatchSettings, CheckpointSettings, CriticSettings, LearnerSettings
@@ -137,8 +137,6 @@ def stage_configs(config: RunConfig) -> list[RunConfig]:
             place = f"stages.{number}.set"
             if key.split(".")[0] not in STAGED:
                 raise InputError(f"{place}: {key} cannot change during a run; only {', '.join(STAGED)} can")
-            # TOML has no null; where None is not allowed, `apply_edits` gives the word back.
-            value = None if isinstance(value, str) and value.lower() == "none" else value
             data = apply_edits(data, nested(key, value), RunConfig)
         try:
             configs.append(RunConfig.model_validate(data))

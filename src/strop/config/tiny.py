@@ -10,6 +10,7 @@ thresholds, ranges and coefficients stay as they are. Sums are judged by `Answer
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from strop.algorithms.aggregation import Aggregation, ConstantDenominator
@@ -35,6 +36,26 @@ ANSWER_TOKENS = 5
 LEARNING_RATE = 3e-4
 ANSWER = "\\boxed{"  # what ends the embedded base's thinking
 STOP = "}"  # what ends its answer
+# ScaleRL's recipes and those it compares with have the head in float32 or not. In float32 throughout that would make no
+# difference, so that all of them compute in bfloat16, which takes up to twice as long.
+COMPARE_HEADS = ("scalerl", "scalerl_base", "minimax")
+BESIDE = ("orchestration.generators", "orchestration.trainers")
+HELD_OUT, HELD_OUT_COUNT = "data.held_out", 16
+
+
+def edits_of(sets: Sequence[str]) -> list[str]:
+    """What else changes in a tiny form that is then changed by `sets`, where they say nothing of it themselves.
+
+    With generators or trainers beside the controller the executor is chosen anew; with another source of problems those
+    that are held out are drawn from it.
+    """
+    keys = [text.partition("=")[0].strip() for text in sets]
+    more = []
+    if any(key in BESIDE for key in keys) and "orchestration.executor" not in keys:
+        more.append("orchestration.executor=auto")
+    if any(key in ("data.source", "data.path") for key in keys) and not any(key.startswith(HELD_OUT) for key in keys):
+        more.append(f'{HELD_OUT}={{count={HELD_OUT_COUNT}, source="none"}}')
+    return more
 
 
 def tiny(config: RunConfig, steps: int = STEPS) -> RunConfig:
@@ -85,10 +106,11 @@ def _slots(config: RunConfig) -> int:
 
 
 def _model(config: RunConfig) -> ModelSettings:
-    """The embedded base; in float32, where a float32 head changes nothing, only if the recipe has one on both sides."""
+    """The embedded base, in float32; in bfloat16 where the precision of the head matters."""
     name = EMBEDDED_EXPERTS if config.model.mixture_of_experts else EMBEDDED
-    whole = config.model.trainer_fp32_head and config.model.generator_fp32_head
-    dtype = "float32" if whole else "bfloat16"
+    heads = (config.model.trainer_fp32_head, config.model.generator_fp32_head)
+    half = config.recipe.partition(".")[0] in COMPARE_HEADS or not all(heads)
+    dtype = "bfloat16" if half else "float32"
     return config.model.model_copy(
         update={"path": name, "fresh": None, "dtype": dtype, "gradient_checkpointing": False, "revision": None}
     )

@@ -26,7 +26,7 @@ class ChainSum(ProblemSource):
             that models trained on one can be tested on the other whatever the seeds; `all` draws from both.
     """
 
-    count: Annotated[int, Field(ge=1)] = 4096
+    count: Annotated[int, Field(ge=1, le=10_000_000)] = 4096
     terms: Annotated[int, Field(ge=1)] = 5
     digits: Annotated[int, Field(ge=1, le=9)] = 1
     signs: Literal["+", "+-"] = "+-"
@@ -49,9 +49,8 @@ class ChainSum(ProblemSource):
             question = draw_question(rng, self.terms, self.digits, self.signs)
             if question in seen or self.part not in ("all", part_of(question)):
                 continue
-            yield Problem(
-                id=f"chain_sum-{len(seen)}", prompt=question, reference=str(solve(question)), source="chain_sum"
-            )
+            identity, answer = f"chain_sum-{len(seen)}", str(solve(question))
+            yield Problem(id=identity, prompt=question, reference=answer, source="chain_sum", verbatim=True)
             seen.add(question)
             if len(seen) == self.count:
                 return

@@ -7,7 +7,7 @@ data.train[3].prompt_ids, data.held_out, data.report()
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -16,7 +16,7 @@ from strop.base.types import InputError, IntArray, Problem
 from strop.data.history import EARLIER, Visit, recalled
 from strop.data.settings import DataSettings, HeldOutSettings
 from strop.data.source import question_key
-from strop.data.templates import PromptTemplate, Tokenizer, encode_prompt, opening
+from strop.data.templates import Instruction, PromptTemplate, Tokenizer, encode_prompt, opening
 
 
 @dataclass(frozen=True, eq=False)
@@ -114,15 +114,25 @@ class Data:
         return tuple(lines)
 
 
-def load_data(settings: DataSettings, tokenizer: Tokenizer) -> Data:
-    """Read, render, filter by length and split, as `settings` say.
+Instruct = Callable[[Problem], Instruction | None]
+
+
+def no_instruction(problem: Problem) -> Instruction | None:
+    """For verifiers that read any form of an answer."""
+    return None
+
+
+def load_data(settings: DataSettings, tokenizer: Tokenizer, instruct: Instruct = no_instruction) -> Data:
+    """Read, render, filter by length and split, as `settings` say; `instruct` is the verifier's `instruction`.
 
     Raises:
         InputError: a source cannot be read, nothing is left to train on, or the held-out count is too large.
     """
     problems = settings.source.load(settings.limit)
-    loaded = build_dataset(settings.source.label, problems, settings.template, tokenizer, settings.max_prompt_tokens)
-    held_out = _held_out(loaded, settings, tokenizer)
+    loaded = build_dataset(
+        settings.source.label, problems, settings.template, tokenizer, settings.max_prompt_tokens, instruct
+    )
+    held_out = _held_out(loaded, settings, tokenizer, instruct)
     if held_out is None:
         return _with_history(Data(loaded, None, removed=0), settings)
     forbidden = {question_key(example.problem) for example in held_out}
@@ -155,14 +165,19 @@ def _with_history(data: Data, settings: DataSettings) -> Data:
 
 
 def build_dataset(
-    name: str, problems: Sequence[Problem], template: PromptTemplate, tokenizer: Tokenizer, max_prompt_tokens: int
+    name: str,
+    problems: Sequence[Problem],
+    template: PromptTemplate,
+    tokenizer: Tokenizer,
+    max_prompt_tokens: int,
+    instruct: Instruct = no_instruction,
 ) -> Dataset:
     """Render every problem; those whose prompt exceeds `max_prompt_tokens` are left out and counted.
 
     Raises:
         InputError: none is left.
     """
-    examples = [make_example(problem, template, tokenizer) for problem in problems]
+    examples = [make_example(problem, template, tokenizer, instruct(problem)) for problem in problems]
     fitting = tuple(example for example in examples if len(example.prompt_ids) <= max_prompt_tokens)
     if not fitting:
         shortest = min((len(example.prompt_ids) for example in examples), default=0)
@@ -173,8 +188,11 @@ def build_dataset(
     return Dataset(name, fitting, len(examples) - len(fitting), max_prompt_tokens)
 
 
-def make_example(problem: Problem, template: PromptTemplate, tokenizer: Tokenizer) -> Example:
-    """One problem, rendered."""
+def make_example(
+    problem: Problem, template: PromptTemplate, tokenizer: Tokenizer, instruction: Instruction | None = None
+) -> Example:
+    """One problem, rendered; `instruction` is what its verifier asks for."""
+    template = template.resolved(problem, tokenizer, instruction)
     text = template.render(problem, tokenizer)
     begun = opening(text)
     if begun:
@@ -220,7 +238,9 @@ def _splits_source(settings: HeldOutSettings | None) -> bool:
     return settings is not None and settings.source is None
 
 
-def _held_out(loaded: Dataset, settings: DataSettings, tokenizer: Tokenizer) -> Dataset | None:
+def _held_out(
+    loaded: Dataset, settings: DataSettings, tokenizer: Tokenizer, instruct: Instruct
+) -> Dataset | None:
     held_out = settings.held_out
     if held_out is None:
         return None
@@ -228,4 +248,5 @@ def _held_out(loaded: Dataset, settings: DataSettings, tokenizer: Tokenizer) -> 
         assert held_out.count is not None  # HeldOutSettings refuses to be without both
         return split_by_question(loaded, held_out.count, held_out.seed)
     problems = held_out.source.load(held_out.count)
-    return build_dataset(held_out.source.label, problems, settings.template, tokenizer, settings.max_prompt_tokens)
+    label = held_out.source.label
+    return build_dataset(label, problems, settings.template, tokenizer, settings.max_prompt_tokens, instruct)

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from typing import Literal
 
 from strop.base.types import InputError, Problem
-from strop.data.rows import Columns, HubDataset, JsonLines, ParquetFile, Row, RowSource, pick
+from strop.data.columns import pick
+from strop.data.rows import Columns, HubDataset, JsonLines, ParquetFile, Row, RowSource
 from strop.data.source import ProblemSource
 
 COLUMNS = Columns(prompt="question", answer="answer")

@@ -22,7 +22,7 @@ class ReasoningGym(ProblemSource):
     """`size` problems of a reasoning-gym task: `ReasoningGym(task="chain_sum", parameters={"max_terms": 4})`."""
 
     task: str
-    size: Annotated[int, Field(ge=1)] = 4096
+    size: Annotated[int, Field(ge=1, le=10_000_000)] = 4096
     seed: int = 0
     parameters: dict[str, JsonValue] = {}
 

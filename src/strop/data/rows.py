@@ -1,6 +1,6 @@
 """Problems from tables: JSON lines, Parquet, and the rows of a Hugging Face data set.
 
-`Columns` says which column is what. A dotted name reaches into nested columns: `reward_model.ground_truth`.
+`Columns` says which column is what, `where` which rows are wanted.
 """
 
 from __future__ import annotations
@@ -10,15 +10,16 @@ import json
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping
 from contextlib import nullcontext
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from strop.base import hub
 from strop.base.extras import require
 from strop.base.files import first_line
-from strop.base.near import nearest
 from strop.base.pieces import Settings
 from strop.base.types import InputError, Message, Problem, Prompt
+from strop.data.columns import NoColumn, Where, condition, pick
 from strop.data.problem_table import from_columns, is_problem_table
 from strop.data.source import ProblemSource, check_problem
 
@@ -43,11 +44,20 @@ class BrokenRow(NamedTuple):
 
 
 class Columns(Settings):
-    """Which column holds what: `Columns(prompt="question")`.
+    """Which column holds what: `Columns(prompt="question")`. A dotted name reaches into nested columns.
 
-    `prompt` is text or a list of chat messages; `id` is the row's number under the source's name where there is no such
-    column; the columns named in `extra` are kept in `Problem.extra`. With `answer_json` the answer is JSON written as
-    text, and a list of one is what is in it (Skywork-OR1-RL-Data: `["42"]`).
+    Fields:
+        prompt: text, or a list of chat messages.
+        answer: the reference answer, or the tests of a program.
+        answer_json: the answer is JSON written as text, and a list of one is what is in it (Skywork-OR1-RL-Data:
+            `["42"]`).
+        id: None numbers the rows under the source's name.
+        extra: columns that are kept in `Problem.extra`.
+        without: an instruction that the set's own prompts end with, taken off where they do.
+        instruction: put on a line of its own after the prompt, for sets that are asked otherwise than those beside
+            them; one template for all stands in `data.template`.
+        starter: code that the program must begin with; where a row has any it is shown after the prompt.
+        function: the name of the function that the tests call, where the set keeps it beside them.
     """
 
     prompt: str = "prompt"
@@ -55,13 +65,51 @@ class Columns(Settings):
     answer_json: bool = False
     id: str | None = None
     extra: tuple[str, ...] = ()
+    without: str | None = None
+    instruction: str | None = None
+    starter: str | None = None
+    function: str | None = None
+
+    def asked(self, row: Mapping[str, Any]) -> Prompt:
+        """The prompt of a row.
+
+        Raises:
+            ValueError: there is none, or it is neither text nor chat messages.
+        """
+        prompt = as_prompt(pick(row, self.prompt))
+        starter = pick(row, self.starter) if self.starter is not None else None
+        added = [f"\n\n```python\n{starter.strip()}\n```"] if isinstance(starter, str) and starter.strip() else []
+        added += [f"\n{self.instruction}"] if self.instruction is not None else []
+        if self.without is None and not added:
+            return prompt
+        last = prompt if isinstance(prompt, str) else prompt[-1]["content"]
+        last = "".join([last.removesuffix(self.without or ""), *added])
+        return last if isinstance(prompt, str) else (*prompt[:-1], Message(role=prompt[-1]["role"], content=last))
+
+    def reference(self, row: Mapping[str, Any]) -> Any:
+        """What a row's answers are compared with.
+
+        Raises:
+            ValueError: there is none, or it should be JSON and is not.
+        """
+        found = _answer(pick(row, self.answer), self.answer_json)
+        name = pick(row, self.function) if self.function is not None else None
+        return {"fn_name": name, "tests": found} if name is not None else found
 
 
 class RowSource(ProblemSource):
-    """A source with one problem a row."""
+    """A source with one problem a row.
+
+    Fields:
+        columns: which column holds what.
+        domain: of the problems.
+        where: only rows of which this expression over their columns holds (see `data.columns`), such as
+            `difficulty in 1..15`; None keeps all.
+    """
 
     columns: Columns = Columns()
     domain: str = "math"
+    where: Where = None
 
     @property
     @abstractmethod
@@ -84,22 +132,41 @@ class RowSource(ProblemSource):
             yield record
 
     def problems(self) -> Iterator[Problem]:
-        """One problem a row; a row that makes none raises `InputError` with the place where it stands."""
+        """One problem a row that `where` wants; a row that makes none raises `InputError` with its place."""
+        left_out = kept = 0
         for row in self.rows():
+            if not self._wanted(row):
+                left_out += 1
+                continue
+            kept += 1
             try:
                 problem = self._problem(row)
                 check_problem(problem)
+            except NoColumn as error:
+                raise InputError(f"{row.where}: {error} (set data.source.columns)") from error
             except ValueError as error:
                 raise InputError(f"{row.where}: {error}") from error
             yield problem
+        if left_out and not kept:
+            raise InputError(f"{self.label}: where={self.where!r} holds of none of its {left_out} rows")
+
+    def _wanted(self, row: Row) -> bool:
+        try:
+            return self.where is None or condition(self.where)(self._fields(row))
+        except ValueError as error:
+            raise InputError(f"{row.where}: where={self.where!r}: {error}") from error
+
+    def _fields(self, row: Row) -> Mapping[str, Any]:
+        """The columns that `where` sees."""
+        return row.columns
 
     def _problem(self, row: Row) -> Problem:
         columns = self.columns
         identity = pick(row.columns, columns.id) if columns.id is not None else f"{self.name}-{row.number}"
         return Problem(
             id=str(identity),
-            prompt=as_prompt(pick(row.columns, columns.prompt)),
-            reference=_answer(pick(row.columns, columns.answer), columns.answer_json),
+            prompt=columns.asked(row.columns),
+            reference=columns.reference(row.columns),
             domain=self.domain,
             source=self.name,
             extra={name: pick(row.columns, name) for name in columns.extra},
@@ -144,17 +211,19 @@ class JsonLines(FileSource):
 
 
 class ParquetFile(FileSource):
-    """A Parquet file, read by batches; one that `strop data prepare` wrote gives its problems back whole."""
+    """A Parquet file, read by batches.
 
-    def problems(self) -> Iterator[Problem]:
-        """One problem a row; `columns` and `domain` say how, unless the file says it itself."""
-        if not self.prepared:
-            yield from super().problems()
-            return
-        for row in self.rows():
-            yield from_columns(row.columns)
+    One that `strop data prepare` wrote gives its problems back whole: `columns` and `domain` have no part in it, and
+    `where` sees the fields of the problems (`extra.level`).
+    """
 
-    @property
+    def _fields(self, row: Row) -> Mapping[str, Any]:
+        return vars(from_columns(row.columns)) if self.prepared else row.columns
+
+    def _problem(self, row: Row) -> Problem:
+        return from_columns(row.columns) if self.prepared else super()._problem(row)
+
+    @cached_property
     def prepared(self) -> bool:
         """Whether the file holds whole problems, so that no column needs a name."""
         import pyarrow
@@ -194,7 +263,9 @@ class HubDataset(RowSource):
 
     @property
     def name(self) -> str:
-        return self.dataset.rstrip("/").rsplit("/", 1)[-1]
+        """The last part of the set's name; with the subset, so that two subsets in a mixture have ids of their own."""
+        name = self.dataset.rstrip("/").rsplit("/", 1)[-1]
+        return name if self.subset is None else f"{name}/{self.subset}"
 
     @property
     def label(self) -> str:
@@ -242,21 +313,6 @@ def _answer(value: Any, is_json: bool) -> Any:
     except json.JSONDecodeError as error:
         raise ValueError(f"the answer {value!r:.60} is not JSON: {error.msg}") from error
     return found[0] if isinstance(found, list) and len(found) == 1 else found
-
-
-def pick(columns: Mapping[str, Any], name: str) -> Any:
-    """The column `name`, or what a dotted name reaches in nested columns.
-
-    Raises:
-        ValueError: there is no such column; names the nearest.
-    """
-    if name in columns:
-        return columns[name]
-    first, dot, rest = name.partition(".")
-    inner = columns.get(first)
-    if dot and isinstance(inner, Mapping):
-        return pick(inner, rest)
-    raise ValueError(f"no column {name!r} (set data.source.columns); {nearest(name, columns)}")
 
 
 def as_prompt(value: Any) -> Prompt:

@@ -10,7 +10,7 @@ from strop.base.pieces import OneOrMore, Settings
 from strop.data.chain_sum import ChainSum
 from strop.data.history import ProblemFilter
 from strop.data.source import ProblemSource, add_path, expand_source
-from strop.data.templates import Plain, PromptTemplate
+from strop.data.templates import Auto, PromptTemplate
 
 Count = Annotated[int, Field(ge=1)]
 Seed = Annotated[int, Field(ge=0)]
@@ -78,7 +78,7 @@ class DataSettings(_WithSource):
 
     source: SerializeAsAny[ProblemSource] = ChainSum()
     path: str | None = None
-    template: SerializeAsAny[PromptTemplate] = Plain()
+    template: SerializeAsAny[PromptTemplate] = Auto()
     max_prompt_tokens: Count = 1024
     limit: Count | None = None
     weights: dict[str, Annotated[float, Field(gt=0)]] | None = None

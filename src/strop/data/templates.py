@@ -7,7 +7,7 @@ it opened itself, the response will not repeat the opening, so `opening` tells t
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import Any, ClassVar, Literal, Protocol
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol
 
 import numpy as np
 
@@ -15,6 +15,7 @@ from strop.base.pieces import Piece
 from strop.base.types import InputError, IntArray, Message, Problem
 
 THINK = "<think>"
+DATE = "26 Jul 2024"  # what Llama 3.2's template writes where it cannot ask for the date
 
 
 class Tokenizer(Protocol):
@@ -29,8 +30,28 @@ class Tokenizer(Protocol):
     def encode(self, text: str, *, add_special_tokens: bool) -> list[int]: ...
 
     def apply_chat_template(
-        self, conversation: list[dict[str, str]], *, tokenize: bool, add_generation_prompt: bool
+        self, conversation: list[dict[str, str]], *, tokenize: bool, add_generation_prompt: bool, **arguments: Any
     ) -> Any: ...
+
+
+class Instruction(NamedTuple):
+    r"""What a prompt says about the form of the answer, so that the verifier can read it.
+
+    `mark` is what a prompt holds that says so already, such as `\\boxed`: it is then left as it is.
+    """
+
+    text: str
+    mark: str
+
+
+# The sentence that the sets of the DeepSeek-R1 family end a question with.
+BOXED = Instruction("Please reason step by step, and put your final answer within \\boxed{}.", "\\boxed")
+TAGGED = Instruction("Please reason step by step, and put your final answer in <answer> </answer> tags.", "<answer>")
+LETTER = Instruction("Please reason step by step, and put the letter of the right option within \\boxed{}.", "\\boxed")
+PROGRAM = Instruction(
+    "Please reason step by step, then write the whole program, imports and helpers included, in one ```python block.",
+    "```python",
+)
 
 
 class PromptTemplate(Piece):
@@ -41,6 +62,10 @@ class PromptTemplate(Piece):
     @abstractmethod
     def render(self, problem: Problem, tokenizer: Tokenizer) -> str:
         """The prompt as text."""
+
+    def resolved(self, problem: Problem, tokenizer: Tokenizer, instruction: Instruction | None) -> PromptTemplate:
+        """The template that this one stands for; itself, but for one that depends on tokenizer and verifier."""
+        return self
 
     def __call__(self, problem: Problem, tokenizer: Tokenizer) -> IntArray:
         """The prompt as token ids, int32 [prompt tokens]; at most one BOS, and no EOS.
@@ -68,12 +93,14 @@ class ChatTemplate(PromptTemplate):
     Fields:
         system: a system message; refused where the problem brings one.
         instruction: put on a line of its own after the last user message.
+        arguments: what the template itself takes, such as {enable_thinking = false} of Qwen3's.
     """
 
     adds_bos: ClassVar[bool] = False  # a chat template writes it itself
 
     system: str | None = None
     instruction: str | None = None
+    arguments: dict[str, Any] = {}
 
     def messages(self, problem: Problem) -> list[Message]:
         """The chat that is rendered.
@@ -104,10 +131,45 @@ class ChatTemplate(PromptTemplate):
                 "the tokenizer has no chat template; use data.template=Plain or data.template=OpenReasonerZero"
             )
         chat = [dict(role=message["role"], content=message["content"]) for message in self.messages(problem)]
+        arguments = self.arguments
+        if "strftime_now" in str(tokenizer.chat_template):
+            # The template writes today's date: a prompt, and with it a run, would change overnight.
+            arguments = {"date_string": DATE, **arguments}
         try:
-            return str(tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=True))
+            text = tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=True, **arguments)
+            return str(text)
         except TemplateError as error:
             raise InputError(f"the tokenizer's chat template refuses problem {problem.id!r}: {error}") from error
+
+
+class Auto(PromptTemplate):
+    """The tokenizer's own chat template where it has one, else the question as it is; the default.
+
+    Either asks for the answer in the form that the verifier reads, unless the prompt says so itself. A problem that is
+    the beginning of a text (`Problem.verbatim`) is continued as it is where there is no chat template.
+
+    Fields:
+        instruct: whether to ask for the form of the answer.
+        system, arguments: of `ChatTemplate`.
+    """
+
+    instruct: bool = True
+    system: str | None = None
+    arguments: dict[str, Any] = {}
+
+    def resolved(self, problem: Problem, tokenizer: Tokenizer, instruction: Instruction | None) -> PromptTemplate:
+        """`ChatTemplate` or `Plain`, with the instruction that this problem needs."""
+        wanted = instruction if self.instruct else None
+        if wanted is not None and wanted.mark in joined(problem):
+            wanted = None
+        if tokenizer.chat_template:
+            text = None if wanted is None else wanted.text
+            return ChatTemplate(system=self.system, instruction=text, arguments=self.arguments)
+        return Plain() if wanted is None or problem.verbatim else Plain(suffix=f"\n{wanted.text}\n")
+
+    def render(self, problem: Problem, tokenizer: Tokenizer) -> str:
+        """The prompt as text, without an instruction."""
+        return self.resolved(problem, tokenizer, None).render(problem, tokenizer)
 
 
 class OpenReasonerZero(PromptTemplate):

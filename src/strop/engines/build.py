@@ -13,7 +13,7 @@ from transformers import PreTrainedTokenizerBase
 
 from strop.engines.protocol import Engine, Sampling
 from strop.engines.settings import EngineSettings
-from strop.engines.torch.choose import embedded_engine
+from strop.engines.torch.engine import TorchEngine
 from strop.engines.vllm.settings import Vllm
 from strop.model.files import export, load_tokenizer
 from strop.model.policy import Policy, load_policy
@@ -42,14 +42,14 @@ def build_engine(
     """
     if not isinstance(settings, Vllm):
         policy = load_policy(model, tokenizer, seed)[0] if policy is None else policy
-        engine = embedded_engine(policy, tokenizer, settings, version)
+        engine = TorchEngine(policy, tokenizer, settings, version)
         if sampling is not None:
             engine.check(sampling)
         return engine
     from strop.engines.vllm import VllmEngine
 
     if sampling is not None:
-        VllmEngine.refuse_unable(sampling)
+        settings.refuse_unable(sampling)
     with _folder(model, tokenizer, policy, seed) as folder:
         return VllmEngine(folder, tokenizer, settings, model, version)
 
@@ -70,7 +70,7 @@ def own_engine(settings: EngineSettings, model: ModelSettings, seed: int = 0, de
         return build_engine(settings, model, tokenizer, policy)
     policy, tokenizer = load_policy(model, seed=seed)
     policy.to(torch.device(device)).requires_grad_(False)
-    return embedded_engine(policy, tokenizer, settings.model_copy(update={"share_parameters": False}))
+    return TorchEngine(policy, tokenizer, settings.model_copy(update={"share_parameters": False}))
 
 
 def evaluating_engine(
@@ -86,15 +86,11 @@ def evaluating_engine(
         InputError: as `build_engine`.
     """
     own = embedded_settings(settings)
-    # Beside generators and a trainer it takes less of what memory they leave.
-    own = own.model_copy(update={"cache_memory": own.cache_memory / 2})
     if not shared:
         own = own.model_copy(update={"share_parameters": False})
-    engine = embedded_engine(policy, tokenizer, own)
+    engine = TorchEngine(policy, tokenizer, own)
     if isinstance(settings, Vllm):
-        from strop.engines.vllm import VllmEngine
-
-        VllmEngine.refuse_unable(sampling)
+        settings.refuse_unable(sampling)
     else:
         engine.check(sampling)
     return engine

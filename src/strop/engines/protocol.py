@@ -23,8 +23,6 @@ from strop.base.types import Completion, FloatArray, InputError, IntArray
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from strop.engines.broadcast import Ticket
-
 Count = Annotated[int, Field(ge=1)]
 NonEmpty = Annotated[str, Field(min_length=1)]
 
@@ -273,30 +271,9 @@ class Streaming(Protocol):
     """What an engine may offer besides: its running samples can be looked at between steps."""
 
     def drawn(self, since: Mapping[tuple[str, int], int]) -> list[Drawn]:
-        """Of the running samples (request id, sample) of `since`, what each drew after its first so many tokens.
+        """What each running sample (request id, sample) of `since` drew after its first so many tokens.
 
         A sample that waits, or has been reported, is left out.
-        """
-        ...
-
-
-@runtime_checkable
-class Receiving(Protocol):
-    """What an engine may offer besides: it takes part in broadcasts of weights itself, in processes of its own."""
-
-    @property
-    def ranks(self) -> int:
-        """How many processes of it take part in a broadcast."""
-        ...
-
-    def receive_weights(self, ticket: Ticket, address: str, kv: KvMode = "keep") -> None:
-        """`update_weights` from a broadcast; its processes have the ticket's rank and those after it.
-
-        Args:
-            address: of this host as other members of the channel reach it.
-
-        Raises:
-            TransferLost: it did not come whole, and the engine goes on with the weights that it has.
         """
         ...
 

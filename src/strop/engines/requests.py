@@ -11,6 +11,7 @@ from strop.base.types import InputError, IntArray
 from strop.engines.protocol import Request, Sampling
 from strop.engines.slots import Entry
 from strop.engines.thinking import Thinking
+from strop.model.attention import longest_sequence
 from strop.model.policy import Policy
 
 
@@ -29,10 +30,10 @@ class Limits:
         Raises:
             InputError: the model cannot do as many tokens, or does not say how many it can do.
         """
-        longest = policy.model.config.to_dict().get("max_position_embeddings")
-        if max_tokens is None and not isinstance(longest, int):
+        longest = longest_sequence(policy.model.config.to_dict())
+        if max_tokens is None and longest is None:
             raise InputError("the model does not say how long a sequence may be: set engine.max_tokens")
-        if max_tokens is not None and isinstance(longest, int) and max_tokens > longest:
+        if max_tokens is not None and longest is not None and max_tokens > longest:
             raise InputError(f"engine.max_tokens {max_tokens} is beyond the model's {longest} positions")
         return cls(max_tokens or int(longest or 0), policy.vocabulary, _end_ids(policy, tokenizer))
 

@@ -66,14 +66,16 @@ class Draw:
     top_p: Tensor | None = None
 
 
-def draw(logits: Tensor, how: Draw) -> tuple[Tensor, Tensor]:
-    """Tokens int64 [W] from float32 logits [W, V], and their log-probs float32 [W].
+def draw(logits: Tensor, how: Draw) -> tuple[Tensor, Tensor, Tensor]:
+    """Tokens int64 [W] from float32 logits [W, V], their log-probs float32 [W], and entropies float32 [W] in nats.
 
-    The log-prob is of logits / temperature over the whole vocabulary, also under top-k and top-p and when greedy.
+    Log-prob and entropy are of logits / temperature over the whole vocabulary, also under top-k and top-p and when
+    greedy.
     """
     z = logits if how.temperature is None else logits / how.temperature
     logprobs = z.log_softmax(-1)
     probs = logprobs.exp()
+    entropies = torch.special.entr(probs).sum(-1)
     if how.truncated is not None:
         assert how.top_k is not None and how.top_p is not None
         probs[how.truncated] = truncate(probs[how.truncated], how.top_k, how.top_p)
@@ -86,7 +88,7 @@ def draw(logits: Tensor, how: Draw) -> tuple[Tensor, Tensor]:
     tokens.clamp_(max=logits.shape[-1] - 1)
     if how.greedy is not None:
         tokens = torch.where(how.greedy[:, None], z.argmax(-1, keepdim=True), tokens)
-    return tokens[:, 0], logprobs.gather(1, tokens)[:, 0]
+    return tokens[:, 0], logprobs.gather(1, tokens)[:, 0], entropies
 
 
 def truncate(probs: Tensor, top_k: Tensor, top_p: Tensor) -> Tensor:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar
 
-from pydantic import Field, field_validator
+from pydantic import Field
 
 from strop.base.pieces import Piece
+from strop.engines.protocol import Sampling
 from strop.model.settings import DTypeName
 
 
@@ -16,12 +17,6 @@ class EngineSettings(Piece):
     Attributes:
         slots: sequences that run at once; at least 16, below which a float32 matrix product computes a row differently
             with the number of rows, so that completions would depend on their neighbours.
-        cache: where keys and values lie: in a row for each slot, or in pages, which sequences take as they grow and a
-            prompt's samples share (docs/gpu.md). `auto` takes pages on a GPU where the model allows it.
-        page_tokens: tokens of a page, a power of two.
-        cache_memory: the part of the memory free at the start that pages may take (no more than all slots can use);
-            on a GPU shared with a trainer, of what its optimizer will leave.
-        cache_pages: exactly so many pages instead.
         max_tokens: longest prompt + completion; None takes the model's own limit.
         dtype: of the engine's own copy of the parameters; None keeps the policy's.
         share_parameters: read the trainer's own parameters (after an update the owner calls `set_version`), or own
@@ -36,10 +31,6 @@ class EngineSettings(Piece):
     modules: ClassVar[tuple[str, ...]] = ("strop.engines.vllm.settings",)
 
     slots: Annotated[int, Field(ge=16)] = 64
-    cache: Literal["auto", "slots", "paged"] = "auto"
-    page_tokens: Annotated[int, Field(ge=16, le=256)] = 64
-    cache_memory: Annotated[float, Field(gt=0, lt=1)] = 0.5
-    cache_pages: Annotated[int, Field(ge=1)] | None = None
     max_tokens: Annotated[int, Field(ge=2)] | None = None
     dtype: DTypeName | None = None
     share_parameters: bool = True
@@ -47,12 +38,12 @@ class EngineSettings(Piece):
     shrink: bool = True
     native: bool = True
 
-    @field_validator("page_tokens")
-    @classmethod
-    def _power_of_two(cls, tokens: int) -> int:
-        if tokens & (tokens - 1):
-            raise ValueError(f"page_tokens={tokens} must be a power of two: 16, 32, 64, 128 or 256")
-        return tokens
+    def refuse_unable(self, sampling: Sampling) -> None:
+        """Refuse, before an engine is started, sampling that none of these settings could do.
+
+        Raises:
+            InputError: naming the setting.
+        """
 
     @classmethod
     def piece_name(cls) -> str:

@@ -100,7 +100,7 @@ class Slots:
         key: uint64, the sample's stream of uniforms.
         temperature, top_p: float, top_k: int64 (0: off); greedy, truncated, has_strings: bool.
         stop_ids: int64 [Q, E], -1 where there are fewer.
-        drawn, logprobs: int64 and float32 [Q, C], what has been drawn so far.
+        drawn, logprobs, entropies: int64 and float32 [Q, C], what has been drawn so far.
         prompt_of, prompt_epoch: whose prompt's keys and values the slot holds, of which weights.
     """
 
@@ -121,6 +121,7 @@ class Slots:
         # Not touched before it is written, so that a long limit costs no memory.
         self.drawn = np.empty((count, longest), np.int64)
         self.logprobs = np.empty((count, longest), np.float32)
+        self.entropies = np.empty((count, longest), np.float32)
 
     def free(self) -> list[int]:
         """Free slots, lowest first, so that running ones stay together at the front."""
@@ -182,6 +183,7 @@ class Slots:
         done = int((self.position[of] - self.first[of]).max())
         self.drawn[to, :done] = self.drawn[of, :done]
         self.logprobs[to, :done] = self.logprobs[of, :done]
+        self.entropies[to, :done] = self.entropies[of, :done]
         for values in (
             self.active, self.token, self.position, self.first, self.budget, self.key, self.temperature, self.top_p,
             self.top_k, self.greedy, self.truncated, self.has_strings, self.stop_ids, self.prompt_epoch, self.inject_at,

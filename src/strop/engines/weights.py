@@ -35,23 +35,6 @@ def checked(
     Raises:
         InputError: see `stage`.
     """
-    given = fitting(source, shapes, tied, dtypes)
-    for name in _not_finite(given):
-        raise InputError(f"weights: {name} has values that are not finite; the version is refused")
-    for name, original in tied.items():
-        if name in given and not torch.equal(given[name], given[original].to(given[name].device)):
-            raise InputError(f"weights: {name} is tied to {original} but differs from it")
-    return {name: given[name] for name in shapes}
-
-
-def fitting(
-    source: WeightSource, shapes: Mapping[str, torch.Size], tied: Mapping[str, str], dtypes: Collection[torch.dtype]
-) -> dict[str, Tensor]:
-    """What is given, by name, of which nothing but names, shapes and types was looked at.
-
-    Raises:
-        InputError: names missing, unknown or given twice, a shape or dtype that does not fit.
-    """
     given = _collected(source)
     _check_names(given, shapes, tied)
     for name, tensor in given.items():
@@ -60,7 +43,12 @@ def fitting(
             raise InputError(f"weights: {name} has shape {tuple(tensor.shape)}, the model's is {tuple(target)}")
         if tensor.dtype not in dtypes:
             raise InputError(f"weights: {name} is {tensor.dtype}, expected {' or '.join(sorted(map(str, dtypes)))}")
-    return given
+    for name in _not_finite(given):
+        raise InputError(f"weights: {name} has values that are not finite; the version is refused")
+    for name, original in tied.items():
+        if name in given and not torch.equal(given[name], given[original].to(given[name].device)):
+            raise InputError(f"weights: {name} is tied to {original} but differs from it")
+    return {name: given[name] for name in shapes}
 
 
 def _not_finite(given: Mapping[str, Tensor]) -> list[str]:

@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from strop.base.seeds import derive
+from strop.data.columns import pick
 from strop.data.gsm8k import final_answer
-from strop.data.rows import pick
 from strop.verifiers.extract import last_boxed
 
 Columns = Mapping[str, Any]

@@ -16,7 +16,7 @@ from strop.base.types import InputError, Problem
 from strop.data.reasoning_gym import ReasoningGym
 from strop.data.rows import HubDataset, Row
 from strop.data.source import check_problem
-from strop.data.templates import ChatTemplate, Plain, PromptTemplate
+from strop.data.templates import BOXED, LETTER, PROGRAM, Auto, ChatTemplate, Instruction, Plain, PromptTemplate
 from strop.evaluation import livecodebench
 from strop.evaluation.benchmark_files import SUFFIXES, hub_rows, local_rows, plain_name
 from strop.evaluation.benchmark_rows import (
@@ -124,12 +124,7 @@ CATALOGUE: dict[str, Benchmark] = {
 
 FORMS = (HELD_OUT, "livecodebench:v5", "livecodebench:START..END", "reasoning-gym:TASK")
 
-INSTRUCTIONS: dict[Kind, str] = {
-    "math": "Let's think step by step and output the final answer within \\boxed{}.",
-    "choice": "Let's think step by step and output the letter of the right option within \\boxed{}.",
-    "code": "Think step by step, then write the whole program, imports and helpers included, in one ```python block.",
-    "gym": "Let's think step by step and output the final answer within \\boxed{}.",
-}
+INSTRUCTIONS: dict[Kind, Instruction] = {"math": BOXED, "choice": LETTER, "code": PROGRAM, "gym": BOXED}
 
 
 def benchmark(name: str) -> Benchmark:
@@ -167,6 +162,19 @@ def benchmark(name: str) -> Benchmark:
     if plain_name(plain) in by_plain:
         return CATALOGUE[by_plain[plain_name(plain)]]
     raise InputError(f"no benchmark is called {name!r}; {nearest(plain, (*CATALOGUE, *FORMS))}")
+
+
+def benchmarks_named(names: Sequence[str]) -> tuple[Benchmark, ...]:
+    """The benchmarks of these names, each once.
+
+    Raises:
+        InputError: there is none of a name, or two different ones are called alike.
+    """
+    found: dict[str, Benchmark] = {}
+    for each in map(benchmark, names):
+        if found.setdefault(each.name, each) != each:
+            raise InputError(f"two benchmarks are called {each.name!r}; give one of the files another name")
+    return tuple(found.values())
 
 
 def load_problems(found: Benchmark, data: Path | None = None, limit: int | None = None) -> tuple[Problem, ...]:
@@ -222,12 +230,22 @@ def refuse_unjudged(
 
 
 def with_instruction(template: PromptTemplate, kind: Kind) -> PromptTemplate:
-    """`template` asking for the answer in the form that the verifier of `kind` reads, where it says nothing yet."""
+    """`template` asking for the answer in the form that the verifier of `kind` reads, where it says nothing yet.
+
+    `Auto` is left as it is: it asks when it is resolved.
+    """
     if isinstance(template, ChatTemplate) and template.instruction is None and template.system is None:
-        return template.model_copy(update={"instruction": INSTRUCTIONS[kind]})
+        return template.model_copy(update={"instruction": INSTRUCTIONS[kind].text})
     if isinstance(template, Plain) and not template.suffix and not template.prefix:
-        return template.model_copy(update={"suffix": f"\n{INSTRUCTIONS[kind]}\n"})
+        return template.model_copy(update={"suffix": f"\n{INSTRUCTIONS[kind].text}\n"})
     return template
+
+
+def without_instruction(template: PromptTemplate) -> PromptTemplate:
+    """`template` asking nothing of the form of the answer, as protocols have it that add no prompt."""
+    if isinstance(template, Auto):
+        return template.model_copy(update={"instruct": False})
+    return template.model_copy(update={"instruction": None}) if isinstance(template, ChatTemplate) else template
 
 
 def _rows(found: Benchmark, data: Path | None) -> Iterable[Row]:

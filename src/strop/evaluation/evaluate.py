@@ -14,7 +14,7 @@ from strop.data.dataset import Dataset
 from strop.engines.protocol import Engine, Request, Sampling
 from strop.evaluation.result import EvaluationResult
 from strop.verifiers.base import Verifier
-from strop.verifiers.pool import InlineJudge, Judge, Key
+from strop.verifiers.judge import InlineJudge, Judge, Key
 
 Progress = Callable[[int, int, Rollout], None]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,22 +11,13 @@ import numpy as np
 
 from strop.base.near import nearest
 from strop.base.types import InputError
-from strop.evaluation.intervals import Array, Interval, bootstrap, bootstrap_average
+from strop.evaluation.intervals import Array, Interval, bootstrap_average
 from strop.evaluation.protocols import parse_metric
 from strop.evaluation.result import EvaluationResult, on_common_problems, paired_differences, paired_test
 from strop.evaluation.sample_store import SAMPLES, SETTINGS, load_result, read_json
 
 ORDER = "evaluation.json"  # of an evaluation folder: its models and benchmarks in the order of the table
 AVERAGE = "Avg."
-DETAILS = (
-    "Model", "Benchmark", "problems", "N", "avg@N [95 %]", "pass@N [95 %]", "maj@N [95 %]", "truncated", "tokens",
-    "of correct", "failures",
-)  # fmt: skip
-TEXTS = ("Model", "Models", "Benchmark")
-CHOSEN_ON_TEST = (
-    "chosen by its scores on these very test sets, so its average is too high an estimate of how good it is; "
-    "confirm it on problems that had no part in the choice"
-)
 
 
 class Column(NamedTuple):
@@ -143,7 +133,7 @@ def average(grid: Grid, model: str, benchmarks: Sequence[str], seed: int = 0) ->
 
 
 def best_model(grid: Grid, benchmarks: Sequence[str]) -> str:
-    """The model with the highest average over `benchmarks`, the first of equals. Say `CHOSEN_ON_TEST` with it.
+    """The model with the highest average over `benchmarks`, the first of equals.
 
     Raises:
         InputError: an unknown benchmark, or one that some model lacks.
@@ -212,130 +202,6 @@ def value_of(result: EvaluationResult, metric: str) -> float:
 def metric_title(metric: str, samples: int) -> str:
     """`avg@32` for `avg` of 32 samples."""
     return metric if "@" in metric else f"{metric}@{samples}"
-
-
-def table(grid: Grid, metrics: Sequence[str] = ("avg",)) -> str:
-    """Models × benchmarks in percent as Markdown, the highest of a column in bold, the average of avg@N at the end.
-
-    Raises:
-        InputError: a metric that is none, or that some benchmark has too few samples for.
-    """
-    heads: list[str] = []
-    cells: list[list[float | None]] = []
-    for column in grid.columns:
-        for metric in metrics:
-            found = {model: grid.results.get((model, column.name)) for model in grid.models}
-            counts = {result.samples_per_problem for result in found.values() if result is not None}
-            heads.append(f"{column.title} {'/'.join(metric_title(metric, count) for count in sorted(counts))}")
-            cells.append([None if result is None else value_of(result, metric) for result in found.values()])
-    everywhere = grid.shared(grid.models)
-    if len(everywhere) > 1 and everywhere == tuple(column.name for column in grid.columns):
-        heads.append(AVERAGE)
-        cells.append([average(grid, model, everywhere).value for model in grid.models])
-    rows = [[model, *(_percents(column)[place] for column in cells)] for place, model in enumerate(grid.models)]
-    return markdown(("Model", *heads), rows)
-
-
-def details(grid: Grid) -> str:
-    """Each evaluation with its interval, truncation, lengths and verifier failures, as Markdown."""
-    rows = []
-    for column in grid.columns:
-        for model in grid.models:
-            result = grid.results.get((model, column.name))
-            if result is None:
-                continue
-            correct = result.mean_correct_length
-            rows.append(
-                [
-                    model, column.title, str(len(result.problem_ids)), str(result.samples_per_problem),
-                    *(_with_interval(values_of(result, metric)) for metric in ("avg", "pass", "maj")),
-                    _percent(result.truncation_rate), f"{result.mean_length:.0f}",
-                    "–" if correct is None else f"{correct:.0f}", str(result.failures),
-                ]
-            )  # fmt: skip
-    return markdown(DETAILS, rows)
-
-
-def comparison_table(rows: Sequence[Comparison], grid: Grid) -> str:
-    """Paired comparisons as Markdown; gains in points."""
-    titles = {column.name: column.title for column in grid.columns}
-    lines = [
-        [
-            f"{row.after} − {row.before}", titles.get(row.benchmark, row.benchmark), f"{100 * row.gain:+.1f}",
-            f"[{100 * row.interval.low:+.1f}, {100 * row.interval.high:+.1f}]",
-            "" if row.p_value is None else f"{row.p_value:.4f}", str(row.problems),
-        ]
-        for row in rows
-    ]  # fmt: skip
-    return markdown(("Models", "Benchmark", "gain", "95 %", "p (sign flips)", "problems"), lines)
-
-
-def as_json(
-    grid: Grid, metrics: Sequence[str], baseline: str | None, averages: Mapping[str, Sequence[str]]
-) -> dict[str, Any]:
-    """Everything above as JSON-able numbers (fractions)."""
-    models: dict[str, dict[str, Any]] = {model: {} for model in grid.models}
-    for (model, name), result in grid.results.items():
-        found = {metric: values_of(result, metric) for metric in metrics}
-        shown = {
-            metric_title(metric, result.samples_per_problem): {
-                "value": float(values.mean()), "interval": list(bootstrap(values)), "problems": len(values),
-            }
-            for metric, values in found.items()
-        }  # fmt: skip
-        models[model][name] = {**result.summary(), "metrics": shown}
-    value: dict[str, Any] = {"models": models, "averages": {}, "comparisons": [], "notes": grid.notes()}
-    for label, benchmarks in averages.items():
-        means = {model: average(grid, model, benchmarks) for model in grid.models}
-        value["averages"][label] = {
-            "benchmarks": list(benchmarks),
-            "values": {model: {"value": mean.value, "interval": list(mean.interval)} for model, mean in means.items()},
-            "best": best_model(grid, benchmarks),
-            "warning": CHOSEN_ON_TEST,
-        }
-    for model in grid.models:
-        if baseline is not None and model != baseline and grid.shared((baseline, model)):
-            value["comparisons"] += [
-                {**row._asdict(), "interval": list(row.interval)} for row in compare(grid, baseline, model)
-            ]
-    return value
-
-
-def markdown(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A Markdown table whose columns line up; those of `TEXTS` are text, the others numbers."""
-    escaped = [[cell.replace("|", "\\|") for cell in row] for row in (heads, *rows)]
-    widths = [max(3, *(len(row[place]) for row in escaped)) for place in range(len(heads))]
-    lines = []
-    for row in escaped:
-        cells = [_fit(cell, widths[place], heads[place] in TEXTS) for place, cell in enumerate(row)]
-        lines.append(f"| {' | '.join(cells)} |")
-    rule = [
-        "-" * width if head in TEXTS else "-" * (width - 1) + ":" for head, width in zip(heads, widths, strict=True)
-    ]
-    return "\n".join([lines[0], "| " + " | ".join(rule) + " |", *lines[1:]])
-
-
-def _fit(cell: str, width: int, text: bool) -> str:
-    return cell.ljust(width) if text else cell.rjust(width)
-
-
-def _percents(values: Sequence[float | None]) -> list[str]:
-    """A column: one decimal, the highest in bold where there is more than one value, a dash for what is absent."""
-    written = [math.nan if value is None else round(100 * value, 1) for value in values]
-    known = [value for value in written if not math.isnan(value)]
-    top = max(known) if len(known) > 1 else None
-    return [
-        "–" if math.isnan(value) else f"**{value:.1f}**" if value == top else f"{value:.1f}" for value in written
-    ]  # fmt: skip
-
-
-def _percent(value: float) -> str:
-    return f"{100 * value:.1f}"
-
-
-def _with_interval(values: Array) -> str:
-    low, high = bootstrap(values)
-    return f"{_percent(float(values.mean()))} [{_percent(low)}, {_percent(high)}]"
 
 
 def _judged(result: EvaluationResult) -> Array:

@@ -16,7 +16,9 @@ from strop.base.near import nearest
 from strop.base.pieces import Settings, complaint, refused_flag
 from strop.base.types import InputError
 from strop.data.templates import OpenReasonerZero, PromptTemplate
-from strop.evaluation.benchmarks import Benchmark, Extract, benchmark
+from strop.evaluation.benchmarks import Benchmark, Extract, benchmark, default_verifier
+from strop.verifiers.base import Verifier
+from strop.verifiers.combined import AnyOf
 
 Count = Annotated[int, Field(ge=1)]
 Metric = Annotated[str, Field(pattern=r"^(avg|pass|maj|pass@[1-9][0-9]*|maj@[1-9][0-9]*)$")]
@@ -37,6 +39,7 @@ class Protocol(Settings):
         template: the prompt template; None takes the run's own, else the chat template where the tokenizer has one.
         instruct: whether the template is made to ask for the form of the answer.
         extract: where the answer stands.
+        verifier: judges mathematics; None is the benchmarks' own, reading answers where `extract` says.
         stop: strings that end a completion.
         unstated: what the paper does not say and this protocol fills in.
     """
@@ -53,12 +56,19 @@ class Protocol(Settings):
     template: SerializeAsAny[PromptTemplate] | None = None
     instruct: bool = True
     extract: Extract = "any"
+    verifier: SerializeAsAny[Verifier] | None = None
     stop: tuple[str, ...] = ()
     unstated: str = ""
 
     def samples_of(self, benchmark: Benchmark) -> int:
         """N of a benchmark: by its name, else its family, else `other_samples`."""
         return self.samples.get(benchmark.name, self.samples.get(benchmark.family, self.other_samples))
+
+    def verifier_of(self, benchmark: Benchmark) -> Verifier:
+        """Who judges a benchmark's answers under this protocol."""
+        if self.verifier is not None and benchmark.kind == "math":
+            return self.verifier
+        return default_verifier(benchmark.kind, self.extract)
 
 
 SKYWORK = Protocol(
@@ -75,7 +85,8 @@ SKYWORK = Protocol(
 
 ARCHER = Protocol(
     name="archer",
-    paper="Archer, Section 4.1 and Tables 1 and 2: temperature 0.8, top-p 1, 32,768 tokens; avg@K and pass@K",
+    paper="Archer, Section 4.1, Tables 1 and 2: temperature 0.8, top-p 1, 32,768 tokens; avg@K and pass@K; "
+    "DeepScaleR's functions, then Math-Verify",
     benchmarks=(
         "aime24", "aime25", "amc23", "math500", "minerva", "olympiadbench", "livecodebench:v5", "livecodebench:v6",
     ),
@@ -88,6 +99,7 @@ ARCHER = Protocol(
     },
     other_samples=4,
     metrics=("avg", "pass"),
+    verifier=AnyOf(),
     unstated="prompt; samples of other benchmarks (4)",
 )  # fmt: skip
 

@@ -209,15 +209,15 @@ class EvaluationResult:
         return rates
 
 
-class Gain(NamedTuple):
-    """A difference of pass rates with its interval (fractions)."""
-
-    gain: float
-    interval: Interval
-
-
 class PairedTest(NamedTuple):
-    """`Gain` with the p-value of a paired sign-flip test and the number of problems both sides judged."""
+    """A difference of pass rates on the same problems (fractions).
+
+    Attributes:
+        gain: by how much the pass rate grew.
+        interval: its bootstrap interval over problems.
+        p_value: of the hypothesis that neither side is better, by sign flips.
+        problems: how many both sides judged.
+    """
 
     gain: float
     interval: Interval
@@ -240,20 +240,10 @@ def on_common_problems(before: EvaluationResult, after: EvaluationResult) -> tup
     return before.subset(shared), after.subset([place[before.problem_ids[index]] for index in shared])
 
 
-def paired_gain(before: EvaluationResult, after: EvaluationResult, seed: int = 0, level: float = 0.95) -> Gain:
-    """By how much the pass rate grew on the same problems, with its bootstrap interval over problems.
+def paired_test(before: EvaluationResult, after: EvaluationResult, seed: int = 0, level: float = 0.95) -> PairedTest:
+    """By how much the pass rate grew on the same problems, with its interval and p-value (see `sign_flip_p`).
 
     Pairing takes out how hard the problems are: only the difference on each problem varies.
-
-    Raises:
-        InputError: the results are of different problems.
-    """
-    differences = paired_differences(before, after)
-    return Gain(float(differences.mean()), bootstrap(differences, seed, level))
-
-
-def paired_test(before: EvaluationResult, after: EvaluationResult, seed: int = 0, level: float = 0.95) -> PairedTest:
-    """`paired_gain` and the p-value of the hypothesis that neither model is better (see `sign_flip_p`).
 
     Raises:
         InputError: the results are of different problems.

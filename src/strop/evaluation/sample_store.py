@@ -1,11 +1,11 @@
-"""The samples of one model on one benchmark, kept: written while they come, gone on with, and read back.
+"""The store of one model's samples on one benchmark: written while they come, gone on with, and read back.
 
     FOLDER/settings.json             what the samples depend on; a resumed evaluation must have the same
     FOLDER/part-000003.parquet       problems whose samples are all judged, until the benchmark is done
     FOLDER/samples.parquet           then all of them: the columns of a run's rollouts (`rollout_table`) and `answer`
     FOLDER/summary.json              the rates
 
-A problem is kept once all of its samples are judged; what an interruption cuts off is sampled again, to the same
+A problem is stored once all of its samples are judged; what an interruption cuts off is sampled again, to the same
 tokens, since samples depend on the seed and the problem's id alone.
 """
 
@@ -32,8 +32,8 @@ HASHED = {"weights": "the model has other weights", "prompts": "its prompts or r
 _READ = ("problem_id", "sample", "score", "status", "finish_reason", "token_ids", "answer", "versions")
 
 
-class KeptSamples:
-    """One model's samples on one benchmark in `folder`; one process writes it.
+class SampleStore:
+    """The samples of one model on one benchmark in `folder`; one process writes it.
 
     `settings` are JSON-able and hold `problem_ids` (every problem, in order) and `samples_per_problem`.
 
@@ -50,7 +50,7 @@ class KeptSamples:
         self._waiting: list[Group] = []
         self._flushed = time.monotonic()
         self._begin()
-        self.done = self._kept_problems()
+        self.done = self._stored_problems()
 
     @property
     def missing(self) -> tuple[int, ...]:
@@ -118,7 +118,7 @@ class KeptSamples:
             told = "; ".join(_difference(key, stored.get(key), asked.get(key)) for key in keys[:MOST_DIFFERENCES])
             raise InputError(f"{self._folder} holds samples drawn under other settings ({told}); choose another --out")
 
-    def _kept_problems(self) -> set[str]:
+    def _stored_problems(self) -> set[str]:
         """Ids of the problems on disk; a part that a finished merge already took over counts once (see `finish`)."""
         import pyarrow.parquet as pq
 
@@ -134,7 +134,7 @@ class KeptSamples:
 
 
 def load_result(folder: Path) -> EvaluationResult:
-    """The evaluation that `folder` keeps, from its files alone.
+    """The evaluation that `folder` holds, from its files alone.
 
     Raises:
         InputError: it holds no finished evaluation, or files that cannot be read.

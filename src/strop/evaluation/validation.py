@@ -110,8 +110,8 @@ def benchmark_sets(
             verifier = default_verifier(known.kind)
             refuse_unjudged(known.name, problems, verifier, note, "strop eval --set verifier=…")
             asked = with_instruction(template, known.kind)
-            dataset = _dataset(known.name, [make_example(problem, asked, tokenizer) for problem in problems], room,
-                               sampling.max_new_tokens)
+            examples = [make_example(one, asked, tokenizer, verifier.instruction(one)) for one in problems]
+            dataset = _dataset(known.name, examples, room, sampling.max_new_tokens)
         except InputError as error:
             raise InputError(f"evaluation.benchmarks: {error} (--data is evaluation.benchmark_data here)") from error
         note(f"{known.name}: {len(dataset)} problems, measured every {item.every} steps")

@@ -11,8 +11,7 @@ L tokens of its longest one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from inspect import signature
@@ -64,7 +63,8 @@ def strop_attention(
     """
     if strop_context is None:
         raise ValueError("attention 'strop' needs strop_context: call the model through strop.model.policy.Policy")
-    if attention_mask is not None or sliding_window is not None or dropout:
+    sliding = sliding_window is not None and not sees_all(vars(module.config), sliding_window)
+    if attention_mask is not None or sliding or dropout:
         raise ValueError(
             f"attention 'strop' is plain causal: mask {attention_mask is not None}, sliding window {sliding_window}, "
             f"dropout {dropout} are not supported"
@@ -80,6 +80,18 @@ def strop_attention(
     # Not [0], whose backward would fill a tensor of zeros with the gradient.
     q, k, v = (states.squeeze(0).transpose(0, 1) for states in (query, key, value))
     return strop_context.attend(_layer(module), q, k, v, scale)[None], None
+
+
+def sees_all(config: Mapping[str, object], window: object) -> bool:
+    """Whether a sliding window, in tokens, is as long as the longest sequence of a model's configuration."""
+    longest = longest_sequence(config)
+    return isinstance(window, int) and longest is not None and window >= longest
+
+
+def longest_sequence(config: Mapping[str, object]) -> int | None:
+    """The positions that a model has, by its configuration; None where it does not say."""
+    given = config.get("max_position_embeddings", config.get("n_positions"))
+    return given if isinstance(given, int) else None
 
 
 def _layer(module: nn.Module) -> int:
@@ -133,11 +145,6 @@ class PackedContext:
             self._offsets = send(ends, self.device)
         q, k, v = (states.contiguous() for states in (query, key, value))
         return _kernel()(q, k, v, self._offsets, max(self.lengths), scale)
-
-
-def current(device: torch.device) -> AbstractContextManager[object]:
-    """Where `device` is a GPU, it is the current one inside: Triton launches there, whichever its arguments are on."""
-    return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
 
 
 class VariableLength(Protocol):

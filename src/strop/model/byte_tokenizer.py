@@ -16,10 +16,13 @@ CHAT_TEMPLATE = (
 )
 
 
-def byte_tokenizer(words: Sequence[str] = (), pad_is_eos: bool = False) -> PreTrainedTokenizerFast:
+def byte_tokenizer(
+    words: Sequence[str] = (), pad_is_eos: bool = False, chat: bool = False
+) -> PreTrainedTokenizerFast:
     """One token a byte, then one for each of `words` (frequent strings such as `\\boxed{`), then EOS and PAD.
 
-    Ids follow the byte-level alphabet's order; the id of an ASCII letter is not its code point.
+    Ids follow the byte-level alphabet's order; the id of an ASCII letter is not its code point. With `chat` it has a
+    chat template, which a model must have been trained on to make sense of it.
     """
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     core = Tokenizer(models.BPE(vocab={letter: index for index, letter in enumerate(alphabet)}, merges=[]))
@@ -32,5 +35,6 @@ def byte_tokenizer(words: Sequence[str] = (), pad_is_eos: bool = False) -> PreTr
         pad_token=EOS if pad_is_eos else PAD,
         clean_up_tokenization_spaces=False,
     )
-    tokenizer.chat_template = CHAT_TEMPLATE
+    if chat:
+        tokenizer.chat_template = CHAT_TEMPLATE
     return tokenizer

@@ -27,8 +27,9 @@ from strop.base.files import first_line
 from strop.base.types import InputError
 from strop.model.attention import NAME, PackedContext
 from strop.model.files import DTYPES, refuse_incomplete, replacing_folder, without_progress_bars
+from strop.model.location import dtype_name
 from strop.model.lora import without_adapters
-from strop.model.policy import Packed, Policy, copy_parameters, last_hidden, refuse_by_config
+from strop.model.policy import Packed, Policy, copy_parameters, last_hidden, refuse_by_config, switch_off_dropout
 from strop.model.settings import ModelSettings
 
 HEAD_FILE = "value_head.safetensors"
@@ -48,6 +49,7 @@ class Critic(nn.Module):
         """
         super().__init__()
         refuse_by_config(model)
+        switch_off_dropout(model)
         if model.config._attn_implementation != NAME:
             model.set_attn_implementation(NAME)
         self.settings = settings
@@ -81,7 +83,7 @@ class Critic(nn.Module):
             head = load_file(folder / HEAD_FILE)["weight"]
             with without_progress_bars():
                 model, report = AutoModel.from_pretrained(
-                    folder, dtype=DTYPES[settings.dtype], attn_implementation=NAME, use_safetensors=True,
+                    folder, dtype=DTYPES[dtype_name(settings)], attn_implementation=NAME, use_safetensors=True,
                     output_loading_info=True,
                 )  # fmt: skip
         except (OSError, ValueError, KeyError, SafetensorError) as error:

@@ -24,13 +24,12 @@ from transformers import (
 )
 from transformers.utils import logging
 
-from strop.base import hub
 from strop.base.files import first_line, writing
 from strop.base.types import InputError, StropError
 from strop.model.attention import NAME
+from strop.model.location import dtype_name, locate
 from strop.model.settings import DTypeName, FreshModel, ModelSettings
 
-TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model", "tekken.json")
 DTYPES: dict[DTypeName, torch.dtype] = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
@@ -40,41 +39,22 @@ def load_pretrained(settings: ModelSettings) -> tuple[PreTrainedModel, PreTraine
     Raises:
         InputError: there is no such folder or hub name, or it holds no causal LM in safetensors.
     """
-    path = settings.path
-    if path is None:
-        raise InputError("model.path is not set; name a hub model or a folder")
-    local = Path(path).expanduser()
-    # OWNER/NAME is the hub's unless OWNER is a folder here.
-    beside_a_folder = local.parent != Path(".") and local.parent.is_dir()
-    if not local.is_dir() and (path.startswith((".", "/", "~")) or path.count("/") > 1 or beside_a_folder):
-        raise InputError(f"model.path {path}: no such folder; name a folder with config.json, or a hub model")
-    if (local / "run.json").is_file():
-        raise InputError(f"model.path {path}: this is a run; its model is {local / 'model'}")
-    # Without any of these transformers would make up a tokenizer of a few special tokens.
-    if local.is_dir() and not any((local / name).is_file() for name in TOKENIZER_FILES):
-        raise InputError(f"model.path {path}: holds no tokenizer; copy tokenizer.json and its config into it")
-    source = str(local) if local.is_dir() else path
-    silent = None if local.is_dir() else hub.silence()
-    if silent is not None and not hub.has_cached(path, settings.revision):
-        raise InputError(
-            f"model.path {path}: there is no folder of this name, and the hub cannot be asked for such a model "
-            f"({silent}); name a folder with config.json, or embedded"
-        )
+    path, (source, cached_only) = settings.path, locate(settings)
     try:
-        tokenizer = load_tokenizer(source, settings.revision, settings.trust_remote_code, silent is not None)
+        tokenizer = load_tokenizer(source, settings.revision, settings.trust_remote_code, cached_only)
         with without_progress_bars():
             model, report = AutoModelForCausalLM.from_pretrained(
                 source,
                 revision=settings.revision,
                 trust_remote_code=settings.trust_remote_code,
-                dtype=DTYPES[settings.dtype],
+                dtype=DTYPES[dtype_name(settings)],
                 attn_implementation=NAME,
                 use_safetensors=True,
                 output_loading_info=True,
-                local_files_only=silent is not None,
+                local_files_only=cached_only,
             )
     except (OSError, ValueError, AssertionError, SafetensorError) as error:
-        what = "cannot" if local.is_dir() else "there is no folder of this name, and as a hub model it cannot"
+        what = "cannot" if Path(source).is_dir() else "there is no folder of this name, and as a hub model it cannot"
         raise InputError(f"model.path {path}: {what} be loaded: {first_line(error)}") from error
     refuse_incomplete(f"model.path {path}", report)
     if len(tokenizer) > model.get_input_embeddings().weight.shape[0]:

@@ -2,16 +2,13 @@
 
     z = hidden · weightᵀ / temperature,   logprob = z[target] − logsumexp(z),   entropy = −Σ softmax(z) · log softmax(z)
 
-Rows are taken in chunks, and computed again in backward, so that at most [chunk, V] logits exist at a time. On CUDA in
-half precision Triton kernels do the same without logits in memory (`strop.model.kernels.head`).
+Rows are taken in chunks, and computed again in backward, so that at most [chunk, V] logits exist at a time.
 
 Shapes: M rows, E hidden size, V vocabulary.
 """
 
 from __future__ import annotations
 
-from functools import cache
-from importlib.util import find_spec
 from typing import Any
 
 import torch
@@ -138,18 +135,6 @@ def _grad_logits(
     return grad
 
 
-@cache
-def has_triton() -> bool:
-    """Whether Triton is installed, as it is with every torch for CUDA."""
-    return find_spec("triton") is not None
-
-
-def _fused(hidden: Tensor, weight: Tensor) -> bool:
-    """Whether Triton's kernels compute this head: on CUDA, in one half precision, with a row at least."""
-    one_type = hidden.dtype in _HALF and weight.dtype == hidden.dtype
-    return hidden.is_cuda and one_type and len(hidden) > 0 and has_triton()
-
-
 def logprob_entropy(
     hidden: Tensor,
     weight: Tensor,
@@ -158,40 +143,29 @@ def logprob_entropy(
     temperature: float,
     chunk: int,
     fp32: bool,
-    kernels: bool = True,
 ) -> tuple[Tensor, Tensor]:
     """Log-prob [M] of target [M] and entropy [M], nats, float32, of hidden [M, E] · weightᵀ [E, V] / temperature.
 
-    Gradients flow to hidden, weight and bias from both outputs; `chunk` rows of logits exist at a time. `kernels` lets
-    Triton compute it where it can.
+    Gradients flow to hidden, weight and bias from both outputs; `chunk` rows of logits exist at a time.
 
     Raises:
         ValueError: a temperature or chunk that is not positive.
     """
     if temperature <= 0 or chunk < 1:
         raise ValueError(f"temperature {temperature} and chunk {chunk} must be positive")
-    if kernels and _fused(hidden, weight):
-        from strop.model.kernels import head as fused
-
-        return fused.logprob_entropy(hidden, weight, bias, target, temperature, chunk, fp32)
     logprob, entropy = _LogprobEntropy.apply(hidden, weight, bias, target, temperature, chunk, fp32)
     return logprob, entropy
 
 
 @torch.no_grad()
 def collision(
-    hidden: Tensor, weight: Tensor, bias: Tensor | None, temperature: float, chunk: int, fp32: bool,
-    kernels: bool = True,
-) -> Tensor:  # fmt: skip
+    hidden: Tensor, weight: Tensor, bias: Tensor | None, temperature: float, chunk: int, fp32: bool
+) -> Tensor:
     """C = Σ_j p_j² (log p_j + H), float32 [M], of hidden [M, E] · weightᵀ [E, V] / temperature; without gradient.
 
     With it the entropy change of a policy-gradient step is exact to first order (`statistics.exact_entropy_flow`): the
     sampled token's probability and the entropy alone do not determine it.
     """
-    if kernels and _fused(hidden, weight):
-        from strop.model.kernels import head as fused
-
-        return fused.collision(hidden, weight, bias, temperature, fp32)
     kind = torch.float64 if hidden.dtype == torch.float64 else torch.float32
     found = torch.empty(hidden.shape[0], dtype=kind, device=hidden.device)
     weight_up = _upcast_once(weight, fp32)

@@ -18,13 +18,14 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from strop.algorithms.tokens import send
 from strop.base.types import InputError, StropError
-from strop.model.attention import NAME, AttentionContext, PackedContext, current
+from strop.model.attention import NAME, AttentionContext, PackedContext, sees_all
 from strop.model.byte_tokenizer import byte_tokenizer
 from strop.model.files import export, fresh_model, load_pretrained
-from strop.model.head import collision, has_triton, logprob_entropy, project
+from strop.model.head import collision, logprob_entropy, project
 from strop.model.kernels import native
-from strop.model.kernels.modules import Layers, fuse
+from strop.model.kernels.modules import fuse
 from strop.model.kernels.sharing import Layout, SharedContext
+from strop.model.location import dtype_name
 from strop.model.lora import AdaptedLinear, Adapters, attach, without_adapters
 from strop.model.settings import FreshModel, Lora, ModelSettings
 
@@ -94,13 +95,14 @@ class Policy(nn.Module):
     With `adapters` (see `lora`) these alone are trained; the model's parameters are frozen and hold the merged weights.
 
     Raises:
-        InputError: the model computes something the policy does not: sliding or linear layers, altered logits, dropout.
+        InputError: the model computes something the policy does not: sliding or linear layers, altered logits.
     """
 
     def __init__(self, model: PreTrainedModel, settings: ModelSettings) -> None:
         super().__init__()
         self.settings = settings
         refuse_by_config(model)
+        switch_off_dropout(model)
         if model.config._attn_implementation != NAME:
             model.set_attn_implementation(NAME)
         if settings.gradient_checkpointing:
@@ -196,49 +198,40 @@ class Policy(nn.Module):
 
     def hidden(self, token_ids: Tensor, positions: Tensor, context: AttentionContext) -> Tensor:
         """Last hidden states [N, E] of token_ids, positions int64 [N], attending as `context` says."""
-        with current(token_ids.device):
-            return last_hidden(self.model.base_model, token_ids, positions, context)
+        return last_hidden(self.model.base_model, token_ids, positions, context)
 
     def logits(self, hidden: Tensor, fp32: bool) -> Tensor:
         """float32 logits [M, V] of hidden [M, E], undivided by any temperature."""
         return project(hidden, self.head_weight, self.head_bias, fp32)
 
-    def use_kernels(self) -> None:
-        """Let layers compute with fused kernels where there are any; what they give is held against before.
-
-        The first forward pass does, and on a GPU an engine before its first prompt; further calls do nothing.
+    def _use_kernels(self) -> None:
+        """On a CPU let layers compute with the C kernels where there are any, and compare the result with before.
 
         Raises:
-            StropError: they give something else.
+            StropError: the hidden states differ by more than rounding.
         """
-        if not self._kernels_tried:
-            self._use_kernels()
-
-    def _use_kernels(self) -> None:
         from torch.distributed.tensor import DTensor
 
         self._kernels_tried = True
-        wanted = self.settings.gpu_kernels if self.device.type == "cuda" else self.settings.cpu_kernels
         # Sharded parameters are whole only inside their layer's own forward, where nothing can be compared.
         sharded = any(isinstance(parameter, DTensor) for parameter in self.parameters())
-        if sharded or not wanted:
+        if sharded or self.device.type != "cpu" or not self.settings.cpu_kernels:
             return
-        kernels = _kernels_of(self.device)
+        kernels = native.load()
         if kernels is None:
             return
         packed = _probe(self)
         with torch.no_grad():
             before = self._predicting(packed)
-            self._shares = self.device.type == "cpu"
-            if fuse(self.model, kernels) or self._shares:
-                after = self._predicting(packed)
-                gap = float((after.float() - before.float()).norm() / before.float().norm())
-                if not gap < (_KERNEL_GAP_FP32 if before.dtype == torch.float32 else _KERNEL_GAP):
-                    which = "gpu" if self.device.type == "cuda" else "cpu"
-                    raise StropError(
-                        f"{type(self.model).__name__}: hidden states differ by {gap:.3g} with fused kernels; "
-                        f"set model.{which}_kernels=false to compute without them, and report this"
-                    )
+            self._shares = True
+            fuse(self.model, kernels)
+            after = self._predicting(packed)
+        gap = float((after.float() - before.float()).norm() / before.float().norm())
+        if not gap < (_KERNEL_GAP_FP32 if before.dtype == torch.float32 else _KERNEL_GAP):
+            raise StropError(
+                f"{type(self.model).__name__}: hidden states differ by {gap:.3g} with fused kernels; "
+                "set model.cpu_kernels=false to compute without them, and report this"
+            )
 
     def _predicting(self, packed: Packed) -> Tensor:
         """Hidden states [M, E] that predict the targets."""
@@ -264,17 +257,16 @@ class Policy(nn.Module):
         """
         if self.settings.gradient_checkpointing and torch.is_grad_enabled() and not self.model.training:
             self.model.train()  # transformers checkpoints in training mode only; there is no dropout to switch on
-        self.use_kernels()
+        if not self._kernels_tried:
+            self._use_kernels()
         hidden = self._predicting(packed)
         head = self._head
         weight = head.weight_with_gradient() if isinstance(head, AdaptedLinear) else self.head_weight
         bias, chunk, fp32 = self.head_bias, self.settings.chunk_tokens, self.settings.trainer_fp32_head
-        kernels = self.settings.gpu_kernels
-        with current(hidden.device):
-            found = logprob_entropy(hidden, weight, bias, packed.targets, temperature, chunk, fp32, kernels)
-            if not with_collision:
-                return found
-            return *found, collision(hidden, weight, bias, temperature, chunk, fp32, kernels)
+        found = logprob_entropy(hidden, weight, bias, packed.targets, temperature, chunk, fp32)
+        if not with_collision:
+            return found
+        return *found, collision(hidden, weight, bias, temperature, chunk, fp32)
 
 
 class WithoutAdapters(nn.Module):
@@ -304,7 +296,7 @@ def load_policy(
     """
     if settings.fresh is not None:
         tokenizer = byte_tokenizer() if tokenizer is None else tokenizer
-        policy = Policy(fresh_model(settings.fresh, tokenizer, seed, settings.dtype), settings)
+        policy = Policy(fresh_model(settings.fresh, tokenizer, seed, dtype_name(settings)), settings)
     else:
         model, stored = load_pretrained(settings)
         policy = Policy(model, settings)
@@ -340,21 +332,29 @@ def refuse_by_config(model: PreTrainedModel) -> None:
     """Refuse a model that computes what strop does not, as far as its configuration tells.
 
     Raises:
-        InputError: sliding or linear layers, altered logits, dropout.
+        InputError: sliding or linear layers, altered logits.
     """
     config: Mapping[str, object] = model.config.to_dict()
     name = type(model).__name__
     layers = config.get("layer_types") or ()
     assert isinstance(layers, (list, tuple))
-    strange = sorted({str(kind) for kind in layers} - {"full_attention"})
+    plain = {"full_attention"} | ({"sliding_attention"} if sees_all(config, config.get("sliding_window")) else set())
+    strange = sorted({str(kind) for kind in layers} - plain)
     if strange:
         raise InputError(f"{name} has {', '.join(strange)} layers; strop computes full causal attention only")
     for key in _LOGIT_ALTERATIONS:
         if config.get(key) not in (None, 1, 1.0):
             raise InputError(f"{name} alters its logits ({key} = {config[key]}); strop computes the plain head only")
-    dropout = [key for key, given in config.items() if "dropout" in key and isinstance(given, float) and given > 0]
-    if dropout:
-        raise InputError(f"{name} has dropout ({', '.join(dropout)}); set it to 0: log-probs must be reproducible")
+
+
+def switch_off_dropout(model: nn.Module) -> None:
+    """Set every dropout of a model to 0, whatever its configuration says: log-probs must be reproducible."""
+    for module in model.modules():
+        if isinstance(module, nn.Dropout):
+            module.p = 0.0
+        for name, given in vars(module).items():
+            if "dropout" in name and isinstance(given, float):
+                setattr(module, name, 0.0)
 
 
 class _Counting:
@@ -367,17 +367,6 @@ class _Counting:
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:
         self.layers.add(layer)
         return self.inner.attend(layer, query, key, value, scale)
-
-
-def _kernels_of(device: torch.device) -> Layers | None:
-    """The kernels there are for a device."""
-    if device.type == "cpu":
-        return native.load()
-    if device.type != "cuda" or not has_triton():
-        return None
-    from strop.model.kernels import layers
-
-    return layers
 
 
 def _probe(policy: Policy) -> Packed:

@@ -10,6 +10,7 @@ from strop.base.pieces import OneOrMore, Settings
 
 Positive = Annotated[int, Field(ge=1)]
 DTypeName = Literal["float32", "bfloat16"]
+AUTO = "auto"
 
 
 class FreshModel(Settings):
@@ -76,14 +77,15 @@ class ModelSettings(Settings):
     """Which model, and how it computes.
 
     Attributes:
-        path: a hub name or a folder; or else `fresh`. `embedded` (and `embedded-moe`) is a base made on the spot.
+        path: a hub name or a folder; or else `fresh`. `embedded` (and `embedded-moe`) is a base made on the spot. A
+            recipe may leave both open; a run may not.
         mixture_of_experts: the model is one; said by a recipe, so that its tiny form trains one too.
-        dtype: type of the parameters and of the activations.
+        dtype: type of the parameters, of the activations and of what is exported; the optimizer's copies are float32
+            whatever it is. `auto` is the type of the stored weights (float32 for float16, which is not trained in, and
+            for a fresh model).
         trainer_fp32_head: logits of `Policy.forward` accumulated and kept in float32, whatever `dtype`.
         generator_fp32_head: the same for an engine on this policy (ScaleRL wants both).
         chunk_tokens: rows of logits that exist at once.
-        gpu_kernels: on CUDA, in half precision, the head and the layers of Llama, Qwen2 and Qwen3 compute with Triton
-            kernels (docs/gpu_training.md); off, with PyTorch's operators.
         cpu_kernels: on a CPU layers compute with kernels that the machine's own compiler makes, once a machine in a
             second or two; off, or without a compiler, with PyTorch's operators.
         gradient_checkpointing: compute layers again in backward instead of keeping their activations.
@@ -95,11 +97,10 @@ class ModelSettings(Settings):
     path: str | None = None
     fresh: FreshModel | None = None
     mixture_of_experts: bool = False
-    dtype: DTypeName = "float32"
+    dtype: DTypeName | Literal["auto"] = AUTO
     trainer_fp32_head: bool = True
     generator_fp32_head: bool = True
     chunk_tokens: Positive = 1024
-    gpu_kernels: bool = True
     cpu_kernels: bool = True
     gradient_checkpointing: bool = False
     lora: Lora | None = None
@@ -108,6 +109,6 @@ class ModelSettings(Settings):
 
     @model_validator(mode="after")
     def _one_source(self) -> Self:
-        if (self.path is None) == (self.fresh is None):
+        if self.path is not None and self.fresh is not None:
             raise ValueError("set either path (a hub name or a folder) or fresh (a new small model)")
         return self

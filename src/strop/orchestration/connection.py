@@ -1,14 +1,15 @@
-"""Links: how the controller speaks with a worker, whatever runs it (a spawned process here, a Ray actor elsewhere).
+"""Links: how the controller and a worker exchange messages, be it a spawned process or a Ray actor.
 
     launcher = Processes()
-    link = launcher.launch(WorkerSpec("generator-0", "strop.orchestration.generator:main", settings))
-    link.send(message)                     # never blocks
-    launcher.wait([link], seconds=0.1)     # until a message or a death is there
-    for message in link.receive(): ...     # never blocks; in order
-    if link.death is not None: ...         # all that the worker had sent was received before
+    handle = launcher.launch(WorkerSpec("generator-0", "strop.orchestration.generator:main", settings))
+    handle.send(message)                     # never blocks
+    launcher.wait([handle], seconds=0.1)     # until a message or a death is there
+    for message in handle.receive(): ...     # never blocks; in order
+    if handle.death is not None: ...         # all that the worker had sent was received before
 
-A worker is a function `main(line, settings)` named by `module:function`; it runs until its `line` is closed. Messages
-are whatever pickle can carry. A link reads heartbeats and last words itself: they are `silence`, `stalled`, `death`.
+A worker is a function `main(connection, settings)` named by `module:function`; it runs until the connection closes.
+Messages are whatever pickle can carry. A handle itself reads heartbeats and the message of a worker that fails; they
+show in its properties `silence`, `stalled` and `death`.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ class WorkerSpec:
 
     Attributes:
         role: its name in messages and files (`stacks/ROLE.txt`); unique among the run's living workers.
-        entry: `module:function`, called as `function(line, settings)` in the worker.
+        entry: `module:function`, called as `function(connection, settings)` in the worker.
         settings: its second argument; must survive pickling.
         threads: of OpenMP and the like, waiting passively, so that a worker at rest takes no core from the trainer.
         environment: variables set for the worker besides.
@@ -48,17 +49,17 @@ class WorkerSpec:
 
 @dataclass(frozen=True)
 class Death:
-    """Why a worker is no more. `fatal`: it ended itself for a reason that would end another one too."""
+    """Why a worker ended. `fatal`: for a reason that would end another one in its place too."""
 
     reason: str
     fatal: bool = False
 
 
 class ControllerGone(Exception):
-    """Raised in a worker when nobody listens any more: the normal end of its `main`."""
+    """Raised in a worker when its controller has closed the connection: the normal end of its `main`."""
 
 
-class Line(Protocol):
+class ControllerConnection(Protocol):
     """A worker's end. Not thread-safe, but for the heartbeat beside it."""
 
     @property
@@ -70,7 +71,7 @@ class Line(Protocol):
         """Send a message; may wait until the controller reads.
 
         Raises:
-            ControllerGone: nobody listens any more.
+            ControllerGone: the controller has closed the connection.
         """
         ...
 
@@ -78,16 +79,16 @@ class Line(Protocol):
         """The messages that are in, in order; waits up to `seconds` for the first. Counts as progress.
 
         Raises:
-            ControllerGone: nobody listens any more.
+            ControllerGone: the controller has closed the connection.
         """
         ...
 
     def progress(self) -> None:
-        """The work goes on: called now and then where `receive` is not."""
+        """Count as progress; called now and then during long work, where `receive` is not."""
         ...
 
 
-class Link(Protocol):
+class WorkerHandle(Protocol):
     """The controller's end."""
 
     @property
@@ -99,7 +100,7 @@ class Link(Protocol):
         ...
 
     def send(self, message: object) -> None:
-        """Queue a message and return at once. One for a dead worker is dropped; `death` says why."""
+        """Queue a message and return at once. A message for a dead worker is dropped; `death` says why it died."""
         ...
 
     def receive(self) -> list[Any]:
@@ -108,7 +109,7 @@ class Link(Protocol):
 
     @property
     def silence(self) -> float:
-        """Seconds since anything was heard of the worker; heartbeats come every second."""
+        """Seconds since the last message of the worker; heartbeats come every second."""
         ...
 
     @property
@@ -121,82 +122,77 @@ class Link(Protocol):
 
     @property
     def death(self) -> Death | None:
-        """Why the worker is no more; None while it lives, or while messages it sent before were not received."""
+        """Why the worker ended; None while it runs, or while messages that it sent before were not received."""
         ...
 
     def dismiss(self) -> None:
-        """Tell the worker that nobody listens any more; it ends by itself soon. Returns at once."""
+        """Close the connection, whereupon the worker ends by itself; returns at once."""
         ...
 
     def kill(self, reason: str) -> None:
-        """End the worker at once, whatever it does; `death` will give this reason."""
+        """Kill the worker at once; `death` will give this reason."""
         ...
 
 
 class Launcher(Protocol):
-    """Starts workers. One launcher may serve several masters: each ends its own links (`end`)."""
-
-    @property
-    def address(self) -> str:
-        """Where its workers reach this host, once one was launched; see `Line.address`."""
-        ...
+    """Starts workers. One launcher may serve several masters: each ends its own handles (`end`)."""
 
     def attach(self, folder: Path) -> None:
-        """The run's folder, for whatever the launcher writes down of its workers; before the first launch."""
+        """Set the run's folder, where the launcher records its workers; before the first launch."""
         ...
 
-    def launch(self, spec: WorkerSpec) -> Link:
-        """Start a worker and return without waiting for it. What it says first is its own affair.
+    def launch(self, spec: WorkerSpec) -> WorkerHandle:
+        """Start a worker and return without waiting for it.
 
         Raises:
             StropError: no worker can be started (no process, no place in the cluster).
         """
         ...
 
-    def wait(self, links: Sequence[Link], seconds: float) -> None:
-        """Sleep until one of the links has a message or a death to tell, at most `seconds`."""
+    def wait(self, handles: Sequence[WorkerHandle], seconds: float) -> None:
+        """Sleep until one of the handles has a message or a death, at most `seconds`."""
         ...
 
     def close(self) -> None:
-        """End what the launcher itself runs beside its workers, which are ended before; may be called twice."""
+        """End what the launcher itself runs beside its workers, which must have ended; may be called twice."""
         ...
 
 
-def end(launcher: Launcher, links: Sequence[Link], seconds: float = CLOSING_SECONDS) -> None:
+def end(launcher: Launcher, handles: Sequence[WorkerHandle], seconds: float = CLOSING_SECONDS) -> None:
     """End workers: dismissed first, killed where they are not gone after `seconds`."""
-    for link in links:
-        link.dismiss()
-    _await_deaths(launcher, links, seconds)
-    for link in links:
-        if link.death is None:
-            link.kill("it did not end when it was told to")
-    _await_deaths(launcher, links, seconds)
+    for handle in handles:
+        handle.dismiss()
+    _await_deaths(launcher, handles, seconds)
+    for handle in handles:
+        if handle.death is None:
+            handle.kill("it did not end when its connection was closed")
+    _await_deaths(launcher, handles, seconds)
 
 
-def _await_deaths(launcher: Launcher, links: Sequence[Link], seconds: float) -> None:
+def _await_deaths(launcher: Launcher, handles: Sequence[WorkerHandle], seconds: float) -> None:
     deadline = time.monotonic() + seconds
     while True:
-        for link in links:
-            link.receive()
-        living = [link for link in links if link.death is None]
+        for handle in handles:
+            handle.receive()
+        living = [handle for handle in handles if handle.death is None]
         left = deadline - time.monotonic()
         if not living or left <= 0:
             return
         launcher.wait(living, left)
 
 
-def lively(link: Link) -> bool:
+def lively(handle: WorkerHandle) -> bool:
     """Whether the worker's work went on within the last seconds."""
-    return max(link.stalled, link.silence) < _LIVELY_SECONDS
+    return max(handle.stalled, handle.silence) < _LIVELY_SECONDS
 
 
-def overdue(link: Link, silence: float, stalled: float) -> str | None:
+def overdue(handle: WorkerHandle, silence: float, stalled: float) -> str | None:
     """Why a living worker should be killed: it is silent, or its loop stands still, for too long; None: it should not.
 
     Both in seconds. A stopped process is silent; one that hangs in its own code still has a heartbeat.
     """
-    if link.silence > silence:
-        return f"it has not answered for {link.silence:.0f} s"
-    if link.stalled > stalled:
-        return f"its work has stood still for {link.stalled:.0f} s"
+    if handle.silence > silence:
+        return f"it has not answered for {handle.silence:.0f} s"
+    if handle.stalled > stalled:
+        return f"its work has stood still for {handle.stalled:.0f} s"
     return None

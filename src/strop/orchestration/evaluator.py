@@ -17,6 +17,7 @@ from typing import Protocol
 
 from torch import Tensor
 
+from strop.base.interrupt import breakable
 from strop.base.view import SilentView, View
 from strop.engines.protocol import Engine
 from strop.evaluation.result import EvaluationResult
@@ -146,7 +147,8 @@ class InProcessEvaluator:
         self._begun.append(step)
         begin = time.perf_counter()
         self.engine.update_weights(weights.weights().items(), step)
-        results = measure(self.engine, by_name(self._sets, names), self._judges, self._tell)
+        with breakable():
+            results = measure(self.engine, by_name(self._sets, names), self._judges, self._tell)
         seconds = time.perf_counter() - begin
         self._done.append(Measured(step, results, seconds, seconds * self._devices))
 

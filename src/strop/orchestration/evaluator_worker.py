@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from strop.orchestration.connection import Line
-from strop.orchestration.messages import Evaluate, Evaluated, Evaluating, Ready, StoredWeights, Update, Updated, Work
+from strop.orchestration.connection import ControllerConnection
+from strop.orchestration.messages import Evaluate, Evaluated, Evaluating, Ready, Update, Updated, Work
 
 if TYPE_CHECKING:
     from strop.engines.protocol import Engine
@@ -40,31 +40,36 @@ class EvaluatorSettings:
     sets: tuple[ValidationSet, ...]
 
 
-def main(line: Line, settings: EvaluatorSettings) -> None:
+def main(connection: ControllerConnection, settings: EvaluatorSettings) -> None:
     """The entry of a worker with an engine of its own."""
     from strop.engines.build import own_engine
 
-    serve(line, own_engine(settings.engine, settings.model, settings.seed, settings.device), settings.sets)
+    serve(connection, own_engine(settings.engine, settings.model, settings.seed, settings.device), settings.sets)
 
 
-def serve(line: Line, engine: Engine, sets: Sequence[ValidationSet]) -> None:
-    """Measure what comes until the line is closed (`ControllerGone` is raised then)."""
+def serve(connection: ControllerConnection, engine: Engine, sets: Sequence[ValidationSet]) -> None:
+    """Measure what comes until the connection is closed (`ControllerGone` is raised then)."""
     from strop.verifiers.judges import Judges
 
     judges = Judges()
     waiting: list[object] = []
-    line.send(Ready())
+    connection.send(Ready())
     try:
         while True:
-            waiting += line.receive(0.0 if waiting else IDLE_SECONDS)
+            waiting += connection.receive(0.0 if waiting else IDLE_SECONDS)
             if waiting:
-                _take(waiting.pop(0), line, engine, sets, judges, waiting)
+                _take(waiting.pop(0), connection, engine, sets, judges, waiting)
     finally:
         judges.close()
 
 
 def _take(
-    message: object, line: Line, engine: Engine, sets: Sequence[ValidationSet], judges: Judges, waiting: list[object]
+    message: object,
+    connection: ControllerConnection,
+    engine: Engine,
+    sets: Sequence[ValidationSet],
+    judges: Judges,
+    waiting: list[object],
 ) -> None:
     """Do what a message asks for; what comes in meanwhile waits."""
     from strop.evaluation.validation import by_name, measure
@@ -72,25 +77,24 @@ def _take(
 
     begin = time.perf_counter()
     if isinstance(message, Update):
-        assert isinstance(message.weights, StoredWeights)  # nothing is broadcast to an evaluator
         engine.update_weights(read(message.weights), message.weights.version)
-        line.send(Updated(message.weights.version, time.perf_counter() - begin, Work()))
+        connection.send(Updated(message.weights.version, time.perf_counter() - begin, Work()))
         return
     if not isinstance(message, Evaluate):
         raise TypeError(f"an evaluator knows no message {type(message).__name__}")
-    telling = _Telling(line, message.step)
+    telling = _Telling(connection, message.step)
     # Between two tokens it is seen whether anybody still listens.
     results = measure(
-        engine, by_name(sets, message.names), judges, telling.tell, turn=lambda: waiting.extend(line.receive(0.0))
+        engine, by_name(sets, message.names), judges, telling.tell, turn=lambda: waiting.extend(connection.receive(0.0))
     )
-    line.send(Evaluated(message.step, results, time.perf_counter() - begin))
+    connection.send(Evaluated(message.step, results, time.perf_counter() - begin))
 
 
 class _Telling:
     """Says how far an evaluation is, once a second."""
 
-    def __init__(self, line: Line, step: int) -> None:
-        self._line = line
+    def __init__(self, connection: ControllerConnection, step: int) -> None:
+        self._connection = connection
         self._step = step
         self._said = time.monotonic()
 
@@ -98,4 +102,4 @@ class _Telling:
         """`done` of `total` samples of a set are judged."""
         if done == total or time.monotonic() - self._said >= TOLD_SECONDS:
             self._said = time.monotonic()
-            self._line.send(Evaluating(self._step, name, done, total))
+            self._connection.send(Evaluating(self._step, name, done, total))

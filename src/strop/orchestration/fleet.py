@@ -1,10 +1,10 @@
-"""The executor of many generators: workers behind links, whatever runs them.
+"""The executor of many generators: workers behind handles, whatever runs them.
 
     submit ─▶ queue of generator (ticket + attempt) mod N ─Submit─▶ worker ─Finished─▶ poll
-    publish ─▶ carrier ─Update─▶ every worker: stage, check the hash, swap ─Updated─▶ publish returns
+    publish ─▶ transport ─Update─▶ every worker: stage, check the hash, swap ─Updated─▶ publish returns
 
 A generator is given requests only while it *serves*: it has acknowledged the current weights, and computes what the
-others compute. One that dies is noticed by its link; what it had comes back from `poll` as `Lost`, and another worker
+others compute. One that dies is noticed by its handle; what it had comes back from `poll` as `Lost`, and another worker
 takes its number, loads the current weights and is probed before it serves. Deaths beyond the budget end the run.
 
 A death cannot be blamed on one of the requests that ran. So those which have met two deaths are generated alone from
@@ -23,13 +23,14 @@ from typing import Any
 import numpy as np
 
 from strop.base import progress
+from strop.base.imports import command
 from strop.base.types import FloatArray, IntArray, StropError
 from strop.engines.protocol import KvMode, Request
 from strop.orchestration.connection import Death, Launcher, WorkerSpec, end, lively, overdue
 from strop.orchestration.executor import PROBE_TOLERANCE, Event, Lost, Publication, Quarantined
-from strop.orchestration.generator_handle import Member, Open
-from strop.orchestration.messages import Cancel, Finished, NotUpdated, Probed, Ready, Updated, Updating, Work
-from strop.orchestration.weight_transport import Carrier
+from strop.orchestration.generator_handle import GeneratorHandle, Open
+from strop.orchestration.messages import Cancel, Finished, Probed, Ready, StoredWeights, Updated, Updating, Work
+from strop.orchestration.weight_transport import Publish, WeightTransport
 
 DEATHS_OF_A_SUSPECT = 2
 _LOOK_SECONDS = 1.0  # between two looks at who is silent
@@ -61,7 +62,8 @@ class Supervision:
         if deaths > self.restarts:
             raise StropError(
                 f"{role} died: {death.reason}. That is {whose} in this run, and orchestration.restarts={self.restarts} "
-                f"allows no more; see its log in {folder / 'logs'}, then go on with: strop train --resume {folder}"
+                f"allows no more; see its log in {folder / 'logs'}, then go on with: "
+                f"{command('train --resume', folder)}"
             )
 
 
@@ -71,9 +73,10 @@ class Fleet:
     Args:
         launcher: starts workers.
         specs: the generators.
-        carrier: brings the trainer's present parameters to them.
+        source: writes the trainer's present parameters into a store.
+        transport: stores them where the generators read them.
         supervision: of the workers.
-        kv: what becomes of cached keys and values when weights change.
+        kv: whether cached keys and values are kept or computed again when weights change.
         note: is told of deaths, in one line each.
     """
 
@@ -81,61 +84,62 @@ class Fleet:
         self,
         launcher: Launcher,
         specs: Sequence[WorkerSpec],
-        carrier: Carrier,
+        source: Publish,
+        transport: WeightTransport,
         supervision: Supervision,
         note: Callable[[str], None],
         kv: KvMode = "keep",
     ) -> None:
-        self.members: list[Member] = []
-        self.carrier = carrier
+        self.generators: list[GeneratorHandle] = []
+        self.transport = transport
+        self._source = source
         self._launcher = launcher
         self._specs = specs
         self._supervision = supervision
         self._note = note
         self._kv: KvMode = kv
         self._folder = Path()
-        self._current: int | None = None  # the version that all shall have
-        self._bringing = False
+        self._stored: StoredWeights | None = None  # the version that all shall have
         self._probe: IntArray = np.zeros(0, np.int32)
         self._reference: FloatArray | None = None  # what the generators say of the probe under the current weights
         self._deaths: Counter[int] = Counter()  # that a ticket's requests have met
         self._restarts = 0
         self._events: list[Event] = []
-        self._at_publication: dict[tuple[int, int], Work] = {}  # by member and life
+        self._at_publication: dict[tuple[int, int], Work] = {}  # by generator and life
 
     # ------------------------------------------------------------------ the protocol
 
     @property
     def unfinished(self) -> int:
         """Sequences submitted and not yet reported, those of events not yet polled left out."""
-        return sum(member.unfinished for member in self.members)
+        return sum(generator.unfinished for generator in self.generators)
 
     def start(self, folder: Path) -> None:
         """Find a place for weights and start the workers, which build their engines meanwhile."""
         self._folder = folder
         self._launcher.attach(folder)
-        self.carrier.start(folder)
+        self.transport.start(folder)
         for number, spec in enumerate(self._specs):  # one by one: `close` ends those that were launched
-            self.members.append(Member(number, self._launcher.launch(spec)))
+            self.generators.append(GeneratorHandle(number, self._launcher.launch(spec)))
 
     def submit(self, request: Request, ticket: int, attempt: int = 0) -> None:
         """Queue a request; it goes out with the next `poll`, together with the others of its generator."""
-        member = self.members[(ticket + attempt) % len(self.members)]
+        generator = self.generators[(ticket + attempt) % len(self.generators)]
         alone = self._deaths[ticket] >= DEATHS_OF_A_SUSPECT
-        member.queue.append(Open(request, ticket, alone, request.n))
+        generator.queue.append(Open(request, ticket, alone, request.n))
 
     def cancel(self, request_id: str) -> None:
         """Let the request's generator forget it; one that was not sent yet leaves the queue without a word."""
-        for member in self.members:
-            member.queue = type(member.queue)(item for item in member.queue if item.request.id != request_id)
-            if request_id in member.sent:
-                member.sent[request_id].cancelled = True
-                member.link.send(Cancel(request_id))
+        for generator in self.generators:
+            generator.queue = type(generator.queue)(item for item in generator.queue if item.request.id != request_id)
+            if request_id in generator.sent:
+                generator.sent[request_id].cancelled = True
+                generator.worker.send(Cancel(request_id))
 
     def poll(self, patience: float) -> list[Event]:
         """Hand out what is queued; what the generators have finished, and what was lost with one."""
-        for member in self.members:
-            member.hand_out()
+        for generator in self.generators:
+            generator.hand_out()
         self._hear()
         deadline = time.monotonic() + patience
         while not self._events and (left := deadline - time.monotonic()) > 0:
@@ -144,134 +148,115 @@ class Fleet:
         return events
 
     def publish(self, version: int, probe: IntArray) -> Publication:
-        """Send the weights; return when all generators that served have swapped them in or died, and one has them."""
+        """Store the weights; return when all generators that served have swapped them in or died, and one has them."""
         begin = time.perf_counter()
-        first = self._current is None
-        self.carrier.prepare(version)
-        self._current, self._probe, self._reference = version, probe, None
-        served = {member.number: member.life for member in self.members if member.serving}
-        for member in self.members:
-            member.probed = None
+        first = self._stored is None
+        self._stored = self.transport.publish(self._source, version)
+        self._probe, self._reference = probe, None
+        served = {generator.number: generator.life for generator in self.generators if generator.serving}
+        for generator in self.generators:
+            generator.probed = None
 
         def waits() -> bool:
             # Where all have died a newcomer must answer: without one to hold against the trainer nobody would serve.
-            asked = [m for m in self.members if first or served.get(m.number) == m.life] or self.members[:1]
-            return not all(member.has(version) for member in asked)
+            asked = [m for m in self.generators if first or served.get(m.number) == m.life] or self.generators[:1]
+            return not all(generator.has(version) for generator in asked)
 
         self._hear()
         while waits():
             self._wait(_LOOK_SECONDS)
-        probed = {m.number: m.probed.logprobs for m in self.members if m.probed is not None and m.has(version)}
+        probed = {m.number: m.probed.logprobs for m in self.generators if m.probed is not None and m.has(version)}
         self._reference = next(iter(probed.values()), None)
-        for member in self.members:
-            self._bring_up(member)
-        self.carrier.keep({version for member in self.members for version in member.pending} | {version})
+        for generator in self.generators:
+            self._bring_up(generator)
+        self.transport.keep({version for generator in self.generators for version in generator.pending} | {version})
         return Publication(version, time.perf_counter() - begin, probed, self._idle_share())
 
     def close(self) -> None:
         """End the workers and remove the weights."""
-        end(self._launcher, [member.link for member in self.members])
-        self.carrier.release()
+        end(self._launcher, [generator.worker for generator in self.generators])
+        self.transport.release()
 
     # ------------------------------------------------------------------ what workers say
 
     def _wait(self, seconds: float) -> None:
-        self._launcher.wait([member.link for member in self.members], min(seconds, _LOOK_SECONDS))
+        self._launcher.wait([generator.worker for generator in self.generators], min(seconds, _LOOK_SECONDS))
         self._hear()
 
     def _hear(self) -> None:
-        """Take all messages and deaths that are there, and bring the weights to whoever lacks them."""
-        self._listen()
-        self._bring()
-
-    def _listen(self) -> None:
-        """Take all messages and deaths that are there; kill who does not answer."""
-        for member in self.members:
-            for message in member.link.receive():
-                self._take(member, message)
-            if member.link.death is not None:
-                self._replace(member, member.link.death)
+        """Take all messages and deaths that are there, kill who does not answer, and have those that are ready and
+        lack the current weights load them."""
+        for generator in self.generators:
+            for message in generator.worker.receive():
+                self._take(generator, message)
+            if generator.worker.death is not None:
+                self._replace(generator, generator.worker.death)
                 continue
-            reason = overdue(member.link, self._supervision.silence, self._supervision.stall)
+            reason = overdue(generator.worker, self._supervision.silence, self._supervision.stall)
             if reason is not None:
-                member.link.kill(reason)
-            elif member.sent and lively(member.link):
-                progress.made(f"tokens of {member.link.role}")  # its loop came round with work: a step was made
+                generator.worker.kill(reason)
+            elif generator.sent and lively(generator.worker):
+                progress.made(f"tokens of {generator.worker.role}")  # its loop came round with work: a step was made
+        if self._stored is None:
+            return
+        version = self._stored.version
+        for generator in self.generators:
+            if generator.ready and not generator.has(version) and version not in generator.pending:
+                generator.update(self._stored, self._kv, self._probe)
 
-    def _take(self, member: Member, message: Any) -> None:
+    def _take(self, generator: GeneratorHandle, message: Any) -> None:
         if isinstance(message, Finished):
-            self._report(member, message)
+            self._report(generator, message)
         elif isinstance(message, Updating):
-            member.loading = True
+            generator.loading = True
         elif isinstance(message, Updated):
-            member.work = message.work
-            member.updated()
-        elif isinstance(message, NotUpdated):
-            self._not_updated(member, message)
+            generator.work = message.work
         elif isinstance(message, Probed):
-            member.probed, member.loading = message, False
-            member.pending.discard(message.version)
-            self._bring_up(member)
+            generator.probed, generator.loading = message, False
+            generator.pending.discard(message.version)
+            self._bring_up(generator)
         elif isinstance(message, Ready):
-            member.ready, member.ranks = True, message.ranks
+            generator.ready = True
         else:
-            raise StropError(f"{member.link.role} sent a {type(message).__name__}, which the fleet does not know")
+            raise StropError(f"{generator.worker.role} sent a {type(message).__name__}, which the fleet does not know")
 
-    def _report(self, member: Member, message: Finished) -> None:
+    def _report(self, generator: GeneratorHandle, message: Finished) -> None:
         for completion in message.completions:
-            item = member.sent[completion.request_id]
+            item = generator.sent[completion.request_id]
             item.left -= 1
             if item.left == 0:
-                del member.sent[completion.request_id]
+                del generator.sent[completion.request_id]
                 del self._deaths[item.ticket]
             self._events.append(completion)
-        member.hand_out()
+        generator.hand_out()
 
-    def _not_updated(self, member: Member, message: NotUpdated) -> None:
-        member.pending.discard(message.version)
-        member.unasked, member.loading = None, False
-        self.carrier.refused(message.version, message.number, message.reason)
-
-    def _bring(self) -> None:
-        """Have those that are ready and lack the current weights load them."""
-        if self._current is None or self._bringing:
-            return
-        ready = [member for member in self.members if member.ready]
-        if self.carrier.together and any(member.pending for member in ready):
-            return  # those may be lacking too, in a moment
-        lacking = [m for m in ready if not m.has(self._current) and self._current not in m.pending]
-        if lacking:
-            self._bringing = True
-            try:
-                self.carrier.bring(self._current, lacking, self._kv, self._probe, self._listen)
-            finally:
-                self._bringing = False
-
-    def _bring_up(self, member: Member) -> None:
+    def _bring_up(self, generator: GeneratorHandle) -> None:
         """Let a generator serve that has the current weights, and computes what others compute."""
-        if member.serving or self._current is None or not member.has(self._current) or self._reference is None:
-            return  # where there is no reference `publish` is at it
-        assert member.probed is not None
-        gap = float(np.abs(member.probed.logprobs - self._reference).mean())
+        if generator.serving or self._stored is None or self._reference is None:
+            return  # while there is no reference, `publish` waits for one
+        if not generator.has(self._stored.version):
+            return
+        assert generator.probed is not None
+        gap = float(np.abs(generator.probed.logprobs - self._reference).mean())
         if not gap <= PROBE_TOLERANCE:
             raise StropError(
-                f"{member.link.role} differs from the other generators by {gap:.3g} nats a token on the same "
+                f"{generator.worker.role} differs from the other generators by {gap:.3g} nats a token on the same "
                 "weights; look for a difference between their machines"
             )
-        member.serving = True
-        member.hand_out()
+        generator.serving = True
+        generator.hand_out()
 
     # ------------------------------------------------------------------ deaths
 
-    def _replace(self, member: Member, death: Death) -> None:
+    def _replace(self, generator: GeneratorHandle, death: Death) -> None:
         """A worker is dead: give back what it had, and start another."""
-        role = member.link.role
+        role = generator.worker.role
         self._restarts += 1
         whose = f"death number {self._restarts} of a generator"
         self._supervision.allow(role, death, self._restarts, whose, self._folder)
-        self._note(f"{role} died ({death.reason}) and is started again, {len(member.sent)} of its groups with it")
-        generating = member.serving and not member.loading
-        lost = member.reborn(self._launcher.launch(self._specs[member.number]))
+        self._note(f"{role} died ({death.reason}) and is started again, {len(generator.sent)} of its groups with it")
+        generating = generator.serving and not generator.loading
+        lost = generator.reborn(self._launcher.launch(self._specs[generator.number]))
         lost = [item for item in lost if not item.cancelled]
         if generating:  # else it was not any of them that it died of
             self._deaths.update(item.ticket for item in lost)
@@ -282,8 +267,8 @@ class Fleet:
             self._events.append(kind(item.request.id, f"{role} died: {death.reason}"))
 
     def _idle_share(self) -> float | None:
-        """Of the time that generators were up since the last publication."""
-        now = {(member.number, member.life): member.work for member in self.members}
+        """The share of their time since the last publication in which generators had nothing to do; None at first."""
+        now = {(generator.number, generator.life): generator.work for generator in self.generators}
         busy = idle = 0.0
         for key, work in now.items():
             before = self._at_publication.get(key, Work())

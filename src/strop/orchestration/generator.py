@@ -2,8 +2,7 @@
 
 The first message out is `Ready`. Weights come before requests; an update waits for the end of the step that runs, is
 read and checked whole, then swapped in between two tokens. Whatever goes wrong ends the worker: the controller starts
-another, or ends the run where a `StropError` says that another would fail the same way. A broadcast that is lost is no
-such thing: the worker says so and goes on with the weights that it has.
+another, or ends the run where a `StropError` says that another would fail the same way.
 """
 
 from __future__ import annotations
@@ -11,15 +10,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-from strop.engines.broadcast import Peer, Ticket, TransferLost
-from strop.engines.protocol import OpenRequests, Receiving
-from strop.orchestration.connection import Line
+from strop.engines.protocol import OpenRequests
+from strop.orchestration.connection import ControllerConnection
 from strop.orchestration.messages import (
     Cancel,
     Finished,
-    NotUpdated,
     Probe,
     Probed,
     Ready,
@@ -32,7 +29,7 @@ from strop.orchestration.messages import (
 )
 
 if TYPE_CHECKING:
-    from strop.engines.protocol import Engine, KvMode, WeightSource
+    from strop.engines.protocol import Engine, WeightSource
     from strop.engines.settings import EngineSettings
     from strop.model.settings import ModelSettings
 
@@ -52,29 +49,22 @@ class GeneratorSettings:
     device: str = "cpu"
 
 
-def main(line: Line, settings: GeneratorSettings) -> None:
+def main(connection: ControllerConnection, settings: GeneratorSettings) -> None:
     """The entry of a worker with an engine of its own, whose model is loaded as the trainer's is."""
-    import torch
-
     from strop.engines.build import own_engine
 
-    engine = own_engine(settings.engine, settings.model, settings.seed, settings.device)
-    serve(line, engine, peer=Peer(torch.device(settings.device), line.address))
+    serve(connection, own_engine(settings.engine, settings.model, settings.seed, settings.device))
 
 
-def serve(
-    line: Line,
-    engine: Engine,
-    load: Callable[[StoredWeights], WeightSource] | None = None,
-    peer: Peer | None = None,
-) -> None:
-    """Serve the controller at the other end of `line` until it closes it (`ControllerGone` is raised then).
+Load: TypeAlias = "Callable[[StoredWeights], WeightSource]"
 
-    Args:
-        load: from a stored version to what the engine takes; by default the tensors, mapped and checked.
-        peer: receives what is broadcast, for an engine that does not do so itself; by default on the CPU.
+
+def serve(connection: ControllerConnection, engine: Engine, load: Load | None = None) -> None:
+    """Serve the controller at the other end of `connection` until it closes it (`ControllerGone` is raised then).
+
+    `load` turns a stored version into what the engine takes; by default the tensors, mapped and checked.
     """
-    Server(line, engine, load or _read, peer or Peer(address=line.address)).run()
+    Server(connection, engine, load or _read).run()
 
 
 def _read(stored: StoredWeights) -> WeightSource:
@@ -86,20 +76,17 @@ def _read(stored: StoredWeights) -> WeightSource:
 class Server:
     """The serving loop: messages between two steps of the engine, and never within one."""
 
-    def __init__(
-        self, line: Line, engine: Engine, load: Callable[[StoredWeights], WeightSource], peer: Peer
-    ) -> None:
-        self.line = line
+    def __init__(self, connection: ControllerConnection, engine: Engine, load: Load) -> None:
+        self.connection = connection
         self.engine = engine
         self.load = load
-        self.peer = peer
         self._open = OpenRequests()
         self._busy = self._idle = 0.0
         self._tokens = 0
 
     def run(self) -> None:
-        """Until the line is closed."""
-        self.line.send(Ready(self.engine.ranks if isinstance(self.engine, Receiving) else 1))
+        """Until the connection is closed."""
+        self.connection.send(Ready())
         while True:
             self.listen()
             if self.engine.unfinished:
@@ -109,7 +96,7 @@ class Server:
         """Take what has come in; wait for it where there is nothing to generate."""
         idle = not self.engine.unfinished
         begin = time.perf_counter()
-        messages = self.line.receive(IDLE_SECONDS if idle else 0.0)
+        messages = self.connection.receive(IDLE_SECONDS if idle else 0.0)
         if idle:
             self._idle += time.perf_counter() - begin
         for message in messages:
@@ -124,7 +111,7 @@ class Server:
             return
         self._open.reported(completions)
         self._tokens += sum(len(completion.token_ids) for completion in completions)
-        self.line.send(Finished(tuple(completions)))
+        self.connection.send(Finished(tuple(completions)))
 
     def take(self, message: Any) -> None:
         """Do what a message asks for."""
@@ -138,28 +125,15 @@ class Server:
         elif isinstance(message, Update):
             self.update(message)
         elif isinstance(message, Probe):
-            self.line.send(Probed(self.engine.weight_version, self.engine.verify_weights(message.token_ids)))
+            self.connection.send(Probed(self.engine.weight_version, self.engine.verify_weights(message.token_ids)))
         else:
             raise TypeError(f"a generator knows no message {type(message).__name__}")
 
     def update(self, message: Update) -> None:
         """Read, check and swap; running sequences go on with the new weights."""
         begin = time.perf_counter()
-        self.line.send(Updating())
+        self.connection.send(Updating())
         weights = message.weights
-        if isinstance(weights, Ticket):
-            try:
-                self._receive(weights, message.kv)
-            except TransferLost as error:
-                self.line.send(NotUpdated(weights.version, weights.number, str(error)))
-                return
-        else:
-            self.engine.update_weights(self.load(weights), weights.version, message.kv)
+        self.engine.update_weights(self.load(weights), weights.version, message.kv)
         seconds = time.perf_counter() - begin
-        self.line.send(Updated(weights.version, seconds, Work(self._busy, self._idle, self._tokens)))
-
-    def _receive(self, ticket: Ticket, kv: KvMode) -> None:
-        if isinstance(self.engine, Receiving):
-            self.engine.receive_weights(ticket, self.line.address, kv)
-        else:
-            self.engine.update_weights(self.peer.receive(ticket), ticket.version, kv)
+        self.connection.send(Updated(weights.version, seconds, Work(self._busy, self._idle, self._tokens)))

@@ -6,9 +6,8 @@ from collections import deque
 from dataclasses import dataclass, field
 
 from strop.base.types import IntArray
-from strop.engines.broadcast import Ticket
 from strop.engines.protocol import KvMode, Request
-from strop.orchestration.connection import Link
+from strop.orchestration.connection import WorkerHandle
 from strop.orchestration.messages import Probe, Probed, StoredWeights, Submit, Update, Work
 
 
@@ -24,34 +23,30 @@ class Open:
 
 
 @dataclass
-class Member:
-    """A generator by its number; after a death the same member goes on with another worker.
+class GeneratorHandle:
+    """A generator by its number; after a death the same generator goes on with another worker.
 
     Attributes:
-        link: to the present worker.
+        worker: the present worker process.
         life: which worker it is, counted from 0.
         ready: its engine is built.
-        ranks: processes in which it takes part in a broadcast.
         serving: it has the current weights, was found to compute the right thing, and is given requests.
         loading: it has begun to load weights, and has not answered their probe.
         pending: versions it was told to load, and of which it has not answered the probe yet.
         probed: its answer to the last probe, with the version it has then.
-        unasked: the probe that it gets once it has what is broadcast.
         queue: requests it was not given yet.
         sent: requests it has, by id.
         work: what it had done when it last said so.
     """
 
     number: int
-    link: Link
+    worker: WorkerHandle
     life: int = 0
     ready: bool = False
-    ranks: int = 1
     serving: bool = False
     loading: bool = False
     pending: set[int] = field(default_factory=set)
     probed: Probed | None = None
-    unasked: IntArray | None = None
     queue: deque[Open] = field(default_factory=deque)
     sent: dict[str, Open] = field(default_factory=dict)
     work: Work = Work()
@@ -59,37 +54,28 @@ class Member:
     @property
     def role(self) -> str:
         """Its worker's name."""
-        return self.link.role
+        return self.worker.role
 
     @property
     def unfinished(self) -> int:
         """Samples queued or sent and not reported."""
         return sum(item.left for item in self.queue) + sum(item.left for item in self.sent.values())
 
-    def reborn(self, link: Link) -> list[Open]:
+    def reborn(self, handle: WorkerHandle) -> list[Open]:
         """Go on with another worker; the requests that the former one had."""
         lost = list(self.sent.values())
-        self.link, self.life = link, self.life + 1
+        self.worker, self.life = handle, self.life + 1
         self.ready = self.serving = self.loading = False
-        self.probed, self.unasked, self.work = None, None, Work()
+        self.probed, self.work = None, Work()
         self.pending.clear()
         self.sent.clear()
         return lost
 
-    def update(self, weights: StoredWeights | Ticket, kv: KvMode, probe: IntArray) -> None:
-        """Tell the worker to load a version and to probe it; what is broadcast once it has come."""
+    def update(self, weights: StoredWeights, kv: KvMode, probe: IntArray) -> None:
+        """Tell the worker to load a version and to probe it."""
         self.pending.add(weights.version)
-        self.link.send(Update(weights, kv))
-        if isinstance(weights, Ticket):
-            self.unasked = probe
-        else:
-            self.link.send(Probe(probe))
-
-    def updated(self) -> None:
-        """It has swapped a version in."""
-        if self.unasked is not None:
-            self.link.send(Probe(self.unasked))
-            self.unasked = None
+        self.worker.send(Update(weights, kv))
+        self.worker.send(Probe(probe))
 
     def has(self, version: int) -> bool:
         """Whether it has swapped the version in and answered its probe."""
@@ -106,4 +92,4 @@ class Member:
             self.sent[first.request.id] = first
             batch.append(first.request)
         if batch:
-            self.link.send(Submit(tuple(batch)))
+            self.worker.send(Submit(tuple(batch)))

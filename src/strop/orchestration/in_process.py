@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 from strop.base import progress
+from strop.base.interrupt import breakable
 from strop.base.types import IntArray
 from strop.engines.protocol import Engine, KvMode, OpenRequests, Request
 from strop.model.policy import Policy
@@ -51,7 +52,8 @@ class InProcess:
         for _ in range(_STEPS_PER_POLL):
             if not self.engine.unfinished:
                 break
-            completions = self.engine.step()
+            with breakable():  # of a large model on a CPU one step takes seconds
+                completions = self.engine.step()
             self._open.reported(completions)
             found += completions
             progress.made("tokens")

@@ -7,7 +7,7 @@ and that training never waits for ever as long as every admitted group is resolv
 Open = admitted and neither trained nor dropped, buffered ones too. P = prompts_per_step. Two rules, both needed:
 
 1. *Admission*: open < w·P with w ≤ k + 1, so that generators never run further ahead than k + 1 steps' worth of groups.
-   `window` finds the least w that keeps the trainer busy.
+   `window` finds the least w that keeps the trainer busy, or keeps w at k + 1 (`orchestration.window`).
 2. *Training*: a batch is the P oldest resolved groups. Version v is trained only if the groups left open can still be
    trained in time. Sorted by start, the one at rank r is trained at version v + 1 + ⌊r / P⌋ at the earliest, hence
    (v + 1 + ⌊r / P⌋) − start_r ≤ k for every r. For r < P this says that the oldest open group outside the batch is

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-from torch import Tensor
-from transformers import PreTrainedTokenizerBase
+if TYPE_CHECKING:
+    from torch import Tensor
+    from transformers import PreTrainedTokenizerBase
 
-from strop.base.types import FloatArray, Group, IntArray
-from strop.engines.broadcast import Ticket, Watch
-from strop.orchestration.messages import StoredWeights
-from strop.orchestration.weight_store import WeightStore
-from strop.training import checkpoint
-from strop.training.dcp_file import Groups
-from strop.training.learner import Lesson
-from strop.training.settings import LearnerSettings
+    from strop.base.types import FloatArray, Group, IntArray
+    from strop.orchestration.messages import StoredWeights
+    from strop.orchestration.weight_store import WeightStore
+    from strop.training import checkpoint
+    from strop.training.dcp_file import Groups
+    from strop.training.result import TrainResult
+    from strop.training.settings import LearnerSettings
 
 
 class Learning(Protocol):
@@ -28,12 +28,12 @@ class Learning(Protocol):
 
     @property
     def parameters(self) -> int:
-        """Of the policy."""
+        """How many parameters the policy has."""
         ...
 
     @property
     def computing_parameters(self) -> int:
-        """Of the policy; see `Policy.computing_parameters`."""
+        """How many of them a token is multiplied with (`Policy.computing_parameters`)."""
         ...
 
     @property
@@ -51,7 +51,7 @@ class Learning(Protocol):
 
     def learn(
         self, groups: Sequence[Group], survivors: Collection[int], step: int, states: Mapping[str, Mapping[str, Any]]
-    ) -> Lesson | None:
+    ) -> TrainResult | None:
         """Train on a batch; see `Learner.learn`."""
         ...
 
@@ -68,14 +68,6 @@ class Learning(Protocol):
 
         Raises:
             DiskFull: there is no room for them.
-        """
-        ...
-
-    def send(self, ticket: Ticket, watch: Watch) -> str:
-        """Broadcast them; a digest of what was sent. `watch` is called now and then meanwhile.
-
-        Raises:
-            TransferLost: it was given up before all was sent.
         """
         ...
 

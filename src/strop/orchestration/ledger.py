@@ -58,6 +58,12 @@ class Ledger:
         return Group(entry.ticket, entry.problem, tuple(entry.rollouts[i] for i in sorted(entry.rollouts)))
 
     @property
+    def completions(self) -> tuple[int, int]:
+        """How many completions of the open groups there are, and how many there will be."""
+        entries = self._entries.values()
+        return sum(len(entry.completions) for entry in entries), sum(entry.samples for entry in entries)
+
+    @property
     def open(self) -> list[int]:
         """Tickets of the open groups."""
         return list(self._entries)

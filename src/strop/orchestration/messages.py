@@ -1,13 +1,13 @@
 """What passes between the controller and its workers: small frozen values, whatever carries them.
 
 Nothing here needs torch, so that a worker which computes nothing starts in a moment. Weights never travel as messages:
-`StoredWeights` says where they lie, a `Ticket` (`engines.broadcast`) where they are sent.
+`StoredWeights` says where they lie.
 
     controller ──Submit, Cancel, Update, Probe──▶ generator
-               ◀──Ready, Finished, Updating, Updated, NotUpdated, Probed──
+               ◀──Ready, Finished, Updating, Updated, Probed──
     controller ──Update, Evaluate──▶ evaluator
                ◀──Ready, Updated, Evaluating, Evaluated──
-    every worker ──Heartbeat, Failed──▶ (its link reads them)
+    every worker ──Heartbeat, Failed──▶ (its handle reads them)
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING
 from strop.base.types import Completion, FloatArray, IntArray
 
 if TYPE_CHECKING:
-    from strop.engines.broadcast import Ticket
     from strop.engines.protocol import KvMode, Request
     from strop.evaluation.result import EvaluationResult
 
@@ -83,12 +82,9 @@ class Cancel:
 
 @dataclass(frozen=True)
 class Update:
-    """Load these weights: staged whole, hash checked, swapped between two tokens, then acknowledged by `Updated`.
+    """Load these weights: staged whole, hash checked, swapped between two tokens, then acknowledged by `Updated`."""
 
-    Of a broadcast that was lost `NotUpdated` is said.
-    """
-
-    weights: StoredWeights | Ticket
+    weights: StoredWeights
     kv: KvMode = "keep"
 
 
@@ -104,9 +100,7 @@ class Probe:
 
 @dataclass(frozen=True)
 class Ready:
-    """The engine is built and waits for its first weights; `ranks`: processes in which it takes part in a broadcast."""
-
-    ranks: int = 1
+    """The engine is built and waits for its first weights."""
 
 
 @dataclass(frozen=True)
@@ -128,15 +122,6 @@ class Updated:
     version: int
     seconds: float
     work: Work
-
-
-@dataclass(frozen=True)
-class NotUpdated:
-    """Broadcast `number`, of `version`, did not come whole; the generator goes on with the weights that it had."""
-
-    version: int
-    number: int
-    reason: str
 
 
 @dataclass(frozen=True, eq=False)

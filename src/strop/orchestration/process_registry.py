@@ -1,11 +1,11 @@
-"""The roster of a run's processes, and the Python stacks of each of them on demand.
+"""The registry of a run's processes, and the Python stacks of each of them on demand.
 
-    driver   write_roster(run, [Worker.of("driver", os.getpid()), Worker.of("generator-0", pid), …])
+    driver   write_processes(run, [Worker.of("driver", os.getpid()), Worker.of("generator-0", pid), …])
     worker   register_dump(run / "stacks" / "generator-0.txt")      # once, when it starts
     watchdog dump_stacks(run)                                       # SIGUSR1 to each, and waits for what they write
 
 A worker answers SIGUSR1 inside its signal handler, written in C (`faulthandler`): also where it hangs in a lock, in C
-code, or with the interpreter's lock held. This module imports only the standard library and `strop.base.files`.
+code, or with the interpreter's lock held.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TextIO
 
+from strop.base.child_process import process_state, start_ticks
 from strop.base.files import replacing, writing
 from strop.base.types import InputError, StropError
 
@@ -67,31 +68,10 @@ class Worker:
         return self.here and start_ticks(self.pid) == self.started
 
 
-def start_ticks(pid: int) -> int | None:
-    """When a live process of this machine began, in clock ticks since boot; None where there is none, or a zombie."""
-    fields = _stat(pid)
-    return None if fields is None or fields[0] in ("Z", "X") else int(fields[19])
+# ---------------------------------------------------------------------- the registry
 
 
-def process_state(pid: int) -> str:
-    """The kernel's letter: R running, S sleeping, D in the disk, T stopped by a signal, Z dead; `?` where unknown."""
-    fields = _stat(pid)
-    return "?" if fields is None else fields[0]
-
-
-def _stat(pid: int) -> list[str] | None:
-    try:
-        text = Path(f"/proc/{pid}/stat").read_text()
-    except (FileNotFoundError, ProcessLookupError):
-        return None
-    # The name stands in brackets and may itself hold spaces and brackets.
-    return text.rpartition(")")[2].split()
-
-
-# ---------------------------------------------------------------------- the roster
-
-
-def write_roster(run: Path, workers: Sequence[Worker]) -> Path:
+def write_processes(run: Path, workers: Sequence[Worker]) -> Path:
     """Write RUN/processes.json anew, all processes at once; to be called by the driver whenever one starts or ends."""
     roles = [worker.role for worker in workers]
     if len(set(roles)) < len(roles):
@@ -102,7 +82,7 @@ def write_roster(run: Path, workers: Sequence[Worker]) -> Path:
     return target
 
 
-def read_roster(run: Path) -> tuple[Worker, ...]:
+def read_processes(run: Path) -> tuple[Worker, ...]:
     """The processes of RUN/processes.json, dead ones too; none where it was never written.
 
     Raises:
@@ -117,7 +97,7 @@ def read_roster(run: Path) -> tuple[Worker, ...]:
         raise InputError(f"{target} is not a list of processes: {error}; remove it") from error
 
 
-class Roster:
+class ProcessRegistry:
     """The living workers of a run, and its driver; in RUN/processes.json once `folder` is set. Threads may share it."""
 
     def __init__(self) -> None:
@@ -142,7 +122,7 @@ class Roster:
             return
         # A full disk must not end the run: what is trained matters more than who is listed.
         with contextlib.suppress(StropError):
-            write_roster(self.folder, [Worker.of("driver", os.getpid()), *self._living])
+            write_processes(self.folder, [Worker.of("driver", os.getpid()), *self._living])
 
 
 def stacks_path(run: Path, role: str) -> Path:
@@ -175,7 +155,7 @@ def dump_stacks(run: Path, workers: Sequence[Worker] | None = None, seconds: flo
     A process that cannot answer within `seconds` (stopped, in the disk, or without `register_dump`) gets a line in its
     file that says so; it is not signalled where the signal would end it.
     """
-    found = read_roster(run) if workers is None else workers
+    found = read_processes(run) if workers is None else workers
     outcome: dict[str, str] = {}
     asked: dict[str, tuple[Worker, int]] = {}
     for worker in found:

@@ -1,4 +1,4 @@
-"""The worker's side of Ray: the actor in whose process an entry runs, and the line between the two.
+"""The worker's side of Ray: the actor in whose process an entry runs, and the connection between the two.
 
 The entry has a thread of its own; what comes and goes passes through queues, which the controller fills (`deliver`)
 and empties (`collect`, which waits for something to collect, and answers every second at the latest: the heartbeat).
@@ -52,8 +52,8 @@ class Collected:
     ended: bool
 
 
-class QueueLine:
-    """A `Line` over two queues. Weights that came with a message are laid into memory of this process alone."""
+class QueueConnection:
+    """A `ControllerConnection` over two queues. Weights that come with a message stay in this process alone."""
 
     def __init__(self) -> None:
         self.address = LOOPBACK
@@ -156,7 +156,7 @@ class Host:
     """
 
     def __init__(self, content: bytes) -> None:
-        self._line = QueueLine()
+        self._connection = QueueConnection()
         threading.Thread(target=self._run, args=(content,), daemon=True, name="entry").start()
 
     def hello(self, role: str) -> Hello:
@@ -167,15 +167,15 @@ class Host:
 
     def deliver(self, number: int, body: bytes, weights: Any = None) -> None:
         """Message `number`, counted from 0, with the weights it speaks of where they lie on another node."""
-        self._line.come(number, body, weights)
+        self._connection.come(number, body, weights)
 
     def collect(self) -> Collected:
         """What the worker has sent since; at least once in a heartbeat."""
-        return self._line.collect()
+        return self._connection.collect()
 
     def dismiss(self) -> None:
         """Nobody listens any more."""
-        self._line.close()
+        self._connection.close()
 
     def _run(self, content: bytes) -> None:
         last: bytes | None = None
@@ -183,17 +183,17 @@ class Host:
             setup = pickle.loads(content)
             assert isinstance(setup, Setup)
             setup = _at_home(setup)
-            self._line.address = address_of_node()
+            self._connection.address = address_of_node()
             if setup.folder is not None:
                 _write_to(setup.folder / LOGS / f"{setup.spec.role}.txt")
             prepare(setup)
-            find_entry(setup.spec.entry)(self._line, setup.spec.settings)
+            find_entry(setup.spec.entry)(self._connection, setup.spec.settings)
         except ControllerGone:
             pass  # the normal end
         except BaseException as error:  # whatever it is, the controller must hear of it
             traceback.print_exc()
             last = written(last_words(error))
-        self._line.end(last)
+        self._connection.end(last)
 
 
 def address_of_node() -> str:

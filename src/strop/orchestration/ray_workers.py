@@ -1,7 +1,7 @@
-"""Workers as Ray actors, on this machine or on the nodes of a cluster; the same links as of spawned processes.
+"""Workers as Ray actors, on this machine or on the nodes of a cluster; the same handles as of spawned processes.
 
     launcher = RayWorkers(RaySettings(address="10.0.0.1:6379"), workers=12)
-    link = launcher.launch(WorkerSpec("generator-0", "strop.orchestration.generator:main", settings, gpus=1))
+    handle = launcher.launch(WorkerSpec("generator-0", "strop.orchestration.generator:main", settings, gpus=1))
 
 Each worker has a placement group of its own, asked for with a time-out, and an actor in it that Ray never restarts:
 one that came back by itself would have its first weights. A thread for each collects what its actor has to say; a death
@@ -18,22 +18,21 @@ import os
 import pickle
 import signal
 import socket
-import sys
 import threading
 import time
-from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Iterator, Mapping
 from typing import Any
 
+from strop.base.child_process import import_path
 from strop.base.extras import require
 from strop.base.types import StropError
-from strop.orchestration.connection import Death, Link, WorkerSpec
-from strop.orchestration.messages import Failed, StoredWeights, Update
-from strop.orchestration.process_registry import Roster
-from strop.orchestration.ray_host import Collected, Hello, Host, address_of_node
+from strop.orchestration.connection import WorkerSpec
+from strop.orchestration.messages import StoredWeights, Update
+from strop.orchestration.process_registry import ProcessRegistry
+from strop.orchestration.ray_host import Collected, Hello, Host
 from strop.orchestration.settings import RaySettings
-from strop.orchestration.worker_process import setup_of, thread_environment, written
+from strop.orchestration.watched_handles import WatchedHandle, WatchingLauncher
+from strop.orchestration.worker_process import environment_of, setup_of, written
 
 START_SECONDS = 600.0  # for an actor's process: its node may have to read an environment over a network first
 _LOOK_SECONDS = 1.0
@@ -45,54 +44,25 @@ _GPUS = "CUDA_VISIBLE_DEVICES"
 _AUTO_CONNECT = "RAY_ENABLE_AUTO_CONNECT"
 
 
-class RayLink:
-    """A `Link` to an actor. Its fields are the launcher's to change, under the launcher's lock."""
+class RayHandle(WatchedHandle):
+    """A `WorkerHandle` to an actor."""
 
     def __init__(self, launcher: RayWorkers, role: str, actor: Any, group: Any) -> None:
+        super().__init__(role)
         self._launcher = launcher
-        self._role = role
         self.actor = actor
         self.group = group
         self.hello: Hello | None = None
         self.sent = 0
-        self.inbox: deque[Any] = deque()
-        self.heard = self.looked = time.monotonic()
-        self.said: Failed | None = None
-        self.killed: str | None = None
-        self.end: Death | None = None
-        self.stalled = 0.0
-
-    @property
-    def role(self) -> str:
-        """The worker's name."""
-        return self._role
 
     @property
     def pid(self) -> int | None:
         """The process id of a worker of this machine; None before it runs, and for another machine's."""
         return self.hello.worker.pid if self.hello is not None and self.hello.worker.here else None
 
-    @property
-    def silence(self) -> float:
-        """Seconds without a word of the worker while somebody listened; none before it runs."""
-        return max(self.looked - self.heard, 0.0)
-
-    @property
-    def death(self) -> Death | None:
-        """Why the worker is no more, once what was collected of it was received."""
-        end = self.end  # first: what was collected is in the inbox before the end is known
-        return None if self.inbox else end
-
     def send(self, message: object) -> None:
         """Queue a message."""
         self._launcher.send(self, message)
-
-    def receive(self) -> list[Any]:
-        """The messages that are in."""
-        found: list[Any] = []
-        while self.inbox:
-            found.append(self.inbox.popleft())
-        return found
 
     def dismiss(self) -> None:
         """Close the worker's line."""
@@ -101,18 +71,17 @@ class RayLink:
 
     def kill(self, reason: str) -> None:
         """SIGKILL where it is in reach, and Ray's own way of ending an actor everywhere."""
-        if self.end is None and self.killed is None:
-            self.killed = reason
+        if self.end is None and self.killed(reason):
             self._launcher.kill(self)
 
 
-class RayWorkers:
+class RayWorkers(WatchingLauncher):
     """A `Launcher` of Ray actors.
 
     Args:
         settings: which cluster, and what a worker needs of it.
         workers: how many there will be at once; a cluster of our own has room for them.
-        roster: who lives; shared with the launchers of the run's other workers.
+        registry: the running workers; shared with the launchers of the run's other workers.
         own_gpus: of this machine's, the first ones, which a cluster of our own must leave alone: who trains has them.
 
     Raises:
@@ -120,38 +89,29 @@ class RayWorkers:
     """
 
     def __init__(
-        self, settings: RaySettings, workers: int, roster: Roster | None = None, own_gpus: int = 0
+        self, settings: RaySettings, workers: int, registry: ProcessRegistry | None = None, own_gpus: int = 0
     ) -> None:
+        super().__init__(registry)
         self.settings = settings
         self._own_gpus = own_gpus
         with _loopback(settings):
             os.environ[_AUTO_CONNECT] = "0"  # a thread that comes late must not start another cluster
             self._ray = require("ray", extra="ray", purpose="Ray clusters")
         self._workers = workers
-        self._roster = roster or Roster()
         self._ours = False
-        self._changed = threading.Condition()
         self._threads: list[threading.Thread] = []
         self._put: tuple[StoredWeights, Any] | None = None
 
-    @property
-    def address(self) -> str:
-        """This node's, as the cluster knows it."""
-        return address_of_node()
-
-    def attach(self, folder: Path) -> None:
-        """The run's folder."""
-        self._roster.folder = folder
 
     def connect(self) -> None:
-        """Be in the cluster before a first launch, for whoever launches from another thread than the main one.
+        """Join the cluster before the first launch, where launches come from another thread than the main one.
 
         Raises:
             StropError: no cluster is reached, or none can be started.
         """
         self._connect()
 
-    def launch(self, spec: WorkerSpec) -> RayLink:
+    def launch(self, spec: WorkerSpec) -> RayHandle:
         """Start a worker; waits for its place in the cluster.
 
         Raises:
@@ -159,10 +119,9 @@ class RayWorkers:
         """
         self._connect()
         group = self._place(spec)
-        folder = None if self._roster.folder is None else self._roster.folder.resolve()
+        folder = None if self._registry.folder is None else self._registry.folder.resolve()
         setup = setup_of(spec, folder)
-        path = os.pathsep.join(entry for entry in sys.path if entry)
-        environment = {**thread_environment(spec), "PYTHONPATH": path, **spec.environment}
+        environment = {"PYTHONPATH": import_path(), **environment_of(spec)}
         place = self._ray.util.scheduling_strategies.PlacementGroupSchedulingStrategy(group)
         actor = (
             self._ray.remote(Host)
@@ -177,16 +136,11 @@ class RayWorkers:
             )
             .remote(written(setup))
         )
-        link = RayLink(self, spec.role, actor, group)
-        thread = threading.Thread(target=self._watch, args=(link,), daemon=True, name=f"link to {spec.role}")
+        handle = RayHandle(self, spec.role, actor, group)
+        thread = threading.Thread(target=self._watch, args=(handle,), daemon=True, name=f"handle to {spec.role}")
         self._threads = [other for other in self._threads if other.is_alive()] + [thread]
         thread.start()
-        return link
-
-    def wait(self, links: Sequence[Link], seconds: float) -> None:
-        """Sleep until one of the links has a message or a death to tell, at most `seconds`."""
-        with self._changed:
-            self._changed.wait_for(lambda: any(_has_news(link) for link in links), seconds)
+        return handle
 
     def close(self) -> None:
         """Leave the cluster, and end it where it was started for this; its workers are ended before."""
@@ -240,21 +194,21 @@ class RayWorkers:
 
     # ------------------------------------------------------------------ messages
 
-    def send(self, link: RayLink, message: object) -> None:
+    def send(self, handle: RayHandle, message: object) -> None:
         """Queue a message for a worker, with the weights that it speaks of where the worker cannot read their file."""
         with self._changed:
-            if link.end is not None:
+            if handle.end is not None:
                 return
             weights = None
             if isinstance(message, Update) and isinstance(message.weights, StoredWeights):
-                weights = None if self._is_on_this_node(link) else self._shared(message.weights)
+                weights = None if self._is_on_this_node(handle) else self._shared(message.weights)
             # Under the lock: messages are numbered in the order in which they were sent.
-            link.actor.deliver.options(num_returns=0).remote(link.sent, written(message), weights)
-            link.sent += 1
+            handle.actor.deliver.options(num_returns=0).remote(handle.sent, written(message), weights)
+            handle.sent += 1
 
-    def _is_on_this_node(self, link: RayLink) -> bool:
-        assert link.hello is not None  # it was ready for weights
-        return bool(link.hello.node == self._ray.get_runtime_context().get_node_id())
+    def _is_on_this_node(self, handle: RayHandle) -> bool:
+        assert handle.hello is not None  # it was ready for weights
+        return bool(handle.hello.node == self._ray.get_runtime_context().get_node_id())
 
     def _shared(self, stored: StoredWeights) -> Any:
         """A version in Ray's object store; the one before goes when the actors have read it."""
@@ -267,38 +221,38 @@ class RayWorkers:
                 del array  # or the mapping could not be closed
         return self._put[1]
 
-    def kill(self, link: RayLink) -> None:
+    def kill(self, handle: RayHandle) -> None:
         """End a worker's process."""
-        if link.hello is not None and link.hello.worker.alive:
+        if handle.hello is not None and handle.hello.worker.alive:
             with contextlib.suppress(ProcessLookupError):
-                os.kill(link.hello.worker.pid, signal.SIGKILL)  # Ray asks a process to end; one that is stopped cannot
-        self._ray.kill(link.actor)
+                os.kill(handle.hello.worker.pid, signal.SIGKILL)  # Ray only asks a process to end
+        self._ray.kill(handle.actor)
 
-    # ------------------------------------------------------------------ the thread of a link
+    # ------------------------------------------------------------------ the thread of a handle
 
-    def _watch(self, link: RayLink) -> None:
+    def _watch(self, handle: RayHandle) -> None:
         """Until the worker is gone."""
         try:
-            hello = self._answer(link, link.actor.hello.remote(link.role), START_SECONDS)
+            hello = self._answer(handle, handle.actor.hello.remote(handle.role), START_SECONDS)
             assert isinstance(hello, Hello)
             with self._changed:
-                link.hello = hello
-                link.heard = link.looked = time.monotonic()
-            self._roster.add(hello.worker)
+                handle.hello = hello
+                handle.heard = handle.looked = time.monotonic()
+            self._registry.add(hello.worker)
             while True:
-                collected = self._answer(link, link.actor.collect.remote(), None)
+                collected = self._answer(handle, handle.actor.collect.remote(), None)
                 assert isinstance(collected, Collected)
-                self._take(link, collected)
+                self._take(handle, collected)
                 if collected.ended:
                     break
-            death = Death("it has ended")
+            reason = "it has ended"
         except _Late:
-            death = Death(f"its process did not start within {START_SECONDS:g} s")
-        except Exception as error:  # Ray's errors, and a cluster that is gone: whatever it is, the link must tell of it
-            death = Death(_reason(error))
-        self._bury(link, death)
+            reason = f"its process did not start within {START_SECONDS:g} s"
+        except Exception as error:  # Ray's errors, or a cluster that is gone: the handle says why it died
+            reason = _reason(error)
+        self._reap(handle, reason)
 
-    def _answer(self, link: RayLink, reference: Any, seconds: float | None) -> Any:
+    def _answer(self, handle: RayHandle, reference: Any, seconds: float | None) -> Any:
         """What a call gives; meanwhile it is noted that somebody listens."""
         begin = time.monotonic()
         while True:
@@ -308,37 +262,29 @@ class RayWorkers:
             except self._ray.exceptions.GetTimeoutError:
                 now = time.monotonic()
                 if now - asked < 2 * _LOOK_SECONDS:  # else this process had a rest, and could not have heard anything
-                    link.looked = now
-                if link.hello is None:
-                    link.heard = link.looked
+                    handle.looked = now
+                if handle.hello is None:
+                    handle.heard = handle.looked
                 if seconds is not None and now - begin > seconds:
                     raise _Late from None
 
-    def _take(self, link: RayLink, collected: Collected) -> None:
+    def _take(self, handle: RayHandle, collected: Collected) -> None:
         messages = [pickle.loads(body) for body in collected.bodies]
         with self._changed:
-            link.heard = link.looked = time.monotonic()
-            link.stalled = collected.stalled
-            for message in messages:
-                if isinstance(message, Failed):
-                    link.said = message
-                else:
-                    link.inbox.append(message)
+            handle.take(messages)
+            handle.stalled = collected.stalled
             if messages:
                 self._changed.notify_all()
 
-    def _bury(self, link: RayLink, death: Death) -> None:
-        if link.said is not None:
-            death = Death(link.said.error, link.said.fatal)
-        elif link.killed is not None:
-            death = Death(link.killed)
+    def _reap(self, handle: RayHandle, exit_reason: str) -> None:
+        """Let go of an ended actor and its place in the cluster."""
         with contextlib.suppress(Exception):  # the cluster may be gone; then so are actor and place
-            self.kill(link)
-            self._ray.util.remove_placement_group(link.group)
-        if link.hello is not None:
-            self._roster.remove(link.hello.worker)
+            self.kill(handle)
+            self._ray.util.remove_placement_group(handle.group)
+        if handle.hello is not None:
+            self._registry.remove(handle.hello.worker)
         with self._changed:
-            link.end = death
+            handle.finish(exit_reason)
             self._changed.notify_all()
 
 
@@ -392,7 +338,7 @@ def gpus_left(visible: str | None, count: int, own: int) -> list[str]:
 
 @contextlib.contextmanager
 def _loopback(settings: RaySettings) -> Iterator[None]:
-    """While Ray is imported and started for this machine alone: its nodes are at 127.0.0.1, and it tells nobody."""
+    """While Ray is imported and started for this machine alone: its nodes are at 127.0.0.1, and it reports nothing."""
     wanted = {"RAY_USAGE_STATS_ENABLED": "0"}
     if settings.address is None and _ADDRESS not in os.environ:
         wanted["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"  # Ray: one machine, no cluster
@@ -415,16 +361,11 @@ def _environment(values: Mapping[str, str]) -> Iterator[None]:
                 os.environ[name] = value
 
 
-def _has_news(link: Link) -> bool:
-    assert isinstance(link, RayLink)  # a launcher waits for its own links
-    return bool(link.inbox) or link.end is not None
-
-
 def _knock(address: str) -> None:
-    """See that somebody listens at HOST:PORT; Ray itself would try for minutes. `auto` is Ray's to find.
+    """Check that a server listens at HOST:PORT; Ray itself would try for minutes. `auto` is for Ray to find.
 
     Raises:
-        OSError: nobody does.
+        OSError: none does.
         ValueError: that is no such address.
     """
     if address == "auto":

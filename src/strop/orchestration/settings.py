@@ -11,6 +11,7 @@ from strop.engines.protocol import KvMode
 
 Count = Annotated[int, Field(ge=1)]
 OnStale = Literal["wait", "drop"]
+WindowMode = Literal["adaptive", "full"]
 
 
 class RaySettings(Settings):
@@ -36,6 +37,10 @@ class OrchestrationSettings(Settings):
 
     Fields:
         max_lag: k; versions that may lie between the start of a group and its training.
+        window: how far generators run ahead of the trainer. `adaptive` as far as keeps it from waiting, at most k + 1
+            steps' worth of groups; `full` always so far. With completions of nearly equal length `adaptive` comes to a
+            lag of about one whatever k is, so runs that compare values of k need `full`. In one process, where both
+            take turns, it is always full.
         on_stale: a step waits for groups that would otherwise become too old, or drops them.
         executor: `in_process` generates in turn with training, on the trainer's own parameters; `embedded` in worker
             processes beside it; `ray` in actors of a Ray cluster. `auto` is the first at max_lag = 0 with one generator
@@ -45,9 +50,8 @@ class OrchestrationSettings(Settings):
         trainers: ranks that the trainer's modules are sharded over, each a process with a GPU of its own where there
             are GPUs; 1 trains in this process.
         trainer_restarts: how often a run whose ranks were lost goes on from its last checkpoint.
-        weights: how they get to workers that generate: `shared_memory` (where there is no room, files), `files` in the
-            run's folder, or `collective`, a broadcast from device to device. `auto` is the last where the trainer and
-            each embedded generator have a GPU of their own, else the first.
+        weights: how they get to workers that generate: `files` in the run's folder, or `shared_memory`, which `auto`
+            takes too: files in memory, and in the run's folder where memory has no room.
         kv: what becomes of the cached keys and values of running completions when weights change.
         restarts: deaths of generators that a run survives, and as many of its evaluator.
         silence_seconds: a worker of which nothing was heard for so long is killed and counts as dead.
@@ -58,13 +62,14 @@ class OrchestrationSettings(Settings):
     """
 
     max_lag: Annotated[int, Field(ge=0)] = 0
+    window: WindowMode = "adaptive"
     on_stale: OnStale = "wait"
     executor: Literal["auto", "in_process", "embedded", "ray"] = "auto"
     ray: RaySettings = RaySettings()
     generators: Count = 1
     trainers: Count = 1
     trainer_restarts: Annotated[int, Field(ge=0)] = 3
-    weights: Literal["auto", "shared_memory", "files", "collective"] = "auto"
+    weights: Literal["auto", "shared_memory", "files"] = "auto"
     kv: KvMode = "keep"
     restarts: Annotated[int, Field(ge=0)] = 10
     silence_seconds: Annotated[float, Field(ge=5)] = 60.0
@@ -76,3 +81,8 @@ class OrchestrationSettings(Settings):
         """Whether the trainer's process generates too."""
         alone = self.max_lag == 0 and self.generators == 1 and self.trainers == 1
         return self.executor == "in_process" or (self.executor == "auto" and alone)
+
+    @property
+    def adapts_window(self) -> bool:
+        """Whether the window follows the trainer's waiting. In process the clock shall not decide what is trained."""
+        return self.window == "adaptive" and not self.in_process

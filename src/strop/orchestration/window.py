@@ -23,8 +23,8 @@ class Window:
 
     Args:
         max_lag: k.
-        adaptive: False keeps it at k + 1: where generation and training take turns on the same devices the trainer
-            always waits, and the clock shall not decide what is trained.
+        adaptive: False keeps it at k + 1: `orchestration.window=full`, and where generation and training take turns on
+            the same devices, so that the trainer always waits.
     """
 
     def __init__(self, max_lag: int, adaptive: bool) -> None:

@@ -19,12 +19,12 @@ from typing import Any
 from strop.base import progress
 from strop.base.types import StropError
 from strop.base.view import SilentView, View
-from strop.orchestration.connection import Death, Launcher, Link, WorkerSpec, end, lively, overdue
+from strop.orchestration.connection import Death, Launcher, WorkerHandle, WorkerSpec, end, lively, overdue
 from strop.orchestration.evaluator import Measured, Weights
 from strop.orchestration.fleet import Supervision
 from strop.orchestration.messages import Evaluate, Evaluated, Evaluating, Ready, StoredWeights, Update, Updated
-from strop.orchestration.weight_store import EVALUATED, Claim, WeightStore, claim
-from strop.training.checkpoint import DiskFull
+from strop.orchestration.weight_store import EVALUATED
+from strop.orchestration.weight_transport import WeightTransport
 
 AT_ONCE = 2  # one under way, one that waits
 _LOOK_SECONDS = 1.0
@@ -61,12 +61,11 @@ class WorkerEvaluator:
         self._launcher = launcher
         self._spec = spec
         self._devices = devices
-        self._version_bytes = version_bytes
+        self._transport = WeightTransport(version_bytes, lambda line: self._view.note(line), within=EVALUATED)
         self._supervision = supervision
         self._view: View = SilentView()
         self._folder = Path()
-        self._claims: list[Claim] = []
-        self._link: Link | None = None
+        self._handle: WorkerHandle | None = None
         self._ready = self._busy = False
         self._open: list[_Open] = []
         self._done: list[Measured] = []
@@ -87,12 +86,13 @@ class WorkerEvaluator:
         self._view = view
         self._folder = folder.resolve()
         self._launcher.attach(folder)
-        self._claims = [claim(self._folder, self._version_bytes, within=EVALUATED)]
+        self._transport.start(self._folder)
         self._launch()
 
     def begin(self, step: int, names: Sequence[str], weights: Weights) -> None:
         """Store the weights and return; the worker is given them when it is free."""
-        self._open.append(_Open(step, tuple(names), self._write(step, weights)))
+        self._open.append(_Open(step, tuple(names), self._transport.publish(weights.publish, step)))
+        self._remove_old_weights()
         self._hear()
 
     def poll(self, patience: float = 0.0) -> list[Measured]:
@@ -100,49 +100,48 @@ class WorkerEvaluator:
         self._hear()
         deadline = time.monotonic() + patience
         while self._open and not self._done and (left := deadline - time.monotonic()) > 0:
-            assert self._link is not None
-            self._launcher.wait([self._link], min(left, _LOOK_SECONDS))
+            assert self._handle is not None
+            self._launcher.wait([self._handle], min(left, _LOOK_SECONDS))
             self._hear()
         found, self._done = self._done, []
         return found
 
     def close(self) -> None:
         """End the worker, at once where it is at work, and remove the weights."""
-        if self._link is not None:
+        if self._handle is not None:
             if self._open:
-                self._link.kill("its result is not waited for")
-            end(self._launcher, [self._link])
-            self._link = None
-        for place in self._claims:
-            place.release()
+                self._handle.kill("its result is not waited for")
+            end(self._launcher, [self._handle])
+            self._handle = None
+        self._transport.release()
 
     # ------------------------------------------------------------------ the worker
 
     def _launch(self) -> None:
         self._ready = self._busy = False
         try:
-            self._link = self._launcher.launch(self._spec)
+            self._handle = self._launcher.launch(self._spec)
         except StropError as error:
             raise StropError(f"{error}; or evaluate in turn with training: evaluation.asynchronous=false") from error
 
     def _hear(self) -> None:
         """Take all messages and a death that are there; give the worker what it is free for."""
-        link = self._link
-        assert link is not None
-        for message in link.receive():
+        handle = self._handle
+        assert handle is not None
+        for message in handle.receive():
             self._take(message)
-        if link.death is not None:
-            self._replace(link.death)
+        if handle.death is not None:
+            self._replace(handle.death)
             return
-        reason = overdue(link, self._supervision.silence, self._supervision.stall)
+        reason = overdue(handle, self._supervision.silence, self._supervision.stall)
         if reason is not None:
-            link.kill(reason)
-        elif self._busy and lively(link):
-            progress.made(f"tokens of {link.role}")
+            handle.kill(reason)
+        elif self._busy and lively(handle):
+            progress.made(f"tokens of {handle.role}")
         elif self._ready and not self._busy and self._open:
             self._busy = True
-            link.send(Update(self._open[0].stored))
-            link.send(Evaluate(self._open[0].step, self._open[0].names))
+            handle.send(Update(self._open[0].stored))
+            handle.send(Evaluate(self._open[0].step, self._open[0].names))
 
     def _take(self, message: Any) -> None:
         if isinstance(message, Evaluated):
@@ -167,22 +166,6 @@ class WorkerEvaluator:
         self._view.note(f"{role} died ({death.reason}) and is started again{again}")
         self._launch()
 
-    # ------------------------------------------------------------------ weights
-
-    def _write(self, step: int, weights: Weights) -> StoredWeights:
-        """Into memory; where it is full, and from then on, into the run's folder."""
-        try:
-            return weights.publish(WeightStore(self._claims[-1].path), step)
-        except DiskFull as error:
-            on_disk = Claim(self._folder / EVALUATED, None)
-            if self._claims[-1].path == on_disk.path:
-                raise
-            self._claims.append(on_disk)
-            self._view.note(f"{error}; from now on those of evaluations go to {on_disk.path}")
-        return weights.publish(WeightStore(self._claims[-1].path), step)
-
     def _remove_old_weights(self) -> None:
         """All but those of evaluations that are under way or wait."""
-        needed = {item.stored.version for item in self._open}
-        for place in self._claims:
-            WeightStore(place.path).keep(needed)
+        self._transport.keep({item.stored.version for item in self._open})

@@ -1,20 +1,15 @@
-"""A spawned worker's side: the program that a launcher of processes starts, and the line to its controller.
+"""A spawned worker's side: the program that a launcher of processes starts, and the connection to its controller.
 
-    python -m strop.orchestration.worker_process DESCRIPTOR PARENT
-
-It dies with its controller, however that ends; a Ctrl-C is not for it. SIGUSR1 makes it write the stacks of its threads
+It dies with its controller, however that one ends, and ignores Ctrl-C. SIGUSR1 makes it write the stacks of its threads
 into `stacks/ROLE.txt` of the run's folder.
 """
 
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import importlib
-import importlib.util
 import os
 import pickle
-import select
 import signal
 import socket
 import sys
@@ -26,23 +21,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from strop.base import pieces, progress
+from strop.base import progress
+from strop.base.child_process import connect_to_parent, thread_environment
+from strop.base.framing import Channel
+from strop.base.imports import allow_modules, modules_allowed
 from strop.base.types import StropError
 from strop.orchestration.connection import ControllerGone, WorkerSpec
 from strop.orchestration.messages import Failed, Heartbeat
 from strop.orchestration.process_registry import register_dump, stacks_path
-from strop.verifiers.wire import HEADER
 
 HEARTBEAT_SECONDS = 1.0
 LOOPBACK = "127.0.0.1"
-_PR_SET_PDEATHSIG = 1
-_CHUNK = 1 << 18
-_THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
 
 @dataclass(frozen=True)
 class Setup:
-    """The first frame: what to run. `modules` are those of the user's own that may name pieces, with their files."""
+    """The first message: what to run. `modules` are those of the user's own that may name pieces, with their files."""
 
     spec: WorkerSpec
     path: tuple[str, ...]
@@ -51,35 +45,32 @@ class Setup:
 
 
 def setup_of(spec: WorkerSpec, folder: Path | None) -> Setup:
-    """The first frame. It names those of the user's modules that the settings need: imports take time."""
+    """The first message. It names those of the user's modules that the settings need: imports take time."""
     body = written(spec)
-    modules = [(name, file) for name, file in pieces.modules_allowed() if name.encode() in body]
+    modules = [(name, file) for name, file in modules_allowed() if name.encode() in body]
     return Setup(spec, tuple(sys.path), modules, folder)
 
 
 def written(message: object) -> bytes:
-    """A message as it crosses: what pickle makes of it. Both ends are ours and of one user, and nobody else's."""
+    """A message as it is sent: pickled. Both ends are processes of this run and of the same user."""
     return pickle.dumps(message, protocol=pickle.HIGHEST_PROTOCOL)
 
 
-class SocketLine:
-    """A `Line` over a stream socket. A heartbeat thread may send besides."""
+class SocketConnection:
+    """A `ControllerConnection` over a stream socket. A heartbeat thread may send besides."""
 
     address = LOOPBACK
 
     def __init__(self, end: socket.socket) -> None:
-        self._socket = end
+        self._channel = Channel(end)
         self._sending = threading.Lock()
-        self._in = bytearray()
-        self._unread: list[Any] = []
         self._came_round = time.monotonic()
 
     def send(self, message: object) -> None:
         """Send a message; waits while the controller does not read."""
-        body = written(message)
         try:
             with self._sending:
-                self._socket.sendall(HEADER.pack(len(body), 0) + body)
+                self._channel.send_all(written(message))
         except OSError as error:
             raise ControllerGone from error
 
@@ -87,70 +78,47 @@ class SocketLine:
         """The messages that are in; waits up to `seconds` for the first."""
         self.progress()
         deadline = time.monotonic() + seconds
-        found, self._unread = self._unread, []
+        found: list[Any] = []
         while True:
-            left = 0.0 if found else max(deadline - time.monotonic(), 0.0)
-            if not select.select([self._socket], [], [], left)[0]:
-                self.progress()
+            try:
+                for body in self._channel.receive():
+                    found.append(pickle.loads(body))
+            except EOFError as error:
+                if not found:
+                    raise ControllerGone from error
+            self.progress()
+            left = deadline - time.monotonic()
+            if found or left <= 0:
                 return found
-            self._read()
-            found += self._whole_frames()
+            self._channel.wait(left)
 
     def first(self) -> Any:
         """The first message, however long it takes; what came with it is received later."""
-        found: list[Any] = []
-        while not found:
-            found = self.receive(HEARTBEAT_SECONDS)
-        self._unread = found[1:]
-        return found[0]
+        try:
+            return pickle.loads(self._channel.next())
+        except EOFError as error:
+            raise ControllerGone from error
 
     def progress(self) -> None:
-        """The work goes on."""
+        """Count as progress."""
         self._came_round = time.monotonic()
 
     def beat(self) -> None:
         """Send a heartbeat."""
         self.send(Heartbeat(standing_since(self._came_round)))
 
-    def _read(self) -> None:
-        try:
-            chunk = self._socket.recv(_CHUNK)
-        except OSError as error:
-            raise ControllerGone from error
-        if not chunk:
-            raise ControllerGone
-        self._in += chunk
-
-    def _whole_frames(self) -> list[Any]:
-        found: list[Any] = []
-        while len(self._in) >= HEADER.size:
-            length, _ = HEADER.unpack_from(self._in)
-            if len(self._in) < HEADER.size + length:
-                break
-            found.append(pickle.loads(self._in[HEADER.size : HEADER.size + length]))
-            del self._in[: HEADER.size + length]
-        return found
-
 
 def standing_since(came_round: float) -> float:
-    """For how many seconds a worker's work has stood still, whose loop came round at that time.
+    """Seconds for which this worker's work has stood still: since its loop came round, at time `came_round`.
 
     What this process has made since (`progress.made`, such as a micro-batch of a long update) counts as well.
     """
     return min(time.monotonic() - came_round, progress.CURRENT.age)
 
 
-def die_with_parent(parent: int) -> None:
-    """Be killed by the kernel when the thread that started this process ends; at once where it has ended already."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:
-        os._exit(1)
-
-
-def thread_environment(spec: WorkerSpec) -> dict[str, str]:
-    """The variables for as many threads as a worker should have, none of which takes a core while it waits."""
-    return dict.fromkeys(_THREADS, str(spec.threads)) | {"OMP_WAIT_POLICY": "PASSIVE"}
+def environment_of(spec: WorkerSpec) -> dict[str, str]:
+    """A worker's environment variables besides the controller's; its threads take no core while they wait."""
+    return {**thread_environment(spec.threads), "OMP_WAIT_POLICY": "PASSIVE", **spec.environment}
 
 
 def find_entry(name: str) -> Callable[[Any, Any], None]:
@@ -162,47 +130,44 @@ def find_entry(name: str) -> Callable[[Any, Any], None]:
 
 
 def last_words(error: BaseException) -> Failed:
-    """What a worker says of the exception that ends it: a `StropError` would come again, anything else may not."""
+    """The message of a worker that an exception ends: a `StropError` would come again, any other may not."""
     said = str(error) if isinstance(error, StropError) else f"{type(error).__name__}: {error}"
     return Failed(said, isinstance(error, StropError), "".join(traceback.format_exception(error)))
 
 
 def prepare(setup: Setup) -> None:
-    """Make this process what the controller's is: its import path, the user's own modules, a place for stacks."""
+    """Give this process the controller's import path and the user's own modules, and a file for its stacks."""
     sys.path[:] = setup.path
-    for name, file in setup.modules:
-        pieces.allow_module(name) if importlib.util.find_spec(name) is not None else pieces.load_module(Path(file))
+    allow_modules(setup.modules)
     if setup.folder is not None:
         register_dump(stacks_path(setup.folder, setup.spec.role))
 
 
-def _beat_for_ever(line: SocketLine, parent: int) -> None:
+def _beat_for_ever(connection: SocketConnection) -> None:
     with contextlib.suppress(ControllerGone):
-        while os.getppid() == parent:
-            line.beat()
+        while True:
+            connection.beat()
             time.sleep(HEARTBEAT_SECONDS)
-    os._exit(1)  # whatever the main thread does: nobody wants its results
+    os._exit(1)  # whatever the main thread does: its results are no longer wanted
 
 
 def main() -> None:
     """Run one worker to its end."""
-    descriptor, parent = int(sys.argv[1]), int(sys.argv[2])
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    die_with_parent(parent)
-    line = SocketLine(socket.socket(fileno=descriptor))
+    connection = SocketConnection(connect_to_parent())
     status = 0
     try:
-        setup = line.first()
-        threading.Thread(target=_beat_for_ever, args=(line, parent), daemon=True, name="heartbeat").start()
+        setup = connection.first()
+        threading.Thread(target=_beat_for_ever, args=(connection,), daemon=True, name="heartbeat").start()
         prepare(setup)
-        find_entry(setup.spec.entry)(line, setup.spec.settings)
+        find_entry(setup.spec.entry)(connection, setup.spec.settings)
     except ControllerGone:
         pass  # the normal end
     except Exception as error:  # whatever it is, the controller must hear of it
         status = 1
         traceback.print_exc()
         with contextlib.suppress(ControllerGone):
-            line.send(last_words(error))
+            connection.send(last_words(error))
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(status)  # no thread of a library may keep a worker that is done

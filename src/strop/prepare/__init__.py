@@ -1,4 +1,4 @@
-"""Preparing problems: from raw sets to a Parquet file to train on, and a report of what became of every row."""
+"""Preparing problems: from raw sets to a Parquet file to train on, and a report that accounts for every row."""
 
 from strop.prepare.config import PrepareConfig, load_config, parse_config
 from strop.prepare.decontaminate import Decontaminate
@@ -23,29 +23,8 @@ from strop.prepare.split import Split
 from strop.prepare.stage import Dropped, FilterStep, Stage, Step
 
 __all__ = [
-    "AnswersAgree",
-    "Decontaminate",
-    "Deduplicate",
-    "DeduplicateByEmbedding",
-    "Difficulty",
-    "Dropped",
-    "EnglishOnly",
-    "FilterStep",
-    "IllustrativeTests",
-    "Judges",
-    "LinksAndFigures",
-    "NoTrivialPrompts",
-    "PrepareConfig",
-    "ReferenceSolutions",
-    "Source",
-    "Split",
-    "Stage",
-    "StandardTests",
-    "Step",
-    "Take",
-    "TraceLength",
-    "Verifiable",
-    "load_config",
-    "parse_config",
-    "prepare",
-]
+    "AnswersAgree", "Decontaminate", "Deduplicate", "DeduplicateByEmbedding", "Difficulty", "Dropped", "EnglishOnly",
+    "FilterStep", "IllustrativeTests", "Judges", "LinksAndFigures", "NoTrivialPrompts", "PrepareConfig",
+    "ReferenceSolutions", "Source", "Split", "Stage", "StandardTests", "Step", "Take", "TraceLength", "Verifiable",
+    "load_config", "parse_config", "prepare",
+]  # fmt: skip

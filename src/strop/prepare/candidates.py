@@ -2,7 +2,7 @@
 
     index = CandidateIndex(NearDuplicates())
     for row, question in enumerate(questions):
-        index.add(row, read(question))
+        index.add(row, normalize(question))
     pairs = index.pairs()          # int64 [pairs, 2], the earlier row first
 
 Each question gets keys; two questions that share a key are a candidate pair. Keys are hashes of the letters (for what
@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from strop.prepare.text import Reading, hash64
+from strop.prepare.text import NormalizedText, hash64
 
 Keys = NDArray[np.uint64]
 Pairs = NDArray[np.int64]
@@ -82,15 +82,15 @@ class CandidateIndex:
         self._typing: dict[str, array[int]] = {"loose": array("Q"), "bare": array("Q")}
         self._rows = array("I")
 
-    def add(self, row: int, reading: Reading) -> None:
+    def add(self, row: int, text: NormalizedText) -> None:
         """Take in the question of `row`; rows come in rising order."""
         self._rows.append(row)
-        self._typing["loose"].append(reading.loose)
-        self._typing["bare"].append(reading.bare)
-        if self._keys is None or not reading.tokens:
+        self._typing["loose"].append(text.loose)
+        self._typing["bare"].append(text.bare)
+        if self._keys is None or not text.tokens:
             return
-        found = self._keys(reading.tokens)
-        for numbers in {reading.numbers, reading.values}:
+        found = self._keys(text.tokens)
+        for numbers in {text.numbers, text.values}:
             salt = np.uint64(hash64(" ".join(numbers)))
             self._key_values.frombytes(mix(found ^ salt).tobytes())
             self._key_rows.extend([row] * len(found))

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, Field, SerializeAsAny, ValidationError
 
 from strop.base.near import nearest
-from strop.base.pieces import Settings, complaint, find
+from strop.base.pieces import Settings, complaint, find, spoken_row
 from strop.base.types import InputError
 from strop.prepare.sources import Source
 from strop.prepare.stage import Step
@@ -56,7 +56,7 @@ def parse_config(given: dict[str, Any], where: str = "configuration") -> Prepare
     Raises:
         InputError: as `load_config`.
     """
-    fields = dict(given)
+    fields = spoken_row(given, PrepareConfig)
     for name, family in (("sources", Source), ("steps", Step)):
         entries = fields.get(name, [])
         if not isinstance(entries, list):

@@ -14,7 +14,7 @@ from strop.prepare.candidates import ngrams, shingles
 from strop.prepare.deduplicate import Share
 from strop.prepare.sources import Source
 from strop.prepare.stage import Dropped, Pair, Stage, Step
-from strop.prepare.text import Reading, contains, overlap, read, same_question
+from strop.prepare.text import NormalizedText, contains, normalize, overlap, same_question
 
 PHRASE = -1  # in place of a question: a run of words that several of them have
 SHORTEST_EMBEDDED = 10  # words of a question that is looked for inside a longer one
@@ -22,13 +22,13 @@ LARGEST_SURROUNDING = 2  # times the words of a problem that a benchmark's quest
 ENOUGH_TO_COMPARE = 0.4  # of the contained question's n-grams; a tenth of the words changed leaves about 0.7 of them
 
 
-class Exam(NamedTuple):
+class BenchmarkQuestion(NamedTuple):
     """A question of a benchmark."""
 
     id: str
     source: str
     text: str
-    reading: Reading
+    normalized: NormalizedText
 
 
 class Decontaminate(Step):
@@ -58,38 +58,39 @@ class Decontaminate(Step):
 
     def run(self, stage: Stage) -> None:
         """One pass, with the benchmarks in memory."""
-        exams = _Exams([exam for source in self.against for exam in _exams(source)], self.ngram, self.shared_run)
-        stage.counts["benchmark_questions"] = Counter(exam.source for exam in exams.exams)
+        questions = [question for source in self.against for question in _questions(source)]
+        index = _QuestionIndex(questions, self.ngram, self.shared_run)
+        stage.counts["benchmark_questions"] = Counter(question.source for question in questions)
         hit: set[int] = set()
         for problem in stage.problems():
-            reading = read(problem.question)
-            found = self._find(exams, reading)
+            found = self._find(index, normalize(problem.question))
             if found is None:
                 stage.keep(problem)
                 continue
             place, share, how = found
-            exam = exams.exams[place]
+            question = questions[place]
             hit.add(place)
-            detail = f"{how} {exam.id}, overlap {share:.2f}"
-            dropped = Dropped(f"contaminated by {exam.source}", detail, exam.id)
-            stage.drop(problem, dropped, Pair(problem, exam.id, exam.source, exam.text, share))
-        stage.counts["benchmark_questions_found"] = Counter(exams.exams[place].source for place in hit)
+            detail = f"{how} {question.id}, overlap {share:.2f}"
+            dropped = Dropped(f"contaminated by {question.source}", detail, question.id)
+            stage.drop(problem, dropped, Pair(problem, question.id, question.source, question.text, share))
+        stage.counts["benchmark_questions_found"] = Counter(questions[place].source for place in hit)
 
-    def _find(self, exams: _Exams, reading: Reading) -> tuple[int, float, str] | None:
-        for place in exams.candidates(reading):
-            exam = exams.exams[place].reading
-            longest = max(len(exam.tokens), len(reading.tokens), 1)
-            share = overlap(exam.tokens, reading.tokens) / longest
-            if same_question(exam, reading, self.similarity):
+    def _find(self, index: _QuestionIndex, problem: NormalizedText) -> tuple[int, float, str] | None:
+        """The benchmark's question that a problem repeats: its place, the words they share, and how."""
+        for place in index.candidates(problem):
+            question = index.questions[place].normalized
+            longest = max(len(question.tokens), len(problem.tokens), 1)
+            share = overlap(question.tokens, problem.tokens) / longest
+            if same_question(question, problem, self.similarity):
                 return place, share, "asks"
-            if self._holds(reading, exam):
+            if self._holds(problem, question):
                 return place, share, "holds"
-            if len(exam.tokens) <= LARGEST_SURROUNDING * len(reading.tokens) and self._holds(exam, reading):
+            if len(question.tokens) <= LARGEST_SURROUNDING * len(problem.tokens) and self._holds(question, problem):
                 return place, share, "is part of"
-        run = exams.shared_run(reading)
+        run = index.shared_run(problem)
         return None if run is None else (run, 0.0, f"shares {self.shared_run} words in a row with")
 
-    def _holds(self, long: Reading, short: Reading) -> bool:
+    def _holds(self, long: NormalizedText, short: NormalizedText) -> bool:
         """Whether `long` has `short` inside it."""
         size = len(short.tokens)
         return (
@@ -103,62 +104,63 @@ class Decontaminate(Step):
         )
 
 
-class _Exams:
+class _QuestionIndex:
     """The questions of the benchmarks with an index by n-grams."""
 
-    def __init__(self, exams: Sequence[Exam], ngram: int, run: int | None) -> None:
-        self.exams = exams
+    def __init__(self, questions: Sequence[BenchmarkQuestion], ngram: int, run: int | None) -> None:
+        self.questions = questions
         self._ngram, self._run = ngram, run
         self._by_gram: dict[int, list[int]] = defaultdict(list)
         self._by_typing: dict[int, list[int]] = defaultdict(list)
         self._by_run: dict[int, int] = {}
         self._sizes: list[int] = []
-        for place, exam in enumerate(exams):
-            for key in {exam.reading.loose, exam.reading.bare}:
+        for place, question in enumerate(questions):
+            text = question.normalized
+            for key in {text.loose, text.bare}:
                 self._by_typing[key].append(place)
-            grams = self._grams(exam.reading)
+            grams = self._grams(text)
             self._sizes.append(len(grams))
             for gram in grams:
                 self._by_gram[gram].append(place)
-            if run is not None and len(exam.reading.tokens) >= run:
-                for gram in set(ngrams(exam.reading.tokens, run).tolist()):
-                    # What several questions of the exams say is a phrase of theirs, and gives none of them away.
+            if run is not None and len(text.tokens) >= run:
+                for gram in set(ngrams(text.tokens, run).tolist()):
+                    # What several questions of the benchmarks say is a phrase of theirs, and gives none of them away.
                     self._by_run[gram] = place if gram not in self._by_run else PHRASE
 
-    def candidates(self, reading: Reading) -> list[int]:
+    def candidates(self, text: NormalizedText) -> list[int]:
         """Questions that share enough n-grams, or are typed alike; the likeliest first."""
-        grams = self._grams(reading)
+        grams = self._grams(text)
         hits = Counter(place for gram in grams for place in self._by_gram.get(gram, ()))
         near = [
             (count / max(min(self._sizes[place], len(grams)), 1), place)
             for place, count in hits.items()
             if count >= ENOUGH_TO_COMPARE * min(self._sizes[place], len(grams))
         ]
-        typed = [place for key in (reading.loose, reading.bare) for place in self._by_typing.get(key, ())]
+        typed = [place for key in (text.loose, text.bare) for place in self._by_typing.get(key, ())]
         return list(dict.fromkeys(typed + [place for _, place in sorted(near, reverse=True)]))
 
-    def shared_run(self, reading: Reading) -> int | None:
+    def shared_run(self, text: NormalizedText) -> int | None:
         """A question that has a long run of words in common."""
-        if self._run is None or len(reading.tokens) < self._run:
+        if self._run is None or len(text.tokens) < self._run:
             return None
-        places = (self._by_run.get(gram, PHRASE) for gram in ngrams(reading.tokens, self._run).tolist())
+        places = (self._by_run.get(gram, PHRASE) for gram in ngrams(text.tokens, self._run).tolist())
         return next((place for place in places if place != PHRASE), None)
 
-    def _grams(self, reading: Reading) -> set[int]:
-        return set(shingles(reading.tokens, self._ngram).tolist()) if reading.tokens else set()
+    def _grams(self, text: NormalizedText) -> set[int]:
+        return set(shingles(text.tokens, self._ngram).tolist()) if text.tokens else set()
 
 
-def _exams(source: Source) -> list[Exam]:
+def _questions(source: Source) -> list[BenchmarkQuestion]:
     """The questions of a benchmark; a broken row of a benchmark always stops, since it could hide a question.
 
     Raises:
         InputError: the benchmark cannot be had.
     """
-    found: list[Exam] = []
+    found: list[BenchmarkQuestion] = []
     for problem in source.problems():
         if isinstance(problem, BrokenRow):
             raise InputError(f"benchmark {source.label}: {problem.where}: {problem.reason}")
-        found.append(Exam(problem.id, source.label, problem.question, read(problem.question)))
+        found.append(BenchmarkQuestion(problem.id, source.label, problem.question, normalize(problem.question)))
     if not found:
         raise InputError(f"benchmark {source.label}: no questions in it")
     return found
@@ -169,7 +171,7 @@ def _run_in(short: Sequence[str], long: Sequence[str]) -> bool:
     return any(long[start : start + len(short)] == short for start in range(len(long) - len(short) + 1))
 
 
-def _shared_grams(short: Reading, long: Reading, ngram: int) -> float:
+def _shared_grams(short: NormalizedText, long: NormalizedText, ngram: int) -> float:
     """The share of the shorter question's n-grams that the longer one has."""
     wanted = set(shingles(short.tokens, ngram).tolist())
     return len(wanted & set(shingles(long.tokens, ngram).tolist())) / len(wanted)

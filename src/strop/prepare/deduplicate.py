@@ -10,12 +10,12 @@ from pydantic import Field
 from strop.base.types import Problem
 from strop.prepare.candidates import CandidateIndex, MinHashKeys, NgramKeys, Pairs
 from strop.prepare.stage import Dropped, Pair, Stage, Step
-from strop.prepare.text import Reading, overlap, read, same_question, same_typing
+from strop.prepare.text import NormalizedText, normalize, overlap, same_question, same_typing
 
 Share = Annotated[float, Field(gt=0, le=1)]
 
 
-class Twin(NamedTuple):
+class Duplicate(NamedTuple):
     """The earlier row that asks the same, how alike the two are (1: typed differently at most), how it was found."""
 
     row: int
@@ -43,13 +43,13 @@ class Deduplicate(Step):
     ngram: Annotated[int, Field(ge=1)] = 5
 
     def run(self, stage: Stage) -> None:
-        """Three passes: keys, the readings of candidates, writing."""
+        """Three passes: keys, the texts of candidates, writing."""
         exact, pairs = self._index(stage)
         near = self._decide(stage, pairs)
         # What repeats a question that is dropped itself repeats the one that is kept.
-        twins = near | {row: near.get(first, Twin(first, 1.0, "exact")) for row, first in exact.items()}
+        duplicates = near | {row: near.get(first, Duplicate(first, 1.0, "exact")) for row, first in exact.items()}
         stage.counts["candidate_pairs"] = len(pairs)
-        write(stage, twins)
+        write(stage, duplicates)
 
     def _index(self, stage: Stage) -> tuple[dict[int, int], Pairs]:
         """Rows typed exactly as an earlier one (row → that row), and candidate pairs among the others."""
@@ -58,42 +58,42 @@ class Deduplicate(Step):
         first_of: dict[int, int] = {}
         exact: dict[int, int] = {}
         for row, problem in enumerate(stage.problems(f"{stage.name}: reading")):
-            reading = read(problem.question)
-            first = first_of.setdefault(reading.exact, row)
+            text = normalize(problem.question)
+            first = first_of.setdefault(text.exact, row)
             if first != row:
                 exact[row] = first
             else:
-                index.add(row, reading)
+                index.add(row, text)
         return exact, index.pairs()
 
-    def _decide(self, stage: Stage, pairs: Pairs) -> dict[int, Twin]:
+    def _decide(self, stage: Stage, pairs: Pairs) -> dict[int, Duplicate]:
         if not len(pairs):
             return {}
         wanted = np.zeros(stage.total, dtype=np.bool_)
         wanted[pairs.ravel()] = True
-        readings: dict[int, Reading] = {}
+        texts: dict[int, NormalizedText] = {}
         for row, problem in enumerate(stage.problems(f"{stage.name}: comparing")):
             if wanted[row]:
-                readings[row] = read(problem.question)
-        twins: dict[int, Twin] = {}
+                texts[row] = normalize(problem.question)
+        duplicates: dict[int, Duplicate] = {}
         for earlier, later in pairs.tolist():  # sorted by the later row, so that the earlier one is decided
-            if later in twins:
+            if later in duplicates:
                 continue
-            kept = twins[earlier].row if earlier in twins else earlier
-            found = self._compare(kept, readings[kept], readings[later])
+            kept = duplicates[earlier].row if earlier in duplicates else earlier
+            found = self._compare(kept, texts[kept], texts[later])
             if found is not None:
-                twins[later] = found
-        return twins
+                duplicates[later] = found
+        return duplicates
 
-    def _compare(self, row: int, first: Reading, second: Reading) -> Twin | None:
+    def _compare(self, row: int, first: NormalizedText, second: NormalizedText) -> Duplicate | None:
         if same_typing(first, second):
-            return Twin(row, 1.0, "exact")
+            return Duplicate(row, 1.0, "exact")
         if self.near == "none" or not same_question(first, second, self.similarity):
             return None
-        return Twin(row, overlap(first.tokens, second.tokens) / max(len(first.tokens), len(second.tokens)), "near")
+        return Duplicate(row, overlap(first.tokens, second.tokens) / max(len(first.tokens), len(second.tokens)), "near")
 
 
-class _Kept(NamedTuple):
+class _Original(NamedTuple):
     """What is remembered of a problem that has duplicates."""
 
     id: str
@@ -102,32 +102,33 @@ class _Kept(NamedTuple):
     reference: str
 
 
-def write(stage: Stage, twins: dict[int, Twin]) -> None:
-    """Keep every problem without a twin, and drop the others in favour of theirs."""
-    twinned = {twin.row for twin in twins.values()}
-    kept: dict[int, _Kept] = {}
+def write(stage: Stage, duplicates: dict[int, Duplicate]) -> None:
+    """Keep every problem without a duplicate, and drop the others in favour of theirs."""
+    originals = {duplicate.row for duplicate in duplicates.values()}
+    kept: dict[int, _Original] = {}
     other_answer = 0
     for row, problem in enumerate(stage.problems(f"{stage.name}: writing")):
-        twin = twins.get(row)
-        if twin is None:
+        duplicate = duplicates.get(row)
+        if duplicate is None:
             stage.keep(problem)
-            if row in twinned:
-                kept[row] = _Kept(problem.id, problem.source, problem.question, str(problem.reference))
+            if row in originals:
+                kept[row] = _Original(problem.id, problem.source, problem.question, str(problem.reference))
             continue
-        first = kept[twin.row]
+        first = kept[duplicate.row]
         differs = str(problem.reference) != first.reference
         other_answer += differs
-        stage.drop(problem, _dropped(problem, first, twin, differs), pair_of(problem, first, twin.overlap))
+        stage.drop(problem, _dropped(problem, first, duplicate, differs), pair_of(problem, first, duplicate.overlap))
     if other_answer:
         stage.counts["duplicates_with_another_answer"] = other_answer
 
 
-def pair_of(problem: Problem, first: _Kept, share: float) -> Pair:
+def pair_of(problem: Problem, first: _Original, share: float) -> Pair:
     """A dropped problem beside the one that is kept."""
     return Pair(problem, first.id, first.source, first.question, share)
 
 
-def _dropped(problem: Problem, first: _Kept, twin: Twin, differs: bool) -> Dropped:
+def _dropped(problem: Problem, first: _Original, duplicate: Duplicate, differs: bool) -> Dropped:
     scope = "within the set" if problem.source == first.source else "of another set"
     answer = f"; its answer there is {first.reference[:80]}" if differs else ""
-    return Dropped(f"{twin.kind} duplicate {scope}", f"of {first.id}, overlap {twin.overlap:.2f}{answer}", first.id)
+    detail = f"of {first.id}, overlap {duplicate.overlap:.2f}{answer}"
+    return Dropped(f"{duplicate.kind} duplicate {scope}", detail, first.id)

@@ -17,7 +17,7 @@ from pydantic import Field, SerializeAsAny, model_validator
 from strop.base.seeds import derive
 from strop.base.types import Completion, InputError, Problem, StropError, Verdict
 from strop.data.dataset import Example, make_example
-from strop.data.templates import Plain, PromptTemplate
+from strop.data.templates import Auto, PromptTemplate
 from strop.engines.protocol import Engine, Request, Sampling
 from strop.engines.settings import EngineSettings
 from strop.model.settings import ModelSettings
@@ -68,7 +68,7 @@ class Difficulty(Step):
     min_correct: Annotated[int, Field(ge=0)] = 1
     max_correct: Annotated[int, Field(ge=0)] | None = None
     verifier: SerializeAsAny[Verifier] = MathVerifier(extract="any")
-    template: SerializeAsAny[PromptTemplate] = Plain()
+    template: SerializeAsAny[PromptTemplate] = Auto()
     sampling: Sampling = Sampling()
     max_prompt_tokens: Annotated[int, Field(ge=1)] = 1024
     engine: SerializeAsAny[EngineSettings] = EngineSettings()
@@ -215,7 +215,8 @@ class _Estimation:
         for problem in self._stage.problems(title):
             if problem.id in self._tallies:
                 continue
-            example = make_example(problem, self._step.template, self._tokenizer)
+            instruction = self._step.verifier.instruction(problem)
+            example = make_example(problem, self._step.template, self._tokenizer, instruction)
             if len(example.prompt_ids) <= limit:
                 yield problem, example
             else:

@@ -12,9 +12,9 @@ from pydantic import Field
 from strop.base import hub
 from strop.base.files import first_line
 from strop.base.types import FloatArray, InputError
-from strop.prepare.deduplicate import Share, Twin, write
+from strop.prepare.deduplicate import Duplicate, Share, write
 from strop.prepare.stage import Stage, Step
-from strop.prepare.text import read
+from strop.prepare.text import normalize
 
 BLOCK = 2048  # rows of the similarity matrix that exist at once
 
@@ -48,7 +48,7 @@ class DeduplicateByEmbedding(Step):
         numbers: list[tuple[str, ...]] = []
         texts: list[str] = []
         for problem in stage.problems(f"{stage.name}: encoding"):
-            numbers.append(read(problem.question).numbers)
+            numbers.append(normalize(problem.question).numbers)
             texts.append(problem.question)
             if len(texts) == self.batch:
                 vectors.append(encoder(texts))
@@ -56,13 +56,13 @@ class DeduplicateByEmbedding(Step):
         if texts:
             vectors.append(encoder(texts))
         matrix = np.concatenate(vectors) if vectors else np.zeros((0, 1), dtype=np.float32)
-        twins: dict[int, Twin] = {}
+        duplicates: dict[int, Duplicate] = {}
         for earlier, later, similarity in self._pairs(matrix):
-            kept = twins[earlier].row if earlier in twins else earlier
+            kept = duplicates[earlier].row if earlier in duplicates else earlier
             same = not self.same_numbers or numbers[kept] == numbers[later]
-            if later not in twins and same:
-                twins[later] = Twin(kept, similarity, "embedding")
-        write(stage, twins)
+            if later not in duplicates and same:
+                duplicates[later] = Duplicate(kept, similarity, "embedding")
+        write(stage, duplicates)
 
     def _pairs(self, matrix: FloatArray) -> Iterator[tuple[int, int, float]]:
         """Pairs that are similar enough, sorted by the later row."""

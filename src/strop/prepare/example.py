@@ -3,7 +3,7 @@
 EXAMPLE = """\
 # strop data prepare prepare.toml
 #
-# From raw sets to train.parquet, with a report of what became of every row. Paths are relative to the folder in which
+# From raw sets to train.parquet, with a report of how every row ended. Paths are relative to the folder in which
 # the command runs. Keys of the whole preparation stand first, before any [[...]].
 
 out = "prepared"          # the folder for everything that comes out; --out on the command line overrides it
@@ -45,7 +45,7 @@ min_tests = 5
 
 [[steps]]
 piece = "AnswersAgree"    # the answer read again out of the worked solution must be the given one
-missing = "keep"          # what becomes of problems without a solution
+missing = "keep"          # what is done with problems without a solution
 
 [[steps]]
 piece = "LinksAndFigures"

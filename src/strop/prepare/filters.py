@@ -12,10 +12,11 @@ from pydantic import Field
 from strop.base import hub
 from strop.base.files import first_line
 from strop.base.types import InputError, Problem, Status, Verdict
-from strop.prepare.asking import Answer, AskingStep, Judge, Question, Refuses
-from strop.prepare.code_tests import count_tests, is_code, select_tests, standard_tests
+from strop.prepare.code_tests import count_tests, is_code, select_tests
 from strop.prepare.stage import Dropped, FilterStep
 from strop.prepare.text import collapsed, fold
+from strop.prepare.verifier_calls import CallResult, JudgeCall, RefusesCall, VerifierCall, VerifierFilter
+from strop.verifiers.code.forms import standard_tests
 
 NO_ANSWERS = frozenset(
     ("proof", "notfound", "not found", "none", "null", "nan", "n/a", "na", "unknown", "unanswered", "see solution",
@@ -29,7 +30,7 @@ _ASKS = re.compile(
 )
 
 
-class Verifiable(AskingStep):
+class Verifiable(VerifierFilter):
     """Drops what no verifier can judge: proofs, missing answers, answers that the verifier refuses, too few tests.
 
     Fields:
@@ -41,7 +42,7 @@ class Verifiable(AskingStep):
     min_tests: Annotated[int, Field(ge=1)] = 5
     proofs: bool = True
 
-    def ask(self, problem: Problem) -> Problem | Dropped | Question:
+    def before_call(self, problem: Problem) -> Problem | Dropped | VerifierCall:
         """Tests are counted here; answers are the verifier's to read."""
         if is_code(problem.reference) or problem.domain == "code":
             tests = count_tests(problem.reference)
@@ -54,45 +55,45 @@ class Verifiable(AskingStep):
             return Dropped("no answer", problem.reference)
         if "task" in problem.extra and "index" in problem.extra:
             return problem  # a reasoning-gym problem: its task scores it
-        return Refuses()
+        return RefusesCall()
 
-    def decide(self, problem: Problem, answer: Answer) -> Problem | Dropped:
+    def after_call(self, problem: Problem, result: CallResult) -> Problem | Dropped:
         """The problem, or why the verifier cannot judge it."""
-        return Dropped("the verifier cannot judge the answer", answer) if isinstance(answer, str) else problem
+        return Dropped("the verifier cannot judge the answer", result) if isinstance(result, str) else problem
 
 
-class AnswersAgree(AskingStep):
+class AnswersAgree(VerifierFilter):
     """Reads the answer out of the worked solution again and drops problems where it is another one (Skywork-OR1).
 
     Fields:
         verifier: judges the solution's text as if it were a response.
         solution: where in `extra` the solution stands.
-        missing: what becomes of problems without a solution.
-        unreadable: what becomes of problems in whose solution no answer is found.
+        missing: what is done with problems without a solution.
+        unreadable: what is done with problems in whose solution no answer is found.
     """
 
     solution: str = "solution"
     missing: Literal["keep", "drop"] = "keep"
     unreadable: Literal["keep", "drop"] = "drop"
 
-    def ask(self, problem: Problem) -> Problem | Dropped | Question:
+    def before_call(self, problem: Problem) -> Problem | Dropped | VerifierCall:
         """Code has no answer to compare; `ReferenceSolutions` runs its solutions."""
         if is_code(problem.reference):
             return problem
         text = problem.extra.get(self.solution)
         if not isinstance(text, str) or not text.strip():
             return problem if self.missing == "keep" else Dropped("no solution to compare with")
-        return Judge(text)
+        return JudgeCall(text)
 
-    def decide(self, problem: Problem, answer: Answer) -> Problem | Dropped:
+    def after_call(self, problem: Problem, result: CallResult) -> Problem | Dropped:
         """The problem, or how its answer and its solution disagree."""
-        assert isinstance(answer, Verdict)
-        if answer.status == Status.WRONG:
-            return Dropped("answer and solution disagree", answer.detail)
-        if answer.status == Status.CORRECT:
+        assert isinstance(result, Verdict)
+        if result.status == Status.WRONG:
+            return Dropped("answer and solution disagree", result.detail)
+        if result.status == Status.CORRECT:
             return problem
-        if not answer.usable:
-            return Dropped("the verifier failed on the solution", answer.detail)
+        if not result.usable:
+            return Dropped("the verifier failed on the solution", result.detail)
         return problem if self.unreadable == "keep" else Dropped("no answer found in the solution")
 
 

@@ -11,9 +11,10 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from strop.base.types import Prompt
+from strop.data.columns import pick
 from strop.data.gsm8k import final_answer
-from strop.data.rows import as_prompt, pick
-from strop.prepare.code_tests import standard_tests
+from strop.data.rows import as_prompt
+from strop.verifiers.code.forms import standard_tests
 from strop.verifiers.extract import last_boxed
 
 Row = Mapping[str, Any]

@@ -30,12 +30,12 @@ from strop.base.view import View
 from strop.data.problem_table import ProblemWriter, count_rows, read_rows, to_columns
 from strop.data.rows import BrokenRow
 from strop.prepare.config import PrepareConfig
-from strop.prepare.report import markdown
+from strop.prepare.markdown_report import markdown
 from strop.prepare.sources import Source
 from strop.prepare.stage import DROPPED_COLUMNS, Stage, Step
 from strop.prepare.text import hash64
 
-FORMAT = 1  # raise it when the same configuration would make other files
+FORMAT = 2  # raise it when the same configuration would make other files
 MARKER = "prepare.json"
 PARTIAL = ".partial"
 
@@ -191,7 +191,7 @@ def _broken_columns(row: BrokenRow, source: Source) -> dict[str, str]:
         "extra": "{}",
         "json": "",
     }
-    return {**blank, "step": "sources", "reason": "broken row", "detail": row.reason, "twin": ""}
+    return {**blank, "step": "sources", "reason": "broken row", "detail": row.reason, "duplicate_of": ""}
 
 
 def _told_apart(sources: tuple[Source, ...]) -> Iterator[Source]:

@@ -18,11 +18,11 @@ from pydantic import Field, SerializeAsAny, model_validator
 from strop.base.near import nearest
 from strop.base.pieces import Settings, choices
 from strop.base.types import InputError, Problem
-from strop.data.rows import BrokenRow, Columns, HubDataset, ParquetFile, Row, RowSource, pick
+from strop.data.columns import Where, condition, pick
+from strop.data.problem_table import from_columns
+from strop.data.rows import BrokenRow, Columns, HubDataset, ParquetFile, Row, RowSource
 from strop.data.source import SUFFIXES, ProblemSource, check_problem, expand_source
 from strop.prepare.mappings import MAPPINGS, Fields, ReadyMapping, answer_text, any_table, table
-
-Scalar = str | int | float | bool
 
 
 class Take(Settings):
@@ -57,7 +57,9 @@ class Source(Settings):
         source: any other source of problems, such as `reasoning-gym:chain_sum`.
         name: what the problems' `source` says, and their ids begin with; by default the mapping's or the file's name.
         columns: which column is what. Without it and without a mapping, usual names are recognised (`any_table`).
-        where: only rows whose column has one of the values, such as `{source = ["olympiads", "amc_aime"]}`.
+        where: only rows of which an expression over their columns holds (see `data.columns`), such as
+            `level >= 3 and source != 'synthetic'`; also as columns with the values wanted:
+            `{source = ["olympiads", "amc_aime"]}`.
         domain: of the problems; by default the mapping's, or math.
         limit: the first so many rows.
     """
@@ -71,7 +73,7 @@ class Source(Settings):
     source: SerializeAsAny[ProblemSource] | None = None
     name: str | None = None
     columns: Take | None = None
-    where: dict[str, tuple[Scalar, ...]] = {}
+    where: Where = None
     domain: str | None = None
     limit: Annotated[int, Field(ge=1)] | None = None
 
@@ -91,7 +93,7 @@ class Source(Settings):
             raise ValueError("name one of mapping, path, hub or source (a mapping may have a path or a hub beside it)")
         if self.mapping is not None and (self.columns is not None or self.source is not None):
             raise ValueError("a mapping says itself which columns it reads; leave out columns and source")
-        if self.source is not None and (self.columns is not None or self.where):
+        if self.source is not None and (self.columns is not None or self.where is not None):
             raise ValueError("columns and where are for tables, not for a source that makes problems")
         return self
 
@@ -149,12 +151,14 @@ class Source(Settings):
     def _problem(self, row: Row, whole: bool) -> Problem | BrokenRow | None:
         ready = self._ready
         try:
-            if not self._wanted(row.columns) or not ready.keep(row.columns):
+            prepared = from_columns(row.columns) if whole and self.columns is None and self.mapping is None else None
+            fields_of = row.columns if prepared is None else vars(prepared)
+            if self.where is not None and not condition(self.where)(fields_of):
                 return None
-            if whole and self.columns is None and self.mapping is None:
-                from strop.data.problem_table import from_columns
-
-                return from_columns(row.columns)
+            if prepared is not None:
+                return prepared
+            if not ready.keep(row.columns):
+                return None
             fields = ready.convert(row.columns)
             problem = Problem(
                 id=f"{self.label}/{row.number if fields.id is None else fields.id}",
@@ -168,7 +172,7 @@ class Source(Settings):
         except (ValueError, TypeError, KeyError, AttributeError, IndexError) as error:
             # A row of another shape than its set may fail anywhere in a mapping; it is reported with its place.
             reason = str(error) if isinstance(error, ValueError) else f"{type(error).__name__} in the row: {error}"
-            return BrokenRow(row.where, reason.replace(" (set data.source.columns)", ""))
+            return BrokenRow(row.where, reason)
         return problem
 
     @property
@@ -176,9 +180,6 @@ class Source(Settings):
         if self.mapping is not None:
             return MAPPINGS[self.mapping]
         return ReadyMapping("", any_table if self.columns is None else self.columns.convert)
-
-    def _wanted(self, columns: Mapping[str, Any]) -> bool:
-        return all(pick(columns, name) in values for name, values in self.where.items())
 
     def _table(self) -> RowSource:
         if self.path is not None:

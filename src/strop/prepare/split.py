@@ -10,7 +10,7 @@ from pydantic import Field
 from strop.base.seeds import derive
 from strop.base.types import InputError
 from strop.prepare.stage import Dropped, Stage, Step
-from strop.prepare.text import read
+from strop.prepare.text import normalize
 
 
 class Split(Step):
@@ -32,9 +32,9 @@ class Split(Step):
         Raises:
             InputError: nothing would be left to train on.
         """
-        reading = (read(problem.question) for problem in stage.problems(f"{stage.name}: reading"))
+        texts = (normalize(problem.question) for problem in stage.problems(f"{stage.name}: reading"))
         loose, bare = np.zeros(stage.total, dtype=np.uint64), np.zeros(stage.total, dtype=np.uint64)
-        for row, found in enumerate(reading):
+        for row, found in enumerate(texts):
             loose[row], bare[row] = found.loose, found.bare
         _, first, question = np.unique(bare, return_index=True, return_inverse=True)
         if len(first) <= self.count:

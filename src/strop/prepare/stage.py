@@ -22,17 +22,20 @@ from strop.base.types import Problem
 from strop.base.view import View
 from strop.data.problem_table import ProblemWriter, count_rows, read_problems
 
-DROPPED_COLUMNS = ("step", "reason", "detail", "twin")
+DROPPED_COLUMNS = ("step", "reason", "detail", "duplicate_of")
 SECONDS_BETWEEN_TICKS = 0.2
 _CAPITALS = re.compile(r"(?<=[a-z])(?=[A-Z])")
 
 
 class Dropped(NamedTuple):
-    """Why a problem is left out: `reason` is counted, `detail` is of this problem, `twin` the id that it repeats."""
+    """Why a problem is left out: `reason` is counted, `detail` is of this problem alone.
+
+    `duplicate_of` is the id of the problem, or of the benchmark's question, that it repeats.
+    """
 
     reason: str
     detail: str = ""
-    twin: str = ""
+    duplicate_of: str = ""
 
 
 @dataclass(frozen=True)
@@ -40,9 +43,9 @@ class Pair:
     """A problem that was dropped because of another one, for the list of pairs."""
 
     problem: Problem
-    twin_id: str
-    twin_source: str
-    twin_text: str
+    other_id: str
+    other_source: str
+    other_text: str
     overlap: float
 
 
@@ -103,8 +106,7 @@ class Stage:
     def drop(self, problem: Problem, dropped: Dropped, pair: Pair | None = None) -> None:
         """Leave a problem out."""
         self.reasons[dropped.reason] += 1
-        more = {"step": self.name, "reason": dropped.reason, "detail": dropped.detail, "twin": dropped.twin}
-        self._dropped.write(problem, more)
+        self._dropped.write(problem, {"step": self.name, **dropped._asdict()})
         if pair is not None:
             with writing(self.folder):
                 self._pairs.write(_line(pair, self.name))
@@ -205,9 +207,9 @@ def _line(pair: Pair, step: str) -> str:
         "id": pair.problem.id,
         "source": pair.problem.source,
         "text": pair.problem.question,
-        "twin_id": pair.twin_id,
-        "twin_source": pair.twin_source,
-        "twin_text": pair.twin_text,
+        "other_id": pair.other_id,
+        "other_source": pair.other_source,
+        "other_text": pair.other_text,
         "overlap": round(pair.overlap, 4),
     }
     return json.dumps(values, ensure_ascii=False) + "\n"

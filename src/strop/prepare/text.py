@@ -64,8 +64,8 @@ _SAME_COMMAND = {"dfrac": "frac", "tfrac": "frac", "leq": "le", "geq": "ge", "ne
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
-    """A question as it is compared.
+class NormalizedText:
+    """The normalised text of a question: what two of them are compared by.
 
     Attributes:
         folded: the text, compatibility forms and case folded.
@@ -92,8 +92,8 @@ class Reading:
     bare: int
 
 
-def read(text: str) -> Reading:
-    """The reading of a question; linear in its length."""
+def normalize(text: str) -> NormalizedText:
+    """A question as it is compared; linear in its length."""
     folded = fold(text)
     found = _TOKEN.findall(folded)
     words: list[str] = []
@@ -139,7 +139,7 @@ def read(text: str) -> Reading:
                 operators.append(token[-1])
     signs = "".join(operators)
     letters = "".join(stream)
-    return Reading(
+    return NormalizedText(
         folded=folded,
         tokens=tuple(crc32(word.encode()) for word in words),
         numbers=tuple(numbers),
@@ -172,7 +172,7 @@ def hash64(text: str) -> int:
     return int.from_bytes(blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "little")
 
 
-def same_typing(first: Reading, second: Reading) -> bool:
+def same_typing(first: NormalizedText, second: NormalizedText) -> bool:
     """Whether the questions differ in case, space and punctuation at most."""
     if first.loose == second.loose:
         return contains(first.operators, second.operators)
@@ -185,14 +185,14 @@ def same_typing(first: Reading, second: Reading) -> bool:
     )
 
 
-def same_numbers(first: Reading, second: Reading) -> bool:
+def same_numbers(first: NormalizedText, second: NormalizedText) -> bool:
     """Whether the numbers are equal in order, number words counted where both sides have them."""
     if first.values == second.values:
         return contains(_contrasts(first), _contrasts(second))
     return first.numbers == second.numbers and contains(first.spelled, second.spelled)
 
 
-def same_question(first: Reading, second: Reading, similarity: float) -> bool:
+def same_question(first: NormalizedText, second: NormalizedText, similarity: float) -> bool:
     """Whether the questions are one: typed differently, or at most 1 - `similarity` of the words changed."""
     if same_typing(first, second):
         return True
@@ -226,8 +226,8 @@ def _without_pauses(folded: str) -> str:
     return _PAUSES.sub("", folded)
 
 
-def _contrasts(reading: Reading) -> list[str]:
-    return [meaning for meaning in reading.spelled if meaning[0] == "<"]
+def _contrasts(text: NormalizedText) -> list[str]:
+    return [meaning for meaning in text.spelled if meaning[0] == "<"]
 
 
 def _few_changes(first: Sequence[int], second: Sequence[int], similarity: float) -> bool:
@@ -257,7 +257,7 @@ def _is_mathematical(token: str) -> bool:
     return bool(token) and (len(token) == 1 or not token[0].isalpha())
 
 
-def _is_stripped(full: Reading, stripped: Reading) -> bool:
+def _is_stripped(full: NormalizedText, stripped: NormalizedText) -> bool:
     """Whether a question is another one with some punctuation characters left out everywhere.
 
     `pays 1.50.` and `pays 150` are one, `pays 1.5!` and `pays 15!` are two: a character that only ever stood before

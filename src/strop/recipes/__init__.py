@@ -8,6 +8,7 @@ first line of its docstring is what `strop recipes` lists.
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import inspect
 import pkgutil
 from collections.abc import Callable
@@ -43,6 +44,11 @@ def build(name: str) -> RunConfig:
     Raises:
         InputError: there is no such recipe (with the nearest name).
     """
+    file = name.partition(".")[0]
+    if file.isidentifier() and importlib.util.find_spec(f"{__name__}.{file}") is not None:  # the others take time
+        known = _of_module(file, importlib.import_module(f"{__name__}.{file}"))
+        if name in known:
+            return known[name]().model_copy(update={"recipe": name})
     known = _all()
     if name not in known:
         variants = sorted(other for other in known if other.startswith(f"{name}."))

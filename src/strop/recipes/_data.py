@@ -8,7 +8,9 @@ from strop.data.templates import ChatTemplate
 
 # The instruction that the sets of the DeepSeek-R1 family end a question with.
 BOXED = ChatTemplate(instruction="Please reason step by step, and put your final answer within \\boxed{}.")
-AS_WRITTEN = ChatTemplate()  # sets whose prompts are chats and bring their instruction
+AS_WRITTEN = ChatTemplate()  # the chat template alone: for sets whose prompts bring their instruction
+PROGRAM = "Think step by step, then write the whole program in one ```python block."
+SKYWORK_INSTRUCTION = " Let's think step by step and output the final answer within \\boxed{}."
 
 
 def polaris_53k() -> HubDataset:
@@ -18,13 +20,24 @@ def polaris_53k() -> HubDataset:
     )
 
 
-def deepcoder() -> HubDataset:
-    """DeepCoder (ScaleRL's runs with code, Archer)."""
+def polaris_and_deepcoder() -> Mixture:
+    """Polaris-53K and DeepCoder (ScaleRL's run with code), each asked in its own way."""
+    polaris = polaris_53k()
+    columns = polaris.columns.model_copy(update={"instruction": BOXED.instruction})
+    return Mixture(sources=(polaris.model_copy(update={"columns": columns}), deepcoder()), domains=("math", "code"))
+
+
+def deepcoder() -> Mixture:
+    """The training problems of DeepCoder: three of its four subsets; the fourth, codeforces, is a test set."""
+    return Mixture(sources=(_deepcoder("primeintellect"), _deepcoder("taco"), _deepcoder("lcbv5")))
+
+
+def _deepcoder(subset: str) -> HubDataset:
+    columns = Columns(prompt="problem", answer="tests", instruction=PROGRAM)
+    if subset == "lcbv5":
+        columns = columns.model_copy(update={"starter": "starter_code", "function": "metadata.func_name"})
     return HubDataset(
-        dataset="agentica-org/DeepCoder-Preview-Dataset",
-        subset="primeintellect",
-        columns=Columns(prompt="problem", answer="tests"),
-        domain="code",
+        dataset="agentica-org/DeepCoder-Preview-Dataset", subset=subset, columns=columns, domain="code"
     )
 
 
@@ -35,24 +48,21 @@ def dapo_17k() -> HubDataset:
     )
 
 
-def skywork_math() -> HubDataset:
-    """The mathematics of Skywork-OR1's data."""
-    return _skywork("math")
+def skywork_math(size: str) -> HubDataset:
+    """The mathematics of Skywork-OR1's data that DeepSeek-R1-Distill-Qwen of `size` solves 1 to 15 times in 16."""
+    return _skywork("math", size)
 
 
-def skywork_code() -> HubDataset:
-    """The programming problems of Skywork-OR1's data."""
-    return _skywork("code")
+def skywork_math_and_code(size: str) -> Mixture:
+    """Mathematics and programming problems of Skywork-OR1's data for a model of `size`, the programs listed twice."""
+    sources = (_skywork("math", size), _skywork("code", size))
+    return Mixture(sources=sources, domains=("math", "code"), repeats=(1, 2))
 
 
-def _skywork(split: str) -> HubDataset:
+def _skywork(split: str, size: str) -> HubDataset:
     columns = Columns(prompt="prompt", answer="reward_model.ground_truth", answer_json=split == "math")
-    return HubDataset(dataset="Skywork/Skywork-OR1-RL-Data", split=split, columns=columns, domain=split)
-
-
-def skywork_math_and_code() -> Mixture:
-    """Both, in their own proportion."""
-    return Mixture(sources=(skywork_math(), skywork_code()), domains=("math", "code"))
+    where = f"extra_info.model_difficulty.DeepSeek-R1-Distill-Qwen-{size} in 1..15"
+    return HubDataset(dataset="Skywork/Skywork-OR1-RL-Data", split=split, columns=columns, domain=split, where=where)
 
 
 def orz_57k() -> HubDataset:
@@ -71,14 +81,19 @@ def _orz(name: str) -> HubDataset:
 
 
 def archer_math() -> Mixture:
-    """The three sets that Archer's mathematics is drawn from, before its cleaning."""
+    """The three sets that Archer's mathematics is drawn from; of Skywork-OR1's what the trained model solves sometimes.
+
+    Skywork-OR1's questions end with an instruction of their own; it is taken off, so that all are asked alike.
+    """
     deepscaler = HubDataset(
         dataset="agentica-org/DeepScaleR-Preview-Dataset", columns=Columns(prompt="problem", answer="answer")
     )
-    return Mixture(sources=(deepscaler, skywork_math(), dapo_17k()))
+    skywork = skywork_math("1.5B")
+    bare = skywork.columns.model_copy(update={"without": SKYWORK_INSTRUCTION})
+    return Mixture(sources=(deepscaler, skywork.model_copy(update={"columns": bare}), dapo_17k()))
 
 
 def archer_code() -> HubDataset:
     """The programming problems that Archer published."""
     columns = Columns(prompt="prompt", answer="reward_model.ground_truth")
-    return HubDataset(dataset="Fate-Zero/Archer-Code-1.5B", columns=columns, domain="code")
+    return HubDataset(dataset="Fate-Zero/ArcherCodeR-Dataset", columns=columns, domain="code")

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from strop.verifiers.any_of import AnyOf
 from strop.verifiers.base import Verifier
 from strop.verifiers.by_domain import ByDomain
 from strop.verifiers.code.verifier import CodeVerifier
+from strop.verifiers.combined import AnyOf
 from strop.verifiers.math import MathVerifier
 
 

@@ -3,7 +3,8 @@
     J = E [ 1 / Σ_i |o_i| · Σ_i Σ_t ( min(ρ A, clip(ρ, 1 ± ε(e_t)) A) − β(e_t) · KL(π ‖ π_ref) ) ]
     ε = 0.5, β = 0 where e_t ≥ the 0.8-quantile of its response's entropies (reasoning);  ε = 0.2, β = 0.001 elsewhere
 
-64 prompts × 16, mini-batches of 32 prompts, three passes over the batch (the released script), responses up to 32k.
+64 prompts × 16, mini-batches of 32 prompts, three passes over the batch (the released script), responses up to 32k, no
+overlong shaping. DAPO, which it is compared with, clips at 0.2 and 0.28, without KL.
 """
 
 from __future__ import annotations
@@ -12,18 +13,19 @@ from strop.algorithms.advantages import GroupRelative
 from strop.algorithms.aggregation import TokenMean
 from strop.algorithms.entropy_losses import ArcherClip
 from strop.algorithms.kl import KlPenalty
-from strop.algorithms.rewards import BinaryReward, OverlongShaping
+from strop.algorithms.rewards import BinaryReward
 from strop.algorithms.selection import Selection
 from strop.algorithms.settings import AlgorithmSettings
 from strop.algorithms.token_types import EntropyQuantile
+from strop.config.parse import edit
 from strop.config.schema import RunConfig
 from strop.data.settings import DataSettings, HeldOutSettings
 from strop.engines.protocol import Sampling
-from strop.evaluation.settings import EvaluationSettings
+from strop.evaluation.validation_settings import EvaluationSettings
 from strop.model.settings import ModelSettings
 from strop.recipes._data import AS_WRITTEN, BOXED, archer_code, archer_math
 from strop.recipes._verifiers import code_verifier, deepscaler_or_math_verifier
-from strop.training.settings import AdamW, BatchSettings
+from strop.training.settings import AdamW, BatchSettings, CheckpointSettings
 
 PASSES, MINI_BATCHES, WARMUP = 3, 2, 10  # the warm-up in rollout steps
 
@@ -32,7 +34,7 @@ def math() -> RunConfig:
     """Archer on mathematics: clip ranges and KL weights of their own for reasoning and for knowledge tokens."""
     return RunConfig(
         recipe="archer",
-        steps=1000,
+        steps=520,
         model=ModelSettings(
             path="deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B", dtype="bfloat16", gradient_checkpointing=True
         ),
@@ -46,7 +48,6 @@ def math() -> RunConfig:
         sampling=Sampling(temperature=1.0, max_new_tokens=32_768),
         algorithm=AlgorithmSettings(
             reward=BinaryReward(correct=1.0, wrong=0.0),
-            shaping=(OverlongShaping(max_tokens=32_768, buffer_tokens=4_096),),
             selection=Selection(zero_variance="drop", of="score", refill=False),
             advantage=GroupRelative(normalization="prompt_std", ddof=1, eps=1e-6),
             anchor="recomputed",
@@ -57,11 +58,29 @@ def math() -> RunConfig:
         ),
         optim=AdamW(lr=1e-6, weight_decay=0.1, max_grad_norm=1.0, warmup_steps=WARMUP * MINI_BATCHES * PASSES),
         evaluation=EvaluationSettings(every=20, samples_per_problem=4, temperature=0.8),
+        checkpoint=CheckpointSettings(every=10),
     )
 
 
 def code() -> RunConfig:
     """Archer on programming problems, judged by their tests."""
-    config = math()
+    return _on_code(math())
+
+
+# ---------------------------------------------------------------------- the baseline of Tables 1 and 2
+
+
+def dapo_math() -> RunConfig:
+    """DAPO as Archer compares with it, on mathematics: clipped at 0.2 and 0.28, no KL, no token types."""
+    clip = 'algorithm.loss={piece="PpoClip", clip_low=0.2, clip_high=0.28, dual_clip=10.0}'
+    return edit(math(), [clip, "algorithm.regularizers=[]", "algorithm.token_types=none"])
+
+
+def dapo_code() -> RunConfig:
+    """DAPO as Archer compares with it, on programming problems."""
+    return _on_code(dapo_math())
+
+
+def _on_code(config: RunConfig) -> RunConfig:
     data = config.data.model_copy(update={"source": archer_code(), "template": AS_WRITTEN})
-    return config.model_copy(update={"data": data, "verifier": code_verifier()})
+    return config.model_copy(update={"steps": 320, "data": data, "verifier": code_verifier()})

@@ -16,7 +16,7 @@ from strop.algorithms.settings import AlgorithmSettings
 from strop.config.schema import RunConfig
 from strop.data.settings import DataSettings, HeldOutSettings
 from strop.engines.protocol import Sampling
-from strop.evaluation.settings import EvaluationSettings
+from strop.evaluation.validation_settings import EvaluationSettings
 from strop.model.settings import ModelSettings
 from strop.recipes._data import BOXED, dapo_17k
 from strop.recipes._verifiers import math_verifier

@@ -1,7 +1,7 @@
 """GRPO: group-relative policy optimization, the recipe the others are measured against (DeepSeekMath; ScaleRL, Eq. 7).
 
-The defaults are small enough for a laptop and start from a fresh model, which is there to try the machinery: for
-reasoning to be sharpened there must be some. Name a model that has it with `--set model.path=…`.
+The defaults are small enough for a laptop. The model is the user's to name, with `--set model.path=…`: for reasoning to
+be sharpened there must be some.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from strop.config.schema import RunConfig
 from strop.data.chain_sum import ChainSum
 from strop.data.settings import DataSettings, HeldOutSettings
 from strop.engines.protocol import Sampling
-from strop.model.settings import FreshModel, ModelSettings
+from strop.model.settings import ModelSettings
 from strop.training.settings import AdamW, BatchSettings
 from strop.verifiers.answer import Answer
 
@@ -26,7 +26,7 @@ def recipe() -> RunConfig:
     return RunConfig(
         recipe="grpo",
         steps=100,
-        model=ModelSettings(fresh=FreshModel()),
+        model=ModelSettings(),
         data=DataSettings(source=ChainSum(), held_out=HeldOutSettings(count=64)),
         verifier=Answer(extract="boxed"),
         batch=BatchSettings(prompts_per_step=16, samples_per_prompt=8),

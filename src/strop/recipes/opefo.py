@@ -19,15 +19,16 @@ from strop.config.parse import edit
 from strop.config.schema import RunConfig
 from strop.data.settings import DataSettings, HeldOutSettings
 from strop.engines.protocol import Sampling
-from strop.evaluation.settings import EvaluationSettings
+from strop.evaluation.validation_settings import EvaluationSettings
 from strop.model.settings import ModelSettings
-from strop.recipes._data import BOXED, dapo_17k
+from strop.recipes._data import AS_WRITTEN, dapo_17k
 from strop.recipes._names import named
 from strop.recipes._verifiers import math_verifier
 from strop.training.settings import AdamW, BatchSettings, CheckpointSettings
 
 UPDATES = 8  # of the methods that are not strictly on-policy
 WARMUP = 10  # rollout steps
+QWEN3_4B = ("model.path=Qwen/Qwen3-4B-Base", "sampling.max_new_tokens=8000")
 
 
 def qwen25_math_7b() -> RunConfig:
@@ -37,7 +38,7 @@ def qwen25_math_7b() -> RunConfig:
         steps=1000,
         model=ModelSettings(path="Qwen/Qwen2.5-Math-7B", dtype="bfloat16", gradient_checkpointing=True),
         data=DataSettings(
-            source=dapo_17k(), template=BOXED, max_prompt_tokens=1024, held_out=HeldOutSettings(count=256)
+            source=dapo_17k(), template=AS_WRITTEN, max_prompt_tokens=1024, held_out=HeldOutSettings(count=256)
         ),
         verifier=math_verifier(),
         batch=BatchSettings(prompts_per_step=32, samples_per_prompt=8, updates_per_step=1),
@@ -51,13 +52,13 @@ def qwen25_math_7b() -> RunConfig:
         ),
         optim=AdamW(lr=2.83e-6, weight_decay=0.01, max_grad_norm=1.0, warmup_steps=WARMUP),
         evaluation=EvaluationSettings(every=10, samples_per_problem=1, temperature=1.0, top_p=0.7),
-        checkpoint=CheckpointSettings(every=10),
+        checkpoint=CheckpointSettings(every=10, keep=100),  # the best is chosen among all of them
     )
 
 
 def qwen3_4b() -> RunConfig:
     """OPEFO on Qwen3-4B-Base, with responses of 8,000 tokens."""
-    return edit(qwen25_math_7b(), ["model.path=Qwen/Qwen3-4B-Base", "sampling.max_new_tokens=8000"])
+    return edit(qwen25_math_7b(), QWEN3_4B)
 
 
 # ---------------------------------------------------------------------- Table 2: other λ
@@ -78,7 +79,7 @@ def one_side_decreasing() -> RunConfig:
     return edit(qwen25_math_7b(), ["algorithm.loss.sides=decreasing"])
 
 
-# ---------------------------------------------------------------------- baselines
+# ---------------------------------------------------------------------- Table 1: baselines
 
 
 @named("grpo_on_policy")
@@ -117,8 +118,8 @@ def clip_higher() -> RunConfig:
 
 @named("clip_cov")
 def clip_cov() -> RunConfig:
-    """GRPO with the gradient of a few tokens of high covariance removed (Cui et al.)."""
-    bounds = "low=1.0, high=5.0, clip_low=0.2, clip_high=0.2"
+    """GRPO with the gradient of a few tokens of high covariance removed, otherwise clipped at 1 (Cui et al.)."""
+    bounds = "low=1.0, high=5.0, clip_low=1.0, clip_high=1.0"
     return edit(grpo(), [f'algorithm.loss={{piece="ClipCov", share=2e-4, {bounds}}}'])
 
 
@@ -126,3 +127,36 @@ def clip_cov() -> RunConfig:
 def kl_cov() -> RunConfig:
     """GRPO with a KL penalty on the few tokens of highest covariance, and no clipping (Cui et al.)."""
     return edit(grpo(), ['algorithm.loss={piece="KlCov", share=0.002, coefficient=1.0}'])
+
+
+# ---------------------------------------------------------------------- Table 1, Qwen3-4B-Base
+
+
+def grpo_qwen3_4b() -> RunConfig:
+    """GRPO as OPEFO compares with it, on Qwen3-4B-Base."""
+    return edit(grpo(), QWEN3_4B)
+
+
+def grpo_on_policy_qwen3_4b() -> RunConfig:
+    """GRPO strictly on-policy, on Qwen3-4B-Base."""
+    return edit(grpo_on_policy(), QWEN3_4B)
+
+
+def entropy_reg_qwen3_4b() -> RunConfig:
+    """GRPO with an entropy bonus of coefficient 0.01, on Qwen3-4B-Base."""
+    return edit(entropy_reg(), QWEN3_4B)
+
+
+def clip_higher_qwen3_4b() -> RunConfig:
+    """GRPO clipped at 0.2 below and 0.28 above, on Qwen3-4B-Base."""
+    return edit(clip_higher(), QWEN3_4B)
+
+
+def clip_cov_qwen3_4b() -> RunConfig:
+    """Clip-Cov on Qwen3-4B-Base."""
+    return edit(clip_cov(), QWEN3_4B)
+
+
+def kl_cov_qwen3_4b() -> RunConfig:
+    """KL-Cov on Qwen3-4B-Base."""
+    return edit(kl_cov(), QWEN3_4B)

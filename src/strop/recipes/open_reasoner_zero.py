@@ -9,6 +9,7 @@ reward is 1 where generation ended by itself and the answer is right, else 0.
 
 from __future__ import annotations
 
+from strop.algorithms.advantages import GroupRelative
 from strop.algorithms.aggregation import TokenMean
 from strop.algorithms.losses import PpoClip
 from strop.algorithms.rewards import BinaryReward
@@ -21,12 +22,12 @@ from strop.data.history import HardOnly
 from strop.data.settings import DataSettings, HeldOutSettings
 from strop.data.templates import OpenReasonerZero
 from strop.engines.protocol import Sampling
-from strop.evaluation.settings import EvaluationSettings
+from strop.evaluation.validation_settings import EvaluationSettings
 from strop.model.settings import ModelSettings
 from strop.recipes._data import orz_13k_hard, orz_57k
 from strop.recipes._names import named
 from strop.recipes._verifiers import tagged_math_verifier
-from strop.training.settings import AdamW, BatchSettings, Constant, CriticSettings, LinearDecay
+from strop.training.settings import AdamW, BatchSettings, CheckpointSettings, Constant, CriticSettings, LinearDecay
 
 
 def _adamw(lr: float) -> AdamW:
@@ -60,6 +61,7 @@ def _7b() -> RunConfig:
         optim=_adamw(1e-6),
         critic=CriticSettings(updates_per_step=12, loss=ValueLoss(clip=0.2, scale=0.5), optim=_adamw(5e-6)),
         evaluation=EvaluationSettings(every=10, samples_per_problem=4, temperature=1.0),
+        checkpoint=CheckpointSettings(every=50),
     )
 
 
@@ -88,6 +90,18 @@ def r1_distill_14b() -> RunConfig:
     config = _of("deepseek-ai/DeepSeek-R1-Distill-Qwen-14B")
     data = config.data.model_copy(update={"source": orz_13k_hard()})
     return config.model_copy(update={"steps": 300, "data": data})
+
+
+@named("open_reasoner_zero.7b_grpo")
+def _7b_grpo() -> RunConfig:
+    """Open-Reasoner-Zero-7B with GRPO in place of the critic (Appendix C.1): the run that collapses.
+
+    The group's mean is the baseline, and advantages are normalised over all tokens as with the critic. The released
+    code means to divide by the group's standard deviation besides; what it divides by is 1.
+    """
+    config = _7b()
+    algorithm = config.algorithm.model_copy(update={"advantage": GroupRelative(normalization="token_std", eps=1e-8)})
+    return config.model_copy(update={"algorithm": algorithm, "critic": None})
 
 
 def _of(model: str) -> RunConfig:

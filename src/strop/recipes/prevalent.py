@@ -33,7 +33,8 @@ def qwen_dapo() -> RunConfig:
 def magistral() -> RunConfig:
     """Magistral: DAPO's loss on PipelineRL-8."""
     batch = ("batch.prompts_per_step=80", "batch.samples_per_prompt=16", "batch.updates_per_step=1")
-    return edit(base(), [DAPO_LOSS, PROMPT_MEAN, DROPPED, *batch, "orchestration.max_lag=8"])
+    pipeline = ("orchestration.max_lag=8", "orchestration.window=adaptive", "steps=2500", "evaluation.every=100")
+    return edit(base(), [DAPO_LOSS, PROMPT_MEAN, DROPPED, *batch, *pipeline])
 
 
 @named("minimax")

@@ -13,7 +13,7 @@ from strop.data.chain_sum import ChainSum
 from strop.data.settings import DataSettings, HeldOutSettings
 from strop.engines.protocol import Sampling
 from strop.engines.settings import EngineSettings
-from strop.evaluation.settings import EvaluationSettings
+from strop.evaluation.validation_settings import EvaluationSettings
 from strop.model.settings import ModelSettings
 from strop.training.settings import AdamW, BatchSettings, CheckpointSettings
 from strop.verifiers.answer import Answer
@@ -38,7 +38,7 @@ def recipe() -> RunConfig:
             reward=BinaryReward(correct=1.0, wrong=-1.0),
             selection=Selection(zero_variance="drop"),
             advantage=GroupRelative(normalization="batch_std", ddof=0, batch="survivors"),
-            truncation_mask="after",
+            truncation_mask="drop",
             loss=Cispo(max_ratio=5.0),
             aggregation=PromptMean(),
         ),

@@ -10,19 +10,19 @@ from __future__ import annotations
 
 import json
 import tomllib
-import traceback
 from pathlib import Path
 
 from pydantic import ValidationError
 
 from strop import recipes
-from strop.base.pieces import load_module
+from strop.base.imports import blamed, load_module
 from strop.base.types import InputError
 from strop.config.checks import validated
 from strop.config.edits import apply_edits, explain
 from strop.config.parse import edit, parse
+from strop.config.renamed import accepted
 from strop.config.schema import RunConfig
-from strop.config.tiny import tiny
+from strop.config.tiny import edits_of, tiny
 
 
 def resolve(target: str, sets: list[str] | tuple[str, ...] = (), small: bool = False) -> RunConfig:
@@ -41,7 +41,7 @@ def resolve(target: str, sets: list[str] | tuple[str, ...] = (), small: bool = F
     else:
         config = recipes.build(target)
     if small:
-        config = tiny(config)
+        config, sets = tiny(config), [*edits_of(sets), *sets]
     return edit(config, sets) if sets else validated(config)
 
 
@@ -68,7 +68,7 @@ def _from_toml(path: Path) -> RunConfig:
     if not isinstance(name, str):
         raise InputError(f'{path}: say which recipe it changes, e.g. recipe = "grpo"; the list: strop recipes')
     try:
-        data = apply_edits(recipes.build(name).model_dump(mode="json"), changes, RunConfig)
+        data = apply_edits(recipes.build(name).model_dump(mode="json"), accepted(changes), RunConfig)
     except InputError as error:
         raise InputError(f"{path}: {error}") from error
     return parse(data, str(path))
@@ -83,12 +83,8 @@ def _from_python(path: Path) -> RunConfig:
         raise InputError(f"{path}: {explain(error)}") from error
     except InputError:
         raise
-    except Exception as error:
-        # The user's own code: where it failed and why says more than our frames around it.
-        frames = reversed(traceback.extract_tb(error.__traceback__))
-        line = next((frame.lineno for frame in frames if frame.filename == str(path)), 0)
-        line = error.lineno or 0 if isinstance(error, SyntaxError) else line
-        raise InputError(f"{path}, line {line}: {type(error).__name__}: {error}") from error
+    except Exception as error:  # the user's own code, which may raise anything
+        raise InputError(blamed(error, {str(path)}) or f"{path}: {error}") from error
     if not isinstance(config, RunConfig):
         raise InputError(f"{path}: define a function recipe() that returns a strop.config.schema.RunConfig")
     return config

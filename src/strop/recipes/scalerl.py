@@ -18,25 +18,28 @@ from strop.algorithms.selection import Selection
 from strop.algorithms.settings import AlgorithmSettings
 from strop.config.parse import edit
 from strop.config.schema import RunConfig
-from strop.data.mixture import Mixture
 from strop.data.settings import DataSettings, HeldOutSettings
 from strop.engines.protocol import Interruption, Sampling
-from strop.evaluation.settings import EvaluationSettings
+from strop.evaluation.validation_settings import EvaluationSettings
 from strop.model.settings import ModelSettings
 from strop.orchestration.settings import OrchestrationSettings
-from strop.recipes._data import BOXED, deepcoder, polaris_53k
+from strop.recipes._data import AS_WRITTEN, BOXED, polaris_53k, polaris_and_deepcoder
 from strop.recipes._names import named
 from strop.recipes._verifiers import math_and_code_verifier, math_verifier
 from strop.training.settings import AdamW, BatchSettings, Constant
 
 THINKING, SOLUTION, PROMPT = 12_288, 2_048, 2_048
+# A step of PPO-off-policy-8 is eight gradient updates, which the paper counts as eight steps.
+OFF_POLICY_8 = (
+    "orchestration.max_lag=0", "batch.prompts_per_step=384", "batch.updates_per_step=8", "evaluation.every=12",
+)  # fmt: skip
 
 
 def recipe() -> RunConfig:
     """ScaleRL: CISPO on PipelineRL-8, interruptions, prompt-level loss, batch-level advantages, fp32 head, 48 × 16."""
     return RunConfig(
         recipe="scalerl",
-        steps=7400,
+        steps=10_700,
         model=ModelSettings(
             path="deepseek-ai/DeepSeek-R1-Distill-Llama-8B", dtype="bfloat16", gradient_checkpointing=True,
             trainer_fp32_head=True, generator_fp32_head=True,
@@ -54,7 +57,7 @@ def recipe() -> RunConfig:
             reward=BinaryReward(correct=1.0, wrong=-1.0),
             selection=Selection(zero_variance="drop", of="score", refill=False, no_positive_resampling=0.9),
             advantage=GroupRelative(normalization="batch_std", ddof=0, batch="survivors"),
-            truncation_mask="after",
+            truncation_mask="drop",
             anchor="generator",
             loss=Cispo(max_ratio=5.0),
             aggregation=PromptMean(),
@@ -87,8 +90,8 @@ def bs512() -> RunConfig:
 
 
 def bs2048() -> RunConfig:
-    """ScaleRL with batches of 2,048 completions."""
-    return _batch(128, 16)
+    """ScaleRL with batches of 2,048 completions: the run of 100,000 GPU-hours (Figure 1)."""
+    return edit(_batch(128, 16), ["steps=7400"])
 
 
 @named("scalerl.8gen")
@@ -116,8 +119,9 @@ def _batch(prompts: int, samples: int) -> RunConfig:
 def math_code() -> RunConfig:
     """ScaleRL on mathematics and code together, each domain with a curve of its own."""
     config = recipe()
-    source = Mixture(sources=(polaris_53k(), deepcoder()), domains=("math", "code"))
-    data = config.data.model_copy(update={"source": source, "weights": {"math": 1.0, "code": 1.0}})
+    data = config.data.model_copy(
+        update={"source": polaris_and_deepcoder(), "template": AS_WRITTEN, "weights": {"math": 1.0, "code": 1.0}}
+    )
     return config.model_copy(update={"data": data, "verifier": math_and_code_verifier()})
 
 
@@ -149,7 +153,7 @@ def loo_batch() -> RunConfig:
 
 def loo_8op() -> RunConfig:
     """ScaleRL on PPO-off-policy-8: 8 × 48 prompts generated at once, 8 updates."""
-    return edit(recipe(), ["orchestration.max_lag=0", "batch.prompts_per_step=384", "batch.updates_per_step=8"])
+    return edit(recipe(), [*OFF_POLICY_8, "steps=1338"])
 
 
 def loo_fp32() -> RunConfig:

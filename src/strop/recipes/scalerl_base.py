@@ -11,6 +11,7 @@ from __future__ import annotations
 from strop.config.parse import edit
 from strop.config.schema import RunConfig
 from strop.recipes._names import named
+from strop.recipes.scalerl import OFF_POLICY_8
 from strop.recipes.scalerl import recipe as scalerl
 
 BASE = (
@@ -22,13 +23,13 @@ BASE = (
     "algorithm.selection.no_positive_resampling=none",
     "model.trainer_fp32_head=false",
     "model.generator_fp32_head=false",
+    "orchestration.window=full",  # k itself is compared
 )
-OFF_POLICY_8 = ("orchestration.max_lag=0", "batch.prompts_per_step=384", "batch.updates_per_step=8")
 
 
 def recipe() -> RunConfig:
     """ScaleRL's base: GRPO without KL, asymmetric clip, sample-level loss, PPO-off-policy-8."""
-    return edit(scalerl(), [*BASE, *OFF_POLICY_8])
+    return edit(scalerl(), [*BASE, *OFF_POLICY_8, "steps=312"])
 
 
 # ---------------------------------------------------------------------- Section 3.1: how far off-policy, and how

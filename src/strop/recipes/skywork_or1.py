@@ -3,7 +3,8 @@
     L = −1 / T_k · Σ_i Σ_j Σ_t [ min(ρ A, clip(ρ, 1 ± 0.2) A) + α_k H_t ]     over groups whose advantages are not all 0
 
 α_k is the adaptive entropy coefficient (target 0.2). No KL, no mask for truncated responses, a constant learning rate.
-Between stages problems that were solved in every attempt of the stage before are dropped.
+Problems are those that the model solves 1 to 15 times in 16 before training, programs listed twice (the released
+scripts). Between stages problems that were solved in every attempt of the stage before are dropped.
 """
 
 from __future__ import annotations
@@ -22,12 +23,12 @@ from strop.data.history import DropSolved
 from strop.data.settings import DataSettings, HeldOutSettings
 from strop.data.source import ProblemSource
 from strop.engines.protocol import Sampling
-from strop.evaluation.settings import EvaluationSettings
+from strop.evaluation.validation_settings import EvaluationSettings
 from strop.model.settings import ModelSettings
 from strop.recipes._data import AS_WRITTEN, skywork_math, skywork_math_and_code
 from strop.recipes._names import named
 from strop.recipes._verifiers import math_and_code_verifier, math_verifier
-from strop.training.settings import AdamW, BatchSettings
+from strop.training.settings import AdamW, BatchSettings, CheckpointSettings
 from strop.verifiers.base import Verifier
 
 K = 1024
@@ -41,7 +42,7 @@ def math_7b() -> RunConfig:
         _stage(340, 32, 256, 128, 16),
         _stage(80, 32, 128, 64, 64),  # 3.5
     )
-    return _recipe("deepseek-ai/DeepSeek-R1-Distill-Qwen-7B", skywork_math(), math_verifier(), stages)
+    return _recipe("deepseek-ai/DeepSeek-R1-Distill-Qwen-7B", skywork_math("7B"), math_verifier(), stages)
 
 
 @named("skywork_or1.7b")
@@ -49,7 +50,7 @@ def _7b() -> RunConfig:
     """Skywork-OR1-7B: the same on mathematics and code, on-policy, two stages (Table 11)."""
     stages = (_stage(660, 16, 256, 256, 16), _stage(660, 32, 160, 160, 32))
     model = "deepseek-ai/DeepSeek-R1-Distill-Qwen-7B"
-    return _recipe(model, skywork_math_and_code(), math_and_code_verifier(), stages)
+    return _recipe(model, skywork_math_and_code("7B"), math_and_code_verifier(), stages)
 
 
 @named("skywork_or1.32b")
@@ -57,7 +58,7 @@ def _32b() -> RunConfig:
     """Skywork-OR1-32B: the same for 32B, two stages to 24k (Table 12)."""
     stages = (_stage(760, 16, 256, 256, 16), _stage(370, 24, 160, 160, 32))
     model = "deepseek-ai/DeepSeek-R1-Distill-Qwen-32B"
-    return _recipe(model, skywork_math_and_code(), math_and_code_verifier(), stages)
+    return _recipe(model, skywork_math_and_code("32B"), math_and_code_verifier(), stages)
 
 
 def _stage(steps: int, context: int, batch: int, mini_batch: int, group: int) -> Stage:
@@ -100,5 +101,6 @@ def _recipe(model: str, source: ProblemSource, verifier: Verifier, stages: tuple
         optim=AdamW(lr=1e-6, weight_decay=0.01, max_grad_norm=1.0, warmup_steps=0),
         # What was solved before is known from the second stage on.
         stages=(stages[0].model_copy(update={"problems": None}), *stages[1:]),
-        evaluation=EvaluationSettings(every=20, samples_per_problem=8, temperature=0.6),
+        evaluation=EvaluationSettings(every=20, samples_per_problem=8, temperature=1.0),
+        checkpoint=CheckpointSettings(every=20),
     )

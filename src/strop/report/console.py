@@ -187,9 +187,12 @@ class LiveView:
 
 
 def open_view(plain: bool = False, title: str = "strop", stream: TextIO | None = None) -> View:
-    """The live view on a terminal wide enough for it, else plain lines; on standard output unless `stream` is given."""
+    """The live view on a terminal that is wide enough and knows its signs, else plain lines.
+
+    On standard output unless `stream` is given.
+    """
     target = stream if stream is not None else sys.stdout
-    if plain or not target.isatty():
+    if plain or not target.isatty() or not (target.encoding or "").lower().startswith("utf"):
         return PlainView(target)
     console = Console(file=target)
     if console.is_dumb_terminal or console.width < LIVE_MINIMUM_WIDTH:

@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from strop.base.files import distinct_names
 from strop.base.types import InputError
-from strop.base.view import duration
+from strop.base.view import benchmark_rates, duration
 from strop.config.parse import parse
 from strop.config.schema import RunConfig
 from strop.recipes import build
-from strop.report.plots import points
 from strop.report.texts import plain
 from strop.run.folder import RunFolder
 
 Row = dict[str, float | None]
+Series = tuple[list[float], list[float]]
 ABSENT = "-"
 
 
@@ -65,20 +67,33 @@ class RunData:
         return max((int(row["step"] or 0) for row in self.rows), default=0)
 
     @cached_property
-    def version_after(self) -> dict[int, int]:
-        """The weight version after each step; 0 is the starting model's."""
-        steps, versions = points(self.rows, "version")
-        return {0: 0} | {int(step): int(version) for step, version in zip(steps, versions, strict=True)}
+    def benchmarks(self) -> list[str]:
+        """The names of the benchmarks that were measured in training."""
+        return sorted({name for row in self.rows for name in benchmark_rates(row)})
 
     @property
     def seconds(self) -> float | None:
         """Seconds of all steps together, evaluations included."""
-        spent = points(self.rows, "seconds/step")[1]
+        spent = self.series("seconds/step")[1]
         return sum(spent) if spent else None
+
+    def by_step(self, metric: str) -> dict[float, float]:
+        """The metric's finite values by step, in order; of several lines of one step the last counts."""
+        found: dict[float, float] = {}
+        for row in self.rows:
+            step, value = row.get("step"), row.get(metric)
+            if step is not None and value is not None and math.isfinite(value):
+                found[step] = value
+        return dict(sorted(found.items()))
+
+    def series(self, metric: str) -> Series:
+        """The metric's steps and its finite values at them."""
+        found = self.by_step(metric)
+        return list(found), list(found.values())
 
     def last(self, metric: str) -> float | None:
         """The metric's last value."""
-        values = points(self.rows, metric)[1]
+        values = self.series(metric)[1]
         return values[-1] if values else None
 
     def outcome(self) -> str:
@@ -107,18 +122,7 @@ def read_runs(paths: Sequence[Path]) -> list[RunData]:
     for path in found:
         if found.count(path) > 1:
             raise InputError(f"{path} is named twice; name each run once")
-    return [_read(path, name) for path, name in zip(paths, _names(found), strict=True)]
-
-
-def _names(paths: Sequence[Path]) -> list[str]:
-    """The folder's name; with as many folders above it as it takes where two are alike."""
-    names: list[str] = []
-    for path in paths:
-        count = 1
-        while sum(other.parts[-count:] == path.parts[-count:] for other in paths) > 1:
-            count += 1
-        names.append("/".join(path.parts[-count:]))
-    return names
+    return [_read(path, name) for path, name in zip(paths, distinct_names(found), strict=True)]
 
 
 def _read(path: Path, name: str) -> RunData:

@@ -1,12 +1,11 @@
-"""Tokens as pieces of text, and untrusted text made visible and harmless.
+"""Tokens as pieces of text, and untrusted text made visible.
 
-Completions are whatever a model wrote: markup, scripts, control characters, half characters. All text goes through
-`safe` on its way into the page.
+Completions are whatever a model wrote: markup, scripts, control characters, half characters. The template escapes
+markup; `visible` does the rest.
 """
 
 from __future__ import annotations
 
-import html
 import unicodedata
 from collections.abc import Sequence
 
@@ -16,14 +15,14 @@ CONTEXT = 8  # tokens before one that decide how it is written (a leading space,
 BROKEN = "\N{REPLACEMENT CHARACTER}"
 
 
-def safe(text: str) -> str:
-    """Text for HTML: escaped, and characters that are invisible or turn the text around written as their number."""
-    return html.escape("".join(_visible(letter) for letter in text), quote=True)
+def visible(text: str) -> str:
+    """The text with characters that are invisible or turn the text around written as their number."""
+    return "".join(map(_visible, text))
 
 
 def plain(text: str, length: int) -> str:
-    """A text on one line of at most `length` characters, for a picture."""
-    return clip(" ".join("".join(_visible(letter) for letter in text).split()), length)
+    """A text on one line of at most `length` characters, for a figure."""
+    return clip(" ".join(visible(text).split()), length)
 
 
 def _visible(letter: str) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,8 +12,10 @@ from strop.base.seeds import derive
 from strop.base.types import InputError
 from strop.base.view import View
 from strop.config.schema import RunConfig, evaluation_sampling, stage_configs
+from strop.data import contradictions
 from strop.data.chain_sum import part_of
-from strop.data.dataset import Data, load_data
+from strop.data.dataset import Data, Dataset, load_data
+from strop.data.templates import Auto, PromptTemplate
 from strop.engines.build import build_engine, embedded_settings, evaluating_engine
 from strop.engines.protocol import Engine
 from strop.engines.vllm.settings import Vllm
@@ -32,34 +33,32 @@ from strop.orchestration.fleet import Fleet, Supervision
 from strop.orchestration.generator import GeneratorSettings
 from strop.orchestration.in_process import InProcess
 from strop.orchestration.learning import Learning
-from strop.orchestration.process_registry import Roster
+from strop.orchestration.process_registry import ProcessRegistry
 from strop.orchestration.processes import Processes
 from strop.orchestration.ray_workers import RayWorkers
 from strop.orchestration.settings import OrchestrationSettings
 from strop.orchestration.weight_store import MEMORY
-from strop.orchestration.weight_transport import (
-    Carrier,
-    CollectiveCarrier,
-    StoredCarrier,
-    WithFallback,
-    broadcast_backend,
-)
+from strop.orchestration.weight_transport import WeightTransport
 from strop.orchestration.worker_evaluator import WorkerEvaluator
-from strop.run.rank_group_learner import GangLearner
+from strop.run import preflight
+from strop.run.rank_group_learner import RankGroupLearner
 from strop.training.compute import devices_of
-from strop.training.embedded_base import located
+from strop.training.embedded_base import located, tokenizer_of
 from strop.training.learner import Learner, objective_of
 from strop.training.ranks import ALONE, Ranks
 from strop.training.step import Trainer
 from strop.training.storage import Storage
-from strop.verifiers.judges import Judges, judge_for
-from strop.verifiers.pool import Judge, first_refusal
+from strop.verifiers.judge import Judge
+from strop.verifiers.judges import Judges, first_refusal, judge_for
+
+SHOWN_IDS = 24
 
 
 @dataclass(frozen=True)
 class Parts:
-    """What a run is made of."""
+    """What a run is made of, and its configuration, fitted to the model's room where the user left it to the recipe."""
 
+    config: RunConfig
     tokenizer: PreTrainedTokenizerBase
     data: Data
     executor: Executor
@@ -98,9 +97,12 @@ def assemble(config: RunConfig, view: View) -> Parts:
     policy.to(pick_device(config.device))
     if config.orchestration.trainers > 1:  # the ranks have GPUs of their own; this copy evaluates
         policy.to(_spare_device(policy.device, _evaluating_gpu(config.orchestration)))
-    data = load_data(config.data, tokenizer)
-    for line in data.report():
+    data = load_data(config.data, tokenizer, config.verifier.instruction)
+    for line in (*data.report(), *first_prompt(data.train, config.data.template, tokenizer)):
         view.note(line)
+    contradiction = contradictions.warning(data.train.name, data.train.problems)
+    if contradiction is not None:
+        view.note(contradiction)
     refused = first_refusal(config.verifier, data.train.problems)
     if refused is not None:
         problem, reason = refused
@@ -108,13 +110,16 @@ def assemble(config: RunConfig, view: View) -> Parts:
     _warn_of_seen_questions(config, data, view)
     engine, measuring = _engines(config, policy, tokenizer)
     room = measuring.capabilities.max_tokens
-    _refuse_too_long(config, data, room)
+    longest = max(part.longest_prompt for part in (data.train, data.held_out) if part is not None)
+    config, told = preflight.fitted(config, longest, room)
+    if told is not None:
+        view.note(told)
     sets = validation_sets(config, data, tokenizer, room, view)
-    roster = Roster()
-    launcher = _launcher(config, roster, policy.device)
+    registry = ProcessRegistry()
+    launcher = _launcher(config, registry, policy.device)
     # By default the trainer's ranks meet on this host, also where generators live in a cluster.
     in_cluster = config.orchestration.ray.train_in_cluster
-    learner = _learner(config, policy, launcher if in_cluster else Processes(roster=roster), view)
+    learner = _learner(config, policy, launcher if in_cluster else Processes(registry=registry), view)
     judge = judge_for(config.verifier)
     executor = _executor(config, policy, engine, learner, launcher, view)
     if sets and config.evaluates_apart:
@@ -123,7 +128,30 @@ def assemble(config: RunConfig, view: View) -> Parts:
         # A judge is shared where nothing else is judged meanwhile.
         judges = Judges([(config.verifier, judge)] if engine is measuring else [])
         evaluator = InProcessEvaluator(measuring, sets, judges, devices_of(policy.device))
-    return Parts(tokenizer, data, executor, judge, learner, sets, evaluator, policy, launcher)
+    return Parts(config, tokenizer, data, executor, judge, learner, sets, evaluator, policy, launcher)
+
+
+def preview(config: RunConfig, view: View) -> None:
+    """Note what a run would train on and ask first, without loading the model.
+
+    Raises:
+        InputError: the tokenizer or the data cannot be used.
+    """
+    tokenizer = tokenizer_of(config.model)
+    data = load_data(config.data, tokenizer, config.verifier.instruction)
+    for line in (*data.report(), *first_prompt(data.train, config.data.template, tokenizer)):
+        view.note(line)
+
+
+def first_prompt(dataset: Dataset, template: PromptTemplate, tokenizer: PreTrainedTokenizerBase) -> tuple[str, str]:
+    """Two lines that show what the model will be asked: which template, and the first prompt as text and ids."""
+    ids = dataset[0].prompt_ids.tolist()
+    how = template.piece_name()
+    if isinstance(template, Auto):
+        plain = "plain text, because the model has no chat template"
+        how = "the model's own chat template" if tokenizer.chat_template else plain
+    shown = ", ".join(map(str, ids[:SHOWN_IDS])) + (", …" if len(ids) > SHOWN_IDS else "")
+    return f"prompts: {how}", f"first prompt, {len(ids)} tokens: {tokenizer.decode(ids)!r} = [{shown}]"
 
 
 def validation_sets(
@@ -181,7 +209,10 @@ def _worker_evaluator(
 
 
 def _threads(config: RunConfig) -> int:
-    """Of each worker. At max_lag = 0 the trainer waits between two updates; else it computes beside its generators."""
+    """Threads of each worker.
+
+    At max_lag = 0 the trainer waits between two updates, else it computes beside its generators.
+    """
     orchestration = config.orchestration
     return max(torch.get_num_threads() // (orchestration.generators + (orchestration.max_lag > 0)), 1)
 
@@ -211,8 +242,8 @@ def _engines(config: RunConfig, policy: Policy, tokenizer: PreTrainedTokenizerBa
     return engine, evaluating_engine(config.engine, policy, tokenizer, config.sampling, shared)
 
 
-def _launcher(config: RunConfig, roster: Roster, device: torch.device) -> Launcher:
-    """Of generators and the evaluator: processes of this machine, or actors of a Ray cluster.
+def _launcher(config: RunConfig, registry: ProcessRegistry, device: torch.device) -> Launcher:
+    """The launcher of generators and the evaluator: processes of this machine, or actors of a Ray cluster.
 
     Raises:
         InputError: ray is wanted and not installed.
@@ -222,8 +253,8 @@ def _launcher(config: RunConfig, roster: Roster, device: torch.device) -> Launch
         trainers = orchestration.trainers if orchestration.ray.train_in_cluster else 0
         own_gpus = orchestration.trainers - trainers if device.type == "cuda" else 0
         workers = orchestration.generators + trainers + config.evaluates_apart
-        return RayWorkers(orchestration.ray, workers, roster, own_gpus)
-    return Processes(roster=roster)
+        return RayWorkers(orchestration.ray, workers, registry, own_gpus)
+    return Processes(registry=registry)
 
 
 def _executor(
@@ -251,43 +282,16 @@ def _executor(
         )
         for number, device in enumerate(devices)
     ]
+    memory = None if orchestration.weights == "files" else MEMORY
     return Fleet(
         launcher=launcher,
         specs=specs,
-        carrier=_carrier(config, policy, learner, launcher, devices, view),
+        source=learner.publish,
+        transport=WeightTransport(_version_bytes(policy), view.note, memory),
         supervision=_supervision(config),
         note=view.note,
         kv=orchestration.kv,
     )
-
-
-def _carrier(
-    config: RunConfig, policy: Policy, learner: Learning, launcher: Launcher, devices: Sequence[str], view: View
-) -> Carrier:
-    """How weights get to generators on `devices`.
-
-    Raises:
-        InputError: a broadcast is wanted, and two of those that would take part in it share a GPU.
-    """
-    orchestration = config.orchestration
-    way = orchestration.weights
-    if way == "auto" and isinstance(config.engine, Vllm):  # which takes other GPUs than `devices` says
-        way = "shared_memory"
-    backend = broadcast_backend(way, orchestration.executor, _publishing_device(config, policy), devices)
-    stored = StoredCarrier(learner.publish, _version_bytes(policy), view.note, None if way == "files" else MEMORY)
-    if backend is None:
-        return stored
-    seconds = orchestration.silence_seconds
-    collective = CollectiveCarrier(learner.send, lambda: launcher.address, backend, seconds, view.note)
-    return collective if way == "collective" else WithFallback(collective, stored, view.note)
-
-
-def _publishing_device(config: RunConfig, policy: Policy) -> str:
-    """Of the process that publishes: the policy's, or that of the trainer's first rank."""
-    device = policy.device
-    if device.type != "cuda":
-        return str(device)
-    return "cuda:0" if config.orchestration.trainers > 1 else f"cuda:{device.index or 0}"
 
 
 def _evaluating_gpu(orchestration: OrchestrationSettings) -> int:
@@ -312,7 +316,7 @@ def _learner(config: RunConfig, policy: Policy, launcher: Launcher, view: View) 
         return make_learner(config, _modules(config, policy, view))
     in_cluster = config.orchestration.ray.train_in_cluster
     gpus = int(in_cluster and policy.device.type == "cuda")
-    return GangLearner(config, launcher, max(torch.get_num_threads() // trainers, 1), view.note, in_cluster, gpus)
+    return RankGroupLearner(config, launcher, max(torch.get_num_threads() // trainers, 1), view.note, in_cluster, gpus)
 
 
 @dataclass(frozen=True)
@@ -403,16 +407,6 @@ def _warn_of_seen_questions(config: RunConfig, data: Data, view: View) -> None:
             f"{len(seen)} of {len(data.held_out)} held-out sums are of the part that the embedded base may have been "
             "fine-tuned on; for a clean test set data.held_out.source.piece=ChainSum and "
             "data.held_out.source.part=held_out"
-        )
-
-
-def _refuse_too_long(config: RunConfig, data: Data, room: int) -> None:
-    longest = max(part.longest_prompt for part in (data.train, data.held_out) if part is not None)
-    budget = max(stage.sampling.max_new_tokens for stage in stage_configs(config))
-    if longest + budget > room:
-        raise InputError(
-            f"the longest prompt ({longest} tokens) and sampling.max_new_tokens={budget} exceed the {room} tokens of "
-            f"the model; lower sampling.max_new_tokens to {max(room - longest, 1)}, or data.max_prompt_tokens"
         )
 
 

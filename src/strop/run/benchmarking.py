@@ -1,7 +1,7 @@
 """`strop eval MODEL… --benchmark …`: several models on several benchmarks, every sample kept, resumable.
 
-EVAL_FOLDER/evaluation.json holds the order of models and benchmarks, EVAL_FOLDER/MODEL/BENCHMARK the samples (`kept`),
-report.md, results.json and plots/ what they come to.
+EVAL_FOLDER/evaluation.json holds the order of models and benchmarks, EVAL_FOLDER/MODEL/BENCHMARK the samples (see
+`evaluation/sample_store.py`), report.md, results.json and plots/ what they come to.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from transformers import PreTrainedTokenizerBase
 
 from strop.base.seeds import derive
 from strop.base.types import InputError, Problem, Rollout
-from strop.base.view import View
+from strop.base.view import SilentView, View
 from strop.config.edits import explain
 from strop.config.parse import parse
 from strop.config.schema import RunConfig
-from strop.data.dataset import Dataset, load_data, make_example
-from strop.data.templates import ChatTemplate, Plain, PromptTemplate, Tokenizer
+from strop.data.dataset import Dataset, make_example, no_instruction
+from strop.data.templates import Auto, ChatTemplate, PromptTemplate, Tokenizer
 from strop.engines.build import build_engine
 from strop.engines.endpoint.client import ChatEndpoint, EndpointError
 from strop.engines.endpoint.engine import EndpointEngine, EndpointTokenizer
@@ -36,18 +36,19 @@ from strop.evaluation.benchmarks import (
     load_problems,
     refuse_unjudged,
     with_instruction,
+    without_instruction,
 )
 from strop.evaluation.evaluate import evaluate
 from strop.evaluation.grid import ORDER, Grid, load_grid
 from strop.evaluation.protocols import Protocol
 from strop.evaluation.result import EvaluationResult
-from strop.evaluation.sample_store import SUMMARY, KeptSamples, load_result, read_json, write_json
+from strop.evaluation.sample_store import SUMMARY, SampleStore, load_result, read_json, write_json
 from strop.model.files import load_tokenizer
 from strop.model.policy import Policy
 from strop.recipes.resolve import resolve
 from strop.run.fine_tuning import is_fine_tuning
 from strop.run.folder import RunFolder, is_run
-from strop.run.tasks import DEFAULT_RECIPE, Stored, configure, fitted, open_model
+from strop.run.tasks import DEFAULT_RECIPE, Asked, Stored, configure, fitted, holds_out, open_model, problems_of
 from strop.training import checkpoint
 from strop.verifiers.base import Verifier
 from strop.verifiers.judges import Judges
@@ -178,6 +179,7 @@ def measure(plan: Plan, view: View) -> Grid:
         StropError: a model, a benchmark or a verifier cannot be used; the folder holds samples of other settings.
     """
     configs = {model.label: _plan_config(plan, model) for model in plan.models}
+    template = shared_template(plan, configs)
     held_out = _held_out(plan) if any(found.family == HELD_OUT for found in plan.benchmarks) else None
     verifiers = {label: _verifiers(plan, config, held_out) for label, config in configs.items()}
     problems = {
@@ -194,7 +196,9 @@ def measure(plan: Plan, view: View) -> Grid:
             if verifier not in asked:  # most often one for all
                 asked.append(verifier)
                 refuse_unjudged(name, loaded, verifier, view.note, "--set verifier=…")
-    _write_order(plan)
+    for model in plan.models:
+        _note_trained_on(model, problems, view)
+    _write_order(plan, template)
     judges = Judges()
     try:
         for model in plan.models:
@@ -203,7 +207,7 @@ def measure(plan: Plan, view: View) -> Grid:
             try:
                 for found in plan.benchmarks:
                     verifier = verifiers[model.label][found.name]
-                    job = _Job(plan, model, found, config, problems[found.name], weights, verifier, judges)
+                    job = _Job(plan, model, found, template, problems[found.name], weights, verifier, judges)
                     _measure_one(job, engine, tokenizer, view)
             except EndpointError as error:
                 raise EndpointError(f"{error}; what was sampled is kept, go on with --out {plan.out}") from error
@@ -260,13 +264,14 @@ def _held_out(plan: Plan) -> _HeldOut:
     if not run.model.is_dir():
         raise InputError(f"{run.path} has no model yet; write that of its newest checkpoint: strop export {run.path}")
     config = parse(run.read_json("config.json"), str(run.config_path))
-    data = load_data(config.data, load_tokenizer(str(run.model)))
-    if data.held_out is None:
+    asked = Asked(config, run.path, own=True, limit=plan.limit)
+    dataset, _ = problems_of(asked, load_tokenizer(str(run.model)), SilentView())
+    if config.data.held_out is None:
         raise InputError(f"benchmark {HELD_OUT}: {run.path} held out no problems")
-    # The template of the run may have written the beginning of the response; whoever is asked here has its own.
+    # The template of the run may have written the beginning of the response; each model asked here has its own.
     problems = tuple(
         replace(problem, extra={key: value for key, value in problem.extra.items() if key != "opening"})
-        for problem in data.held_out.problems[: plan.limit]
+        for problem in dataset.problems
     )
     return _HeldOut(problems, config.verifier)
 
@@ -278,7 +283,7 @@ class _Job:
     plan: Plan
     model: NamedModel
     benchmark: Benchmark
-    config: RunConfig
+    template: PromptTemplate
     problems: tuple[Problem, ...]
     weights: str
     verifier: Verifier
@@ -294,22 +299,27 @@ class _Job:
 
 
 def _measure_one(job: _Job, engine: Engine, tokenizer: Tokenizer, view: View) -> None:
-    template = _template(job, tokenizer)
+    template = job.template
+    # A run that was trained on plain prompts is asked so; a chat's instruction may have been in the training data.
+    if job.plan.protocol.instruct and (isinstance(template, ChatTemplate) or job.plan.protocol.template is not None):
+        template = with_instruction(template, job.benchmark.kind)
+    if isinstance(template, Auto) and not tokenizer.chat_template:
+        view.note(f"{job.model.label} has no chat template: its prompts are plain text")
     title = job.benchmark.name
     dataset = _dataset(job, template, tokenizer, engine.capabilities.max_tokens)
     if dataset.over_budget:
         view.note(f"{title}: {dataset.over_budget} problems left out, the model has no room for their prompts")
     sampling = fitted(_sampling(job.plan.protocol), dataset.longest_prompt, engine, view)
     settings = _settings(job, dataset, template, sampling)
-    kept = KeptSamples(job.folder, settings, job.verifier)
-    missing = kept.missing
-    if kept.done and missing:
-        view.note(f"{job.model.label} on {title}: {len(kept.done)} problems are kept, {len(missing)} are missing")
+    store = SampleStore(job.folder, settings, job.verifier)
+    missing = store.missing
+    if store.done and missing:
+        view.note(f"{job.model.label} on {title}: {len(store.done)} problems are kept, {len(missing)} are missing")
     seconds = 0.0
     if missing:
-        result = _sample(job, kept, dataset.subset(missing), sampling, engine, view)
+        result = _sample(job, store, dataset.subset(missing), sampling, engine, view)
         seconds = result.seconds
-    kept.finish()
+    store.finish()
     summary = job.folder / SUMMARY
     before = float(read_json(summary)["seconds"]) if summary.exists() else 0.0
     whole = replace(load_result(job.folder), seconds=before + seconds)
@@ -318,7 +328,8 @@ def _measure_one(job: _Job, engine: Engine, tokenizer: Tokenizer, view: View) ->
 
 def _dataset(job: _Job, template: PromptTemplate, tokenizer: Tokenizer, room: int) -> Dataset:
     """The prompts that leave room for an answer in the model's `room` tokens; the others are counted."""
-    examples = [make_example(problem, template, tokenizer) for problem in job.problems]
+    wanted = job.verifier.instruction if job.plan.protocol.instruct else no_instruction
+    examples = [make_example(problem, template, tokenizer, wanted(problem)) for problem in job.problems]
     fitting = tuple(example for example in examples if len(example.prompt_ids) < room)
     if not fitting:
         shortest = min(len(example.prompt_ids) for example in examples)
@@ -330,7 +341,7 @@ def _dataset(job: _Job, template: PromptTemplate, tokenizer: Tokenizer, room: in
 
 
 def _sample(
-    job: _Job, kept: KeptSamples, dataset: Dataset, sampling: Sampling, engine: Engine, view: View
+    job: _Job, store: SampleStore, dataset: Dataset, sampling: Sampling, engine: Engine, view: View
 ) -> EvaluationResult:
     view.stage(f"{job.model.label} · {job.benchmark.name}", len(dataset) * job.samples)
     correct = 0
@@ -338,7 +349,7 @@ def _sample(
     def progress(done: int, total: int, rollout: Rollout) -> None:
         nonlocal correct
         correct += rollout.verdict.score == 1
-        kept.add(rollout)
+        store.add(rollout)
         view.advance(done, {"pass_rate": correct / done})
 
     seed = derive(job.plan.seed, "benchmark", job.benchmark.name)
@@ -346,7 +357,7 @@ def _sample(
     try:
         return evaluate(engine, dataset, job.samples, sampling, job.verifier, seed, progress, judge=judge)
     finally:
-        kept.flush()  # also on Ctrl-C and on errors: whole problems are kept
+        store.flush()  # also on Ctrl-C and on errors: whole problems are kept
 
 
 def _settings(job: _Job, dataset: Dataset, template: PromptTemplate, sampling: Sampling) -> dict[str, Any]:
@@ -387,7 +398,7 @@ def folder_name(label: str) -> str:
 
 def _plan_config(plan: Plan, model: NamedModel) -> RunConfig:
     if plan.remote is None:
-        return configure(model.place, plan.recipe, plan.sets, step=model.step)
+        return configure(model.place, plan.recipe, plan.sets, step=model.step).config
     return resolve(plan.recipe if plan.recipe is not None else DEFAULT_RECIPE, plan.sets)
 
 
@@ -399,7 +410,7 @@ def open_named(
     Raises:
         StropError: there is no such model, or an invalid setting.
     """
-    config = configure(model.place, recipe, sets, step=model.step)
+    config = configure(model.place, recipe, sets, step=model.step).config
     return config, *open_model(config, view, model.stored)
 
 
@@ -419,19 +430,38 @@ def _verifiers(plan: Plan, config: RunConfig, held_out: _HeldOut | None) -> Mapp
     }
 
 
-def _template(job: _Job, tokenizer: Tokenizer) -> PromptTemplate:
-    """What --set names as it is, else the protocol's, else what a run was trained with, else chat or plain."""
-    plan = job.plan
-    trained = is_run(Path(job.model.place)) and not is_fine_tuning(RunFolder.open(job.model.place))
+def shared_template(plan: Plan, configs: Mapping[str, RunConfig]) -> PromptTemplate:
+    """The one template of all models: what --set or the protocol names, else that of the runs among them, else `Auto`.
+
+    Raises:
+        InputError: the runs were trained with different templates, and none was named.
+    """
     if _sets(plan, "data.template"):
-        return job.config.data.template
+        return next(iter(configs.values())).data.template
     if plan.protocol.template is not None:
-        chosen: PromptTemplate = plan.protocol.template
-    elif trained and plan.recipe is None:
-        return job.config.data.template
-    else:
-        chosen = ChatTemplate() if tokenizer.chat_template else Plain()
-    return with_instruction(chosen, job.benchmark.kind) if plan.protocol.instruct else chosen
+        return plan.protocol.template
+    found: dict[str, PromptTemplate] = {}  # by the first run that was trained with it
+    if plan.recipe is None:
+        for model in plan.models:
+            template = configs[model.label].data.template
+            if holds_out(model.place) and template not in found.values():
+                found[model.label] = template
+    if len(found) > 1:
+        named = ", ".join(f"{label} with {template.model_dump_json()}" for label, template in found.items())
+        raise InputError(f"the runs were trained with different prompts ({named}); name one for all with --template")
+    chosen = next(iter(found.values()), Auto())
+    return chosen if plan.protocol.instruct else without_instruction(chosen)
+
+
+def _note_trained_on(model: NamedModel, problems: Mapping[str, Sequence[Problem]], view: View) -> None:
+    """Say where a run was trained on problems that it is measured on now."""
+    record = RunFolder.open(model.place).read_problems() if holds_out(model.place) else None
+    if record is None:
+        return
+    for name, asked in problems.items():
+        count = record.trained_on(asked)
+        if count:
+            view.note(f"{model.label} was trained on {count} of the {len(asked)} problems of {name}")
 
 
 def _sampling(protocol: Protocol) -> Sampling:
@@ -446,10 +476,20 @@ def _sets(plan: Plan, key: str) -> bool:
     return any(name == key or name.startswith(f"{key}.") for name in named)
 
 
-def _write_order(plan: Plan) -> None:
-    """Add the models and benchmarks of this call to those of former ones."""
+def _write_order(plan: Plan, template: PromptTemplate) -> None:
+    """Add the models and benchmarks of this call to those of former ones.
+
+    Raises:
+        InputError: those were asked with another template, so that a table of all would compare unlike with unlike.
+    """
     path = plan.out / ORDER
     order: dict[str, Any] = read_json(path) if path.exists() else {"models": [], "benchmarks": []}
+    written = template.model_dump(mode="json")
+    if order.setdefault("template", written) != written:
+        raise InputError(
+            f"{plan.out} holds samples of another prompt template ({json.dumps(order['template'])}); name it with "
+            "--template, or another folder with --out"
+        )
     for key, names in (
         ("models", [model.label for model in plan.models]),
         ("benchmarks", [found.name for found in plan.benchmarks]),

@@ -13,9 +13,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
 
-Level = Literal["ok", "note", "problem"]
+from strop.base import machine
+from strop.base.machine import GIB
+from strop.model.settings import DTypeName
 
-GIB = 1024**3
+Level = Literal["ok", "note", "problem"]
+SIZE = 512  # of the matrices that speed is measured with
+
 # Extra, the module that shows whether it is there, what it is for.
 EXTRAS: tuple[tuple[str, str, str], ...] = (
     ("gym", "reasoning_gym", "the problem generators of reasoning-gym"),
@@ -70,8 +74,7 @@ def _cores() -> Finding:
 
 
 def _memory() -> Finding:
-    facts = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text().splitlines() if ":" in line)
-    total, free = (int(facts[name].split()[0]) * 1024 / GIB for name in ("MemTotal", "MemAvailable"))
+    total, free = (size / GIB for size in machine.memory())
     found = f"{total:.1f} GiB, {free:.1f} free"
     if free < 2:
         return Finding("memory", "problem", found, "the quickstart wants about 2 GiB free; end other programs")
@@ -129,15 +132,23 @@ def _bfloat16() -> Finding:
     full, half = (_product_seconds(dtype, device) for dtype in (torch.float32, torch.bfloat16))
     found = f"matrix products run at {full / half:.1f} times the speed of float32 ({device})"
     if half > full:
-        return Finding("bfloat16", "note", found, 'keep model.dtype="float32" on this machine')
+        return Finding("bfloat16", "note", found, "set model.dtype=float32 on this machine")
     return Finding("bfloat16", "ok", found)
+
+
+def products_a_second(dtype: DTypeName) -> float:
+    """Floating-point operations a second that this machine's matrix products reach in a type."""
+    import torch
+
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    return 4 * 2 * SIZE**3 / _product_seconds({"float32": torch.float32, "bfloat16": torch.bfloat16}[dtype], device)
 
 
 def _product_seconds(dtype: object, device: str) -> float:
     import torch
 
     assert isinstance(dtype, torch.dtype)
-    a = torch.randn(512, 512, device=device).to(dtype)
+    a = torch.randn(SIZE, SIZE, device=device).to(dtype)
     best = float("inf")
     for _ in range(5):
         begin = time.perf_counter()
@@ -157,7 +168,7 @@ def _compiler() -> Finding:
 
 
 def _sandbox() -> list[Finding]:
-    """Code verifiers run a model's programs: which walls were built here, and which could not be."""
+    """Code verifiers run a model's programs: which layers of isolation were built here, and which could not be."""
     from strop.verifiers.sandbox.layers import LAYERS, probe
 
     found = probe()
@@ -178,9 +189,10 @@ def _sandbox() -> list[Finding]:
         reason = found.missing["control groups"]
         findings.append(Finding("sandbox cgroups", "note", f"{reason}; memory is watched instead"))
     if found.bubblewrap:
-        findings.append(Finding("sandbox bwrap", "ok", f"{found.bubblewrap}, the next layer should the zygote fail"))
+        findings.append(Finding("sandbox bwrap", "ok", f"{found.bubblewrap}, used where the fork server fails"))
     else:
-        findings.append(Finding("sandbox bwrap", "note", "not installed", "a next layer: apt-get install bubblewrap"))
+        advice = "used where the fork server fails: apt-get install bubblewrap"
+        findings.append(Finding("sandbox bwrap", "note", "not installed", advice))
     return findings
 
 

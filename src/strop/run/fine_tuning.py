@@ -1,79 +1,39 @@
 """Supervised fine-tuning as a run: demonstrations from a file, a run folder, checkpoints, the model at the end.
 
-    config = configure("Qwen/Qwen3-0.6B", Path("worked.jsonl"), ["training.optimizer.lr=1e-5"])
+    config = sft_config.configure("Qwen/Qwen3-0.6B", Path("worked.jsonl"), ["training.optimizer.lr=1e-5"])
     train(config, Path("runs/sft"), view)
 """
 
 from __future__ import annotations
 
-import json
 import time
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import NamedTuple, NoReturn
 
 import numpy as np
-from pydantic import Field, SerializeAsAny, ValidationError
 from transformers import PreTrainedTokenizerBase
 
-from strop.base.interrupt import on_interrupt
+from strop.base import progress
+from strop.base.imports import command
+from strop.base.interrupt import Stopped, on_interrupt
 from strop.base.metrics import values
-from strop.base.pieces import Settings
 from strop.base.seeds import derive
 from strop.base.types import InputError, Problem
 from strop.base.view import View
-from strop.config.edits import apply_edits, explain, parse_set
 from strop.data.dataset import make_example
-from strop.data.rows import Columns, JsonLines
-from strop.data.templates import Plain, PromptTemplate
 from strop.model.byte_tokenizer import byte_tokenizer
 from strop.model.device import pick_device
 from strop.model.files import export
 from strop.model.policy import Policy, load_policy
-from strop.model.settings import FreshModel, ModelSettings
 from strop.run.folder import RunFolder, check_free
 from strop.run.run import Interrupted
+from strop.run.sft_config import SftConfig, is_fine_tuning, stored_config
 from strop.run.tracking import open_trackers
 from strop.run.watchdog import Watch
 from strop.training import checkpoint
-from strop.training.sft import Demonstration, FineTuning, SftSettings
+from strop.training.sft import Demonstration, FineTuning
 
-FRESH = "fresh"
-
-
-class SftConfig(Settings):
-    """Everything a fine-tuning run depends on. Written as config.json into the run folder.
-
-    Fields:
-        model: what is fine-tuned.
-        demonstrations: a file of JSON lines; `columns` says which entries are the prompt and the completion.
-        template: how a prompt is put to the model; the same one belongs into the RL run that follows.
-        training: ScaleRL's settings but for the batch, which suits a file of thousands rather than millions.
-        checkpoint_every: updates between checkpoints.
-    """
-
-    model: ModelSettings
-    demonstrations: str
-    columns: Columns = Columns(answer="completion")
-    template: SerializeAsAny[PromptTemplate] = Plain()
-    training: SftSettings = SftSettings(epochs=4, tokens_per_batch=65_536)
-    seed: Annotated[int, Field(ge=0)] = 0
-    device: Literal["auto", "cpu", "cuda"] = "auto"
-    checkpoint_every: Annotated[int, Field(ge=1)] = 100
-    trackers: tuple[Literal["tensorboard", "wandb"], ...] = ()
-
-
-def configure(model: str, demonstrations: Path, sets: Sequence[str] = ()) -> SftConfig:
-    """The configuration of `strop sft`; `model` is a folder, a hub name or `fresh`.
-
-    Raises:
-        InputError: an unknown or impossible setting.
-    """
-    source = ModelSettings(fresh=FreshModel()) if model == FRESH else ModelSettings(path=model)
-    data: dict[str, Any] = SftConfig(model=source, demonstrations=str(demonstrations)).model_dump(mode="json")
-    for text in sets:
-        data = apply_edits(data, parse_set(text), SftConfig)
-    return _parse(data, "--set")
+__all__ = ["assemble", "is_fine_tuning", "load_model", "resume", "stored_config", "train"]
 
 
 def train(config: SftConfig, out: Path, view: View) -> Path:
@@ -105,22 +65,6 @@ def resume(out: Path, view: View) -> Path:
         folder.close()
 
 
-def is_fine_tuning(folder: RunFolder) -> bool:
-    """Whether the run is one of fine-tuning rather than of RL."""
-    return "demonstrations" in folder.read_json("config.json")
-
-
-def stored_config(folder: RunFolder) -> SftConfig:
-    """The configuration of a fine-tuning run.
-
-    Raises:
-        InputError: it is a run of another kind.
-    """
-    if not is_fine_tuning(folder):
-        raise InputError(f"{folder.path} is no fine-tuning run; go on with it by: strop train --resume {folder.path}")
-    return _parse(folder.read_json("config.json"), str(folder.config_path))
-
-
 def load_model(config: SftConfig) -> tuple[Policy, PreTrainedTokenizerBase]:
     """The model before fine-tuning, and its tokenizer."""
     tokenizer = byte_tokenizer() if config.model.fresh is not None else None
@@ -138,7 +82,7 @@ def read_demonstrations(config: SftConfig, tokenizer: PreTrainedTokenizerBase) -
     eos = tokenizer.eos_token_id
     if eos is None:
         raise InputError("the tokenizer has no EOS token, so a completion could not be told to end")
-    problems = JsonLines(path=config.demonstrations, columns=config.columns).load()
+    problems = config.source.load()
     return [_demonstration(problem, config, tokenizer, eos) for problem in problems]
 
 
@@ -188,8 +132,11 @@ class _FineTuningRun:
             self.policy.load_weights(found.tensors["policy"])
             self.tuning.trainer.load_state_dict(found.tensors["optimizer"], found.state["trainer"])
             self.view.note(f"going on after update {step} of {self.tuning.total}")
-        with on_interrupt(self._ask_to_stop):
-            self._train(step)
+        with on_interrupt(self._ask_to_stop), progress.CURRENT.told(self.view.aside):
+            try:
+                self._train(step)
+            except Stopped:  # within an update, which is given up
+                self._end_early(self.tuning.trainer.updates)
         export(self.policy.model, self.tokenizer, self.folder.model)
         return self.folder.model
 
@@ -207,15 +154,21 @@ class _FineTuningRun:
                 began = now
                 trackers.log(event.step, row)
                 self.view.advance(event.step, row)
-                if self.interrupted or event.step % self.config.checkpoint_every == 0 or event.step == event.total:
+                if event.step % self.config.checkpoint_every == 0 or event.step == event.total:
                     self._save(event.step)
                 if self.interrupted and event.step < event.total:
-                    raise Interrupted(
-                        f"stopped after update {event.step} of {event.total}; go on with: "
-                        f"strop sft --resume {self.folder.path}"
-                    )
+                    self._end_early(event.step)
         finally:
             trackers.close()
+
+    def _end_early(self, step: int) -> NoReturn:
+        """Save the last finished update and end the run."""
+        if step and step != checkpoint.latest(self.folder.checkpoints):
+            self._save(step)
+        raise Interrupted(
+            f"stopped after update {step} of {self.tuning.total}; go on with: "
+            f"{command('sft --resume', self.folder.path)}"
+        )
 
     def _save(self, step: int) -> None:
         tensors, state = self.tuning.trainer.state_dict()
@@ -225,10 +178,3 @@ class _FineTuningRun:
 
     def _ask_to_stop(self) -> None:
         self.interrupted = True
-
-
-def _parse(data: dict[str, Any], origin: str) -> SftConfig:
-    try:
-        return SftConfig.model_validate(json.loads(json.dumps(data)))
-    except ValidationError as error:
-        raise InputError(f"{origin}: {explain(error)}") from error

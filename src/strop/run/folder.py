@@ -1,11 +1,13 @@
 """The folder of a run: everything that a run writes, in one place, readable without strop.
 
-    run.json                     marks the folder as a run: layout format, version of strop, when it began
+    run.json                     marks the folder as a run: layout format, version of strop, when it began, and the
+                                 user's own modules that its configuration names
     config.json                  the resolved configuration; a run can be started from this file alone
     metrics.jsonl                a line a step: {"step": 12, "time": 1760000000.0, "pass_rate": 0.41, …}; evaluations
                                  beside training have lines of their own, once they are done
     rollouts/step_000012.parquet one row a completion (see `rollout_table.py`)
-    pass_rates.jsonl             what became of every training problem so far, at the last checkpoint
+    problems.json                digests of the questions that it trains on and of those that it holds out
+    pass_rates.jsonl             the pass rate of every training problem so far, at the last checkpoint
     checkpoints/                 to resume from
     model/                       the exported model, a Hugging Face folder
     critic/                      the exported critic, where there is one
@@ -34,19 +36,21 @@ from pathlib import Path
 from typing import Any, TextIO
 
 import strop
+from strop.base import imports
 from strop.base.files import TEMPORARY, replacing, writing
+from strop.base.imports import MARKER
 from strop.base.metrics_file import MetricsFile, read_metrics
 from strop.base.types import Group, InputError
 from strop.data.history import PASS_RATES
+from strop.data.record import PROBLEMS, ProblemRecord
 
 FORMAT = 1
-MARKER = "run.json"
 LOCK = ".lock"
 SUMMARY = "summary.json"
 CONTENTS = (
     "checkpoints", "metrics.jsonl", "rollouts", "model", "critic", "plots", "report", SUMMARY, "tensorboard",
     "wandb", PASS_RATES, "processes.json", "logs", "stacks", "quarantine.json", "weights",
-    "weights-evaluated", "status.json",
+    "weights-evaluated", "status.json", PROBLEMS,
 )  # fmt: skip
 _STEP_FILE = re.compile(r"step_(\d+)\.parquet")
 
@@ -72,7 +76,10 @@ class RunFolder:
         target = Path(path)
         check_free(target, replace)
         began = time.strftime("%Y-%m-%dT%H:%M:%S%z")
-        marker = {"format": FORMAT, "strop": strop.__version__, "began": began}
+        marker = {
+            "format": FORMAT, "strop": strop.__version__, "began": began,
+            "imports": imports.to_record(json.dumps(config)),
+        }  # fmt: skip
         if is_run(target):
             run = cls(target)
             run._acquire()
@@ -105,6 +112,7 @@ class RunFolder:
             InputError: there is no such folder, it is not a run, or a later strop wrote it.
         """
         run = cls(Path(path))
+        imports.recorded(run.path)  # for what refuses a piece of the user's
         if not run.path.is_dir():
             raise InputError(f"there is no run folder {run.path}")
         if not is_run(run.path):
@@ -194,6 +202,19 @@ class RunFolder:
         if not isinstance(value, dict):
             raise InputError(f"{target} holds no JSON object")
         return value
+
+    def read_problems(self) -> ProblemRecord | None:
+        """Which problems the run trains on and holds out; None where it was begun by a strop that kept no record.
+
+        Raises:
+            InputError: the file is broken.
+        """
+        if not (self.path / PROBLEMS).exists():
+            return None
+        try:
+            return ProblemRecord.from_json(self.read_json(PROBLEMS))
+        except (KeyError, TypeError) as error:
+            raise InputError(f"{self.path / PROBLEMS} is not a record of problems: {error}") from error
 
     def write_pass_rates(self, lines: Iterable[str]) -> Path:
         """Write the pass-rate history of the training problems, a JSON line each."""
@@ -295,7 +316,8 @@ def check_free(path: Path, replace: bool = False) -> None:
     if is_run(path):
         if not replace:
             raise InputError(
-                f"{path} already holds a run: go on with it by --resume {path}, or choose another folder with --out"
+                f"{path} already holds a run: go on with it by {imports.command('train --resume', path)}, or choose "
+                "another folder with --out"
             )
     elif path.is_dir() and any(path.iterdir()):
         raise InputError(f"{path} is not empty and not a run of strop; choose another folder with --out")

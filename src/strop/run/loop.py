@@ -20,20 +20,25 @@ right column run beside each other, and nothing in this file changes.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from numbers import Real
 from typing import Any
 
 import numpy as np
 
-from strop.algorithms.diagnostics import Memory, alerts, group_metrics, lag_metrics, step_diagnostics, verifier_failures
+from strop.algorithms.diagnostics.alerts import Memory, alerts
+from strop.algorithms.diagnostics.groups import group_metrics, lag_metrics, verifier_failures
+from strop.algorithms.diagnostics.step import step_diagnostics
+from strop.algorithms.rewards import LengthShaping, Reward
 from strop.base import progress
 from strop.base.clock import Clock
 from strop.base.metrics import merge, values
 from strop.base.seeds import derive
 from strop.base.states import States
-from strop.base.types import Completion, Group, StropError, Verdict
+from strop.base.types import Completion, Group, InputError, StropError, Verdict
 from strop.base.view import View
 from strop.config.schema import RunConfig
 from strop.data.dataset import Dataset
@@ -44,9 +49,9 @@ from strop.orchestration.learning import Learning
 from strop.orchestration.ledger import Entry, Ledger
 from strop.orchestration.stale import StaleGroups
 from strop.run.curriculum import Curriculum
-from strop.training.learner import Lesson
-from strop.training.samples import countable
-from strop.verifiers.pool import Judge
+from strop.training.result import TrainResult
+from strop.training.samples import is_trained_on
+from strop.verifiers.judge import Judge
 
 EMPTY_BATCHES_BEFORE_GIVING_UP = 50
 JUDGE_SECONDS = 0.2
@@ -92,10 +97,9 @@ class Loop:
         self.curriculum = Curriculum(config, dataset.problems, dataset.visits)
         self.config = self.curriculum.config
         orchestration = config.orchestration
-        # In process the two take turns: there is no waiting to save, and the clock shall not decide what is trained.
         self.gate = LagGate(
             config.batch.prompts_per_step, orchestration.max_lag, False, orchestration.on_stale,
-            adaptive=not orchestration.in_process,
+            adaptive=orchestration.adapts_window,
         )  # fmt: skip
         self.ledger = Ledger()
         self.states = States(self.config)
@@ -105,6 +109,7 @@ class Loop:
         self._empty_batches = 0
         self._open: list[dict[str, Any]] = []  # groups open at the checkpoint that `load` took
         self._alerts: Memory = {}
+        self._told = 0  # of what was made, how much had been when the view was last told
         self.stale = StaleGroups()
         self.quarantined: list[dict[str, Any]] = []
         self._enter_stage()
@@ -149,8 +154,6 @@ class Loop:
     def _collect(self) -> None:
         with self.clock.section("rollout"):
             events = self.executor.poll(self._patience())
-        if events:
-            progress.made("a completion")
         for event in events:
             if isinstance(event, Lost):
                 self._regenerate(event)
@@ -158,6 +161,7 @@ class Loop:
                 self._quarantine(event)
             else:
                 self._hand_to_judge(event)
+        self._tell()
         with self.clock.section("verify"):
             if not self.executor.unfinished:
                 self.judge.wait(JUDGE_SECONDS)  # nothing else to do
@@ -166,6 +170,12 @@ class Loop:
             progress.made("a verdict")
         for (request_id, sample), verdict in verdicts:
             self._write_down(request_id, sample, verdict)
+
+    def _tell(self) -> None:
+        """Say how far the rollout is, where anything moved since it was said: tokens, or a completion."""
+        if progress.CURRENT.count > self._told:
+            progress.part("completions", *self.ledger.completions)
+            self._told = progress.CURRENT.count
 
     def _patience(self) -> float:
         if self.gate.batch() is not None:
@@ -211,10 +221,9 @@ class Loop:
         group = self.ledger.judge(entry, sample, verdict, reward)
         if group is None:
             return
-        selection = self.config.algorithm.selection
-        keep = selection.keeps(countable(group, self.config.algorithm.truncation_mask))
+        keep = is_trained_on(group, self.config.algorithm)
         self.gate.resolve(group.ticket, keep)
-        if keep or not selection.refill:
+        if keep or not self.config.algorithm.selection.refill:
             self._resolved[group.ticket] = group
         else:
             self._refilled.append(group)
@@ -230,7 +239,14 @@ class Loop:
 
     def _reward(self, completion: Completion, verdict: Verdict) -> float:
         algorithm = self.config.algorithm
-        return algorithm.reward(completion, verdict) + sum(shape(completion, verdict) for shape in algorithm.shaping)
+        pieces: tuple[Reward | LengthShaping, ...] = (algorithm.reward, *algorithm.shaping)
+        total = 0.0
+        for piece in pieces:
+            value: Any = piece(completion, verdict)  # perhaps of a piece of the user's own
+            if not (isinstance(value, Real) and math.isfinite(value)):
+                raise InputError(f"{piece.piece_name()} gave {value!r} for a completion: a reward is a finite number")
+            total += float(value)
+        return total
 
     # ------------------------------------------------------------------ training
 
@@ -241,12 +257,12 @@ class Loop:
         groups = sorted([*chosen, *self._refilled], key=lambda group: group.ticket)
         self._refilled = []
         with self.clock.section("update"):
-            lesson = self.learner.learn(groups, set(batch.kept), self.step, self.states.values)
+            result = self.learner.learn(groups, set(batch.kept), self.step, self.states.values)
         progress.made(f"the update of step {self.step + 1}")
         for group in chosen:
             self._forget(group)
-        self.gate.close(batch, trained=lesson is not None)
-        if lesson is None:
+        self.gate.close(batch, trained=result is not None)
+        if result is None:
             self._refuse_unjudged(groups)
             self._skipped += groups
             self._empty_batches += 1
@@ -256,16 +272,16 @@ class Loop:
         self._drop(batch.stale)
         groups, self._skipped, self._empty_batches = [*self._skipped, *groups], [], 0
         self.step += 1
-        return self._finish_step(groups, batch, lesson, version)
+        return self._finish_step(groups, batch, result, version)
 
-    def _finish_step(self, groups: list[Group], batch: BatchTickets, lesson: Lesson, version: int) -> StepRecord:
+    def _finish_step(self, groups: list[Group], batch: BatchTickets, result: TrainResult, version: int) -> StepRecord:
         """Publish what was learned, and say what the step was like."""
         publication = self._publish()
         progress.made(f"the publication of version {self.gate.version}")
         parts = [
-            lesson.metrics,
-            step_diagnostics(groups, lesson.samples, batch.kept),
-            lag_metrics(lesson.samples, version, self.gate.max_lag),
+            result.metrics,
+            step_diagnostics(groups, result.samples, batch.kept),
+            lag_metrics(result.samples, version, self.gate.max_lag),
         ]
         row = values(merge(parts)) | {"version": float(self.gate.version), "seconds/publish": publication.seconds}
         if self.gate.max_lag:

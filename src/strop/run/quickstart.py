@@ -12,7 +12,7 @@ from typing import Any
 
 from strop.base.view import View
 from strop.config.parse import edit
-from strop.evaluation.result import paired_gain
+from strop.evaluation.result import paired_test
 from strop.model.settings import ModelSettings
 from strop.recipes.quickstart import recipe
 from strop.run.folder import SUMMARY, RunFolder
@@ -61,7 +61,7 @@ def as_json(summary: QuickstartSummary) -> dict[str, Any]:
 def _summary(outcome: Outcome, seed: int, sft_seconds: float, total: float) -> QuickstartSummary:
     first, last = min(outcome.evaluations), max(outcome.evaluations)
     before, after = outcome.evaluations[first], outcome.evaluations[last]
-    gain = paired_gain(before, after)
+    gain = paired_test(before, after)
     seconds = {
         "sft": sft_seconds,
         "eval_before": before.seconds,

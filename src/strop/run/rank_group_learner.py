@@ -18,14 +18,13 @@ from transformers import PreTrainedTokenizerBase
 
 from strop.base.types import FloatArray, Group, IntArray, StropError
 from strop.config.schema import RunConfig
-from strop.engines.broadcast import Ticket, TransferLost, Watch, nobody
 from strop.orchestration.connection import Launcher, WorkerSpec
 from strop.orchestration.messages import StoredWeights
-from strop.orchestration.rank_group import Gang
+from strop.orchestration.rank_group import RankGroup
 from strop.orchestration.weight_store import WeightStore, read
 from strop.training import checkpoint
 from strop.training.dcp_file import Groups
-from strop.training.learner import Lesson
+from strop.training.result import TrainResult
 from strop.training.settings import LearnerSettings
 
 # One host: exchanges stay on the loopback device unless the user has said otherwise.
@@ -34,7 +33,7 @@ _LOOPBACK = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"}
 
 @dataclass(frozen=True)
 class RankSettings:
-    """Of a rank as a worker: the run's configuration as plain data, and what `join` takes.
+    """What a rank's worker is told: the run's configuration as plain data, and the arguments of `join`.
 
     `rendezvous` None: where they meet is told later, by the calls `host` and `meet`.
     """
@@ -55,7 +54,7 @@ class Facts:
     devices: int
 
 
-class GangLearner:
+class RankGroupLearner:
     """A `Learning` over `config.orchestration.trainers` ranks.
 
     Args:
@@ -84,7 +83,7 @@ class GangLearner:
         self._gpus = gpus
         self._apart = scattered  # they have not met yet
         self._folder = Path()
-        self._gang: Gang | None = None
+        self._ranks: RankGroup | None = None
         self._facts: Facts | None = None
         self._meeting: Path | None = None
         self._stored: StoredWeights | None = None  # the present weights, where they lie in a store
@@ -115,17 +114,17 @@ class GangLearner:
             )
             for rank in range(orchestration.trainers)
         ]
-        self._gang = Gang(self._launcher, specs, orchestration.silence_seconds, orchestration.stall_seconds)
+        self._ranks = RankGroup(self._launcher, specs, orchestration.silence_seconds, orchestration.stall_seconds)
 
-    def _call(self, method: str, *arguments: Any, watch: Watch = nobody) -> Any:
-        if self._gang is None:
+    def _call(self, method: str, *arguments: Any) -> Any:
+        if self._ranks is None:
             raise StropError("the trainer's ranks are not started")
         if self._apart:
             self._apart = False
             with tempfile.NamedTemporaryFile(dir=self._folder, prefix=".seen-") as mark:
-                place = self._gang.call("host", mark.name)
-            self._gang.call("meet", place)
-        return self._gang.call(method, *arguments, watch=watch)
+                place = self._ranks.call("host", mark.name)
+            self._ranks.call("meet", place)
+        return self._ranks.call(method, *arguments)
 
     @property
     def facts(self) -> Facts:
@@ -136,28 +135,28 @@ class GangLearner:
 
     @property
     def parameters(self) -> int:
-        """Of the policy."""
+        """How many parameters the policy has."""
         return self.facts.parameters
 
     @property
     def computing_parameters(self) -> int:
-        """Of the policy."""
+        """How many of them a token is multiplied with."""
         return self.facts.computing_parameters
 
     @property
     def devices(self) -> int:
-        """Of all ranks."""
+        """GPUs, or cores on a machine without, of all ranks together."""
         return self.facts.devices
 
     def close(self) -> None:
         """End the ranks, once they have written what they were writing; may be called twice."""
-        if self._gang is not None and self._gang.alive:
+        if self._ranks is not None and self._ranks.alive:
             try:
                 if not self._apart:
                     self.settle(wait=True)
             except StropError as error:
                 self._note(str(error))
-            self._gang.close()
+            self._ranks.close()
         if self._meeting is not None:
             shutil.rmtree(self._meeting, ignore_errors=True)  # nobody meets there any more
 
@@ -173,12 +172,12 @@ class GangLearner:
 
     def learn(
         self, groups: Sequence[Group], survivors: Collection[int], step: int, states: Mapping[str, Mapping[str, Any]]
-    ) -> Lesson | None:
+    ) -> TrainResult | None:
         """Train on a batch."""
         self._stored = None
-        lesson = self._call("learn", list(groups), set(survivors), step, dict(states))
-        assert lesson is None or isinstance(lesson, Lesson)
-        return lesson
+        result = self._call("learn", list(groups), set(survivors), step, dict(states))
+        assert result is None or isinstance(result, TrainResult)
+        return result
 
     def probe(self, token_ids: IntArray) -> FloatArray:
         """The policy's log-probs of a probe."""
@@ -203,18 +202,6 @@ class GangLearner:
         assert isinstance(stored, StoredWeights)
         self._stored = stored
         return stored
-
-    def send(self, ticket: Ticket, watch: Watch) -> str:
-        """Have the first rank broadcast the weights.
-
-        Raises:
-            TransferLost: it was given up before all was sent.
-        """
-        digest = self._call("send", ticket, watch=watch)
-        if isinstance(digest, TransferLost):
-            raise digest
-        assert isinstance(digest, str)
-        return digest
 
     def weights(self) -> Mapping[str, Tensor]:
         """Every parameter whole, in a mapped file; it may be gone after the next publication."""

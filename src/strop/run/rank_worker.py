@@ -24,9 +24,8 @@ from strop.base.seeds import derive
 from strop.base.types import Group, InputError, IntArray
 from strop.base.view import SilentView
 from strop.config.schema import RunConfig
-from strop.engines.broadcast import Ticket, TransferLost
 from strop.model.device import pick_device
-from strop.orchestration.connection import Line
+from strop.orchestration.connection import ControllerConnection
 from strop.orchestration.messages import StoredWeights
 from strop.orchestration.rank_group import Handler, serve
 from strop.orchestration.weight_store import WeightStore
@@ -35,9 +34,10 @@ from strop.run.rank_group_learner import Facts, RankSettings
 from strop.training import checkpoint
 from strop.training.dcp_file import Groups
 from strop.training.embedded_base import located
-from strop.training.learner import Learner, Lesson
+from strop.training.learner import Learner
 from strop.training.ranks import Together
 from strop.training.rendezvous import open_store, reach_store, use_interface_of
+from strop.training.result import TrainResult
 from strop.training.settings import LearnerSettings
 from strop.training.sharding import Place, sharded_critic, sharded_policy
 from strop.training.storage import ShardedStorage
@@ -100,15 +100,15 @@ def sharded_modules(config: RunConfig, place: Place) -> Modules:
 # ---------------------------------------------------------------------- as a worker
 
 
-def main(line: Line, settings: RankSettings) -> None:
+def main(connection: ControllerConnection, settings: RankSettings) -> None:
     """Join the other ranks, then do what the controller calls for."""
     if settings.rendezvous is None:
-        handlers = Scattered(settings, line.address).handlers
+        handlers = Scattered(settings, connection.address).handlers
     else:
         config = RunConfig.model_validate(settings.config)
         learner = join(config, settings.rank, settings.size, settings.rendezvous, settings.seconds)
         handlers = RankServer(learner).handlers()
-    serve(line, settings.rank == 0, handlers)
+    serve(connection, settings.rank == 0, handlers)
 
 
 class Scattered:
@@ -121,7 +121,9 @@ class Scattered:
         self.handlers: dict[str, Handler] = {"host": self.host, "meet": self.meet}
 
     def host(self, mark: str) -> tuple[str | None, str]:
-        """Of the first rank, where the others meet it. `mark` is a file in the run's folder, which all must see.
+        """The address at which the others meet the first rank; None from the others.
+
+        `mark` is a file in the run's folder, which all must see.
 
         Raises:
             InputError: this rank does not see it.
@@ -149,7 +151,7 @@ class Scattered:
 
 
 class RankServer:
-    """The calls of `GangLearner`, each with the digest of what all ranks must come to ('' where that is nothing)."""
+    """The calls of `RankGroupLearner`, each with the digest of what all ranks must agree on ('' for none)."""
 
     def __init__(self, learner: Learner) -> None:
         self._learner = learner
@@ -158,12 +160,12 @@ class RankServer:
         """By the name of the call."""
         return {
             "facts": self.facts, "enter": self.enter, "replan": self.replan, "learn": self.learn, "probe": self.probe,
-            "broken": self.broken, "publish": self.publish, "send": self.send, "save": self.save, "settle": self.settle,
-            "load": self.load, "export": self.export,
+            "broken": self.broken, "publish": self.publish, "save": self.save, "settle": self.settle, "load": self.load,
+            "export": self.export,
         }  # fmt: skip
 
     def facts(self) -> tuple[Facts, str]:
-        """Of the policy and of all ranks."""
+        """Sizes of the policy, and the devices of all ranks."""
         learner = self._learner
         devices = sum(learner.trainer.ranks.gather(learner.devices))
         return Facts(learner.parameters, learner.computing_parameters, devices), ""
@@ -180,12 +182,12 @@ class RankServer:
 
     def learn(
         self, groups: Sequence[Group], survivors: Collection[int], step: int, states: Mapping[str, Mapping[str, Any]]
-    ) -> tuple[Lesson | None, str]:
+    ) -> tuple[TrainResult | None, str]:
         """Train on a batch; all ranks must have trained on the same samples and report the same metrics."""
-        lesson = self._learner.learn(groups, survivors, step, states)
-        if lesson is None:
+        result = self._learner.learn(groups, survivors, step, states)
+        if result is None:
             return None, ""
-        found = Lesson(lesson.samples, plain(lesson.metrics))
+        found = TrainResult(result.samples, plain(result.metrics))
         return found, digest(found)
 
     def probe(self, token_ids: IntArray) -> tuple[Any, str]:
@@ -202,13 +204,6 @@ class RankServer:
         """Gather the weights; the first rank writes them."""
         weights = self._learner.weights()
         return (WeightStore(Path(root)).write(version, weights.items()) if weights else None), ""
-
-    def send(self, ticket: Ticket) -> tuple[str | TransferLost, str]:
-        """Gather the weights; the first rank broadcasts them as they come. A broadcast that is lost is its value."""
-        try:
-            return self._learner.send(ticket), ""
-        except TransferLost as error:
-            return error, ""
 
     def save(self, entry: checkpoint.Entry, extra: Groups) -> tuple[None, str]:
         """Begin a checkpoint."""
@@ -231,11 +226,11 @@ class RankServer:
         return None, ""
 
 
-def digest(lesson: Lesson) -> str:
-    """A number that two lessons share where they trained on the same samples and report the same metrics."""
+def digest(result: TrainResult) -> str:
+    """A number that two results share where they trained on the same samples and report the same metrics."""
     found = hashlib.blake2b(digest_size=16)
-    for sample in lesson.samples:
+    for sample in result.samples:
         found.update(sample.id.to_bytes(8, "little", signed=True))
         found.update(sample.advantages.tobytes())
-    found.update(json.dumps(values(lesson.metrics), sort_keys=True).encode())
+    found.update(json.dumps(values(result.metrics), sort_keys=True).encode())
     return found.hexdigest()

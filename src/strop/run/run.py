@@ -17,18 +17,21 @@ from typing import Any
 
 import torch
 
-from strop.base.interrupt import on_interrupt
+from strop.base import progress
+from strop.base.imports import command
+from strop.base.interrupt import Stopped, on_interrupt
 from strop.base.types import InputError, StropError
 from strop.base.view import View
 from strop.config.checks import validated
-from strop.config.parse import parse
 from strop.config.schema import RunConfig
+from strop.data.record import PROBLEMS, ProblemRecord
 from strop.data.sampler import NoProblemsLeft
 from strop.evaluation.result import EvaluationResult
 from strop.orchestration.evaluator import WeightsOf
-from strop.orchestration.rank_group import GangLost
+from strop.orchestration.rank_group import RankGroupLost
+from strop.run import preflight
 from strop.run.assembly import Parts, assemble, devices_apart
-from strop.run.folder import SUMMARY, RunFolder, check_free
+from strop.run.folder import SUMMARY, RunFolder
 from strop.run.loop import Loop, NothingToLearn, StepRecord
 from strop.run.tracking import Trackers, open_trackers
 from strop.run.validation import Row, Validation
@@ -75,27 +78,31 @@ def train(config: RunConfig, out: Path, view: View, *, replace: bool = False) ->
         StropError: see the parts; Ctrl-C raises `Interrupted` after a clean checkpoint.
     """
     # The parts come before the folder: what cannot be loaded leaves none behind.
-    check_free(out, replace)
-    parts = assemble(validated(config), view)
-    folder = RunFolder.create(out, config.model_dump(mode="json"), replace=replace)
+    preflight.training(validated(config), out, replace)
+    parts = assemble(config, view)
+    folder = RunFolder.create(out, parts.config.model_dump(mode="json"), replace=replace)
     try:
-        return _to_the_end(config, parts, folder, view)
+        folder.write_json(PROBLEMS, ProblemRecord.of(parts.data).to_json())
+        return _to_the_end(parts.config, parts, folder, view)
     finally:
         folder.close()
 
 
-def resume(out: Path, view: View, step: int | None = None) -> Outcome:
+def resume(out: Path, view: View, step: int | None = None, sets: Sequence[str] = ()) -> Outcome:
     """Go on from the checkpoint of `step` (None: the newest), or from the start where there is none yet.
 
-    What the run wrote after that checkpoint is forgotten: metrics, rollouts and later checkpoints.
+    What the run wrote after that checkpoint is forgotten: metrics, rollouts and later checkpoints. `sets` change its
+    configuration from there on, and config.json with it.
+
+    Raises:
+        StropError: see the parts; a setting that cannot change, or fewer steps than are done.
     """
     folder = RunFolder.resume(out)
     try:
-        stored = folder.read_json("config.json")
-        if "demonstrations" in stored:
-            raise InputError(f"{out} is a fine-tuning run; go on with it by strop sft --resume {out}")
-        config = parse(stored, str(folder.config_path))
+        config = preflight.resuming(folder, sets)
         found = _checkpoint(folder, step)
+        if found is not None and found.step > config.steps:
+            raise InputError(f"steps={config.steps}, and {found.step} are done; go back further with --step")
         return _to_the_end(config, assemble(config, view), folder, view, _Resume(found))
     finally:
         folder.close()
@@ -127,7 +134,7 @@ def _to_the_end(
             if at is not None:
                 run.go_on(at.found)
             return Outcome(run.go(), evaluations, parts.learner.parameters, time.perf_counter() - begin)
-        except GangLost as error:
+        except RankGroupLost as error:
             losses += 1
             stopping = run is not None and run.loop.interrupted
             if stopping or losses > config.orchestration.trainer_restarts:
@@ -172,8 +179,10 @@ class _Run:
 
     def go_on(self, found: checkpoint.Checkpoint | None) -> None:
         """Take over a checkpoint's state and forget what came after it; None starts over."""
+        self._check_problems()
         if found is None:
             self.resumed_at = 0
+            self.folder.write_json("config.json", self.config.model_dump(mode="json"))
             self.folder.truncate(-1)
             self._forget_quarantined(0)
             return
@@ -192,12 +201,29 @@ class _Run:
             self.view.note(f"{changed}: the run goes on with the change")
             loop = self.loop
             self.parts.learner.replan(loop.curriculum.updates_left(loop.step), loop.config.steps - loop.step)
+            self.folder.write_json("config.json", self.config.model_dump(mode="json"))
         # Only now, when nothing can refuse any more, is later work forgotten.
         self.resumed_at = found.step
         self.folder.truncate(found.step)
         self._forget_quarantined(found.step)
         checkpoint.rewind(self.folder.checkpoints, found.step)
         self.view.note(f"going on after step {found.step} of {self.config.steps}")
+
+    def _check_problems(self) -> None:
+        """Refuse to go on where what was held out would be trained on, or the other way round.
+
+        Raises:
+            InputError: naming the run.
+        """
+        recorded, present = self.folder.read_problems(), ProblemRecord.of(self.parts.data)
+        if recorded is None:
+            self.folder.write_json(PROBLEMS, present.to_json())
+        elif recorded != present:
+            which = "training" if recorded.trained != present.trained else "held-out"
+            raise InputError(
+                f"{self.folder.path}: the {which} problems are not those the run began with; restore them, or start a "
+                f"new run: strop train {self.folder.config_path}"
+            )
 
     def _measure_again(self, steps: Sequence[int]) -> None:
         """Begin the evaluations of earlier steps that were under way when the run ended.
@@ -228,11 +254,16 @@ class _Run:
             self.config.trackers, self.folder, self.config.model_dump(mode="json"), self.resumed_at
         )
         try:
-            with on_interrupt(self._ask_to_stop):
-                self.loop.reopen()
-                self.loop.clock.lap()  # starting generators is no part of a step
-                self._steps(trackers)
-                self._wind_up(trackers)
+            with on_interrupt(self._ask_to_stop), progress.CURRENT.told(self.view.aside):
+                try:
+                    self.loop.reopen()
+                    self.loop.clock.lap()  # starting generators is no part of a step
+                    self._steps(trackers)
+                    self._wind_up(trackers)
+                except Stopped:
+                    self.view.note("stopping: the last finished step is being saved")
+                    self._save_checkpoint(last=True)
+                    raise self._interrupted() from None
         finally:
             self._list_quarantined()
             trackers.close()
@@ -258,16 +289,14 @@ class _Run:
                 self._wind_up(trackers)
                 raise
             if record is None:
-                self.view.note("stopping: the last finished step is being saved")
-                self._save_checkpoint(last=True)
-                raise self._interrupted()
+                raise Stopped
             self._record(record, trackers)
 
     def _interrupted(self) -> Interrupted:
         measured = f", {_listed(self.validation.outstanding)} not yet evaluated" if self.validation.outstanding else ""
         return Interrupted(
             f"stopped after step {self.loop.step} of {self.config.steps}{measured}; "
-            f"go on with: strop train --resume {self.folder.path}"
+            f"go on with: {command('train --resume', self.folder.path)}"
         )
 
     def _record(self, record: StepRecord, trackers: Trackers) -> None:
@@ -352,7 +381,7 @@ class _Run:
         if broken is not None:
             raise StropError(
                 f"step {step}: parameter {broken} is not finite, so the step is not saved; go back with "
-                f"strop train --resume {self.folder.path}, and lower optim.lr in a new run"
+                f"{command('train --resume', self.folder.path)}, and lower optim.lr in a new run"
             )
         state: dict[str, Any] = {
             "loop": self.boundary,

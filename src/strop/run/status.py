@@ -10,8 +10,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from strop.base.child_process import process_state
+from strop.base.imports import command
 from strop.base.view import benchmark_rates
-from strop.orchestration.process_registry import Worker, process_state, read_roster
+from strop.orchestration.process_registry import Worker, read_processes
 from strop.run.folder import SUMMARY, RunFolder
 from strop.run.watchdog import STATUS
 
@@ -102,8 +104,8 @@ def read_status(folder: RunFolder, now: float | None = None) -> RunStatus:
     steps = config.get("steps") if said is None or said["steps"] is None else said["steps"]
     driver = None if said is None else Worker("driver", said["pid"], said["started"], said["host"])
     age = None if said is None else max(now - said["time"], 0.0)
-    command = "sft" if "demonstrations" in config else "train"
-    state, explanation = _state(folder, said, driver, age, f"strop {command} --resume {folder.path}", step)
+    kind = "sft" if "demonstrations" in config else "train"
+    state, explanation = _state(folder, said, driver, age, command(f"{kind} --resume", folder.path), step)
     if step and not rows:
         gone = f"its {folder.metrics_path.name} is gone, and with it what was measured"
         explanation = f"{explanation}; {gone}" if explanation else gone
@@ -135,7 +137,7 @@ def read_status(folder: RunFolder, now: float | None = None) -> RunStatus:
         progress=progress,
         error=None if said is None else said["error"],
         notes=() if said is None else tuple(note["text"] for note in said["notes"]),
-        processes=_processes(driver if going or state == "dead" else None, read_roster(folder.path), age),
+        processes=_processes(driver if going or state == "dead" else None, read_processes(folder.path), age),
     )
 
 
@@ -206,9 +208,9 @@ def _shares(rows: Sequence[dict[str, float | None]]) -> dict[str, float]:
 # ---------------------------------------------------------------------- processes
 
 
-def _processes(driver: Worker | None, roster: Sequence[Worker], age: float | None) -> tuple[ProcessStatus, ...]:
-    known = list(roster)
-    if driver is not None and driver.pid not in [worker.pid for worker in roster]:
+def _processes(driver: Worker | None, registry: Sequence[Worker], age: float | None) -> tuple[ProcessStatus, ...]:
+    known = list(registry)
+    if driver is not None and driver.pid not in [worker.pid for worker in registry]:
         known.insert(0, driver)
     before = {worker.pid: _cpu_seconds(worker) for worker in known}
     begin = time.monotonic()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,7 +21,7 @@ from strop.base.view import SilentView, View
 from strop.config.edits import explain
 from strop.config.parse import parse
 from strop.config.schema import RunConfig, evaluation_sampling
-from strop.data.dataset import Dataset, Example, load_data, make_example
+from strop.data.dataset import Dataset, Example, build_dataset, load_data, make_example
 from strop.engines.build import build_engine
 from strop.engines.protocol import Engine, Request, Sampling
 from strop.evaluation.evaluate import evaluate
@@ -36,6 +37,7 @@ from strop.training.embedded_base import located
 from strop.verifiers.judges import judge_for
 
 DEFAULT_RECIPE = "grpo"
+_PROBLEMS = ("data.source", "data.path", "data.limit", "data.held_out")  # settings that name other problems
 
 
 class Stored(NamedTuple):
@@ -43,6 +45,28 @@ class Stored(NamedTuple):
 
     run: str
     step: int
+
+
+def holds_out(model: str) -> bool:
+    """Whether `model` is a training run, which knows what it was trained on and what it held out."""
+    return is_run(Path(model)) and not is_fine_tuning(RunFolder.open(model))
+
+
+@dataclass(frozen=True)
+class Asked:
+    """Which problems a model is asked.
+
+    Attributes:
+        config: as `configure` made it.
+        run: the training run that the model comes from, where it comes from one.
+        own: whether the problems are those that the run held out, rather than others of the user's.
+        limit: the first so many of what the run held out.
+    """
+
+    config: RunConfig
+    run: Path | None = None
+    own: bool = False
+    limit: int | None = None
 
 
 def configure(
@@ -53,10 +77,11 @@ def configure(
     path: str | None = None,
     limit: int | None = None,
     step: int | None = None,
-) -> RunConfig:
-    """The configuration under which `model` is used; `source` replaces both its problems and its held-out ones.
+) -> Asked:
+    """How `model` is asked, and what; `source` replaces both its problems and its held-out ones.
 
     With `step` the model is that checkpoint of a run, as `open_model` opens it: the run needs no exported model.
+    `limit` takes the first so many problems; those that a run held out are first told apart from the others.
 
     Raises:
         InputError: no such model or recipe, or an invalid setting.
@@ -74,23 +99,29 @@ def configure(
         edits += [f"data.source={json.dumps(source)}", "data.held_out=none", "evaluation.every=none"]
     if path is not None:
         edits.append(f"data.path={json.dumps(path)}")
-    if limit is not None:
+    other = source is not None or path is not None or any(text.strip().startswith(_PROBLEMS) for text in sets)
+    trained = Path(model) if holds_out(model) else None
+    own = trained is not None and recipe is None and not other
+    if limit is not None and not own:
         edits.append(f"data.limit={limit}")
-    return resolve(base if base is not None else DEFAULT_RECIPE, [*edits, *sets])
+    config = resolve(base if base is not None else DEFAULT_RECIPE, [*edits, *sets])
+    return Asked(config, trained, own, limit if own else None)
 
 
 def evaluate_model(
-    config: RunConfig, samples: int, temperature: float | None, view: View, stored: Stored | None = None
+    asked: Asked, samples: int, temperature: float | None, view: View, stored: Stored | None = None
 ) -> dict[str, Any]:
-    """Pass rate, pass@k, majority vote, length and truncation on the held-out problems, or on all where none are.
+    """Pass rate, pass@k, majority vote, length and truncation on the problems that are asked.
 
-    The model is that of `config`, or the checkpoint that `stored` names.
+    The model is that of the configuration, or the checkpoint that `stored` names. `trained_on` says how many of the
+    problems the model's run was trained on; None where that cannot be known.
 
     Raises:
         StropError: the model or the problems cannot be used.
     """
+    config = asked.config
     policy, tokenizer = open_model(config, view, stored)
-    dataset = _problems(config, tokenizer, view)
+    dataset, trained_on = problems_of(asked, tokenizer, view)
     sampling = _sampling(config, temperature, None)
     engine = build_engine(config.engine, config.model, tokenizer, policy, sampling=sampling)
     sampling = fitted(sampling, dataset.longest_prompt, engine, view)
@@ -109,11 +140,11 @@ def evaluate_model(
     finally:
         judge.close()
         engine.close()
-    return result.summary()
+    return result.summary() | {"trained_on": trained_on}
 
 
 def sample_model(
-    config: RunConfig,
+    asked: Asked,
     prompt: str | None,
     count: int,
     temperature: float | None,
@@ -126,12 +157,14 @@ def sample_model(
 
     A completion of a problem is judged; its `status` and `reference` are None for a prompt without a reference.
     """
+    config = asked.config
     policy, tokenizer = open_model(config, view, stored)
     if prompt is None:
-        examples: Sequence[Example] = _problems(config, tokenizer, view).examples
+        examples: Sequence[Example] = problems_of(asked, tokenizer, view)[0].examples
     else:
-        problem = Problem("prompt", prompt, reference=None)
-        examples = (make_example(problem, config.data.template, tokenizer),)
+        problem = Problem("prompt", prompt, reference=None, verbatim=True)
+        instruction = config.verifier.instruction(problem)
+        examples = (make_example(problem, config.data.template, tokenizer, instruction),)
     sampling = _sampling(config, temperature, max_new_tokens)
     engine = build_engine(config.engine, config.model, tokenizer, policy, sampling=sampling)
     sampling = fitted(sampling, max(len(example.prompt_ids) for example in examples), engine, view)
@@ -202,14 +235,34 @@ def open_model(
     return policy.eval(), tokenizer
 
 
-def _problems(config: RunConfig, tokenizer: PreTrainedTokenizerBase, view: View) -> Dataset:
-    data = load_data(config.data, tokenizer)
-    chosen = data.held_out if data.held_out is not None else data.train
-    kind = "held-out problems" if data.held_out is not None else "problems (none are held out)"
+def problems_of(asked: Asked, tokenizer: PreTrainedTokenizerBase, view: View) -> tuple[Dataset, int | None]:
+    """The problems as the model is asked them, and how many of them its run was trained on (None: not known).
+
+    Raises:
+        InputError: a source cannot be read, or lacks what the run held out.
+    """
+    settings = asked.config.data
+    record = None if asked.run is None else RunFolder.open(asked.run).read_problems()
+    if asked.own and record is not None and record.held_out:
+        source = settings.source if settings.held_out is None else settings.held_out.source or settings.source
+        problems = record.held_out_of(source.load(), source.label)[: asked.limit]
+        template, room = settings.template, settings.max_prompt_tokens
+        chosen = build_dataset(source.label, problems, template, tokenizer, room, asked.config.verifier.instruction)
+        kind = "held-out problems"
+    else:
+        data = load_data(settings, tokenizer, asked.config.verifier.instruction)
+        kept = data.held_out if data.held_out is not None else data.train
+        chosen = kept.subset(range(len(kept))[: asked.limit])
+        kind = "held-out problems" if data.held_out is not None else "problems (none are held out)"
+    trained_on = None if record is None else record.trained_on(chosen.problems)
     view.note(f"{len(chosen)} {kind} of {chosen.name}")
+    if trained_on:
+        view.note(f"{trained_on} of these {len(chosen)} problems were trained on; their pass rate is no measure")
+    if asked.own and record is None:
+        view.note("the run kept no record of its problems: they are split anew, by the data file as it is now")
     if chosen.over_budget:
         view.note(f"{chosen.over_budget} problems left out, their prompts exceed {chosen.max_prompt_tokens} tokens")
-    return chosen
+    return chosen, trained_on
 
 
 def _sampling(config: RunConfig, temperature: float | None, max_new_tokens: int | None) -> Sampling:

@@ -30,10 +30,11 @@ from types import FrameType, TracebackType
 from typing import Any, Self
 
 from strop.base.files import replacing
+from strop.base.imports import command
 from strop.base.progress import CURRENT, Progress
 from strop.base.types import StropError
 from strop.base.view import Values, View, duration
-from strop.orchestration.process_registry import STACKS, Worker, dump_stacks, read_roster
+from strop.orchestration.process_registry import STACKS, Worker, dump_stacks, read_processes
 
 STATUS = "status.json"
 FORMAT = 1
@@ -203,11 +204,11 @@ class Watch:
         self._error = (
             f"no progress for {duration(self.progress.age)} (orchestration.watchdog_seconds={self.seconds:g}): "
             f"the last was {self.progress.what}; the stacks of every process are in {self.run / STACKS}; "
-            f"go on with: strop train --resume {self.run}"
+            f"go on with: {command('train --resume', self.run)}"
         )
         workers = [self._me]
-        with contextlib.suppress(StropError):  # a broken roster or a full disk: what can be told is told
-            workers += [worker for worker in read_roster(self.run) if worker.pid != self._me.pid]
+        with contextlib.suppress(StropError):  # a broken registry or a full disk: what can be told is told
+            workers += [worker for worker in read_processes(self.run) if worker.pid != self._me.pid]
         with contextlib.suppress(StropError):
             dump_stacks(self.run, workers)
         self.write("stuck")

@@ -223,16 +223,6 @@ def load(
     return Checkpoint(found, folder, groups, json.loads((folder / "state.json").read_text()))
 
 
-def read_group(folder: Path, group: str) -> dict[str, Tensor]:
-    """One group of the checkpoint in `folder`, whole, its files unchecked.
-
-    Raises:
-        StropError: the folder is no whole checkpoint.
-    """
-    manifest = _manifest(folder)
-    return Groups(folder, manifest["groups"], manifest.get("sharded", []), dcp_file.WHOLE)[group]
-
-
 def rewind(root: Path, step: int) -> None:
     """Remove every checkpoint after `step`: a run that resumes there writes them anew."""
     for later in sorted(s for s in _steps(root) if s > step):

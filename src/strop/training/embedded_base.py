@@ -27,13 +27,14 @@ from strop.base.view import View
 from strop.data.chain_sum import draw_question, part_of
 from strop.data.demonstrator import FallibleDemonstrator
 from strop.model.byte_tokenizer import byte_tokenizer
-from strop.model.files import export
+from strop.model.files import export, load_tokenizer
+from strop.model.location import RESERVED, locate
 from strop.model.policy import load_policy
 from strop.model.settings import EMBEDDED, EMBEDDED_EXPERTS, FreshModel, ModelSettings
-from strop.training.settings import AdamW, Cosine
-from strop.training.sft import Demonstration, FineTuning, SftSettings
+from strop.training.settings import AdamW, Cosine, SftSettings
+from strop.training.sft import Demonstration, FineTuning
 
-FORMAT = 2  # raise it when the same settings would make another model
+FORMAT = 3  # raise it when the same settings would make another model
 WORDS = ("\\boxed{",)
 
 
@@ -122,6 +123,21 @@ def demonstrations(settings: EmbeddedBase, tokenizer: PreTrainedTokenizerBase) -
         Demonstration(np.array(prompt, dtype=np.int32), np.array([*ids, tokenizer.eos_token_id], dtype=np.int32))
         for prompt, ids in zip(prompt_ids, completion_ids, strict=True)
     ]
+
+
+def tokenizer_of(model: ModelSettings) -> PreTrainedTokenizerBase:
+    """The tokenizer of a model, which is neither loaded nor made for it.
+
+    Raises:
+        InputError: there is no such model.
+        OSError, ValueError: it has no tokenizer that transformers can load.
+    """
+    if model.path is None:
+        return byte_tokenizer()
+    if model.path in RESERVED:
+        return byte_tokenizer(WORDS)
+    place = locate(model)
+    return load_tokenizer(place.source, model.revision, model.trust_remote_code, place.cached_only)
 
 
 def located(model: ModelSettings, seed: int, view: View) -> ModelSettings:

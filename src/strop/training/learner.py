@@ -12,7 +12,7 @@ first update; what must be of the policy at each update is the trainer's to scor
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -24,10 +24,10 @@ from transformers import PreTrainedTokenizerBase
 from strop.algorithms.aggregation import TokenMean
 from strop.algorithms.objective import Objective, UpdateContext
 from strop.algorithms.settings import AlgorithmSettings
+from strop.base.interrupt import breakable
 from strop.base.metrics import Metrics, Total, merge
 from strop.base.seeds import derive
 from strop.base.types import FloatArray, Group, IntArray, Sample, StropError
-from strop.engines.broadcast import Peer, Ticket, Watch, described, nobody
 from strop.model.critic import Critic
 from strop.model.policy import Packed, Policy, WithoutAdapters, copy_parameters
 from strop.training import checkpoint
@@ -35,20 +35,12 @@ from strop.training.compute import devices_of
 from strop.training.dcp_file import Groups
 from strop.training.optimizer import own_part
 from strop.training.packing import pack, split_into_updates
+from strop.training.result import TrainResult
 from strop.training.samples import Candidate, make_candidates, make_samples
 from strop.training.scoring import score_samples
 from strop.training.settings import CriticSettings, LearnerSettings
 from strop.training.step import NonFiniteLoss, Trainer
 from strop.training.storage import PlainStorage, Storage
-
-
-@dataclass(frozen=True)
-class Lesson:
-    """What was learned from a batch: the samples that were trained on, with their advantages, and the metrics."""
-
-    samples: tuple[Sample, ...]
-    metrics: Metrics
-
 
 Stored = TypeVar("Stored", covariant=True)
 
@@ -94,7 +86,6 @@ class Learner:
         self.reference = reference
         self.storage: Storage = PlainStorage() if storage is None else storage
         self._reference_moved = False
-        self._peer: Peer | None = None  # in broadcasts of the weights
 
     def start(self, folder: Path) -> None:
         """Nothing to start."""
@@ -108,17 +99,17 @@ class Learner:
 
     @property
     def parameters(self) -> int:
-        """Of the policy."""
+        """How many parameters the policy has."""
         return sum(weight.numel() for weight in self.policy.weights().values())
 
     @property
     def computing_parameters(self) -> int:
-        """Of the policy."""
+        """How many of them a token is multiplied with."""
         return self.policy.computing_parameters
 
     @property
     def devices(self) -> int:
-        """Of this process."""
+        """GPUs, or cores on a machine without, of this process."""
         return devices_of(self.policy.device)
 
     def enter(self, settings: LearnerSettings, updates: int) -> None:
@@ -138,7 +129,7 @@ class Learner:
 
     def learn(
         self, groups: Sequence[Group], survivors: Collection[int], step: int, states: Mapping[str, Mapping[str, Any]]
-    ) -> Lesson | None:
+    ) -> TrainResult | None:
         """Train on a batch; None, and nothing changed, where no completion of it can be trained on.
 
         Args:
@@ -147,6 +138,12 @@ class Learner:
             step: training steps done before this one.
             states: of stateful pieces, by path.
         """
+        with breakable():  # until the first optimizer step, see `Trainer.update`
+            return self._learn(groups, survivors, step, states)
+
+    def _learn(
+        self, groups: Sequence[Group], survivors: Collection[int], step: int, states: Mapping[str, Mapping[str, Any]]
+    ) -> TrainResult | None:
         candidates = make_candidates(groups, survivors, self.settings.algorithm.truncation_mask)
         if not any(candidate.trains for candidate in candidates):
             return None
@@ -162,7 +159,7 @@ class Learner:
         except NonFiniteLoss as error:
             raise NonFiniteLoss(f"step {step + 1}, {error}") from error
         self._reset_reference(step + 1)
-        return Lesson(tuple(samples), merge(metrics))
+        return TrainResult(tuple(samples), merge(metrics))
 
     @property
     def _critic_settings(self) -> CriticSettings:
@@ -284,17 +281,6 @@ class Learner:
         """Write the weights into a store; only what holds them whole can."""
         return store.write(version, self.weights().items())
 
-    def send(self, ticket: Ticket, watch: Watch = nobody) -> str:
-        """Broadcast the weights from the first rank's device; over several ranks all must call it ('' from others)."""
-        named = self.policy.weights()
-        each = self.storage.each(named)
-        if self.trainer.ranks.rank > 0:
-            for _ in each:
-                raise AssertionError("only the first rank has them whole")
-            return ""
-        self._peer = self._peer or Peer(self.trainer.device, ticket.channel.host)
-        return self._peer.send(ticket, described(named), each, watch)
-
     def broken(self) -> str | None:
         """The name of a parameter that is not finite; None where all are."""
         own = next((n for n, w in self.policy.weights().items() if not torch.isfinite(own_part(w)).all()), None)
@@ -315,7 +301,7 @@ class Learner:
         self.storage.begin(replace(entry, state={**entry.state, "learner": own}), tensors, extra)
 
     def settle(self, wait: bool) -> bool:
-        """Whether no save is under way; see `Learning.settle`."""
+        """Whether no save is under way; with `wait`, once that is so. Raises what went wrong with it."""
         return self.storage.settle(wait)
 
     def load(self, root: Path, step: int) -> None:
@@ -324,9 +310,7 @@ class Learner:
         self.load_state_dict(found.tensors, found.state["learner"])
 
     def close(self) -> None:
-        """Finish the save that is under way, and take part in no more broadcasts."""
-        if self._peer is not None:
-            self._peer.close()
+        """Finish the save that is under way."""
         self.settle(wait=True)
 
     def state_dict(self) -> tuple[dict[str, dict[str, Tensor]], dict[str, Any]]:

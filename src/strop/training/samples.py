@@ -1,6 +1,6 @@
 """From judged groups to training samples, aligned per token, and to the outcomes that advantages are made of.
 
-    candidates = make_candidates(groups, survivors={3, 5}, truncation_mask="after")
+    candidates = make_candidates(groups, survivors={3, 5}, truncation_mask="drop")
     samples = make_samples(candidates, GroupRelative())
 
 S completions, T completion tokens, L tokens of a whole sequence.
@@ -14,21 +14,23 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from strop.algorithms.advantages import Advantage, Outcomes
-from strop.algorithms.settings import TruncationMask
+from strop.algorithms.settings import AlgorithmSettings, TruncationMask
 from strop.algorithms.value_advantages import ValueAdvantage
 from strop.base.types import Completion, FloatArray, Group, IntArray, Rollout, Sample, sample_id
 
 
 @dataclass(frozen=True, eq=False)
 class Candidate:
-    """A completion that counts in its group's statistics.
+    """A completion that is trained on, or that counts in its group's statistics, or both.
 
     Attributes:
         rollout: the completion and its reward.
         group: place of its group among those of the step.
         sample: its tokens, without advantages yet.
         survives: its group passed selection.
-        trains: it enters the loss: its group survives, and no mask leaves it out.
+        trains: its tokens enter the loss: its group survives, and the truncation mask does not drop it.
+        counts: it enters its group's mean and standard deviation.
+        silenced: the truncation mask sets its advantage to 0.
     """
 
     rollout: Rollout
@@ -36,35 +38,53 @@ class Candidate:
     sample: Sample
     survives: bool
     trains: bool
+    counts: bool = True
+    silenced: bool = False
 
 
 def make_candidates(
     groups: Sequence[Group], survivors: Collection[int], truncation_mask: TruncationMask
 ) -> list[Candidate]:
-    """The completions of a step that count, in order of ticket, then of sample index.
+    """The completions of a step that are trained on or counted, in order of ticket, then of sample index.
 
     Args:
         groups: every group of the step, those that selection dropped too (a batch statistic may count them).
         survivors: tickets of the groups that are trained on.
-        truncation_mask: what becomes of truncated completions (Skywork-OR1, Ablation 3). `none`: trained as any
-            other; `after`: counted in the group's mean, then left out of the loss; `before`: left out of both.
+        truncation_mask: see `AlgorithmSettings`.
     """
+    drops, silences = truncation_mask.startswith("drop"), truncation_mask.startswith("zero")
     candidates: list[Candidate] = []
     for index, group in enumerate(groups):
         survives = group.ticket in survivors
-        for rollout in countable(group, truncation_mask):
+        for rollout in group.usable:
+            truncated = rollout.completion.truncated
+            counts = not (truncated and truncation_mask.endswith("before"))
+            if not counts and drops:
+                continue
             sample = as_sample(rollout.completion, group.ticket)
-            masked = truncation_mask == "after" and rollout.completion.truncated
-            trains = survives and not masked and sample.trained_tokens > 0
-            candidates.append(Candidate(rollout, index, sample, survives, trains))
+            trains = survives and not (drops and truncated) and sample.trained_tokens > 0
+            candidates.append(Candidate(rollout, index, sample, survives, trains, counts, silences and truncated))
     return candidates
 
 
 def countable(group: Group, truncation_mask: TruncationMask) -> tuple[Rollout, ...]:
     """The rollouts that enter the group's statistics and selection."""
-    if truncation_mask != "before":
+    if not truncation_mask.endswith("before"):
         return group.usable
     return tuple(rollout for rollout in group.usable if not rollout.completion.truncated)
+
+
+def is_trained_on(group: Group, algorithm: AlgorithmSettings) -> bool:
+    """Whether a judged group enters the loss.
+
+    Selection decides over its countable rollouts. A group of several completions of which a single one is countable
+    (the verifier failed on the others, or they are masked) has no baseline, so an advantage that compares within the
+    group cannot be formed: it leaves as a group without signal, counted in `groups/without_baseline`.
+    """
+    rollouts = countable(group, algorithm.truncation_mask)
+    if len(rollouts) == 1 < len(group.rollouts) and algorithm.advantage.compares_group:
+        return False
+    return algorithm.selection.keeps(rollouts)
 
 
 def outcomes(candidates: Sequence[Candidate], token_rewards: Sequence[FloatArray | None] = ()) -> Outcomes:
@@ -100,22 +120,27 @@ def make_samples(
 ) -> list[Sample]:
     """The samples of the candidates that are trained on, with advantages, and returns where a critic learns them.
 
+    A silenced candidate has advantage 0 on every token; the critic still learns its returns.
+
     Args:
         candidates: all of the step, whatever the advantage reads already in their samples.
         advantage: the estimator.
         token_rewards: see `outcomes`.
     """
-    if not candidates:
+    counted = [place for place, candidate in enumerate(candidates) if candidate.counts]
+    if not counted:
         return []
-    found = outcomes(candidates, token_rewards)
-    advantages = advantage(found)
-    returns = advantage.returns(found) if isinstance(advantage, ValueAdvantage) else None
+    rewards = token_rewards or [None] * len(candidates)
+    estimated = advantage(outcomes([candidates[place] for place in counted], [rewards[place] for place in counted]))
+    advantages = dict(zip(counted, estimated, strict=True))
+    returns = advantage.returns(outcomes(candidates, rewards)) if isinstance(advantage, ValueAdvantage) else None
     samples: list[Sample] = []
     for place, candidate in enumerate(candidates):
         if not candidate.trains:
             continue
-        length = len(candidate.sample)
-        sample = replace(candidate.sample, advantages=after_prompt(advantages[place], length))
+        sample, length = candidate.sample, len(candidate.sample)
+        if not candidate.silenced:
+            sample = replace(sample, advantages=after_prompt(advantages[place], length))
         if returns is not None:
             sample = replace(sample, returns=after_prompt(returns[place], length))
         samples.append(sample)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import Field, SerializeAsAny, field_validator
+from pydantic import Field, SerializeAsAny, field_validator, model_validator
 
 from strop.algorithms.settings import AlgorithmSettings
 from strop.algorithms.value_loss import ValueLoss
@@ -159,3 +159,31 @@ class LearnerSettings(Settings):
     algorithm: AlgorithmSettings
     optim: AdamW
     critic: CriticSettings | None
+
+
+class SftSettings(Settings):
+    """How to fine-tune; the defaults are ScaleRL's.
+
+    Attributes:
+        tokens_per_batch: tokens of an update, prompts included; it ends before the demonstration that would exceed it.
+        max_length: longest prompt + completion; longer demonstrations are left out, and reported.
+        epochs: how often each demonstration is seen; exactly one of `epochs` and `steps` is given.
+        steps: how many updates to make, in as many epochs as that takes.
+        tokens_per_microbatch: tokens of one forward and backward.
+        seed: of the shuffle of each epoch.
+        optimizer: AdamW, learning rate 3e-5.
+    """
+
+    tokens_per_batch: Count = 2_000_000
+    max_length: Count = 12_288
+    epochs: Count | None = None
+    steps: Count | None = None
+    tokens_per_microbatch: Count = 32_768
+    seed: Annotated[int, Field(ge=0)] = 0
+    optimizer: SerializeAsAny[AdamW] = AdamW(lr=3e-5)
+
+    @model_validator(mode="after")
+    def _check_length_of_run(self) -> Self:
+        if (self.epochs is None) == (self.steps is None):
+            raise ValueError("give either epochs or steps")
+        return self

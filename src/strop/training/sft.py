@@ -9,24 +9,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Annotated, NamedTuple, Self
+from typing import NamedTuple
 
 import numpy as np
-from pydantic import Field, SerializeAsAny, model_validator
 from torch import Tensor, nn
 
 from strop.algorithms.aggregation import TokenMean
 from strop.algorithms.objective import UpdateContext
 from strop.algorithms.tokens import Tokens
+from strop.base.interrupt import breakable
 from strop.base.metrics import Mean, Metrics
-from strop.base.pieces import Settings
 from strop.base.seeds import permutation
 from strop.base.types import InputError, IntArray, Sample
 from strop.training.packing import pack
-from strop.training.settings import AdamW
+from strop.training.settings import SftSettings
 from strop.training.step import Trainer
-
-PositiveInt = Annotated[int, Field(ge=1)]
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,34 +52,6 @@ class SupervisedLoss:
     ) -> tuple[Tensor, Metrics]:
         """The micro-batch's share of the loss, and `nll`: the mean −log π in nats."""
         return -(tokens.weight * logprob).sum(), {"nll": Mean(-logprob.detach().double().sum(), len(logprob))}
-
-
-class SftSettings(Settings):
-    """How to fine-tune; the defaults are ScaleRL's.
-
-    Attributes:
-        tokens_per_batch: tokens of an update, prompts included; it ends before the demonstration that would exceed it.
-        max_length: longest prompt + completion; longer demonstrations are left out, and reported.
-        epochs: how often each demonstration is seen; exactly one of `epochs` and `steps` is given.
-        steps: how many updates to make, in as many epochs as that takes.
-        tokens_per_microbatch: tokens of one forward and backward.
-        seed: of the shuffle of each epoch.
-        optimizer: AdamW, learning rate 3e-5.
-    """
-
-    tokens_per_batch: PositiveInt = 2_000_000
-    max_length: PositiveInt = 12_288
-    epochs: PositiveInt | None = None
-    steps: PositiveInt | None = None
-    tokens_per_microbatch: PositiveInt = 32_768
-    seed: Annotated[int, Field(ge=0)] = 0
-    optimizer: SerializeAsAny[AdamW] = AdamW(lr=3e-5)
-
-    @model_validator(mode="after")
-    def _check_length_of_run(self) -> Self:
-        if (self.epochs is None) == (self.steps is None):
-            raise ValueError("give either epochs or steps")
-        return self
 
 
 class SftEvent(NamedTuple):
@@ -132,7 +101,9 @@ class FineTuning:
         """Train, update by update, from where `trainer` stands."""
         for batch in self._batches[self.trainer.updates :]:
             samples = [self._samples[index] for index in batch]
-            metrics = self.trainer.update(pack(samples, TokenMean(), self.settings.tokens_per_microbatch))
+            update = pack(samples, TokenMean(), self.settings.tokens_per_microbatch)
+            with breakable():
+                metrics = self.trainer.update(update)
             yield SftEvent(self.trainer.updates, self.total, metrics)
 
 

@@ -11,7 +11,7 @@ buffers that no file holds (rotary frequencies) are computed anew.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -35,6 +35,7 @@ from strop.base.types import InputError
 from strop.model.attention import NAME
 from strop.model.critic import HEAD_FILE, Critic, initial_head
 from strop.model.files import DTYPES, export
+from strop.model.location import dtype_name
 from strop.model.policy import Policy, load_policy
 from strop.model.settings import ModelSettings
 
@@ -166,7 +167,7 @@ def _on_meta(settings: ModelSettings) -> tuple[PreTrainedModel, StoredTensors] |
     config = AutoConfig.from_pretrained(stored.folder, trust_remote_code=settings.trust_remote_code)
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(
-            config, dtype=DTYPES[settings.dtype], attn_implementation=NAME,
+            config, dtype=DTYPES[dtype_name(settings)], attn_implementation=NAME,
             trust_remote_code=settings.trust_remote_code,
         )  # fmt: skip
     assert isinstance(model, PreTrainedModel)
@@ -194,7 +195,7 @@ class StoredTensors:
 
     @property
     def names(self) -> set[str]:
-        """Of all tensors."""
+        """The names of all tensors."""
         return set(self._files)
 
     def rows(self, name: str, place: Place) -> Tensor:
@@ -258,20 +259,14 @@ def _remade(name: str, module: nn.Module) -> nn.Module:
 # ---------------------------------------------------------------------- whole again
 
 
-def gathered(first: bool, named: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
-    """Every tensor whole on its device, one at a time, where `first` holds; nothing on the other ranks.
-
-    All ranks must go through it to its end.
-    """
+def gathered_on(first: bool, named: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Every tensor whole on the CPU, where `first` holds; nothing on the other ranks. All ranks must call it."""
+    found: dict[str, Tensor] = {}
     for name, tensor in named.items():
         whole = tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
         if first:
-            yield name, whole
-
-
-def gathered_on(first: bool, named: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Every tensor whole on the CPU, where `first` holds; nothing on the other ranks. All ranks must call it."""
-    return {name: whole.cpu() for name, whole in gathered(first, named)}
+            found[name] = whole.cpu()
+    return found
 
 
 def export_policy(policy: Policy, tokenizer: PreTrainedTokenizerBase, folder: Path, first: bool) -> None:

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from strop.algorithms.objective import UpdateContext
 from strop.algorithms.tokens import Tokens, concatenate
 from strop.base import progress
+from strop.base.interrupt import hold
 from strop.base.metrics import Mean, Metrics, Total, merge
 from strop.base.types import StropError
 from strop.training.optimizer import MasterAdamW
@@ -78,11 +79,13 @@ def score(
     """
     more = {"with_collision": True} if collision else {}
     share, device = Share(update, ranks), _device(policy)
-    own = []
+    own: Scores = []
+    mine = share.take(update.micro_batches)
+    progress.part("scored micro-batches", 0, len(mine))
     with torch.no_grad():
-        for batch in share.take(update.micro_batches):
+        for batch in mine:
             own.append(policy(batch.packed.to(device), temperature, **more))
-            progress.made("a scored micro-batch")
+            progress.part("scored micro-batches", len(own), len(mine))
     return share.collect(own)
 
 
@@ -168,12 +171,13 @@ class Trainer:
         batches = self._prepared(update, share, context)
         with _training(self.policy):
             self.optimizer.zero_grad()
-            found = share.collect([self._backward(batch, context) for batch in batches])
+            found = share.collect(self._backward_all(batches, context))
             losses, parts = zip(*found, strict=True)
             loss, norm = torch.stack(losses), self.optimizer.grad_norm()
             if not (torch.isfinite(loss).all() and torch.isfinite(norm)):
                 raise NonFiniteLoss(self._explain(batches, loss, context))
             lr = self.settings.learning_rate(self.updates - self.schedule_start, self.total_updates)
+            hold()
             self.optimizer.step(lr, norm)
             if isinstance(self.policy, Merges):
                 self.policy.merge()
@@ -201,6 +205,14 @@ class Trainer:
         own = share.take([replace(batch, tokens=part) for batch, part in pairs])
         return [_on(batch, self.device) for batch in own]
 
+    def _backward_all(self, batches: Sequence[MicroBatch], context: UpdateContext) -> list[tuple[Tensor, Metrics]]:
+        found: list[tuple[Tensor, Metrics]] = []
+        progress.part("micro-batches", 0, len(batches))
+        for batch in batches:
+            found.append(self._backward(batch, context))
+            progress.part("micro-batches", len(found), len(batches))
+        return found
+
     def _backward(self, batch: MicroBatch, context: UpdateContext) -> tuple[Tensor, Metrics]:
         """Forward and backward of one micro-batch; its share of the loss, detached, and its metrics."""
         logprob, entropy = self.policy(batch.packed, self.temperature)
@@ -213,7 +225,6 @@ class Trainer:
         # Sharded modules average gradients over ranks; token weights are of the whole update, so their sum is wanted.
         (loss * self.ranks.size).backward()
         self.optimizer.accumulate()
-        progress.made("a micro-batch")
         return loss.detach(), metrics | {"entropy": Mean(entropy.detach().double().sum(), len(entropy))}
 
     def _explain(self, batches: Sequence[MicroBatch], loss: Tensor, context: UpdateContext) -> str:

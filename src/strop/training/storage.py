@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 import functools
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
@@ -58,10 +58,6 @@ class Storage(Protocol):
         """The tensors whole, where somebody reads them: on the first rank."""
         ...
 
-    def each(self, named: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
-        """What `whole` gives, one after the other and each on its device; all ranks must go through it to its end."""
-        ...
-
     def export_policy(self, policy: Policy, tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
         """Write a Hugging Face folder."""
         ...
@@ -78,7 +74,7 @@ class _Saving:
         self.background = Background()
 
     def settle(self, wait: bool) -> bool:
-        """See `Storage.settle`."""
+        """Whether nothing is being written; with `wait`, once that is so."""
         if self.background.busy and not wait:
             return False
         self.background.wait()
@@ -86,12 +82,12 @@ class _Saving:
 
 
 class PlainStorage(_Saving):
-    """Of one process: safetensors."""
+    """The storage of one process: safetensors."""
 
     layout: Layout = WHOLE
 
     def begin(self, entry: checkpoint.Entry, tensors: Groups, extra: Groups) -> None:
-        """See `Storage.begin`."""
+        """Begin a checkpoint, once the one before is written."""
         self.background.wait()
         copies = {
             group: {name: tensor.detach().to("cpu", copy=True) for name, tensor in members.items()}
@@ -106,10 +102,6 @@ class PlainStorage(_Saving):
         """The tensors themselves."""
         return dict(named)
 
-    def each(self, named: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
-        """The tensors themselves."""
-        return iter(named.items())
-
     def export_policy(self, policy: Policy, tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
         """Write a Hugging Face folder."""
         export(policy.model, tokenizer, folder)
@@ -120,7 +112,7 @@ class PlainStorage(_Saving):
 
 
 class ShardedStorage(_Saving):
-    """Of several ranks: shards.
+    """The storage of several ranks: each writes its shards.
 
     Args:
         layout: the rank's place.
@@ -136,13 +128,13 @@ class ShardedStorage(_Saving):
         self._first = ranks.rank == 0
 
     def settle(self, wait: bool) -> bool:
-        """See `Storage.settle`; every rank comes to the same."""
+        """Whether no rank is writing; every rank comes to the same answer."""
         if not wait and any(self._ranks.gather(self.background.busy)):
             return False
         return super().settle(wait=True)
 
     def begin(self, entry: checkpoint.Entry, tensors: Groups, extra: Groups) -> None:
-        """See `Storage.begin`."""
+        """Begin a checkpoint, once the one before is written."""
         from strop.training import sharded_checkpoint
 
         self.background.wait()
@@ -155,12 +147,6 @@ class ShardedStorage(_Saving):
         from strop.training.sharding import gathered_on
 
         return gathered_on(self._first, named)
-
-    def each(self, named: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
-        """The tensors whole on the first rank's device, each gathered when it is asked for; nothing on the others."""
-        from strop.training.sharding import gathered
-
-        return gathered(self._first, named)
 
     def export_policy(self, policy: Policy, tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
         """Write a Hugging Face folder, from the first rank."""

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from decimal import Decimal
-
 from strop.base.types import Problem, Status, Verdict
-from strop.verifiers.base import Verifier, response, shortened
-from strop.verifiers.extract import Where, extract_answer
+from strop.data.templates import Instruction
+from strop.verifiers.base import Verifier, Where, reference_text, response, shortened
+from strop.verifiers.extract import extract_answer, instruction_for
 from strop.verifiers.numbers import canonical, same_answer
 
 
@@ -36,22 +35,16 @@ class Answer(Verifier):
         return Verdict(0.0, Status.WRONG, f"{shortened(found)}, not {shortened(reference)}")
 
     def refuses(self, problem: Problem) -> str | None:
-        """A reference that is neither text nor number."""
+        """Why the problem cannot be judged: its reference is neither text nor number; else None."""
         if reference_text(problem) is None:
             return f"Answer compares texts and numbers, and the reference is {type(problem.reference).__name__}"
         return None
+
+    def instruction(self, problem: Problem) -> Instruction | None:
+        """To put the answer where `extract` looks for it."""
+        return instruction_for(self.extract)
 
     def answer(self, problem: Problem, text: str) -> str | None:
         """The canonical form of the answer that a completion gives."""
         found = extract_answer(response(problem, text), self.extract, self.box_required)
         return None if found is None else canonical(found)
-
-
-def reference_text(problem: Problem) -> str | None:
-    """The reference as text, numbers written out in full; None where it is neither."""
-    reference = problem.reference
-    if isinstance(reference, bool):
-        return None
-    if isinstance(reference, float):
-        return format(Decimal(repr(reference)), "f")
-    return str(reference) if isinstance(reference, str | int) else None

@@ -10,15 +10,19 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from typing import ClassVar
+from decimal import Decimal
+from typing import ClassVar, Literal
 
 from strop.base.pieces import Piece
 from strop.base.types import Problem, Status, Verdict
+from strop.data.templates import Instruction
 from strop.verifiers.isolation import Isolation
+
+Where = Literal["boxed", "answer_tag", "any", "last_number"]  # where an answer stands, see `extract.extract_answer`
 
 
 class Verifier(Piece):
-    """Judges responses; a verifier of one's own defines `judge`.
+    """Judges responses; a subclass defines `judge`.
 
     Fields:
         require_stop: a truncated response scores 0 whatever it says (Open-Reasoner-Zero); else it is judged as it is.
@@ -29,7 +33,7 @@ class Verifier(Piece):
         "strop.verifiers.simple",
         "strop.verifiers.math.verifier",
         "strop.verifiers.code.verifier",
-        "strop.verifiers.any_of",
+        "strop.verifiers.combined",
         "strop.verifiers.by_domain",
         "strop.verifiers.function",
         "strop.verifiers.gym",
@@ -65,6 +69,10 @@ class Verifier(Piece):
         """Why this verifier can never judge the problem, or None; asked before training begins."""
         return None
 
+    def instruction(self, problem: Problem) -> Instruction | None:
+        """What the problem's prompt should say about the form of the answer; None where any form is read."""
+        return None
+
     def answer(self, problem: Problem, text: str) -> str | None:
         """The answer that a completion gives, in a form in which equal answers are equal texts, for majority votes.
 
@@ -78,13 +86,27 @@ def response(problem: Problem, text: str) -> str:
     return f"{problem.extra.get('opening', '')}{text}"
 
 
+def reference_text(problem: Problem) -> str | None:
+    """The reference as text, numbers written out in full; None where it is neither a text nor a number."""
+    reference = problem.reference
+    if isinstance(reference, bool):
+        return None
+    if isinstance(reference, float):
+        return format(Decimal(repr(reference)), "f")
+    return str(reference) if isinstance(reference, str | int) else None
+
+
 def scored(score: float, detail: str, partial_credit: bool) -> Verdict:
     """The verdict for a score: 1 is correct; less is wrong, and worth 0 unless `partial_credit`.
 
-    A score outside [0, 1] is an error of whoever computed it.
+    A score outside [0, 1] is an error of the verifier that computed it.
     """
     if not (math.isfinite(score) and 0.0 <= score <= 1.0):
-        return Verdict(0.0, Status.ERROR, f"a score must lie in [0, 1], not {score}")
+        return Verdict(
+            0.0, Status.ERROR,
+            f"a score must lie in [0, 1], not {score}: pass rates and groups are counted by it; scale it, and weigh "
+            "right against wrong with algorithm.reward (BinaryReward: correct, wrong)",
+        )  # fmt: skip
     if score == 1.0:
         return Verdict(1.0, Status.CORRECT, detail)
     return Verdict(score if partial_credit else 0.0, Status.WRONG, detail)

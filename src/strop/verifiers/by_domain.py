@@ -7,6 +7,7 @@ from typing import Annotated
 from pydantic import Field, SerializeAsAny
 
 from strop.base.types import Problem, Status, Verdict
+from strop.data.templates import Instruction
 from strop.verifiers.base import Verifier, response
 
 
@@ -29,11 +30,16 @@ class ByDomain(Verifier):
         return member.judge(problem, text, truncated)
 
     def refuses(self, problem: Problem) -> str | None:
-        """A domain without a verifier, or what that verifier refuses."""
+        """Why the problem cannot be judged: its domain has no verifier, or that verifier refuses it; else None."""
         member = self.members.get(problem.domain)
         if member is None:
             return f"its domain {problem.domain!r} has no verifier; there are {', '.join(sorted(self.members))}"
         return member.refuses(problem)
+
+    def instruction(self, problem: Problem) -> Instruction | None:
+        """What the problem's own verifier asks for."""
+        member = self.members.get(problem.domain)
+        return None if member is None else member.instruction(problem)
 
     def answer(self, problem: Problem, text: str) -> str | None:
         """The answer that the problem's own verifier finds."""

@@ -1,4 +1,4 @@
-"""Verifiers held against each other on the same rollouts, by how often each problem counts as solved."""
+"""Comparing verifiers on the same rollouts, by how often each problem counts as solved."""
 
 from __future__ import annotations
 
@@ -14,8 +14,7 @@ from strop.base import rollout_table
 from strop.base.types import InputError, Problem, Verdict
 from strop.data.rows import JsonLines
 from strop.verifiers.base import Verifier
-from strop.verifiers.processes import ProcessPool
-from strop.verifiers.wire import read_verdict
+from strop.verifiers.process_pool import ProcessPool
 
 
 class Sampled(NamedTuple):
@@ -27,7 +26,7 @@ class Sampled(NamedTuple):
 
 
 class Comparison(NamedTuple):
-    """What several verifiers say of the same rollouts.
+    """The verdicts of several verifiers on the same rollouts, counted.
 
     Attributes:
         names: the verifiers.
@@ -91,16 +90,11 @@ def _judge(verifier: Verifier, rollouts: Sequence[Sampled]) -> list[Verdict]:
         return [verifier(each.problem, each.text, each.truncated) for each in rollouts]
     pool = ProcessPool(verifier)
     try:
-        places = {
-            pool.submit("judge", each.problem, each.text, each.truncated): place for place, each in enumerate(rollouts)
-        }
-        verdicts: dict[int, Verdict] = {}
-        while len(verdicts) < len(rollouts):
-            for number, result in pool.receive(None):
-                verdicts[places[number]] = read_verdict(result)
+        numbers = [pool.submit("judge", each.problem, each.text, each.truncated) for each in rollouts]
+        results = dict(pool.completed(numbers))
     finally:
         pool.close()
-    return [verdicts[place] for place in range(len(rollouts))]
+    return [results[place].verdict for place in range(len(rollouts))]
 
 
 def named_verifier(text: str) -> Verifier:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
+from strop.data.templates import BOXED, TAGGED, Instruction
+from strop.verifiers.base import Where
 from strop.verifiers.numbers import NUMBER
-
-Where = Literal["boxed", "answer_tag", "any", "last_number"]
 
 _BRACES = re.compile(r"\\(?:boxed|fbox)\s*\{|\\.|[{}]", re.DOTALL)
 _LAST_NUMBER = re.compile(rf"(?<![\w.]){NUMBER}", re.ASCII)
@@ -44,6 +44,11 @@ def extract_answer(text: str, where: Where, box_required: bool = False) -> str |
         if found is not None:
             return found
     return None
+
+
+def instruction_for(where: Where) -> Instruction | None:
+    """What a prompt should ask for, so that the answer stands there; None where the last number is taken anyway."""
+    return {"boxed": BOXED, "any": BOXED, "answer_tag": TAGGED, "last_number": None}[where]
 
 
 def after_thinking(text: str) -> str | None:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import importlib
 import numbers
 from collections.abc import Callable
+from inspect import signature
 from typing import Any
 
 import numpy as np
 from pydantic import field_validator
 
-from strop.base import pieces
+from strop.base import imports
 from strop.base.types import Problem, Status, Verdict
 from strop.verifiers.base import Verifier, scored, shortened
 from strop.verifiers.isolation import Isolation
@@ -19,8 +20,9 @@ from strop.verifiers.isolation import Isolation
 class PythonFunction(Verifier):
     """Calls `function(problem, text) -> bool | float | Verdict`; `function` is written `module:name`.
 
-    The module must have been named with `--import`. A float lies in [0, 1]. An exception, or any other result, is a
-    verdict of status error: that sample leaves the loss, it is never a reward of zero.
+    `problem` is a `strop.base.types.Problem`, whose `reference` is the answer of its row, and `text` the whole
+    response. The module must have been named with `--import`. A float lies in [0, 1]. An exception, or any other
+    result, is a verdict of status error: that sample leaves the loss, it is never a reward of zero.
 
     Fields:
         partial_credit: keep scores between 0 and 1; else anything short of 1 is worth 0.
@@ -33,7 +35,7 @@ class PythonFunction(Verifier):
     isolation: Isolation | None = Isolation()
 
     def isolated(self) -> Isolation | None:
-        """In processes: a user's function may do anything."""
+        """Its worker processes: a user's function may do anything."""
         return self.isolation
 
     def warm(self) -> None:
@@ -42,12 +44,23 @@ class PythonFunction(Verifier):
 
     @field_validator("function")
     @classmethod
-    def _must_be_callable(cls, function: str) -> str:
-        resolve(function)
+    def _must_take_problem_and_text(cls, function: str) -> str:
+        found = resolve(function)
+        try:
+            given = signature(found)
+        except ValueError:  # of a function that is not written in Python nothing is known
+            return function
+        try:
+            given.bind("problem", "text")
+        except TypeError as error:
+            raise ValueError(
+                f"{function!r} takes {given} and is called with (problem, text); define it as "
+                f"def {found.__name__}(problem, text) and return a bool, a float from 0 to 1 or a Verdict"
+            ) from error
         return function
 
     def judge(self, problem: Problem, text: str, truncated: bool) -> Verdict:
-        """What the function says."""
+        """What the function returns, as a verdict."""
         try:
             result = resolve(self.function)(problem, text)
         except Exception as error:  # the user's code may raise anything; it becomes a verdict that says so
@@ -70,8 +83,8 @@ def resolve(function: str) -> Callable[[Problem, str], Any]:
     module, colon, name = function.partition(":")
     if not colon or not module or not name:
         raise ValueError(f"{function!r} is not written module:function")
-    if not pieces.is_allowed(module):
-        raise ValueError(f"{function!r} lives in module {module!r}; allow it with --import {module}")
+    if not imports.is_allowed(module):
+        raise ValueError(imports.not_allowed(function, module))
     found = vars(importlib.import_module(module)).get(name)
     if not callable(found):
         raise ValueError(f"module {module!r} has no function {name!r}")

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from strop.base.types import Problem, Status, Verdict
-from strop.data.reasoning_gym import open_entry, open_task
-from strop.verifiers.base import Verifier, response, scored, shortened
-from strop.verifiers.extract import Where, extract_answer
+from strop.data.templates import Instruction
+from strop.verifiers.base import Verifier, Where, response, scored, shortened
+from strop.verifiers.extract import extract_answer, instruction_for
 from strop.verifiers.numbers import canonical
 
 
@@ -26,6 +26,8 @@ class ReasoningGymScorer(Verifier):
         Raises:
             InputError: the package is absent.
         """
+        from strop.data.reasoning_gym import open_entry, open_task
+
         found = extract_answer(text, self.extract)
         if found is None:
             return Verdict(0.0, Status.UNPARSED, "no answer")
@@ -41,6 +43,10 @@ class ReasoningGymScorer(Verifier):
         except Exception as error:  # a scorer may raise anything; it becomes a verdict that says so
             return Verdict(0.0, Status.ERROR, f"{type(error).__name__} in {extra['task']}: {shortened(str(error))}")
         return scored(score, shortened(found), self.partial_credit)
+
+    def instruction(self, problem: Problem) -> Instruction | None:
+        """To put the answer where `extract` looks for it."""
+        return instruction_for(self.extract)
 
     def answer(self, problem: Problem, text: str) -> str | None:
         """The canonical form of the answer that a completion gives."""

@@ -1,4 +1,4 @@
-"""Processes that can be killed: the settings of those in which a verifier runs, and whether this is one of them."""
+"""The settings of the processes in which a verifier runs, and whether this process is one of them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class Isolation(Settings):
         workers: how many; None: one less than the cores this process may use, at least 1 and at most 8.
         seconds: wall time of one verdict before the worker is killed.
         retry_seconds: wall time of the one further try, in a fresh worker; then the verdict is `timeout`.
-        memory_mib: address space that a worker may take beyond what the warm parent has.
+        memory_mib: address space that a worker may take beyond what the supervisor has.
     """
 
     workers: PositiveInt | None = None
@@ -23,15 +23,15 @@ class Isolation(Settings):
     memory_mib: PositiveInt = 1024
 
 
-_inside = False
+_is_worker = False
 
 
 def enter_worker() -> None:
     """Called once in a new worker: verifiers then judge right here."""
-    global _inside
-    _inside = True
+    global _is_worker
+    _is_worker = True
 
 
 def in_worker() -> bool:
     """Whether this process is a worker, which is killed from outside when it hangs."""
-    return _inside
+    return _is_worker

@@ -1,4 +1,4 @@
-"""Which judge a verifier wants: this process, killable worker processes, a sandbox, or several of these."""
+"""The judges of verifiers: in this process, in worker processes that can be killed, in a sandbox, by domain."""
 
 from __future__ import annotations
 
@@ -7,28 +7,31 @@ from collections.abc import Mapping, Sequence
 from strop.base.types import Completion, Problem, Status, Verdict
 from strop.verifiers.base import Verifier
 from strop.verifiers.by_domain import ByDomain
-from strop.verifiers.code import CodeVerifier
-from strop.verifiers.code.judge import SandboxJudge
-from strop.verifiers.pool import InlineJudge, Judge, Key, ProcessJudge
+from strop.verifiers.code.verifier import CodeVerifier
+from strop.verifiers.judge import InlineJudge, Judge, Key
+from strop.verifiers.process_pool import ProcessPool
 
 
 def judge_for(verifier: Verifier) -> Judge:
     """A sandbox for programs, worker processes for what may hang, else the calling process; closed by the caller.
 
     Raises:
-        NoIsolation: programs are to be judged, and this machine has no walls for them.
+        NoIsolation: programs are to be judged, and this machine cannot isolate them.
     """
     if isinstance(verifier, ByDomain):
         return DomainJudge({domain: judge_for(member) for domain, member in verifier.members.items()})
     if isinstance(verifier, CodeVerifier):
+        from strop.verifiers.code.sandbox_judge import SandboxJudge
+
         return SandboxJudge(verifier)
     return InlineJudge(verifier) if verifier.isolated() is None else ProcessJudge(verifier)
 
 
 class Judges:
-    """A judge for each verifier, opened when it is first asked for: one that works in processes takes seconds to start.
+    """A judge for each verifier, opened at its first use: one that works in processes takes seconds to start.
 
-    `known` are open already, and their owner's to close.
+    Args:
+        known: judges that are open already; the caller closes them.
     """
 
     def __init__(self, known: Sequence[tuple[Verifier, Judge]] = ()) -> None:
@@ -48,6 +51,52 @@ class Judges:
         for _, judge in self._own:
             judge.close()
         self._own = []
+
+
+class ProcessJudge:
+    """Judges in worker processes while the caller generates: `submit` starts the work, `poll` only collects.
+
+    A worker that hangs, crashes or eats memory is killed by the supervisor, also while this process does not poll.
+    """
+
+    def __init__(self, verifier: Verifier, pool: ProcessPool | None = None) -> None:
+        self._pool = pool or ProcessPool(verifier)
+        self._keys: dict[int, Key] = {}
+        self._ready: list[tuple[Key, Verdict]] = []
+
+    @property
+    def pending(self) -> int:
+        """Completions submitted whose verdict was not yet polled."""
+        return len(self._keys) + len(self._ready)
+
+    def submit(self, key: Key, problem: Problem, completion: Completion) -> None:
+        """Send a completion to the workers; raises `WorkersLost` where they cannot be kept alive."""
+        try:
+            number = self._pool.submit("judge", problem, completion.text, completion.truncated)
+        except TypeError as error:
+            reason = f"the problem cannot be given to a worker: {error}"
+            self._ready.append((key, Verdict(0.0, Status.ERROR, reason)))
+            return
+        self._keys[number] = key
+
+    def poll(self) -> list[tuple[Key, Verdict]]:
+        """The verdicts that are there; raises `WorkersLost` where the workers cannot be kept alive."""
+        self._collect(0.0)
+        ready, self._ready = self._ready, []
+        return ready
+
+    def wait(self, seconds: float) -> None:
+        """Sleep until a verdict is there, at most `seconds`."""
+        if not self._ready:
+            self._collect(seconds)
+
+    def close(self) -> None:
+        """End the workers."""
+        self._pool.close()
+
+    def _collect(self, seconds: float) -> None:
+        for number, result in self._pool.receive(seconds):
+            self._ready.append((self._keys.pop(number), result.verdict))
 
 
 class DomainJudge:
@@ -86,3 +135,19 @@ class DomainJudge:
         """End every member."""
         for member in self._members.values():
             member.close()
+
+
+def first_refusal(verifier: Verifier, problems: Sequence[Problem]) -> tuple[Problem, str] | None:
+    """The first problem that a verifier can never judge, and why; asked of all workers at once where it needs them."""
+    if type(verifier).refuses is Verifier.refuses:
+        return None
+    if verifier.isolated() is None or len(problems) < 2:
+        refusals = ((problem, verifier.refuses(problem)) for problem in problems)
+    else:
+        pool = ProcessPool(verifier)
+        try:
+            results = dict(pool.completed([pool.submit("refuses", problem) for problem in problems]))
+        finally:
+            pool.close()
+        refusals = ((problem, results[place].refusal) for place, problem in enumerate(problems))
+    return next(((problem, reason) for problem, reason in refusals if reason is not None), None)

@@ -7,6 +7,9 @@ from decimal import Decimal
 
 NUMBER = r"[+-]?(?:(?:[1-9][0-9]{0,2}(?:,[0-9]{3})+(?![0-9])|[0-9]+)(?:\.[0-9]+)?|\.[0-9]+)"
 _NUMBER = re.compile(NUMBER)
+_SCIENTIFIC = re.compile(r"([+-]?(?:\d{1,100}(?:\.\d{0,100})?|\.\d{1,100}))(?:[eE]([+-]?\d{1,3}))?")
+_POWER_OF_TEN = re.compile(r"\s*(?:\\times|\\cdot|\*|×)\s*10\s*\^\s*\{?\s*([+-]?\d{1,3})\s*\}?")
+_LONGEST = 300
 _EDGES = " \t\r\n$"
 _LATEX = ((r"\$", "$"), ("{,}", ","), (r"\!", ""), ("\N{MINUS SIGN}", "-"))
 
@@ -22,6 +25,15 @@ def normalise(text: str) -> str:
 def as_number(text: str) -> Decimal | None:
     """The number that a normalised answer is, or None: `+1,250.50` is 1250.5, `1,25` and `1e3` are none."""
     return Decimal(text.replace(",", "")) if _NUMBER.fullmatch(text) else None
+
+
+def measured_number(text: str | None) -> Decimal | None:
+    r"""The number that an answer is: written plainly, as `1.5e3` or as `1.5 \times 10^{3}`; None where it is none."""
+    if text is None or len(text) > _LONGEST:
+        return None
+    plain = _POWER_OF_TEN.sub(r"e\1", normalise(text))
+    number = as_number(plain)
+    return Decimal(plain) if number is None and _SCIENTIFIC.fullmatch(plain) else number
 
 
 def canonical(text: str) -> str:

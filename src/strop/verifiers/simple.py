@@ -2,26 +2,17 @@
 
 from __future__ import annotations
 
-import re
 from decimal import Decimal
 from typing import Literal
 
 from pydantic import Field, NonNegativeFloat, model_validator
 
 from strop.base.types import Problem, Status, Verdict
-from strop.verifiers.answer import reference_text
-from strop.verifiers.base import Verifier, response, shortened
-from strop.verifiers.extract import Where, after_thinking, extract_answer
-from strop.verifiers.numbers import as_number, canonical, normalise
-
-_CHOICE = re.compile(
-    r"(?:\\(?:text|textbf|mathrm|mathbf)\s*\{)?\s*(?:\(([A-Za-z])\)|([A-Za-z]))(?:\}|$|[.:)].*|(?<=\))\s.*)",
-    re.DOTALL,
-)
-_STATED = re.compile(
-    r"\b(?:answer|choice|option)\b(?:\s+is)?\s*:?\s*(?:\*\*|\$|\\text\{)*\s*\(?([A-Za-z])\)?(?![A-Za-z'])",
-    re.IGNORECASE,
-)
+from strop.data.templates import LETTER, Instruction
+from strop.verifiers.base import Verifier, Where, reference_text, response, shortened
+from strop.verifiers.choices import chosen_letter, letter_of
+from strop.verifiers.extract import after_thinking, extract_answer, instruction_for
+from strop.verifiers.numbers import canonical, measured_number
 
 
 class MultipleChoice(Verifier):
@@ -40,45 +31,27 @@ class MultipleChoice(Verifier):
         reason = self.refuses(problem)
         if reason is not None:
             return Verdict(0.0, Status.ERROR, reason)
-        chosen = self._chosen(text)
+        chosen = chosen_letter(text, self.extract, self.choices)
         if chosen is None:
             return Verdict(0.0, Status.UNPARSED, "no choice")
-        reference = self._letter(str(problem.reference))
+        reference = letter_of(str(problem.reference), self.choices)
         if chosen == reference:
             return Verdict(1.0, Status.CORRECT, chosen)
         return Verdict(0.0, Status.WRONG, f"{chosen}, not {reference}")
 
     def refuses(self, problem: Problem) -> str | None:
-        """A reference that is not one of the letters."""
-        if isinstance(problem.reference, str) and self._letter(problem.reference) is not None:
+        """Why the problem cannot be judged: its reference is not one of the letters; else None."""
+        if isinstance(problem.reference, str) and letter_of(problem.reference, self.choices) is not None:
             return None
         return f"the reference {shortened(str(problem.reference))!r} is none of the choices {self.choices}"
 
+    def instruction(self, problem: Problem) -> Instruction | None:
+        """To put the letter where `extract` looks for it."""
+        return instruction_for(self.extract) if self.extract == "answer_tag" else LETTER
+
     def answer(self, problem: Problem, text: str) -> str | None:
         """The letter that a completion chooses."""
-        return self._chosen(response(problem, text))
-
-    def _chosen(self, text: str) -> str | None:
-        found = extract_answer(text, self.extract) if self.extract != "any" else _boxed_or_tagged(text)
-        if found is not None:
-            return self._letter(found)
-        final = after_thinking(text) if self.extract == "any" else None
-        if final is None:
-            return None
-        stated = [match.group(1).upper() for match in _STATED.finditer(final)]
-        if stated:
-            return stated[-1] if stated[-1] in self.choices.upper() else None
-        return self._letter(final.strip())
-
-    def _letter(self, text: str) -> str | None:
-        match = _CHOICE.fullmatch(text.strip(" $*\n"))
-        letter = (match.group(1) or match.group(2)).upper() if match is not None else None
-        return letter if letter is not None and letter in self.choices.upper() else None
-
-
-def _boxed_or_tagged(text: str) -> str | None:
-    boxed = extract_answer(text, "boxed")
-    return boxed if boxed is not None else extract_answer(text, "answer_tag")
+        return chosen_letter(response(problem, text), self.extract, self.choices)
 
 
 class ExactMatch(Verifier):
@@ -107,10 +80,14 @@ class ExactMatch(Verifier):
         return Verdict(0.0, Status.WRONG, f"{shortened(found)}, not {shortened(str(problem.reference))}")
 
     def refuses(self, problem: Problem) -> str | None:
-        """A reference that is no text."""
+        """Why the problem cannot be judged: its reference is no text; else None."""
         if isinstance(problem.reference, str):
             return None
         return f"ExactMatch compares texts, and the reference is {type(problem.reference).__name__}"
+
+    def instruction(self, problem: Problem) -> Instruction | None:
+        """To put the answer where `extract` looks for it."""
+        return None if self.extract == "all" else instruction_for(self.extract)
 
     def answer(self, problem: Problem, text: str) -> str | None:
         """The answer that a completion gives, as it is compared."""
@@ -145,41 +122,29 @@ class Numeric(Verifier):
 
     def judge(self, problem: Problem, text: str, truncated: bool) -> Verdict:
         """Correct, wrong, unparsed where there is no number, error where the reference is none."""
-        reference = _decimal(reference_text(problem))
+        reference = measured_number(reference_text(problem))
         if reference is None:
-            return Verdict(0.0, Status.ERROR, f"the reference {shortened(str(problem.reference))!r} is no number")
+            return Verdict(0.0, Status.ERROR, str(self.refuses(problem)))
         found = extract_answer(text, self.extract)
-        number = _decimal(found)
-        if number is None:
+        number = measured_number(found)
+        if found is None or number is None:
             return Verdict(0.0, Status.UNPARSED, "no number" if found is None else f"no number: {shortened(found)}")
         allowed = max(Decimal(repr(self.absolute)), Decimal(repr(self.relative)) * abs(reference))
         if abs(number - reference) <= allowed:
-            return Verdict(1.0, Status.CORRECT, shortened(found or ""))
-        return Verdict(0.0, Status.WRONG, f"{shortened(found or '')}, not {reference} ± {allowed:.3g}")
+            return Verdict(1.0, Status.CORRECT, shortened(found))
+        return Verdict(0.0, Status.WRONG, f"{shortened(found)}, not {reference} ± {allowed:.3g}")
 
     def refuses(self, problem: Problem) -> str | None:
-        """A reference that is no number."""
-        if _decimal(reference_text(problem)) is not None:
+        """Why the problem cannot be judged: its reference is no number; else None."""
+        if measured_number(reference_text(problem)) is not None:
             return None
         return f"the reference {shortened(str(problem.reference))!r} is no number"
+
+    def instruction(self, problem: Problem) -> Instruction | None:
+        """To put the answer where `extract` looks for it."""
+        return instruction_for(self.extract)
 
     def answer(self, problem: Problem, text: str) -> str | None:
         """The number that a completion gives, in canonical form."""
         found = extract_answer(response(problem, text), self.extract)
-        return None if found is None or _decimal(found) is None else canonical(found)
-
-
-_SCIENTIFIC = re.compile(r"([+-]?(?:\d{1,100}(?:\.\d{0,100})?|\.\d{1,100}))(?:[eE]([+-]?\d{1,3}))?")
-_POWER_OF_TEN = re.compile(r"\s*(?:\\times|\\cdot|\*|×)\s*10\s*\^\s*\{?\s*([+-]?\d{1,3})\s*\}?")
-
-
-def _decimal(text: str | None) -> Decimal | None:
-    r"""A number written plainly, with groups of thousands, as `1.5e3` or as `1.5 \times 10^{3}`."""
-    if text is None or len(text) > 300:
-        return None
-    plain = normalise(text)
-    plain = _POWER_OF_TEN.sub(r"e\1", plain)
-    number = as_number(plain)
-    if number is not None:
-        return number
-    return Decimal(plain) if _SCIENTIFIC.fullmatch(plain) else None
+        return None if found is None or measured_number(found) is None else canonical(found)

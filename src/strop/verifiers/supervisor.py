@@ -1,11 +1,11 @@
 """The supervisor: a small process that has imported what verdicts need, forks workers from itself, and kills them.
 
     trainer ──jobs──▶ supervisor ──one at a time──▶ workers (forked from it in milliseconds, memory-limited)
-            ◀verdicts──          ◀──────────────────
+            ◀results──          ◀──────────────────
 
-It is started as a program, never forked from a trainer with threads. It has one thread and reads no job: what a policy
-wrote is only ever looked at in a worker. When the trainer is gone, however it ended, the supervisor goes too, and the
-workers with it.
+It is started as a program, never forked from a trainer with threads. It has one thread and does not read the jobs: what
+a policy wrote is read in the workers alone, so that the supervisor always answers a heartbeat at once. When the trainer
+ends, however it ends, the kernel kills the supervisor, and with it the workers.
 """
 
 from __future__ import annotations
@@ -21,28 +21,28 @@ import time
 from collections import deque
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
 
+from strop.base.child_process import connect_to_parent, exit_reason
+from strop.base.framing import Channel
+from strop.base.imports import allow_modules
 from strop.base.types import Status, Verdict
+from strop.verifiers.forked_worker import OUT_OF_MEMORY, read_verifier, work
 from strop.verifiers.isolation import Isolation
-from strop.verifiers.wire import SETUP, Channel, write_result
-from strop.verifiers.worker import OUT_OF_MEMORY, load, read_frame, work
-
-HEARTBEAT = 0.5
+from strop.verifiers.jobs import HEARTBEAT, Result, numbered, split_number, write_result
 
 
 @dataclass
 class Job:
-    """A job on its way; `failure` says what its first try came to."""
+    """A job as it came; `failure` says why its first try gave no result."""
 
     number: int
-    body: bytes
+    message: bytes
     failure: str = ""
 
 
 @dataclass
 class Worker:
-    """A worker process, and the job it is at with its limits."""
+    """A worker process, and the job that it is doing with its time limit."""
 
     pid: int
     channel: Channel
@@ -52,13 +52,12 @@ class Worker:
 
 
 class Supervisor:
-    """Serves one trainer until it closes its end."""
+    """Serves one trainer until that one closes its end."""
 
     def __init__(self, control: Channel, isolation: Isolation, workers: int) -> None:
         self._control = control
         self._isolation = isolation
         self._selector = selectors.DefaultSelector()
-        self._parent = os.getppid()
         self._queue: deque[Job] = deque()
         self._workers: list[Worker] = []
         self._selector.register(control.socket, control.interest, None)
@@ -66,51 +65,58 @@ class Supervisor:
             self._fork()
 
     def serve(self) -> None:
-        """Take jobs, hand them out, kill what takes too long; returns when the trainer is gone."""
+        """Take jobs, hand them out, kill what takes too long; returns when the trainer has closed its end."""
         try:
-            while os.getppid() == self._parent:
+            self._control.send(numbered(HEARTBEAT))  # it may be slow to start, but from here on it answers at once
+            while True:
                 self._hand_out()
                 self._watch()
-                for key, events in self._selector.select(self._patience()):
+                for key, events in self._selector.select(self._seconds_left()):
                     if key.data is None:
-                        self._hear_trainer(events)
+                        self._serve_trainer(events)
                     elif key.data in self._workers:
-                        self._hear_worker(key.data, events)
+                        self._serve_worker(key.data, events)
                 self._kill_late()
         except (EOFError, BrokenPipeError, ConnectionResetError):
-            pass  # the trainer has closed its end: the normal end
+            pass  # the trainer has closed its end
         finally:
             for worker in self._workers:
                 _kill(worker.pid)
 
-    def _patience(self) -> float:
+    def _seconds_left(self) -> float | None:
+        """Seconds until the first worker is late; None where none works."""
         deadlines = [worker.deadline for worker in self._workers if worker.job is not None]
-        return min([HEARTBEAT, *(max(0.0, deadline - time.monotonic()) for deadline in deadlines)])
+        return max(0.0, min(deadlines) - time.monotonic()) if deadlines else None
 
     def _watch(self) -> None:
         self._selector.modify(self._control.socket, self._control.interest, None)
         for worker in self._workers:
             self._selector.modify(worker.channel.socket, worker.channel.interest, worker)
 
-    def _hear_trainer(self, events: int) -> None:
+    def _serve_trainer(self, events: int) -> None:
         if events & selectors.EVENT_WRITE:
             self._control.flush()
         if events & selectors.EVENT_READ:
-            for number, body in self._control.receive():
-                self._queue.append(Job(number, body))
+            for message in self._control.receive():
+                number, _ = split_number(message)
+                if number == HEARTBEAT:
+                    self._control.send(message)
+                else:
+                    self._queue.append(Job(number, message))
 
-    def _hear_worker(self, worker: Worker, events: int) -> None:
+    def _serve_worker(self, worker: Worker, events: int) -> None:
         try:
             if events & selectors.EVENT_WRITE:
                 worker.channel.flush()
             if events & selectors.EVENT_READ:
-                for number, body in worker.channel.receive():
+                for message in worker.channel.receive():
+                    number, _ = split_number(message)
                     if worker.job is not None and worker.job.number == number:
                         worker.job = None
-                        self._control.send(number, body)
+                        self._control.send(message)
         except (EOFError, BrokenPipeError, ConnectionResetError):
             if worker in self._workers:
-                self._replace(worker, "")
+                self._replace(worker)
 
     def _hand_out(self) -> None:
         for worker in self._workers:
@@ -125,7 +131,7 @@ class Supervisor:
         worker.deadline = worker.begun + seconds
         with suppress(BrokenPipeError, ConnectionResetError):
             # Where it has died, the selector says so next, and the job is tried again.
-            worker.channel.send(job.number, job.body)
+            worker.channel.send(job.message)
 
     def _kill_late(self) -> None:
         now = time.monotonic()
@@ -133,26 +139,25 @@ class Supervisor:
             if worker.job is not None and now >= worker.deadline:
                 self._replace(worker, "took too long")
 
-    def _replace(self, worker: Worker, late: str) -> None:
+    def _replace(self, worker: Worker, late: str = "") -> None:
         """Kill a worker and fork another; its job gets one more try, in the new one."""
         self._workers.remove(worker)
         self._selector.unregister(worker.channel.socket)
-        failure = late or _obituary(_kill(worker.pid))
-        if late:
-            _kill(worker.pid)
+        status = _kill(worker.pid)
         worker.channel.close()
         successor = self._fork()
         job = worker.job
         if job is None:
             return
+        failure = late or _exit_reason(status)
         if not job.failure:
             job.failure = failure
             self._give(successor, job, self._isolation.retry_seconds)
             return
-        status = Status.TIMEOUT if late else Status.ERROR
         detail = f"{failure} twice" if failure == job.failure else f"{job.failure}, then {failure}"
-        spent = 1000 * (time.monotonic() - worker.begun)
-        self._control.send(job.number, write_result(Verdict(0.0, status, detail), detail, spent))
+        verdict = Verdict(0.0, Status.TIMEOUT if late else Status.ERROR, detail)
+        result = Result(verdict, detail, 1000 * (time.monotonic() - worker.begun))
+        self._control.send(numbered(job.number, write_result(result)))
 
     def _fork(self) -> Worker:
         ours, theirs = socket.socketpair()
@@ -174,7 +179,7 @@ class Supervisor:
 
 
 def _kill(pid: int) -> int:
-    """Kill a child with all of its group and take its exit status, negative for a signal."""
+    """Kill a worker with all of its process group and reap it; returns its exit status, negative for a signal."""
     for send in (os.killpg, os.kill):
         with suppress(ProcessLookupError, PermissionError):  # it has ended, or has not yet made its group
             send(pid, signal.SIGKILL)
@@ -184,34 +189,24 @@ def _kill(pid: int) -> int:
         return 0
 
 
-def _obituary(exit_code: int) -> str:
-    if exit_code == OUT_OF_MEMORY:
-        return "the worker ran out of memory"
-    if exit_code < 0:
-        return f"the worker was killed by signal {-exit_code}"
-    return f"the worker ended with exit status {exit_code}"
+def _exit_reason(status: int) -> str:
+    return "the worker ran out of memory" if status == OUT_OF_MEMORY else f"the worker {exit_reason(status)}"
 
 
 def main() -> None:
-    """Serve the trainer at the other end of the socket whose descriptor is the first argument."""
-    control = socket.socket(fileno=int(sys.argv[1]))
-    control.setblocking(True)
-    first = _setup(control)
-    isolation = Isolation.model_validate(first["isolation"])
+    """Serve the process that started this one."""
+    control = Channel(connect_to_parent())
+    setup = json.loads(control.next())
+    isolation = Isolation.model_validate(setup["isolation"])
     try:
-        load(first["verifier"], first["modules"], first["path"]).warm()
+        sys.path[:] = setup["path"]
+        allow_modules(setup["modules"])
+        read_verifier(setup["verifier"]).warm()
     except Exception as error:  # importing a user's module may raise anything; the trainer shows the last line
         sys.exit(f"{type(error).__name__}: {' '.join(str(error).split())[:300]}")
     gc.collect()
     gc.freeze()
-    Supervisor(Channel(control), isolation, first["workers"]).serve()
-
-
-def _setup(control: socket.socket) -> dict[str, Any]:
-    number, body = read_frame(control)
-    assert number == SETUP
-    setup: dict[str, Any] = json.loads(body)
-    return setup
+    Supervisor(control, isolation, setup["workers"]).serve()
 
 
 if __name__ == "__main__":

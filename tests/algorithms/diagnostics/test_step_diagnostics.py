@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from tests.made import PROBLEM, completion
 
 from strop.algorithms.advantages import GroupRelative
-from strop.algorithms.diagnostics import step_diagnostics
 from strop.algorithms.diagnostics.quantile import Quantile
 from strop.algorithms.diagnostics.reflection import is_reflective, reflections
+from strop.algorithms.diagnostics.step import step_diagnostics
 from strop.base.metrics import Metrics, merge, values
 from strop.base.types import FinishReason, Group, Rollout, Sample, Status, Verdict
 from strop.training.samples import make_candidates, make_samples
@@ -67,6 +67,7 @@ def test_outcomes_by_value() -> None:
         "verifier/failure_share": 1 / 6,
         "groups/zero_variance_share": 2 / 3,
         "groups/zero_variance_reward_share": 1 / 3,
+        "groups/without_baseline": 1,
         "groups/trained": 1,
         "tokens/generated": 2 + 6 + 3 + 3 + 4 + 10,
         "effective_batch/prompts": 1,

@@ -5,7 +5,7 @@ import json
 from pathlib import Path
 
 import pytest
-from tests.lab.ablation.cases import small_plan, write_ablation, write_run
+from tests.lab.ablation.cases import sigmoid_rates, small_plan, write_ablation, write_run
 from typer.testing import CliRunner, Result
 
 from strop.base.types import InputError
@@ -13,7 +13,7 @@ from strop.cli import app
 from strop.lab.ablation.collect import Ablation, collect
 from strop.lab.ablation.manifest import write_manifest
 from strop.lab.ablation.table import COLUMNS, cells
-from strop.report.ablation import write_report
+from strop.report.ablation_report import write_report
 from strop.report.figures.ablation import averaged, plot_ablation
 
 
@@ -46,6 +46,36 @@ def test_fits_recover_the_curves_and_decide(found: Ablation) -> None:
     # At compute 200 the sigmoids have risen by 1 / (1 + (40/200)^1.6) of A - R_0.
     assert low.difference.value == pytest.approx(-0.1 / (1 + 0.2**1.6), abs=0.01)
     assert low.difference.interval[0] < low.difference.value < low.difference.interval[1] < -0.05
+
+
+def test_slopes_are_compared_with_one_asymptote_for_all(known: Path, found: Ablation) -> None:
+    fits = [fit for variant in found.variants for fit in variant.fits]
+    common = sum(fit.sigmoid.A for fit in fits if fit.sigmoid is not None) / 9
+    assert found.asymptote == pytest.approx(common, abs=1e-12) and 0.55 < common < 0.58
+    assert all(found.asymptote == each.sigmoid.A for variant in found.variants for each in variant.refits)
+    assert all([each.fit for each in variant.refits] == list(variant.fits) for variant in found.variants)
+    base, _, low = found.variants
+    # With a lower A than its own the base seems steeper, what lies lower seems flatter.
+    slopes = {variant.name: sum(each.sigmoid.B for each in variant.refits) / 3 for variant in (base, low)}
+    assert slopes["low"] < 1.6 < slopes["base"]
+    assert cell(found, "low", "B, A fixed").startswith(f"{slopes['low']:.2f} ± ")
+    write_report(found)
+    kept = json.loads((known / "results.json").read_text())
+    assert kept["asymptote"] == found.asymptote
+    assert kept["variants"][2]["B_at_common_A"]["mean"] == pytest.approx(slopes["low"])
+    assert "(figure-linear.png)" in (known / "table.md").read_text()
+    drawn = (known / "figure-linear.svg").read_text()
+    assert f"A fixed to {common:.3f}" in drawn and f"base: B = {slopes['base']:.2f} ± " in drawn
+
+
+def test_one_variant_with_fits_has_nothing_to_share_an_asymptote_with(tmp_path: Path) -> None:
+    manifest = small_plan(tmp_path, (0,), ["slow:optim.lr=1e-4"], "steps=20", "evaluation.every=1")
+    write_manifest(tmp_path / "out", manifest)
+    write_run(tmp_path / "out", manifest, manifest.runs[0], sigmoid_rates(0.6, 1))
+    write_run(tmp_path / "out", manifest, manifest.runs[1], [0.2] * 21)
+    found = collect(tmp_path / "out")
+    assert found.asymptote is None and found.variants[0].fits and not found.variants[0].refits
+    assert "figure-linear.png" not in {path.name for path in write_report(found)}
 
 
 def test_stability_and_time_are_those_of_the_runs(found: Ablation) -> None:
@@ -82,13 +112,14 @@ def test_means_and_differences_by_value(tmp_path: Path) -> None:
 
 def test_the_report_is_written_beside_the_runs(known: Path, found: Ablation) -> None:
     names = {path.name for path in write_report(found)}
-    assert names == {"table.md", "table.csv", "results.json", "figure.png", "figure.svg"}
+    pictures = {"figure.png", "figure.svg", "figure-linear.png", "figure-linear.svg"}
+    assert names == {"table.md", "table.csv", "results.json", *pictures}
     rows = list(csv.DictReader((known / "table.csv").open()))
     assert [row["variant"] for row in rows] == ["base", "like", "low"]
     assert float(rows[2]["difference"]) == pytest.approx(found.variants[2].difference.value)  # type: ignore[union-attr]
     assert rows[0]["difference"] == "" and float(rows[2]["A"]) == pytest.approx(0.5, abs=0.02)
     text = (known / "table.md").read_text()
-    assert "| low |" in text and "(figure.png)" in text and "`optim.lr`" in text
+    assert "\n| low " in text and "(figure.png)" in text and "`optim.lr`" in text
     assert (known / "figure.png").stat().st_size > 20_000
     svg = (known / "figure.svg").read_text()
     assert "low" in svg and "held-out pass rate" in svg

@@ -18,7 +18,7 @@ def test_seeds_are_paired_over_all_variants(tmp_path: Path) -> None:
     ]  # fmt: skip
     configs = [found.config(run) for run in found.runs]
     assert [config.seed for config in configs] == [3, 3, 3, 5, 5, 5]
-    assert len({config.data for config in configs}) == 1
+    assert len({config.data.model_dump_json() for config in configs}) == 1
     assert [config.optim.lr for config in configs] == [1e-3, 1e-4, 1e-3] * 2
 
 

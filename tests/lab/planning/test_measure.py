@@ -16,6 +16,7 @@ from strop.cli import app
 from strop.config.schema import RunConfig
 from strop.lab.planning.lengths import Constant, Empirical, LogNormal, Straggling, parse_lengths
 from strop.lab.planning.measure import decode_steps, measure
+from strop.lab.planning.published import SKYWORK_COSTS, SKYWORK_LENGTHS, default_lengths
 from strop.run.folder import RunFolder
 
 STEP, SEQUENCE, UPDATE, TOKEN, RECORD, RECORD_TOKEN, PUBLISH = 0.02, 0.001, 0.3, 0.0005, 0.05, 0.0002, 0.01
@@ -137,7 +138,6 @@ def test_the_command_compares_splits_and_draws(tmp_path: Path) -> None:
     ("arguments", "said"),
     [
         ([], "name what to plan"),
-        (["grpo"], "costs are not known without a run"),
         (["grpo", "--cost", "decode=1", "--lengths", "constant:5"], "costs are decode_step, "),
         (["grpo", "--cost", "decode_step", "--lengths", "constant:5"], "write it as NAME=SECONDS"),
         (["grpo", "--cost", "decode_step=1", "--lengths", "normal:5"], "write constant:TOKENS"),
@@ -148,6 +148,17 @@ def test_the_command_compares_splits_and_draws(tmp_path: Path) -> None:
 def test_a_wrong_argument_is_explained(arguments: list[str], said: str) -> None:
     failed = CliRunner().invoke(app, ["plan", *arguments])
     assert isinstance(failed.exception, InputError) and said in str(failed.exception)
+
+
+def test_without_a_run_defaults_are_planned_with_and_named() -> None:
+    arguments = ["plan", "grpo", "--steps", "3", "--generators", "2", "--trainers", "1"]
+    shown = CliRunner().invoke(app, arguments)
+    assert shown.exit_code == 0 and "costs and lengths are defaults" in shown.stdout
+    value = json.loads(CliRunner().invoke(app, [*arguments, "--json"]).stdout)
+    assert value["defaults"] == ["costs", "lengths"] and value["costs"]["decode_step"] == SKYWORK_COSTS.decode_step
+    given = CliRunner().invoke(app, [*arguments, "--lengths", "constant:50", "--cost", "decode_step=0.1", "--json"])
+    assert json.loads(given.stdout)["defaults"] == []
+    assert default_lengths(16_384) == SKYWORK_LENGTHS and default_lengths(256).median == 128
 
 
 def test_lengths_are_read_and_cut() -> None:

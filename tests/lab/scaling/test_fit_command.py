@@ -6,11 +6,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.lab.ablation.cases import small_plan, write_ablation
 from tests.lab.scaling.cases import COMPUTE, R_0, drawn, truth, write_csv, write_curve, write_run
 from typer.testing import CliRunner, Result
 
 from strop.base.types import InputError
 from strop.cli import app
+from strop.lab.ablation.collect import collect
+from strop.lab.ablation.manifest import write_manifest
 from strop.lab.scaling import Curve, Sigmoid
 
 KEYS = [
@@ -212,3 +215,29 @@ def test_r0_is_measured_on_no_fitted_point(tmp_path: Path) -> None:
     exact = Curve("e", COMPUTE, truth().value(COMPUTE), R_0)
     (found,) = as_json(write_curve(tmp_path / "exact.csv", exact))["fits"]
     assert found["B"] == pytest.approx(1.92, rel=1e-4) and found["C_mid"] == pytest.approx(2542, rel=1e-4)
+
+
+def test_the_folder_of_an_ablation_is_its_variants_with_their_seeds(tmp_path: Path, good: Path) -> None:
+    write_ablation(tmp_path / "out", tmp_path, {"base": 0.6, "low": 0.5}, seeds=(0, 1, 2))
+    value = as_json(tmp_path / "out", "--plot", tmp_path / "all.png", "--fit-until", "150")
+    assert [each["name"] for each in value["fits"]] == [f"{v} #{n}" for v in ("base", "low") for n in (1, 2, 3)]
+    assert [each["recipe"] for each in value["seeds"]] == ["base", "low"]
+    (pair,) = value["comparisons"]
+    assert (pair["first"], pair["second"], pair["better"], pair["by"]) == ("base", "low", "base", "A")
+    assert value["joint"]["A"] == pytest.approx(sum(each["A"] for each in value["fits"]) / 6)
+    assert value["details"][0]["held_back"]["points"] == 5
+    assert (tmp_path / "all-linear.png").exists()
+    # Fitted to the end these are the fits of `strop ablate show`.
+    shown = [fit.sigmoid.A for variant in collect(tmp_path / "out").variants for fit in variant.fits if fit.sigmoid]
+    whole = as_json(tmp_path / "out", "--bootstrap", "200")["fits"]
+    assert [each["A"] for each in whole] == pytest.approx(shown, abs=1e-9)
+    names = [each["name"] for each in as_json(tmp_path / "out", good)["fits"]]
+    assert names[0] == "out/base #1" and names[-1] == "good"
+
+
+def test_an_ablation_that_has_not_begun_and_one_that_is_given_a_name(tmp_path: Path) -> None:
+    write_manifest(tmp_path / "out", small_plan(tmp_path, (0,), ["slow:optim.lr=1e-4"]))
+    with pytest.raises(InputError, match=r"no run has evaluation/pass_rate .* strop ablate show"):
+        run(tmp_path / "out")
+    with pytest.raises(InputError, match="an ablation has a name for each variant"):
+        run(f"mine={tmp_path / 'out'}")

@@ -19,6 +19,7 @@ from transformers.models.qwen3.modeling_qwen3 import apply_rotary_pos_emb
 
 from strop.base.types import StropError
 from strop.model.kernels import native
+from strop.model.kernels.modules import fuse
 from strop.model.kernels.native import Kernels
 from strop.model.kernels.sharing import Layout
 from strop.model.policy import Packed, Policy
@@ -275,6 +276,14 @@ def test_a_policy_with_kernels_is_the_plain_one(model: str, checkpointing: bool,
     copied.zero_grad()
     again, _ = learned(copied)
     assert torch.equal(again, found)
+
+
+def test_other_models_are_left_alone_and_a_fused_one_stays_as_it_is(kernels: Kernels):
+    gelu = Qwen3ForCausalLM(Qwen3Config(**SMALL, head_dim=32, hidden_act="gelu"))
+    assert fuse(gelu, kernels) == 0 and not any(type(m).__name__.startswith("Fused") for m in gelu.modules())
+    of = policy("qwen3", torch.float32)
+    norms = 4  # of a layer of Qwen3; beside them its attention and feed-forward, and the last norm of the model
+    assert fuse(of.model, kernels) == SMALL["num_hidden_layers"] * (norms + 2) + 1 and fuse(of.model, kernels) == 0
 
 
 def test_without_a_compiler_a_policy_computes_as_it_did(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):

@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
-from strop.verifiers.code import CodeResult, Settings, read_tests, run_tests
+from strop.verifiers.code.outcome import CodeResult, Settings
+from strop.verifiers.code.run import run_tests
+from strop.verifiers.code.tests import read_tests
 from strop.verifiers.sandbox import Limits, Sandbox, probe
 
 Judge = Callable[..., CodeResult]

@@ -1,4 +1,4 @@
-"""Assertions: tester and solution in two rooms."""
+"""Assertions: tester and solution in two sandboxes."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from strop.verifiers.code import Outcome
+from strop.verifiers.code.outcome import Outcome
 
 P, W, R = Outcome.PASS, Outcome.WRONG, Outcome.RUNTIME_ERROR
 ADD = ["assert add(1, 2) == 3", "assert add(5, 5) == 10"]
@@ -151,7 +151,7 @@ def test_no_trick_passes(judge: Any, program: str, asserts: list[str]) -> None:
 
 
 def test_tests_that_are_no_python_are_our_failure() -> None:
-    from strop.verifiers.code import read_tests
+    from strop.verifiers.code.tests import read_tests
 
     with pytest.raises(ValueError, match="assertion 2 is no Python"):
         read_tests({"asserts": ["assert True", "assert ("]})

@@ -18,9 +18,9 @@ from strop.base.types import Completion, InputError, Problem, Status, Verdict
 from strop.base.view import SilentView
 from strop.cli import app
 from strop.verifiers.base import Verifier
-from strop.verifiers.code import SandboxJudge
 from strop.verifiers.code.cases import read_cases, verify_cases
 from strop.verifiers.code.extract import last_python_block
+from strop.verifiers.code.sandbox_judge import SandboxJudge
 from strop.verifiers.code.verifier import CodeVerifier
 from strop.verifiers.sandbox import probe
 from strop.verifiers.sandbox.pool import Sandbox
@@ -207,7 +207,7 @@ def test_a_sandbox_that_fails_is_an_error_and_never_a_reward(monkeypatch: pytest
     sandbox = verifier.open_sandbox()
     try:
         with sandbox.slot() as slot:
-            slot.close()  # as if its zygote could not be started any more
+            slot.close()  # as if its fork server could not be started any more
         assert isinstance(sandbox, Sandbox)
         verdict = verifier.judge_in(sandbox, problem(), answer(DOUBLE))
         assert (verdict.score, verdict.status, verdict.usable) == (0.0, Status.ERROR, False)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from strop.verifiers.code import Outcome
+from strop.verifiers.code.outcome import Outcome
 
 P, W, R = Outcome.PASS, Outcome.WRONG, Outcome.RUNTIME_ERROR
 
@@ -57,7 +57,7 @@ def calls(name: str, *pairs: tuple[list[Any], Any]) -> dict[str, Any]:
         ("print(len(str(3 ** 20000)))", "", "9543", P),
         ("print(input())", "\N{SNOWMAN} é", "\N{SNOWMAN} é", P),
         ("print('a' * 70000 == input())", "a" * 70000, "True", P),
-        ("pass", "x" * 300000, "", P),  # input that nobody reads
+        ("pass", "x" * 300000, "", P),  # input that is never read
         ("import random\nprint(random.random() == random.random())", "", "False", P),
         ("print(sorted({'a', 'b', 'c'}, key=hash) == sorted({'c', 'b', 'a'}, key=hash))", "", "True", P),
         ("x = (", "", "", Outcome.SYNTAX_ERROR),
@@ -76,7 +76,7 @@ def test_standard_input_and_output(judge: Any, program: str, given: str, expecte
 
 
 def test_every_random_state_is_fresh(judge: Any) -> None:
-    """Two programs of one zygote do not draw the same numbers."""
+    """Two programs of one fork server do not draw the same numbers."""
     details = {judge("print(random.random())", stdio(("", "1"))).detail for _ in range(3)}
     assert len(details) == 3
 

@@ -12,7 +12,7 @@ from strop.base.types import InputError, Problem, Status, Verdict
 from strop.verifiers.isolation import Isolation
 from strop.verifiers.math import MathVerifier
 from strop.verifiers.math.cases import Case, judge_cases, read_cases
-from strop.verifiers.processes import ProcessPool
+from strop.verifiers.process_pool import ProcessPool
 
 CASES = Path(__file__).with_name("cases.jsonl")
 

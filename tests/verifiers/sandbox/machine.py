@@ -1,10 +1,13 @@
-"""What is left of a sandbox on the machine."""
+"""Programs in a sandbox, and what is left of it on the machine."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from strop.verifiers.sandbox import Run, Sandbox
 from strop.verifiers.sandbox.cgroups import NAME
 from strop.verifiers.sandbox.layers import probe
 from strop.verifiers.sandbox.tree import descendants
@@ -25,3 +28,9 @@ def groups() -> list[Path]:
 def mounts() -> str:
     """The mounts that this process sees."""
     return Path("/proc/self/mountinfo").read_text()
+
+
+def run_all(sandbox: Sandbox, program: str, inputs: Sequence[bytes], seconds: float = 6.0) -> list[Run]:
+    """The runs of a program on these inputs, in their order, as many at once as the sandbox has workers."""
+    with ThreadPoolExecutor(sandbox.workers) as threads:
+        return list(threads.map(lambda given: sandbox.run(program, given, seconds), inputs))

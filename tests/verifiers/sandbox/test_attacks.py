@@ -126,7 +126,7 @@ def test_it_is_nobody_without_rights(sandbox: Sandbox) -> None:
 
 
 def test_a_fork_bomb_is_held_and_ended(sandbox: Sandbox) -> None:
-    before = processes_below()  # the zygotes, and what other tests keep open
+    before = processes_below()  # the fork servers, and what other tests keep open
     program = "import os\nwhile True:\n    try: os.fork()\n    except OSError: pass"
     found = run(sandbox, program, seconds=1.0)
     assert found.ending.kind is Kind.TIMEOUT
@@ -274,7 +274,7 @@ def test_frames_of_the_supervisor_cannot_be_forged(sandbox: Sandbox) -> None:
 
 
 def test_nothing_of_the_supervisor_is_in_its_memory(sandbox: Sandbox) -> None:
-    """Neither the input of an earlier run nor modules of the zygote."""
+    """Neither the input of an earlier run nor modules of the fork server."""
     secret = "expected-" + os.urandom(8).hex()
     run(sandbox, "print(input())", secret.encode())
     program = (

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import signal
 import subprocess
@@ -12,12 +11,13 @@ import time
 from dataclasses import replace
 
 import pytest
-from tests.verifiers.sandbox.machine import groups, mounts, processes_below
+from tests.verifiers.sandbox.machine import groups, mounts, processes_below, run_all
 
+from strop.base.child_process import start_ticks
 from strop.run.doctor import examine
-from strop.verifiers.sandbox import Job, Kind, Limits, NoIsolation, Sandbox, SandboxFailure, cgroups, probe
+from strop.verifiers.sandbox import Kind, Limits, NoIsolation, Sandbox, SandboxFailure, cgroups, probe
 from strop.verifiers.sandbox.cgroups import Hierarchies
-from strop.verifiers.sandbox.hosts import Zygote
+from strop.verifiers.sandbox.launchers import ForkServer
 from strop.verifiers.sandbox.layers import Capabilities, attempt, require
 from strop.verifiers.sandbox.plan import outermost, plan_for
 
@@ -26,23 +26,15 @@ ECHO = "print(input())"
 
 
 def test_many_programs_at_once_come_back_in_order(sandbox: Sandbox) -> None:
-    jobs = [Job(ECHO, str(number).encode(), 20.0) for number in range(12)]
-    assert [run.stdout for run in sandbox.run_all(jobs)] == [b"%d\n" % number for number in range(12)]
-
-
-def test_asyncio(sandbox: Sandbox) -> None:
-    async def both() -> list[bytes]:
-        runs = await asyncio.gather(*(sandbox.run_async(ECHO, text) for text in (b"a", b"b")))
-        return [run.stdout for run in runs]
-
-    assert asyncio.run(both()) == [b"a\n", b"b\n"]
+    runs = run_all(sandbox, ECHO, [str(number).encode() for number in range(12)], 20.0)
+    assert [run.stdout for run in runs] == [b"%d\n" % number for number in range(12)]
 
 
 def test_nothing_is_left_after_closing(sandbox: Sandbox) -> None:
     sandbox.run(ECHO, b"warm")
     before, held, mounted, descriptors = processes_below(), groups(), mounts(), len(os.listdir("/proc/self/fd"))
     with Sandbox(SMALL, workers=2) as other:
-        list(other.run_all([Job("import os\nos.fork()\nwhile True: pass", b"", 0.3)] * 3))
+        run_all(other, "import os\nos.fork()\nwhile True: pass", [b""] * 3, 0.3)
         assert processes_below() > before
     assert processes_below() == before
     assert groups() == held
@@ -63,12 +55,12 @@ def test_closing_ends_what_runs() -> None:
     assert kinds == [Kind.SANDBOX_ERROR]
 
 
-def test_a_dead_zygote_is_replaced(sandbox: Sandbox) -> None:
+def test_a_dead_fork_server_is_replaced(sandbox: Sandbox) -> None:
     assert sandbox.run(ECHO, b"1").stdout == b"1\n"
     for pid in processes_below():
         os.kill(pid, signal.SIGKILL)
     time.sleep(0.2)
-    runs = list(sandbox.run_all([Job(ECHO, b"2")] * 4))
+    runs = run_all(sandbox, ECHO, [b"2"] * 4)
     assert [run.stdout for run in runs] == [b"2\n"] * 4
 
 
@@ -86,7 +78,7 @@ time.sleep(60)
 
 
 def test_a_killed_trainer_leaves_nothing(sandbox: Sandbox) -> None:
-    """SIGKILL to the trusted process: its zygotes see their sockets close, and take everything with them."""
+    """SIGKILL to the trusted process: its fork servers see their sockets close, and take everything with them."""
     driver = subprocess.Popen([sys.executable, "-c", DRIVER], stdout=subprocess.PIPE, text=True)
     assert driver.stdout is not None
     assert driver.stdout.readline() == "running\n"
@@ -97,9 +89,9 @@ def test_a_killed_trainer_leaves_nothing(sandbox: Sandbox) -> None:
     driver.kill()
     driver.wait()
     deadline = time.monotonic() + 10
-    while any(cgroups.start_time(pid) for pid in below) and time.monotonic() < deadline:
+    while any(start_ticks(pid) for pid in below) and time.monotonic() < deadline:
         time.sleep(0.05)
-    assert not [pid for pid in below if cgroups.start_time(pid)]
+    assert not [pid for pid in below if start_ticks(pid)]
     bases = [base for base in vars(probe().hierarchies).values() if base is not None]
     assert not [folder for base in bases for folder in base.glob(f"{cgroups.NAME}-{driver.pid}-*")]
 
@@ -124,7 +116,7 @@ def test_the_probe_holds_what_it_says() -> None:
         assert {"sandbox seccomp", "sandbox cgroups", "sandbox bwrap", "sandbox proc", "sandbox user"} <= set(topics)
 
 
-def test_a_zygote_without_walls_is_seen_through() -> None:
+def test_a_fork_server_without_isolation_is_seen_through() -> None:
     plan, why = attempt("none", Hierarchies(), "")
     assert plan is None
     assert "files of the machine can be read" in why["trial"]
@@ -149,7 +141,7 @@ def test_unsafe_runs_still_end_and_leave_nothing(sandbox: Sandbox) -> None:
         assert unsafe.run(fork).ending.kind is Kind.ENDED
         hang = "import os\nfor _ in range(3): os.fork()\nwhile True: pass"
         assert unsafe.run(hang, seconds=0.5).ending.kind is Kind.TIMEOUT
-        assert len(processes_below() - before) == 1  # its zygote
+        assert len(processes_below() - before) == 1  # its fork server
     assert processes_below() == before
 
 
@@ -179,8 +171,7 @@ def test_a_machine_may_lack_an_optional_layer(layer: str) -> None:
     found = probe()
     if found.plan.mode not in ("root", "user") or (layer == "user" and found.plan.mode == "user"):
         pytest.skip("this layer is not optional here")
-    zygote = Zygote(plan_for(found.plan.mode, (layer,)), SMALL, found.hierarchies)
-    zygote.close()
+    ForkServer(plan_for(found.plan.mode, (layer,)), SMALL, found.hierarchies).close()
     lacking = replace(found, plan=plan_for(found.plan.mode, (layer,)))
     with Sandbox(SMALL, workers=1, capabilities=lacking) as other:
         assert other.run(ECHO, b"x").stdout == b"x\n"
@@ -193,11 +184,9 @@ def test_a_plan_without_an_interpreter_fails_loudly() -> None:
     with Sandbox(SMALL, workers=1, capabilities=broken) as other:
         ending = other.run(ECHO, b"x").ending
         assert ending.kind is Kind.SANDBOX_ERROR
-        with other.slot() as slot, pytest.raises(SandboxFailure), slot.room("main", "", b"", 1.0) as room:
-            raise SandboxFailure(room.run.ending.detail)
+        with other.slot() as slot, pytest.raises(SandboxFailure), slot.process("main", "", b"", 1.0) as process:
+            raise SandboxFailure(process.run.ending.detail)
 
 
 def test_binds_inside_binds_are_left_out() -> None:
     assert outermost(["/usr/lib", "/usr", "/usrx", "/opt/a", "/opt/a"]) == ["/opt/a", "/usr", "/usrx"]
-
-

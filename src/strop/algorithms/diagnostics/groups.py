@@ -27,6 +27,7 @@ def group_metrics(groups: Sequence[Group], survivors: Collection[int]) -> Metric
         "verifier/failure_share": Mean(len(rollouts) - len(usable), len(rollouts)),
         "groups/zero_variance_share": _share([len({r.verdict.score for r in g.usable}) <= 1 for g in groups]),
         "groups/zero_variance_reward_share": _share([len({r.reward for r in g.usable}) <= 1 for g in groups]),
+        "groups/without_baseline": Total(sum(len(g.usable) == 1 < len(g.rollouts) for g in groups)),
         "groups/trained": Total(len(survivors)),
         "tokens/generated": Total(sum(len(r.completion.token_ids) for r in rollouts)),
     }

@@ -36,7 +36,7 @@ class EndpointTokenizer:
         return list(text.encode("utf-8", "replace"))
 
     def apply_chat_template(
-        self, conversation: list[dict[str, str]], *, tokenize: bool, add_generation_prompt: bool
+        self, conversation: list[dict[str, str]], *, tokenize: bool, add_generation_prompt: bool, **arguments: Any
     ) -> str:
         """The messages, for the endpoint to render."""
         return _CHAT + json.dumps(conversation)

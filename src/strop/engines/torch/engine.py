@@ -18,7 +18,7 @@ import torch
 from numpy.typing import NDArray
 from transformers import PreTrainedTokenizerBase
 
-from strop.base.types import BoolArray, Completion, FinishReason, FloatArray, InputError, IntArray, StropError
+from strop.base.types import Completion, FinishReason, FloatArray, InputError, IntArray, StropError
 from strop.engines import weights
 from strop.engines.protocol import (
     Capabilities,
@@ -34,7 +34,7 @@ from strop.engines.protocol import (
 )
 from strop.engines.requests import Limits, checked
 from strop.engines.settings import EngineSettings
-from strop.engines.slots import Entry, Sequence, Slots
+from strop.engines.slots import Entry, Slots
 from strop.engines.stops import StopStrings
 from strop.engines.thinking import Thinking
 from strop.engines.torch.fused_forward import Lean
@@ -65,8 +65,6 @@ class TorchEngine:
         if not settings.share_parameters:
             policy = policy.frozen_copy()
             cast_parameters(policy, wanted)
-        if policy.device.type == "cuda":  # on a CPU the engine computes prompts by `Lean`
-            policy.use_kernels()
         self.policy = policy
         self.settings = settings
         self._tokenizer = tokenizer
@@ -259,11 +257,11 @@ class TorchEngine:
         if width:
             self._record(width, *self._runner.step(width, jobs))
 
-    def _record(self, width: int, tokens: Ids, logprobs: FloatArray, ran: BoolArray | None = None) -> None:
-        """Note what was drawn [width] in the rows that ran (None: all active ones), and finish what ends with it."""
+    def _record(self, width: int, tokens: Ids, logprobs: FloatArray, entropies: FloatArray) -> None:
+        """Note what was drawn [width] for the running sequences, and finish those that end with it."""
         slots = self._slots
         part = slice(0, width)
-        active = slots.active[part] if ran is None else ran
+        active = slots.active[part]
         done = slots.position[part] - slots.first[part]
         if not np.isfinite(logprobs[active]).all():
             raise StropError(
@@ -274,8 +272,10 @@ class TorchEngine:
         forced = active & (done >= slots.inject_at[part])
         if forced.any():
             self._inject(np.flatnonzero(forced), done, tokens, logprobs)
+            entropies[forced] = 0.0
         slots.drawn[rows, done[rows]] = tokens[rows]
         slots.logprobs[rows, done[rows]] = logprobs[rows]
+        slots.entropies[rows, done[rows]] = entropies[rows]
         slots.position[part] += active
         slots.token[rows] = tokens[rows]
         sampled = active & ~forced
@@ -334,24 +334,23 @@ class TorchEngine:
         sequence = slots.sequences[slot]
         assert sequence is not None
         length = int(slots.position[slot] - slots.first[slot])
-        drawn, logprobs = slots.drawn[slot, :length], slots.logprobs[slot, :length]
-        self._reports.append(self._completion(sequence, drawn, logprobs, reason))
-        slots.release(slot)
-
-    def _completion(self, sequence: Sequence, drawn: Ids, logprobs: FloatArray, reason: FinishReason) -> Completion:
-        token_ids = drawn.astype(np.int32)
-        return Completion(
-            request_id=sequence.entry.request.id,
-            index=sequence.index,
-            prompt_ids=sequence.entry.request.prompt_ids,
-            token_ids=token_ids,
-            logprobs=logprobs.copy(),
-            versions=sequence.spans(len(drawn)),
-            injected=sequence.injected(len(drawn)),
-            text=self._text(token_ids),
-            finish_reason=reason,
-            interrupted_at=sequence.interrupted_at,
+        token_ids = slots.drawn[slot, :length].astype(np.int32)
+        self._reports.append(
+            Completion(
+                request_id=sequence.entry.request.id,
+                index=sequence.index,
+                prompt_ids=sequence.entry.request.prompt_ids,
+                token_ids=token_ids,
+                logprobs=slots.logprobs[slot, :length].copy(),
+                versions=sequence.spans(length),
+                injected=sequence.injected(length),
+                text=self._text(token_ids),
+                finish_reason=reason,
+                interrupted_at=sequence.interrupted_at,
+                entropies=slots.entropies[slot, :length].copy(),
+            )
         )
+        slots.release(slot)
 
     def _text(self, token_ids: IntArray) -> str:
         text = self._tokenizer.decode(token_ids.tolist(), skip_special_tokens=True, clean_up_tokenization_spaces=False)

@@ -203,7 +203,7 @@ class SlotContext:
 
 
 def _decode(query: Tensor, keys: Tensor, values: Tensor, span: Span, bias: Tensor, scale: float) -> Tensor:
-    """One query [w, H, D] a slot of the span over its first `length` keys and values; the place for a GPU kernel."""
+    """One query [w, H, D] a slot of the span over its first `length` keys and values, [w, H, D]."""
     w, h, d = query.shape
     kv, capacity = keys.shape[1:3]
     part, length = slice(span.start * kv, span.stop * kv), span.length

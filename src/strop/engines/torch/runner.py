@@ -36,14 +36,18 @@ class Runner:
         self.cache = cache
         self.prefill_tokens = prefill_tokens
 
-    def step(self, width: int, jobs: Sequence[PrefillJob]) -> tuple[Ids, FloatArray]:
-        """Compute the prompts of `jobs`, then a token [W] and its log-prob [W] for each of the first `width` slots."""
+    def step(self, width: int, jobs: Sequence[PrefillJob]) -> tuple[Ids, FloatArray, FloatArray]:
+        """Compute the prompts of `jobs`, then a token for each of the first `width` slots.
+
+        Returns:
+            Tokens, their log-probs, and the entropies of the distributions they were drawn from, [W] each.
+        """
         portions = self._portions(jobs)
         last = portions.pop() if portions else []
         self._prefill(portions)
         hidden = self._forward(width, Prefill(last, self.policy.device, 0) if last else None)
-        tokens, logprobs = self._draw(self._logits(hidden[:width]), width)
-        return tokens.cpu().numpy(), logprobs.cpu().numpy()
+        tokens, logprobs, entropies = self._draw(self._logits(hidden[:width]), width)
+        return tokens.cpu().numpy(), logprobs.cpu().numpy(), entropies.cpu().numpy()
 
     def prefill(self, jobs: Sequence[PrefillJob]) -> None:
         """Compute the keys and values of `jobs`, and nothing else."""
@@ -132,8 +136,8 @@ class Runner:
             return self.lean.logits(hidden)
         return self.policy.logits(hidden, self.policy.settings.generator_fp32_head)
 
-    def _draw(self, logits: Tensor, width: int) -> tuple[Tensor, Tensor]:
-        """Tokens [W] and log-probs [W]; by the compiled kernel unless a row has a top-k or top-p."""
+    def _draw(self, logits: Tensor, width: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Tokens, log-probs and entropies [W]; by the compiled kernel unless a row has a top-k or top-p."""
         slots, kernels = self.slots, None if self.lean is None else self.lean.kernels
         if kernels is None or slots.truncated[:width].any():
             return draw(logits, self._how(width))

@@ -11,7 +11,6 @@ all sequences, and `pause` is not to step.
 
 from __future__ import annotations
 
-import dataclasses
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -22,7 +21,6 @@ import numpy as np
 from transformers import PreTrainedTokenizerBase
 
 from strop.base.types import Completion, FinishReason, FloatArray, InputError, IntArray, StropError, VersionSpan
-from strop.engines.broadcast import Ticket, TransferLost
 from strop.engines.protocol import (
     Capabilities,
     Drawn,
@@ -43,12 +41,12 @@ from strop.engines.vllm.arguments import arguments_of
 from strop.engines.vllm.model_folder import ModelFolder
 from strop.engines.vllm.process import VllmProcess
 from strop.engines.vllm.settings import Vllm
-from strop.engines.vllm.staging import in_memory, taken_apart
+from strop.engines.vllm.staging import in_memory
 from strop.engines.weights import checked as checked_weights
 from strop.model.files import DTYPES
+from strop.model.location import dtype_name
 from strop.model.settings import ModelSettings
 
-_LEAST_TEMPERATURE = 0.01  # vLLM raises lower ones to this
 _SEED_MASK = (1 << 63) - 1
 
 
@@ -92,8 +90,9 @@ class VllmEngine:
         self._folder = ModelFolder.read(folder)
         self._limits = self._folder.limits(tokenizer, settings.max_tokens)
         self._tokenizer = tokenizer
-        dtype = model.dtype if settings.dtype is None else settings.dtype
-        self._dtypes = self._folder.dtypes | {DTYPES[dtype], DTYPES[model.dtype]}
+        own = dtype_name(model)
+        dtype = own if settings.dtype is None else settings.dtype
+        self._dtypes = self._folder.dtypes | {DTYPES[dtype], DTYPES[own]}
         self._version = version
         self._paused = False
         self._failure: str | None = None
@@ -147,28 +146,14 @@ class VllmEngine:
         """What the worker said of itself: `vllm` (its version), `platform` and others."""
         return self._facts
 
-    @staticmethod
-    def refuse_unable(sampling: Sampling) -> None:
-        """Refuse sampling that no vLLM can honour, before one is started.
-
-        Raises:
-            InputError: thinking budgets or interruptions, or a temperature that vLLM would change.
-        """
-        Capabilities(max_tokens=0, interruptions=False).refuse_unable(sampling)
-        if 0 < sampling.temperature < _LEAST_TEMPERATURE:
-            raise InputError(
-                f"sampling.temperature={sampling.temperature}: vLLM samples at {_LEAST_TEMPERATURE} at least; set 0 "
-                "for greedy decoding"
-            )
-
     def check(self, sampling: Sampling) -> None:
         """Refuse sampling that no request could have here, before there is one.
 
         Raises:
-            InputError: see `refuse_unable`; or top-k and top-p where this vLLM is built otherwise than those we know,
+            InputError: `Vllm.refuse_unable`; or top-k and top-p where this vLLM is built otherwise than those we know,
                 so that log-probs of the whole vocabulary could not be recorded beside them.
         """
-        self.refuse_unable(sampling)
+        self.settings.refuse_unable(sampling)
         cut = sampling.top_p < 1 or sampling.top_k is not None
         if cut and sampling.temperature > 0 and not self._facts["whole_distribution"]:
             raise InputError(
@@ -250,38 +235,6 @@ class VllmEngine:
             self._ask("update", fields, ())
         self._version = version
 
-    @property
-    def ranks(self) -> int:
-        """Processes of vLLM, each of which receives what is broadcast."""
-        return self.settings.tensor_parallel
-
-    def receive_weights(self, ticket: Ticket, address: str, kv: KvMode = "keep") -> None:
-        """`update_weights` from a broadcast, which vLLM's processes receive themselves; see `base.Receiving`.
-
-        They hold the whole of it beside what they compute with, until names, shapes and types were checked here, and
-        values there. After that a failure leaves an engine that refuses to go on.
-
-        Raises:
-            TransferLost: it did not come whole; nothing has changed.
-            InputError: weights that do not fit, or a version below the present one; nothing has changed.
-            StropError: vLLM failed at it.
-        """
-        self._refuse_if_failed()
-        # How long the others need is not this engine's to judge: whoever supervises the broadcast ends it.
-        answer, _ = self._ask("receive", {"ticket": dataclasses.asdict(ticket), "address": address}, (), None)
-        if answer["lost"] is not None:
-            raise TransferLost(answer["lost"])
-        try:
-            parts = taken_apart(self._folder, answer["tensors"], self._dtypes)
-            self._refuse_older(ticket.version)
-        except InputError:
-            self._ask("forget", {}, ())
-            raise
-        self._begin_again_unstarted()
-        fields = {"version": ticket.version, "kv": kv, "abort": self._taken_aborts(), "tied": self._folder.tied}
-        self._ask("load", {**fields, "parts": parts}, ())
-        self._version = ticket.version
-
     def _refuse_older(self, version: int) -> None:
         if version < self._version:
             raise InputError(f"weights of version {version} are older than the engine's {self._version}")
@@ -362,11 +315,10 @@ class VllmEngine:
             raise InputError(f"this engine cannot go on ({self._failure}); make a new one")
 
     def _ask(
-        self, command: str, fields: dict[str, Any], blobs: tuple[bytes, ...], seconds: float | None = 0.0
+        self, command: str, fields: dict[str, Any], blobs: tuple[bytes, ...]
     ) -> tuple[dict[str, Any], list[bytes]]:
-        """`seconds` 0 is the setting's, None as long as it takes."""
         try:
-            return self._process.ask(command, fields, blobs, self.settings.reply_seconds if seconds == 0 else seconds)
+            return self._process.ask(command, fields, blobs, self.settings.reply_seconds)
         except InputError:  # refused: the worker is as it was
             raise
         except BaseException as error:  # an interrupt too leaves an answer behind that belongs to nobody

@@ -14,7 +14,7 @@ from typing import Any
 
 from strop.base.types import InputError, StropError
 from strop.engines.vllm import worker
-from strop.engines.vllm.settings import PYTHON_VARIABLE, Vllm
+from strop.engines.vllm.settings import Vllm
 from strop.engines.vllm.worker import Closed, Frames
 
 _TAIL_BYTES = 4000
@@ -46,7 +46,7 @@ class VllmProcess:
     """
 
     def __init__(self, settings: Vllm) -> None:
-        python = _interpreter(settings)
+        python = settings.interpreter()
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 (closed by `end`)
         ours, theirs = socket.socketpair()
         environment = {**os.environ, **_ENVIRONMENT}
@@ -161,16 +161,3 @@ class VllmProcess:
         self._log.seek(max(0, size - _TAIL_BYTES))
         lines = [line.strip() for line in self._log.read().decode(errors="replace").splitlines() if line.strip()]
         return f"; its last words: {' | '.join(lines[-_TAIL_LINES:])}" if lines else ""
-
-
-def _interpreter(settings: Vllm) -> str:
-    named = settings.python or os.environ.get(PYTHON_VARIABLE)
-    if not named:
-        raise InputError(
-            "engine=Vllm: name the interpreter of an environment with vLLM: engine.python=/path/to/bin/python, or the "
-            f"variable {PYTHON_VARIABLE} (docs/vllm.md)"
-        )
-    path = Path(named).expanduser()
-    if not path.is_file() or not os.access(path, os.X_OK):
-        raise InputError(f"engine.python={named}: there is no such interpreter")
-    return str(path)

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator
 
+from strop.base.types import InputError
+from strop.engines.protocol import Capabilities, Sampling
 from strop.engines.settings import EngineSettings
 
 PYTHON_VARIABLE = "STROP_VLLM_PYTHON"
+LEAST_TEMPERATURE = 0.01  # vLLM raises lower ones to this
 
 # What the adapter itself tells vLLM, and the setting that says so where there is one.
 OWN_ARGUMENTS = {
@@ -53,9 +58,6 @@ class Vllm(EngineSettings):
         arguments: further arguments of vLLM's EngineArgs, as they are, e.g. {block_size = 32}.
     """
 
-    cache: Literal["auto"] = "auto"
-    page_tokens: Literal[64] = 64
-    cache_pages: None = None
     share_parameters: Literal[False] = False
     shrink: Literal[True] = True
     native: Literal[True] = True
@@ -68,6 +70,32 @@ class Vllm(EngineSettings):
     start_seconds: Annotated[float, Field(gt=0)] = 900.0
     reply_seconds: Annotated[float, Field(gt=0)] = 300.0
     arguments: dict[str, Any] = {}
+
+    def refuse_unable(self, sampling: Sampling) -> None:
+        """Refuse thinking budgets, interruptions, and a temperature that vLLM would change."""
+        Capabilities(max_tokens=0, interruptions=False).refuse_unable(sampling)
+        if 0 < sampling.temperature < LEAST_TEMPERATURE:
+            raise InputError(
+                f"sampling.temperature={sampling.temperature}: vLLM samples at {LEAST_TEMPERATURE} at least; set 0 "
+                "for greedy decoding"
+            )
+
+    def interpreter(self) -> str:
+        """The interpreter of the environment with vLLM.
+
+        Raises:
+            InputError: none is named, or there is none where it is named.
+        """
+        named = self.python or os.environ.get(PYTHON_VARIABLE)
+        if not named:
+            raise InputError(
+                "engine=Vllm: name the interpreter of an environment with vLLM: engine.python=/path/to/bin/python, or "
+                f"the variable {PYTHON_VARIABLE} (docs/vllm.md)"
+            )
+        path = Path(named).expanduser()
+        if not path.is_file() or not os.access(path, os.X_OK):
+            raise InputError(f"engine.python={named}: there is no such interpreter")
+        return str(path)
 
     @field_validator("arguments")
     @classmethod

@@ -1,45 +1,15 @@
-"""Weights on their way into vLLM's worker: as a file in memory, or as what the worker has received by itself."""
+"""Weights on their way into vLLM's worker: a file in memory."""
 
 from __future__ import annotations
 
 import os
-from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
-import torch
 from torch import Tensor
 
-from strop.engines.broadcast import Entry
-from strop.engines.vllm.model_folder import ModelFolder
-from strop.engines.weights import fitting
 from strop.model import tensor_file
-
-
-def taken_apart(
-    folder: ModelFolder, received: Sequence[Mapping[str, Any]], dtypes: Collection[torch.dtype]
-) -> dict[str, list[str]]:
-    """The names that received tensors have in the model's files: one each, or, of experts in one tensor, of each part.
-
-    `received` are the fields of their `Entry`s. Parts come expert by expert, of each expert the equal shares of its
-    rows.
-
-    Raises:
-        InputError: names missing or unknown, a shape or dtype that does not fit.
-    """
-    parts: defaultdict[str, list[str]] = defaultdict(list)
-
-    def in_files() -> Iterator[tuple[str, Tensor]]:
-        for one in received:
-            entry = Entry(one["name"], one["dtype"], tuple(one["shape"]))
-            for name, tensor in folder.in_files([(entry.name, entry.empty("meta"))]):
-                parts[entry.name].append(name)
-                yield name, tensor
-
-    fitting(in_files(), folder.shapes, folder.tied, dtypes)
-    return dict(parts)
 
 
 @contextmanager

@@ -1,13 +1,12 @@
 """The process in which vLLM runs. Started by path with the interpreter of vLLM's own environment.
 
-It imports the standard library, and inside functions vllm and the torch that vllm brings; of strop nothing but what
-receives broadcasts, by its path, which needs no more than they. It obeys one
-command at a time, over a socket: a frame is a JSON header and raw bytes, nothing is pickled. Nothing is sampled but by
-`step` (and by `verify` and `score`, which have to step too): a change of weights always falls between two tokens.
+It imports the standard library, and inside functions vllm and the torch that vllm brings; nothing of strop. It obeys
+one command at a time, over a socket: a frame is a JSON header and raw bytes, nothing is pickled. Nothing is sampled but
+by `step` (and by `verify` and `score`, which have to step too): a change of weights always falls between two tokens.
 
     worker.py FD PARENT      FD: the socket; PARENT: the process id that started it, whose death is its own
 
-Commands: start, step, update, receive, load, forget, verify, score, stop. The other side, which says what they mean, is
+Commands: start, step, update, verify, score, stop. The other side, which says what they mean, is
 `engine.VllmEngine`.
 """
 
@@ -16,7 +15,6 @@ from __future__ import annotations
 import ctypes
 import functools
 import hashlib
-import importlib.util
 import json
 import os
 import signal
@@ -26,14 +24,12 @@ import sys
 import traceback
 from array import array
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 MOST_BYTES = 1 << 30  # of a frame; more is a mistake, not a message
 _HEAD = struct.Struct(">IQ")
 _PR_SET_PDEATHSIG = 1
 _PROBE = "probe"  # keys of samples are numbers
-_TRANSFER = "strop"  # vLLM's name for the engine of our broadcasts
 
 
 class Closed(Exception):
@@ -107,32 +103,6 @@ class StropExtension:
 
         return _reload(worker.model_runner.get_model(), worker.vllm_config, worker.model_config, tensors())
 
-    def strop_open_transfer(self, address: str) -> bool:
-        """Give this process the engine of broadcasts; False where this vLLM has no weight transfer."""
-        worker: Any = self
-        if type(vars(worker).get("weight_transfer_engine")).__name__ == _TRANSFER:
-            return True
-        try:
-            from vllm.config.weight_transfer import WeightTransferConfig
-            from vllm.distributed.weight_transfer.factory import WeightTransferEngineFactory
-        except ImportError:
-            return False
-        if _TRANSFER not in WeightTransferEngineFactory._registry:
-            made = _beside("vllm/transfer.py").transfer_class(_TRANSFER, _beside("broadcast"), _reload)
-            WeightTransferEngineFactory.register_engine(_TRANSFER, made)
-        config, model = WeightTransferConfig(backend=_TRANSFER), worker.model_runner.get_model()
-        worker.weight_transfer_engine = WeightTransferEngineFactory.create_engine(
-            config, worker.vllm_config, worker.device, model
-        )
-        worker.init_weight_transfer_engine({"address": address})
-        return True
-
-    def strop_transfer(self) -> dict[str, Any]:
-        """What the engine of broadcasts has found."""
-        worker: Any = self
-        found: dict[str, Any] = worker.weight_transfer_engine.found
-        return found
-
     def strop_score_at(self, temperature: float) -> bool:
         """Have the log-probs of prompts be of logits / temperature; False where this vLLM is built otherwise.
 
@@ -169,21 +139,6 @@ def _reload(model: Any, vllm_config: Any, model_config: Any, tensors: Iterator[t
     torch.accelerator.synchronize()
     known = {parameters[name] for name in loaded if name in parameters}
     return sorted(name for name, identity in parameters.items() if name not in loaded and identity not in known)
-
-
-def _beside(path: str) -> Any:
-    """A module or package of strop's engines that needs nothing of strop, by its path from the folder of engines."""
-    name = "strop_" + Path(path).stem
-    if name not in sys.modules:
-        place = Path(__file__).resolve().parent.parent / path
-        file = place / "__init__.py" if place.is_dir() else place
-        spec = importlib.util.spec_from_file_location(
-            name, file, submodule_search_locations=[str(place)] if place.is_dir() else None
-        )
-        assert spec is not None and spec.loader is not None
-        sys.modules[name] = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(sys.modules[name])
-    return sys.modules[name]
 
 
 def _first_scored(runner: Any, method: Any, temperature: float, *arguments: Any) -> Any:
@@ -320,35 +275,6 @@ class Server:
         self._loaded(header, missed)
         return {}, ()
 
-    def receive(self, header: dict[str, Any], blobs: list[bytes]) -> Reply:
-        """Receive the broadcast of `ticket`, beside the weights that are there: its tensors, or why it is `lost`."""
-        if not all(self._llm.collective_rpc("strop_open_transfer", args=(header["address"],))):
-            raise Refused("this vLLM has no weight transfer; set orchestration.weights=shared_memory")
-        self._llm.collective_rpc("start_weight_update")
-        self._llm.collective_rpc("update_weights", args=({"phase": "stage", "ticket": header["ticket"]},))
-        found = self._llm.collective_rpc("strop_transfer")
-        lost = [one["lost"] for one in found if one["lost"] is not None]
-        if lost:
-            self._llm.collective_rpc("finish_weight_update")
-        return {"lost": lost[0] if lost else None, "tensors": [] if lost else found[0]["tensors"]}, ()
-
-    def load(self, header: dict[str, Any], blobs: list[bytes]) -> Reply:
-        """Load what was received: `parts` says by which names. Forget `abort` and, with kv "recompute", the cache."""
-        self._llm.abort_request([str(key) for key in header["abort"]])
-        info = {"phase": "load", "parts": header["parts"], "tied": header["tied"]}
-        self._llm.collective_rpc("update_weights", args=(info,))
-        found = self._llm.collective_rpc("strop_transfer")
-        self._llm.collective_rpc("finish_weight_update")
-        if found[0]["refused"] is not None:  # every process has seen the same
-            raise Refused(found[0]["refused"])
-        self._loaded(header, {name for one in found for name in one["missed"]})
-        return {}, ()
-
-    def forget(self, header: dict[str, Any], blobs: list[bytes]) -> Reply:
-        """What was received is not wanted."""
-        self._llm.collective_rpc("finish_weight_update")
-        return {}, ()
-
     def _loaded(self, header: dict[str, Any], missed: set[str]) -> None:
         if missed:
             raise RuntimeError(f"vLLM left {len(missed)} parameters as they were, such as {min(missed)}")
@@ -449,9 +375,6 @@ def serve(frames: Frames) -> None:
         "start": server.start,
         "step": server.step,
         "update": server.update,
-        "receive": server.receive,
-        "load": server.load,
-        "forget": server.forget,
         "verify": server.verify,
         "score": server.score,
     }

@@ -11,9 +11,10 @@ from strop.base.metrics_file import read_metrics
 from strop.base.types import InputError
 from strop.lab.ablation.manifest import Manifest, RunEntry, read_manifest
 from strop.lab.ablation.statistics import Mean, Paired, Verdict, mean, paired, spikes, verdict
-from strop.lab.scaling.compare import MARGIN, Comparison, compare
+from strop.lab.scaling.compare import MARGIN, Comparison, Refit, compare, joint_refit
 from strop.lab.scaling.curves import PASS_RATE, Curve, XAxis, read_curve
-from strop.lab.scaling.fitting import Fit, FitSettings, fit
+from strop.lab.scaling.fitted import Fit, FitSettings
+from strop.lab.scaling.fitting import fit
 from strop.run.folder import is_run
 
 Rows = Sequence[Mapping[str, float | None]]
@@ -62,6 +63,8 @@ class VariantResult:
         pairs: final pass rate, variant minus base, of each seed of which both are finished; empty for the base.
         difference: their mean with its interval; None for the base, and before there is a pair.
         comparison: of the fits of both, where both have some; it decides the verdict, the difference where it is None.
+        refits: the fits again with A fixed to the average over all runs of the ablation, so that B and C_mid compare
+            between variants (ScaleRL, Figure 5); empty where fewer than two variants have fits.
     """
 
     name: str
@@ -70,6 +73,7 @@ class VariantResult:
     pairs: tuple[float, ...]
     difference: Paired | None
     comparison: Comparison | None
+    refits: tuple[Refit, ...]
     margin: float
 
     @property
@@ -138,6 +142,11 @@ class Ablation:
         return all(run.state == "finished" for run in self.manifest.runs)
 
     @property
+    def asymptote(self) -> float | None:
+        """The A that `refits` share; None where there are none."""
+        return next((each.sigmoid.A for variant in self.variants for each in variant.refits), None)
+
+    @property
     def failures(self) -> tuple[RunEntry, ...]:
         return tuple(run for run in self.manifest.runs if run.state == "failed")
 
@@ -168,18 +177,28 @@ def collect(
         progress(len(results), len(manifest.runs))
     by_name = {v.name: tuple(run for run in results if run.entry.variant == v.name) for v in manifest.variants}
     base = by_name[manifest.base.name]
+    joint = _joint(by_name)
     variants = []
     for entry in manifest.variants:
         runs, is_base = by_name[entry.name], entry is manifest.base
         against = None if is_base else compare(entry.name, _fits(runs), manifest.base.name, _fits(base), margin)
         pairs = () if is_base else _pairs(runs, base)
         difference = paired(pairs, level)
-        variants.append(VariantResult(entry.name, entry.changes, runs, pairs, difference, against, margin))
+        refits = tuple(each for each in joint if each.fit in _fits(runs))
+        variants.append(VariantResult(entry.name, entry.changes, runs, pairs, difference, against, refits, margin))
     return Ablation(folder, manifest, tuple(variants), x, level, margin)
 
 
 def _fits(runs: Sequence[RunResult]) -> list[Fit]:
     return [run.fit for run in runs if run.fit is not None]
+
+
+def _joint(by_name: Mapping[str, Sequence[RunResult]]) -> list[Refit]:
+    """All accepted fits with A fixed to their average; none where there is nothing to compare."""
+    fits = [_fits(runs) for runs in by_name.values()]
+    if sum(any(fit.sigmoid is not None for fit in members) for members in fits) < 2:
+        return []
+    return joint_refit([fit for members in fits for fit in members])
 
 
 def _pairs(runs: Sequence[RunResult], base: Sequence[RunResult]) -> tuple[float, ...]:

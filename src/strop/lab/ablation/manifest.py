@@ -91,8 +91,26 @@ class Manifest(Settings):
         return self.model_copy(update={"runs": tuple(same)})
 
 
+def parse_seeds(text: str) -> tuple[int, ...]:
+    """`0,1,2` as numbers, each once.
+
+    Raises:
+        InputError: it is not written so.
+    """
+    parts = [part.strip() for part in text.split(",") if part.strip()]
+    if not parts or not all(part.isdecimal() for part in parts):
+        raise InputError(f"--seeds {text}: write whole numbers with commas between, such as 0,1,2")
+    return tuple(dict.fromkeys(int(part) for part in parts))
+
+
 def plan(recipe: str, found: Variants, seeds: Sequence[int]) -> Manifest:
-    """The manifest of an ablation that has not begun."""
+    """The manifest of an ablation that has not begun.
+
+    Raises:
+        InputError: its runs are never evaluated.
+    """
+    if found.all[0].config.evaluation.every is None:
+        raise InputError(f"{recipe} is never evaluated, so nothing could be compared; add --set evaluation.every=10")
     entries = tuple(_entry(variant) for variant in found.all)
     runs = tuple(RunEntry(variant=entry.name, seed=seed) for seed in seeds for entry in entries)
     return Manifest(recipe=recipe, seeds=tuple(seeds), variants=entries, notes=found.notes, runs=runs)
@@ -101,6 +119,26 @@ def plan(recipe: str, found: Variants, seeds: Sequence[int]) -> Manifest:
 def _entry(variant: Variant) -> VariantEntry:
     config = variant.config.model_dump(mode="json")
     return VariantEntry(name=variant.name, folder=variant.folder, changes=variant.changes, config=config)
+
+
+def outline(folder: Path, manifest: Manifest) -> dict[str, Any]:
+    """An ablation as plain values: its runs, which of them are finished, and what each variant changes."""
+    return {
+        "folder": str(folder),
+        "runs": [
+            {
+                "variant": run.variant, "seed": run.seed, "folder": str(manifest.path(folder, run)),
+                "steps": int(manifest.variant(run.variant).config["steps"]),
+                "finished": is_finished(manifest.path(folder, run)),
+            }
+            for run in manifest.runs
+        ],
+        "variants": [
+            {"name": entry.name, "changes": {key: list(pair) for key, pair in entry.changes.items()}}
+            for entry in manifest.variants
+        ],
+        "notes": list(manifest.notes),
+    }  # fmt: skip
 
 
 def merged(folder: Path, wanted: Manifest) -> Manifest:

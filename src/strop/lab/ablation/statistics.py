@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from strop.lab.scaling.compare import ENOUGH_SEEDS, MARGIN
-from strop.lab.scaling.fitting import Interval
+from strop.lab.scaling.fitted import Interval
 
 Verdict = Literal["better", "worse", "same", "undecided"]
 

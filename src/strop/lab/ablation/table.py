@@ -5,17 +5,19 @@ from __future__ import annotations
 import csv
 import io
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
+from strop.base.markdown import markdown_table
 from strop.base.view import number
 from strop.lab.ablation.collect import Ablation, RunResult, VariantResult
 from strop.lab.ablation.statistics import Mean, Paired, mean
-from strop.lab.scaling.fitting import Fit, Parameter
+from strop.lab.scaling.fitted import Fit, Parameter
+from strop.lab.scaling.tables import slope, slope_mean
 
 COLUMNS = (
-    "variant", "runs", "A", "B", "C_mid", "final", "best", "against base", "verdict", "trunc. max", "entropy",
-    "mism. max", "spikes", "device-s", "wall s",
+    "variant", "runs", "A", "B", "C_mid", "B, A fixed", "final", "best", "against base", "verdict", "trunc. max",
+    "entropy", "mism. max", "spikes", "device-s", "wall s",
 )  # fmt: skip
 
 
@@ -29,6 +31,7 @@ def _row(variant: VariantResult) -> tuple[str, ...]:
         variant.name,
         progress(variant),
         *_fit_cells(variant),
+        slope(variant.refits),
         rate(variant.mean(lambda run: run.final)),
         rate(variant.mean(lambda run: run.best)),
         "" if variant.is_base else difference(variant.difference),
@@ -40,6 +43,18 @@ def _row(variant: VariantResult) -> tuple[str, ...]:
         _mean(variant.mean(lambda run: run.device_seconds), ".0f"),
         _mean(variant.mean(lambda run: run.wall_seconds), ".0f"),
     )
+
+
+def pieces(found: Ablation, width: int) -> Iterator[tuple[list[str], list[list[str]]]]:
+    """Columns and rows of as many tables as a terminal of `width` letters needs, each with the variants' names."""
+    rows = cells(found)
+    widths = [max(len(COLUMNS[place]), *(len(row[place]) for row in rows)) + 3 for place in range(len(COLUMNS))]
+    shown = [place for place in range(1, len(COLUMNS)) if any(row[place] for row in rows)]
+    while shown:
+        piece = [0]
+        while shown and (len(piece) == 1 or sum(widths[place] for place in [*piece, shown[0]]) <= width):
+            piece.append(shown.pop(0))
+        yield [COLUMNS[place] for place in piece], [[row[place] for place in piece] for row in rows]
 
 
 def progress(variant: VariantResult) -> str:
@@ -138,9 +153,11 @@ def _refusals(variant: VariantResult) -> list[str]:
 
 def explanation(found: Ablation) -> str:
     """What the columns mean, in a few lines."""
+    shared = "" if found.asymptote is None else f" (to {found.asymptote:.3f}, the average of all fits)"
     return (
         f"Means ± standard errors over the finished of the seeds {', '.join(map(str, found.manifest.seeds))}. "
-        f"final, best: held-out pass rate. against base: final pass rate less the base's, in points, paired by seed, "
+        f"B, A fixed: the slope with one A for all{shared}. final, best: held-out pass rate. "
+        f"against base: final pass rate less the base's, in points, paired by seed, "
         f"{100 * found.level:g} % interval by Student's t. verdict: beyond ± {found.margin:g}, by the fits over "
         f"{found.x} where they decide, else by the final pass rate. trunc. max, mism. max: the largest of any "
         "step and seed; entropy: mean of the last tenth of the steps, in nats; spikes: steps with a gradient norm "
@@ -148,28 +165,23 @@ def explanation(found: Ablation) -> str:
     )
 
 
-def as_markdown(found: Ablation, figure: str | None) -> str:
-    """The table with its settings, figure and notes."""
+def as_markdown(found: Ablation, figure: str | None, linearised: str | None = None) -> str:
+    """The table with its settings, figures and notes."""
     names = ("variant", "setting", "base", "here")
     changes = [
         (variant.name, f"`{key}`", f"`{old}`", f"`{new}`")
         for variant in found.variants for key, (old, new) in variant.changes.items()
     ]  # fmt: skip
-    parts = [f"# Ablation of {found.manifest.recipe}", _markdown(COLUMNS, cells(found)), explanation(found)]
+    parts = [f"# Ablation of {found.manifest.recipe}", markdown_table(COLUMNS, cells(found)), explanation(found)]
     if figure is not None:
         parts.append(f"![pass rate against {found.x}, and paired differences to the base]({figure})")
+    if linearised is not None:
+        parts.append(f"![log F(R_C) against log C with one A for all: slopes are B]({linearised})")
     said = notes(found)
     if said:
         parts.append("\n".join(f"- {line}" for line in said))
-    parts += ["## Variants", _markdown(names, changes)]
+    parts += ["## Variants", markdown_table(names, changes)]
     return "\n\n".join(parts) + "\n"
-
-
-def _markdown(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    def line(entries: Sequence[str]) -> str:
-        return "| " + " | ".join(entry.replace("|", "\\|") for entry in entries) + " |"
-
-    return "\n".join([line(columns), line(["---"] * len(columns)), *map(line, rows)])
 
 
 # ---------------------------------------------------------------------- for machines
@@ -194,6 +206,7 @@ def as_json(found: Ablation) -> dict[str, Any]:
         "level": found.level,
         "margin": found.margin,
         "finished": found.finished,
+        "asymptote": found.asymptote,
         "variants": [
             _variant_json(variant) | {"changes": {key: list(pair) for key, pair in variant.changes.items()},
                                       "refused": list(variant.refusals),
@@ -219,6 +232,7 @@ def _variant_json(variant: VariantResult) -> dict[str, Any]:
         "A": parts(parameter_mean(variant.fits, "A")),
         "B": parts(parameter_mean(variant.fits, "B")),
         "C_mid": parts(parameter_mean(variant.fits, "C_mid")),
+        "B_at_common_A": parts(slope_mean(variant.refits)),
         "final": parts(variant.mean(lambda run: run.final)),
         "best": parts(variant.mean(lambda run: run.best)),
         "difference": {"mean": None if paired is None else paired.value, "low": low, "high": high,

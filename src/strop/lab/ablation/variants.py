@@ -218,7 +218,7 @@ def _left_out(target: str, name: str) -> str | None:
 
 
 def _of_file(path: Path) -> list[tuple[str, RunConfig]]:
-    from strop.base.pieces import load_module
+    from strop.base.imports import load_module
 
     found = []
     for name, made in sorted(load_module(path).__dict__.items()):

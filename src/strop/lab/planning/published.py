@@ -34,6 +34,15 @@ SCALERL_LENGTHS = replace(SKYWORK_LENGTHS, limit=14_336)
 SCALERL = Setup(prompts_per_step=48, samples_per_prompt=16, generators=64, trainers=16)
 
 
+# What is planned with where nothing was measured or given: of a 7B model, an H800 an engine.
+DEFAULTS_ARE = "calibrated on what Skywork-OR1 publishes of a 7B model on H800s (docs/plan.md); measure with --from RUN"
+
+
+def default_lengths(limit: int) -> LogNormal:
+    """Lengths of completions of at most `limit` tokens: Skywork's, or around half of a smaller budget."""
+    return LogNormal(median=min(SKYWORK_LENGTHS.median, max(limit // 2, 1)), sigma=SKYWORK_LENGTHS.sigma, limit=limit)
+
+
 def skywork_table_9(devices: int) -> tuple[Setup, Costs]:
     """The setting of Table 9 on so many GPUs: generation alone, samples spread evenly over the engines."""
     setup = Setup(64, 16, generators=devices, trainers=devices, colocated=True, assign="sample")

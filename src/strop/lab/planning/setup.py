@@ -7,6 +7,7 @@ from typing import Literal
 
 from strop.base.types import InputError
 from strop.config.schema import RunConfig
+from strop.orchestration.settings import WindowMode
 
 
 @dataclass(frozen=True)
@@ -22,8 +23,8 @@ class Setup:
         slots: sequences that run at once in each generator.
         devices_per_generator: devices (GPUs) of one engine.
         colocated: generators and trainer take turns on the same devices, as in one process.
-        window: `adaptive`, as in the loop, lets generators run ahead as far as keeps the trainer from waiting; `open`,
-            as far as the lag allows. Where generators and trainer take turns it is always open.
+        window: `adaptive` lets generators run ahead as far as keeps the trainer from waiting; `full`, as far as the lag
+            allows. Where generators and trainer take turns it is always full.
         assign: `group` gives a prompt's samples to generators in ticket order, as the loop does; `sample` spreads them.
         prompt_tokens: mean length of a prompt; it is context when decoding, and trained through.
         masked_from: completions of so many tokens or more were truncated and are not trained on; None trains on all.
@@ -41,7 +42,7 @@ class Setup:
     slots: int = 1 << 20
     devices_per_generator: int = 1
     colocated: bool = False
-    window: Literal["adaptive", "open"] = "adaptive"
+    window: WindowMode = "adaptive"
     assign: Literal["group", "sample"] = "group"
     prompt_tokens: float = 0.0
     masked_from: int | None = None
@@ -94,6 +95,7 @@ def setup_of(config: RunConfig) -> Setup:
         prompts_per_step=batch.prompts_per_step,
         samples_per_prompt=batch.samples_per_prompt,
         max_lag=config.orchestration.max_lag,
+        window=config.orchestration.window,
         updates_per_step=batch.updates_per_step,
         passes_per_batch=batch.passes_per_batch,
         refill=config.algorithm.selection.refill,
@@ -101,5 +103,5 @@ def setup_of(config: RunConfig) -> Setup:
         trainers=config.orchestration.trainers,
         slots=config.engine.slots,
         colocated=config.orchestration.in_process,
-        masked_from=None if config.algorithm.truncation_mask == "none" else config.sampling.max_new_tokens,
+        masked_from=config.sampling.max_new_tokens if config.algorithm.truncation_mask.startswith("drop") else None,
     )

@@ -1,1 +1,7 @@
-"""Triton kernels for CUDA; imported only where one runs. With TRITON_INTERPRET=1 they run on CPU tensors, slowly."""
+"""Kernels in C for training on a CPU, compiled by the machine's own compiler.
+
+    compiled   from C sources to a library in strop's cache
+    native     the kernels of a decoder layer over tensors, forward and backward (layers.c, attention.c)
+    modules    modules of transformers that compute with them
+    sharing    packed sequences whose common beginnings are computed once
+"""

@@ -22,7 +22,7 @@ import torch
 
 from strop.base.files import cache_folder
 
-_HEADER = Path(__file__).parent / "native" / "vectors.h"
+_HEADER = Path(__file__).with_name("vectors.h")
 _COMPILE = ("-O3", "-march=native", "-fno-math-errno", "-fno-trapping-math", "-fPIC")
 _LOG = logging.getLogger(__name__)
 
@@ -63,7 +63,7 @@ def _compile(compiler: str, sources: Sequence[Path], target: Path) -> None:
 
 
 def _key(compiler: str, sources: Sequence[Path]) -> str:
-    """Of what the library depends on: sources, compiler, and what the processor can do."""
+    """A digest of what the library depends on: sources, compiler, and what the processor can do."""
     made = hashlib.blake2b(b"".join(source.read_bytes() for source in (_HEADER, *sources)), digest_size=8)
     for part in (compiler, *_COMPILE, torch.__version__, platform.machine(), *_processor()):
         made.update(part.encode() + b"\0")

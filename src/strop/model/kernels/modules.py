@@ -1,7 +1,6 @@
 """Modules of transformers that compute with one kernel where they have a dozen PyTorch operators.
 
-    fuse(model, strop.model.kernels.layers)            # RMSNorm, rotary attention and SwiGLU by Triton
-    fuse(model, strop.model.kernels.native.load())     # the same in C, on a CPU
+    fuse(model, strop.model.kernels.native.load())     # RMSNorm, rotary attention and SwiGLU in C
 
 Models are Llama, Qwen2 and Qwen3; others are left alone. A module changes its class, not its parameters: names, hooks,
 adapters, copies and exports stay what they are. Where its input does not fit the kernels it computes as before.
@@ -9,33 +8,20 @@ adapters, copies and exports stay what they are. Where its input does not fit th
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from strop.model.attention import strop_attention
+from strop.model.kernels.native import Kernels
 
 # model_type: the name its classes begin with.
 FAMILIES = {"llama": "Llama", "qwen2": "Qwen2", "qwen3": "Qwen3"}
 
 
-class Layers(Protocol):
-    """Kernels of a layer; see `strop.model.kernels.layers`, a module that is one."""
-
-    def fits(self, x: Tensor, weight: Tensor) -> bool: ...
-
-    def turns(self, head_dim: int) -> bool: ...
-
-    def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor: ...
-
-    def rotary(self, x: Tensor, weight: Tensor | None, cos: Tensor, sin: Tensor, eps: float = 0.0) -> Tensor: ...
-
-    def swiglu(self, gate: Tensor, up: Tensor) -> Tensor: ...
-
-
 class _Fused:
-    kernels: ClassVar[Layers]
+    kernels: ClassVar[Kernels]
 
 
 class _FusedNorm(_Fused, nn.Module):
@@ -115,14 +101,14 @@ _PARTS: dict[str, type[nn.Module]] = {"RMSNorm": _FusedNorm, "MLP": _FusedGate, 
 _made: dict[tuple[type[nn.Module], int], type[nn.Module]] = {}
 
 
-def _fused(plain: type[nn.Module], how: type[nn.Module], layers: Layers) -> type[nn.Module]:
-    made = _made.get((plain, id(layers)))
+def _fused(plain: type[nn.Module], how: type[nn.Module], kernels: Kernels) -> type[nn.Module]:
+    made = _made.get((plain, id(kernels)))
     if made is None:
-        made = _made[plain, id(layers)] = type(f"Fused{plain.__name__}", (how, plain), {"kernels": layers})
+        made = _made[plain, id(kernels)] = type(f"Fused{plain.__name__}", (how, plain), {"kernels": kernels})
     return made
 
 
-def fuse(model: PreTrainedModel, layers: Layers) -> int:
+def fuse(model: PreTrainedModel, kernels: Kernels) -> int:
     """Let the modules of a supported model with strop's attention compute with kernels; how many of them now do.
 
     0, and nothing is changed, for another model or one that gates with something else than SiLU.
@@ -135,6 +121,6 @@ def fuse(model: PreTrainedModel, layers: Layers) -> int:
     for module in model.modules():
         how = _PARTS.get(type(module).__name__.removeprefix(family))
         if how is not None and type(module).__name__.startswith(family):
-            module.__class__ = _fused(type(module), how, layers)
+            module.__class__ = _fused(type(module), how, kernels)
             changed += 1
     return changed

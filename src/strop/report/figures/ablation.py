@@ -12,14 +12,23 @@ from numpy.typing import NDArray
 from strop.base.types import InputError
 from strop.lab.ablation.collect import Ablation, VariantResult
 from strop.lab.ablation.table import difference
-from strop.report.figures.scaling import COLORS
-from strop.report.plots import INK, bare, canvas, percent_tick, save_both, tick
+from strop.report.figures.writer import (
+    DASHES,
+    INK,
+    SERIES,
+    Dash,
+    add_legend,
+    number_axis,
+    percent_axis,
+    style_axes,
+    write_figure,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 Array = NDArray[np.float64]
-LINES = ("-", (0, (5, 2)), (0, (1.5, 1.5)), (0, (6, 2, 1.5, 2)))
 MARGIN_FILL = "#eef0f3"
 BANDS = 8  # variants beyond which bands would hide the curves
 
@@ -54,7 +63,7 @@ def averaged(variant: VariantResult) -> Averaged | None:
     return Averaged(compute.mean(axis=0), rates.mean(axis=0), half, len(curves))
 
 
-def plot_ablation(found: Ablation, target: Path) -> tuple[Path, Path]:
+def plot_ablation(found: Ablation, target: Path) -> list[Path]:
     """Draw both panels; returns the PNG and the SVG beside it.
 
     Raises:
@@ -63,25 +72,25 @@ def plot_ablation(found: Ablation, target: Path) -> tuple[Path, Path]:
     drawn = [averaged(variant) for variant in found.variants]
     if not any(each is not None for each in drawn):
         raise InputError(f"{found.folder}: no run has an evaluation after its start yet; there is nothing to draw")
-    figure = canvas(11.0, max(4.2, 1.5 + 0.36 * len(found.variants)))
-    left, right = figure.subplots(1, 2, width_ratios=(1.25, 1.0))
-    _curves(left, found, drawn)
-    _differences(right, found)
-    bare(left)
-    bare(right, grid="x")
-    return save_both(figure, target)
+
+    def fill(figure: Figure) -> None:
+        left, right = figure.subplots(1, 2, width_ratios=(1.25, 1.0))
+        style_axes(left)
+        style_axes(right, grid="x")
+        _curves(left, found, drawn)
+        _differences(right, found)
+
+    return write_figure(target, (11.0, max(4.2, 1.5 + 0.36 * len(found.variants))), fill, svg=True, dpi=200)
 
 
-def _style(place: int) -> tuple[str, object]:
+def _style(place: int) -> tuple[str, Dash]:
     """The base is ink; variants take the colours in turn, then with broken lines."""
     if place == 0:
         return INK, "-"
-    return COLORS[(place - 1) % len(COLORS)], LINES[(place - 1) // len(COLORS) % len(LINES)]
+    return SERIES[(place - 1) % len(SERIES)], DASHES[(place - 1) // len(SERIES) % len(DASHES)]
 
 
 def _curves(axes: Axes, found: Ablation, drawn: Sequence[Averaged | None]) -> None:
-    from matplotlib.ticker import MaxNLocator
-
     for place, (variant, curve) in enumerate(zip(found.variants, drawn, strict=True)):
         if curve is None:
             continue
@@ -95,19 +104,16 @@ def _curves(axes: Axes, found: Ablation, drawn: Sequence[Averaged | None]) -> No
             markersize=3.2 if len(curve.rate) <= 30 else 0.0, markeredgewidth=0, label=variant.name,
             zorder=3 if place == 0 else 2.5,
         )  # fmt: skip
-    axes.yaxis.set_major_formatter(percent_tick)
-    axes.xaxis.set_major_locator(MaxNLocator(nbins=7))
-    axes.xaxis.set_major_formatter(tick)
+    percent_axis(axes)
+    number_axis(axes, "x")
     axes.set_xlim(left=0.0)
-    axes.set_ylabel("held-out pass rate", fontsize=10, color=INK)
-    axes.set_xlabel(_unit(found), fontsize=10, color=INK)
+    axes.set_ylabel("held-out pass rate")
+    axes.set_xlabel(_unit(found))
     band = "band: standard error over seeds" if len(found.manifest.seeds) > 1 else "band: standard error of evaluation"
     if len(found.variants) > BANDS:
         band += ", of the base"
-    axes.set_title(f"Pass rate, {_seeds(found)}; {band}", fontsize=9.5, loc="left", color=INK)
-    columns = 1 if len(found.variants) <= 10 else 2
-    legend = axes.legend(fontsize=8, loc="best", handlelength=2.2, ncols=columns, framealpha=0.9)
-    legend.get_frame().set_linewidth(0.0)
+    axes.set_title(f"Pass rate, {_seeds(found)}; {band}", fontsize=9.5, loc="left")
+    add_legend(axes, columns=1 if len(found.variants) <= 10 else 2)
 
 
 def _seeds(found: Ablation) -> str:
@@ -153,13 +159,13 @@ def _differences(axes: Axes, found: Ablation) -> None:
     room = 0.08 * (max(ends) - min(ends))
     axes.set_xlim(min(ends) - room, max(ends) + room)
     axes.set_xlabel(
-        f"final pass rate less the base's (points); shaded: ± {100 * found.margin:g}", fontsize=10, color=INK
+        f"final pass rate less the base's (points); shaded: ± {100 * found.margin:g}"
     )
     several = any(v.difference is not None and v.difference.interval is not None for v in found.variants)
     what = (
         f"mean, {100 * found.level:g} % interval and each seed (small)" if several else "one seed, so without interval"
     )
-    axes.set_title(f"Against the base: {what}", fontsize=9.5, loc="left", color=INK)
+    axes.set_title(f"Against the base: {what}", fontsize=9.5, loc="left")
 
 
 def _nothing(variant: VariantResult) -> str:

@@ -1,8 +1,8 @@
-"""Pictures of fits, each as PNG and SVG: the curves over compute, and the linearised form in which slopes are B."""
+"""The figures of fits, each as PNG and SVG: the curves over compute, and the linearised form in which slopes are B."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,21 +11,31 @@ import numpy as np
 from strop.base.types import InputError
 from strop.base.view import number
 from strop.lab.scaling.compare import MARGIN, Refit
-from strop.lab.scaling.fitting import Fit
-from strop.report.plots import BLUE, GREEN, GREY, INK, ORANGE, PURPLE, RED, bare, canvas, percent_tick, save_both, tick
+from strop.lab.scaling.fitted import Fit
+from strop.lab.scaling.tables import slope
+from strop.report.figures.writer import (
+    DOTTED,
+    MUTED,
+    SERIES,
+    Draw,
+    add_legend,
+    log_axis,
+    percent_axis,
+    style_axes,
+    write_figure,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.ticker import LogLocator
+    from matplotlib.figure import Figure
 
-# Blue and orange first: the pair that every colour vision tells apart. Markers tell apart what is printed in grey.
-COLORS = (BLUE, ORANGE, GREEN, PURPLE, RED, "#2a9d9d", "#8c6d31", "#c2568e", GREY, "#4c5a99")
+# They tell apart what is printed in grey.
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "h")
 FEW = 6  # curves beyond which asymptotes are not written beside their lines
 BAND_CURVES = 12
 
 
-def plot_fits(fits: Sequence[Fit], target: Path, predict: Sequence[float] = ()) -> tuple[Path, Path]:
+def plot_fits(fits: Sequence[Fit], target: Path, predict: Sequence[float] = ()) -> list[Path]:
     """Draw points, curves, bands and asymptotes over a logarithmic compute axis; returns the PNG and the SVG.
 
     Filled points were fitted, faint ones cut off, hollow ones held back; a curve is solid where it was fitted and
@@ -47,41 +57,44 @@ def plot_fits(fits: Sequence[Fit], target: Path, predict: Sequence[float] = ()) 
         _compute_axis(axes, low, high, fits[0].curve.unit)
         _rate_axis(axes, fits)
         _label_asymptotes(axes, fits, low)
-        legend = axes.legend(fontsize=8, loc="lower right", handlelength=1.6, facecolor="white", framealpha=0.9)
-        legend.get_frame().set_linewidth(0.0)
+        add_legend(axes, "lower right")
 
-    return _save(draw, target, (7.2, 4.6))
+    return _write(draw, target, (7.2, 4.6))
 
 
-def plot_linearised(refits: Sequence[Refit], target: Path) -> tuple[Path, Path]:
+def plot_linearised(recipes: Mapping[str, Sequence[Refit]], target: Path) -> list[Path]:
     """log F(R_C) against log C with A fixed for all (Figure 5): straight lines whose slopes are B.
 
     F(R_C) = C_mid^B / ((A − R_0) / (R_C − R_0) − 1) = C^B. Each curve is divided by C_mid^B, so that all cross 1 at
-    their midpoints and the scale does not depend on the unit of compute. Points not between R_0 and A have no F.
+    their midpoints and the scale does not depend on the unit of compute. Points not between R_0 and A have no F. The
+    seeds of a recipe have one colour.
     """
+    refits = [each for members in recipes.values() for each in members]
     fits = [each.fit for each in refits]
     low = min(float(found.used.compute[0]) for found in fits) / 1.15
     high = max(float(found.used.compute[-1]) for found in fits) * 1.15
 
     def draw(axes: Axes) -> None:
-        for place, each in enumerate(refits):
-            color, marker = _style(place)
-            sigmoid, used = each.sigmoid, each.fit.used
-            at = sigmoid.B * np.log(sigmoid.C_mid)
-            points = np.exp(sigmoid.linearised(used.compute, used.pass_rate) - at)
-            b_low, b_high = each.b_interval
-            label = f"{each.fit.name}: B = {sigmoid.B:.2f} ({b_low:.2f} to {b_high:.2f})"
-            axes.plot(used.compute, points, marker, color=color, markersize=3.5, alpha=0.55, markeredgewidth=0)
-            ends = np.array([used.compute[0], used.compute[-1]])
-            axes.plot(ends, (ends / sigmoid.C_mid) ** sigmoid.B, color=color, linewidth=1.8, label=label)
-        axes.set_yscale("log")
-        axes.yaxis.set_major_formatter(tick)
-        axes.set_ylabel(r"$F(R_C)\,/\,C_{mid}^{B} = (R_C - R_0)\,/\,(A - R_C)$", fontsize=10)
+        for place, (name, members) in enumerate(recipes.items()):
+            for seed, each in enumerate(members):
+                _draw_line(axes, each, place, None if seed else f"{name}: B = {slope(members)}")
+        log_axis(axes)
+        axes.set_ylabel("F(R_C) / C_mid^B = (R_C − R_0) / (A − R_C)")
         _compute_axis(axes, low, high, fits[0].curve.unit)
         axes.set_title(_joint_title(refits), fontsize=10, loc="left")
-        axes.legend(fontsize=8, frameon=False, loc="upper left", handlelength=1.6)
+        add_legend(axes, "upper left")
 
-    return _save(draw, target, (6.4, 4.6))
+    return _write(draw, target, (6.4, 4.6))
+
+
+def _draw_line(axes: Axes, each: Refit, place: int, label: str | None) -> None:
+    color, marker = _style(place)
+    sigmoid, used = each.sigmoid, each.fit.used
+    at = sigmoid.B * np.log(sigmoid.C_mid)
+    points = np.exp(sigmoid.linearised(used.compute, used.pass_rate) - at)
+    axes.plot(used.compute, points, marker, color=color, markersize=3.5, alpha=0.55, markeredgewidth=0)
+    ends = np.array([used.compute[0], used.compute[-1]])
+    axes.plot(ends, (ends / sigmoid.C_mid) ** sigmoid.B, color=color, linewidth=1.8, label=label)
 
 
 def _joint_title(refits: Sequence[Refit]) -> str:
@@ -98,16 +111,18 @@ def linearised_beside(target: Path) -> Path:
     return target.with_name(f"{target.stem}-linear{target.suffix}")
 
 
-def _save(draw: Callable[[Axes], None], target: Path, size: tuple[float, float]) -> tuple[Path, Path]:
-    figure = canvas(*size)
-    axes = figure.add_subplot()
-    draw(axes)
-    bare(axes)
-    return save_both(figure, target)
+def _write(draw: Draw, target: Path, size: tuple[float, float]) -> list[Path]:
+    def fill(figure: Figure) -> None:
+        axes = figure.add_subplot()
+        draw(axes)
+        style_axes(axes)
+
+    return write_figure(target, size, fill, svg=True, dpi=200)
 
 
 def _style(place: int) -> tuple[str, str]:
-    return COLORS[place % len(COLORS)], MARKERS[place // len(COLORS) % len(MARKERS) if place >= len(COLORS) else place]
+    turn = place // len(SERIES)
+    return SERIES[place % len(SERIES)], MARKERS[(turn if turn else place) % len(MARKERS)]
 
 
 def _extent(fits: Sequence[Fit], predict: Sequence[float]) -> tuple[float, float]:
@@ -161,16 +176,16 @@ def _draw_curve(axes: Axes, found: Fit, place: int, extent: tuple[float, float],
         axes.fill_between(whole, lower, upper, color=color, alpha=0.16, linewidth=0)
     label = (
         f"{found.name}: A = {sigmoid.A:.3f} ({a[0]:.3f} to {a[1]:.3f}), "
-        f"B = {sigmoid.B:.2f} ({b[0]:.2f} to {b[1]:.2f}), $C_{{mid}}$ = {number(sigmoid.C_mid)}"
+        f"B = {sigmoid.B:.2f} ({b[0]:.2f} to {b[1]:.2f}), C_mid = {number(sigmoid.C_mid)}"
     )
     axes.plot(inside, sigmoid.value(inside), color=color, linewidth=1.8, label=label)
-    axes.plot(after, sigmoid.value(after), color=color, linewidth=1.6, linestyle=(0, (4, 2)))
+    axes.plot(after, sigmoid.value(after), color=color, linewidth=1.6, linestyle=DOTTED)
     if extent[0] < first:
         before = np.geomspace(extent[0], first, 60)
-        axes.plot(before, sigmoid.value(before), color=color, linewidth=1.0, alpha=0.45, linestyle=(0, (4, 2)))
+        axes.plot(before, sigmoid.value(before), color=color, linewidth=1.0, alpha=0.45, linestyle=DOTTED)
     axes.axhline(sigmoid.A, color=color, linewidth=1.0, linestyle=":", alpha=0.9)
     if found.settings.fit_until is not None and len(found.held_back) and place == 0:
-        axes.axvline(found.settings.fit_until, color="#9aa0a6", linewidth=0.9)
+        axes.axvline(found.settings.fit_until, color=MUTED, linewidth=0.9)
 
 
 def _draw_predictions(axes: Axes, found: Fit, place: int, predict: Sequence[float]) -> None:
@@ -202,23 +217,11 @@ def _rate_axis(axes: Axes, fits: Sequence[Fit]) -> None:
     room = max(high - low, 0.02)
     # The legend has the lower right corner, below curves that rise.
     axes.set_ylim(max(low - (0.1 + 0.05 * len(fits)) * room, -0.02), min(high + 0.12 * room, 1.03))
-    axes.yaxis.set_major_formatter(percent_tick)
-    axes.set_ylabel("held-out pass rate", fontsize=10, color=INK)
+    percent_axis(axes)
+    axes.set_ylabel("held-out pass rate")
 
 
 def _compute_axis(axes: Axes, low: float, high: float, unit: str) -> None:
-    from matplotlib.ticker import NullFormatter
-
-    axes.set_xscale("log")
     axes.set_xlim(low, high)
-    axes.xaxis.set_major_locator(_ticks(low, high))
-    axes.xaxis.set_major_formatter(tick)
-    axes.xaxis.set_minor_formatter(NullFormatter())
-    axes.set_xlabel(f"{unit} (logarithmic)", fontsize=10, color=INK)
-
-
-def _ticks(low: float, high: float) -> LogLocator:
-    from matplotlib.ticker import LogLocator
-
-    decades = np.log10(high / low)
-    return LogLocator(subs=(1.0, 2.0, 5.0) if decades < 4 else (1.0,), numticks=20)
+    log_axis(axes, "x")
+    axes.set_xlabel(f"{unit} (logarithmic)")

@@ -1,4 +1,4 @@
-"""Tests by assertions: tester and solution in two rooms, joined by two pipes; only the tester reports to us."""
+"""Tests by assertions: tester and solution in two sandboxes, joined by two pipes; only the tester reports to us."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from strop.verifiers.code.outcome import Outcome, Settings, Tally, outcome_of
 from strop.verifiers.code.tests import Tests
 from strop.verifiers.sandbox.limits import Kind
 from strop.verifiers.sandbox.pool import Slot
-from strop.verifiers.sandbox.process import WATCH_SECONDS, Room, pump
+from strop.verifiers.sandbox.process import WATCH_SECONDS, SandboxProcess, pump
 
 SETTLE_SECONDS = 0.5
 
 
 class Pipes:
-    """The pipes between the two rooms, and the one of the report."""
+    """The pipes between the two sandboxes, and the one of the report."""
 
     def __init__(self) -> None:
         self.request_in, self.request_out = os.pipe()
@@ -25,35 +25,35 @@ class Pipes:
         self.report_in, self.report_out = os.pipe()
         self._theirs = [self.request_in, self.request_out, self.answer_in, self.answer_out, self.report_out]
 
-    def let_go(self) -> None:
-        """Close our copies, so that each room sees the other's end; the report is read by the tester's room."""
+    def close_copies(self) -> None:
+        """Close our copies, so that each sandbox sees the other's end; the report is read by the tester's process."""
         for descriptor in self._theirs:
             os.close(descriptor)
         self._theirs = []
 
 
 def run_asserts(slot: Slot, program: str, tests: Tests, settings: Settings, tally: Tally) -> None:
-    """Run the snippets in the tester's room; a test is passed when the tester says so, and by nothing else."""
+    """Run the snippets in the tester's sandbox; a test is passed when the tester says so, and by nothing else."""
     seconds = settings.total(len(tests))
     source = json.dumps([tests.inputs, settings.stop])
     pipes = Pipes()
     report: int | None = pipes.report_in
     try:
-        with slot.room(
+        with slot.process(
             "solution", program, b"", seconds, channels=(pipes.request_in, pipes.answer_out)
         ) as solution:
             channels = (pipes.answer_in, pipes.request_out, pipes.report_out)
-            report = None  # from here on the tester's room owns it
-            with slot.room("tester", source, b"", seconds, channels, report=pipes.report_in, place=1) as tester:
-                pipes.let_go()
+            report = None  # from here on the tester's process closes it
+            with slot.process("tester", source, b"", seconds, channels, report=pipes.report_in, place=1) as tester:
+                pipes.close_copies()
                 _follow(tester, solution, len(tests), tally)
     finally:
-        pipes.let_go()
+        pipes.close_copies()
         if report is not None:
             os.close(report)
 
 
-def _follow(tester: Room, solution: Room, total: int, tally: Tally) -> None:
+def _follow(tester: SandboxProcess, solution: SandboxProcess, total: int, tally: Tally) -> None:
     place, begun, judged = 0, time.monotonic(), 0
     limit = tally.seconds
     while not tally.over:
@@ -76,10 +76,10 @@ def _follow(tester: Room, solution: Room, total: int, tally: Tally) -> None:
                 return
         pump([tester, solution], max(left, 0.001))
     if judged < total and not tally.over:
-        _explain(tester, solution, place, tally)
+        _fail_unreported(tester, solution, place, tally)
 
 
-def _note(message: list[Any], solution: Room, tally: Tally) -> None:
+def _note(message: list[Any], solution: SandboxProcess, tally: Tally) -> None:
     kind, place, *rest = message
     if kind == "pass":
         tally.passed()
@@ -96,8 +96,8 @@ def _note(message: list[Any], solution: Room, tally: Tally) -> None:
         tally.failed(place, outcome, rest[0])
 
 
-def _ended(solution: Room) -> tuple[Outcome, str] | None:
-    """What became of the solution where it did not live to be asked again."""
+def _ended(solution: SandboxProcess) -> tuple[Outcome, str] | None:
+    """How the solution ended, where it has."""
     deadline = time.monotonic() + SETTLE_SECONDS
     while solution.dying and not solution.finished and time.monotonic() < deadline:
         pump([solution], WATCH_SECONDS)
@@ -106,12 +106,12 @@ def _ended(solution: Room) -> tuple[Outcome, str] | None:
     return outcome_of(solution.ending)
 
 
-def _explain(tester: Room, solution: Room, place: int, tally: Tally) -> None:
-    """The tester ended without a result."""
-    for room in (solution, tester):
-        if room.finished and room.ending.kind not in (Kind.ENDED,):
-            outcome, detail = outcome_of(room.ending)
-            if room is tester and outcome is not Outcome.SANDBOX_ERROR:
+def _fail_unreported(tester: SandboxProcess, solution: SandboxProcess, place: int, tally: Tally) -> None:
+    """Count test `place` as failed, during which the tester ended without a report."""
+    for process in (solution, tester):
+        if process.finished and process.ending.kind is not Kind.ENDED:
+            outcome, detail = outcome_of(process.ending)
+            if process is tester and outcome is not Outcome.SANDBOX_ERROR:
                 outcome, detail = Outcome.KILLED, f"the tests ended early: {detail}"  # driven to it by the solution
             tally.failed(place, outcome, detail)
             return

@@ -15,7 +15,7 @@ from strop.verifiers.code.values import matches
 from strop.verifiers.sandbox.guest.codec import CodecError, encode
 from strop.verifiers.sandbox.limits import Kind
 from strop.verifiers.sandbox.pool import Slot
-from strop.verifiers.sandbox.process import WATCH_SECONDS, Room, pump, send
+from strop.verifiers.sandbox.process import WATCH_SECONDS, SandboxProcess, pump, send
 
 Failure = tuple[Outcome, str]
 
@@ -23,39 +23,39 @@ Failure = tuple[Outcome, str]
 class Conversation:
     """A solution that answers calls."""
 
-    def __init__(self, room: Room, requests: int) -> None:
-        self._room, self._requests = room, requests
+    def __init__(self, process: SandboxProcess, requests: int) -> None:
+        self._process, self._requests = process, requests
 
     def answer(self, request: list[Any] | None, seconds: float) -> list[Any] | Failure:
-        """The next message of the solution, or what became of it; without a request it is the one after loading."""
+        """The next message of the solution, or how it failed; without a request it is the one after loading."""
         if request is not None:
-            send(self._room, self._requests, request)
+            send(self._process, self._requests, request)
         asked = time.monotonic()
-        while not self._room.messages and not self._room.finished:
-            # The clock stands still until the room is ready.
-            begun = self._room.began if request is None else asked
+        while not self._process.messages and not self._process.finished:
+            # The clock stands still until the sandbox is ready.
+            begun = self._process.began if request is None else asked
             left = WATCH_SECONDS if begun is None else begun + seconds - time.monotonic()
             if left <= 0:
-                self._room.end(Kind.TIMEOUT, f"more than {seconds:g} s")
-            pump([self._room], max(left, 0.001))
-        if self._room.messages:
-            return self._room.messages.popleft()
-        return outcome_of(self._room.ending)
+                self._process.end(Kind.TIMEOUT, f"more than {seconds:g} s")
+            pump([self._process], max(left, 0.001))
+        if self._process.messages:
+            return self._process.messages.popleft()
+        return outcome_of(self._process.ending)
 
 
 @contextmanager
 def conversation(slot: Slot, program: str, seconds: float) -> Iterator[Conversation]:
-    """A room in which the solution waits for calls."""
+    """A sandbox process in which the solution waits for calls."""
     request_in, request_out = os.pipe()
     answer_in, answer_out = os.pipe()
     os.set_blocking(request_out, False)
     try:
-        room = slot.room("solution", program, b"", seconds, channels=(request_in, answer_out), report=answer_in)
-        with room as entered:
+        channels = (request_in, answer_out)
+        with slot.process("solution", program, b"", seconds, channels, report=answer_in) as process:
             os.close(request_in)
             os.close(answer_out)
             request_in = answer_out = -1
-            yield Conversation(entered, request_out)
+            yield Conversation(process, request_out)
     finally:
         for descriptor in (request_in, answer_out, request_out):
             if descriptor >= 0:

@@ -47,7 +47,7 @@ def verify_cases(cases: Sequence[Case], verifier: CodeVerifier, view: View) -> l
     """Test every program, in order; several at once.
 
     Raises:
-        NoIsolation: this machine has no walls for foreign programs.
+        NoIsolation: this machine cannot isolate foreign programs.
     """
     results: dict[int, CodeResult] = {}
     sandbox = verifier.open_sandbox()

@@ -1,4 +1,4 @@
-"""Whether what a program wrote is what it should have written. Linear in its length, whatever it is."""
+"""Comparing what a program wrote with what is expected, in time linear in its length."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def difference(expected: str, written: str, tolerance: float | None = None, toke
 
 
 def _line_difference(expected: str, written: str, tolerance: float | None, mixed: bool) -> str:
-    """With `mixed` a word may also be equal as a text while another word of the line is equal as a number."""
+    """The difference of two lines; with `mixed` some words may be equal as texts and others as numbers."""
     if expected == written:
         return ""
     wanted, got = expected.split(), written.split()

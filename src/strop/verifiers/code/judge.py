@@ -1,66 +1,36 @@
-"""Judging programs beside generating: threads wait for the sandbox while the engine goes on."""
+"""The verdict on a response that holds a program."""
 
 from __future__ import annotations
 
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from strop.base.types import Problem, Status, Verdict
+from strop.verifiers.base import scored, shortened
+from strop.verifiers.code.extract import last_python_block
+from strop.verifiers.code.outcome import CodeResult, Outcome, Settings
+from strop.verifiers.code.run import run_tests
+from strop.verifiers.code.tests import read_tests
+from strop.verifiers.sandbox.pool import Sandbox
 
-from strop.base.types import Completion, Problem, Status, Verdict
-from strop.verifiers.base import response
-from strop.verifiers.code.verifier import CodeVerifier
-from strop.verifiers.pool import Key
+
+def judge_response(
+    sandbox: Sandbox, problem: Problem, text: str, settings: Settings, partial_credit: bool
+) -> Verdict:
+    """Run the last block of Python in a response against the tests of its problem; blocks until they are over."""
+    try:
+        tests = read_tests(problem.reference)
+    except ValueError as error:
+        return Verdict(0.0, Status.ERROR, f"tests that cannot be used: {shortened(str(error), 200)}")
+    program = last_python_block(text)
+    if program is None:
+        return Verdict(0.0, Status.UNPARSED, "no closed ```python block")
+    return verdict_of(run_tests(sandbox, program, tests, settings), partial_credit)
 
 
-class SandboxJudge:
-    """A `Judge` for a `CodeVerifier`, with a sandbox of its own.
-
-    Args:
-        verifier: how programs are judged.
-
-    Raises:
-        NoIsolation: this machine has no walls for foreign programs.
-    """
-
-    def __init__(self, verifier: CodeVerifier) -> None:
-        self._verifier = verifier
-        self._sandbox = verifier.open_sandbox()
-        self._threads = ThreadPoolExecutor(self._sandbox.workers, thread_name_prefix="strop-sandbox")
-        self._running: dict[Key, Future[Verdict]] = {}
-
-    @property
-    def pending(self) -> int:
-        """Completions submitted whose verdict was not yet polled."""
-        return len(self._running)
-
-    def submit(self, key: Key, problem: Problem, completion: Completion) -> None:
-        """Queue a completion; returns at once.
-
-        Raises:
-            ValueError: a completion of this key is being judged already.
-        """
-        if key in self._running:
-            raise ValueError(f"completion {key} is being judged already")
-        self._running[key] = self._threads.submit(self._judge, problem, completion)
-
-    def poll(self) -> list[tuple[Key, Verdict]]:
-        """The verdicts that have come in since; never waits."""
-        done = [key for key, future in self._running.items() if future.done()]
-        return [(key, self._running.pop(key).result()) for key in done]
-
-    def wait(self, seconds: float) -> None:
-        """Sleep until a verdict is there, at most `seconds`."""
-        if self._running:
-            wait(self._running.values(), seconds, FIRST_COMPLETED)
-
-    def close(self) -> None:
-        """Drop what is queued, kill what runs, leave nothing behind."""
-        for future in self._running.values():
-            future.cancel()
-        self._sandbox.close()
-        self._threads.shutdown()
-        self._running.clear()
-
-    def _judge(self, problem: Problem, completion: Completion) -> Verdict:
-        verifier = self._verifier
-        if completion.truncated and verifier.require_stop:
-            return Verdict(0.0, Status.UNPARSED, "truncated")
-        return verifier.judge_in(self._sandbox, problem, response(problem, completion.text))
+def verdict_of(result: CodeResult, partial_credit: bool) -> Verdict:
+    """A result as a verdict: what the program caused is wrong, what failed in the sandbox is an error."""
+    detail = shortened(": ".join(part for part in (result.outcome.value, result.detail) if part), 200)
+    if result.outcome is Outcome.SANDBOX_ERROR:
+        return Verdict(0.0, Status.ERROR, detail)
+    if result.outcome is Outcome.PASS:
+        return Verdict(1.0, Status.CORRECT, detail)
+    share = result.passed / result.total
+    return scored(min(share, 1.0 - 1e-9), detail, partial_credit)

@@ -1,4 +1,4 @@
-"""What became of a program under its tests."""
+"""The outcome of a program's tests."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ MOST_SECONDS = 300.0
 
 
 class Outcome(StrEnum):
-    """All but `pass` and `sandbox_error` are the program's doing and worth nothing; `sandbox_error` is ours."""
+    """The program causes all but `pass` and `sandbox_error`, and is worth nothing; the sandbox causes the latter."""
 
     PASS = "pass"
     WRONG = "wrong"
@@ -97,7 +97,7 @@ class Tally:
         self.failed(place, Outcome.TIMEOUT, f"no time left of {self._limit:g} s for all tests")
 
     def result(self) -> CodeResult:
-        """What became of it all."""
+        """The result of all tests."""
         spent = (time.monotonic() - self._began) * 1000
         if self._first is None and self._passed == self._total:
             return CodeResult(Outcome.PASS, "", self._passed, self._total, spent)

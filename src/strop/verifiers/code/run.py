@@ -1,4 +1,4 @@
-"""A program and its tests in, what became of it out."""
+"""Testing a program: which kind of tests it is run against, and one more try where the sandbox fails."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ RUNNERS = {"stdio": run_stdio, "call": run_calls, "assert": run_asserts}
 
 
 def run_tests(sandbox: Sandbox, program: str, tests: Tests, settings: Settings) -> CodeResult:
-    """Test a program; blocks, from any thread. A failure of the sandbox is tried once more with a fresh room."""
+    """Test a program; blocks, from any thread. After a failure of the sandbox it is tried once more in a fresh one."""
     began = time.monotonic()
     with sandbox.slot() as slot:
         result = _once(slot, program, tests, settings)

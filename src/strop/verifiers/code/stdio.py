@@ -17,8 +17,8 @@ def run_stdio(slot: Slot, program: str, tests: Tests, settings: Settings, tally:
         if seconds <= 0:
             tally.out_of_time(place)
             return
-        with slot.room("main", program, given.encode("utf-8", "surrogatepass"), seconds) as room:
-            run = finish(room, seconds)
+        with slot.process("main", program, given.encode("utf-8", "surrogatepass"), seconds) as process:
+            run = finish(process, seconds)
         if run.ending.kind is not Kind.ENDED:
             tally.failed(place, *outcome_of(run.ending))
         else:

@@ -8,6 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from strop.verifiers.code.forms import standard_tests
+
 Kind = Literal["stdio", "call", "assert"]
 
 
@@ -38,8 +40,8 @@ def read_tests(given: Any) -> Tests:
         {"fn_name": "add", "inputs": [[1, 2]], "outputs": [3]}              calls
         {"asserts": ["assert add(1, 2) == 3"]}  or a list of such texts     assertions
 
-    A text is read as JSON. Lines of a standard input may be a list of texts; arguments may be a text with one JSON
-    value a line.
+    Other forms that sets have are those of `forms.standard_tests`. A text is read as JSON. Lines of a standard input
+    may be a list of texts; arguments may be a text with one JSON value a line.
 
     Raises:
         ValueError: they are none of these; says what is wrong.
@@ -49,6 +51,11 @@ def read_tests(given: Any) -> Tests:
             given = json.loads(given)
         except (ValueError, RecursionError) as error:
             raise ValueError(f"tests that are a text must be JSON ({error})") from error
+    if _is_foreign(given):
+        try:
+            given = standard_tests(given)
+        except (KeyError, TypeError, AttributeError, IndexError) as error:  # a part of a known form is absent
+            raise ValueError(f"tests of a known form lack a part of it ({type(error).__name__}: {error})") from error
     if isinstance(given, Sequence) and not isinstance(given, str):
         given = {"asserts": given}
     if not isinstance(given, Mapping):
@@ -66,6 +73,13 @@ def read_tests(given: Any) -> Tests:
     if not isinstance(name, str) or not name.rpartition(".")[2].removesuffix("()").isidentifier():
         raise ValueError(f"fn_name must be the name of a function, not {name!r}")
     return Tests("call", tuple(map(_arguments, inputs)), tuple(outputs), name)
+
+
+def _is_foreign(given: Any) -> bool:
+    """Whether tests are in a form of a set of its own: pairs, or an object without the keys above."""
+    if isinstance(given, Mapping):
+        return not given.keys() & {"asserts", "inputs"} or given.get("inputs", 0) is None
+    return isinstance(given, list | tuple) and bool(given) and all(isinstance(test, Mapping) for test in given)
 
 
 def _assertions(given: Any) -> tuple[str, ...]:

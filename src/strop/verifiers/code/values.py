@@ -1,4 +1,4 @@
-"""Whether the value that a function gave, as it came over the wall, is the expected one.
+"""Comparing the value that a function returned, as it came out of the sandbox, with the expected one.
 
 The wire form is compared as it is: building sets and dictionaries from keys that a program chose could take for ever.
 """

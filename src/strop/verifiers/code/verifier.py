@@ -6,24 +6,21 @@ from typing import TYPE_CHECKING
 
 from pydantic import Field
 
-from strop.base.types import Problem, Status, Verdict
-from strop.verifiers.base import Verifier, scored, shortened
-from strop.verifiers.code.extract import last_python_block
-from strop.verifiers.code.outcome import CodeResult, Outcome, Settings
-from strop.verifiers.code.run import run_tests
-from strop.verifiers.code.tests import Tests, read_tests
-from strop.verifiers.sandbox.limits import MIB, Limits
-from strop.verifiers.sandbox.pool import Sandbox, shared
+from strop.base.types import Problem, Verdict
+from strop.data.templates import PROGRAM, Instruction
+from strop.verifiers.base import Verifier
 
 if TYPE_CHECKING:
-    from strop.verifiers.code.judge import SandboxJudge
+    from strop.verifiers.code.outcome import Settings
+    from strop.verifiers.sandbox.pool import Sandbox
 
 
 class CodeVerifier(Verifier):
     """Runs the last closed ```python block of a response in the sandbox against the tests in `Problem.reference`.
 
-    Whatever the program does (time-out, memory, crash, no Python) is wrong and worth 0, no block is unparsed; a failure
-    of the sandbox itself is an error, tried twice and then no reward at all. See `read_tests` for the forms of tests.
+    A program that runs out of time or memory, crashes or is no Python is wrong and scores 0; a response without a block
+    is unparsed. A failure of the sandbox itself is tried once more, then it is an error. `code.tests.read_tests` lists
+    the forms of tests.
 
     Fields:
         test_seconds: wall clock of one test.
@@ -51,34 +48,35 @@ class CodeVerifier(Verifier):
     allow_unsafe_sandbox: bool = False
 
     @property
-    def limits(self) -> Limits:
-        """What each process may use."""
-        return Limits(memory=self.memory_mib * MIB, output=self.output_mib * MIB, processes=self.processes)
-
-    @property
     def settings(self) -> Settings:
         """How programs are tested."""
+        from strop.verifiers.code.outcome import Settings
+        from strop.verifiers.sandbox.limits import MIB, Limits
+
+        limits = Limits(memory=self.memory_mib * MIB, output=self.output_mib * MIB, processes=self.processes)
         return Settings(
-            limits=self.limits, test_seconds=self.test_seconds, total_seconds=self.total_seconds,
-            tolerance=self.float_tolerance, tokens=self.tokens, stop=not self.partial_credit,
+            limits, self.test_seconds, self.total_seconds, self.float_tolerance, self.tokens,
+            stop=not self.partial_credit,
         )  # fmt: skip
 
     def open_sandbox(self) -> Sandbox:
-        """A sandbox of one's own with these settings, to be closed by the caller.
+        """A sandbox of its own with these settings, which the caller closes.
 
         Raises:
-            NoIsolation: this machine has no walls for foreign programs.
+            NoIsolation: this machine cannot isolate foreign programs.
         """
-        return Sandbox(self.limits, self.workers, self.allow_unsafe_sandbox)
+        from strop.verifiers.sandbox.pool import Sandbox
 
-    def open_judge(self) -> SandboxJudge:
-        """A judge that runs programs while completions are still being generated."""
-        from strop.verifiers.code.judge import SandboxJudge
+        return Sandbox(self.settings.limits, self.workers, self.allow_unsafe_sandbox)
 
-        return SandboxJudge(self)
+    def instruction(self, problem: Problem) -> Instruction | None:
+        """To write one block of Python."""
+        return PROGRAM
 
     def refuses(self, problem: Problem) -> str | None:
-        """Tests that cannot be read."""
+        """Why the problem cannot be judged: its tests cannot be read; else None."""
+        from strop.verifiers.code.tests import read_tests
+
         try:
             read_tests(problem.reference)
         except ValueError as error:
@@ -87,30 +85,12 @@ class CodeVerifier(Verifier):
 
     def judge(self, problem: Problem, text: str, truncated: bool) -> Verdict:
         """The verdict; blocks until the tests are over. The first call starts the sandbox of this process."""
-        return self.judge_in(shared(self.limits, self.workers, self.allow_unsafe_sandbox), problem, text)
+        from strop.verifiers.sandbox.pool import shared
+
+        return self.judge_in(shared(self.settings.limits, self.workers, self.allow_unsafe_sandbox), problem, text)
 
     def judge_in(self, sandbox: Sandbox, problem: Problem, text: str) -> Verdict:
-        """The verdict on a whole response, with a sandbox of one's own."""
-        try:
-            tests = read_tests(problem.reference)
-        except ValueError as error:
-            return Verdict(0.0, Status.ERROR, f"tests that cannot be used: {shortened(str(error), 200)}")
-        program = last_python_block(text)
-        if program is None:
-            return Verdict(0.0, Status.UNPARSED, "no closed ```python block")
-        return verdict(run_tests(sandbox, program, tests, self.settings), self.partial_credit)
+        """The verdict on a whole response, made in the caller's sandbox."""
+        from strop.verifiers.code.judge import judge_response
 
-    def test(self, sandbox: Sandbox, program: str, tests: Tests) -> CodeResult:
-        """What becomes of a bare program."""
-        return run_tests(sandbox, program, tests, self.settings)
-
-
-def verdict(result: CodeResult, partial_credit: bool) -> Verdict:
-    """A result as a verdict: what the program caused is wrong, what failed in the sandbox is an error."""
-    detail = shortened(": ".join(part for part in (result.outcome.value, result.detail) if part), 200)
-    if result.outcome is Outcome.SANDBOX_ERROR:
-        return Verdict(0.0, Status.ERROR, detail)
-    if result.outcome is Outcome.PASS:
-        return Verdict(1.0, Status.CORRECT, detail)
-    share = result.passed / result.total
-    return scored(min(share, 1.0 - 1e-9), detail, partial_credit)
+        return judge_response(sandbox, problem, text, self.settings, self.partial_credit)

@@ -11,8 +11,7 @@ from pydantic import ValidationError
 from strop.base.types import InputError, Problem, Verdict
 from strop.data.rows import JsonLines
 from strop.verifiers.math.verifier import MathVerifier
-from strop.verifiers.processes import ProcessPool
-from strop.verifiers.wire import read_verdict
+from strop.verifiers.process_pool import ProcessPool
 
 # The field of a case, and the setting of the verifier that it is.
 _SETTINGS = {
@@ -84,12 +83,10 @@ def _case(columns: Mapping[str, Any], number: int, base: MathVerifier) -> Case:
 def judge_cases(cases: Sequence[Case], pool: ProcessPool) -> Iterator[tuple[int, Judged]]:
     """The verdicts as they come, each with the place of its case; the workers have all cases from the start."""
     written: dict[MathVerifier, str] = {}
-    places: dict[int, int] = {}
-    for place, case in enumerate(cases):
+    numbers: list[int] = []
+    for case in cases:
         if case.verifier not in written:
             written[case.verifier] = case.verifier.model_dump_json()
-        number = pool.submit("judge", case.problem, case.response, False, written[case.verifier])
-        places[number] = place
-    while places:
-        for number, result in pool.receive(None):
-            yield places.pop(number), Judged(read_verdict(result), float(result["ms"]))
+        numbers.append(pool.submit("judge", case.problem, case.response, False, written[case.verifier]))
+    for place, result in pool.completed(numbers):
+        yield place, Judged(result.verdict, result.milliseconds)

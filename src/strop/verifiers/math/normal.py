@@ -280,7 +280,8 @@ class Field:
             else:
                 inner = {mono: Fraction(1)}
                 others = [self.atoms[atom] for atom, _ in mono if atom not in (self.i, self.pi)]
-                whole = factor.denominator == 1 and all(each.kind == "name" and each.data in self.whole for each in others)
+                named = all(each.kind == "name" and each.data in self.whole for each in others)
+                whole = factor.denominator == 1 and named
                 kind = "parity" if whole and len(others) == len(mono) - 2 else "exp"
                 part = self._single(self._of_sum(kind, inner, ex.power(ex.E, self.node(inner))), factor)
             out = self._product(out, part)

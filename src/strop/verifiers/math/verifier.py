@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import NonNegativeInt
 
 from strop.base.types import UNDECIDED, Problem, Status, Verdict
-from strop.verifiers.answer import reference_text
-from strop.verifiers.base import Verifier, response, shortened
+from strop.data.templates import Instruction
+from strop.verifiers.base import Verifier, reference_text, response, shortened
+from strop.verifiers.extract import instruction_for
 from strop.verifiers.isolation import Isolation, in_worker
 from strop.verifiers.math.bounds import Bounds
 
@@ -77,7 +78,7 @@ class MathVerifier(Verifier):
         if reference is None:
             return Verdict(0.0, Status.ERROR, f"the reference is {type(problem.reference).__name__}, not an answer")
         if not in_worker():
-            from strop.verifiers.shared import judge_in_worker
+            from strop.verifiers.shared_pool import judge_in_worker
 
             return judge_in_worker(self, problem, text, truncated)
         return self._judge(reference, text)
@@ -93,6 +94,10 @@ class MathVerifier(Verifier):
             return None
         reading = _reference(gold, self.gold_form, self.bounds)
         return reading if isinstance(reading, str) else None
+
+    def instruction(self, problem: Problem) -> Instruction | None:
+        """To put the answer where `extract` looks for it."""
+        return instruction_for(self.extract)
 
     def answer(self, problem: Problem, text: str) -> str | None:
         """A text that is the same for equal simple numbers, and for answers that are written alike."""

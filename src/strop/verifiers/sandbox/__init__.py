@@ -1,13 +1,12 @@
-"""Running programs that nobody has read, in rooms without network, files or rights. See docs/sandbox.md."""
+"""Running programs that must not be trusted, without network, files or rights. See docs/sandbox.md."""
 
 from strop.verifiers.sandbox.layers import Capabilities, NoIsolation, probe
 from strop.verifiers.sandbox.limits import Ending, Kind, Limits, Run, SandboxFailure
-from strop.verifiers.sandbox.pool import Job, Sandbox
+from strop.verifiers.sandbox.pool import Sandbox
 
 __all__ = [
     "Capabilities",
     "Ending",
-    "Job",
     "Kind",
     "Limits",
     "NoIsolation",

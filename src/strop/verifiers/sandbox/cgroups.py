@@ -1,7 +1,7 @@
-"""Control groups, where they are writable: the kernel then counts memory and processes of a room exactly.
+"""Control groups, where they are writable: the kernel then counts memory and processes of a sandbox exactly.
 
-A zygote is put into groups of its own once, and what it forks is born in them; moving each program would cost more than
-running it. Groups are named after the process that made them, and swept by the next one where it died.
+A fork server is put into groups of its own once, and what it forks is born in them; moving each program would cost more
+than running it. Groups are named after the process that made them; the next process removes those of dead ones.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
+
+from strop.base.child_process import start_ticks
 
 NAME = "strop-sandbox"
 _OURS = re.compile(rf"{NAME}-([0-9]+)-([0-9]+)-[0-9]+")
@@ -36,10 +38,10 @@ class Hierarchies:
 
 
 class Group:
-    """The groups of one zygote."""
+    """The groups of one launcher."""
 
     def __init__(self, hierarchies: Hierarchies) -> None:
-        name = f"{NAME}-{os.getpid()}-{start_time(os.getpid())}-{next(_counter)}"
+        name = f"{NAME}-{os.getpid()}-{start_ticks(os.getpid())}-{next(_counter)}"
         parents = [hierarchies.unified] if hierarchies.unified else [hierarchies.memory, hierarchies.pids]
         self._folders = {parent / name for parent in parents if parent is not None}
         self._version_2 = hierarchies.unified is not None
@@ -56,18 +58,13 @@ class Group:
         """The groups as paths."""
         return [str(folder) for folder in sorted(self._folders)]
 
-    @property
-    def counts_memory(self) -> bool:
-        """Whether the kernel holds the limit on memory."""
-        return self._has_memory
-
     def add(self, pid: int) -> None:
         """Move a process in."""
         for folder in self._folders:
             (folder / "cgroup.procs").write_text(str(pid))
 
     def limit(self, memory: int, processes: int) -> None:
-        """Limits of the next room, beside what the zygote itself uses."""
+        """Limits of the next sandbox process, beside what the fork server itself uses."""
         if (memory, processes) == self._limits:
             return
         if self._has_memory:
@@ -94,12 +91,12 @@ class Group:
     def remove(self) -> None:
         """Remove the groups; their processes must be gone."""
         for folder in self._folders:
-            with contextlib.suppress(FileNotFoundError):  # the zygote did it
+            with contextlib.suppress(FileNotFoundError):  # the fork server did it
                 folder.rmdir()
 
 
 def find() -> tuple[Hierarchies, str]:
-    """The writable hierarchies, and why there is none where there is none. Sweeps groups of dead processes."""
+    """The writable hierarchies, and why there is none where there is none. Removes groups of dead processes."""
     own = dict(_own_groups())
     mounts = list(_mounts())
     for kind, point, _ in mounts:
@@ -119,18 +116,9 @@ def find() -> tuple[Hierarchies, str]:
     return Hierarchies(), "none is mounted" if not mounts else "none is writable, or memory and pids are not delegated"
 
 
-def start_time(pid: int) -> int:
-    """When a process began, in ticks since boot; 0 where there is none."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except (FileNotFoundError, ProcessLookupError):
-        return 0
-    return int(fields[19])
-
-
 def _writable(base: Path) -> bool:
-    """Whether a group can be made here, by making one; old ones are swept."""
-    trial = base / f"{NAME}-{os.getpid()}-{start_time(os.getpid())}-{next(_counter)}"
+    """Whether a group can be made here, by making one; groups of dead processes are removed."""
+    trial = base / f"{NAME}-{os.getpid()}-{start_ticks(os.getpid())}-{next(_counter)}"
     try:
         trial.mkdir()
         trial.rmdir()
@@ -138,8 +126,8 @@ def _writable(base: Path) -> bool:
         return False
     for folder in base.glob(f"{NAME}-*"):
         match = _OURS.fullmatch(folder.name)
-        if match is not None and start_time(int(match[1])) != int(match[2]):
-            with contextlib.suppress(OSError):  # somebody else was quicker, or a process of it is still dying
+        if match is not None and start_ticks(int(match[1])) != int(match[2]):
+            with contextlib.suppress(OSError):  # another process was quicker, or one in it is still dying
                 folder.rmdir()
     return True
 

@@ -1,7 +1,7 @@
-"""What this machine lets us build walls of, found out once a process by building them and trying to get through.
+"""The layers of isolation that this machine offers, found out once a process by building them and trying to get out.
 
-The first runner that holds is used: the zygote as root, the zygote with a user namespace, bubblewrap; a zygote without
-walls only where the user says `allow_unsafe_sandbox`.
+The first way that holds is used: a fork server as root, a fork server in a user namespace, bubblewrap; a fork server
+without isolation only where the user says `allow_unsafe_sandbox`.
 """
 
 from __future__ import annotations
@@ -12,20 +12,19 @@ import os
 import shutil
 import socket
 import tempfile
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from strop.base.types import StropError
 from strop.verifiers.sandbox import cgroups
 from strop.verifiers.sandbox.cgroups import Hierarchies
 from strop.verifiers.sandbox.guest.isolate import NOBODY, OPTIONAL
-from strop.verifiers.sandbox.hosts import Bubblewrap, Host, Zygote
+from strop.verifiers.sandbox.launchers import Bubblewrap, ForkServer, Launcher
 from strop.verifiers.sandbox.limits import Kind, Limits, Run, SandboxFailure
 from strop.verifiers.sandbox.plan import Mode, Plan, plan_for
-from strop.verifiers.sandbox.process import Room, finish
+from strop.verifiers.sandbox.process import SandboxProcess, finish
 
 TRIAL_SECONDS = 20.0
-# Tries to leave the room in the ways that must be shut; prints what it found.
+# Tries to leave the sandbox in the ways that must be shut; prints what it found.
 TRIAL = """
 import json, os, socket
 def opens(action):
@@ -55,7 +54,7 @@ class Capabilities:
     """What was found.
 
     Attributes:
-        plan: how rooms are made; its mode is `none` where there are no walls.
+        plan: how sandbox processes are isolated; its mode is `none` where they cannot be.
         hierarchies: control groups that can be used.
         bubblewrap: the path of bwrap, "" where there is none.
         missing: what does not work here, with the reason.
@@ -73,23 +72,23 @@ class Capabilities:
 
     @property
     def runner(self) -> str:
-        """The layer in use, in words."""
+        """The way in use, in words."""
         return {
-            "root": "warm zygote, namespaces as root", "user": "warm zygote, user namespace",
+            "root": "warm fork server, namespaces as root", "user": "warm fork server, user namespace",
             "bubblewrap": "bubblewrap, a cold interpreter a program", "none": "none",
         }[self.plan.mode]  # fmt: skip
 
-    def host(self, limits: Limits) -> Host:
-        """A new host of this kind.
+    def launcher(self, limits: Limits) -> Launcher:
+        """A new launcher of this kind.
 
         Raises:
             SandboxFailure: it does not start.
         """
-        return _host(self.plan, limits, self.hierarchies, self.bubblewrap)
+        return _launcher(self.plan, limits, self.hierarchies, self.bubblewrap)
 
 
 class NoIsolation(StropError):
-    """This machine has no walls for foreign programs."""
+    """This machine cannot isolate foreign programs."""
 
 
 @functools.cache
@@ -98,7 +97,7 @@ def probe() -> Capabilities:
     hierarchies, reason = cgroups.find()
     found = _probe(hierarchies, reason)
     if not found.isolated and hierarchies.described:
-        without_groups = _probe(Hierarchies(), "they can be made, but rooms do not work in them")
+        without_groups = _probe(Hierarchies(), "they can be made, but sandboxes do not work in them")
         return without_groups if without_groups.isolated else found
     return found
 
@@ -155,7 +154,7 @@ def require(allow_unsafe: bool) -> Capabilities:
     """What this machine can do.
 
     Raises:
-        NoIsolation: it has no walls, and `allow_unsafe` does not say that this is fine.
+        NoIsolation: it cannot isolate programs, and `allow_unsafe` does not say that this is fine.
     """
     found = probe()
     if not found.isolated and not allow_unsafe:
@@ -190,29 +189,24 @@ def _trial(plan: Plan, hierarchies: Hierarchies, bubblewrap: str) -> Run:
         address = f"\0strop-trial-{os.getpid()}-{os.urandom(4).hex()}"
         listener.bind(address)
         listener.listen()
-        host = _host(plan, limits, hierarchies, bubblewrap)
+        program = TRIAL.format(address=address, file=secret.name)
+        launcher = _launcher(plan, limits, hierarchies, bubblewrap)
         try:
-            room = Room(host, "main", TRIAL.format(address=address, file=secret.name), b"", limits, TRIAL_SECONDS)
+            process = SandboxProcess(launcher, "main", program, b"", limits, TRIAL_SECONDS)
             try:
-                return finish(room, TRIAL_SECONDS)
+                return finish(process, TRIAL_SECONDS)
             finally:
-                room.close()
+                process.close()
         finally:
-            host.close()
+            launcher.close()
 
 
-def _host(plan: Plan, limits: Limits, hierarchies: Hierarchies, bubblewrap: str) -> Host:
+def _launcher(plan: Plan, limits: Limits, hierarchies: Hierarchies, bubblewrap: str) -> Launcher:
     if plan.mode == "bubblewrap":
         return Bubblewrap(plan, limits, bubblewrap, hierarchies)
-    return Zygote(plan, limits, hierarchies)
+    return ForkServer(plan, limits, hierarchies)
 
 
 def _failed(text: str) -> tuple[str, str]:
     step, _, why = text.partition(": ")
     return step, why or text
-
-
-def without_layers(found: Capabilities, layers: Iterable[str]) -> Capabilities:
-    """The same with further layers left out, for comparisons and tests."""
-    plan = plan_for(found.plan.mode, {*found.plan.without, *layers})
-    return Capabilities(plan, found.hierarchies, found.bubblewrap, found.missing)

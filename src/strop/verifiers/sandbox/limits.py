@@ -11,7 +11,7 @@ GIB = 1 << 30
 
 
 class Kind(StrEnum):
-    """How a run ended. All but `ended` and `sandbox_error` are the program's doing; `sandbox_error` is ours."""
+    """How a run ended. The program causes all but `ended` and `sandbox_error`, which is a failure of the sandbox."""
 
     ENDED = "ended"
     TIMEOUT = "timeout"
@@ -24,10 +24,10 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True)
 class Limits:
-    """Limits of one room.
+    """Limits of one sandbox process.
 
     Attributes:
-        memory: bytes of the whole process tree.
+        memory: bytes of the whole process tree in the sandbox.
         output: bytes written to standard output and standard error together.
         processes: processes and threads alive at once.
         open_files: descriptors a process.
@@ -43,7 +43,7 @@ class Limits:
     stack: int = GIB
 
     def wire(self, seconds: float) -> dict[str, int]:
-        """The limits as the room sets them, for a run of at most `seconds`."""
+        """The limits as the guest sets them, for a run of at most `seconds`."""
         return {
             # Reserved is not used: a thread's stack, an arena. What is used is watched apart.
             "address_space": 2 * self.memory + 2 * GIB,
@@ -78,6 +78,4 @@ class Run:
 
 
 class SandboxFailure(Exception):
-    """The sandbox itself failed: never the program's doing, never a reward."""
-
-
+    """The sandbox itself failed, which the program did not cause: never a reward."""

@@ -1,4 +1,4 @@
-"""What Python needs to be seen in a room, read-only, and how a zygote is started."""
+"""What Python needs to see in a sandbox, read-only, and how a fork server is started."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ BOOT = "import sys; sys.path.insert(0, sys.argv[2]); from guest.fork_server impo
 
 @dataclass(frozen=True)
 class Plan:
-    """How rooms are made; `without` names optional layers that this machine lacks."""
+    """How sandbox processes are isolated; `without` names optional layers that this machine lacks."""
 
     mode: Mode
     binds: tuple[str, ...] = ()
@@ -30,7 +30,7 @@ class Plan:
     without: tuple[str, ...] = ()
 
     def wire(self, cgroups: Iterable[str] = ()) -> dict[str, Any]:
-        """The plan as a zygote reads it."""
+        """The plan as the guest reads it."""
         return {**asdict(self), "cgroups": list(cgroups)}
 
 
@@ -59,7 +59,7 @@ def outermost(paths: Iterable[str]) -> list[str]:
 
 
 def command(entry: Literal["main", "single"], stack: int, argument: str) -> list[str]:
-    """How the interpreter of a zygote is started: the base one, for a virtual environment runs code of its own.
+    """How the guest's interpreter is started: the base one, for a virtual environment runs code of its own.
 
     `argument` is the number of the control socket for `main`, the whole request for `single`.
     """

@@ -1,11 +1,11 @@
-"""Many programs at once: a fixed number of slots, each with a warm zygote that is started when it is first needed.
+"""Many programs at once: a fixed number of slots, each with a warm fork server, started when it is first needed.
 
     sandbox = Sandbox()
     run = sandbox.run("print(int(input()) + 1)", b"41\\n", seconds=6.0)
     run.ending.kind, run.stdout                     # ended, b"42\\n"
 
-`run` blocks and may be called from any number of threads; `run_all` gives the runs of many programs in order as they
-are done; `run_async` is for asyncio. A failure of the sandbox itself is tried once more with a fresh zygote.
+`run` blocks and may be called from any number of threads. After a failure of the sandbox itself a program is tried once
+more with a fresh fork server.
 """
 
 from __future__ import annotations
@@ -15,55 +15,44 @@ import os
 import queue
 import threading
 import weakref
-from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 
-from strop.verifiers.sandbox.hosts import Host
+from strop.verifiers.sandbox.launchers import Launcher
 from strop.verifiers.sandbox.layers import Capabilities, require
 from strop.verifiers.sandbox.limits import Ending, Kind, Limits, Run, SandboxFailure
-from strop.verifiers.sandbox.process import Role, Room, finish
+from strop.verifiers.sandbox.process import Role, SandboxProcess, finish
 
 CLOSE_SECONDS = 60.0
 
 
-@dataclass(frozen=True)
-class Job:
-    """A program, its standard input and its wall-clock limit in seconds."""
-
-    program: str
-    stdin: bytes = b""
-    seconds: float = 6.0
-
-
 class Slot:
-    """One place for work at a time: a host, and a second one where two programs talk to each other."""
+    """Runs one program at a time: a launcher, and a second one where two programs talk to each other."""
 
     def __init__(self, capabilities: Capabilities, limits: Limits) -> None:
         self._capabilities, self._limits = capabilities, limits
-        self._hosts: list[Host | None] = [None, None]
+        self._launchers: list[Launcher | None] = [None, None]
         self._lock = threading.Lock()
         self._closed = False
 
     @contextmanager
-    def room(
+    def process(
         self, role: Role, source: str, stdin: bytes, seconds: float, channels: Sequence[int] = (),
         report: int | None = None, place: int = 0,
-    ) -> Iterator[Room]:  # fmt: skip
-        """A room that is gone when the block ends; after a failure of ours the next one has a new host.
+    ) -> Iterator[SandboxProcess]:  # fmt: skip
+        """A sandbox process, which is ended with the block; after a failure of ours the next one has a new launcher.
 
         Raises:
-            SandboxFailure: it could not be made, or would not end.
+            SandboxFailure: it could not be started, or would not end.
         """
-        host = self._host(place)
+        launcher = self._launcher(place)
         try:
-            room = Room(host, role, source, stdin, self._limits, seconds, channels, report)
+            process = SandboxProcess(launcher, role, source, stdin, self._limits, seconds, channels, report)
             try:
-                yield room
+                yield process
             finally:
-                room.close()
-            if room.ending.kind is Kind.SANDBOX_ERROR:
+                process.close()
+            if process.ending.kind is Kind.SANDBOX_ERROR:
                 self._discard(place)
         except SandboxFailure:
             self._discard(place)
@@ -73,43 +62,43 @@ class Slot:
         """End what runs here, from another thread."""
         with self._lock:
             self._closed = True
-            for host in self._hosts:
-                if host is not None:
-                    host.abort()
+            for launcher in self._launchers:
+                if launcher is not None:
+                    launcher.abort()
 
     def close(self) -> None:
-        """End the hosts; nothing may run here any more."""
+        """End the launchers; nothing may run here any more."""
         self._closed = True
-        for place in range(len(self._hosts)):
+        for place in range(len(self._launchers)):
             self._discard(place)
 
-    def _host(self, place: int) -> Host:
+    def _launcher(self, place: int) -> Launcher:
         with self._lock:
-            host = self._hosts[place]
+            launcher = self._launchers[place]
             if self._closed:
                 raise SandboxFailure("the sandbox is closed")
-            if host is None:
-                host = self._hosts[place] = self._capabilities.host(self._limits)
-            return host
+            if launcher is None:
+                launcher = self._launchers[place] = self._capabilities.launcher(self._limits)
+            return launcher
 
     def _discard(self, place: int) -> None:
         with self._lock:
-            host, self._hosts[place] = self._hosts[place], None
-        if host is not None:
-            host.close()
+            launcher, self._launchers[place] = self._launchers[place], None
+        if launcher is not None:
+            launcher.close()
 
 
 class Sandbox:
-    """Runs foreign programs behind walls, `workers` at once.
+    """Runs foreign programs isolated from the machine, `workers` at once.
 
     Args:
         limits: what each program may use.
         workers: programs at once; by default the usable cores.
-        allow_unsafe: run them even where this machine has no walls.
-        capabilities: what to build with; by default what `probe` found.
+        allow_unsafe: run them even where this machine cannot isolate them.
+        capabilities: the layers of isolation to use; by default those that `probe` found.
 
     Raises:
-        NoIsolation: there are no walls here.
+        NoIsolation: this machine cannot isolate foreign programs.
     """
 
     def __init__(
@@ -140,17 +129,6 @@ class Sandbox:
         run = self._run(program, stdin, seconds)
         return self._run(program, stdin, seconds) if run.ending.kind is Kind.SANDBOX_ERROR else run
 
-    async def run_async(self, program: str, stdin: bytes = b"", seconds: float = 6.0) -> Run:
-        """`run` for asyncio: a thread waits."""
-        import asyncio
-
-        return await asyncio.to_thread(self.run, program, stdin, seconds)
-
-    def run_all(self, jobs: Iterable[Job]) -> Iterator[Run]:
-        """The runs of many programs, in order, `workers` at once."""
-        with ThreadPoolExecutor(self.workers) as threads:
-            yield from threads.map(lambda job: self.run(job.program, job.stdin, job.seconds), jobs)
-
     def close(self) -> None:
         """End everything, also what still runs; afterwards no process, group or file of the sandbox is left."""
         if self._closed:
@@ -170,8 +148,8 @@ class Sandbox:
     def _run(self, program: str, stdin: bytes, seconds: float) -> Run:
         with self.slot() as slot:
             try:
-                with slot.room("main", program, stdin, seconds) as room:
-                    return finish(room, seconds)
+                with slot.process("main", program, stdin, seconds) as process:
+                    return finish(process, seconds)
             except SandboxFailure as error:
                 return Run(Ending(Kind.SANDBOX_ERROR, str(error)))
 

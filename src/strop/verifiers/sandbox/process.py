@@ -1,7 +1,8 @@
-"""A room with a program in it, seen from the trusted process: pipes in, pipes out, clocks, and the end of everything.
+"""A sandbox process as the trusted process sees it: pipes in, pipes out, clocks, and the end of everything.
 
-A `Room` begins when it is made; `pump` moves bytes and enforces limits until something happened; when `finished` is
-true the last process of the room is gone. Nothing that comes out is believed but as what it is: output of the program.
+A `SandboxProcess` starts when it is made; `pump` moves bytes and enforces limits until something happened; when
+`finished` is true, the last process in its sandbox has ended. What comes out is output of the program, and is trusted
+in nothing else.
 """
 
 from __future__ import annotations
@@ -16,8 +17,9 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any, Literal
 
+from strop.base.child_process import signal_name
 from strop.verifiers.sandbox.guest.frames import FrameError, FrameReader, frame
-from strop.verifiers.sandbox.hosts import Host
+from strop.verifiers.sandbox.launchers import Launcher
 from strop.verifiers.sandbox.limits import Ending, Kind, Limits, Run, SandboxFailure
 from strop.verifiers.sandbox.tree import kill_tree, tree_bytes
 
@@ -30,25 +32,25 @@ REAP_SECONDS = 30.0
 WATCH_SECONDS = 0.02
 
 
-class Room:
-    """One program, from its start to its end.
+class SandboxProcess:
+    """One program in a sandbox of its own, with everything that it starts there.
 
     Args:
-        host: makes the room; serves no other one meanwhile.
-        role: how the program runs: as `main`, as a `solution` that answers questions, as the `tester`.
+        launcher: starts it; it starts no other one meanwhile.
+        role: how the program runs: as `main`, as a `solution` that answers requests, as the `tester`.
         source: the program.
         stdin: all of its standard input.
         limits: see `Limits`.
         seconds: about how long it may run, for the limit on processor time.
         channels: descriptors that the program shall have beside the standard three; the caller's, closed by the caller.
-        report: a descriptor to read frames from, which the room owns; None for none.
+        report: a descriptor to read frames from, which this object closes; None for none.
     """
 
     def __init__(
-        self, host: Host, role: Role, source: str, stdin: bytes, limits: Limits, seconds: float,
+        self, launcher: Launcher, role: Role, source: str, stdin: bytes, limits: Limits, seconds: float,
         channels: Sequence[int] = (), report: int | None = None,
     ) -> None:  # fmt: skip
-        self._host, self._limits = host, limits
+        self._launcher, self._limits = launcher, limits
         self.messages: deque[list[Any]] = deque()
         self.stdout = bytearray()
         self._stderr = bytearray()
@@ -67,12 +69,12 @@ class Room:
 
     @property
     def finished(self) -> bool:
-        """Whether nothing of the room is left, and all that it wrote is here."""
+        """Whether no process of the sandbox is left, and all that the program wrote is here."""
         return self._gone and not self._reading
 
     @property
     def dying(self) -> bool:
-        """Whether the program has ended, or was told to; the rest follows within milliseconds."""
+        """Whether the program has ended or was killed; the rest of the sandbox ends within milliseconds."""
         return self._exit is not None or self._verdict is not None or self._gone
 
     @property
@@ -93,7 +95,7 @@ class Room:
         self._pending[descriptor] = memoryview(bytes(self._pending.get(descriptor, b"")) + data)
 
     def end(self, kind: Kind, detail: str) -> None:
-        """Kill every process of the room; the first reason given counts."""
+        """Kill every process of the sandbox; the first reason given counts."""
         if self._verdict is None:
             self._verdict = (kind, detail)
             self._ended = time.monotonic()
@@ -101,7 +103,7 @@ class Room:
             self._kill()
 
     def close(self) -> None:
-        """Kill what is left, wait for its end, close every descriptor; the host can then serve the next room.
+        """Kill what is left, wait for its end, close every descriptor; the launcher can then start the next one.
 
         Raises:
             SandboxFailure: it would not end.
@@ -112,7 +114,7 @@ class Room:
                 deadline = time.monotonic() + REAP_SECONDS
                 while not self._gone:
                     if time.monotonic() > deadline:
-                        raise SandboxFailure("a room did not end after SIGKILL")
+                        raise SandboxFailure("a sandbox process did not end after SIGKILL")
                     pump([self], 0.05)
         finally:
             for descriptor in list(self._reading):
@@ -134,11 +136,11 @@ class Room:
         if report is not None:
             self._reading[report] = "report"
         try:
-            if self._host.group is not None:
-                self._host.group.limit(self._limits.memory, self._limits.processes)
-            self._kills = self._host.group.kills() if self._host.group is not None else 0
+            if self._launcher.group is not None:
+                self._launcher.group.limit(self._limits.memory, self._limits.processes)
+            self._kills = self._launcher.group.kills() if self._launcher.group is not None else 0
             request = {"role": role, "limits": self._limits.wire(seconds)}
-            self._pid, self._handle = self._host.launch(request, [*theirs, *channels])
+            self._pid, self._handle = self._launcher.launch(request, [*theirs, *channels])
         except SandboxFailure:
             self._gone = True
             self._status.close()
@@ -161,23 +163,23 @@ class Room:
         for descriptor in self._pending:
             poll.register(descriptor, select.POLLOUT)
         if not self._gone:
-            poll.register(self._host.done(), select.POLLIN)
+            poll.register(self._launcher.done(), select.POLLIN)
 
     def _handle_event(self, descriptor: int) -> None:
         if descriptor in self._pending:
             self._write(descriptor)
         elif descriptor in self._reading:
             self._read(descriptor)
-        elif not self._gone and descriptor == self._host.done():
+        elif not self._gone and descriptor == self._launcher.done():
             self._gone = True
             self._ended = self._ended or time.monotonic()
             self._pending.clear()
             try:
-                self._host.collect()
+                self._launcher.collect()
             except SandboxFailure as error:
                 self._verdict = self._verdict or (Kind.SANDBOX_ERROR, str(error))
                 self._kill()
-                for stream in list(self._reading):  # nobody says when the last writer is gone
+                for stream in list(self._reading):  # no message comes when the last writer ends
                     self._close_reading(stream)
 
     def _write(self, descriptor: int) -> None:
@@ -231,7 +233,7 @@ class Room:
             self.stdout.clear()
 
     def _note(self, message: list[Any]) -> None:
-        """What the room's first process says; the program never has this socket."""
+        """A message of the sandbox's first process; the program never has this socket."""
         if message[0] == "ready":
             self.began = time.monotonic()
         elif message[0] == "exit":
@@ -248,32 +250,32 @@ class Room:
             os.close(descriptor)
 
     def _kill(self) -> None:
-        if self._host.isolated:
+        if self._launcher.isolated:
             with contextlib.suppress(ProcessLookupError):
                 signal.pidfd_send_signal(self._handle, signal.SIGKILL)
         else:
             kill_tree(self._pid)
 
     def _watch(self) -> None:
-        """The memory of the tree, every few milliseconds; a room that never gets going."""
+        """Every few milliseconds, look at the memory of the process tree and at a sandbox that does not get ready."""
         now = time.monotonic()
         if self._gone or now - self._watched < WATCH_SECONDS:
             return
         self._watched = now
         if self.began is None:
             if now - self._created > SETUP_SECONDS:
-                self.end(Kind.SANDBOX_ERROR, f"the room was not ready after {SETUP_SECONDS:.0f} s")
+                self.end(Kind.SANDBOX_ERROR, f"the sandbox was not ready after {SETUP_SECONDS:.0f} s")
             return
         if self._out_of_memory():  # perhaps only a child was ended, and the program waits for it
             self.end(Kind.MEMORY, self._memory_limit)
-        used = tree_bytes(self._pid, self._host.resident, self._limits.memory)
+        used = tree_bytes(self._pid, self._launcher.resident, self._limits.memory)
         self._peak = max(self._peak, used)
         if used > self._limits.memory:
             self.end(Kind.MEMORY, self._memory_limit)
 
     def _out_of_memory(self) -> bool:
-        """Whether the kernel ended a process of the room for its memory."""
-        return self._host.group is not None and self._host.group.kills() > self._kills
+        """Whether the kernel ended a process of the sandbox because memory ran out."""
+        return self._launcher.group is not None and self._launcher.group.kills() > self._kills
 
     @property
     def _memory_limit(self) -> str:
@@ -285,9 +287,9 @@ class Room:
         if self._out_of_memory():
             return Kind.MEMORY, self._memory_limit
         if self.began is None:
-            return Kind.SANDBOX_ERROR, "the room ended before the program began"
+            return Kind.SANDBOX_ERROR, "the sandbox ended before the program began"
         if self._exit is None:
-            return Kind.KILLED, "the room ended without a word"
+            return Kind.KILLED, "the sandbox ended and did not report how the program did"
         code = self._exit[0]
         if code == 0:
             return Kind.ENDED, ""
@@ -299,40 +301,33 @@ class Room:
             return Kind.KILLED, "killed by a signal of its own"
         if -code == signal.SIGXCPU:
             return Kind.TIMEOUT, "processor time"
-        return Kind.RUNTIME_ERROR, f"killed by {_signal_name(-code)}"
+        return Kind.RUNTIME_ERROR, f"killed by {signal_name(-code)}"
 
 
-def pump(rooms: Sequence[Room], timeout: float) -> None:
-    """Wait at most `timeout` seconds for anything to happen in the rooms, and deal with it."""
+def pump(processes: Sequence[SandboxProcess], timeout: float) -> None:
+    """Wait at most `timeout` seconds for anything to happen in the sandboxes of `processes`, and handle it."""
     poll = select.poll()
-    for room in rooms:
-        room._events(poll)
+    for process in processes:
+        process._events(poll)
     wait = max(0.0, min(timeout, WATCH_SECONDS))
     for descriptor, _ in poll.poll(wait * 1000):
-        for room in rooms:
-            room._handle_event(descriptor)
-    for room in rooms:
-        room._watch()
+        for process in processes:
+            process._handle_event(descriptor)
+    for process in processes:
+        process._watch()
 
 
-def finish(room: Room, deadline: float) -> Run:
+def finish(process: SandboxProcess, deadline: float) -> Run:
     """Pump until the program has ended; kill it at `deadline`, seconds after it began."""
-    while not room.finished:
+    while not process.finished:
         now = time.monotonic()
-        if room.began is not None and now - room.began > deadline:
-            room.end(Kind.TIMEOUT, f"more than {deadline:g} s")
-        remaining = WATCH_SECONDS if room.began is None else room.began + deadline - now + 0.001
-        pump([room], remaining)
-    return room.run
+        if process.began is not None and now - process.began > deadline:
+            process.end(Kind.TIMEOUT, f"more than {deadline:g} s")
+        remaining = WATCH_SECONDS if process.began is None else process.began + deadline - now + 0.001
+        pump([process], remaining)
+    return process.run
 
 
-def send(room: Room, descriptor: int, message: list[Any]) -> None:
-    """Write a frame to a channel of the room."""
-    room.write(descriptor, frame(message))
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
+def send(process: SandboxProcess, descriptor: int, message: list[Any]) -> None:
+    """Write a frame to a channel of the sandbox process."""
+    process.write(descriptor, frame(message))

@@ -29,7 +29,7 @@ def descendants(pid: int) -> list[int]:
 def tree_bytes(pid: int, shared: int, limit: int) -> int:
     """Memory of `pid` and all below it.
 
-    Each process shares `shared` bytes with the zygote that forked it, and forks share with one another. The sum of
+    Each process shares `shared` bytes with the fork server that forked it, and forks share with one another. The sum of
     resident sizes counts these again and again, so where it exceeds `limit` the proportional sizes decide.
     """
     processes = descendants(pid)

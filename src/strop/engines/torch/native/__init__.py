@@ -30,7 +30,7 @@ _ARGUMENTS = {
     "strop_rotate": (_P, _P, _P, _P, _P, _P, _L, _L, _L, _L, _L, c_float, c_int),
     "strop_gate": (_P, _P, _L, _L, c_int),
     "strop_decode": (_P, _P, _P, _L, _L, _P, _P, _P, _P, _L, _L, _L, _L, _L, c_float, c_int),
-    "strop_draw": (_P, _P, _P, _P, _P, _P, _L, _L),
+    "strop_draw": (_P, _P, _P, _P, _P, _P, _P, _L, _L),
     "strop_multiply": (_P, _P, _P, _P, _L, _L, _L, c_int, c_int),
     "strop_pack": (_P, _P, _L, _L),
 }
@@ -144,16 +144,18 @@ class Kernels:
             scale, _HALF[query.dtype],
         )  # fmt: skip
 
-    def draw(self, logits: Tensor, temperature: Tensor, uniform: Tensor, greedy: Tensor) -> tuple[Tensor, Tensor]:
-        """Tokens int64 [N] and log-probs float32 [N] of logits float32 [N, V], which are overwritten, by temperature
-        float32 [N], uniform float64 [N] and greedy bool [N]; as `sampling.draw`."""
+    def draw(
+        self, logits: Tensor, temperature: Tensor, uniform: Tensor, greedy: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Tokens int64 [N], log-probs and entropies float32 [N] of logits float32 [N, V], which are overwritten, by
+        temperature float32 [N], uniform float64 [N] and greedy bool [N]; as `sampling.draw`."""
         rows, vocabulary = logits.shape
-        tokens, logprobs = torch.empty(rows, dtype=torch.int64), torch.empty(rows)
+        tokens, logprobs, entropies = torch.empty(rows, dtype=torch.int64), torch.empty(rows), torch.empty(rows)
         self._draw(
             logits.data_ptr(), temperature.data_ptr(), uniform.data_ptr(), greedy.data_ptr(), tokens.data_ptr(),
-            logprobs.data_ptr(), rows, vocabulary,
+            logprobs.data_ptr(), entropies.data_ptr(), rows, vocabulary,
         )  # fmt: skip
-        return tokens, logprobs
+        return tokens, logprobs, entropies
 
 
 @functools.cache

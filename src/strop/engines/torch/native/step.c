@@ -263,7 +263,10 @@ void strop_decode(const void *query, const void *key, const void *value, long qu
 
 #define RUN 256 /* probabilities that are summed before they are looked at one by one */
 
-static void draw_row(float *z, long v, float temperature, double uniform, int greedy, int64_t *token, float *logprob) {
+#define FARTHEST -128.0f /* below the maximum: tokens beyond have probability 0, and 0 · -inf would be no number */
+
+static void draw_row(float *z, long v, float temperature, double uniform, int greedy, int64_t *token, float *logprob,
+                     float *entropy) {
     v16 high = splat(-INFINITY);
     long i = 0;
     float top = -INFINITY;
@@ -279,25 +282,29 @@ static void draw_row(float *z, long v, float temperature, double uniform, int gr
         best_z = z[best];
     }
     const long runs = (v + RUN - 1) / RUN;
-    double sums[runs], total = 0;
+    double sums[runs], total = 0, weighted = 0; /* of e^a and of a e^a, where a is how far a logit lies below the top */
     for (long b = 0; b < runs; b++) {
         const long end = (b + 1) * RUN < v ? (b + 1) * RUN : v;
-        v16 s = {0};
+        v16 s = {0}, w = {0};
         for (i = b * RUN; i + 16 <= end; i += 16) {
-            v16 p = exp16(*(v16 *)(z + i) - top);
+            v16 a = *(v16 *)(z + i) - top, p = exp16(a);
             *(v16 *)(z + i) = p;
             s += p;
+            w += p * larger(a, splat(FARTHEST));
         }
         if (i < end) {
             v16 tail = splat(-INFINITY);
             memcpy(&tail, z + i, (size_t)(end - i) * sizeof(float));
-            tail = exp16(tail - top);
-            memcpy(z + i, &tail, (size_t)(end - i) * sizeof(float));
-            s += tail;
+            v16 a = tail - top, p = exp16(a);
+            memcpy(z + i, &p, (size_t)(end - i) * sizeof(float));
+            s += p;
+            w += p * larger(a, splat(FARTHEST));
         }
         sums[b] = (double)sum16(s);
         total += sums[b];
+        weighted += (double)sum16(w);
     }
+    *entropy = (float)(log(total) - weighted / total);
     if (greedy) {
         *token = best;
         *logprob = (best_z - top) - (float)log(total);
@@ -322,10 +329,10 @@ static void draw_row(float *z, long v, float temperature, double uniform, int gr
 }
 
 /* A token and its log-prob of each row of logits [n, v] / temperature [n] (which are overwritten) by inverting the
-   cumulative distribution at uniform [n], or the most probable one where `greedy` [n]. */
+   cumulative distribution at uniform [n], or the most probable one where `greedy` [n]; and the entropy of the row. */
 void strop_draw(float *logits, const float *temperature, const double *uniform, const uint8_t *greedy, int64_t *tokens,
-                float *logprobs, long n, long v) {
+                float *logprobs, float *entropies, long n, long v) {
     PARALLEL(n * v > 16384)
     for (long r = 0; r < n; r++)
-        draw_row(logits + r * v, v, temperature[r], uniform[r], greedy[r], tokens + r, logprobs + r);
+        draw_row(logits + r * v, v, temperature[r], uniform[r], greedy[r], tokens + r, logprobs + r, entropies + r);
 }

@@ -1,4 +1,4 @@
-"""Values across the wall: exact built-in types by value, everything else as a handle that stays where it is.
+"""Values between tester and solution: built-in types go by value, all else is a handle of what stays where it is.
 
 On the wire a value is null, a boolean, a text, an integer below 2^63, a finite float, or an array `[tag, ...]`:
 

@@ -1,9 +1,10 @@
-"""The warm parent: a small interpreter that has imported the usual modules and forks a room for each program.
+"""The fork server: a small interpreter that has imported the usual modules and forks a sandbox process a program.
 
 It runs nothing foreign and sees neither program nor tests: those go through descriptors that it passes on unread. It
-serves one room at a time. When the trusted process is gone it kills the room, leaves its control groups and ends.
+serves one sandbox at a time. When the trusted process ends, it kills what is in the sandbox, leaves its control groups
+and ends too.
 
-    trusted process ── control socket ──> zygote ── clone into new namespaces ──> first process ── fork ──> program
+    trusted process ── control socket ──> fork server ── clone into namespaces ──> first process ── fork ──> program
 """
 
 from __future__ import annotations
@@ -69,16 +70,16 @@ def main() -> Work:
 
 
 def single() -> Work:
-    """One room in this very process, which bubblewrap has isolated already."""
+    """Make this very process, which bubblewrap has isolated already, the first one of a sandbox."""
     _raise_stack_limit()
     values, request, descriptors = json.loads(sys.argv[3])
     config = isolate.Config({**values, "mode": "none"})
     _prepare(config)
-    return _room(config, request, descriptors)
+    return _first_process(config, request, descriptors)
 
 
 def _prepare(config: isolate.Config) -> None:
-    """Everything that rooms would else do one by one."""
+    """What every sandbox process needs, made once."""
     os.environ.clear()
     os.environ.update(isolate.ENVIRONMENT)
     os.umask(0o022)
@@ -88,7 +89,7 @@ def _prepare(config: isolate.Config) -> None:
 
 
 def _raise_stack_limit() -> None:
-    """Deep recursion needs a large stack, and the kernel lays out memory for it when a program is executed."""
+    """Deep recursion needs a large stack, for which the kernel lays out memory when a program is executed."""
     wanted = int(sys.argv[1])
     soft, hard = resource.getrlimit(resource.RLIMIT_STACK)
     wanted = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
@@ -104,9 +105,9 @@ def _serve(
     descriptors: list[int],
     parent: int,
 ) -> tuple[Work | None, bool]:
-    """Fork a room, wait for its end, say so; the descriptors of the request are closed here.
+    """Fork a sandbox process, wait for its end, report it; the descriptors of the request are closed here.
 
-    Returns what is to be done in the child, None in the zygote; and whether the trusted process has left it.
+    Returns what is to be done in the child, None in the fork server; and whether the trusted process has ended.
     """
     try:
         pid = kernel.fork_into(config.namespaces) if config.namespaces else os.fork()
@@ -117,14 +118,14 @@ def _serve(
         return None, False
     if pid == 0:
         control.close()
-        return _room(config, request, descriptors), False
+        return _first_process(config, request, descriptors), False
     for descriptor in descriptors:
         os.close(descriptor)
     handle = os.pidfd_open(pid)
     socket.send_fds(control, [json.dumps({"pid": pid}).encode()], [handle])
     watched = [handle, control.fileno()]
     while handle not in (readable := select.select(watched, [], [], PARENT_CHECK_SECONDS)[0]):
-        # Nothing is sent while a room is there: a control socket that can be read has closed.
+        # Nothing is sent while a sandbox process runs: a control socket that can be read has closed.
         if readable or os.getppid() != parent:
             os.kill(pid, signal.SIGKILL)
             os.waitpid(pid, 0)
@@ -135,8 +136,8 @@ def _serve(
     return None, False
 
 
-def _room(config: isolate.Config, request: dict[str, Any], descriptors: list[int]) -> Work:
-    """The first process of a room: isolate, fork the program, reap everything, report how the program ended."""
+def _first_process(config: isolate.Config, request: dict[str, Any], descriptors: list[int]) -> Work:
+    """The first process of a sandbox: isolate, fork the program, reap everything, report how the program ended."""
     status = descriptors[0]
     try:
         signal.signal(signal.SIGINT, signal.SIG_DFL)  # the first process of a namespace ignores what it does not handle
@@ -156,8 +157,8 @@ def _room(config: isolate.Config, request: dict[str, Any], descriptors: list[int
     except isolate.StepFailed as error:
         _send(status, ["failed", error.step, error.why])
         os._exit(1)
-    except BaseException as error:  # nothing may unwind into the zygote's loop in this process
-        _send(status, ["failed", "room", f"{type(error).__name__}: {error}"])
+    except BaseException as error:  # nothing may unwind into the fork server's loop in this process
+        _send(status, ["failed", "sandbox", f"{type(error).__name__}: {error}"])
         os._exit(1)
     for descriptor in {*descriptors[1:], 0, 1, 2}:
         os.close(descriptor)
@@ -221,7 +222,7 @@ def _close_all_but(kept: list[int]) -> None:
 
 
 def _prefer_for_oom() -> None:
-    """Where memory runs out, the room ends before the zygote does."""
+    """Where memory runs out, the sandbox ends before the fork server does."""
     try:
         with open("/proc/self/oom_score_adj", "w") as file:
             file.write("1000")
@@ -230,7 +231,7 @@ def _prefer_for_oom() -> None:
 
 
 def _kill_children() -> None:
-    """Without a namespace of its own a room's children must be sought out: all that were orphaned came to us."""
+    """Without a namespace a sandbox's processes must be sought out: all that were orphaned came to this one."""
     for _ in range(1000):
         with open("/proc/self/task/" + str(os.getpid()) + "/children") as file:
             children = file.read().split()
@@ -247,7 +248,7 @@ def _kill_children() -> None:
 
 
 def _end(groups: list[tuple[int, str]]) -> NoReturn:
-    """Leave the control groups that were made for this zygote, remove them, and end."""
+    """Leave the control groups that were made for this fork server, remove them, and end."""
     for parent, name in groups:
         try:
             procs = os.open("cgroup.procs", os.O_WRONLY, dir_fd=parent)

@@ -1,4 +1,4 @@
-"""Making the room: a root file system of read-only binds, the nobody user, no rights.
+"""Isolating a sandbox process: a root file system of read-only binds, the user nobody, no rights.
 
 Each step has a name; `StepFailed` carries it, so that the probe can tell which layer this machine lacks.
 `Config.without` names the optional steps that it found lacking: `user` (a user namespace below root), `proc`, `ipc`,
@@ -37,7 +37,7 @@ class StepFailed(Exception):
 
 
 class Config:
-    """What the trusted process decided for a zygote; see `sandbox.plan`."""
+    """What the trusted process decided for a fork server; see `sandbox.plan`."""
 
     def __init__(self, values: Mapping[str, Any]) -> None:
         self.mode: str = values["mode"]  # "root", "user" or "none"
@@ -54,7 +54,7 @@ class Config:
 
     @property
     def namespaces(self) -> int:
-        """The flags with which the first process of a room is cloned; 0 without isolation."""
+        """The flags with which the first process of a sandbox is cloned; 0 without isolation."""
         if self.mode == "none":
             return 0
         flags = kernel.CLONE_NEWPID | kernel.CLONE_NEWNS | kernel.CLONE_NEWNET
@@ -73,8 +73,10 @@ def step(name: str) -> Iterator[None]:
 
 
 def prepare(config: Config) -> None:
-    """Put the zygote itself behind the walls that all rooms share: a root of read-only binds, in a mount namespace of
-    its own, whose copies the rooms get. Where that takes a user namespace, the zygote has one, and each room another.
+    """Isolate the fork server itself as far as all its sandboxes share it.
+
+    That is a root of read-only binds in a mount namespace of its own, of which each sandbox gets a copy. Where this
+    takes a user namespace, the fork server has one, and each sandbox another one.
     """
     if config.mode == "none":
         return
@@ -92,7 +94,7 @@ def prepare(config: Config) -> None:
 
 
 def enter(config: Config, limits: Mapping[str, int]) -> None:
-    """Turn a freshly cloned process into the first one of a room: its own files and processes, nobody, no way back."""
+    """Make a freshly cloned process the first one of a sandbox: files and processes of its own, the user nobody."""
     os.setsid()
     if config.mode == "user":
         with step("user"):
@@ -187,7 +189,7 @@ def _build_root(config: Config) -> None:
         os.symlink(target, path)
     _write("/etc/passwd", f"nobody:x:{NOBODY}:{NOBODY}:nobody:/tmp:/bin/false\n")
     _write("/etc/group", f"nogroup:x:{NOBODY}:\n")
-    # The kernel mounts a new /proc only beside a whole old one; each room's covers it.
+    # The kernel mounts a new /proc only beside a whole old one; each sandbox's covers it.
     kernel.mount("/.old/proc", "/proc", None, kernel.MS_BIND | kernel.MS_REC)
     kernel.detach("/.old")
     os.rmdir("/.old")
@@ -195,7 +197,7 @@ def _build_root(config: Config) -> None:
 
 
 def _mount_tmp(config: Config, limits: Mapping[str, int]) -> None:
-    """What a room may write. Python itself may live below /tmp: it is held open, and bound again over the new one."""
+    """Mount what a sandbox may write. Python itself may live below /tmp: it is held open and bound again over it."""
     size = f"size={limits['tmp_bytes']},nr_inodes={limits['tmp_files']},mode=1777"
     hidden = {path: os.open(path, os.O_PATH) for path in config.binds if path.startswith(("/tmp/", "/dev/shm/"))}
     for path in ("/tmp", "/dev/shm"):

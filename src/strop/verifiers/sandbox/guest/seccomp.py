@@ -1,8 +1,8 @@
 """A seccomp filter, assembled by hand: what a solution never needs, and what a kernel regrets most often, is refused.
 
 Refused calls fail with EPERM (unknown newer ones with ENOSYS), so that a program can go on; a call through a foreign
-calling convention kills the process. The filter is the last of several walls: without capabilities and in namespaces of
-its own a process can do little with these calls, but each is code of the kernel that it need not reach.
+calling convention kills the process. The filter is the last of several layers: without capabilities and in
+namespaces of its own a process can do little with these calls, but each is code of the kernel that it need not reach.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def supported() -> bool:
     return kernel.MACHINE in _CALLS
 
 
-@functools.cache  # the zygote asks first, its children have it
+@functools.cache  # the fork server calls it first, its children have the result
 def program() -> bytes:
     """The filter as an array of struct sock_filter."""
     refused, checked = _CALLS[kernel.MACHINE]

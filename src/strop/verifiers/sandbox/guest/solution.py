@@ -1,4 +1,4 @@
-"""The solution's side of the wall: it keeps its objects, answers questions about them, and is believed in nothing.
+"""The solution: it keeps its objects and answers requests about them; nothing that it says is trusted.
 
 Requests arrive as frames, each gets one response. While a response is prepared the solution may itself ask the other
 side to call a function that was passed to it (`callback`).

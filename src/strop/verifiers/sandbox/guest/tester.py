@@ -1,4 +1,4 @@
-"""The tests' side of the wall: assertions run here, the solution's objects are handles here.
+"""The tester: assertions run in this sandbox, where the objects of the solution are handles.
 
 A handle can be asked for attributes and items, called, iterated, and combined with another handle; the solution
 answers. It is never equal to a value, has no order beside one, and an operator never hands it one, so that
@@ -362,24 +362,24 @@ def run(source: str, channels: list[int]) -> NoReturn:
     remote = Remote(Channel(reading, writing))
     tests = Tests(snippets, remote)
 
-    def tell(*message: Any) -> None:
+    def report_on(*message: Any) -> None:
         write_all(report, frame(list(message)))
 
     try:
         codes = tests.compile()
     except SYNTAX_ERRORS as error:
-        tell("broken", 0, f"{type(error).__name__}: {error}"[:300])
+        report_on("broken", 0, f"{type(error).__name__}: {error}"[:300])
         os._exit(0)
-    tell("begin", 0)
+    report_on("begin", 0)
     try:
         tests.meet()
     except BaseException as error:  # whatever the solution's module raised
-        tell("fail", 0, remote.lost or f"{type(error).__name__}: {error}"[:300])
+        report_on("fail", 0, remote.lost or f"{type(error).__name__}: {error}"[:300])
         os._exit(0)
     for place, code in enumerate(codes):
-        tell("begin", place)
+        report_on("begin", place)
         why = tests.run(place, code)
-        tell(*(("fail", place, why) if why else ("pass", place)))
+        report_on(*(("fail", place, why) if why else ("pass", place)))
         if why and (stop or remote.lost):
             break
     os._exit(0)

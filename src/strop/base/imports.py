@@ -1,0 +1,160 @@
+"""Modules of the user's own: allowed by `--import`, recorded with a run, named in errors that their code raises.
+
+A configuration may name a piece `module:Class` only where the user of this very command has allowed the module: the
+folder of a stranger's run executes nothing by itself. What a run was made with stands in its run.json, so that printed
+commands and refusals say which `--import` is needed.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import inspect
+import json
+import os
+import shlex
+import sys
+import traceback
+from collections.abc import Collection, Iterable
+from pathlib import Path
+from types import ModuleType
+
+from strop.base.files import first_line
+from strop.base.types import InputError
+
+MARKER = "run.json"
+
+_allowed: dict[str, str] = {}  # what `--import` calls it, by the module's name
+_recorded: dict[str, str] = {}  # the same of runs that were opened, which are not allowed by that
+
+
+def allow_module(named: str) -> None:
+    """Import a module of the user's own, or a file of it, so that its pieces may be named `module:Class`.
+
+    Raises:
+        InputError: it cannot be imported.
+    """
+    try:
+        if named.endswith(".py"):
+            if not Path(named).is_file():
+                raise InputError("no such file")
+            load_module(Path(named))
+            return
+        importlib.import_module(named)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{named}.".startswith(f"{error.name}."):
+            raise InputError(f"--import {named}: {blamed(error, None)}") from error
+        raise InputError(f"--import {named}: {error}; name a module that Python can import from here") from error
+    except InputError as error:
+        raise InputError(f"--import {named}: {error}") from error
+    except Exception as error:  # the user's own code, which may raise anything
+        raise InputError(f"--import {named}: {blamed(error, None)}") from error
+    _allowed[named] = named
+
+
+def load_module(path: Path) -> ModuleType:
+    """Run a Python file as the module of its name, whose pieces may then be named.
+
+    Raises:
+        InputError: a module of that name is loaded already, so that pieces could be taken for one another's.
+    """
+    name = path.stem
+    known = sys.modules.get(name)
+    if known is not None and Path(known.__file__ or "").resolve() != path.resolve():
+        raise InputError(f"{path}: a module called {name!r} is loaded already; rename the file")
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None and spec.loader is not None  # a .py file has both
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    _allowed[name] = str(path)
+    return module
+
+
+def allow_modules(modules: Iterable[tuple[str, str]]) -> None:
+    """Allow, in another process, what `modules_allowed` named: by name, or from its file, as a script was run.
+
+    Raises:
+        InputError: a module cannot be imported.
+    """
+    for name, file in modules:
+        if importlib.util.find_spec(name) is not None or not file:
+            allow_module(name)
+        else:
+            load_module(Path(file))
+
+
+def is_allowed(module: str) -> bool:
+    """Whether a module was named with `--import`."""
+    return module in _allowed
+
+
+def not_allowed(named: str, module: str) -> str:
+    """Why `named`, of a module that is not allowed, is refused, and what allows it."""
+    return f"{named!r} lives in module {module!r}; allow it with --import {_recorded.get(module, module)}"
+
+
+def modules_allowed() -> list[tuple[str, str]]:
+    """The allowed modules, each with its file: what another process must allow to read a configuration."""
+    loaded = sorted(_allowed.keys() & sys.modules.keys())
+    return [(name, vars(sys.modules[name]).get("__file__") or "") for name in loaded]
+
+
+def modules_named(written: str) -> list[tuple[str, str]]:
+    """The allowed modules that a piece written as JSON names, each with its file."""
+    return [(name, file) for name, file in modules_allowed() if f'"{name}:' in written]
+
+
+# ---------------------------------------------------------------------- what a run was made with
+
+
+def to_record(written: str) -> list[dict[str, str]]:
+    """What run.json says of the modules that a configuration written as JSON names."""
+    return [{"module": name, "file": file, "import": _allowed[name]} for name, file in modules_named(written)]
+
+
+def recorded(run: Path) -> list[str]:
+    """What `--import` must name to read the run's configuration; nothing where its run.json cannot be read."""
+    try:
+        marker = json.loads((run / MARKER).read_text(encoding="utf-8"))
+        found = {str(row["module"]): str(row["import"]) for row in marker.get("imports", ())}
+    except (OSError, ValueError, AttributeError, KeyError, TypeError):
+        return []  # whoever opens the run says what is wrong with it
+    _recorded.update(found)
+    return list(found.values())
+
+
+def command(words: str, run: Path, more: str = "") -> str:
+    """A command on a run as a shell takes it: `strop train --resume runs/mine --import my_losses`."""
+    flags = "".join(f" --import {shlex.quote(module)}" for module in recorded(run))
+    return f"strop {words} {shlex.quote(str(run))}{flags}{more}"
+
+
+# ---------------------------------------------------------------------- what the user's code raises
+
+
+def blamed(error: Exception, files: Collection[str] | None = ()) -> str | None:
+    """`my_losses.py, line 12: ValueError: …` where the user's own code raised, or called what did; else None.
+
+    Args:
+        error: as it was caught.
+        files: that count as the user's besides those of allowed modules; None: every file but strop's and Python's.
+    """
+    reason = f"{type(error).__name__}: {first_line(error)}"
+    if isinstance(error, SyntaxError) and error.filename is not None:
+        return f"{_shown(error.filename)}, line {error.lineno}: {reason}"
+    own = {os.path.abspath(file) for file in (*(file for _, file in modules_allowed()), *(files or ()))}
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        foreign = "<" in frame.filename or frame.filename.startswith((_STROP, _PYTHON))
+        if frame.filename in own or (files is None and not foreign):
+            return f"{_shown(frame.filename)}, line {frame.lineno}: {reason}"
+    return reason if files is None else None
+
+
+_STROP, _PYTHON = str(Path(__file__).parents[1]), str(Path(inspect.__file__).parent)
+
+
+def _shown(file: str) -> str:
+    """A path as a user would write it: below the current folder without that."""
+    path = Path(file)
+    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else file

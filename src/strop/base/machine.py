@@ -1,0 +1,26 @@
+"""What this machine has, read from the kernel: memory and the presence of a GPU. No torch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+GIB = 1024**3
+_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
+_GPUS = ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg")  # NVIDIA, AMD, and NVIDIA's under Windows
+
+
+def memory() -> tuple[int, int]:
+    """Bytes of memory that a process may have at all, swap included, and those that are free now."""
+    facts = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text().splitlines() if ":" in line)
+    total, swap, free = (int(facts[name].split()[0]) * 1024 for name in ("MemTotal", "SwapTotal", "MemAvailable"))
+    return min([total + swap, *_container_limits()]), free
+
+
+def _container_limits() -> list[int]:
+    found = [Path(place).read_text().strip() for place in _LIMITS if Path(place).is_file()]
+    return [int(limit) for limit in found if limit.isdecimal()]
+
+
+def has_gpu() -> bool:
+    """Whether a driver for a GPU is there; torch may still be built without it."""
+    return any(Path(device).exists() for device in _GPUS)

@@ -1,0 +1,85 @@
+"""What a command says at its end, from the files that the run left behind."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from shlex import quote
+from typing import Any
+
+from strop.base.imports import command
+from strop.base.view import duration, percent
+from strop.cli.options import print_table
+from strop.report.figures.training import plot_run
+from strop.run.folder import SUMMARY, RunFolder
+
+PARTS = {
+    "sft": "imitation", "eval_before": "measuring", "rl": "RL", "eval_after": "measuring again", "total": "together",
+}  # fmt: skip
+
+
+def report_quickstart(folder: Path) -> None:
+    """The table of pass rates, the picture, and three commands to go on with."""
+    run = RunFolder.open(folder)
+    summary = run.read_json(SUMMARY)
+    low, high = summary["gain_interval"]
+    seconds: Mapping[str, float] = summary["seconds"]
+    rows = [
+        ("pass rate before RL", percent(summary["pass_rate_before"])),
+        ("pass@8 before RL", percent(summary["pass_at_8_before"])),
+        ("pass rate after RL", percent(summary["pass_rate_after"])),
+        ("gain", f"{100 * summary['gain']:+.1f} points (95 % interval {100 * low:+.1f} to {100 * high:+.1f})"),
+        ("parameters", f"{summary['parameters']:,}"),
+        ("time", ", ".join(f"{PARTS[name]} {duration(value)}" for name, value in seconds.items())),
+    ]
+    print_table(("", "held-out problems"), rows)
+    print(f"curves   {plot_run(run.path)}")
+    print(f"model    {run.path / summary['model']}")
+    print_next(
+        (command("sample", folder, " --prompt '7+5-3+8+2='"), "let the model work on a sum of yours"),
+        (command("eval", folder, " --samples 16"), "measure it again, with more samples"),
+        ("strop recipes", "what else can be trained"),
+    )
+
+
+def report_run(folder: Path) -> None:
+    """Where model and curves are, and what the last evaluation said."""
+    run = RunFolder.open(folder)
+    rows = [(name, value) for name, value in _last_values(run.read_metrics()).items()]
+    if rows:
+        print_table(("", "at the end"), rows)
+        print(f"curves   {plot_run(run.path)}")
+    print(f"model    {run.model}")
+    if "demonstrations" in run.read_json("config.json"):
+        print_next(
+            (f"strop train grpo --set {quote(f'model.path={run.model}')}", "go on with reinforcement learning"),
+            (command("sample", folder, " --prompt '...'"), "try it"),
+        )
+        return
+    print_next(
+        (command("eval", folder), "measure it on held-out problems"),
+        (command("sample", folder, " --prompt '...'"), "try it"),
+        (command("export", folder, " --out my-model"), "copy the model out of the run"),
+    )
+
+
+def _last_values(rows: list[dict[str, Any]]) -> dict[str, str]:
+    shown = {
+        "evaluation/pass_rate": "held-out pass rate", "pass_rate": "pass rate in training", "loss": "loss",
+    }  # fmt: skip
+    last: dict[str, str] = {}
+    for name, label in shown.items():
+        values = [row[name] for row in rows if row.get(name) is not None]
+        if values:
+            last[label] = f"{values[-1]:.4g}" if name == "loss" else percent(values[-1])
+    if "pass rate in training" in last:
+        last.pop("loss", None)  # the value of a policy-gradient loss says nothing by itself
+    return last
+
+
+def print_next(*commands: tuple[str, str]) -> None:
+    """Commands to try, each with what it does."""
+    width = max(len(words) for words, _ in commands)
+    print("\nnext")
+    for words, purpose in commands:
+        print(f"  {words:<{width}}   {purpose}")

@@ -1,0 +1,286 @@
+"""Reaching into the columns of a row, and conditions over them: which rows of a table are wanted.
+
+    keeps = condition("extra_info.model_difficulty.DeepSeek-R1-Distill-Qwen-7B in 1..15 and ability == 'math'")
+    keeps({"ability": "math", "extra_info": {"model_difficulty": {"DeepSeek-R1-Distill-Qwen-7B": 3}}})    # True
+
+    expression   comparisons joined by `and`, `or`, `not` and parentheses
+    comparison   COLUMN == VALUE, also != < <= > >=;  COLUMN in LOW..HIGH, both ends included;  COLUMN in [VALUE, …]
+    COLUMN       a name, dots reaching into nested columns; in backticks where it holds other characters
+    VALUE        a number, a text in quotes, true, false, or null
+
+An empty cell (null) equals null alone, and no other comparison holds of it. Nothing of the expression is run as Python.
+"""
+
+from __future__ import annotations
+
+import json
+import operator
+import re
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
+from typing import Annotated, Any, NamedTuple
+
+from pydantic import AfterValidator, BeforeValidator
+
+from strop.base.near import nearest
+
+Row = Mapping[str, Any]
+Predicate = Callable[[Row], bool]
+Scalar = str | float | int | bool | None
+
+LONGEST = 2_000  # characters of an expression
+DEEPEST = 50  # parentheses in parentheses
+_ORDERS: dict[str, Callable[[Any, Any], bool]] = {
+    "==": operator.eq, "=": operator.eq, "!=": operator.ne, "<": operator.lt, "<=": operator.le, ">": operator.gt,
+    ">=": operator.ge,
+}  # fmt: skip
+_TOKEN = re.compile(
+    r"""\s*(?:
+      `(?P<quoted>[^`]+)`
+    | (?P<text>"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*')
+    | (?P<number>[+-]?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?)(?![\w]|[.-][A-Za-z_])
+    | (?P<sign>==|!=|<=|>=|<|>|=|\.\.|[()\[\],])
+    | (?P<name>\w(?:[\w/-]|\.(?!\.))*)
+    | (?P<end>$)
+    )""",
+    re.VERBOSE,
+)
+_CONSTANTS: dict[str, Scalar] = {"true": True, "false": False, "null": None, "none": None}
+_WORDS = ("and", "or", "not", "in")
+
+
+class _Token(NamedTuple):
+    kind: str  # column, value, word, sign or end
+    value: Any
+    place: int
+
+
+class NoColumn(ValueError):
+    """A row has no such column; the message names the nearest that it has."""
+
+
+def pick(columns: Row, name: str) -> Any:
+    """The column `name`, or what a dotted name reaches in nested columns.
+
+    Raises:
+        NoColumn: there is none.
+    """
+    inner: Any = columns
+    rest = name
+    while rest not in inner:
+        first, dot, rest_of = rest.partition(".")
+        if not dot or not isinstance(inner.get(first), Mapping):
+            raise NoColumn(f"no column {name!r}; {nearest(rest, inner)}")
+        inner, rest = inner[first], rest_of
+    return inner[rest]
+
+
+@lru_cache(maxsize=64)
+def condition(text: str) -> Predicate:
+    """The condition that an expression states: from a row's columns to whether the row is wanted.
+
+    Called with a row it raises `ValueError`, which names the column, where the row has no such column or where its
+    value cannot be compared with the one of the expression (a text with a number).
+
+    Raises:
+        ValueError: the text is no expression; says where it breaks off.
+    """
+    if len(text) > LONGEST:
+        raise ValueError(f"an expression of {len(text)} characters; at most {LONGEST}")
+    return _Parser(text).whole()
+
+
+class _Parser:
+    """Recursive descent over the tokens of an expression."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.tokens = _tokens(text)
+        self.place = 0
+        self.depth = 0
+
+    def whole(self) -> Predicate:
+        found = self._either()
+        if self._next.kind != "end":
+            raise self._expected("and, or, or the end")
+        return found
+
+    @property
+    def _next(self) -> _Token:
+        return self.tokens[self.place]
+
+    def _take(self, kind: str, *values: Any) -> _Token | None:
+        """The next token if it is of that kind (and one of the values, where any are given), which is then consumed."""
+        token = self._next
+        if token.kind != kind or (values and token.value not in values):
+            return None
+        self.place += 1
+        return token
+
+    def _expected(self, what: str) -> ValueError:
+        rest = self.text[self._next.place :].strip()
+        return ValueError(f"{self.text!r}: expected {what} {f'before {rest[:40]!r}' if rest else 'at its end'}")
+
+    def _either(self) -> Predicate:
+        parts = [self._both()]
+        while self._take("word", "or"):
+            parts.append(self._both())
+        return parts[0] if len(parts) == 1 else lambda row: any(part(row) for part in parts)
+
+    def _both(self) -> Predicate:
+        parts = [self._one()]
+        while self._take("word", "and"):
+            parts.append(self._one())
+        return parts[0] if len(parts) == 1 else lambda row: all(part(row) for part in parts)
+
+    def _one(self) -> Predicate:
+        self.depth += 1
+        if self.depth > DEEPEST:
+            raise ValueError(f"{self.text[:40]!r}…: more than {DEEPEST} parentheses or nots in one another")
+        try:
+            if self._take("word", "not"):
+                inner = self._one()
+                return lambda row: not inner(row)
+            if self._take("sign", "("):
+                grouped = self._either()
+                if not self._take("sign", ")"):
+                    raise self._expected("a closing parenthesis")
+                return grouped
+            return self._comparison()
+        finally:
+            self.depth -= 1
+
+    def _comparison(self) -> Predicate:
+        column = self._take("column")
+        if column is None:
+            raise self._expected("a column")
+        if self._take("word", "in"):
+            return self._membership(column.value)
+        sign = self._take("sign", *_ORDERS)
+        if sign is None:
+            raise self._expected("in or one of == != < <= > >=")
+        value = self._value()
+        if value is None and sign.value not in ("==", "=", "!="):
+            raise ValueError(f"{self.text!r}: null has no order; compare it with == or !=")
+        return _compared(column.value, sign.value, value)
+
+    def _membership(self, column: str) -> Predicate:
+        if self._take("sign", "["):
+            values = [self._value()]
+            while self._take("sign", ","):
+                values.append(self._value())
+            if not self._take("sign", "]"):
+                raise self._expected("a comma or a closing bracket")
+            return _listed(column, values)
+        low = self._value()
+        if not self._take("sign", ".."):
+            raise self._expected("LOW..HIGH or [VALUE, …]")
+        high = self._value()
+        if not (_is_number(low) and _is_number(high)) or low > high:  # type: ignore[operator]
+            raise ValueError(f"{self.text!r}: a range is of two numbers, the lower one first")
+        above, below = _compared(column, ">=", low), _compared(column, "<=", high)
+        return lambda row: above(row) and below(row)
+
+    def _value(self) -> Scalar:
+        token = self._take("value")
+        if token is None:
+            raise self._expected("a number, a text in quotes, true, false or null")
+        found: Scalar = token.value
+        return found
+
+
+def _tokens(text: str) -> list[_Token]:
+    found: list[_Token] = []
+    place = 0
+    while not found or found[-1].kind != "end":
+        match = _TOKEN.match(text, place)
+        if match is None:
+            raise ValueError(f"{text!r}: cannot be read from {text[place:].strip()[:40]!r} on")
+        found.append(_token(match, place))
+        place = match.end()
+    return found
+
+
+def _token(match: re.Match[str], place: int) -> _Token:
+    kind, text = str(match.lastgroup), match[str(match.lastgroup)]
+    if kind == "quoted":
+        return _Token("column", text, place)
+    if kind == "text":
+        return _Token("value", re.sub(r"\\(.)", r"\1", text[1:-1]), place)
+    if kind == "number":
+        return _Token("value", float(text) if set(text) & set(".eE") else int(text), place)
+    if kind == "name" and text.lower() in _WORDS:
+        return _Token("word", text.lower(), place)
+    if kind == "name":
+        constant = text.lower() in _CONSTANTS
+        return _Token("value" if constant else "column", _CONSTANTS.get(text.lower(), text), place)
+    return _Token(kind, text, place)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _kind(value: Any) -> str:
+    """What a value is compared as."""
+    if _is_number(value):
+        return "a number"
+    return {bool: "true or false", str: "a text"}.get(type(value), "nested")
+
+
+def _refused(column: str, cell: Any, value: Scalar) -> ValueError:
+    hint = f"; write {json.dumps(str(value))}" if isinstance(cell, str) and _is_number(value) else ""
+    held = f"{_kind(cell)} ({cell!r:.40})"
+    return ValueError(f"column {column!r} holds {held}, which cannot be compared with {value!r}{hint}")
+
+
+def _compared(column: str, sign: str, value: Scalar) -> Predicate:
+    order = _ORDERS[sign]
+
+    def holds(row: Row) -> bool:
+        cell = pick(row, column)
+        if cell is None or value is None:
+            return order(cell, value) if sign in ("==", "=", "!=") and value is None else False
+        if _kind(cell) != _kind(value):
+            raise _refused(column, cell, value)
+        return bool(order(cell, value))
+
+    return holds
+
+
+def _listed(column: str, values: Sequence[Scalar]) -> Predicate:
+    kinds = {_kind(value) for value in values if value is not None}
+
+    def holds(row: Row) -> bool:
+        cell = pick(row, column)
+        if cell is None:
+            return None in values
+        if kinds and _kind(cell) not in kinds:
+            raise _refused(column, cell, next(value for value in values if value is not None))
+        return any(_kind(cell) == _kind(value) and cell == value for value in values)
+
+    return holds
+
+
+def _as_text(given: Any) -> Any:
+    """A table of columns and their values, `{source = ["olympiads", "aime"]}`, as an expression."""
+    if not isinstance(given, Mapping):
+        return given
+    wanted = {name: values if isinstance(values, list | tuple) else [values] for name, values in given.items()}
+    return " and ".join(f"`{name}` in [{', '.join(map(_written, values))}]" for name, values in wanted.items()) or None
+
+
+def _written(value: Any) -> str:
+    if isinstance(value, str):
+        return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
+    return json.dumps(value)
+
+
+def _checked(text: str | None) -> str | None:
+    if text is not None:
+        condition(text)
+    return text
+
+
+# An expression of a configuration, checked as it is read; None keeps every row.
+Where = Annotated[str | None, AfterValidator(_checked), BeforeValidator(_as_text)]

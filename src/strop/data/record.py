@@ -1,0 +1,74 @@
+"""Which problems a run trains on and which it holds out, written down when it begins.
+
+    record = ProblemRecord.of(data)                        # kept in the run folder as problems.json
+    data = record.held_out_of(problems)                    # later, whatever has become of the data file
+    record.trained_on(problems)                            # how many of these the run was trained on
+
+A problem is known by its question, not by its id or its place in a file, so that lines appended to a file, a limit or
+another split cannot bring a question that was trained on among those that are called held out.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from strop.base.types import InputError, Problem
+from strop.data.dataset import Data
+from strop.data.source import question_key
+
+PROBLEMS = "problems.json"
+
+
+@dataclass(frozen=True)
+class ProblemRecord:
+    """Digests of the questions of a run, 16 hexadecimal digits each.
+
+    Attributes:
+        trained: questions that the run may train on.
+        held_out: questions that it never trains on, in their order; empty where nothing is held out.
+    """
+
+    trained: frozenset[str]
+    held_out: tuple[str, ...]
+
+    @classmethod
+    def of(cls, data: Data) -> ProblemRecord:
+        """The record of a run on `data`."""
+        held_out = () if data.held_out is None else tuple(map(question_digest, data.held_out.problems))
+        return cls(frozenset(map(question_digest, data.train.problems)), held_out)
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> ProblemRecord:
+        """What `to_json` gave."""
+        return cls(frozenset(value["trained"]), tuple(value["held_out"]))
+
+    def to_json(self) -> dict[str, Any]:
+        """As it is kept in the run folder."""
+        return {"held_out": list(self.held_out), "trained": sorted(self.trained)}
+
+    def held_out_of(self, problems: Iterable[Problem], source: str) -> tuple[Problem, ...]:
+        """The problems that the run held out, in the order of the run, found among those of its source.
+
+        Raises:
+            InputError: some of them are not there any more.
+        """
+        known = {question_digest(problem): problem for problem in problems}
+        missing = sum(digest not in known for digest in self.held_out)
+        if missing:
+            raise InputError(
+                f"{source}: {missing} of the {len(self.held_out)} problems that the run held out are not in it any "
+                "more; restore it, or name other problems with --source"
+            )
+        return tuple(known[digest] for digest in self.held_out)
+
+    def trained_on(self, problems: Iterable[Problem]) -> int:
+        """How many of these problems the run was trained on."""
+        return sum(question_digest(problem) in self.trained for problem in problems)
+
+
+def question_digest(problem: Problem) -> str:
+    """A hash of the problem's question, white space aside."""
+    return hashlib.blake2b(question_key(problem).encode(), digest_size=8).hexdigest()

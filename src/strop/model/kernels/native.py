@@ -1,0 +1,210 @@
+"""What a decoder layer computes between its matrix products, on a CPU: kernels in C, forward and backward.
+
+    kernels = load()      # None where there is no compiler: the modules compute as before then
+
+They compute in float32, round results where the modules of transformers round, and gradients once at the end.
+PyTorch's operators go through memory about ten times for a norm, and attend padded batches. Sums over rows are made in
+one order, whatever the number of threads.
+
+Shapes: N rows (tokens), E features of a row, H query heads, K key/value heads, D features of a head.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+from ctypes import c_float, c_int, c_long, c_void_p
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from strop.base.types import StropError
+from strop.model.kernels.compiled import compiled
+
+_SOURCES = tuple(Path(__file__).with_name(name) for name in ("layers.c", "attention.c"))
+_P, _L = c_void_p, c_long
+_ARGUMENTS = {
+    "strop_norm_forward": (_P, _P, _P, _P, _L, _L, c_float, c_int),
+    "strop_norm_backward": (_P, _P, _P, _P, _P, _P, _L, _L, c_int),
+    "strop_rotary_forward": (_P, _P, _P, _P, _P, _P, _L, _L, _L, c_float, c_int),
+    "strop_rotary_backward": (_P, _P, _P, _P, _P, _P, _P, _P, _L, _L, _L, c_int),
+    "strop_gate_forward": (_P, _P, _P, _L, c_int),
+    "strop_gate_backward": (_P, _P, _P, _P, _P, _L, c_int),
+    "strop_attention_forward": (_P, _P, _P, _P, _P, _P, _P, _L, _L, _L, _L, c_float, c_int),
+    "strop_attention_backward": (*(_P,) * 11, _L, _L, _L, _L, c_float, c_int),
+}
+_TYPES = {torch.float32: 0, torch.bfloat16: 1}
+_BLOCK = 64  # rows that are summed together in layers.c
+_LANES = 16
+
+
+class Kernels:
+    """The functions of the sources over tensors."""
+
+    def __init__(self, library: ctypes.CDLL) -> None:
+        self.functions = {}
+        for name, arguments in _ARGUMENTS.items():
+            function = library[name]
+            function.argtypes = arguments
+            function.restype = c_int if "attention" in name else None
+            self.functions[name] = function
+
+    def call(self, name: str, *given: Tensor | float | None) -> None:
+        """A function of the sources; tensors are given by address (contiguous; None: none), their type comes last.
+
+        Raises:
+            StropError: there was no memory for it.
+        """
+        first = given[0]
+        assert isinstance(first, Tensor)
+        plain = [part.data_ptr() if isinstance(part, Tensor) else part for part in given]
+        if self.functions[f"strop_{name}"](*plain, _TYPES[first.dtype]):
+            raise StropError(f"no memory left to compute {name.replace('_', ' ')}; lower batch.tokens_per_microbatch")
+
+    def fits(self, x: Tensor, weight: Tensor) -> bool:
+        """Whether rows of x [.., E] by a weight of its type can be computed here."""
+        known = x.device.type == "cpu" and x.dtype in _TYPES and weight.dtype == x.dtype
+        return known and x.shape[-1] % _LANES == 0 and x.numel() > 0
+
+    def turns(self, head_dim: int) -> bool:
+        """Whether `rotary` takes heads of this size."""
+        return head_dim % (2 * _LANES) == 0
+
+    def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
+        """x / √(mean x² + eps) · weight over the last dimension of x [.., E]; weight [E] of the same type."""
+        found: Tensor = _Norm.apply(x, weight, eps, self)
+        return found
+
+    def rotary(self, x: Tensor, weight: Tensor | None, cos: Tensor, sin: Tensor, eps: float = 0.0) -> Tensor:
+        """Heads x [N, H, D], normed by weight [D] where there is one, turned by cos and sin [N, D]; D is of whole 32s.
+
+        The halves of a row of cos and sin are equal, as transformers makes them; their first is read.
+        """
+        found: Tensor = _Rotary.apply(x, weight, cos, sin, eps, self)
+        return found
+
+    def swiglu(self, gate: Tensor, up: Tensor) -> Tensor:
+        """silu(gate) · up, of equal shapes."""
+        if gate.shape[-1] % _LANES:
+            return F.silu(gate) * up
+        found: Tensor = _Gate.apply(gate, up, self)
+        return found
+
+    def attends(self, dtype: torch.dtype, head_dim: int) -> bool:
+        """Whether `attention` takes heads of this type and size."""
+        return dtype in _TYPES and head_dim % _LANES == 0
+
+    def attention(
+        self, query: Tensor, key: Tensor, value: Tensor, ends: Tensor, groups: Tensor, scale: float
+    ) -> Tensor:
+        """Causal attention [N, H, D] of query [N, H, D] over key, value [N, K, D].
+
+        Args:
+            ends: int64 [pieces + 1]; piece p are the tokens ends[p] to ends[p + 1].
+            groups: int64 [groups + 1]; the pieces groups[g] to groups[g + 1] are a group, in which each sees itself and
+                the first; a sequence that shares nothing is a group of one piece.
+        """
+        found: Tensor = _Attention.apply(query, key, value, ends, groups, scale, self)
+        return found
+
+
+class _Norm(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, eps: float, kernels: Kernels) -> Tensor:
+        x = x.contiguous()
+        features = x.shape[-1]
+        y, scale = torch.empty_like(x), torch.empty(x.numel() // features)
+        kernels.call("norm_forward", x, weight, y, scale, len(scale), features, eps)
+        ctx.save_for_backward(x, weight, scale)
+        ctx.kernels = kernels
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, up: Tensor) -> tuple[Tensor | None, ...]:
+        x, weight, scale = ctx.saved_tensors
+        up = up.contiguous()
+        rows, features = len(scale), x.shape[-1]
+        dx, dw = torch.empty_like(x), torch.empty(-(-rows // _BLOCK), features)
+        ctx.kernels.call("norm_backward", up, x, weight, scale, dx, dw, rows, features)
+        return dx, dw.sum(0).to(weight.dtype) if ctx.needs_input_grad[1] else None, None, None
+
+
+class _Rotary(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, weight: Tensor | None, cos: Tensor, sin: Tensor, eps: float, kernels: Kernels
+    ) -> Tensor:
+        x, cos, sin = x.contiguous(), cos.contiguous(), sin.contiguous()
+        tokens, heads, features = x.shape
+        y, scale = torch.empty_like(x), torch.empty(tokens * heads if weight is not None else 0)
+        kernels.call("rotary_forward", x, weight, cos, sin, y, scale, tokens, heads, features, eps)
+        # Without a norm the gradient does not depend on x.
+        ctx.save_for_backward(None if weight is None else x, weight, cos, sin, scale)
+        ctx.kernels = kernels
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, up: Tensor) -> tuple[Tensor | None, ...]:
+        x, weight, cos, sin, scale = ctx.saved_tensors
+        up = up.contiguous()
+        tokens, heads, features = up.shape
+        dx, dw = torch.empty_like(up), torch.empty(-(-tokens // _BLOCK), 0 if weight is None else features)
+        ctx.kernels.call("rotary_backward", up, x, weight, cos, sin, scale, dx, dw, tokens, heads, features)
+        wanted = weight is not None and ctx.needs_input_grad[1]
+        return dx, dw.sum(0).to(weight.dtype) if wanted else None, None, None, None, None
+
+
+class _Gate(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, gate: Tensor, up: Tensor, kernels: Kernels) -> Tensor:
+        gate, up = gate.contiguous(), up.contiguous()
+        y = torch.empty_like(gate)
+        kernels.call("gate_forward", gate, up, y, y.numel())
+        ctx.save_for_backward(gate, up)
+        ctx.kernels = kernels
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
+        gate, up = ctx.saved_tensors
+        dy = dy.contiguous()
+        dgate, dup = torch.empty_like(gate), torch.empty_like(up)
+        ctx.kernels.call("gate_backward", dy, gate, up, dgate, dup, dy.numel())
+        return dgate, dup, None
+
+
+class _Attention(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, query: Tensor, key: Tensor, value: Tensor, ends: Tensor, groups: Tensor, scale: float,
+        kernels: Kernels,
+    ) -> Tensor:  # fmt: skip
+        query, key, value = query.contiguous(), key.contiguous(), value.contiguous()
+        tokens, heads, features = query.shape
+        out, normaliser = torch.empty_like(query), torch.empty(tokens, heads)
+        shape = (len(groups) - 1, heads, key.shape[1], features)
+        kernels.call("attention_forward", query, key, value, out, normaliser, ends, groups, *shape, scale)
+        ctx.save_for_backward(query, key, value, out, normaliser, ends, groups)
+        ctx.scale, ctx.kernels = scale, kernels
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, up: Tensor) -> tuple[Tensor | None, ...]:
+        query, key, value, out, normaliser, ends, groups = ctx.saved_tensors
+        up = up.contiguous()
+        grads = [torch.empty_like(part) for part in (query, key, value)]
+        shape = (len(groups) - 1, query.shape[1], key.shape[1], query.shape[2])
+        ctx.kernels.call(
+            "attention_backward", up, query, key, value, out, normaliser, *grads, ends, groups, *shape, ctx.scale
+        )
+        return *grads, None, None, None, None
+
+
+@functools.cache
+def load() -> Kernels | None:
+    """The kernels, compiled once a machine (a second or two); None where they cannot be made (see `compiled`)."""
+    library = compiled("layers", _SOURCES)
+    return None if library is None else Kernels(library)

@@ -1,0 +1,116 @@
+"""Where a model is and what its configuration says, found out without torch and without loading its weights."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from strop.base import hub
+from strop.base.imports import MARKER
+from strop.base.types import InputError
+from strop.model.settings import AUTO, EMBEDDED, EMBEDDED_EXPERTS, DTypeName, ModelSettings
+
+TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model", "tekken.json")
+RESERVED = (EMBEDDED, EMBEDDED_EXPERTS)
+
+
+class Located(NamedTuple):
+    """A folder or a name on the hub, and whether the hub's cache alone can be asked for it."""
+
+    source: str
+    cached_only: bool
+
+
+def locate(settings: ModelSettings) -> Located:
+    """Where the model of `settings.path` is to be loaded from.
+
+    Raises:
+        InputError: no path is set, there is no such folder or hub name, or the folder lacks what a model must have.
+    """
+    path = settings.path
+    if path is None:
+        raise InputError("model.path is not set; name a hub model or a folder")
+    local = Path(path).expanduser()
+    # OWNER/NAME is the hub's unless OWNER is a folder here.
+    beside_a_folder = local.parent != Path(".") and local.parent.is_dir()
+    if not local.is_dir() and (path.startswith((".", "/", "~")) or path.count("/") > 1 or beside_a_folder):
+        raise InputError(f"model.path {path}: no such folder; name a folder with config.json, or a hub model")
+    if local.is_dir():
+        _check_folder(local, path)
+        return Located(str(local), False)
+    silent = hub.silence()
+    if silent is not None and not hub.has_cached(path, settings.revision):
+        raise InputError(
+            f"model.path {path}: there is no folder of this name, and the hub cannot be asked for such a model "
+            f"({silent}); name a folder with config.json, or embedded"
+        )
+    return Located(path, silent is not None)
+
+
+def _check_folder(local: Path, path: str) -> None:
+    if (local / MARKER).is_file():
+        raise InputError(f"model.path {path}: this is a run; its model is {local / 'model'}")
+    if not (local / "config.json").is_file():
+        raise InputError(f"model.path {path}: holds no config.json; name the folder of a Hugging Face model")
+    # Without any of these transformers would make up a tokenizer of a few special tokens.
+    if not any((local / name).is_file() for name in TOKENIZER_FILES):
+        raise InputError(f"model.path {path}: holds no tokenizer; copy tokenizer.json and its config into it")
+    if next(local.glob("*.safetensors"), None) is None:
+        raise InputError(f"model.path {path}: holds no weights in safetensors; convert them: pickles are not loaded")
+
+
+def stored_config(settings: ModelSettings) -> dict[str, Any]:
+    """The config.json of a model in a folder; empty for any other, whose configuration is not at hand.
+
+    Raises:
+        InputError: it is not readable as JSON.
+    """
+    file = None if settings.path is None else Path(settings.path).expanduser() / "config.json"
+    if file is None or not file.is_file():
+        return {}
+    try:
+        found = json.loads(file.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise InputError(f"model.path {settings.path}: its config.json is not readable as JSON: {error}") from error
+    if not isinstance(found, dict):
+        raise InputError(f"model.path {settings.path}: its config.json holds no JSON object")
+    return found
+
+
+def dtype_name(settings: ModelSettings) -> DTypeName:
+    """The type in which a model computes and is exported: the one that is set, else that of its stored weights.
+
+    Raises:
+        InputError: its config.json is not readable.
+    """
+    if settings.dtype != AUTO:
+        return settings.dtype
+    return "bfloat16" if _stored_dtype(settings) == "bfloat16" else "float32"
+
+
+def _stored_dtype(settings: ModelSettings) -> str | None:
+    """What a configuration says of the weights beside it, which the hub is asked for where it is not in a folder."""
+    config = stored_config(settings)
+    if not config and settings.path is not None and settings.path not in RESERVED:
+        from transformers import AutoConfig
+
+        place = locate(settings)
+        config = AutoConfig.from_pretrained(
+            place.source, revision=settings.revision, trust_remote_code=settings.trust_remote_code,
+            local_files_only=place.cached_only,
+        ).to_dict()  # fmt: skip
+    found = config.get("dtype") or config.get("torch_dtype")
+    return None if found is None else str(found).removeprefix("torch.")
+
+
+_WIDTHS = {"float32": 4, "bfloat16": 2, "float16": 2, "float64": 8}
+
+
+def parameters(settings: ModelSettings) -> int | None:
+    """About how many parameters the model in a folder has, by the size of its files; None for any other."""
+    folder = None if settings.path is None else Path(settings.path).expanduser()
+    if folder is None or not folder.is_dir():
+        return None
+    width = _WIDTHS.get(str(_stored_dtype(settings)), 4)
+    return sum(file.stat().st_size for file in folder.glob("*.safetensors")) // width

@@ -1,0 +1,63 @@
+"""The report of a preparation in Markdown."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from strop.base.markdown import markdown_table
+from strop.prepare.config import PrepareConfig
+
+NUMBERS = ("in", "out", "seconds")
+
+
+def step_table(report: Mapping[str, Any]) -> list[tuple[str, str, str, str, str]]:
+    """One row a step: name, in, out, seconds, and why problems were dropped."""
+    rows = []
+    for step in report["steps"]:
+        reasons = ", ".join(f"{reason}: {count:,}" for reason, count in step["reasons"].items())
+        if step["held_out"]:
+            reasons = ", ".join(filter(None, (f"held out: {step['held_out']:,}", reasons)))
+        seconds = "done before" if step["resumed"] else f"{step['seconds']:.1f}"
+        rows.append((step["step"], f"{step['in']:,}", f"{step['out']:,}", seconds, reasons))
+    return rows
+
+
+def markdown(report: Mapping[str, Any], config: PrepareConfig) -> str:
+    """The whole report."""
+    parts = [
+        "# The preparation of the problems",
+        f"{report['problems_in']:,} came in, {report['problems_out']:,} are in train.parquet, {report['validation']:,} "
+        f"in validation.parquet, {report['dropped']:,} were dropped (dropped.parquet has each with its reason).",
+        markdown_table(("step", "in", "out", "seconds", "dropped because"), step_table(report), NUMBERS),
+        "## By source, in the order of priority",
+        markdown_table(
+            ("source", "in", "out"),
+            [(name, f"{counts['in']:,}", f"{counts['out']:,}") for name, counts in report["by_source"].items()],
+            NUMBERS,
+        ),
+    ]
+    figures = [
+        (step["step"], name.replace("_", " "), _written(value))
+        for step in report["steps"]
+        for name, value in step["counts"].items()
+        if name != "sources"
+    ]
+    if figures:
+        parts += ["## Figures of the steps", markdown_table(("step", "", ""), figures)]
+    parts += [
+        "## How",
+        f"seed {config.seed}, broken rows: {config.broken_rows}. config.json holds every setting; the same "
+        "configuration gives the same files.",
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def _written(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name}: {_written(entry)}" for name, entry in value.items()) or "none"
+    if isinstance(value, list):
+        return " ".join(_written(entry) for entry in value)
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    return f"{value:,}" if isinstance(value, int) else str(value)

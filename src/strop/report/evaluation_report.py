@@ -1,0 +1,211 @@
+"""What an evaluation leaves behind for people: report.md, results.json and figures."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from strop.base.files import replacing
+from strop.base.markdown import markdown_table
+from strop.base.near import nearest
+from strop.base.types import InputError
+from strop.evaluation.grid import AVERAGE, Comparison, Grid, average, best_model, compare, value_of, values_of
+from strop.evaluation.intervals import Array, bootstrap
+from strop.evaluation.sample_store import write_json
+
+REPORT, RESULTS, PLOTS = "report.md", "results.json", "plots"
+DETAILS = (
+    "problems", "N", "avg@N [95 %]", "pass@N [95 %]", "maj@N [95 %]", "truncated", "tokens", "of correct", "failures",
+)  # fmt: skip
+COMPARED = ("gain", "95 %", "p (sign flips)", "problems")
+CHOSEN_ON_TEST = (
+    "chosen by its scores on these very test sets, so its average is too high an estimate of how good it is; "
+    "confirm it on problems that had no part in the choice"
+)
+
+
+def write_report(
+    grid: Grid,
+    out: Path,
+    metrics: Sequence[str] = ("avg",),
+    baseline: str | None = None,
+    averages: Mapping[str, Sequence[str]] | None = None,
+    pictures: bool = True,
+    budgets: Sequence[int] | None = None,
+) -> dict[str, Any]:
+    """Write report.md, results.json and plots/ into `out`; the results as JSON-able numbers.
+
+    Args:
+        grid: the evaluations.
+        out: a folder.
+        metrics: columns of the table, such as `avg`, `pass`, `maj@8`.
+        baseline: the model that others are compared with; the first by default.
+        averages: benchmarks of each named average; by default one over all benchmarks that every model has.
+        pictures: whether to draw; their paths are then in the result under `pictures`.
+        budgets: response budgets of the curves, in tokens; by default eight up to the one sampled with.
+
+    Raises:
+        InputError: an unknown baseline or benchmark, or a metric that there are too few samples for.
+    """
+    first = grid.models[0] if baseline is None else baseline
+    if first not in grid.models:
+        raise InputError(f"--baseline {first}: no such model; {nearest(first, grid.models)}")
+    others = [model for model in grid.models if model != first and grid.shared((first, model))]
+    compared = [row for model in others for row in compare(grid, first, model)]
+    value: dict[str, Any] = {
+        "models": _models(grid, metrics),
+        "averages": {label: _average(grid, names) for label, names in (averages or _default_averages(grid)).items()},
+        "comparisons": [{**row._asdict(), "interval": list(row.interval)} for row in compared],
+        "notes": grid.notes(),
+    }
+    parts = ["# Evaluation", table(grid, metrics), *grid.notes(), "## In detail", details(grid)]
+    if compared:
+        note = "Gains in points on the same problems; intervals and p-values are over problems, paired."
+        parts += ["## Compared", comparison_table(compared, grid), note]
+    if value["averages"]:
+        parts += ["## Best", *(_best_line(name, found) for name, found in value["averages"].items())]
+    with replacing(out / REPORT) as temporary:
+        temporary.write_text("\n\n".join(parts) + "\n", "utf-8")
+    write_json(out / RESULTS, value)
+    if pictures:
+        from strop.report.figures.evaluation import draw_all
+
+        value["pictures"] = [str(path) for path in draw_all(grid, out / PLOTS, first, budgets)]
+    return value
+
+
+def parse_average(text: str) -> tuple[str, tuple[str, ...]]:
+    """`math=aime24,aime25` as its name and its benchmarks.
+
+    Raises:
+        InputError: it is not written so.
+    """
+    name, equals, names = text.partition("=")
+    benchmarks = tuple(part.strip() for part in names.split(",") if part.strip())
+    if not equals or not name.strip() or not benchmarks:
+        raise InputError(f"--average {text}: write NAME=BENCHMARK,BENCHMARK, such as math=aime24,aime25")
+    return name.strip(), benchmarks
+
+
+def _default_averages(grid: Grid) -> dict[str, tuple[str, ...]]:
+    shared = grid.shared(grid.models)
+    return {AVERAGE: shared} if len(grid.models) > 1 and shared else {}
+
+
+# ---------------------------------------------------------------------- numbers
+
+
+def _models(grid: Grid, metrics: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """The summary and the metrics of each model on each benchmark."""
+    models: dict[str, dict[str, Any]] = {model: {} for model in grid.models}
+    for (model, name), result in grid.results.items():
+        shown = {}
+        for metric in metrics:
+            values = values_of(result, metric)
+            shown[metric_title(metric, result.samples_per_problem)] = {
+                "value": float(values.mean()), "interval": list(bootstrap(values)), "problems": len(values),
+            }  # fmt: skip
+        models[model][name] = {**result.summary(), "metrics": shown}
+    return models
+
+
+def _average(grid: Grid, benchmarks: Sequence[str]) -> dict[str, Any]:
+    """The average of every model, and the best one, with the warning that it was chosen on the test sets."""
+    best = best_model(grid, benchmarks)
+    means = {model: average(grid, model, benchmarks) for model in grid.models}
+    return {
+        "benchmarks": list(benchmarks),
+        "values": {model: {"value": mean.value, "interval": list(mean.interval)} for model, mean in means.items()},
+        "best": best,
+        "warning": CHOSEN_ON_TEST,
+    }
+
+
+def _best_line(name: str, found: Mapping[str, Any]) -> str:
+    best = found["best"]
+    low, high = found["values"][best]["interval"]
+    return (
+        f"best by {name} of {', '.join(found['benchmarks'])}: {best}, {100 * found['values'][best]['value']:.1f} "
+        f"[{100 * low:.1f}, {100 * high:.1f}]; {CHOSEN_ON_TEST}"
+    )
+
+
+# ---------------------------------------------------------------------- tables
+
+
+def metric_title(metric: str, samples: int) -> str:
+    """`avg@32` for `avg` of 32 samples."""
+    return metric if "@" in metric else f"{metric}@{samples}"
+
+
+def table(grid: Grid, metrics: Sequence[str] = ("avg",)) -> str:
+    """Models × benchmarks in percent as Markdown, the highest of a column in bold, the average of avg@N at the end.
+
+    Raises:
+        InputError: a metric that is none, or that some benchmark has too few samples for.
+    """
+    heads, columns = [], []
+    for column in grid.columns:
+        for metric in metrics:
+            found = [grid.results.get((model, column.name)) for model in grid.models]
+            counts = sorted({result.samples_per_problem for result in found if result is not None})
+            heads.append(f"{column.title} {'/'.join(metric_title(metric, count) for count in counts)}")
+            columns.append(_percents([None if result is None else value_of(result, metric) for result in found]))
+    everywhere = grid.shared(grid.models)
+    if len(everywhere) > 1 and everywhere == tuple(column.name for column in grid.columns):
+        heads.append(AVERAGE)
+        columns.append(_percents([average(grid, model, everywhere).value for model in grid.models]))
+    rows = [[model, *cells] for model, *cells in zip(grid.models, *columns, strict=True)]
+    return markdown_table(("Model", *heads), rows, heads)
+
+
+def details(grid: Grid) -> str:
+    """Each evaluation with its interval, truncation, lengths and verifier failures, as Markdown."""
+    rows = []
+    for column in grid.columns:
+        for model in grid.models:
+            result = grid.results.get((model, column.name))
+            if result is None:
+                continue
+            correct = result.mean_correct_length
+            rows.append(
+                [
+                    model, column.title, str(len(result.problem_ids)), str(result.samples_per_problem),
+                    *(_with_interval(values_of(result, metric)) for metric in ("avg", "pass", "maj")),
+                    _percent(result.truncation_rate), f"{result.mean_length:.0f}",
+                    "–" if correct is None else f"{correct:.0f}", str(result.failures),
+                ]
+            )  # fmt: skip
+    return markdown_table(("Model", "Benchmark", *DETAILS), rows, DETAILS)
+
+
+def comparison_table(rows: Sequence[Comparison], grid: Grid) -> str:
+    """Paired comparisons as Markdown; gains in points."""
+    titles = {column.name: column.title for column in grid.columns}
+    lines = [
+        [
+            f"{row.after} − {row.before}", titles.get(row.benchmark, row.benchmark), f"{100 * row.gain:+.1f}",
+            f"[{100 * row.interval.low:+.1f}, {100 * row.interval.high:+.1f}]",
+            "" if row.p_value is None else f"{row.p_value:.4f}", str(row.problems),
+        ]
+        for row in rows
+    ]  # fmt: skip
+    return markdown_table(("Models", "Benchmark", *COMPARED), lines, COMPARED)
+
+
+def _percents(values: Sequence[float | None]) -> list[str]:
+    """A column: one decimal, the highest in bold where there is more than one value, a dash for what is absent."""
+    written = [None if value is None else _percent(value) for value in values]
+    known = [text for text in written if text is not None]
+    top = max(known, key=float) if len(known) > 1 else None
+    return ["–" if text is None else f"**{text}**" if text == top else text for text in written]
+
+
+def _percent(value: float) -> str:
+    return f"{100 * value:.1f}"
+
+
+def _with_interval(values: Array) -> str:
+    low, high = bootstrap(values)
+    return f"{_percent(float(values.mean()))} [{_percent(low)}, {_percent(high)}]"

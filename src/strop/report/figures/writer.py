@@ -1,0 +1,294 @@
+"""The figure writer: canvas, colours, axes, legends, and the files that figures are written to.
+
+A `Draw` puts one panel on matplotlib's axes and labels what has to be told apart; whoever writes the figure adds grid
+and legend. The same panel serves a PNG, an SVG file, and an SVG within a page, whose colours are CSS variables so that
+it follows the page's light, dark or printed theme. matplotlib is imported when something is drawn.
+"""
+
+from __future__ import annotations
+
+import html
+import io
+import math
+import re
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from strop.base.files import replacing
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+BLUE, ORANGE, GREEN, RED, PURPLE, GREY = "#2864a8", "#d9822b", "#3a8f5c", "#c0392b", "#7d5ba6", "#8a8f98"
+# Blue and orange first: the pair that every colour vision tells apart.
+SERIES = (BLUE, ORANGE, GREEN, PURPLE, RED, "#2a9d9d", "#8c6d31", "#c2568e", GREY, "#4c5a99")
+Dash = Literal["-"] | tuple[float, tuple[float, ...]]
+DASHES: tuple[Dash, ...] = ("-", (0, (5, 2)), (0, (1.5, 1.5)), (0, (6, 2, 1.5, 2)))
+DOTTED: Dash = (0, (4, 2))  # lines that are no data
+INK, MUTED, GRID = "#30343b", "#69707b", "#e3e6eb"
+ON_COLOR = "#ffffff"  # text on a coloured area
+THEMED = {color: f"var(--s{place})" for place, color in enumerate(SERIES)} | {
+    INK: "var(--ink)", MUTED: "var(--muted)", GRID: "var(--grid)", ON_COLOR: "var(--card)",
+}  # fmt: skip
+PAGE_PANEL = (4.3, 2.8)  # inches
+LEGEND_LINE, TITLE_LINE = 0.17, 0.28  # inches
+
+_PAINT = re.compile(r"(fill|stroke): (#[0-9a-f]{6})")
+_GROUP_ID = re.compile(r'<g id="[^"]{0,200}"')
+_HEAD = re.compile(r"<svg [^>]{0,600}>")
+_VIEW = re.compile(r'viewBox="([0-9. ]{1,80})"')
+
+Draw = Callable[["Axes"], None]
+Place = Literal["best", "upper left", "upper right", "lower left", "lower right"]
+
+
+# ---------------------------------------------------------------------- files
+
+
+def write_figure(
+    target: Path, size: tuple[float, float], fill: Callable[[Figure], None], *, svg: bool = False, dpi: int = 150
+) -> list[Path]:
+    """Write the figure that `fill` draws on an empty canvas of `size` inches.
+
+    Returns:
+        `target` as a PNG, and with `svg` the same drawing as an SVG beside it. What was drawn alike gives the same
+        files.
+    """
+    with _settings():
+        figure = canvas(*size, dpi=dpi)
+        fill(figure)
+        return [_save(figure, target.with_suffix(suffix)) for suffix in ((".png", ".svg") if svg else (".png",))]
+
+
+def write_panels(target: Path, title: str, panels: Sequence[tuple[str, Draw]], columns: int = 3) -> Path:
+    """Write a PNG of panels in a grid of at most `columns`, each with its own title."""
+    across = min(columns, len(panels))
+    down = math.ceil(len(panels) / across)
+
+    def fill(figure: Figure) -> None:
+        figure.suptitle(title, fontsize=13, fontweight="bold")
+        for place, (name, draw) in enumerate(panels, start=1):
+            axes = figure.add_subplot(down, across, place)
+            draw(axes)
+            axes.set_title(name, fontsize=10.5, loc="left")
+            style_axes(axes)
+            add_legend(axes)
+
+    write_figure(target, (4.6 * across, 3.3 * down + 0.4), fill)
+    return target
+
+
+def canvas(width: float, height: float, dpi: int = 150) -> Figure:
+    """An empty figure of so many inches, without pyplot, which would keep global state and might look for a display."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width, height), dpi=dpi, layout="constrained")
+    FigureCanvasAgg(figure)
+    return figure
+
+
+@contextmanager
+def _settings(salt: str = "strop") -> Iterator[None]:
+    """matplotlib's settings for drawing and saving; `salt` keeps the names within several SVGs of one page apart."""
+    from matplotlib import rc_context
+
+    # Names of runs and domains are texts, not formulas.
+    plain: dict[Any, Any] = {
+        "svg.fonttype": "none", "svg.hashsalt": salt, "text.parse_math": False, "text.color": INK,
+    }  # fmt: skip
+    with rc_context(plain), warnings.catch_warnings():
+        # A name in letters that the PNG's font lacks is drawn as boxes; the page has its text.
+        warnings.filterwarnings("ignore", message="Glyph .* missing from font")
+        yield
+
+
+def _save(figure: Figure, target: Path) -> Path:
+    kind = target.suffix[1:]
+    with replacing(target) as temporary:
+        figure.savefig(temporary, format=kind, facecolor="white", metadata={"Date": None} if kind == "svg" else None)
+    return target
+
+
+# ---------------------------------------------------------------------- axes
+
+
+def style_axes(axes: Axes, grid: Literal["both", "x", "y"] = "both") -> None:
+    """Put a faint grid behind what is drawn, and leave a frame at the left and below alone."""
+    axes.grid(True, which="major", axis=grid, color=GRID, linewidth=0.8)
+    axes.set_axisbelow(True)
+    axes.tick_params(labelsize=9, colors=MUTED, labelcolor=INK)
+    for label in (axes.xaxis.label, axes.yaxis.label):
+        label.set_color(INK)
+        label.set_fontsize(9)
+    for side, spine in axes.spines.items():
+        spine.set_color(MUTED)
+        spine.set_visible(side in ("left", "bottom"))
+
+
+def add_legend(axes: Axes, loc: Place = "best", columns: int = 1) -> None:
+    """Add a legend of everything that has a label; none where nothing has."""
+    if axes.get_legend_handles_labels()[0]:
+        legend = axes.legend(fontsize=8, loc=loc, ncols=columns, handlelength=1.8, framealpha=0.6, facecolor="white")
+        legend.get_frame().set_linewidth(0.0)
+
+
+def _legend_above(axes: Axes) -> None:
+    """Add a legend above the panel, and height for its lines."""
+    labels = axes.get_legend_handles_labels()[1]
+    if not labels:
+        return
+    columns = 3 if max(map(len, labels)) <= 14 else 2
+    axes.legend(
+        fontsize=8, frameon=False, loc="lower left", bbox_to_anchor=(-0.02, 1.0), ncols=columns, borderaxespad=0.2,
+        handlelength=1.5, columnspacing=1.2,
+    )  # fmt: skip
+    figure = axes.get_figure(root=True)
+    if figure is not None:
+        lines = math.ceil(len(labels) / columns)
+        figure.set_figheight(max(figure.get_figheight(), PAGE_PANEL[1] + LEGEND_LINE * (lines - 1)))
+
+
+def percent_axis(axes: Axes, which: Literal["x", "y"] = "y") -> None:
+    """Write shares as percentages."""
+    from matplotlib.ticker import FuncFormatter, MaxNLocator
+
+    axis = axes.xaxis if which == "x" else axes.yaxis
+    axis.set_major_locator(MaxNLocator(nbins=7, steps=[1, 2, 5, 10]))
+    axis.set_major_formatter(FuncFormatter(percent_tick))
+
+
+def percent_tick(share: float, _: object = None) -> str:
+    """A share as its percentage, with the decimals that it has: ticks lie at 42.5 % too."""
+    return f"{round(100 * share, 6) + 0.0:g}%"
+
+
+def step_axis(axes: Axes) -> None:
+    """Whole steps on the x-axis."""
+    from matplotlib.ticker import MaxNLocator
+
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=6, steps=[1, 2, 5, 10]))
+    axes.set_xlabel("step")
+
+
+def number_axis(axes: Axes, which: Literal["x", "y"] = "y") -> None:
+    """Short numbers, without a factor written elsewhere."""
+    from matplotlib.ticker import FuncFormatter, MaxNLocator
+
+    axis = axes.xaxis if which == "x" else axes.yaxis
+    axis.set_major_locator(MaxNLocator(nbins=6, steps=[1, 2, 2.5, 5, 10]))
+    axis.set_major_formatter(FuncFormatter(short_number))
+
+
+def log_axis(axes: Axes, which: Literal["x", "y"] = "y") -> None:
+    """A logarithmic axis, within the present limits where they allow it.
+
+    Its ticks lie at 0.5, 1, 2 where it is short, and at powers of ten where it is long.
+    """
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
+
+    limits = axes.get_xlim() if which == "x" else axes.get_ylim()
+    (axes.set_xscale if which == "x" else axes.set_yscale)("log")
+    if limits[0] > 0:
+        (axes.set_xlim if which == "x" else axes.set_ylim)(*limits)
+    low, high = axes.get_xlim() if which == "x" else axes.get_ylim()
+    axis = axes.xaxis if which == "x" else axes.yaxis
+    axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if high / low < 500 else (1.0,), numticks=8))
+    axis.set_minor_locator(NullLocator())
+    axis.set_major_formatter(FuncFormatter(short_number))
+
+
+def short_number(value: float, _: object = None) -> str:
+    """`0.25`, `500`, `2k`, `1.5M`, `3e−7`."""
+    for limit, sign in ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if abs(value) >= limit:
+            return f"{value / limit:.4g}{sign}".replace("-", "−")
+    return f"{value:.6g}".replace("e-0", "e-").replace("-", "−")
+
+
+# ---------------------------------------------------------------------- figures within a page
+
+
+@dataclass(frozen=True)
+class Chart:
+    """What a figure shows: one or several panels under a title; `key` names its file."""
+
+    key: str
+    title: str
+    caption: str
+    panels: tuple[Draw, ...]
+
+
+@dataclass(frozen=True)
+class PageFigure:
+    """A written figure: an SVG for each of its panels, and where from the page the PNG is that has all of them."""
+
+    title: str
+    caption: str
+    svgs: tuple[str, ...]
+    png: str
+
+
+@dataclass
+class PageFigures:
+    """Writes the figures of a page.
+
+    Attributes:
+        folder: where the page goes.
+        below: the folder in it for the PNG files; empty where they lie beside the page.
+        label: whose figures they are, in front of the titles in the files.
+        written: the files so far, in order.
+    """
+
+    folder: Path
+    below: str = ""
+    label: str = ""
+    written: list[Path] = field(default_factory=list)
+
+    def add(self, chart: Chart) -> PageFigure:
+        """Write the chart as a PNG with a title of its own, and draw its panels for the page, which has the title."""
+        name = f"{self.below}/{chart.key}.png" if self.below else f"{chart.key}.png"
+        svgs = []
+        for place, draw in enumerate(chart.panels):
+            with _settings(f"{chart.key} {place}"):
+                text = io.StringIO()
+                _page_panels([draw]).savefig(text, format="svg", facecolor="none", metadata={"Date": None})
+                svgs.append(themed(text.getvalue(), chart.title))
+        with _settings():
+            whole = _page_panels(chart.panels)
+            title = " · ".join(filter(None, (self.label, chart.title)))
+            whole.suptitle(title, x=0.02, ha="left", fontsize=10, weight="bold")
+            whole.set_figheight(whole.get_figheight() + TITLE_LINE)
+            self.written.append(_save(whole, self.folder / name))
+        return PageFigure(chart.title, chart.caption, tuple(svgs), name)
+
+
+def _page_panels(draws: Sequence[Draw]) -> Figure:
+    figure = canvas(PAGE_PANEL[0] * len(draws), PAGE_PANEL[1], dpi=180)
+    for place, draw in enumerate(draws, start=1):
+        axes = figure.add_subplot(1, len(draws), place)
+        axes.set_facecolor("none")
+        draw(axes)
+        style_axes(axes)
+        _legend_above(axes)
+    return figure
+
+
+def themed(svg: str, title: str) -> str:
+    """The SVG of matplotlib as a part of a page: colours by variable, no size, no identifiers of its own groups."""
+    svg = svg[svg.index("<svg ") :]
+    # A rule for `*` within <style> would hold for the whole page it is put into.
+    for tag in ("metadata", "style"):
+        start, end = svg.find(f"<{tag}"), svg.find(f"</{tag}>")
+        if 0 <= start < end:
+            svg = svg[:start] + svg[end + len(f"</{tag}>") :]
+    svg = _GROUP_ID.sub("<g", svg)
+    svg = _PAINT.sub(lambda found: f"{found[1]}: {THEMED.get(found[2], found[2])}", svg)
+    view = _VIEW.search(svg[:800])
+    box = view[1] if view else "0 0 346 223"
+    return _HEAD.sub(f'<svg viewBox="{box}" role="img" aria-label="{html.escape(title)}">', svg, count=1)

@@ -1,0 +1,194 @@
+"""The tables of a report: outcome, pass rates, times and compute of each run, and its settings."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+from strop.base.types import InputError
+from strop.base.view import duration, number, percent
+from strop.report.figures.training import time_shares
+from strop.report.page import Block, Folded, Numbers, Table, Text
+from strop.report.runs import ABSENT, RunData, changes, settings
+
+RATE, ERROR = "evaluation/pass_rate", "evaluation/stderr"
+
+
+def summary(runs: Sequence[RunData], left_out: list[str]) -> list[Block]:
+    """The facts of the runs side by side, and their settings; what cannot be said is added to `left_out`."""
+    blocks: list[Block] = [Numbers(_headline(runs[0]))] if len(runs) == 1 else []
+    facts = _facts(runs, _fits(runs, left_out))
+    if facts:
+        blocks.append(Table(("", *(run.name for run in runs)) if len(runs) > 1 else ("",), facts))
+    for run in runs:
+        blocks += _settings(run, left_out, f"{run.name}: " if len(runs) > 1 else "")
+        if run.unread and run.recipe != "fine-tuning":
+            left_out.append(f"{run.name}: {run.unread}")
+    return blocks
+
+
+def _headline(run: RunData) -> list[tuple[str, str]]:
+    found: list[tuple[str, str]] = []
+    steps, rates = run.series(RATE)
+    if rates:
+        error = run.by_step(ERROR).get(steps[-1])
+        spread = f" ± {100 * error:.1f}" if error is not None else ""
+        found.append((percent(rates[-1]), f"held-out pass rate{spread} after step {int(steps[-1])}"))
+    if len(rates) > 1:
+        gain = f"{100 * (rates[-1] - rates[0]):+.1f} points"
+        found.append((gain, f"since step {int(steps[0])} ({percent(rates[0])})"))
+    trained, loss = run.last("pass_rate"), run.last("loss")
+    if trained is not None:
+        found.append((percent(trained), "pass rate in training, last step"))
+    elif loss is not None:
+        found.append((number(loss), "loss, last step"))
+    found.append((str(run.last_step), "steps"))
+    if run.seconds is not None:
+        found.append((run.took(), "of steps and evaluations"))
+    return found
+
+
+def _fits(runs: Sequence[RunData], left_out: list[str]) -> dict[str, str]:
+    """The compute-performance fit of each run that has a curve, or why the curve does not support one."""
+    from strop.lab.scaling import FitSettings, fit, read_curve
+
+    found: dict[str, str] = {}
+    for run in runs:
+        if not run.series(RATE)[0]:
+            continue
+        try:
+            fitted = fit(read_curve(run.path), FitSettings(bootstrap=100))
+        except InputError as error:
+            left_out.append(f"{run.name}: the compute-performance fit: {error}")
+            continue
+        if fitted.sigmoid is None:
+            found[run.name] = f"refused: {fitted.refused}"
+        else:
+            low, high = fitted.interval("A")
+            sigmoid, unit = fitted.sigmoid, fitted.curve.unit
+            found[run.name] = (
+                f"A {sigmoid.A:.3f} ({low:.3f} to {high:.3f}), B {sigmoid.B:.2f}, C_mid {number(sigmoid.C_mid)} {unit}"
+            )
+    return found
+
+
+def _facts(runs: Sequence[RunData], fits: Mapping[str, str]) -> list[tuple[str, ...]]:
+    """Rows of facts, one column a run; those that no run has are left out."""
+    facts: dict[str, Callable[[RunData], str]] = {
+        "recipe": lambda run: run.recipe,
+        "seed": lambda run: str(run.raw.get("seed", ABSENT)),
+        "outcome": lambda run: run.outcome(),
+        "held-out pass rate, first": lambda run: _rate(run, 0),
+        "held-out pass rate, last": lambda run: _rate(run, -1),
+        "best step": lambda run: str(run.summary.get("best_step") or ABSENT),
+        "pass rate in training, last": lambda run: _percent(run.last("pass_rate")),
+        "entropy, first to last": lambda run: _from_to(run, "entropy"),
+        "mean length, first to last": lambda run: _from_to(run, "length/mean"),
+        "compute-performance fit": lambda run: fits.get(run.name, ABSENT),
+        "truncated, last": lambda run: _percent(run.last("truncation_rate")),
+        "mismatch k3, last": lambda run: _number(run.last("mismatch/k3")),
+        "time": lambda run: run.took(),
+        "t_R, t_T, t_O": _times,
+        "device-seconds": lambda run: _number(run.last("compute/device_seconds")),
+        "device-seconds of evaluations, apart": lambda run: _number(run.last("compute/evaluator_seconds")),
+        "estimated FLOPs": lambda run: _number(run.last("compute/flops")),
+        "completion tokens": lambda run: _number(sum(run.series("tokens/generated")[1]) or None),
+    }
+    rows = [(name, *(value(run) for run in runs)) for name, value in facts.items()]
+    return [row for row in rows if any(cell != ABSENT for cell in row[1:])]
+
+
+def _rate(run: RunData, place: int) -> str:
+    steps, rates = run.series(RATE)
+    if not rates:
+        return ABSENT
+    return f"{_with_error(rates[place], run.by_step(ERROR).get(steps[place]))} (step {int(steps[place])})"
+
+
+def _with_error(rate: float | None, error: float | None) -> str:
+    if rate is None:
+        return ABSENT
+    return percent(rate) + (f" ± {100 * error:.1f}" if error is not None else "")
+
+
+def _percent(value: float | None) -> str:
+    return ABSENT if value is None else percent(value)
+
+
+def _number(value: float | None) -> str:
+    return ABSENT if value is None else number(value)
+
+
+def _from_to(run: RunData, metric: str) -> str:
+    values = run.series(metric)[1]
+    return f"{number(values[0])} to {number(values[-1])}" if values else ABSENT
+
+
+def _times(run: RunData) -> str:
+    if run.seconds is None:
+        return ABSENT
+    seconds = {name: share * run.seconds for name, share in time_shares(run).items()}
+    parts = (seconds["rollout"], seconds["update"], seconds["verify"] + seconds["other"])
+    return ", ".join(duration(part) for part in parts)
+
+
+def _settings(run: RunData, left_out: list[str], prefix: str) -> Iterator[Block]:
+    """The settings that are not the recipe's, and folded all of them."""
+    if run.config is not None:
+        try:
+            base, rows = changes(run)
+            content: Block = Table(("setting", "recipe", "run"), rows, mono=True) if rows else Text("none")
+            differ = "1 setting that differs" if len(rows) == 1 else f"{len(rows)} settings that differ"
+            yield Folded(f"{prefix}{differ} from {base}", content, is_open=0 < len(rows) <= 12)
+        except InputError as error:
+            left_out.append(f"{run.name}: its settings are not compared with a recipe: {error}")
+    every = list(settings(run.raw))
+    if every:
+        yield Folded(f"{prefix}every setting", Table(("setting", ""), every, mono=True), is_long=True)
+
+
+def evaluations(runs: Sequence[RunData], left_out: list[str]) -> list[Block]:
+    """A table of each run's evaluations on held-out problems, and one of its benchmarks."""
+    blocks: list[Block] = []
+    for run in runs:
+        tables = [table for table in (_held_out(run), _benchmarks(run)) if table is not None]
+        if not run.series(RATE)[0]:
+            left_out.append(f"{run.name}: it was not evaluated on held-out problems (evaluation.every)")
+        if tables:
+            blocks += [Text(run.name, "heading")] if len(runs) > 1 else []
+            blocks += tables
+    return blocks
+
+
+def _held_out(run: RunData) -> Table | None:
+    """A row an evaluation: pass rate, its standard error, points gained, and the rate of each domain."""
+    rates, errors = run.by_step(RATE), run.by_step(ERROR)
+    if not rates:
+        return None
+    first = next(iter(rates.values()))
+    domains = sorted({name for row in run.rows for name in row if name.startswith(f"{RATE}/")})
+    by_domain = [run.by_step(name) for name in domains]
+    rows = [
+        (
+            str(int(step)), percent(rate), f"± {100 * errors[step]:.1f}" if step in errors else ABSENT,
+            f"{100 * (rate - first):+.1f}", *(_percent(values.get(step)) for values in by_domain),
+        )
+        for step, rate in rates.items()
+    ]  # fmt: skip
+    labels = [name.removeprefix(f"{RATE}/") for name in domains]
+    return Table(("step", "pass rate", "standard error", "points gained", *labels), rows)
+
+
+def _benchmarks(run: RunData) -> Table | None:
+    """A row a step with benchmarks, a column a benchmark; None where none was measured in training."""
+    curves = [
+        (run.by_step(f"evaluation/{name}/pass_rate"), run.by_step(f"evaluation/{name}/stderr"))
+        for name in run.benchmarks
+    ]
+    if not curves:
+        return None
+    steps = sorted(set[float]().union(*(rates for rates, _ in curves)))
+    rows = [
+        (str(int(step)), *(_with_error(rates.get(step), errors.get(step)) for rates, errors in curves))
+        for step in steps
+    ]  # fmt: skip
+    return Table(("step", *run.benchmarks), rows)

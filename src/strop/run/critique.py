@@ -1,0 +1,286 @@
+r"""`strop doctor RUN|CONFIG`: a configuration read as a critic reads it, and a run's first steps where there are some.
+
+    findings = criticise("mine.toml")          # template, verifier, budgets, data, pass rate at the start, time a step
+
+It loads the tokenizer and the problems, not the model. Which form of answer counts is asked of the verifier itself: a
+problem's own reference is put in a box, between tags, bare …, and what the verifier calls correct is what the prompt
+should ask for.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from statistics import fmean, median
+from typing import NamedTuple
+
+from transformers import PreTrainedTokenizerBase
+
+from strop.base import machine
+from strop.base.machine import GIB
+from strop.base.types import InputError, Problem, Status
+from strop.base.view import duration, percent
+from strop.config.parse import edit, parse
+from strop.config.schema import RunConfig, stage_configs
+from strop.data import contradictions
+from strop.data.dataset import Data, Dataset, load_data
+from strop.model.attention import longest_sequence
+from strop.model.location import RESERVED, dtype_name, parameters, stored_config
+from strop.recipes.resolve import resolve
+from strop.run import preflight
+from strop.run.doctor import Finding, Level, products_a_second
+from strop.run.folder import RunFolder, is_run
+from strop.training.embedded_base import EmbeddedBase, tokenizer_of
+
+# How an answer may be given, by what a prompt that asks for it mentions; `bare` needs no asking.
+FORMS = {"boxed": "\\boxed{%s}", "<answer>": "<answer> %s </answer>", "####": "#### %s", "bare": "%s"}
+JUDGED = 40  # problems whose references are judged
+FIRST_STEPS = 3  # of a run, whose pass rate is that of the start
+LOW, HIGH = 0.02, 0.98  # pass rates beyond which few groups teach anything
+EFFICIENCY = 0.3  # of what matrix products reach, that a whole step reaches
+MEAN_LENGTH = 0.5  # of the budget, where no run says how long completions are
+
+
+class Subject(NamedTuple):
+    """What is looked at: a configuration, and the run that was made with it, if one was."""
+
+    config: RunConfig
+    run: RunFolder | None
+
+
+def criticise(target: str, sets: Sequence[str] = (), small: bool = False) -> list[Finding]:
+    """Findings on a run folder, a recipe or a file; `sets` change its configuration.
+
+    Raises:
+        InputError: there is no such run or configuration, or it is one of fine-tuning.
+    """
+    subject = _subject(target, sets, small)
+    config = subject.config
+    try:
+        preflight.training(config)
+    except InputError as error:
+        return [Finding("configuration", "problem", "cannot be trained", str(error))]
+    tokenizer = tokenizer_of(config.model)
+    try:
+        data = load_data(config.data, tokenizer, config.verifier.instruction)
+    except InputError as error:
+        return [Finding("data", "problem", "cannot be used", str(error))]
+    return [
+        _model(config),
+        *_prompt(config, data, tokenizer),
+        *_budgets(config, data),
+        *_data(config, data),
+        _start(subject),
+        _step(subject, data),
+    ]
+
+
+def _subject(target: str, sets: Sequence[str], small: bool) -> Subject:
+    if not is_run(Path(target)):
+        return Subject(resolve(target, tuple(sets), small), None)
+    run = RunFolder.open(target)
+    stored = run.read_json("config.json")
+    if "demonstrations" in stored:
+        raise InputError(f"{target} is a fine-tuning run; what is looked at here is reinforcement learning")
+    config = parse(stored, str(run.config_path))
+    return Subject(edit(config, tuple(sets)) if sets else config, run)
+
+
+# ---------------------------------------------------------------------- the model
+
+
+def _room(config: RunConfig) -> int | None:
+    """Tokens that prompt and completion may have together; None where only loading the model can say."""
+    if config.engine.max_tokens is not None:
+        return config.engine.max_tokens
+    if config.model.fresh is not None:
+        return config.model.fresh.max_positions
+    return EmbeddedBase().model.max_positions if _embedded(config) else longest_sequence(stored_config(config.model))
+
+
+def _embedded(config: RunConfig) -> bool:
+    return config.model.path in RESERVED
+
+
+def _parameters(config: RunConfig) -> int | None:
+    """About how many parameters the model has."""
+    shape = EmbeddedBase().model if _embedded(config) else config.model.fresh
+    if shape is None:
+        return parameters(config.model)
+    layer = shape.hidden_size * (2 * (shape.heads + shape.kv_heads) * shape.head_dim + 3 * shape.intermediate_size)
+    return shape.layers * layer
+
+
+def _model(config: RunConfig) -> Finding:
+    count = _parameters(config)
+    found = [config.model.path or "fresh", dtype_name(config.model)]
+    found += [] if count is None else [f"about {count / 1e6:,.0f} million parameters"]
+    if config.model.fresh is not None:
+        advice = "its weights are random, and a model that solves nothing learns nothing: name one with model.path"
+        return Finding("model", "problem", ", ".join(found), advice)
+    lr = config.optim.lr
+    if count is not None and count > 2e8 and lr > 3e-5 and config.model.lora is None:
+        return Finding("model", "note", ", ".join(found), f"optim.lr={lr:g} is high for it: 1e-6 is usual")
+    if count is not None and count < 2e7 and lr < 1e-5:
+        return Finding("model", "note", ", ".join(found), f"optim.lr={lr:g} is low for it: try 3e-4")
+    return Finding("model", "ok", ", ".join(found))
+
+
+# ---------------------------------------------------------------------- prompt and verifier
+
+
+def _prompt(config: RunConfig, data: Data, tokenizer: PreTrainedTokenizerBase) -> Iterator[Finding]:
+    """The first prompt as it is sent, and whether it asks for what the verifier reads."""
+    example = data.train[0]
+    prompt = tokenizer.decode(example.prompt_ids.tolist())
+    template = config.data.template.piece_name()
+    shown = " ".join(prompt.split())
+    found = f"{template}, {len(example.prompt_ids)} tokens: {shown if len(shown) < 200 else f'{shown[:199]}…'}"
+    if template == "Plain" and tokenizer.chat_template:
+        yield Finding("prompt", "note", found, "the model has a chat template of its own: data.template=Auto")
+    else:
+        yield Finding("prompt", "ok", found)
+    yield _verifier(config, data.train.problems, prompt)
+
+
+def _made_here(config: RunConfig) -> bool:
+    """Whether the model is one of strop's own, which learned the form of its answers rather than to be asked."""
+    return _embedded(config) or config.model.fresh is not None
+
+
+def _verifier(config: RunConfig, problems: Sequence[Problem], prompt: str) -> Finding:
+    name = config.verifier.piece_name()
+    accepted = [form for form, text in FORMS.items() if _right(config, problems[0], text)]
+    if not accepted:
+        refused = config.verifier.refuses(problems[0])
+        known = f"; it refuses the problem: {refused}" if refused else ""
+        advice = f"judge a response of your own with it: strop verify compare, or docs/verifiers.md{known}"
+        level: Level = "problem" if refused else "note"
+        return Finding("verifier", level, f"{name}: the reference {_short(problems[0].reference)} is no answer", advice)
+    judged = problems[:: max(len(problems) // JUDGED, 1)][:JUDGED]
+    wrong = [problem for problem in judged if not _right(config, problem, FORMS[accepted[0]])]
+    if wrong:
+        found = f"{name} does not take {len(wrong)} of {len(judged)} references for right answers"
+        advice = f"such as {wrong[0].id}: {_short(wrong[0].reference)}; clean the data, or choose another verifier"
+        return Finding("verifier", "problem" if 2 * len(wrong) > len(judged) else "note", found, advice)
+    if "bare" in accepted or any(form in prompt for form in accepted) or _made_here(config):
+        return Finding("verifier", "ok", f"{name} reads {', '.join(accepted)}")
+    advice = f'add "put your final answer in {FORMS[accepted[0]] % "…"}" by data.template.instruction or .suffix'
+    return Finding("verifier", "problem", f"{name} reads {', '.join(accepted)}, and the prompt asks for none", advice)
+
+
+def _right(config: RunConfig, problem: Problem, form: str) -> bool:
+    if not isinstance(problem.reference, str | int | float):
+        return False
+    text = f"{problem.extra.get('opening', '') and '</think>'}{form % problem.reference}"
+    return config.verifier(problem, text).status is Status.CORRECT
+
+
+def _short(value: object) -> str:
+    text = " ".join(str(value).split())
+    return repr(text if len(text) <= 40 else f"{text[:39]}…")
+
+
+# ---------------------------------------------------------------------- budgets and data
+
+
+def _budgets(config: RunConfig, data: Data) -> Iterator[Finding]:
+    """Whether prompts and completions fit into the model, and whether prompts were left out."""
+    sets = [part for part in (data.train, data.held_out) if part is not None]
+    longest = max(part.longest_prompt for part in sets)
+    budget = max(stage.sampling.max_new_tokens for stage in stage_configs(config))
+    room = _room(config)
+    found = f"prompts up to {longest} tokens, completions up to {budget}"
+    if room is None:
+        yield Finding("budgets", "note", f"{found}; the model's context is known when it is loaded")
+    else:
+        yield _fit(config, longest, room, f"{found}; the model has room for {room}")
+    left_out = sum(part.over_budget for part in sets)
+    if left_out:
+        share = left_out / (left_out + sum(map(len, sets)))
+        level: Level = "problem" if share > 0.5 else "note"
+        advice = "raise data.max_prompt_tokens, or leave them out knowingly"
+        yield Finding("prompts", level, f"{percent(share)} are longer than {config.data.max_prompt_tokens}", advice)
+
+
+def _fit(config: RunConfig, longest: int, room: int, found: str) -> Finding:
+    try:
+        _, told = preflight.fitted(config, longest, room)
+    except InputError as error:
+        return Finding("budgets", "problem", found, str(error))
+    return Finding("budgets", "ok" if told is None else "note", found, told or "")
+
+
+def _data(config: RunConfig, data: Data) -> Iterator[Finding]:
+    """How much there is to train on, what contradicts itself, and what is held out."""
+    prompts = config.batch.prompts_per_step
+    epochs = config.steps * prompts / len(data.train)
+    found = f"{len(data.train)} problems of {data.train.name}, asked {epochs:.1f} times in {config.steps} steps"
+    if len(data.train) < prompts:
+        yield Finding("data", "note", found, f"a step takes {prompts} of them: lower batch.prompts_per_step")
+    else:
+        yield Finding("data", "ok", found)
+    told = contradictions.warning(data.train.name, data.train.problems)
+    if told is not None:
+        yield Finding("contradictions", "note", told, "remove one of each, or merge them: strop data prepare")
+    yield _held_out(config, data.held_out, data.removed)
+
+
+def _held_out(config: RunConfig, held_out: Dataset | None, removed: int) -> Finding:
+    if held_out is None:
+        return Finding("held out", "note", "nothing", "hold out some to see whether it learns: data.held_out.count=64")
+    found = f"{len(held_out)} problems, none of them trained on"
+    found += f" ({removed} that ask the same were left out)" if removed else ""
+    if config.evaluation.every is None:
+        return Finding("held out", "note", found, "they are never measured: set evaluation.every=20")
+    error = 0.5 / math.sqrt(len(held_out))
+    if error > 0.1:
+        return Finding("held out", "note", found, f"so few say a pass rate to ±{percent(2 * error)}: hold out more")
+    return Finding("held out", "ok", found)
+
+
+# ---------------------------------------------------------------------- what a run shows, or a guess
+
+
+def _start(subject: Subject) -> Finding:
+    """The pass rate of the first steps: where it is 0 or 1, no group teaches anything."""
+    rows = [] if subject.run is None else subject.run.read_metrics()
+    rates = [row["pass_rate"] for row in rows if row.get("pass_rate") is not None][:FIRST_STEPS]
+    known = [rate for rate in rates if rate is not None]
+    if not known:
+        advice = "let it run for a few steps, and ask again with the run folder: strop doctor RUN"
+        return Finding("pass rate", "note", "not known before a step is trained", advice)
+    rate = fmean(known)
+    found = f"{percent(rate)} in the first {len(known)} steps"
+    if LOW <= rate <= HIGH:
+        return Finding("pass rate", "ok", found)
+    way = "easier problems or a better model" if rate < LOW else "harder problems"
+    level: Level = "problem" if rate in (0.0, 1.0) else "note"
+    return Finding("pass rate", level, found, f"groups of one outcome teach nothing: take {way}, or look at the prompt")
+
+
+def _step(subject: Subject, data: Data) -> Finding:
+    """Seconds of a step: as measured, or roughly, by the operations of a dense model and the speed of this machine."""
+    config = subject.config
+    rows = [] if subject.run is None else subject.run.read_metrics()
+    measured = [row["seconds/step"] for row in rows if row.get("seconds/step") is not None]
+    seconds = [value for value in measured if value is not None]
+    if seconds:
+        each = median(seconds)
+        return Finding("time", "ok", f"{duration(each)} a step, {duration(each * config.steps)} for {config.steps}")
+    count = _parameters(config)
+    if count is None:
+        return Finding("time", "note", "not known before the model is here", "measure it: --set steps=3")
+    batch = config.batch
+    tokens = MEAN_LENGTH * config.sampling.max_new_tokens
+    prompt = fmean(len(example.prompt_ids) for example in data.train.examples[:100])
+    sequences = batch.prompts_per_step * batch.samples_per_prompt
+    generated, trained = sequences * tokens, sequences * (tokens + prompt) * batch.passes_per_batch
+    operations = count * (2.0 * generated + 6.0 * trained)
+    each = operations / (products_a_second(dtype_name(config.model)) * EFFICIENCY)
+    total, free = (size / GIB for size in machine.memory())
+    found = f"very roughly {duration(each)} a step on this machine ({free:.0f} of {total:.0f} GiB free)"
+    if each * config.steps > 7 * 86_400:
+        return Finding("time", "note", found, f"{config.steps} steps would take {duration(each * config.steps)}")
+    return Finding("time", "ok", f"{found}, {duration(each * config.steps)} for {config.steps}")

@@ -1,0 +1,310 @@
+"""What a configuration alone shows to be impossible, found before torch is loaded and before anything is begun.
+
+    preflight.training(config, Path("runs/mine"))      # refuses in a fraction of a second, or returns
+    config = preflight.resuming(RunFolder.open(out), ["steps=400"])
+
+The parts refuse the same where they meet it; here it is met at once. What only a model or whole data can show (a prompt
+that is too long, an attention that strop does not know) is refused when they are loaded.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from strop import recipes
+from strop.base import machine
+from strop.base.extras import refuse_absent
+from strop.base.imports import command
+from strop.base.machine import GIB
+from strop.base.types import InputError
+from strop.config.edits import flatten
+from strop.config.parse import edit, parse
+from strop.config.schema import RunConfig, stage_configs
+from strop.data.mixture import Mixture
+from strop.data.rows import HubDataset
+from strop.data.source import ProblemSource
+from strop.engines.protocol import Sampling
+from strop.engines.vllm.settings import Vllm
+from strop.evaluation.benchmark_files import SUFFIXES
+from strop.model.location import RESERVED, dtype_name, locate, parameters
+from strop.model.settings import ModelSettings
+from strop.recipes.resolve import resolve
+from strop.run.folder import RunFolder, check_free, is_run
+
+if TYPE_CHECKING:
+    from strop.run.sft_config import SftConfig
+
+LEAST_BUDGET = 8  # tokens that a completion must have for an answer
+COMPLETION_BYTES = 1024  # of Python's objects around the shortest completion
+SLOT_BYTES = 4096  # of the keys and values of a slot in the smallest of models
+OPTIMIZER_BYTES = 12  # a parameter's gradient and two moments in float32
+DEFAULT_RECIPE = "grpo"
+WITHOUT_EVALUATION = ("data.held_out=none", "evaluation.every=none")
+EXTRAS = {"tensorboard": "curves in TensorBoard", "wandb": "curves in Weights & Biases"}
+# What a run is, rather than how it goes on: a checkpoint of another is of no use.
+FIXED = ("recipe", "seed", "model.path", "model.fresh", "model.revision", "model.lora", "model.dtype", "data")
+
+
+def training(config: RunConfig, out: Path | None = None, replace: bool = False) -> None:
+    """Refuse a run that cannot be: a folder, model, data, engine or package that is not there, or too little memory.
+
+    Raises:
+        InputError: one line that names the key and the way out.
+    """
+    if out is not None:
+        check_free(out, replace)
+    named(config)
+    _engine(config)
+    _packages(config)
+    _sizes(config)
+    if config.model.path is not None:
+        model(config.model, trains=True, device=config.device)
+    if config.critic is not None and config.critic.path is not None:
+        model_at("critic.path", config.model.model_copy(update={"path": config.critic.path, "fresh": None}))
+    for role in (config.data.source, None if config.data.held_out is None else config.data.held_out.source):
+        if role is not None:
+            source(role)
+    for place in config.data.history:
+        if not Path(place).expanduser().exists():
+            raise InputError(f"data.history: there is no {place}; name a run folder or its pass_rates.jsonl")
+    for number, benchmark in enumerate(config.evaluation.benchmarks):
+        if benchmark.name.endswith(SUFFIXES) and not Path(benchmark.name).expanduser().is_file():
+            raise InputError(f"evaluation.benchmarks.{number}: there is no file {benchmark.name}")
+
+
+def fitted(config: RunConfig, longest_prompt: int, room: int) -> tuple[RunConfig, str | None]:
+    """The configuration with a budget that a model of `room` tokens has room for after the longest prompt.
+
+    A budget that is the recipe's own, and that nothing else of it is measured by, is lowered; the second value says so.
+
+    Raises:
+        InputError: it does not fit, and was chosen by the user, or other settings go with it.
+    """
+    budget = max(stage.sampling.max_new_tokens for stage in stage_configs(config))
+    left = room - longest_prompt
+    if budget <= left:
+        return config, None
+    told = f"the longest prompt ({longest_prompt} tokens) and sampling.max_new_tokens={budget} exceed the {room} tokens"
+    plain = config.sampling == Sampling(temperature=config.sampling.temperature, max_new_tokens=budget)
+    alone = plain and not config.stages and not config.algorithm.shaping
+    if left < LEAST_BUDGET or not alone or budget != _own_budget(config.recipe):
+        raise InputError(
+            f"{told} of the model; lower sampling.max_new_tokens to {max(left, 1)}, or data.max_prompt_tokens"
+        )
+    lowered = edit(config, [f"sampling.max_new_tokens={left}"])
+    return lowered, f"completions end at {left} tokens: {told} that the model has room for"
+
+
+def _own_budget(name: str) -> int | None:
+    """The budget that a recipe has by itself; None for one that is not strop's."""
+    try:
+        return recipes.build(name).sampling.max_new_tokens
+    except InputError:
+        return None
+
+
+def named(config: RunConfig) -> None:
+    """Refuse a configuration that leaves open which model is trained.
+
+    Raises:
+        InputError: it does.
+    """
+    if config.model.path is None and config.model.fresh is None:
+        raise InputError(
+            f"{config.recipe} names no model: train one of yours with --set model.path=FOLDER|HUB-NAME, or see the "
+            f"recipe at work on a small one that is made on the spot: strop train {config.recipe} --tiny"
+        )
+
+
+def resuming(folder: RunFolder, sets: Sequence[str] = ()) -> RunConfig:
+    """The configuration with which a run goes on, `sets` applied.
+
+    Raises:
+        InputError: it is a fine-tuning run, a module of the user's own is not imported, or a setting cannot change.
+    """
+    stored = folder.read_json("config.json")
+    if "demonstrations" in stored:
+        raise InputError(f"{folder.path} is a fine-tuning run; go on with it by {command('sft --resume', folder.path)}")
+    before = parse(stored, str(folder.config_path))
+    config = edit(before, tuple(sets)) if sets else before
+    old, new = (dict(flatten(each.model_dump(mode="json"))) for each in (before, config))
+    for key in [*old, *new]:
+        if old.get(key) != new.get(key) and any(f"{key}.".startswith(f"{fixed}.") for fixed in FIXED):
+            raise InputError(
+                f"--set {key}: a run keeps what it began with; start a new one with it: "
+                f"strop train {folder.config_path} --set {key}=…"
+            )
+    _engine(config)
+    _packages(config)
+    return config
+
+
+def fine_tuning(target: str, demonstrations: Path, sets: Sequence[str], out: Path) -> SftConfig:
+    """The configuration of `strop sft`, whose model, demonstrations and folder are there.
+
+    Raises:
+        InputError: one of them cannot be used, or a setting.
+    """
+    from strop.run.sft_config import configure
+
+    config = configure(target, demonstrations, sets)
+    check_free(out)
+    next(config.source.problems(), None)
+    model(config.model, trains=True, device=config.device)
+    return config
+
+
+def using(
+    text: str, recipe: str | None = None, sets: Sequence[str] = (), problems: str | None = None, path: str | None = None
+) -> None:
+    """Refuse a model to measure, sample or serve that is not there, or settings that it cannot be used with.
+
+    Args:
+        text: as commands name models: a run, RUN@STEP, a folder, a name on the hub, or NAME= before any of these.
+        recipe: whose settings are used, instead of the run's own or grpo's.
+        sets: changes to them.
+        problems: a source that takes the place of theirs, reading from `path`.
+
+    Raises:
+        InputError: one line that names what is wrong; modules of the user's own that a run needs are named too.
+    """
+    _, equals, rest = text.partition("=")
+    place = rest if equals and not Path(text).exists() else text
+    run, at, step = place.rpartition("@")
+    stored = bool(at) and not Path(place).exists() and is_run(Path(run))
+    if stored and step != "all":
+        checkpoint(RunFolder.open(run), step)
+    place = run if stored else place
+    base = recipe
+    if is_run(Path(place)):
+        folder = RunFolder.open(place)
+        if not stored and not folder.model.is_dir():
+            export = command("export", folder.path)
+            raise InputError(f"{place} has no model yet; write that of its newest checkpoint: {export}")
+        if base is None and "demonstrations" not in folder.read_json("config.json"):
+            base = str(folder.config_path)
+    elif place not in RESERVED:
+        model(ModelSettings(path=place, revision=_last(sets, "model.revision")))
+    edits = [] if problems is None else [f"data.source={json.dumps(problems)}", *WITHOUT_EVALUATION]
+    edits += [] if path is None else [f"data.path={json.dumps(path)}"]
+    config = resolve(DEFAULT_RECIPE if base is None else base, [*edits, *sets])
+    if problems is not None:
+        source(config.data.source)
+
+
+def checkpoint(run: RunFolder, step: str | int | None = None) -> None:
+    """Refuse a checkpoint that is not there (None: any), or that is of pieces whose modules are not imported.
+
+    Raises:
+        InputError: naming those that there are, or the module.
+    """
+    known = run.checkpoint_steps()
+    if not known or (step is not None and str(step) not in map(str, known)):
+        has = ", ".join(map(str, known)) or "none"
+        raise InputError(f"{run.path} has no checkpoint{'' if step is None else f' {step}'}; it has {has}")
+    stored = run.read_json("config.json")
+    if "demonstrations" not in stored:
+        parse(stored, str(run.config_path))
+
+
+def _last(sets: Sequence[str], key: str) -> str | None:
+    """What the last `--set` of a key says, for what must be known before a configuration is there."""
+    found = [text.partition("=")[2].strip() for text in sets if text.partition("=")[0].strip() == key]
+    return found[-1] if found else None
+
+
+def model(settings: ModelSettings, trains: bool = False, device: str = "auto") -> None:
+    """Refuse a model that is not where `model.path` says, or that this machine's memory cannot hold.
+
+    Raises:
+        InputError: one line that names the key and the way out.
+    """
+    if device == "cuda" and not machine.has_gpu():
+        raise InputError("device=cuda: this machine has no GPU that a driver shows; set device=auto or device=cpu")
+    if settings.path is None or settings.path in RESERVED:
+        return
+    locate(settings)
+    count = parameters(settings)
+    if count is None or (device != "cpu" and machine.has_gpu()):
+        return
+    width = 4 if dtype_name(settings) == "float32" else 2
+    needed = count * width
+    if trains and settings.lora is None:
+        needed += count * (OPTIMIZER_BYTES + (4 if width == 2 else 0))
+    total, _ = machine.memory()
+    if needed > total:
+        raise InputError(
+            f"model.path {settings.path}: its {count / 1e9:.1f} billion parameters take {needed / GIB:.0f} GiB "
+            f"{'with gradients and optimizer' if trains else 'alone'}, and this machine has {total / GIB:.0f}; take a "
+            f"smaller model{', adapters alone (model.lora.rank=32),' if trains else ''} or a machine with a GPU"
+        )
+
+
+def model_at(key: str, settings: ModelSettings) -> None:
+    """The same for another key that names a model.
+
+    Raises:
+        InputError: naming `key`.
+    """
+    try:
+        model(settings)
+    except InputError as error:
+        raise InputError(f"{key}: {error}") from error
+
+
+def source(of: ProblemSource) -> None:
+    """Refuse problems that cannot be read: a file that is not there or whose first row makes no problem.
+
+    Raises:
+        InputError: one line that names the file and the row.
+    """
+    for each in _leaves(of):
+        if isinstance(each, HubDataset) and not Path(each.dataset).is_dir():
+            refuse_absent("datasets", extra="hub", purpose="data sets of the Hugging Face hub")
+        in_a_file = "path" in type(each).model_fields and each.model_dump()["path"] is not None
+        if in_a_file and next(each.problems(), None) is None:
+            raise InputError(f"{each.label}: no problems in it")
+
+
+def _leaves(of: ProblemSource) -> Iterator[ProblemSource]:
+    if isinstance(of, Mixture):
+        for inner in of.sources:
+            yield from _leaves(inner)
+    else:
+        yield of
+
+
+def _engine(config: RunConfig) -> None:
+    for stage in stage_configs(config):
+        config.engine.refuse_unable(stage.sampling)
+    if isinstance(config.engine, Vllm):
+        config.engine.interpreter()
+
+
+def _packages(config: RunConfig) -> None:
+    for tracker in config.trackers:
+        refuse_absent(tracker, extra=tracker, purpose=EXTRAS[tracker])
+    if config.orchestration.executor == "ray":
+        refuse_absent("ray", extra="ray", purpose="generators on a Ray cluster")
+
+
+def _sizes(config: RunConfig) -> None:
+    """Refuse a batch or an engine whose mere bookkeeping exceeds this machine's memory."""
+    total, _ = machine.memory()
+    for stage in stage_configs(config):
+        batch = stage.batch
+        count = batch.prompts_per_step * batch.samples_per_prompt * (config.orchestration.max_lag + 1)
+        if count * COMPLETION_BYTES > total:
+            raise InputError(
+                f"batch.prompts_per_step={batch.prompts_per_step} × batch.samples_per_prompt="
+                f"{batch.samples_per_prompt}: {count:.3g} completions at once are more than the {total / GIB:.0f} GiB "
+                "of this machine hold; lower them"
+            )
+    if config.orchestration.executor != "ray" and config.engine.slots * SLOT_BYTES > total:
+        raise InputError(
+            f"engine.slots={config.engine.slots}: the keys and values of so many sequences at once are more than the "
+            f"{total / GIB:.0f} GiB of this machine hold; lower it"
+        )

@@ -1,0 +1,87 @@
+"""The configuration of a fine-tuning run, as settings; imports neither torch nor transformers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, SerializeAsAny, ValidationError
+
+from strop.base.imports import command
+from strop.base.pieces import Settings
+from strop.base.types import InputError
+from strop.config.edits import apply_edits, explain, parse_set
+from strop.config.renamed import accepted
+from strop.data.rows import Columns, JsonLines
+from strop.data.templates import Auto, PromptTemplate
+from strop.model.settings import FreshModel, ModelSettings
+from strop.run.folder import RunFolder
+from strop.training.settings import SftSettings
+
+FRESH = "fresh"
+
+
+class SftConfig(Settings):
+    """Everything a fine-tuning run depends on. Written as config.json into the run folder.
+
+    Fields:
+        model: what is fine-tuned.
+        demonstrations: a file of JSON lines; `columns` says which entries are the prompt and the completion.
+        template: how a prompt is put to the model; the same one belongs into the RL run that follows.
+        training: ScaleRL's settings but for the batch, which suits a file of thousands rather than millions.
+        checkpoint_every: updates between checkpoints.
+    """
+
+    model: ModelSettings
+    demonstrations: str
+    columns: Columns = Columns(answer="completion")
+    template: SerializeAsAny[PromptTemplate] = Auto()
+    training: SftSettings = SftSettings(epochs=4, tokens_per_batch=65_536)
+    seed: Annotated[int, Field(ge=0)] = 0
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    checkpoint_every: Annotated[int, Field(ge=1)] = 100
+    trackers: tuple[Literal["tensorboard", "wandb"], ...] = ()
+
+    @property
+    def source(self) -> JsonLines:
+        """The demonstrations, as prompts with the completion for an answer."""
+        return JsonLines(path=self.demonstrations, columns=self.columns)
+
+
+def configure(model: str, demonstrations: Path, sets: Sequence[str] = ()) -> SftConfig:
+    """The configuration of `strop sft`; `model` is a folder, a hub name or `fresh`.
+
+    Raises:
+        InputError: an unknown or impossible setting.
+    """
+    source = ModelSettings(fresh=FreshModel()) if model == FRESH else ModelSettings(path=model)
+    data: dict[str, Any] = SftConfig(model=source, demonstrations=str(demonstrations)).model_dump(mode="json")
+    for text in sets:
+        data = apply_edits(data, accepted(parse_set(text)), SftConfig)
+    return _parse(data, "--set")
+
+
+def is_fine_tuning(folder: RunFolder) -> bool:
+    """Whether the run is one of fine-tuning rather than of RL."""
+    return "demonstrations" in folder.read_json("config.json")
+
+
+def stored_config(folder: RunFolder) -> SftConfig:
+    """The configuration of a fine-tuning run.
+
+    Raises:
+        InputError: it is a run of another kind.
+    """
+    if not is_fine_tuning(folder):
+        going_on = command("train --resume", folder.path)
+        raise InputError(f"{folder.path} is no fine-tuning run; go on with it by: {going_on}")
+    return _parse(folder.read_json("config.json"), str(folder.config_path))
+
+
+def _parse(data: dict[str, Any], origin: str) -> SftConfig:
+    try:
+        return SftConfig.model_validate(accepted(json.loads(json.dumps(data))))
+    except ValidationError as error:
+        raise InputError(f"{origin}: {explain(error)}") from error

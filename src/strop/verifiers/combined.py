@@ -1,0 +1,126 @@
+"""Several verifiers as one: `AnyOf`, of which one that says correct is enough, and `WeightedSum` of their scores."""
+
+from __future__ import annotations
+
+from typing import Annotated, Self
+
+from pydantic import Field, SerializeAsAny, model_validator
+
+from strop.base.types import Problem, Status, Verdict
+from strop.data.templates import Instruction
+from strop.verifiers.answer import Answer
+from strop.verifiers.base import Verifier, response, scored
+from strop.verifiers.isolation import Isolation
+from strop.verifiers.math.verifier import MathVerifier
+
+_WORTH = {Status.CORRECT: 4, Status.WRONG: 3, Status.UNPARSED: 2, Status.TIMEOUT: 1, Status.ERROR: 0}
+Members = Annotated[tuple[SerializeAsAny[Verifier], ...], Field(min_length=1)]
+Weight = Annotated[float, Field(gt=0)]
+LARGEST = 1.0 - 1e-9  # score of what is not correct in every part
+
+
+class Combined(Verifier):
+    """A verifier that asks its members.
+
+    Fields:
+        members: the verifiers.
+    """
+
+    members: Members
+
+    def isolated(self) -> Isolation | None:
+        """The worker processes of the first member that needs some; None where none does."""
+        return next((found for found in (member.isolated() for member in self.members) if found is not None), None)
+
+    def warm(self) -> None:
+        """Warm every member."""
+        for member in self.members:
+            member.warm()
+
+    def instruction(self, problem: Problem) -> Instruction | None:
+        """What the first member asks for."""
+        return self.members[0].instruction(problem)
+
+    def answer(self, problem: Problem, text: str) -> str | None:
+        """The answer that the first member finds."""
+        whole = response(problem, text)
+        plain = Problem(problem.id, problem.prompt, problem.reference, problem.domain, problem.source)
+        return next((found for found in (member.answer(plain, whole) for member in self.members) if found), None)
+
+
+class AnyOf(Combined):
+    """Asks its members in order; the first that says correct wins (Archer: DeepScaleR's rules, then math-verify).
+
+    Without one the best verdict counts: wrong before unparsed before timeout before error, and of equals the one with
+    the higher score. So a member's failure is the verdict only where every member failed.
+
+    Fields:
+        members: the verifiers, quick ones first.
+    """
+
+    members: Members = (Answer(), MathVerifier())
+
+    def judge(self, problem: Problem, text: str, truncated: bool) -> Verdict:
+        """The first correct verdict, else the best."""
+        best: Verdict | None = None
+        for member in self.members:
+            verdict = _asked(member, problem, text, truncated)
+            if verdict.status is Status.CORRECT:
+                return verdict
+            if best is None or (_WORTH[verdict.status], verdict.score) > (_WORTH[best.status], best.score):
+                best = verdict
+        assert best is not None  # there is at least one member
+        return best
+
+    def refuses(self, problem: Problem) -> str | None:
+        """Why every member refuses the problem; None where one of them can judge it."""
+        reasons = [member.refuses(problem) for member in self.members]
+        if any(reason is None for reason in reasons):
+            return None
+        return "; ".join(reason for reason in reasons if reason is not None)
+
+
+class WeightedSum(Combined):
+    """score = Σ_i w_i · score_i / Σ_i w_i, which lies in [0, 1] as the members' scores do.
+
+    The verdict is correct where every member says so, unparsed where none could read the response, and else wrong with
+    the sum for partial credit. A member that fails (timeout, error) makes the whole verdict its own: a part of the sum
+    would be another reward.
+
+    Fields:
+        members: the verifiers.
+        weights: of each; none weighs all alike.
+    """
+
+    weights: tuple[Weight, ...] = ()
+
+    @model_validator(mode="after")
+    def _a_weight_each(self) -> Self:
+        if self.weights and len(self.weights) != len(self.members):
+            raise ValueError(f"{len(self.members)} members and {len(self.weights)} weights; give one for each, or none")
+        return self
+
+    def judge(self, problem: Problem, text: str, truncated: bool) -> Verdict:
+        """The weighted mean of the members' scores; its detail says what each of them said."""
+        verdicts = [_asked(member, problem, text, truncated) for member in self.members]
+        failed = next((verdict for verdict in verdicts if not verdict.usable), None)
+        if failed is not None:
+            return failed
+        detail = "; ".join(f"{verdict.score:g} {verdict.detail}".rstrip() for verdict in verdicts)
+        (status, *others) = {verdict.status for verdict in verdicts}
+        if not others and status is not Status.WRONG:
+            return Verdict(float(status is Status.CORRECT), status, detail)
+        weights = self.weights or (1.0,) * len(verdicts)
+        total = sum(weight * verdict.score for weight, verdict in zip(weights, verdicts, strict=True))
+        return scored(min(total / sum(weights), LARGEST), detail, partial_credit=True)
+
+    def refuses(self, problem: Problem) -> str | None:
+        """What any member refuses: all of them judge every problem."""
+        return next((reason for member in self.members if (reason := member.refuses(problem)) is not None), None)
+
+
+def _asked(member: Verifier, problem: Problem, text: str, truncated: bool) -> Verdict:
+    """A member's verdict, by its own rule on truncated responses."""
+    if truncated and member.require_stop:
+        return Verdict(0.0, Status.UNPARSED, "truncated")
+    return member.judge(problem, text, truncated)

@@ -1,0 +1,28 @@
+"""The same question with different answers is found and told, with a count and an example."""
+
+from __future__ import annotations
+
+from strop.base.types import Problem
+from strop.data.contradictions import contradictions, warning
+
+
+def problem(number: int, prompt: str, reference: object) -> Problem:
+    return Problem(f"p-{number}", prompt, reference)
+
+
+def test_questions_with_different_answers() -> None:
+    problems = [
+        problem(0, "What is 6*7?", "42"),
+        problem(1, "What  is 6*7?\n", " 42 "),  # the same answer
+        problem(2, "What is 6*7?", "43"),
+        problem(3, "What is 6*7?", "44"),  # told once a question
+        problem(4, "And 2+2?", 4),
+        problem(5, "And 2+2?", 5),
+        problem(6, "Alone?", {"b": 1, "a": 2}),
+        problem(7, "Alone?", {"a": 2, "b": 1}),
+    ]
+    assert [(one.id, other.id) for one, other in contradictions(problems)] == [("p-0", "p-2"), ("p-4", "p-5")]
+    told = warning("mine.jsonl", problems)
+    assert told is not None and told.startswith("mine.jsonl: 2 questions stand there more than once")
+    assert "42 (p-0) and 43 (p-2)" in told and "\n" not in told
+    assert warning("mine.jsonl", problems[:2]) is None

@@ -1,0 +1,106 @@
+"""strop doctor RUN|CONFIG: what speaks against a configuration, each finding where its cause is and nowhere else."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from tests.runs import SMALL, small_config
+from tests.tiny import byte_tokenizer, tiny_qwen3
+from typer.testing import CliRunner
+
+from strop.base.types import InputError
+from strop.base.view import SilentView
+from strop.cli import app
+from strop.model.files import export
+from strop.run.critique import criticise
+from strop.run.doctor import Finding
+from strop.run.run import train
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model of 512 positions, whose tokenizer has a chat template."""
+    folder = tmp_path_factory.mktemp("models") / "model"
+    tokenizer = byte_tokenizer()
+    tokenizer.chat_template = "{% for m in messages %}{{ m['role'] }}: {{ m['content'] }}\n{% endfor %}assistant: "
+    export(tiny_qwen3().model, tokenizer, folder)
+    return folder
+
+
+def problems(folder: Path, rows: list[dict[str, object]]) -> str:
+    file = folder / "problems.jsonl"
+    file.write_text("\n".join(map(json.dumps, rows)))
+    return f"data.source={file}"
+
+
+def found(model: Path, *sets: str) -> dict[str, Finding]:
+    common = [f"model.path={model}", "sampling.max_new_tokens=64", "evaluation.every=5", "optim.lr=1e-4"]
+    return {finding.topic: finding for finding in criticise("grpo", [*common, *sets])}
+
+
+SUMS: list[dict[str, object]] = [{"prompt": f"What is {n}+{n}?", "answer": str(2 * n)} for n in range(90)]
+ASKS = 'data.template={piece="ChatTemplate", instruction="Put your final answer within \\\\boxed{}."}'
+
+
+def test_nothing_speaks_against_a_good_one(model: Path, tmp_path: Path) -> None:
+    levels = {topic: finding.level for topic, finding in found(model, problems(tmp_path, SUMS)).items()}
+    assert levels.pop("pass rate") == "note"  # nothing was trained yet
+    assert set(levels.values()) == {"ok"}, levels
+    assert {"model", "prompt", "verifier", "budgets", "data", "held out", "time"} == set(levels)
+
+
+def test_a_prompt_that_does_not_ask_for_what_the_verifier_reads(model: Path, tmp_path: Path) -> None:
+    source = problems(tmp_path, SUMS)
+    plain = 'data.template={piece="ChatTemplate", instruction="Answer briefly."}'
+    finding = found(model, source, plain)["verifier"]
+    assert finding.level == "problem" and "\\boxed" in finding.advice
+    assert found(model, source, plain, "verifier.extract=last_number")["verifier"].level == "ok"
+    assert found(model, source, ASKS, "verifier.extract=answer_tag")["verifier"].level == "problem"
+    assert "chat template of its own" in found(model, source, "data.template=Plain")["prompt"].advice
+
+
+def test_references_that_are_no_right_answers(model: Path, tmp_path: Path) -> None:
+    rows = [row | {"answer": "}" if place % 4 == 3 else row["answer"]} for place, row in enumerate(SUMS)]
+    finding = found(model, problems(tmp_path, rows), ASKS)["verifier"]
+    assert finding.level == "note" and "for right answers" in finding.found and "'}'" in finding.advice
+    lists = [{"prompt": "Name primes.", "answer": [2, 3]}, {"prompt": "Others?", "answer": [5]}]
+    finding = found(model, problems(tmp_path, lists), ASKS, "data.held_out.count=1")["verifier"]
+    assert finding.level == "problem" and "refuses" in finding.advice
+
+
+def test_budgets_and_data(model: Path, tmp_path: Path) -> None:
+    rows = [*SUMS, {"prompt": "x" * 300, "answer": "1"}, {"prompt": "What is 3+3?", "answer": "7"}]
+    source = problems(tmp_path, rows)
+    finding = found(model, source, ASKS, "sampling.max_new_tokens=400")["budgets"]
+    assert finding.level == "problem" and "lower sampling.max_new_tokens to" in finding.advice
+    cut = found(model, source, ASKS, "data.max_prompt_tokens=100")
+    assert cut["budgets"].level == "ok" and cut["prompts"].level == "note"
+    all_of_them = found(model, source, ASKS, "data.held_out=none", "evaluation.every=none")
+    assert all_of_them["contradictions"].level == "note" and "3+3" in all_of_them["contradictions"].found
+    few = found(model, source, ASKS, "data.held_out.count=4", "batch.prompts_per_step=500")
+    assert few["held out"].level == "note" and few["data"].level == "note"
+
+
+def test_what_cannot_begin_is_one_problem(tmp_path: Path) -> None:
+    (finding,) = criticise("grpo", ["model.path=/nowhere"])
+    assert finding.level == "problem" and "/nowhere" in finding.advice
+    with pytest.raises(InputError, match="no recipe is called"):
+        criticise("gproo")
+
+
+def test_a_run_says_how_it_began_and_how_long_a_step_takes(tmp_path: Path) -> None:
+    train(small_config("steps=2", "verifier.extract=boxed"), tmp_path / "run", SilentView())
+    findings = {finding.topic: finding for finding in criticise(str(tmp_path / "run"))}
+    assert findings["pass rate"].level == "problem" and findings["pass rate"].found.startswith("0.0%")
+    assert findings["model"].level == "problem"  # random weights
+    assert "a step" in findings["time"].found and "roughly" not in findings["time"].found
+    result = CliRunner().invoke(app, ["doctor", str(tmp_path / "run"), "--json"])
+    assert result.exit_code == 1 and {row["topic"] for row in json.loads(result.stdout)} == set(findings)
+
+
+def test_settings_of_the_command_line(model: Path) -> None:
+    arguments = ["doctor", "grpo", *(part for text in (*SMALL[6:], f"model.path={model}") for part in ("--set", text))]
+    result = CliRunner().invoke(app, arguments)
+    assert "chain sums of 2 terms" in " ".join(result.stdout.split()), result.output

@@ -1,0 +1,173 @@
+"""What is called held out was never trained on, whatever becomes of limits, data files and splits afterwards."""
+
+from __future__ import annotations
+
+import json
+import signal
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.run.test_run import StopsAfter
+from tests.runs import small_config
+
+from strop.base.types import InputError, Problem
+from strop.base.view import SilentView
+from strop.data.chain_sum import ChainSum
+from strop.data.dataset import load_data
+from strop.data.mixture import Mixture
+from strop.data.record import ProblemRecord, question_digest
+from strop.data.rows import JsonLines
+from strop.data.settings import DataSettings, HeldOutSettings
+from strop.evaluation.benchmarks import benchmark
+from strop.evaluation.protocols import PLAIN, changed
+from strop.model.byte_tokenizer import byte_tokenizer
+from strop.run.benchmarking import Plan, measure, parse_models
+from strop.run.run import resume, train
+from strop.run.tasks import Asked, configure, evaluate_model, problems_of
+
+TOKENIZER = byte_tokenizer()
+
+
+class Notes(SilentView):
+    """Keeps what is noted."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def note(self, text: str) -> None:
+        self.lines.append(text)
+
+
+def write(file: Path, numbers: range) -> None:
+    lines = [json.dumps({"prompt": f"{n}+1=", "answer": str(n + 1)}) for n in numbers]
+    file.write_text("\n".join(lines) + "\n")
+
+
+def from_file(file: Path, *sets: str) -> tuple[str, ...]:
+    named = f"data.source={json.dumps(str(file))}"
+    return (named, "data.held_out={count=8}", "steps=2", "model.fresh.max_positions=256", *sets)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run on forty problems of a file, eight of them held out; the file has grown and changed its order since."""
+    folder = tmp_path_factory.mktemp("held-out")
+    write(folder / "problems.jsonl", range(40))
+    train(small_config(*from_file(folder / "problems.jsonl")), folder / "run", SilentView())
+    lines = (folder / "problems.jsonl").read_text().splitlines()
+    grown = [json.dumps({"prompt": f"{n}+2=", "answer": str(n + 2)}) for n in range(100, 130)]
+    (folder / "problems.jsonl").write_text("\n".join([*grown, *reversed(lines)]) + "\n")
+    return folder / "run"
+
+
+def record_of(run: Path) -> ProblemRecord:
+    return ProblemRecord.from_json(json.loads((run / "problems.json").read_text()))
+
+
+@pytest.mark.parametrize("limit", [None, 3, 100])
+def test_a_run_is_measured_on_what_it_held_out(run: Path, limit: int | None) -> None:
+    record = record_of(run)
+    asked = configure(str(run), limit=limit)
+    dataset, trained_on = problems_of(asked, TOKENIZER, SilentView())
+    assert [question_digest(problem) for problem in dataset.problems] == list(record.held_out[:limit])
+    assert trained_on == 0
+
+
+def test_other_problems_are_never_called_held_out(run: Path) -> None:
+    notes = Notes()
+    asked = configure(str(run), source=str(run.parent / "problems.jsonl"))
+    dataset, trained_on = problems_of(asked, TOKENIZER, notes)
+    assert (len(dataset), trained_on) == (70, 32)
+    assert any("32 of these 70 problems were trained on" in line for line in notes.lines)
+    assert "held-out problems" not in " ".join(notes.lines)
+    assert evaluate_model(asked, 1, None, SilentView())["trained_on"] == 32
+
+
+def test_what_was_held_out_and_is_gone_is_refused(run: Path, tmp_path: Path) -> None:
+    record = ProblemRecord(frozenset(), ("0" * 16,))
+    with pytest.raises(InputError, match="1 of the 1 problems that the run held out"):
+        record.held_out_of([Problem("a", "1+1=", "2")], "problems.jsonl")
+
+
+def test_a_run_does_not_go_on_with_other_held_out_problems(tmp_path: Path) -> None:
+    file, held_out = tmp_path / "problems.jsonl", tmp_path / "held_out.jsonl"
+    write(file, range(40))
+    write(held_out, range(50, 58))
+    sets = from_file(file, f"data.held_out={{source={json.dumps(str(held_out))}}}", "steps=4")
+    with pytest.raises(Exception, match="stopped after step"):
+        train(small_config(*sets), tmp_path / "run", StopsAfter(2, signal.SIGINT))
+    write(held_out, range(51, 59))
+    with pytest.raises(InputError, match="the held-out problems are not those the run began with"):
+        resume(tmp_path / "run", SilentView())
+
+
+def test_base_and_run_are_asked_the_same(run: Path, tmp_path: Path) -> None:
+    write(tmp_path / "exam.jsonl", range(36, 44))
+    notes = Notes()
+    quick = changed(PLAIN, samples="1", budget=4)
+    models = parse_models([f"base={run / 'model'}", f"run={run}"])
+    measure(Plan(models, (benchmark(str(tmp_path / "exam.jsonl")),), quick, tmp_path / "out"), notes)
+    kept = [json.loads((tmp_path / "out" / name / "exam" / "settings.json").read_text()) for name in ("base", "run")]
+    assert kept[0]["prompts"] == kept[1]["prompts"] and kept[0]["template"] == kept[1]["template"]
+    trained = record_of(run).trained
+    count = sum(question_digest(Problem("", f"{n}+1=", "")) in trained for n in range(36, 44))
+    assert f"run was trained on {count} of the 8 problems of exam" in notes.lines
+
+
+def test_runs_with_different_prompts_are_not_compared(run: Path, tmp_path: Path) -> None:
+    train(small_config("steps=1", "evaluation.every=none", "data.template=OpenReasonerZero",
+                       "data.max_prompt_tokens=2000", "model.fresh.max_positions=2048"),
+          tmp_path / "other", SilentView())  # fmt: skip
+    write(tmp_path / "exam.jsonl", range(3))
+    models = parse_models([f"one={run}", f"other={tmp_path / 'other'}"])
+    plan = Plan(models, (benchmark(str(tmp_path / "exam.jsonl")),), changed(PLAIN, samples="1"), tmp_path / "out")
+    with pytest.raises(InputError, match="trained with different prompts .* name one for all with --template"):
+        measure(plan, SilentView())
+
+
+SOURCES = st.builds(ChainSum, count=st.integers(12, 60), terms=st.just(2), seed=st.integers(0, 5))
+SPLITS = st.one_of(
+    st.builds(HeldOutSettings, count=st.integers(1, 8), seed=st.integers(0, 9)),
+    st.builds(lambda source: HeldOutSettings(source=source, count=9), SOURCES),
+)
+
+
+@given(st.one_of(SOURCES, st.builds(lambda *s: Mixture(sources=s), SOURCES)), SPLITS, st.integers(10, 70), st.data())
+def test_held_out_is_never_trained_on(
+    source: ChainSum | Mixture, held_out: HeldOutSettings, limit: int, data: st.DataObject
+) -> None:
+    settings = DataSettings(source=source, held_out=held_out, limit=limit)
+    try:
+        record = ProblemRecord.of(load_data(settings, TOKENIZER))
+    except InputError:  # nothing is left to train on
+        return
+    assert not record.trained & set(record.held_out)
+    assert ProblemRecord.from_json(json.loads(json.dumps(record.to_json()))) == record
+    # Later the source has more problems than the run read, in another order.
+    origin = source if held_out.source is None else held_out.source
+    later = data.draw(st.permutations([*origin.load(), Problem("new", "9+9+9=", "27")]))
+    again = record.held_out_of(later, "later")
+    assert [question_digest(problem) for problem in again] == list(record.held_out)
+    assert record.trained_on(again) == 0
+
+
+def test_a_whole_file_of_appended_lines_changes_nothing(tmp_path: Path) -> None:
+    file = tmp_path / "problems.jsonl"
+    write(file, range(30))
+    settings = DataSettings(source=JsonLines(path=str(file)), held_out=HeldOutSettings(count=5))
+    record = ProblemRecord.of(load_data(settings, TOKENIZER))
+    write(file, range(60))
+    found = record.held_out_of(JsonLines(path=str(file)).load(), "problems.jsonl")
+    assert record.trained_on(found) == 0 and len(found) == 5
+
+
+def test_a_run_without_a_record_says_so(run: Path) -> None:
+    (run / "problems.json").rename(run / "hidden")
+    notes = Notes()
+    try:
+        dataset, trained_on = problems_of(Asked(configure(str(run)).config, run, own=True), TOKENIZER, notes)
+    finally:
+        (run / "hidden").rename(run / "problems.json")
+    assert trained_on is None and any("kept no record" in line for line in notes.lines)

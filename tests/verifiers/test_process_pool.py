@@ -1,0 +1,379 @@
+"""Worker processes: what is judged in them, what kills them, and that nothing of them is ever left."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from strop.base.imports import allow_module
+from strop.base.types import Completion, Problem, Status, Verdict, VersionSpan
+from strop.verifiers import process_pool
+from strop.verifiers.answer import Answer
+from strop.verifiers.function import PythonFunction
+from strop.verifiers.isolation import Isolation
+from strop.verifiers.judge import InlineJudge, Judge
+from strop.verifiers.judges import ProcessJudge, first_refusal, judge_for
+from strop.verifiers.math.verifier import MathVerifier
+from strop.verifiers.process_pool import ProcessPool, WorkersLost
+
+QUICK = Isolation(workers=2, seconds=0.6, retry_seconds=0.4, memory_mib=256)
+MODULE = '''
+import os, signal, subprocess, sys, time
+
+def right(problem, text):
+    return text == problem.reference
+
+def odd(problem, text):
+    """Does to its process what the text says."""
+    if text == "hang":
+        while True:
+            pass
+    if text == "sleep":
+        time.sleep(0.3)
+    if text == "deaf":
+        for each in (signal.SIGTERM, signal.SIGINT, signal.SIGALRM):
+            signal.signal(each, signal.SIG_IGN)
+        time.sleep(100)
+    if text == "child":
+        subprocess.Popen(["sleep", "1234567"])
+        time.sleep(100)
+    if text == "eat":
+        return len("x" * 2**33) > 0
+    if text == "die":
+        os._exit(3)
+    if text == "stop":
+        os.kill(os.getpid(), signal.SIGSTOP)
+    if text == "exit":
+        sys.exit()
+    if text == "print":
+        print("noise " * 100000)
+    if text == "once":  # hangs in the first worker alone
+        mark = problem.extra["mark"]
+        if not os.path.exists(mark):
+            open(mark, "w").close()
+            time.sleep(100)
+    return True
+'''
+
+
+@pytest.fixture(scope="module")
+def module(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    folder = tmp_path_factory.mktemp("modules")
+    (folder / "verifiers_in_a_file.py").write_text(MODULE)
+    sys.path.insert(0, str(folder))
+    allow_module("verifiers_in_a_file")
+    yield "verifiers_in_a_file"
+    sys.path.remove(str(folder))
+
+
+@pytest.fixture
+def odd(module: str) -> Iterator[ProcessJudge]:
+    judge = ProcessJudge(PythonFunction(function=f"{module}:odd", isolation=QUICK))
+    yield judge
+    judge.close()
+
+
+def completion(text: str) -> Completion:
+    ids = np.array([1], dtype=np.int32)
+    return Completion(
+        "r", 0, ids, ids, np.zeros(1, np.float32), (VersionSpan(0, 0, 1),), np.zeros(1, np.bool_), text, "stop"
+    )
+
+
+def submit(judge: Judge, texts: list[str], problem: Problem | None = None) -> None:
+    for place, text in enumerate(texts):
+        judge.submit(("r", place), problem or Problem("p", "", "1"), completion(text))
+
+
+def collect(judge: Judge, seconds: float = 60.0) -> dict[int, Verdict]:
+    found: dict[int, Verdict] = {}
+    end = time.monotonic() + seconds
+    while judge.pending and time.monotonic() < end:
+        judge.wait(0.2)
+        found.update({key[1]: verdict for key, verdict in judge.poll()})
+    return found
+
+
+def alive(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
+    except FileNotFoundError:
+        return False
+    return state != "Z"
+
+
+def children(pid: int) -> list[int]:
+    return [int(each) for each in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def until(condition: Callable[[], bool], seconds: float = 20.0) -> bool:
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        if condition():
+            return True
+        time.sleep(0.02)
+    return False
+
+
+def test_the_judge_fits_the_verifier(module: str) -> None:
+    assert isinstance(judge_for(Answer()), InlineJudge)
+    judge = judge_for(PythonFunction(function=f"{module}:right", isolation=QUICK))
+    assert isinstance(judge, ProcessJudge)
+    submit(judge, ["1", "2", "1"])
+    assert {place: verdict.score for place, verdict in collect(judge).items()} == {0: 1.0, 1: 0.0, 2: 1.0}
+    judge.close()
+    assert isinstance(judge_for(PythonFunction(function=f"{module}:right", isolation=None)), InlineJudge)
+
+
+def test_verdicts_are_made_while_nobody_polls(odd: ProcessJudge) -> None:
+    submit(odd, ["print"])
+    collect(odd)  # the workers are up
+    begin = time.monotonic()
+    submit(odd, ["sleep"] * 2)
+    assert odd.poll() == []  # does not wait
+    assert time.monotonic() - begin < 0.25
+    time.sleep(0.6)
+    begin = time.monotonic()
+    assert len(odd.poll()) == 2
+    assert time.monotonic() - begin < 0.25
+    assert odd.pending == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "status", "detail"),
+    [
+        ("hang", Status.TIMEOUT, "took too long twice"),
+        ("deaf", Status.TIMEOUT, "took too long twice"),
+        ("stop", Status.TIMEOUT, "took too long twice"),
+        ("eat", Status.ERROR, "MemoryError"),
+        ("die", Status.ERROR, "the worker ended with status 3 twice"),
+        ("exit", Status.ERROR, "ended with status"),
+        ("print", Status.CORRECT, ""),
+    ],
+)
+def test_what_a_function_may_do(odd: ProcessJudge, text: str, status: Status, detail: str) -> None:
+    submit(odd, [text, "fine", "fine"])
+    verdicts = collect(odd)
+    assert verdicts[0].status is status
+    assert detail in verdicts[0].detail
+    assert verdicts[1].score == verdicts[2].score == 1.0
+
+
+def test_a_timeout_is_tried_once_more_in_a_fresh_worker(odd: ProcessJudge, tmp_path: Path) -> None:
+    submit(odd, ["once"], Problem("p", "", "1", extra={"mark": str(tmp_path / "mark")}))
+    assert collect(odd)[0].status is Status.CORRECT
+
+
+def test_what_a_function_starts_dies_with_its_worker(odd: ProcessJudge) -> None:
+    submit(odd, ["child"])
+    assert collect(odd)[0].status is Status.TIMEOUT
+    found = subprocess.run(["pgrep", "-f", "^sleep 1234567$"], capture_output=True, text=True, check=False)
+    assert found.stdout.split() == []
+
+
+def test_workers_killed_while_they_judge() -> None:
+    pool = ProcessPool(MathVerifier(isolation=Isolation(workers=2)))
+    judge = ProcessJudge(pool.verifier, pool)
+    submit(judge, [r"\boxed{1}"])
+    collect(judge)
+    submit(judge, [rf"\boxed{{x+{n}}}" for n in range(60)])
+    for pid in children(pool.pid):
+        os.kill(pid, signal.SIGKILL)
+    verdicts = collect(judge)
+    assert len(verdicts) == 60
+    assert {verdict.status for verdict in verdicts.values()} == {Status.WRONG}
+    judge.close()
+
+
+def test_memory_is_limited() -> None:
+    """Without room even to parse: math-verify takes its own lack of memory for an answer that cannot be read."""
+    pool = ProcessPool(MathVerifier(isolation=Isolation(workers=1, seconds=30, retry_seconds=30, memory_mib=1)))
+    judge = ProcessJudge(pool.verifier, pool)
+    submit(judge, [r"\boxed{" + "x+" * 400 + "1}"], Problem("p", "", "x+" * 400 + "2-1"))
+    verdict = collect(judge)[0]
+    assert verdict.score == 0.0
+    assert verdict.status in (Status.UNPARSED, Status.ERROR)
+    judge.close()
+
+
+def test_a_killed_supervisor_is_started_again_and_no_verdict_is_lost(module: str) -> None:
+    pool = ProcessPool(PythonFunction(function=f"{module}:odd", isolation=QUICK))
+    judge = ProcessJudge(pool.verifier, pool)
+    submit(judge, ["fine"])
+    collect(judge)
+    workers = children(pool.pid)
+    submit(judge, ["sleep"] * 6)
+    os.kill(pool.pid, signal.SIGKILL)
+    assert {verdict.score for verdict in collect(judge).values()} == {1.0}
+    assert not any(alive(pid) for pid in workers)
+    judge.close()
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Silence is found out within a second."""
+    monkeypatch.setattr(process_pool, "QUIET_SECONDS", 0.2)
+    monkeypatch.setattr(process_pool, "ANSWER_SECONDS", 1.0)
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_stopped_supervisor_is_replaced_and_no_verdict_is_lost(module: str) -> None:
+    pool = ProcessPool(PythonFunction(function=f"{module}:odd", isolation=QUICK))
+    judge = ProcessJudge(pool.verifier, pool)
+    submit(judge, ["fine"])
+    collect(judge)
+    stopped, workers = pool.pid, children(pool.pid)
+    os.kill(stopped, signal.SIGSTOP)
+    submit(judge, ["sleep", "fine", "die"])
+    verdicts = collect(judge)
+    assert [verdicts[place].status for place in range(3)] == [Status.CORRECT, Status.CORRECT, Status.ERROR]
+    assert pool.pid != stopped and until(lambda: not any(alive(pid) for pid in (stopped, *workers)))
+    judge.close()
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_supervisor_whose_workers_are_slow_is_not_replaced(module: str) -> None:
+    isolation = QUICK.model_copy(update={"seconds": 3.0})
+    pool = ProcessPool(PythonFunction(function=f"{module}:odd", isolation=isolation))
+    judge = ProcessJudge(pool.verifier, pool)
+    pid = pool.pid
+    submit(judge, ["deaf"])
+    assert collect(judge)[0].status is Status.TIMEOUT and pool.pid == pid
+    judge.close()
+
+
+@pytest.mark.usefixtures("impatient")
+def test_jobs_that_two_supervisors_leave_in_silence_are_given_up_and_then_the_run(
+    module: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pool = ProcessPool(PythonFunction(function=f"{module}:odd", isolation=QUICK))
+    judge = ProcessJudge(pool.verifier, pool)
+    submit(judge, ["fine"])
+    collect(judge)
+    monkeypatch.setattr(process_pool, "START_SECONDS", 1.0)
+    stopped: list[int] = []
+
+    def silenced() -> dict[int, Verdict]:
+        """Verdicts while every supervisor is stopped as soon as it is started."""
+        submit(judge, ["fine"])
+        found: dict[int, Verdict] = {}
+        while judge.pending:
+            if pool.pid not in stopped:
+                stopped.append(pool.pid)
+                os.kill(pool.pid, signal.SIGSTOP)
+            judge.wait(0.1)
+            found.update({key[1]: verdict for key, verdict in judge.poll()})
+        return found
+
+    verdict = silenced()[0]
+    assert (verdict.status, verdict.detail) == (Status.TIMEOUT, "the verifier's processes did not answer twice")
+    with pytest.raises(WorkersLost, match="4 times in a row: it did not answer"):
+        silenced()
+    assert len(set(stopped)) == 4 and until(lambda: not any(map(alive, stopped)))
+    judge.close()
+
+
+@pytest.mark.timeout(60)
+def test_a_stopped_supervisor_does_not_keep_the_pool_from_closing(
+    module: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(process_pool, "CLOSING_SECONDS", 0.5)
+    pool = ProcessPool(PythonFunction(function=f"{module}:odd", isolation=QUICK))
+    os.kill(pool.pid, signal.SIGSTOP)
+    pool.close()
+    assert not alive(pool.pid)
+
+
+def test_a_supervisor_that_cannot_start_ends_loudly(tmp_path: Path) -> None:
+    file = tmp_path / "only_in_the_trainer.py"
+    file.write_text("import os\nif os.environ.get('STROP_TEST_PARENT') != str(os.getpid()):\n    raise OSError('no')\n"
+                    "def right(problem, text):\n    return True\n")  # fmt: skip
+    os.environ["STROP_TEST_PARENT"] = str(os.getpid())
+    sys.path.insert(0, str(tmp_path))
+    try:
+        allow_module("only_in_the_trainer")
+        judge = ProcessJudge(PythonFunction(function="only_in_the_trainer:right", isolation=QUICK))
+        with pytest.raises(WorkersLost, match=r"4 times in a row: .*OSError: no"):
+            submit(judge, ["1"])
+            collect(judge)
+        judge.close()
+    finally:
+        from strop.base import imports
+
+        imports._allowed.pop("only_in_the_trainer")
+        sys.path.remove(str(tmp_path))
+
+
+def test_nothing_is_left_after_close(module: str) -> None:
+    pool = ProcessPool(PythonFunction(function=f"{module}:odd", isolation=QUICK))
+    judge = ProcessJudge(pool.verifier, pool)
+    submit(judge, ["fine"])
+    collect(judge)
+    submit(judge, ["hang"] * 4)
+    time.sleep(0.1)
+    pids = [pool.pid, *children(pool.pid)]
+    assert len(pids) == 3
+    judge.close()
+    judge.close()
+    assert until(lambda: not any(alive(pid) for pid in pids))
+    with pytest.raises(WorkersLost, match="closed"):
+        submit(judge, ["fine"])
+
+
+@pytest.mark.parametrize("stopped", [False, True])
+def test_nothing_is_left_after_the_trainer_is_killed(stopped: bool) -> None:
+    code = (
+        "import time\nfrom strop.verifiers.math.verifier import MathVerifier\n"
+        "from strop.verifiers.process_pool import ProcessPool\n"
+        "from strop.base.types import Problem\npool = ProcessPool(MathVerifier())\n"
+        "pool.submit('judge', Problem('p', '', '1'))\n"
+        "pool.receive(None)\nprint(pool.pid, flush=True)\ntime.sleep(100)\n"
+    )
+    trainer = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    assert trainer.stdout is not None
+    supervisor = int(trainer.stdout.readline())
+    pids = [supervisor, *children(supervisor)]
+    if stopped:
+        for pid in pids:
+            os.kill(pid, signal.SIGSTOP)
+    trainer.kill()
+    trainer.wait()
+    trainer.stdout.close()
+    assert until(lambda: not any(alive(pid) for pid in pids))
+
+
+def test_problems_travel_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "looks_at_the_problem.py").write_text(
+        "def right(problem, text):\n"
+        "    first = problem.prompt[0]\n"
+        "    seen = (first['role'], problem.extra['n'], problem.reference, text)\n"
+        "    return seen == ('user', 3, [1, 2], 'é\\u2028x')\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    allow_module("looks_at_the_problem")
+    judge = judge_for(PythonFunction(function="looks_at_the_problem:right", isolation=QUICK))
+    problem = Problem("p", ({"role": "user", "content": "q"},), [1, 2], extra={"n": 3})
+    submit(judge, ["é\u2028x"], problem)
+    assert collect(judge)[0].score == 1.0
+    submit(judge, ["x"], Problem("p", "", object()))
+    verdict = collect(judge)[0]
+    assert verdict.status is Status.ERROR
+    assert "cannot be given to a worker" in verdict.detail
+    judge.close()
+
+
+def test_the_first_problem_that_cannot_be_judged() -> None:
+    problems = [Problem("a", "", "1"), Problem("b", "", r"\frac{1}{"), Problem("c", "", "9^{9^{9^9}}")]
+    found = first_refusal(MathVerifier(), problems)
+    assert found is not None
+    assert found[0].id == "b"
+    assert first_refusal(MathVerifier(), [problems[0]] * 3) is None
+    assert first_refusal(Answer(), [Problem("a", "", [1])]) is not None
