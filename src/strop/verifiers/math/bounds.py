@@ -64,36 +64,37 @@ class Bounds(Settings):
     def refuse_answer(self, answer: Node) -> str | None:
         """Which bound an answer breaks after it was read, or None."""
         try:
-            self._size(answer)
+            self._bits(answer)
         except TooMuch as limit:
             return f"beyond the bounds: {limit}"
         return None
 
-    def _size(self, node: Node) -> float:
-        """An upper guess of the absolute value of the numbers in a tree, 0 of a name; raises `TooMuch`."""
+    def _bits(self, node: Node) -> float:
+        """An upper guess of log2 of the absolute value of what a tree names, at least 0; raises `TooMuch`."""
         if node.op in ("number", "decimal"):
             exact = abs(Fraction(node.value))
-            return float(exact) if exact < 10**300 else math.inf
+            return max(math.log2(exact.numerator) - math.log2(exact.denominator), 0.0) if exact else 0.0
         if not node.args:
-            return 4.0 if node.op == "constant" and node.value != "inf" else 0.0
-        sizes = list(map(self._size, node.args))
-        largest = max(sizes)
-        if len(sizes) > self.members:
-            raise TooMuch(f"{len(sizes)} members")
+            return 2.0 if node.op == "constant" and node.value != "inf" else 0.0
+        if len(node.args) > self.members:
+            raise TooMuch(f"{len(node.args)} members")
+        bits = list(map(self._bits, node.args))
+        largest = 2.0 ** min(max(bits), 64.0)
         if node.op == "power":
-            bits = math.log2(max(sizes[0], 1.0)) * sizes[1]
-            if max(sizes[1], bits / 4) > self.exponent:
+            exponent = node.args[1]
+            small = Fraction(exponent.value) if exponent.op == "number" else None
+            raised = float(abs(small)) if small is not None and abs(small) < 2**64 else 2.0 ** min(bits[1], 64.0)
+            if max(raised, bits[0] * raised / 4) > self.exponent:
                 raise TooMuch("too large an exponent")
-            small = node.args[1].op == "number" and node.args[1].value < 0
-            return 1.0 if small else 2.0**bits if bits < 1000 else math.inf
+            return 0.0 if small is not None and small < 0 else bits[0] * raised
         if node.op == "factorial":
-            if largest > self.factorial:
+            if largest > self.factorial + 0.5:
                 raise TooMuch("too large a factorial")
-            return math.exp(math.lgamma(largest + 1)) if largest < 100 else math.inf
-        if node.op == "binom" and largest > self.binomial:
-            raise TooMuch("too large a binomial coefficient")
+            return math.lgamma(largest + 1) / math.log(2)
+        if node.op == "binom":
+            if largest > self.binomial + 0.5:
+                raise TooMuch("too large a binomial coefficient")
+            return largest
         if node.op == "sum":
-            return sum(sizes)
-        if node.op == "product":
-            return math.prod(max(size, 1.0) for size in sizes) if any(sizes) else 0.0
-        return largest
+            return max(bits) + math.log2(len(bits))
+        return sum(bits) if node.op == "product" else max(bits)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from fractions import Fraction
+from itertools import pairwise
 from typing import NamedTuple
 
 from strop.verifiers.math import expressions as ex
@@ -141,7 +142,9 @@ class _Comparison:
         if gold.op == given.op:
             return unknown("two relations of different kinds")
         wrong = self._unequal_chain(given) if equations[1] else None
-        stated = [_stated_value(each) if each.op == "relation" else each for each in (gold, given)]
+        stated = [
+            _stated_value(each, bare=each is gold) if each.op == "relation" else each for each in (gold, given)
+        ]
         return wrong or (unknown("it states no value") if None in stated else self.answers(*stated))  # type: ignore[arg-type]
 
     def _regions(self, gold: Node, given: Node) -> Proof | None:
@@ -151,6 +154,7 @@ class _Comparison:
             ends = self._all(gold.args, given.args)
             if ends.equal:
                 return ends
+        gold, given = (_as_region(each) if each.op == "list" else each for each in (gold, given))
         if "list" in (gold.op, given.op) or {gold.op, given.op} == {"set", "interval"}:
             return unknown("a set of numbers, and an interval")
         try:
@@ -186,9 +190,11 @@ class _Comparison:
         labels = label(gold), label(given)
         if None not in labels:  # x = 5, y = x = 5
             found = self.answers(gold.args[-1], given.args[-1])
-            function = labels[0].op.startswith("apply ") and labels[1] == ex.name("y")  # type: ignore[union-attr]
-            if labels[0] == labels[1] or function or not self.rules.strict:
+            function, value_of = labels[0].op.removeprefix("apply "), labels[1]  # type: ignore[union-attr]
+            named = value_of in (ex.name("y"), ex.name(function)) and function != labels[0].op  # type: ignore[union-attr]
+            if labels[0] == labels[1] or named or not self.rules.strict:
                 return found
+            given = _renamed(gold, given)
         if len(gold.args) > 2 or len(given.args) > 2:
             gold, given = (Node("relation", (each.args[0], each.args[-1]), ("=",)) for each in (gold, given))
         sides = gold.args + given.args
@@ -203,14 +209,14 @@ class _Comparison:
         return different("not multiples of each other") if polynomial else unknown("not multiples of each other")
 
     def _unequal_chain(self, given: Node) -> Proof | None:
-        """A chain of constants that are not all proved equal offers several answers."""
-        single = [side for side in given.args if not ex.names_in(side) and side.op not in (*_ATOMIC, *_SEVERAL)]
-        constants = [
-            side for side in single if not ex.holds(side, "±", "matrix", *_UNDONE) and not ex.is_infinite(side)
-        ]
-        if "≈" in given.value or all(self._quantities(each, constants[-1]).equal for each in constants[:-1]):
-            return None
-        return different("a chain of unequal constants")
+        """A chain of constants that are not all proved equal, or rounded, offers several answers."""
+        constants = [place for place, side in enumerate(given.args) if _is_constant(side)]
+        for place, following in pairwise(constants):
+            one, other = given.args[place], given.args[following]
+            rounded = "≈" in given.value[place:following] and _approximates(other, one)
+            if not rounded and not self._quantities(one, other).equal:
+                return different("a chain of unequal constants")
+        return None
 
     # ------------------------------------------------------------------ several answers
 
@@ -226,7 +232,8 @@ class _Comparison:
                 return unknown("a ratio, and none like it")
             return self._all(*([ex.over(part, each[0]) for part in each[1:]] for each in parts))
         if "set" in ops:
-            return self._sets(*parts)
+            one_of = [each.op == "set" and each.value == "or" for each in (gold, given)]
+            return self._sets(*parts) if one_of[0] == one_of[1] else unknown("all, or one of several")
         if len(parts[0]) != len(parts[1]):
             return different(f"{len(parts[0])} and {len(parts[1])} answers")
         in_order = self._all(*parts)
@@ -271,6 +278,8 @@ class _Comparison:
         if len(moduli) == 2 and not compare(*moduli).equal:
             return different("another modulus")
         modulus = _rational(moduli[0])
+        if len(moduli) == 1 and any(map(ex.names_in, sides)):  # x = 7k + 5
+            return self._families(gold, given) if gold.op == "residue" else self.answers(gold, _as_family(given))
         parts = [each.args if each.op in ("list", "set") else (each,) for each in sides]
         first, second = ([found for part in each if (found := _rational(part)) is not None] for each in parts)
         if modulus is None or modulus < 1 or [len(first), len(second)] != list(map(len, parts)):
@@ -342,6 +351,17 @@ def _same(one: bool, what: str) -> Proof:
     return equal(f"the same {what}") if one else different(f"not the same {what}")
 
 
+def _as_region(answer: Node) -> Node:
+    """Inequalities at commas hold together; where no number fulfils them all, it is enough that one does."""
+    if not all(each.op == "relation" and is_region(each) for each in answer.args):
+        return answer
+    try:
+        together = line(Node("∩", answer.args))
+    except Unsolved:
+        return answer
+    return Node("∩" if any(together.inside) else "∪", answer.args)
+
+
 def _plain(answer: Node) -> Node:
     """Without brackets around one answer; both values of a ±; what words say of numbers as such."""
     if answer.op in ("tuple", "list", "set") and len(answer.args) == 1 and answer.args[0].op != "words":
@@ -358,7 +378,7 @@ def _plain(answer: Node) -> Node:
             for before, part in ((each, _plain(each)) for each in answer.args)
         ]
         return answer._replace(args=tuple(part for each in spread for part in each))
-    if ex.holds(answer, "±") and answer.op not in (*_SEVERAL, "relation", "family", "cases"):
+    if ex.holds(answer, "±", "∓") and answer.op not in (*_SEVERAL, "relation", "family", "cases"):
         return Node("set", tuple(ex.variants(answer)))
     return answer
 
@@ -367,9 +387,12 @@ def _parted(node: Node) -> tuple[Node, Measure]:
     return (node.args[0], node.value) if node.op == "measure" else (node, _BARE)
 
 
-def _stated_value(relation: Node) -> Node | None:
-    """The value that an equation states; None where it states none."""
-    if relation.value == ("∈",) and relation.args[0].op == "name":
+def _stated_value(relation: Node, bare: bool) -> Node | None:
+    """The value that an equation states; None where it states none.
+
+    `bare`: the value is to stand for the equation, as 5 does for x = 5; for a curve such as x² + y² = 25 none does.
+    """
+    if relation.value == ("∈",) and relation.args[0].op in ("name", "tuple"):
         return relation.args[1]
     if not set(relation.value) <= {"=", "≈"}:
         return None
@@ -379,8 +402,9 @@ def _stated_value(relation: Node) -> Node | None:
     if "≈" in relation.value and not named:  # √3/3 ≈ 0.577
         last = relation.args[relation.value.index("≈")]
     names = ex.names_in(first)
+    curve = bare and not ex.holds(first, "ln", *_TRIGONOMETRIC)
     computed = ex.holds(first, *_UNDONE) or (
-        not ex.names_in(last) and (len(names) > 1 or ex.holds(first, "ln", *_TRIGONOMETRIC))
+        not ex.names_in(last) and not curve and (len(names) > 1 or ex.holds(first, "ln", *_TRIGONOMETRIC))
     )
     return last if named or not names or computed or len(relation.value) > 1 else None
 
@@ -405,6 +429,22 @@ def _rational(node: Node) -> Fraction | None:
     return found if isinstance(found, Fraction) else None
 
 
+def _is_constant(node: Node) -> bool:
+    """Whether an answer is one number, with or without a unit."""
+    if ex.names_in(node) or node.op in (*_ATOMIC, *_SEVERAL) or ex.is_infinite(node):
+        return False
+    unknown_ = (part.op in ("±", "∓", "matrix", *_UNDONE) or part.op.startswith("apply ") for part in ex.parts(node))
+    return not any(unknown_)
+
+
+def _approximates(shown: Node, meant: Node) -> bool:
+    """Whether a constant is another one, rounded to the digits that it states."""
+    shown, meant = _parted(shown)[0], _parted(meant)[0]
+    at = _rational(shown)
+    digits = _stated_digits(shown) or (len(str(abs(at))) if at is not None and at.denominator == 1 else 0)
+    return at is not None and at != 0 and digits > 0 and _rounds_to(meant, at, digits)
+
+
 def _numbered(node: Node) -> Node:
     """An expression whose names are numbered in their order: names do not count."""
     for place, each in enumerate(dict.fromkeys(part for part in ex.parts(node) if part.op == "name")):
@@ -425,19 +465,19 @@ def _stated_digits(node: Node) -> int | None:
 
 
 def _rounds_to(node: Node, at: Fraction, digits: int) -> bool:
-    """Whether a constant, rounded to some digits, is a decimal: at most half a unit of its last digit away."""
+    """Whether a constant is a decimal when it is rounded or, where it is no decimal itself, cut off to some digits."""
     size = (
         len(str(int(abs(at)))) if abs(at) >= 1 else 1 - len(str(int(1 / abs(at)) - (1 / abs(at) == int(1 / abs(at)))))
     )
     half = Fraction(10) ** (size - digits) / 2
-    try:
-        gap = value(ex.plus(node, ex.number(-at)), {}, 200)
+    most = half if node.op == "decimal" else 2 * half
+    try:  # how much larger the constant is, in the direction away from 0
+        gap = value(ex.times(ex.number(1 if at > 0 else -1), ex.plus(node, ex.number(-at))), {}, 200)
     except (Undefined, Vague, TooMuch):
         return False
     if isinstance(gap, Fraction):
-        return abs(gap) <= half and (gap + at).denominator > 1  # an integer is not approximated
-    limit = interval(half)
-    return bool(gap.imag.a == gap.imag.b == 0 and gap.real.b <= limit.a and gap.real.a >= -limit.a)
+        return -half <= gap <= most and (gap + at).denominator > 1  # an integer is not approximated
+    return bool(gap.imag.a == gap.imag.b == 0 and gap.real.b <= interval(most).a and gap.real.a >= interval(-half).b)
 
 
 def _factor(first: Form, second: Form) -> Fraction | None:
@@ -459,6 +499,17 @@ def _without_degrees(node: Node) -> Node:
     if node.op == "degree":
         return _without_degrees(node.args[0])
     return node if node.op in _TRIGONOMETRIC else node._replace(args=tuple(map(_without_degrees, node.args)))
+
+
+def _renamed(gold: Node, given: Node) -> Node:
+    """`f(t) = 2t` with the reference's arguments: `f(x) = 2x`."""
+    first, second = gold.args[0], given.args[0]
+    if first.op == second.op and len(first.args) == len(second.args):
+        for ours, theirs in zip(first.args, second.args, strict=True):
+            bound = theirs.op == "name" and theirs.value in ex.names_in(given.args[-1])
+            if bound and ours.op == "name" and ours.value not in ex.names_in(given):
+                given = ex.replaced(given, theirs, ours)
+    return given
 
 
 def _with_constant(gold: Node, given: Node) -> Node:

@@ -174,11 +174,17 @@ def variants(node: Node) -> list[Node]:
     Raises:
         TooMuch: more than four signs.
     """
+    if not holds(node, "±"):  # `1 ∓ √2` alone is `1 ± √2`
+        node = _turned(node)
     count = sum(each.op == "±" for each in parts(node))
     if count > 4:
         raise TooMuch("too many ±")
     made = (_signed(node, iter(signs), signs[0] if signs else 1) for signs in product((1, -1), repeat=count))
     return list(dict.fromkeys(made))
+
+
+def _turned(node: Node) -> Node:
+    return node._replace(op="±" if node.op == "∓" else node.op, args=tuple(map(_turned, node.args)))
 
 
 def _signed(node: Node, signs: Iterator[int], first: int) -> Node:

@@ -69,14 +69,22 @@ _HEDGES = (
 _CONDITIONS = ("where", "for", "if", "when", "with", "see", "but", "which", "maybe")
 _SYNONYMS = {
     **dict.fromkeys(("no solution", "no solutions", "no real solution", "no real solutions", "there is no solution",
-                     "there are no solutions", "empty", "empty set", "∅", "no real roots", "no values"), "none"),
+                     "there are no solutions", "empty", "empty set", "∅", "no real roots", "no values", "nothing"), "none"),
     **dict.fromkeys(("dne", "doesnotexist", "no limit"), "does not exist"),
     **dict.fromkeys(("infinite", "infinity", "infinitely many", "infinitely many solutions"), "∞"),
     **dict.fromkeys(("all real numbers", "all reals", "real numbers", "reals", "any real number"), "ℝ"),
     **dict.fromkeys(("integers", "all integers"), "ℤ"), "not possible": "impossible", "not defined": "undefined",
-    "north": "n", "south": "s", "east": "e", "west": "w",
+    "north": "n", "south": "s", "east": "e", "west": "w", "bce": "bc", "ce": "ad",
 }  # fmt: skip
 _NUMBERS = "zero one two three four five six seven eight nine ten eleven twelve"
+# What a sentence says before "no solution" and the like; words at the end of a quantity that say nothing of it.
+_SAYS = re.compile(
+    r"^(?:limit|equation|system|problem|integral|series|inequality|value|sum|expression|there|it|this) "
+    r"(?:(?:is|are|has|have) )?(?=does not exist$|no (?:real )?solutions?$)"
+)
+_CLOSING = re.compile(r"(?:^| )(?:in total|in all|total|altogether|overall|answer|old)$")
+_EXCEPT = re.compile(r"(?:all )?(?:real numbers|reals)(?: x)? (?:except|except for|other than|but)")
+_NEGATIVE = ("minus", "negative")
 _UNIT_LETTERS = frozenset((*"msghlLJNWVAKCF", "Omega", "mu"))
 _REMAINDERS = ("r", "remainder", "rem", "with remainder", "with a remainder of")
 _LEADS = ("approximately", "approx", "roughly", "therefore", "thus", "hence", "so")
@@ -104,7 +112,7 @@ def read(text: str) -> Reading:
 
 def words(text: str) -> Node:
     """Words, synonyms made one."""
-    text = re.sub(r"^(?:the|an?) ", "", text.lower())
+    text = _SAYS.sub("", re.sub(r"^(?:the|an?) ", "", text.lower()))
     return Node("words", (), tuple(_SYNONYMS.get(text, text).split()))
 
 
@@ -132,7 +140,7 @@ def _trimmed(found: Sequence[Token]) -> list[Token]:
     while len(found) > 1:
         if _is(found[-1], ".", ",", ";", ":", "\\\\", "$"):
             found.pop()
-        elif _is(found[0], ",", ";", ":", ".", "\\\\", "≈", "=", "⇒") or found[0].text.lower() in _LEADS:
+        elif _is(found[0], ",", ";", ":", ".", "\\\\", "≈", "=", "⇒", "→") or found[0].text.lower() in _LEADS:
             found.pop(0)
         elif _is(found[0], "{") and _closing(found) == len(found) - 1:
             found = found[1:-1]
@@ -209,7 +217,10 @@ def _listed(found: Sequence[Token]) -> Node:
             if compound is not None and compound.op == "measure" and compound.value.unit is not None:
                 return compound  # 2 hours and 30 minutes
             read_parts = list(map(_listed, parts))
-            return Node(op, tuple(read_parts)) if all(map(is_region, read_parts)) else _joined("set", read_parts)
+            if all(map(is_region, read_parts)):
+                return Node(op, tuple(read_parts))
+            choice = word == "or" and any(part.op in ("words", "title") for part in read_parts)
+            return _joined("set", read_parts)._replace(value="or" if choice else None)
     pieces = _pieces(found, ",")
     if not pieces:
         raise Unreadable("nothing stands there")
@@ -220,6 +231,10 @@ def _listed(found: Sequence[Token]) -> Node:
     if index is not None:
         rest = [token for piece in pieces[:-1] for token in (Token("symbol", ","), *piece)]
         return Node("family", (_listed(rest[1:]),), index)
+    said = next((place for place, token in enumerate(found) if place and token.text in ("for", "where")), None)
+    index = _index(found[said:]) if said is not None else None
+    if index is not None:  # 7m + 5 for integers m
+        return Node("family", (_listed(found[:said]),), index)
     found_parts = list(map(_related, pieces))
     if any(
         part.op == "relation" and "∈" in part.value or (part.op == "words" and part.value[0] in _CONDITIONS)
@@ -329,14 +344,17 @@ def _as_words(found: Sequence[Token]) -> Node | None:
 def _special(found: Sequence[Token]) -> Node | None:
     """Names, times, dates, divisions, digits in a base."""
     shape = found[0].text if found[0].text in ("angle", "triangle") else ""
-    letters = found[1:] if shape else found
+    letters = [token for token in found[1:] if not _is(token, "{", "}")] if shape else found
     named = bool(letters) and all(token.kind in ("letter", "word") and token.text.isupper() for token in letters)
     if (
         named
         and (shape or len("".join(token.text for token in found)) > 1)
         and not any(token.space for token in found[1:] if not shape)
     ):
-        return Node("title", (), f"{shape} {''.join(token.text for token in letters)}".strip())
+        text = "".join(token.text for token in letters)
+        if shape == "angle" and len(text) == 3:  # ABC and CBA are one angle
+            text = min(text, text[::-1])
+        return Node("title", (), f"{shape} {text}".strip())
     return _clock(found) or _date(found) or _division(found) or _based(found)
 
 
@@ -393,10 +411,14 @@ def _division(found: Sequence[Token]) -> Node | None:
 
 def _based(found: Sequence[Token]) -> Node | None:
     """Digits and their base: `2516_8`."""
-    texts = [token.text for token in found if not _is(token, "{", "}")]
-    if len(texts) < 3 or texts[-2] != "_" or texts[-1] not in map(str, range(2, 37)):
+    texts = [token.text for token in found if not _is(token, "{", "}", "(", ")")]
+    if len(texts) < 3 or texts[-2] != "_":
         return None
-    digits, base = "".join(texts[:-2]).upper(), int(texts[-1])
+    numbers = {word: str(number) for number, word in enumerate(_NUMBERS.split())}
+    digits, said = "".join(texts[:-2]).upper(), numbers.get(texts[-1], texts[-1])
+    if said not in map(str, range(2, 37)):
+        return None
+    base = int(said)
     plain = digits.isalnum() and digits.isascii() and digits[0].isdigit() and len(digits) < 200
     if not plain or any(int(digit, 36) >= base for digit in digits):
         return None
@@ -414,7 +436,7 @@ def _letters(found: Sequence[Token]) -> str | None:
     listed = [part.strip(" ().") for part in re.split(r",|;| and | or ", text)]
     listed = [part for part in listed if part]
     if len(listed) > 1 and all(len(part) == 1 and part in "ABCDEFGHIJ" for part in listed):
-        return ",".join(listed)
+        return ("|" if " or " in text else ",").join(listed)
     bare = text.rstrip(".)").lstrip("(").strip()
     if 0 < len(bare) < 6 and set(bare) <= set("ABCDEFGHIJ") and not any(token.space for token in found[1:]):
         return bare
@@ -434,6 +456,7 @@ def _alone(found: Sequence[Token]) -> Node:
     special = _as_words(found) or _special(found)
     if special is not None:
         return special
+    found = _difference(found)
     for op in ("∪", "∖", "∩"):
         parts, ops = _split(found, lambda token, op=op: _is(token, op))  # type: ignore[misc]
         if ops:
@@ -443,7 +466,7 @@ def _alone(found: Sequence[Token]) -> Node:
     enclosed = _enclosed(found)
     if enclosed is not None:
         return enclosed
-    ratio, colons = _split(found, lambda token: _is(token, ":"))
+    ratio, colons = _split(found, lambda token: _is(token, ":") or token.text == "to")
     if colons:
         nodes = tuple(Parser(part).whole() for part in ratio)
         return ex.over(*nodes) if len(nodes) == 2 else Node("ratio", nodes)
@@ -451,6 +474,17 @@ def _alone(found: Sequence[Token]) -> Node:
     if quantity is None:
         raise Unreadable(f"cannot be read: {_text(found)[:60]}")
     return matrix_of(quantity) or quantity
+
+
+def _difference(found: Sequence[Token]) -> list[Token]:
+    r"""`\mathbb{R} - \{2\}`, "all real numbers except 2" with the sign of a difference of sets."""
+    minus, braces = Token("symbol", "∖"), (Token("symbol", "⦃"), Token("symbol", "⦄"))
+    if len(found) > 2 and _is(found[0], *"ℝℤℕℚℂ") and _is(found[1], "-"):
+        return [found[0], minus, *found[2:]]
+    end = next((place for place, token in enumerate(found) if token.kind not in ("word", "letter")), 0)
+    if end and _EXCEPT.fullmatch(_text(found[:end]).lower()):
+        return [Token("symbol", "ℝ"), minus, braces[0], *found[end:], braces[1]]
+    return list(found)
 
 
 def _enclosed(found: Sequence[Token]) -> Node | None:
@@ -492,7 +526,7 @@ def _cases(inner: Sequence[Token]) -> Node:
         parts = _pieces(row, "&")
         if len(parts) != 2:
             raise Unreadable("a case without its condition")
-        condition = [token for token in parts[1] if token.text.lower() not in ("if", "for", "when", "where")]
+        condition = [token for token in parts[1] if token.text.lower() not in ("if", "for", "when", "where", "is", "are")]
         try:
             read_condition = _listed(condition)
         except Unreadable:
@@ -512,6 +546,8 @@ def measured(node: Node, measure: Measure) -> Node:
 def _quantity(found: Sequence[Token]) -> Node | None:
     """An expression with what it counts or is measured in; None where that is not all."""
     found = list(found)
+    if found and found[0].text.lower() in _NEGATIVE:
+        found[0] = Token("symbol", "-")
     for place in range(1, len(found) - 1):  # 2 h 30 min
         if found[place].text in ("h", "d") and found[place - 1].kind == found[place + 1].kind == "number":
             found[place] = found[place]._replace(kind="word")
@@ -533,6 +569,9 @@ def _quantity(found: Sequence[Token]) -> Node | None:
             percent, rest = True, rest[len(words_.split()) :]
     if rest and rest[0].text in ("degrees", "degree", "deg"):
         node, rest = ex.call("degree", node), rest[1:]
+    scale = {"c": "celsius", "f": "fahrenheit"}.get(rest[0].text.lower(), rest[0].text.lower()) if rest else ""
+    if node.op == "degree" and scale in ("celsius", "fahrenheit"):
+        node, rest = node.args[0], [rest[0]._replace(text=scale), *rest[1:]]
     return _with_rest(node, measure._replace(percent=percent), rest)
 
 
@@ -550,7 +589,9 @@ def _with_rest(node: Node, measure: Measure, rest: list[Token]) -> Node | None:
     measure = measure._replace(unit=read_unit(rest[:end])) if end else measure
     if any(token.kind not in ("word", "letter") and not _is(token, ".", "-") for token in rest[end:]):
         return None
-    said = tuple(token.text.lower() for token in rest[end:] if token.kind != "symbol")
+    said = tuple(_CLOSING.sub("", " ".join(token.text.lower() for token in rest[end:] if token.kind != "symbol")).split())
+    if said[:2] in (("for", "all"), ("for", "any"), ("for", "every")):  # f(x) = 2x for all x
+        said = ()
     if said and measure.unit is None and counts(said):
         return measured(node, measure._replace(thing=said[-1]))
     if (

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from itertools import accumulate
 
 from strop.verifiers.math.expressions import Token, Unreadable
 from strop.verifiers.math.units import known_unit
@@ -93,18 +94,29 @@ rho varrho
 vec overrightarrow
 """
 _SAME = {same: line.split()[0] for line in _SYNONYMS.strip().splitlines() for same in line.split()[1:]}
-_SPACES = frozenset((*",;:> ()[]", "quad", "qquad", "enspace", "hfill", "space", "par"))
+_SPACES = frozenset((*",;:> ()[]", "quad", "qquad", "enspace", "thinspace", "hfill", "space", "par", "null"))
 _NOTHING = frozenset(
     """
-    ! left right displaystyle textstyle scriptstyle limits nolimits nonumber middle mathop boxed fbox boldsymbol bm pmb
-    mathbf mathit mathcal mathscr mathfrak mathsf underline underbrace big Big bigg Bigg bigl bigr Bigl Bigr biggl biggr
-    Biggl Biggr bf it rm sf tt em tiny small normalsize large Large LARGE huge Huge bfseries centering smash strut
-    mathstrut therefore ensuremath mathrel mathbin mathinner mleft mright
+    ! left right displaystyle textstyle scriptstyle limits nolimits nonumber notag middle mathop boxed fbox framebox
+    boldsymbol bm pmb mathbf mathit mathcal mathscr mathfrak mathsf mathnormal underline underbrace overbrace big Big
+    bigg Bigg bigl bigr Bigl Bigr biggl biggr Biggl Biggr bf it rm sf tt em normalfont tiny scriptsize footnotesize
+    small normalsize large Large LARGE huge Huge bfseries centering centerline smash strut mathstrut therefore
+    ensuremath mathrel mathbin mathinner mleft mright forall square blacksquare Box qed checkmark
     """.split()  # noqa: SIM905
 )
-_TEXT = frozenset(("text", "textbf", "textit", "textrm", "textnormal", "textsf", "texttt", "emph", "mbox", "hbox"))
+_TEXT = frozenset(
+    """
+    text textbf textit textrm textnormal textsf texttt textsc textup textmd emph mbox hbox
+    """.split()  # noqa: SIM905
+)
 _UPRIGHT = frozenset(("mathrm", "operatorname", "operatorname*", "mathtt"))
-_DROPPED = ("color", "textcolor", "colorbox", "tag", "label", "phantom", "hphantom", "hspace", "vspace", "hskip")
+# Commands that go with their first argument; environments that only lay out what is in them.
+_DROPPED = frozenset(
+    """
+    color textcolor colorbox tag tag* label phantom hphantom vphantom hspace vspace hskip
+    """.split()  # noqa: SIM905
+)
+_LAYOUT = frozenset(("align", "aligned", "equation", "gather", "gathered", "split", "center", "math", "displaymath"))
 _SETS = {"R": "ℝ", "Z": "ℤ", "N": "ℕ", "Q": "ℚ", "C": "ℂ"}
 _CHARACTERS = str.maketrans(
     {
@@ -119,6 +131,7 @@ _CHARACTERS = str.maketrans(
         **{chr(code): rf"\{unicodedata.name(chr(code)).split()[-1].lower().replace('lamda', 'lambda')} "
            for code in range(0x3B1, 0x3CA) if code != 0x3C2},
         **{letter: rf"\{unicodedata.name(letter).split()[-1].capitalize()} " for letter in "ΓΔΘΞΠΣΦΨΩ"},
+        **dict.fromkeys("“”„✓✔✅□■∎∀", " "),
     }
 )  # fmt: skip
 _RAISED = dict(zip("⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻⁼⁽⁾ⁿⁱ", "0123456789+-=()ni", strict=True))
@@ -132,6 +145,7 @@ _SPACED = re.compile(r"\s*(-?[1-9]\d{0,2}(?: \d{3})+(?:\.\d+)?)\s*")
 _REPEATING = re.compile(
     r"(?<![\d.])(\d{0,20})\.(\d{0,20})(?:\\(?:overline|bar|dot)\s?\{?(\d{1,20})\}?|\((\d{1,20})\))(?!\d)"
 )
+_ERA = re.compile(r"\b(?:B\.C\.E|B\.C|A\.D|C\.E)\.")
 _ELLIPSIS = re.compile(r"(?<![\d.])(\d{0,20})\.(\d{0,20}?)(\d{1,9})\3\3?(?:\\[lc]?dots(?![A-Za-z])|\.\.\.|…)")
 _TOKEN = re.compile(
     r"(?P<space>\s+|~)|\\(?P<command>operatorname\*|[A-Za-z]+|.)"
@@ -165,17 +179,19 @@ def tokens(text: str) -> list[Token]:
     """
     text = _SPECIAL.sub(" ", unescaped(text))
     if not text.isascii():
+        text = re.sub(r"⁻(?=\d)", "-", text)
         text = re.sub(f"[{''.join(_RAISED)}]+", lambda run: f"^{{{''.join(map(_RAISED.__getitem__, run[0]))}}}", text)
         text = re.sub(f"[{''.join(_LOWERED)}]+", lambda run: f"_{{{''.join(map(_LOWERED.__getitem__, run[0]))}}}", text)
         text = _VULGAR.sub(lambda part: rf"\frac{{{unicodedata.normalize('NFKC', part[0]).replace('⁄', '}{')}}}", text)
         text = re.sub("((?:\\d[\u0305\u0304\u0307])+)", lambda run: rf"\overline{{{_NOT_DIGIT.sub('', run[0])}}}", text)
         text = unicodedata.normalize("NFKC", text.translate(_CHARACTERS)).translate(_CHARACTERS)
+    text = _ERA.sub(lambda era: era[0].replace(".", ""), text.strip("*` \n").rstrip("\\"))
     text = _MARKED.sub(lambda match: _NOT_DIGIT.sub("", match[0]), text)
     spaced = _SPACED.fullmatch(text)
     text = spaced[1].replace(" ", "") if spaced is not None else text
     text = _REPEATING.sub(lambda match: _repeating(match[1], match[2], match[3] or match[4]), text)
     text = _ELLIPSIS.sub(lambda match: _repeating(match[1], match[2], match[3]), text)
-    return _joined(_Tokenizer(text).run())
+    return _joined(_prefixed(_Tokenizer(text).run()))
 
 
 def _repeating(whole: str, fixed: str, period: str) -> str:
@@ -268,6 +284,9 @@ class _Tokenizer:
             return self._add("letter", text[-1])
         title = len(text) > 2 and text[0].isupper() and text[1:].islower()
         long = len(text) > 3 and not text.isupper()
+        after_number = last is not None and last.kind == "number" and not self.space
+        if text in _ORDINALS and after_number:  # 5th
+            return None
         if unit or long or title or not text.isascii() or (apart and text.lower() in _SHORT_WORDS):
             return self._add("word", text)
         for letter in text:
@@ -296,9 +315,13 @@ class _Tokenizer:
             place += text in ("left", "right") and self.text[place : place + 1] == "."
         elif text in _DROPPED:
             place = self._group(place, end)[1]
+        elif text == "fcolorbox":
+            place = self._group(self._group(place, end)[1], end)[1]
         elif text in ("begin", "end"):
             first, place = self._group(place, end)
-            self._add("command", f"{text} {self.text[first + 1 : place - 1].strip('* ')}")
+            environment = self.text[first + 1 : place - 1].strip("* ")
+            if environment not in _LAYOUT:
+                self._add("command", f"{text} {environment}")
         elif text in _TEXT or text in _UPRIGHT:
             place = self._upright(text, place, end)
         elif text in ("mathbb", "Bbb"):
@@ -339,21 +362,46 @@ class _Tokenizer:
         raise Unreadable("a brace is never closed")
 
 
+def _prefixed(found: list[Token]) -> list[Token]:
+    r"""Fractions and binomials that stand between their arguments, `{a \over b}`, as commands before them."""
+    for place in reversed(range(len(found))):
+        if found[place][:2] not in (("command", "over"), ("command", "choose")):
+            continue
+        depths = list(accumulate((token.text == "{") - (token.text == "}") for token in found))
+        inside = depths[place]
+        opener = next((at + 1 for at in range(place, -1, -1) if depths[at] < inside), 0)
+        begin = opener + (inside > 0)
+        end = next((at for at in range(place, len(found)) if depths[at] < inside), len(found))
+        command = Token("command", "frac" if found[place].text == "over" else "binom", True)
+        left, right = Token("symbol", "{"), Token("symbol", "}")
+        parts = (left, *found[begin:place], right, left, *found[place + 1 : end], right)
+        found = [*found[:begin], command, *parts, *found[end:]]
+    return found
+
+
 def _joined(found: list[Token]) -> list[Token]:
-    r"""`^\circ` and `^{\prime}` as signs of their own, `{:}` without braces, and no `th` after numbers."""
+    r"""`^\circ` and `^{\prime}` as signs of their own, `{:}` without braces, `\not=` in one, no `th` after numbers."""
     out: list[Token] = []
     place = 0
     while place < len(found):
         token, texts = found[place], [each.text for each in found[place : place + 3]]
+        if token[:2] == ("command", "min") and out and out[-1].kind == "number" and texts[1:2] not in (["("], ["{"]):
+            token = token._replace(kind="word")  # 30 minutes
+        if token[:2] == ("command", "not") and texts[1:2] and texts[1] in "=∈≡<>":
+            out.append(Token("symbol", {"=": "≠", "∈": "∉"}.get(texts[1], "≢"), token.space))
+            place += 2
+            continue
         if token.text == "^":
             braced = texts[1:2] == ["{"]
             at = end = place + 1 + braced
             while end < len(found) and (
-                found[end].text in ("°", "′") or (found[end].kind == "word" and found[end].text in _ORDINALS)
+                found[end].text in ("°", "′")
+                or (found[end].text == "o" and out and out[-1].kind == "number")
+                or (found[end].kind == "word" and found[end].text in _ORDINALS)
             ):
                 end += 1
             if end > at and (not braced or (end < len(found) and found[end].text == "}")):
-                out += [each for each in found[at:end] if each.kind == "symbol"]
+                out += [Token("symbol", "°") if each.text == "o" else each for each in found[at:end] if each.kind != "word"]
                 place = end + braced
                 continue
         if texts[:1] == ["{"] and texts[2:] == ["}"] and texts[1] in (":", ",", ";"):

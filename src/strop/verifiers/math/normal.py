@@ -427,6 +427,10 @@ class Field:
                 node, ex.call(function.removeprefix("arc"), angle)
             ):
                 return self.of(angle)
+        size = None if ex.names_in(node) else _sign_of(ex.plus(ex.power(node, ex.number(2)), ex.MINUS_ONE))
+        if function == "arctan" and size == 1:  # arctan x = ±π/2 − arctan 1/x
+            quarter = ex.times(ex.number(_sign_of(node) or 0), ex.HALF, ex.PI)
+            return self.of(ex.plus(quarter, ex.minus(ex.call("arctan", ex.power(node, ex.MINUS_ONE)))))
         negative = bool(form) and form[max(form)] < 0
         return _scaled(self._other(function, _scaled(form, -1) if negative else form), -1 if negative else 1)
 
@@ -497,13 +501,17 @@ def _exact(node: Node) -> Fraction | None:
     return found if isinstance(found, Fraction) else None
 
 
+def _sign_of(node: Node) -> int | None:
+    """The sign of a constant expression; None where it is not known."""
+    try:
+        return sign(value(node, {}, 200))
+    except (Undefined, Vague):
+        return None
+
+
 def _absolute(field: Field, node: Node) -> Form:
-    if not ex.names_in(node):
-        try:
-            return _scaled(field.of(node), sign(value(node, {}, 200)))
-        except (Undefined, Vague):
-            pass
-    return field.absolute(field.of(node))
+    known = None if ex.names_in(node) else _sign_of(node)
+    return field.absolute(field.of(node)) if known is None else _scaled(field.of(node), known)
 
 
 def _largest(field: Field, *args: Node, largest: int = 1) -> Form:

@@ -41,6 +41,11 @@ _NEGATED = _pattern(
 _TAKEN_BACK = _pattern(
     r"\W{0,8}(?:is|was|would\ be|seems|looks)\s+(?:wrong|incorrect|not|false|impossible|a\ mistake)\b"
 )
+# What makes a clause say that something is not, or may not be, the answer; what takes an answer back after it.
+_DOUBTED = _pattern(
+    r"""\b(?:not|never|\w{2,6}n't|false|untrue|unsure|doubt\w*|whether|if|some|others|nobody|no\ one|unlikely)\b[^.,;:!?\n]*$"""
+)
+_REVISED = _pattern(r"\b(?:wait|actually|oops|sorry|correction|(?:is|was)\ (?:wrong|incorrect)|mistake)\b")
 _HEDGED = _pattern(
     r"""\b(?:not|never|isn't|aren't|doesn't|don't|won't|can't|cannot|wrong|incorrect|maybe|perhaps|possibly|probably
     |might|may\ be|could|guess|unsure|at\ least|at\ most|between|exceeds?|unless|if|either|neither|nor|suppose|assume
@@ -83,6 +88,7 @@ _ENDS = _pattern(
     r"""\s+(?:is\ the\ (?:final\ |correct\ )?answer|left(?:\s+over)?|in\ total|in\ all|altogether|total|remaining|each
     |respectively|more|now|too|long|old|away|apart|tall|high|wide|deep)\s*$"""
 )
+_CHOICE = re.compile(r"\s*\(?([A-J])\)?\s*\.?\s*")  # a text that is a choice and nothing else
 _NOT_THAT = re.compile(r"[,(]\s*(?:and )?not\b[^,;]*$")
 _TWO = re.compile(r"\d.*\b(?:and|but|while|whereas)\b", re.DOTALL)
 
@@ -148,9 +154,12 @@ class Finder(NamedTuple):
         markers = list(_MARKER.finditer(text))
         if not markers:
             return self._unmarked(text)
-        if _NEGATED.search(text[: markers[-1].start()][-40:]):
+        before, after = text[: markers[-1].start()][-200:], text[markers[-1].end() :]
+        if _NEGATED.search(before[-40:]) or _DOUBTED.search(before):
             return "the answer is denied"
-        return self._asserted(text[markers[-1].end() :], marked=True)
+        if _REVISED.search(after):
+            return "the answer is taken back"
+        return self._asserted(after, marked=True)
 
     def _boxed(self, text: str, found: list[Box]) -> Reading | str:
         """The contents of the last boxes that belong together; a base, unit or percent sign after them too.
@@ -167,7 +176,7 @@ class Finder(NamedTuple):
             worded = _JOINED.search(text[group[0].outer_end : group[-1].outer_begin]) is not None
             return self.read((r"\text{ and }" if worded else ",").join(contents)) if contents else NO_ANSWER
         before, after = text[: group[0].outer_begin][-200:].replace("&", ""), text[group[0].outer_end :][:80]
-        if _NEGATED.search(before[-40:]) or _TAKEN_BACK.match(after):
+        if _NEGATED.search(before[-40:]) or _DOUBTED.search(before) or _TAKEN_BACK.match(after):
             return "the boxed answer is denied"
         answer, base, percent = contents[0], _BASE_AFTER.match(after), _PERCENT_AFTER.match(after)
         if base is not None and answer.isalnum():
@@ -181,6 +190,9 @@ class Finder(NamedTuple):
 
     def _unmarked(self, text: str) -> Reading | str:
         """The answer of the last sentence that asserts one; where a later one hedges or revises, there is none."""
+        letter = _CHOICE.fullmatch(text)
+        if letter is not None and self.plain:
+            return self.read(letter[1])
         sentences = [sentence for sentence in _SENTENCES.split(text.strip()) if sentence.strip()]
         for sentence in reversed(sentences[-3:]):
             hedged = _HEDGED.search(_DELIMITED.sub(" ", sentence))

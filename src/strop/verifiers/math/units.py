@@ -91,13 +91,14 @@ _UNCOUNTED = """
 times tens halves thirds quarters fourths fifths sixths sevenths eighths ninths tenths hundredths thousandths powers
 inverses reciprocals negatives squares cubes roots multiples factors pairs degrees does percents percentages always
 perhaps besides this upwards downwards backwards forwards clockwise hundreds thousands millions billions trillions
-dozens lakhs crores scores grosses
+dozens lakhs crores scores grosses elevenths twelfths twentieths millionths billionths factorials logarithms logs
+sines cosines tangents doubles triples ones twos threes fours fives sixes sevens eights nines quintillions googols
 """
 _DETERMINERS = "any some different distinct possible such total unique ordered"
 _CHANGES = """
 or and not no more less fewer than if but to mod modulo plus minus by over per for when where unless except half
 quarter third point about between from through until without of negative positive each every other first last second
-inverse doubled tripled squared cubed
+inverse doubled tripled squared cubed basis
 """
 
 
@@ -187,6 +188,9 @@ def _exponent(tokens: Sequence[Token], place: int) -> tuple[int, int]:
 def counts(words: Sequence[str]) -> bool:
     """Whether words name things that are counted: `red apples`, `people`; none that change the number."""
     barred = {*_CHANGES.split(), *MULTIPLES}
+    if "per" in words[1:-1]:  # cookies per day
+        at = words.index("per", 1)
+        return counts(words[:at]) and len(words) - at == 2 and words[-1].isalpha() and words[-1] not in barred
     if not words or any(not word.replace("-", "").isalpha() or word in barred for word in words):
         return False
     last = words[-1]
