@@ -142,9 +142,7 @@ class _Comparison:
         if gold.op == given.op:
             return unknown("two relations of different kinds")
         wrong = self._unequal_chain(given) if equations[1] else None
-        stated = [
-            _stated_value(each, bare=each is gold) if each.op == "relation" else each for each in (gold, given)
-        ]
+        stated = [_stated_value(each, bare=each is gold) if each.op == "relation" else each for each in (gold, given)]
         return wrong or (unknown("it states no value") if None in stated else self.answers(*stated))  # type: ignore[arg-type]
 
     def _regions(self, gold: Node, given: Node) -> Proof | None:
@@ -209,12 +207,13 @@ class _Comparison:
         return different("not multiples of each other") if polynomial else unknown("not multiples of each other")
 
     def _unequal_chain(self, given: Node) -> Proof | None:
-        """A chain of constants that are not all proved equal, or rounded, offers several answers."""
-        constants = [place for place, side in enumerate(given.args) if _is_constant(side)]
-        for place, following in pairwise(constants):
+        """A chain of values that are not all proved equal, or rounded, offers several answers."""
+        labelled = label(given) is not None
+        values = [place for place, side in enumerate(given.args) if not (labelled and place == 0) and _is_value(side)]
+        for place, following in pairwise(values):
             one, other = given.args[place], given.args[following]
             rounded = "≈" in given.value[place:following] and _approximates(other, one)
-            if not rounded and not self._quantities(one, other).equal:
+            if not rounded and not self.answers(one, other).equal:
                 return different("a chain of unequal constants")
         return None
 
@@ -282,8 +281,9 @@ class _Comparison:
             return self._families(gold, given) if gold.op == "residue" else self.answers(gold, _as_family(given))
         parts = [each.args if each.op in ("list", "set") else (each,) for each in sides]
         first, second = ([found for part in each if (found := _rational(part)) is not None] for each in parts)
-        if modulus is None or modulus < 1 or [len(first), len(second)] != list(map(len, parts)):
-            return self.answers(*sides)
+        integers = [each for each in (*first, *second) if each.denominator == 1]
+        if modulus is None or modulus < 1 or len(integers) != sum(map(len, parts)):
+            return self.answers(*sides) if len(moduli) == 2 else unknown("a residue, and no integer")
         residues = {each % modulus if gold.op == "residue" else each for each in first}  # a bare number is its own
         return _same(residues == {each % modulus for each in second}, f"residue modulo {modulus}")
 
@@ -406,7 +406,8 @@ def _stated_value(relation: Node, bare: bool) -> Node | None:
     computed = ex.holds(first, *_UNDONE) or (
         not ex.names_in(last) and not curve and (len(names) > 1 or ex.holds(first, "ln", *_TRIGONOMETRIC))
     )
-    return last if named or not names or computed or len(relation.value) > 1 else None
+    equation = ex.names_in(last) if not names else len(relation.value) == 1  # 9 = x + 1, x² = 9
+    return last if named or computed or not equation else None
 
 
 def _digits(gold: Node, given: Node) -> Proof:
@@ -429,18 +430,16 @@ def _rational(node: Node) -> Fraction | None:
     return found if isinstance(found, Fraction) else None
 
 
-def _is_constant(node: Node) -> bool:
-    """Whether an answer is one number, with or without a unit."""
-    if ex.names_in(node) or node.op in (*_ATOMIC, *_SEVERAL) or ex.is_infinite(node):
-        return False
-    unknown_ = (part.op in ("±", "∓", "matrix", *_UNDONE) or part.op.startswith("apply ") for part in ex.parts(node))
-    return not any(unknown_)
+def _is_value(node: Node) -> bool:
+    """Whether an answer has a value of its own: there are no names in it, and nothing is left to be computed."""
+    undone = (part.op in _UNDONE or part.op.startswith("apply ") for part in ex.parts(node))
+    return not ex.names_in(node) and not any(undone)
 
 
 def _approximates(shown: Node, meant: Node) -> bool:
     """Whether a constant is another one, rounded to the digits that it states."""
     shown, meant = _parted(shown)[0], _parted(meant)[0]
-    at = _rational(shown)
+    at = _rational(shown) if meant.op not in (*_SEVERAL, *_ATOMIC) else None
     digits = _stated_digits(shown) or (len(str(abs(at))) if at is not None and at.denominator == 1 else 0)
     return at is not None and at != 0 and digits > 0 and _rounds_to(meant, at, digits)
 
@@ -470,7 +469,7 @@ def _rounds_to(node: Node, at: Fraction, digits: int) -> bool:
         len(str(int(abs(at)))) if abs(at) >= 1 else 1 - len(str(int(1 / abs(at)) - (1 / abs(at) == int(1 / abs(at)))))
     )
     half = Fraction(10) ** (size - digits) / 2
-    most = half if node.op == "decimal" else 2 * half
+    most = half if _stated_digits(node) is not None else 2 * half
     try:  # how much larger the constant is, in the direction away from 0
         gap = value(ex.times(ex.number(1 if at > 0 else -1), ex.plus(node, ex.number(-at))), {}, 200)
     except (Undefined, Vague, TooMuch):

@@ -330,7 +330,10 @@ def _unlabelled(found: Sequence[Token]) -> list[Token]:
 
 def _as_words(found: Sequence[Token]) -> Node | None:
     """The words that all of an answer are; small numbers in words are numbers."""
-    if any(token.kind not in ("word", "letter") and not _is(token, "-", "′", ".") for token in found):
+    inner = ("-", "′", ".")  # well-known, Tom's, a.m.
+    if any(token.kind not in ("word", "letter") and not _is(token, *inner) for token in found):
+        return None
+    if _is(found[0], *inner) or _is(found[-1], "-", "′"):
         return None
     text = " ".join(token.text for token in found if token.kind != "symbol").lower()
     if not any(token.kind == "word" and len(token.text) > 1 for token in found):
@@ -526,7 +529,9 @@ def _cases(inner: Sequence[Token]) -> Node:
         parts = _pieces(row, "&")
         if len(parts) != 2:
             raise Unreadable("a case without its condition")
-        condition = [token for token in parts[1] if token.text.lower() not in ("if", "for", "when", "where", "is", "are")]
+        condition = [
+            token for token in parts[1] if token.text.lower() not in ("if", "for", "when", "where", "is", "are")
+        ]
         try:
             read_condition = _listed(condition)
         except Unreadable:
@@ -589,7 +594,9 @@ def _with_rest(node: Node, measure: Measure, rest: list[Token]) -> Node | None:
     measure = measure._replace(unit=read_unit(rest[:end])) if end else measure
     if any(token.kind not in ("word", "letter") and not _is(token, ".", "-") for token in rest[end:]):
         return None
-    said = tuple(_CLOSING.sub("", " ".join(token.text.lower() for token in rest[end:] if token.kind != "symbol")).split())
+    said = tuple(
+        _CLOSING.sub("", " ".join(token.text.lower() for token in rest[end:] if token.kind != "symbol")).split()
+    )
     if said[:2] in (("for", "all"), ("for", "any"), ("for", "every")):  # f(x) = 2x for all x
         said = ()
     if said and measure.unit is None and counts(said):

@@ -139,7 +139,7 @@ _LOWERED = dict(zip("₀₁₂₃₄₅₆₇₈₉₊₋ₙ", "0123456789+-n", 
 _VULGAR = re.compile("[¼-¾⅐-⅞↉]")
 _SPECIAL = re.compile(r"<\|[A-Za-z0-9_]{1,40}\|>")
 _TWICE_ESCAPED = re.compile(r"(?<!\\)\\\\(?=(?:[dtc]?frac|sqrt|boxed|fbox|left|right|pi|text|cdot|times)\b)")
-_MARKED = re.compile(r"(?<![\d.,])[1-9]\d{0,2}(?:(?:\{,\}|,\\!|\\[,!;: ]|~)\s{0,2}\d{3})+(?!\d)")
+_MARKED = re.compile(r"(?<![\d.])(?<![^\\],)[1-9]\d{0,2}(?:(?:\{,\}|,\\!|\\[,!;: ]|~)\s{0,2}\d{3})+(?!\d)")
 _NOT_DIGIT = re.compile(r"\D")
 _SPACED = re.compile(r"\s*(-?[1-9]\d{0,2}(?: \d{3})+(?:\.\d+)?)\s*")
 _REPEATING = re.compile(
@@ -252,7 +252,7 @@ class _Tokenizer:
     def _number(self, text: str) -> None:
         r"""A number; after `\frac` its first digits are the arguments: `\frac12`."""
         if len(text) > 1 and text.isdigit():
-            last, before = [*([("", "")] * 2), *(token[:2] for token in self.found)][:-3:-1]
+            last, before = [*([("", "")] * 2), *(token[:2] for token in self.found[-2:])][:-3:-1]
             takes = [("command", "frac"), ("command", "binom")]
             base = (before, last) == (("command", "log"), ("symbol", "_"))  # `\log_28` is log₂8, `\log_10 2` log₁₀2
             second = before in takes and last[0] == "number" and len(last[1]) == 1 and not self.space
@@ -401,7 +401,9 @@ def _joined(found: list[Token]) -> list[Token]:
             ):
                 end += 1
             if end > at and (not braced or (end < len(found) and found[end].text == "}")):
-                out += [Token("symbol", "°") if each.text == "o" else each for each in found[at:end] if each.kind != "word"]
+                out += [
+                    Token("symbol", "°") if each.text == "o" else each for each in found[at:end] if each.kind != "word"
+                ]
                 place = end + braced
                 continue
         if texts[:1] == ["{"] and texts[2:] == ["}"] and texts[1] in (":", ",", ";"):
