@@ -380,7 +380,7 @@ def _prefixed(found: list[Token]) -> list[Token]:
 
 
 def _joined(found: list[Token]) -> list[Token]:
-    r"""`^\circ` and `^{\prime}` as signs of their own, `{:}` without braces, `\not=` in one, no `th` after numbers."""
+    r"""`^\circ`, `^{\prime}` and `\not=` as signs of their own, `{:}` without braces, no `th` after numbers."""
     out: list[Token] = []
     place = 0
     while place < len(found):

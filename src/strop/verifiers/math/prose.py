@@ -43,7 +43,8 @@ _TAKEN_BACK = _pattern(
 )
 # What makes a clause say that something is not, or may not be, the answer; what takes an answer back after it.
 _DOUBTED = _pattern(
-    r"""\b(?:not|never|\w{2,6}n't|false|untrue|unsure|doubt\w*|whether|if|some|others|nobody|no\ one|unlikely)\b[^.,;:!?\n]*$"""
+    r"""\b(?:not|never|\w{2,6}n't|false|untrue|unsure|doubt\w*|whether|if|some|others|nobody|no\ one|unlikely)\b
+    [^.,;:!?\n]*$"""
 )
 _REVISED = _pattern(r"\b(?:wait|actually|oops|sorry|correction|(?:is|was)\ (?:wrong|incorrect)|mistake)\b")
 _HEDGED = _pattern(
