@@ -98,6 +98,23 @@ def sign(given: Value) -> int:
     raise Vague
 
 
+def rational(node: Node, precision: int = 200) -> Fraction | None:
+    """The rational number that an expression without names is; None where it is none, or not known to be one."""
+    try:
+        found = value(node, {}, precision)
+    except (Undefined, Vague, TooMuch):
+        return None
+    return found if isinstance(found, Fraction) else None
+
+
+def sign_of(node: Node, precision: int = 200) -> int | None:
+    """The sign of an expression without names; None where it is not known."""
+    try:
+        return sign(value(node, {}, precision))
+    except (Undefined, Vague, TooMuch):
+        return None
+
+
 def has_zero(given: Value) -> bool:
     """Whether 0 is the value, or lies in its interval."""
     return (

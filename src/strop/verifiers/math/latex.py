@@ -11,131 +11,25 @@ import unicodedata
 from itertools import accumulate
 
 from strop.verifiers.math.expressions import Token, Unreadable
+from strop.verifiers.math.notation import (
+    CHARACTERS,
+    DROPPED,
+    FUNCTIONS,
+    GREEK,
+    LAYOUT,
+    LOWERED,
+    NOTHING,
+    ORDINALS,
+    RAISED,
+    SAME,
+    SETS,
+    SHORT_WORDS,
+    SPACES,
+    TEXT,
+    UPRIGHT,
+)
 from strop.verifiers.math.units import known_unit
 
-GREEK = frozenset(
-    """
-    alpha beta gamma delta epsilon zeta eta theta iota kappa lambda mu nu xi rho sigma tau upsilon phi chi psi omega
-    Gamma Delta Theta Lambda Xi Sigma Upsilon Phi Psi Omega hbar ell mho odot aleph nabla partial
-    """.split()  # noqa: SIM905
-)
-FUNCTIONS = frozenset(
-    """
-    sin cos tan cot sec csc sinh cosh tanh arcsin arccos arctan arccot log ln exp max min gcd lcm det mod sqrt floor
-    ceil
-    """.split()  # noqa: SIM905
-)
-# A symbol or command, and what means the same.
-_SYNONYMS = r"""
-* cdot times ast star
-/ div
-^ **
-≤ le leq leqslant <=
-≥ ge geq geqslant >=
-< lt
-> gt
-≠ ne neq !=
-= ==
-≈ approx simeq approxeq sim
-≡ equiv
-∈ in
-∉ notin
-∪ cup
-∩ cap
-∖ setminus backslash
-→ to rightarrow ->
-⇒ Rightarrow implies =>
-∞ infty
-± pm
-∓ mp
-∅ emptyset varnothing O
-… ldots dots cdots dotsc dotsb vdots ...
-| mid vert lvert rvert
-‖ Vert |
-⦃ { lbrace
-⦄ } rbrace
-⌊ lfloor
-⌋ rfloor
-⌈ lceil
-⌉ rceil
-( langle
-) rangle
-[ lbrack
-] rbrack
-° circ degree
-′ prime '
-% %
-‰ permil
-$ $
-€ euro
-£ pounds
-& &
-# #
-_ _
-: colon
-\\ \ cr newline
-and land wedge
-or lor vee
-frac dfrac tfrac cfrac
-binom dbinom tbinom
-overline bar
-pmod pod
-mod bmod
-log lg
-csc cosec
-tan tg
-arctan arctg
-cot ctg
-angle measuredangle
-epsilon varepsilon
-theta vartheta
-phi varphi
-rho varrho
-vec overrightarrow
-"""
-_SAME = {same: line.split()[0] for line in _SYNONYMS.strip().splitlines() for same in line.split()[1:]}
-_SPACES = frozenset((*",;:> ()[]", "quad", "qquad", "enspace", "thinspace", "hfill", "space", "par", "null"))
-_NOTHING = frozenset(
-    """
-    ! left right displaystyle textstyle scriptstyle limits nolimits nonumber notag middle mathop boxed fbox framebox
-    boldsymbol bm pmb mathbf mathit mathcal mathscr mathfrak mathsf mathnormal underline underbrace overbrace big Big
-    bigg Bigg bigl bigr Bigl Bigr biggl biggr Biggl Biggr bf it rm sf tt em normalfont tiny scriptsize footnotesize
-    small normalsize large Large LARGE huge Huge bfseries centering centerline smash strut mathstrut therefore
-    ensuremath mathrel mathbin mathinner mleft mright forall square blacksquare Box qed checkmark
-    """.split()  # noqa: SIM905
-)
-_TEXT = frozenset(
-    """
-    text textbf textit textrm textnormal textsf texttt textsc textup textmd emph mbox hbox
-    """.split()  # noqa: SIM905
-)
-_UPRIGHT = frozenset(("mathrm", "operatorname", "operatorname*", "mathtt"))
-# Commands that go with their first argument; environments that only lay out what is in them.
-_DROPPED = frozenset(
-    """
-    color textcolor colorbox tag tag* label phantom hphantom vphantom hspace vspace hskip
-    """.split()  # noqa: SIM905
-)
-_LAYOUT = frozenset(("align", "aligned", "equation", "gather", "gathered", "split", "center", "math", "displaymath"))
-_SETS = {"R": "ℝ", "Z": "ℤ", "N": "ℕ", "Q": "ℚ", "C": "ℂ"}
-_CHARACTERS = str.maketrans(
-    {
-        **dict.fromkeys("−–—‐‑", "-"), **dict.fromkeys("×·⋅∗•\u2062", "*"), **dict.fromkeys("÷∕⁄", "/"),
-        **dict.fromkeys("⩽≦", "≤"), **dict.fromkeys("⩾≧", "≥"), **dict.fromkeys("≃≅∼", "≈"),
-        **dict.fromkeys("′’‘", "'"), **dict.fromkeys("º˚", "°"), **dict.fromkeys("⟨〈", "("),
-        **dict.fromkeys("⟩〉", ")"), **dict.fromkeys("，、", ","), **dict.fromkeys("Øø", "∅"),
-        **dict.fromkeys("\u200b\u200c\u200d\ufeff\u2061", None), "∶": ":", "″": "''",
-        "｛": r"\{", "｝": r"\}", "∑": r"\sum ", "∏": r"\prod ", "∫": r"\int ", "√": r"\sqrt ", "∛": r"\sqrt[3]",
-        "△": r"\triangle ", "∠": r"\angle ", "µ": r"\mu ", "ϕ": r"\phi ", "ϵ": r"\epsilon ", "。": ".",
-        **{symbol: rf"\mathbb{{{letter}}}" for letter, symbol in _SETS.items()},
-        **{chr(code): rf"\{unicodedata.name(chr(code)).split()[-1].lower().replace('lamda', 'lambda')} "
-           for code in range(0x3B1, 0x3CA) if code != 0x3C2},
-        **{letter: rf"\{unicodedata.name(letter).split()[-1].capitalize()} " for letter in "ΓΔΘΞΠΣΦΨΩ"},
-        **dict.fromkeys("“”„✓✔✅□■∎∀", " "),
-    }
-)  # fmt: skip
-_RAISED = dict(zip("⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻⁼⁽⁾ⁿⁱ", "0123456789+-=()ni", strict=True))
-_LOWERED = dict(zip("₀₁₂₃₄₅₆₇₈₉₊₋ₙ", "0123456789+-n", strict=True))
 _VULGAR = re.compile("[¼-¾⅐-⅞↉]")
 _SPECIAL = re.compile(r"<\|[A-Za-z0-9_]{1,40}\|>")
 _TWICE_ESCAPED = re.compile(r"(?<!\\)\\\\(?=(?:[dtc]?frac|sqrt|boxed|fbox|left|right|pi|text|cdot|times)\b)")
@@ -155,15 +49,6 @@ _TOKEN = re.compile(
     r"|(?P<symbol>\.\.\.|<=|>=|!=|==|->|=>|\*\*|.)",
     re.DOTALL,
 )
-_ORDINALS = ("st", "nd", "rd", "th")
-# Bare words of up to three letters; all others so short are products of names, unless they are units or have a capital.
-_SHORT_WORDS = frozenset(
-    """
-    no on is an as at be by do go he if in it me my of or so to up us we and all any are but for has how its men new not
-    now off old one odd out red sum the too two six ten top use was way who why yes you set per day may am pm ad bc ce
-    bce mod
-    """.split()  # noqa: SIM905
-)
 
 
 def unescaped(text: str) -> str:
@@ -180,11 +65,11 @@ def tokens(text: str) -> list[Token]:
     text = _SPECIAL.sub(" ", unescaped(text))
     if not text.isascii():
         text = re.sub(r"⁻(?=\d)", "-", text)
-        text = re.sub(f"[{''.join(_RAISED)}]+", lambda run: f"^{{{''.join(map(_RAISED.__getitem__, run[0]))}}}", text)
-        text = re.sub(f"[{''.join(_LOWERED)}]+", lambda run: f"_{{{''.join(map(_LOWERED.__getitem__, run[0]))}}}", text)
+        text = re.sub(f"[{''.join(RAISED)}]+", lambda run: f"^{{{''.join(map(RAISED.__getitem__, run[0]))}}}", text)
+        text = re.sub(f"[{''.join(LOWERED)}]+", lambda run: f"_{{{''.join(map(LOWERED.__getitem__, run[0]))}}}", text)
         text = _VULGAR.sub(lambda part: rf"\frac{{{unicodedata.normalize('NFKC', part[0]).replace('⁄', '}{')}}}", text)
         text = re.sub("((?:\\d[\u0305\u0304\u0307])+)", lambda run: rf"\overline{{{_NOT_DIGIT.sub('', run[0])}}}", text)
-        text = unicodedata.normalize("NFKC", text.translate(_CHARACTERS)).translate(_CHARACTERS)
+        text = unicodedata.normalize("NFKC", text.translate(CHARACTERS)).translate(CHARACTERS)
     text = _ERA.sub(lambda era: era[0].replace(".", ""), text.strip("*` \n").rstrip("\\"))
     text = _MARKED.sub(lambda match: _NOT_DIGIT.sub("", match[0]), text)
     spaced = _SPACED.fullmatch(text)
@@ -237,7 +122,7 @@ class _Tokenizer:
             elif text == "$":
                 self._dollar(place)
             elif text not in '"`':
-                self._symbol(_SAME[text] if len(text) > 1 or text == "'" else text)
+                self._symbol(SAME[text] if len(text) > 1 or text == "'" else text)
 
     def _range_of(self, text: str) -> None:
         inner = _Tokenizer(text)
@@ -274,7 +159,7 @@ class _Tokenizer:
             and (apart or (last is not None and (last.kind == "number" or last.text == "/")))
         )
         if text in FUNCTIONS or text in ("pi", "np", "lg", "binom", "abs"):
-            return self._add("command", _SAME.get(text, text))
+            return self._add("command", SAME.get(text, text))
         if text in GREEK:
             return self._add("letter", text)
         if text in ("infinity", "oo"):
@@ -285,9 +170,9 @@ class _Tokenizer:
         title = len(text) > 2 and text[0].isupper() and text[1:].islower()
         long = len(text) > 3 and not text.isupper()
         after_number = last is not None and last.kind == "number" and not self.space
-        if text in _ORDINALS and after_number:  # 5th
+        if text in ORDINALS and after_number:  # 5th
             return None
-        if unit or long or title or not text.isascii() or (apart and text.lower() in _SHORT_WORDS):
+        if unit or long or title or not text.isascii() or (apart and text.lower() in SHORT_WORDS):
             return self._add("word", text)
         for letter in text:
             self._add("letter", letter)
@@ -309,27 +194,27 @@ class _Tokenizer:
         if spacing is not None:  # `\quadx`
             self.space = True
             return place - len(text) + spacing.end()
-        if text in _SPACES or text.isspace():
+        if text in SPACES or text.isspace():
             self.space = True
-        elif text in _NOTHING:
+        elif text in NOTHING:
             place += text in ("left", "right") and self.text[place : place + 1] == "."
-        elif text in _DROPPED:
+        elif text in DROPPED:
             place = self._group(place, end)[1]
         elif text == "fcolorbox":
             place = self._group(self._group(place, end)[1], end)[1]
         elif text in ("begin", "end"):
             first, place = self._group(place, end)
             environment = self.text[first + 1 : place - 1].strip("* ")
-            if environment not in _LAYOUT:
+            if environment not in LAYOUT:
                 self._add("command", f"{text} {environment}")
-        elif text in _TEXT or text in _UPRIGHT:
+        elif text in TEXT or text in UPRIGHT:
             place = self._upright(text, place, end)
         elif text in ("mathbb", "Bbb"):
             first, place = self._group(place, end)
             letter = self.text[first:place].strip("{} ")
-            self._add("symbol", _SETS.get(letter, letter))
+            self._add("symbol", SETS.get(letter, letter))
         else:
-            text = _SAME.get(text, text)
+            text = SAME.get(text, text)
             named = text.isascii() and text.isalpha() and text not in ("and", "or")
             self._add("letter" if text in GREEK else "command", text) if named else self._symbol(text)
         return place
@@ -341,9 +226,9 @@ class _Tokenizer:
         if content in FUNCTIONS or (command.startswith("operatorname") and content.isalpha()):
             self._add("command", content)
             return last
-        self.space = self.space or command in _TEXT
+        self.space = self.space or command in TEXT
         self._range(first + braced, last - braced, upright=True)
-        self.space = self.space or command in _TEXT
+        self.space = self.space or command in TEXT
         return last
 
     def _group(self, place: int, end: int) -> tuple[int, int]:
@@ -397,7 +282,7 @@ def _joined(found: list[Token]) -> list[Token]:
             while end < len(found) and (
                 found[end].text in ("°", "′")
                 or (found[end].text == "o" and out and out[-1].kind == "number")
-                or (found[end].kind == "word" and found[end].text in _ORDINALS)
+                or (found[end].kind == "word" and found[end].text in ORDINALS)
             ):
                 end += 1
             if end > at and (not braced or (end < len(found) and found[end].text == "}")):
@@ -410,7 +295,7 @@ def _joined(found: list[Token]) -> list[Token]:
             out.append(found[place + 1])
             place += 3
             continue
-        if not (token.text in _ORDINALS and token.kind == "word" and out and out[-1].kind == "number"):
+        if not (token.text in ORDINALS and token.kind == "word" and out and out[-1].kind == "number"):
             out.append(token)
         place += 1
     return out

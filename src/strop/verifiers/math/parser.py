@@ -9,11 +9,12 @@ import re
 from collections.abc import Sequence
 
 from strop.verifiers.math import expressions as ex
-from strop.verifiers.math.expressions import Node, Token, TooMuch, Unreadable
-from strop.verifiers.math.latex import FUNCTIONS
+from strop.verifiers.math.cursor import CLOSERS, END, Cursor
+from strop.verifiers.math.expressions import Node, Token, Unreadable
+from strop.verifiers.math.matrices import determinant
+from strop.verifiers.math.notation import FUNCTIONS
 
 _SUM, _PRODUCT = 10, 20
-_CLOSERS = {"(": ")", "[": "]", "{": "}", "⦃": "⦄", "⌊": "⌋", "⌈": "⌉", "|": "|", "‖": "‖"}
 _BARS = {"|": "abs", "‖": "norm", "⌊": "floor", "⌈": "ceil"}
 _DEEPEST = 60
 _INVERSES = {"sin": "arcsin", "cos": "arccos", "tan": "arctan", "cot": "arccot"}
@@ -21,29 +22,18 @@ _APPLIED = frozenset("fghFGHPQ")  # a letter before parentheses that is always a
 _ACCENTS = frozenset(("hat", "vec", "dot", "ddot", "tilde", "overline", "widehat"))
 _SEVERAL = ("max", "min", "gcd", "lcm")
 _DIFFERENTIAL = re.compile(r"(?:d|partial)(?: \^ \{? ?(\d) ?\}?)? ?(.*)")
-_END = Token("end", "")
 
 
-class Parser:
+class Parser(Cursor):
     """Reads expressions from tokens; `place` is where it stands.
 
     Raises `Unreadable` where what stands there is no expression.
     """
 
-    def __init__(self, tokens: Sequence[Token], place: int = 0) -> None:
-        self.tokens = tokens
-        self.place = place
-        self._bars = self._depth = 0  # open absolute values, open expressions
-
-    @property
-    def next(self) -> Token:
-        """The token that comes next; of kind `end` after the last."""
-        return self.tokens[self.place] if self.place < len(self.tokens) else _END
-
     def whole(self) -> Node:
         """The expression that all the tokens are."""
         found = self.expression()
-        if self.next is not _END:
+        if self.next is not END:
             raise Unreadable(f"{self.next.text!r} after the expression")
         return found
 
@@ -64,20 +54,6 @@ class Parser:
             terms.append(ex.minus(term) if sign == "-" else ex.call(sign, term) if sign in ("±", "∓") else term)
         self._depth -= 1
         return ex.plus(*terms)
-
-    def _at(self, *texts: str) -> bool:
-        return self.next.kind == "symbol" and self.next.text in texts
-
-    def _step(self) -> str:
-        if self.next is _END:
-            raise Unreadable("the expression breaks off")
-        self.place += 1
-        return self.tokens[self.place - 1].text
-
-    def _take(self, text: str) -> None:
-        if not self._at(text):
-            raise Unreadable(f"{text!r} is missing before {self.next.text!r}")
-        self.place += 1
 
     def _product(self) -> Node:
         factors = [self._power()]
@@ -176,12 +152,12 @@ class Parser:
             self._bars += token.text in "|‖"
             inner = (self.expression(),)
             self._bars -= token.text in "|‖"
-            self._take(_CLOSERS[token.text])
+            self._take(CLOSERS[token.text])
             return Node(_BARS[token.text], inner)
         if self._at("∞"):
             self.place += 1
             return ex.INFINITY
-        raise Unreadable(f"no expression at {token.text!r}" if token is not _END else "the expression breaks off")
+        raise Unreadable(f"no expression at {token.text!r}" if token is not END else "the expression breaks off")
 
     def _mixed(self) -> Node:
         """A number, or a mixed one: `1\\frac12`, `1 1/2`."""
@@ -236,18 +212,6 @@ class Parser:
         alone = len(inner) == 1 and inner[0].kind in ("number", "letter") and inner[0].text != text
         return text in _APPLIED or alone or any(token.text == "," for token in inner)
 
-    def _inside(self, opener: str) -> list[Token]:
-        """The tokens of a group that begins here; steps over it."""
-        depth = 0
-        for place in range(self.place, len(self.tokens)):
-            token = self.tokens[place]
-            depth += (token.text == opener) - (token.text == _CLOSERS[opener])
-            if depth == 0:
-                inner = list(self.tokens[self.place + 1 : place])
-                self.place = place + 1
-                return inner
-        raise Unreadable(f"{opener!r} is never closed")
-
     def _argument(self) -> Node:
         """The argument of a command: a group, a number or a letter."""
         if self.next.kind == "number":
@@ -268,7 +232,7 @@ class Parser:
         while self._at(",", ";") and opener != "{":
             self.place += 1
             found.append(self.expression())
-        self._take(_CLOSERS[opener])
+        self._take(CLOSERS[opener])
         self._bars = bars
         return tuple(found)
 
@@ -354,25 +318,6 @@ class Parser:
             factors.append(self._power())
         return ex.times(*factors)
 
-    def _undone(self, text: str) -> Node:
-        """A sum, product, integral or limit: its body, and as a name what it runs over."""
-        begin = self.place
-        while self._at("_", "^"):
-            self.place += 1
-            self._inside("{") if self._at("{") else self._exponent()
-        over = " ".join(token.text for token in self.tokens[begin : self.place])
-        if text == "int":
-            end = next(
-                (place for place in range(self.place, len(self.tokens)) if _is_differential(self.tokens, place)), None
-            )
-            if end is None:
-                raise Unreadable("an integral without its differential")
-            body = Parser(self.tokens[self.place : end]).whole() if end > self.place else ex.ONE
-            over, self.place = f"{over} d{self.tokens[end + 1].text}", end + 2
-        else:
-            body = self._product()
-        return ex.call({"int": "integral", "lim": "limit", "prod": "Π"}.get(text, "Σ"), body, ex.name(over))
-
     def _matrix(self, kind: str) -> Node:
         """A matrix; between bars its determinant."""
         rows: list[tuple[Node, ...]] = []
@@ -391,20 +336,26 @@ class Parser:
         rows += [tuple(row)] if row else []
         if not rows or len({len(each) for each in rows}) != 1:
             raise Unreadable("rows of different lengths")
-        return _determinant(rows) if kind == "vmatrix" else Node("matrix", tuple(Node("row", each) for each in rows))
+        return determinant(rows) if kind == "vmatrix" else Node("matrix", tuple(Node("row", each) for each in rows))
 
-
-def _determinant(rows: list[tuple[Node, ...]]) -> Node:
-    """The determinant of a square matrix, by its first row; raises `TooMuch` beyond 4 rows."""
-    if len(rows) != len(rows[0]):
-        raise Unreadable("a determinant of a matrix that is not square")
-    if len(rows) > 4:
-        raise TooMuch("too large a determinant")
-    if len(rows) == 1:
-        return rows[0][0]
-    minors = [_determinant([row[:place] + row[place + 1 :] for row in rows[1:]]) for place in range(len(rows))]
-    signs = (ex.MINUS_ONE if place % 2 else ex.ONE for place in range(len(rows)))
-    return ex.plus(*map(ex.times, signs, rows[0], minors))
+    def _undone(self, text: str) -> Node:
+        """A sum, product, integral or limit: its body, and as a name what it runs over."""
+        begin = self.place
+        while self._at("_", "^"):
+            self.place += 1
+            self._inside("{") if self._at("{") else self._exponent()
+        over = " ".join(token.text for token in self.tokens[begin : self.place])
+        if text == "int":
+            end = next(
+                (place for place in range(self.place, len(self.tokens)) if _is_differential(self.tokens, place)), None
+            )
+            if end is None:
+                raise Unreadable("an integral without its differential")
+            body = Parser(self.tokens[self.place : end]).whole() if end > self.place else ex.ONE
+            over, self.place = f"{over} d{self.tokens[end + 1].text}", end + 2
+        else:
+            body = self._product()
+        return ex.call({"int": "integral", "lim": "limit", "prod": "Π"}.get(text, "Σ"), body, ex.name(over))
 
 
 def _number(text: str) -> Node:

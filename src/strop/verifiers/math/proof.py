@@ -23,6 +23,7 @@ from strop.verifiers.math.evaluate import (
     disjoint,
     interval,
     is_real,
+    rational,
     sign,
     value,
 )
@@ -174,10 +175,10 @@ def _sizes_of_power(node: Node, degrees: dict[Node, int], orders: list[int]) -> 
     base, exponent = node.args
     if base == ex.E and exponent.op == "product" and {ex.UNIT, ex.PI} <= set(exponent.args):  # e^{iπq}
         rest = ex.times(ex.ONE, *(arg for arg in exponent.args if arg not in (ex.UNIT, ex.PI)))
-        share = _rational(rest) if len(exponent.args) == len(rest.args) + 1 else None
+        share = rational(rest) if len(exponent.args) == len(rest.args) + 1 else None
         orders.append(2 * share.denominator if share is not None else 1)
         return None if share is None else (0.0, 0.0)
-    inner, raised = _sizes(base, degrees, orders), _rational(exponent)
+    inner, raised = _sizes(base, degrees, orders), rational(exponent)
     if inner is None or raised is None or abs(raised.numerator) > 10_000:
         return None
     upper, lower = inner if raised >= 0 else (inner[1], inner[0])
@@ -185,14 +186,6 @@ def _sizes_of_power(node: Node, degrees: dict[Node, int], orders: list[int]) -> 
         degrees[ex.power(base, ex.number(Fraction(1, raised.denominator)))] = raised.denominator
         upper = (upper + (raised.denominator - 1) * lower) / raised.denominator
     return upper * abs(raised.numerator), lower * abs(raised.numerator)
-
-
-def _rational(node: Node) -> Fraction | None:
-    try:
-        found = value(node, {}, 64)
-    except (Undefined, Vague, TooMuch):
-        return None
-    return found if isinstance(found, Fraction) else None
 
 
 # ---------------------------------------------------------------------- functions of names
@@ -241,7 +234,7 @@ def _domain(node: Node) -> Node | None:
     """What must not be negative for the outermost operation to be real."""
     if node.op in ("ln", "log"):
         return node.args[0]
-    exponent = _rational(node.args[1]) if node.op == "power" else None
+    exponent = rational(node.args[1]) if node.op == "power" else None
     return node.args[0] if exponent is not None and exponent.denominator % 2 == 0 else None
 
 
@@ -260,7 +253,7 @@ def _under_roots(node: Node) -> frozenset[str]:
     for inner in filter(None, map(_domain, ex.parts(node))):
         factors = inner.args if inner.op == "product" else (inner,)
         named = [factor for factor in factors if ex.names_in(factor)]
-        rest = [_rational(factor) for factor in factors if factor not in named]
+        rest = [rational(factor) for factor in factors if factor not in named]
         if len(named) == 1 and named[0].op == "name" and all(factor is not None and factor > 0 for factor in rest):
             found.add(str(named[0].value))
     return frozenset(found)
@@ -270,7 +263,7 @@ def _whole_names(node: Node) -> frozenset[str]:
     """Names that only make sense as integers: in factorials, under gcd, as exponents of negative numbers, by π."""
     found: frozenset[str] = frozenset()
     for each in ex.parts(node):
-        base = _rational(each.args[0]) if each.op == "power" else None
+        base = rational(each.args[0]) if each.op == "power" else None
         if each.op in ("factorial", "binom", "gcd", "lcm") or (base is not None and base < 0):
             found |= ex.names_in(each)
     return found

@@ -11,7 +11,7 @@ from fractions import Fraction
 from typing import NamedTuple
 
 from strop.verifiers.math import expressions as ex
-from strop.verifiers.math.evaluate import Undefined, Vague, sign, value
+from strop.verifiers.math.evaluate import Undefined, Vague, sign_of
 from strop.verifiers.math.expressions import Node, TooMuch
 from strop.verifiers.math.normal import Field, Form
 from strop.verifiers.math.proof import compare
@@ -117,12 +117,9 @@ def _sign(node: Node) -> int:
     if ex.names_in(node):
         raise Unsolved
     for precision in (80, 400):
-        try:
-            return sign(value(node, {}, precision))
-        except Vague:
-            pass
-        except (Undefined, TooMuch) as error:
-            raise Unsolved from error
+        known = sign_of(node, precision)
+        if known is not None:
+            return known
     if compare(node, ex.ZERO).equal:
         return 0
     raise Unsolved
