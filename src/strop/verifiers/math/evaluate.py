@@ -16,7 +16,7 @@ from typing import Any
 from mpmath import libmp
 from mpmath.ctx_iv import MPIntervalContext
 
-from strop.verifiers.math.expressions import Effort, Node, TooMuch
+from strop.verifiers.math.expressions import DEFINITIONS, Effort, Node, TooMuch
 
 MOST_BITS = 400_000
 _CONTEXT: Any = MPIntervalContext()
@@ -63,6 +63,8 @@ def _value(node: Node, point: Point) -> Value:
         return {"pi": _CONTEXT.pi, "e": _CONTEXT.e, "i": _COMPLEX(0, 1)}[node.value] * _CONTEXT.one
     if op == "derivative" or op.startswith("apply "):
         return _unknown(node, point)
+    if op in DEFINITIONS:
+        return _value(DEFINITIONS[op](*node.args), point)
     if op not in _FUNCTIONS:
         raise Undefined
     Effort.spend(3)
@@ -258,11 +260,6 @@ def _wave(function: Callable[[Any], Any], at_zero: int) -> Callable[[Value], Val
 _sin, _cos = _wave(_CONTEXT.sin, 0), _wave(_CONTEXT.cos, 1)
 
 
-def _hyperbolic(given: Value, down: int) -> Value:
-    both = _add(_exp(given), _multiply(Fraction(down), _exp(_multiply(Fraction(-1), given))))
-    return _multiply(Fraction(1, 2), both)
-
-
 def _arctan(given: Value) -> Value:
     if not is_real(given):
         raise Undefined
@@ -332,25 +329,11 @@ def _unknown(node: Node, point: Point) -> Value:
     return Fraction(int.from_bytes(blake2b(said.encode(), digest_size=3).digest(), "big") + 1, 997)
 
 
-def _negative(function: Callable[..., Value]) -> Callable[..., Value]:
-    """x ↦ −f(−x)."""
-    return lambda *args: _multiply(Fraction(-1), function(*(_multiply(Fraction(-1), arg) for arg in args)))
-
-
 _FUNCTIONS: dict[str, Callable[..., Value]] = {
     "sum": lambda *args: reduce(_add, args),
     "product": lambda *args: reduce(_multiply, args),
     "power": _power, "exp": _exp, "ln": _ln, "log": _log, "sin": _sin, "cos": _cos, "arctan": _arctan,
-    "arcsin": _arcsin,
-    "tan": lambda x: _divide(_sin(x), _cos(x)), "cot": lambda x: _divide(_cos(x), _sin(x)),
-    "sec": lambda x: _divide(Fraction(1), _cos(x)), "csc": lambda x: _divide(Fraction(1), _sin(x)),
-    "arccos": lambda x: _add(_CONTEXT.pi / 2, _multiply(Fraction(-1), _arcsin(x))),
-    "arccot": lambda x: _add(_CONTEXT.pi / 2, _multiply(Fraction(-1), _arctan(x))),
-    "sinh": lambda x: _hyperbolic(x, -1), "cosh": lambda x: _hyperbolic(x, 1),
-    "abs": abs, "floor": _floor, "ceil": _negative(_floor), "factorial": _factorial, "binom": _binomial,
-    "max": _largest,
-    "min": _negative(_largest), "mod": _modulo,
-    "degree": lambda x: _divide(_multiply(x, _CONTEXT.pi), Fraction(180)),
-    "gcd": lambda *args: Fraction(math.gcd(*_integers(*args))),
+    "arcsin": _arcsin, "abs": abs, "floor": _floor, "factorial": _factorial, "binom": _binomial, "max": _largest,
+    "mod": _modulo, "gcd": lambda *args: Fraction(math.gcd(*_integers(*args))),
     "lcm": lambda *args: Fraction(math.lcm(*_integers(*args))),
 }  # fmt: skip

@@ -20,7 +20,7 @@ An answer is a tree too. Where it is more than an expression its operation says 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from fractions import Fraction
 from itertools import product
 from typing import Any, NamedTuple
@@ -137,6 +137,20 @@ def over(top: Node, bottom: Node) -> Node:
 def call(function: str, *args: Node) -> Node:
     """A function of some arguments, or a kind of answer."""
     return Node(function, args)
+
+
+# Functions that are defined by others.
+DEFINITIONS: dict[str, Callable[..., Node]] = {
+    "tan": lambda x: over(call("sin", x), call("cos", x)), "cot": lambda x: over(call("cos", x), call("sin", x)),
+    "sec": lambda x: over(ONE, call("cos", x)), "csc": lambda x: over(ONE, call("sin", x)),
+    "sinh": lambda x: times(HALF, plus(power(E, x), minus(power(E, minus(x))))),
+    "cosh": lambda x: times(HALF, plus(power(E, x), power(E, minus(x)))),
+    "tanh": lambda x: over(call("sinh", x), call("cosh", x)),
+    "arccos": lambda x: plus(times(HALF, PI), minus(call("arcsin", x))),
+    "arccot": lambda x: plus(times(HALF, PI), minus(call("arctan", x))),
+    "degree": lambda x: times(x, PI, number(Fraction(1, 180))),
+    "ceil": lambda x: minus(call("floor", minus(x))), "min": lambda *args: minus(call("max", *map(minus, args))),
+}  # fmt: skip
 
 
 def parts(node: Node) -> Iterator[Node]:

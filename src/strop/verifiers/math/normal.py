@@ -162,6 +162,8 @@ class Field(Ring):
             raise Undefined
         if op == "derivative":
             return self._single(self._atom("other", None, node, node))
+        if op in ex.DEFINITIONS:
+            return self.of(ex.DEFINITIONS[op](*node.args))
         if op not in _RULES:
             return self._other(op, *map(self.of, node.args))
         exact = None if ex.names_in(node) else rational(node)
@@ -212,47 +214,28 @@ def _absolute(field: Field, node: Node) -> Form:
     return field.absolute(field.of(node)) if known is None else scaled(field.of(node), known)
 
 
-def _largest(field: Field, *args: Node, largest: int = 1) -> Form:
+def _largest(field: Field, *args: Node) -> Form:
     """max(a, b) = (a + b + |a − b|) / 2."""
     best = args[0]
     for each in args[1:]:
-        gap = ex.times(ex.number(largest), ex.call("abs", ex.plus(best, ex.minus(each))))
-        best = ex.times(ex.HALF, ex.plus(best, each, gap))
+        best = ex.times(ex.HALF, ex.plus(best, each, ex.call("abs", ex.plus(best, ex.minus(each)))))
     return field.of(best)
 
 
-def _ratio(top: str, bottom: str) -> Callable[[Field, Node], Form]:
-    """A quotient of two functions; 1 where there is no name."""
-
-    def rule(field: Field, node: Node) -> Form:
-        return field.quotient(*(field.of(ex.call(each, node)) if each else ONE for each in (top, bottom)))
-
-    return rule
-
-
-def _by_definition(make: Callable[..., Node]) -> Callable[..., Form]:
-    return lambda field, *args: field.of(make(*args))
+def _binomial(field: Field, top: Node, bottom: Node) -> Form:
+    """n! / (k! (n − k)!)"""
+    rest = ex.call("factorial", ex.plus(top, ex.minus(bottom)))
+    return field.of(ex.over(ex.call("factorial", top), ex.times(ex.call("factorial", bottom), rest)))
 
 
 _RULES: dict[str, Callable[..., Form]] = {
     "ln": lambda field, node: field.log(field.of(node)),
     "log": lambda field, node, base=_TEN: field.quotient(field.log(field.of(node)), field.log(field.of(base))),
     "sin": lambda field, node: field.wave(node, -1), "cos": lambda field, node: field.wave(node, 1),
-    "tan": _ratio("sin", "cos"), "cot": _ratio("cos", "sin"), "sec": _ratio("", "cos"), "csc": _ratio("", "sin"),
-    "sinh": _by_definition(
-        lambda x: ex.times(ex.HALF, ex.plus(ex.power(ex.E, x), ex.minus(ex.power(ex.E, ex.minus(x)))))),
-    "cosh": _by_definition(lambda x: ex.times(ex.HALF, ex.plus(ex.power(ex.E, x), ex.power(ex.E, ex.minus(x))))),
-    "tanh": _ratio("sinh", "cosh"), "abs": _absolute, "max": _largest,
+    "abs": _absolute, "max": _largest, "binom": _binomial,
     "arcsin": lambda field, node: field.odd("arcsin", node), "arctan": lambda field, node: field.odd("arctan", node),
-    "arccos": _by_definition(lambda x: ex.plus(ex.times(ex.HALF, ex.PI), ex.minus(ex.call("arcsin", x)))),
-    "arccot": _by_definition(lambda x: ex.plus(ex.times(ex.HALF, ex.PI), ex.minus(ex.call("arctan", x)))),
-    "degree": _by_definition(lambda x: ex.times(x, ex.PI, ex.number(Fraction(1, 180)))),
-    "min": lambda field, *args: _largest(field, *args, largest=-1),
     "floor": lambda field, node: field._floor(field.of(node)),
-    "ceil": _by_definition(lambda x: ex.minus(ex.call("floor", ex.minus(x)))),
     "factorial": lambda field, node: field._factorial(field.of(node)),
-    "binom": _by_definition(lambda n, k: ex.over(ex.call("factorial", n), ex.times(
-        ex.call("factorial", k), ex.call("factorial", ex.plus(n, ex.minus(k)))))),
     "gcd": lambda field, *args: field._other("gcd", *sorted(map(field.of, args), key=key_of)),
     "lcm": lambda field, *args: field._other("lcm", *sorted(map(field.of, args), key=key_of)),
 }  # fmt: skip

@@ -14,7 +14,6 @@ from strop.verifiers.math.expressions import Node, Token, Unreadable
 from strop.verifiers.math.matrices import determinant
 from strop.verifiers.math.notation import FUNCTIONS
 
-_SUM, _PRODUCT = 10, 20
 _BARS = {"|": "abs", "‖": "norm", "⌊": "floor", "⌈": "ceil"}
 _DEEPEST = 60
 _INVERSES = {"sin": "arcsin", "cos": "arccos", "tan": "arctan", "cot": "arccot"}
