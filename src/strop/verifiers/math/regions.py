@@ -13,7 +13,8 @@ from typing import NamedTuple
 from strop.verifiers.math import expressions as ex
 from strop.verifiers.math.evaluate import Undefined, Vague, sign_of
 from strop.verifiers.math.expressions import Node, TooMuch
-from strop.verifiers.math.normal import Field, Form
+from strop.verifiers.math.forms import Form
+from strop.verifiers.math.normal import Field
 from strop.verifiers.math.proof import compare
 
 _FLIPPED = {"<": ">", ">": "<", "≤": "≥", "≥": "≤", "≠": "≠"}

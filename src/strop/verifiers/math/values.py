@@ -57,8 +57,8 @@ def compare_quantities(gold: Node, given: Node, precision: int, strict: bool) ->
     if one.percent == other.percent:
         return _values(first, second, precision, strict)
     hundredth = ex.number(Fraction(1, 100))  # of numbers above 1 the percent sign may be missing
-    shares = (ex.times(node, hundredth) if at.percent else node for node, at in ((first, one), (second, other)))
-    proof = _values(*shares, precision, strict)
+    shares = [ex.times(node, hundredth) if at.percent else node for node, at in ((first, one), (second, other))]
+    proof = _values(shares[0], shares[1], precision, strict)
     bare = rational(first if other.percent else second)
     return proof if proof.equal or bare is None or abs(bare) <= 1 else _values(first, second, precision, strict)
 
