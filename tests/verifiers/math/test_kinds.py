@@ -59,6 +59,10 @@ EQUAL = (
     ("9:30", "09:30"), ("9:30", "9:30 a.m."), ("3 PM", "15:00"), ("January 5", "5 Jan"),
     ("January 5", "January 5, 2020"), ("5 R 2", r"5\text{ remainder }2"), ("2516_8", "2516"), ("11", "11_{10}"),
     ("3:2", "6:4"), ("1:2:3", "2:4:6"),
+    (r"\angle ABC", r"\angle{CBA}"), ("44 BC", "44 B.C."), ("44 AD", "44 CE"), ("DNE", "The limit does not exist"),
+    (r"\emptyset", "The equation has no solution"), ("Yes", "The answer is yes"), ("2516_8", "(2516)_8"),
+    ("2516_8", r"2516_{\text{eight}}"), ("3:2", "6 to 4"), (r"2\text{ h }30\text{ min}", "150 minutes"),
+    ("42", "42 in total"), ("42", "42 years old"), ("42", "42 cookies per day"), ("42", r"42^\circ\text{C}"),
     # several answers
     ("1,2", "1 and 2"), ("1,2", "x=2 or x=1"), (r"\{1,2\}", "2, 1"), ("(1,2)", "(x,y)=(1,2)"),
     ("1,2", "x_1=1, x_2=2"), ("a=4,b=5", "b=5,a=4"), ("(1,2),(3,4)", "(3,4),(1,2)"), (r"\pm2", "2,-2"),
@@ -68,6 +72,8 @@ EQUAL = (
     ("1<x<3", "(1,3)"), ("1<x<3", r"x\in(1,3)"), (r"(2,\infty)", "x>2"), ("x>2", "2<x"), (r"[-1,1]", r"-1\le x\le 1"),
     (r"(-\infty,2)\cup(2,\infty)", r"\mathbb{R}\setminus\{2\}"), (r"(-\infty,2)\cup(2,\infty)", r"x\ne2"),
     ("|x|<3", "-3<x<3"), ("x^2<9", "-3<x<3"), ("|2x-1|>3", "x<-1 or x>2"), ("x>0 and x<5", "0<x<5"),
+    ("1<x<3", "x>1, x<3"), ("x<-1 or x>1", "x<-1, x>1"), (r"x\ne2", "all real numbers except 2"),
+    (r"x\ne2", r"\mathbb{R}-\{2\}"), (r"x\in\mathbb{R}", r"\forall x\in\mathbb{R}"),
     ("-x>=-1", "x<=1"), ("[0,2]", r"[0,1]\cup[1,2]"), (r"x^2\ge 2", r"(-\infty,-\sqrt2]\cup[\sqrt2,\infty)"),
     (r"x\le\sqrt8", r"x\le2\sqrt2"), ("x+y<3", "3>y+x"), ("]1,2[", "1<x<2"),
     # equations, residues, families
@@ -75,7 +81,10 @@ EQUAL = (
     ("y=2x+3", "2x+3"), (r"\frac{dx}{dt}=kx-a", r"\frac{dx}{dt}+a=kx"), ("5", "x=5"), ("11", "x=5+5+1=11"),
     ("5", "|AB|=5"), ("MR=SRMC", "MR = SRMC"), (r"5\pmod7", "5"), (r"x\equiv5\pmod7", "x ≡ 12 (mod 7)"),
     ("2", r"17\bmod5=2"), (r"7k+5, k\in\mathbb{Z}", "7n-2"), (r"\frac{x^3}{3}+C", r"\frac{x^3}{3}+c"),
-    (r"\frac{\sqrt3}{3}\approx0.577", r"\frac{1}{\sqrt3}"),
+    (r"\frac{\sqrt3}{3}\approx0.577", r"\frac{1}{\sqrt3}"), (r"\frac13", r"\frac13\approx0.33"), ("5", "f(2)=5"),
+    ("5", "a+b=5"), ("f(x)=2x", "f(t)=2t"), ("f(x)=2x", "f(x)=2x for all x"), (r"P(A)=\frac13", r"P=\frac13"),
+    ("p=5,q=2;p=7,q=2", r"(p,q)\in\{(5,2),(7,2)\}"), (r"5\pmod7", "x=7k+5"), ("e", "2.71828182845904"),
+    (r"7k+5, k\in\mathbb{Z}", "7m+5 for integers m"), (r"1\pm\sqrt2", r"1\mp\sqrt2"),
     # matrices and cases
     (r"\begin{pmatrix}1/2\\-1\end{pmatrix}", r"\begin{bmatrix}0.5\\-1\end{bmatrix}"),
     (r"\begin{pmatrix}6&8\end{pmatrix}", r"\begin{pmatrix}1&2\end{pmatrix}+\begin{pmatrix}5&6\end{pmatrix}"),
@@ -110,8 +119,40 @@ NOT_EQUAL = (
     (r"\frac{x^3}{3}+C", r"\frac{x^3}{3}+D^2"), ("2n+1", "2k+1"), ("2", r"2\in\{1,2\}"), ("55", r"\sum_{k=1}^{10}k"),
     (r"\frac12", r"\int_0^1x\,dx"), ("5", r"5\text{ if }n\text{ is even}"),
     (r"\begin{pmatrix}1\\2\end{pmatrix}", r"\begin{pmatrix}2\\1\end{pmatrix}"),
-    (r"\begin{cases}1&x>0\\0&x<0\end{cases}", "0"),
+    (r"\begin{cases}1&x>0\\0&x<0\end{cases}", "0"), ("Sue and Tom", "Sue or Tom"), ("A,C", "A or C"),
+    ("x^2+y^2=25", "25"), ("x^2+y^2=25", "x^2+y^2=5"), ("P(A)=\\frac13", r"P(B)=\frac13"), ("5", "5 \\approx 6"),
+    ("blue", "9=blue"), ("(1,2)", "9=(1,2)"), (r"\infty", r"\infty\approx9"), ("9:30", r"9:30\approx9"),
+    ("n!", "9=n!"), ("x+1", "9=x+1"), ("blue", "blue (mod 9)"), ("0.75", "0.75 (mod 9)"), ("x+1", "x+1 (mod 9)"),
+    (r"5\pmod7", r"5\pmod7\pm1"), ("1/2004!", "1/2006!"), ("12", "12 basis points"), ("12", "12 cookies per dozen"),
+    ("f(x)=2x", "f(x)=2y"), ("f(x)=2x", "f(t)=2x"), ("0.5", "0.49999999"), (r"\frac23", "0.66666"),
 )  # fmt: skip
+# What turns an answer into another one, or into none, wherever it stands before or after it.
+GOLDS = (
+    "5", r"\frac12", "0.75", "2n+3", "(1,2)", r"\text{blue}", r"10\text{ cm}", r"\sqrt7", r"\{1,2\}", "[0,1)", "x=3",
+    r"25\%", r"\infty", r"\text{no solution}", "9:30", r"\begin{pmatrix}1\\2\end{pmatrix}", "2x-y=3", "PQR", "101_2",
+    r"1.6\times10^{-19}", "x>2", r"1\frac12",
+)  # fmt: skip
+AFTER = (
+    "+1", "-1", r"\cdot2", "^3", ",9", ";9", r"\text{ or }9", r"\text{ and }9", r"\text{ not}", r"\text{ if }a>0", "/7",
+    "_9", r"\times10^3", r"\pm1", "i", r"\pi", r"\text{ million}", r"\text{ dozen}", r"\text{ squared}", "=9", r"\ne9",
+    "<9", r"\to9", "?", r"\ldots", r"\text{ is wrong}", r"\text{ except }9", r"\cup\{9\}", r"\text{ or more}",
+    r"\text{ plus }9", r"\text{ times }9", r"\vee 9", r"\oplus9", r"\text{ maybe}", r"\text{ to }9", r"\approx9",
+    r"\equiv9", r"\Rightarrow9", r"\quad9", r"\text{ halves}", r"\text{ or none}", r"\text{ or so}", r"\text{ (false)}",
+)  # fmt: skip
+BEFORE = (
+    "2", r"\sqrt", "4+", r"\text{not }", r"\neg", r"\ne", r"\text{more than }", r"\text{at most }", "9,",
+    r"9\text{ or }", r"\text{all but }", r"\not", r"\sin", "e^", r"\text{half of }", r"\text{twice }", "9=", "9-",
+    r"\text{between }9\text{ and }", r"\text{under }", r"\text{non-}", r"\text{neither }", r"\text{anything but }",
+    r"\text{minus }", r"\Delta", r"\mathbb{R}\setminus", r"\text{never }", r"\text{false: }", r"\text{it is not }",
+    r"\text{except }", "9;", r"9\text{ and }", r"\sum", r"\lim", r"\text{about half }",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("gold", GOLDS)
+def test_nothing_that_changes_an_answer_is_overlooked(gold: str) -> None:
+    equal = [text for text in (*(gold + each for each in AFTER), *(each + gold for each in BEFORE))
+             if outcome(gold, text) == "equal"]  # fmt: skip
+    assert not equal
 
 
 @pytest.mark.parametrize(("gold", "answer"), EQUAL)

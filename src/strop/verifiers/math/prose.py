@@ -156,7 +156,8 @@ class Finder(NamedTuple):
         if not markers:
             return self._unmarked(text)
         before, after = text[: markers[-1].start()][-200:], text[markers[-1].end() :]
-        if _NEGATED.search(before[-40:]) or _DOUBTED.search(before):
+        in_sentence = re.search(r"\s(?:is|are|be|equals|=)\b", markers[-1][0]) is not None
+        if in_sentence and (_NEGATED.search(before[-40:]) or _DOUBTED.search(before)):
             return "the answer is denied"
         if _REVISED.search(after):
             return "the answer is taken back"

@@ -153,7 +153,7 @@ class MathVerifier(Verifier):
 
 @lru_cache(maxsize=KEPT)
 def _reference(text: str, form: GoldForm, bounds: Bounds) -> Reading | str:
-    """A reference as it was read, or why it is none; one that is `raw`, or has a box, is found in its own text."""
+    """A reference as it was read, or why it is none; one that is `raw`, or marks its answer, is found in its text."""
     from strop.verifiers.math.compare import without_value
     from strop.verifiers.math.expressions import TooMuch
     from strop.verifiers.math.prose import Finder
@@ -161,7 +161,8 @@ def _reference(text: str, form: GoldForm, bounds: Bounds) -> Reading | str:
     shown = shortened(text)
     try:
         finder = Finder(bounds)
-        reading = finder.read(text) if form == "bare" and r"\boxed" not in text else finder.in_prose(text)
+        marked = r"\boxed" in text or "####" in text
+        reading = finder.read(text) if form == "bare" and not marked else finder.in_prose(text)
         if isinstance(reading, str):
             verb = "is" if reading.startswith("beyond") else "cannot be parsed:"
             return f"the reference {shown!r} {verb} {reading}"
