@@ -67,6 +67,8 @@ class Bounds(Settings):
             self._bits(answer)
         except TooMuch as limit:
             return f"beyond the bounds: {limit}"
+        except RecursionError:
+            return "beyond the bounds: too deeply nested"
         return None
 
     def _bits(self, node: Node) -> float:

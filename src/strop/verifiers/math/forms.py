@@ -99,8 +99,7 @@ class Ring:
         key = (kind, data if key is None else key)
         if key not in self._numbers:
             self._numbers[key] = len(self.atoms)
-            constant = not ex.names_in(node) and not ex.holds(node, "derivative")
-            self.atoms.append(Atom(kind, node, data, constant, real))
+            self.atoms.append(Atom(kind, node, data, _is_constant(node), real))
         return self._numbers[key]
 
     def _of_sum(self, kind: str, form: Form, node: Node) -> int:
@@ -254,6 +253,15 @@ class Ring:
 
 def key_of(form: Form) -> tuple[Any, ...]:
     return tuple(sorted(form.items()))
+
+
+def _is_constant(node: Node) -> bool:
+    """Whether a tree is free of names; the work is counted, for what forms are made of may be a large tree."""
+    for count, part in enumerate(ex.parts(node), 1):
+        Effort.spend(int(count % 4 == 0), share=2)
+        if part.op in ("name", "derivative"):
+            return False
+    return True
 
 
 def _merged(first: dict[int, Fraction], second: dict[int, Fraction]) -> dict[int, Fraction]:
