@@ -102,6 +102,9 @@ HEAVY = (
     rf"\boxed{{{'!' * 200}}}",
     rf"\boxed{{3{'!' * 9}}}",
     rf"\boxed{{{' or '.join(f'x<{n}' for n in range(60))}}}",
+    *(rf"\boxed{{{nest * 15}x{')' * 15}}}" for nest in (r"\sin(", r"\tan(", r"\max(x,", r"\min(x,y+", r"\log(", "f(")),
+    rf"\boxed{{{'+'.join(rf'{chr(92)}frac1{{x+{n}}}' for n in range(60))}}}",
+    rf"\boxed{{x{'!' * 2000}}}",
 )
 GOLDS = ("3", "(a+b+c+d+e+f)^{399}(a+b+c+d+e+f)+1", INTEGRAL.replace("sin", "cos"), r"\sqrt{2+\sqrt{3+x}}", r"\{1,2\}")
 PAIRS = tuple(product(GOLDS, HEAVY))

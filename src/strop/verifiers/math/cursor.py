@@ -37,7 +37,7 @@ class Cursor:
             raise Unreadable(f"{text!r} is missing before {self.next.text!r}")
         self.place += 1
 
-    def _inside(self, opener: str) -> list[Token]:
+    def inside(self, opener: str) -> list[Token]:
         """The tokens of a group that begins here; steps over it."""
         depth = 0
         for place in range(self.place, len(self.tokens)):

@@ -106,8 +106,9 @@ def _answer(found: Sequence[Token]) -> Node:
 
 
 def _listed(found: Sequence[Token]) -> Node:
+    inequality = any(is_symbol(token, "<", ">", "≤", "≥") for token in found)  # x ≤ -3 ∪ x ≥ 5
     for word, op in (("or", "∪"), ("and", "∩")):
-        parts = pieces_of(found, word)
+        parts = pieces_of(found, word, op) if inequality else pieces_of(found, word)
         if len(parts) > 1:
             compound = quantity_of([token for token in found if token.text != "and"]) if word == "and" else None
             if compound is not None and compound.op == "measure" and compound.value.unit is not None:

@@ -223,6 +223,7 @@ class _Tokenizer:
         first, last = self._group(place, end)
         braced = self.text[first] == "{" if first < end else False
         content = self.text[first + braced : last - braced].strip()
+        content = SAME.get(content, content) if command.startswith("operatorname") else content
         if content in FUNCTIONS or (command.startswith("operatorname") and content.isalpha()):
             self._add("command", content)
             return last

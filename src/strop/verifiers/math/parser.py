@@ -199,14 +199,14 @@ class Parser(Cursor):
             if self._step() == "′":
                 text += "'"
                 continue
-            inner = self._inside("{") if self._at("{") else [Token("", self._step())]
+            inner = self.inside("{") if self._at("{") else [Token("", self._step())]
             text += "_" + "".join(token.text for token in inner)
         return text
 
     def _applies(self, text: str) -> bool:
         """Whether a name before parentheses is a function of what is in them, no factor: `f(x+1)`, `x(t)`, `I(0)`."""
         begin = self.place
-        inner = self._inside("(")
+        inner = self.inside("(")
         self.place = begin
         alone = len(inner) == 1 and inner[0].kind in ("number", "letter") and inner[0].text != text
         return text in _APPLIED or alone or any(token.text == "," for token in inner)
@@ -241,7 +241,7 @@ class Parser(Cursor):
         if text == "frac":
             return self._fraction()
         if text == "sqrt":
-            degree = Parser(self._inside("[")).whole() if self._at("[") else ex.number(2)
+            degree = Parser(self.inside("[")).whole() if self._at("[") else ex.number(2)
             return ex.power(self._argument(), ex.over(ex.ONE, degree))
         if text == "binom":
             return ex.call("binom", *(self._arguments() if self._at("(") else (self._argument(), self._argument())))
@@ -252,7 +252,7 @@ class Parser(Cursor):
         if text in ("sum", "prod", "int", "lim"):
             return self._undone(text)
         if text in _ACCENTS:
-            inner = "".join(token.text for token in self._inside("{")) if self._at("{") else self._step()
+            inner = "".join(token.text for token in self.inside("{")) if self._at("{") else self._step()
             if inner.isdigit():
                 raise Unreadable("a line over digits")
             return ex.name(self._indexed(f"{text} {inner}"))
@@ -260,7 +260,7 @@ class Parser(Cursor):
             begin = self.place
             while self.next.kind in ("letter", "word") or (self._at("_") and self.place > begin):
                 if self._step() == "_":
-                    self._inside("{") if self._at("{") else self._step()
+                    self.inside("{") if self._at("{") else self._step()
             return ex.name(" ".join((text, "".join(token.text for token in self.tokens[begin : self.place]))))
         if text == "np" and self._at("."):
             self.place += 1
@@ -273,10 +273,10 @@ class Parser(Cursor):
         """A fraction, or a derivative: `\\frac{dy}{dt}`, `\\frac{d^2}{dx^2} y`."""
         begin = self.place
         if self._at("{"):
-            upper = self._inside("{")
+            upper = self.inside("{")
             top = _DIFFERENTIAL.fullmatch(" ".join(token.text for token in upper))
             if top is not None and self._at("{"):
-                below = [token.text for token in self._inside("{")]
+                below = [token.text for token in self.inside("{")]
                 if below[:1] in (["d"], ["partial"]) and below[1:2] and below[1].isalpha():
                     rest = upper[len(upper) - len(top[2].split()) :]
                     what = Parser(rest).whole() if rest else self._product()
@@ -322,7 +322,7 @@ class Parser(Cursor):
         rows: list[tuple[Node, ...]] = []
         row: list[Node] = []
         if kind == "array" and self._at("{"):  # how its columns are aligned
-            self._inside("{")
+            self.inside("{")
         while self.next.text != f"end {kind}":
             if self._at("\\\\"):
                 rows.append(tuple(row))
@@ -342,7 +342,7 @@ class Parser(Cursor):
         begin = self.place
         while self._at("_", "^"):
             self.place += 1
-            self._inside("{") if self._at("{") else self._exponent()
+            self.inside("{") if self._at("{") else self._exponent()
         over = " ".join(token.text for token in self.tokens[begin : self.place])
         if text == "int":
             end = next(

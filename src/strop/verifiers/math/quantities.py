@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from strop.verifiers.math import expressions as ex
+from strop.verifiers.math.cursor import Cursor
 from strop.verifiers.math.expressions import Node, Token, Unreadable
 from strop.verifiers.math.parser import Parser
 from strop.verifiers.math.token_lists import is_symbol, text_of
@@ -44,6 +45,7 @@ def quantity_of(found: Sequence[Token]) -> Node | None:
     for place in range(1, len(found) - 1):  # 2 h 30 min
         if found[place].text in ("h", "d") and found[place - 1].kind == found[place + 1].kind == "number":
             found[place] = found[place]._replace(kind="word")
+    found = _without_fractions_of_units(found)
     money = (place for place in {0, 1, len(found) - 1} if found[place : place + 1] and _is_currency(found[place]))
     sign = next(money, None)
     measure = Measure(unit=None if sign is None else read_unit([found.pop(sign)]))
@@ -66,6 +68,20 @@ def quantity_of(found: Sequence[Token]) -> Node | None:
     if node.op == "degree" and scale in ("celsius", "fahrenheit"):
         node, rest = node.args[0], [rest[0]._replace(text=scale), *rest[1:]]
     return _with_rest(node, measure._replace(percent=percent), rest)
+
+
+def _without_fractions_of_units(found: list[Token]) -> list[Token]:
+    r"""`9.8 \frac{\text{m}}{\text{s}^2}` as `9.8 m / s^2`."""
+    place = next((place for place, token in enumerate(found) if place and token.text == "frac"), len(found))
+    groups = Cursor(found, place + 1)
+    try:
+        top, bottom = groups.inside("{"), groups.inside("{")
+    except Unreadable:
+        return found
+    upright = all(token.kind == "word" for token in (*top[:1], *bottom[:1]))
+    if not upright or read_unit(top) is None or read_unit(bottom) is None:
+        return found
+    return [*found[:place], *top, Token("symbol", "/"), *bottom, *found[groups.place :]]
 
 
 def _with_rest(node: Node, measure: Measure, rest: list[Token]) -> Node | None:

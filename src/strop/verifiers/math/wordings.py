@@ -52,7 +52,7 @@ def unlabelled(found: Sequence[Token]) -> list[Token]:
     if end < len(found) and is_symbol(found[end], ":") and not hedged:
         return list(found[end + 1 :])
     last = max(
-        (place for place, word in enumerate(said) if word in _COPULAS and 0 < place < len(found) - 1), default=None
+        (place for place, word in enumerate(said) if word in _COPULAS and place < len(found) - 1), default=None
     )
     return list(found) if last is None or any(place <= last for place in hedged) else list(found[last + 1 :])
 
@@ -92,7 +92,8 @@ def special_kind(found: Sequence[Token]) -> Node | None:
 
 def _clock(found: Sequence[Token]) -> Node | None:
     """The minute of the day; without am or pm as it stands."""
-    match = _CLOCK.fullmatch(text_of([token for token in found if not is_symbol(token, "{", "}")]))
+    text = text_of([token for token in found if not is_symbol(token, "{", "}")]).lower()
+    match = _CLOCK.fullmatch(text.replace("12 : 00 noon", "12 pm").replace("12 noon", "12 pm"))
     if match is None or (match[2] is None and match[3] is None):
         return None
     hour, minute, half = int(match[1]), int(match[2] or 0), (match[3] or "").lower()
