@@ -41,6 +41,8 @@ def states(text: str, gold: str) -> bool:
         ("The error increases by 100%.", r"100\%"), (r"It is 2\sqrt{3}.", r"2\sqrt3"),
         ("Thus the probability that Alice wins is 2/3. <|im_start|>user", "2/3"), (r"$17 \bmod 5 = 2$", "2"),
         ("She sold 3 of the 8, so she has 5 apples left.", "5"), (r"By this, $f(x) = \boxed{x^2}$", "x^2"),
+        (r"Thus, the answer is \(\boxed{12}\).", "12"), ("\\[\n\\boxed{12}\n\\]", "12"), (r"\textbf{(D)}", "D"),
+        ("So $x=2$ and $y=3$.", "(2,3)"),
         ("B", "B"), ("(C).", "C"), ("**B**", "B"), ("not all of them\n#### 42", "42"),
         ("x is not 4, so the answer is 5.", "5"), ("I first got 4, but the correct answer is 5.", "5"),
     ],
@@ -67,7 +69,7 @@ def test_what_is_stated(text: str, answer: str) -> None:
         ("The answer is 5. No wait, it is 6.", "5"), ("I am not sure that the answer is 5.", "5"),
         ("It is false that the answer is 5.", "5"), ("Some think the answer is 5.", "5"), ("A is out", "A"),
         ("I do not think the answer is 5.", "5"), (r"\boxed{6}. Some say \boxed{5} but no", "5"), ("A and B", "A"),
-        ("It is false that the answer is: 5", "5"),
+        ("It is false that the answer is: 5", "5"), ("Suppose the answer is 5.", "5"),
         ("<think>the answer is 5", "5"), ("The answer is 6.\n\n5", "5"), ("I guess 5", "5"),
     ],
 )  # fmt: skip

@@ -150,8 +150,10 @@ def _joined(how: str, found: list[Node]) -> Node:
         return found[0]
     if how == "set":
         found = [part for each in found for part in (each.args if each.op in ("list", "set") else (each,))]
-    names = {label(part) for part in found}
-    return Node("set" if len(names) == 1 and None not in names else how, tuple(found))
+    names = [label(part) for part in found]
+    if None not in names and len(set(names)) in (1, len(names)):  # values of one name; a value of each of several
+        how = "set" if len(set(names)) == 1 else "list"
+    return Node(how, tuple(found))
 
 
 def label(part: Node) -> Node | None:

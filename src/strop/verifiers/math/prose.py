@@ -43,8 +43,8 @@ _TAKEN_BACK = _pattern(
 )
 # What makes a clause say that something is not, or may not be, the answer; what takes an answer back after it.
 _DOUBTED = _pattern(
-    r"""\b(?:not|never|\w{2,6}n't|false|untrue|unsure|doubt\w*|whether|if|some|others|nobody|no\ one|unlikely)\b
-    [^.,;:!?\n]*$"""
+    r"""\b(?:not|never|\w{2,6}n't|false|untrue|unsure|doubt\w*|whether|if|some|suppose|assume|others|nobody|no\ one
+    |unlikely)\b [^.,;:!?\n]*$"""
 )
 _REVISED = _pattern(r"\b(?:wait|actually|oops|sorry|correction|(?:is|was)\ (?:wrong|incorrect)|mistake)\b")
 _HEDGED = _pattern(
@@ -74,6 +74,7 @@ _GOES_ON = re.compile(
     r"[a-zπ√](?![A-Za-z]))"
 )
 _COMES_FROM = re.compile(r"(?:[-+*/^·×÷({\d)]|\\(?:times|cdot|pm|sqrt|div|left\()|\\frac\s?\{|\}\s?\{)\s*$")
+_OPENED = re.compile(r"(?:\s|\$|\\[(\[])+$")  # the delimiter of a formula
 _ASIDE = _pattern(r"(?s)[,;]?\s+(?:see|as|since|because|where|so\ that|i\.e\.|when)\b.*$")
 _SAYS = _pattern(
     r"""\b(?:is|are|was|were|equals?|be|gives?|gets?|got|have|has|had|costs?|makes?|made|needs?|pays?|earns?|takes?|uses?
@@ -89,7 +90,8 @@ _ENDS = _pattern(
     r"""\s+(?:is\ the\ (?:final\ |correct\ )?answer|left(?:\s+over)?|in\ total|in\ all|altogether|total|remaining|each
     |respectively|more|now|too|long|old|away|apart|tall|high|wide|deep)\s*$"""
 )
-_CHOICE = re.compile(r"\s*\(?([A-J])\)?\s*\.?\s*")  # a text that is a choice and nothing else
+# A text that is a choice and nothing else.
+_CHOICE = re.compile(r"\s*\$?(?:\\(?:text|math)[a-z]{0,2}\{)?\(?([A-J])\)?\}?\$?\s*\.?\s*")
 _NOT_THAT = re.compile(r"[,(]\s*(?:and )?not\b[^,;]*$")
 _TWO = re.compile(r"\d.*\b(?:and|but|while|whereas)\b", re.DOTALL)
 
@@ -186,7 +188,8 @@ class Finder(NamedTuple):
         if percent is not None:
             return self.read(answer if answer.endswith("%") else rf"{answer}\%")
         unit = _UNIT_AFTER.match(after)
-        if _GOES_ON.match(after[unit.end() if unit is not None else 0 :]) or _COMES_FROM.search(before.rstrip(" $")):
+        goes_on = _GOES_ON.match(after[unit.end() if unit is not None else 0 :])
+        if goes_on or _COMES_FROM.search(_OPENED.sub("", before)):
             return "the box is part of a formula"
         return self.read(answer + (unit[1] if unit is not None else ""))
 
