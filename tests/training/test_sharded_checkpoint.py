@@ -140,7 +140,7 @@ def test_a_pickled_checkpoint_of_an_earlier_version_is_refused_unread(tmp_path: 
     content = pickle.dumps(Runs(mark))
     (folder / "sharded" / ".metadata").write_bytes(content)
     (folder / "state.json").write_text("{}")
-    manifest: dict[str, Any] = {"format": 2, "step": 1, "metric": None, "groups": ["rng"], "files": {}, "sharded": ["policy"]}
+    manifest: dict[str, Any] = {"format": 2, "step": 1, "metric": None, "groups": [], "files": {}, "sharded": ["p"]}
     (folder / "manifest.json").write_text(json.dumps(manifest))
     with pytest.raises(StropError, match=f"{folder} holds a pickle.*exported model"):
         checkpoint.load(tmp_path, 1)
