@@ -121,6 +121,12 @@ def test_a_damaged_shard_is_refused(saved_by: Callable[[int], tuple[Path, Any]],
     with pytest.raises(StropError, match="damaged"):
         checkpoint.load(root, 2)
     assert checkpoint.load(root, 1).step == 1
+    file = checkpoint.folder_of(root, 1) / "manifest.json"
+    manifest = json.loads(file.read_text())
+    for ranks, files in ((10**12, manifest["files"]), (2, {"state.json": manifest["files"]["state.json"]})):
+        file.write_text(json.dumps(manifest | {"ranks": ranks, "files": files}))
+        with pytest.raises(StropError, match="damaged: its manifest names"):
+            checkpoint.load(root, 1)
 
 
 class Runs:
