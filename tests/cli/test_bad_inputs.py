@@ -119,7 +119,7 @@ CASES = (
     (f"{EMBEDDED} --set data.history=nowhere", "data.history"),
     (f"{EMBEDDED} --set evaluation.benchmarks=nowhere.jsonl --set evaluation.every=5", "there is no file nowhere"),
     # engines
-    ("train scalerl --set engine=Vllm", "this engine cannot follow a completion's thinking"),
+    ("train scalerl --set engine=Vllm", "it has no interpreter; name that of an environment with vLLM"),
     (f"{EMBEDDED} --set engine=Vllm --set engine.python=/no/python", "there is no such interpreter"),
     # code of the user's own
     (f"{EMBEDDED} --import nowhere", "No module named 'nowhere'"),
@@ -254,14 +254,15 @@ def processor_seconds(command: list[str]) -> float:
 def test_at_once(there: Path, number: int) -> None:
     """At most half a second of processor time. A machine that computes slowly just now, or always, is given more by as
     much as the imports of two libraries take longer than on an idle one, which is a tenth of a second; and a quarter of
-    it for what else the machine does meanwhile.
+    it for what else the machine does meanwhile. The best of three tries counts.
     """
-    found = []
-    for _ in range(4):  # the one beside the other, since what else runs changes from second to second
+    command = [sys.executable, "-m", "strop", *shlex.split(CASES[number][0])]
+
+    def soon_enough() -> bool:
         usual = processor_seconds([sys.executable, "-c", "import numpy, pydantic"])
-        taken = processor_seconds([sys.executable, "-m", "strop", *shlex.split(CASES[number][0])])
-        found.append(taken / max(1.0, usual / 0.1))
-    assert min(found) <= 1.25 * SECONDS
+        return processor_seconds(command) <= 1.25 * SECONDS * max(1.0, usual / 0.1)
+
+    assert any(soon_enough() for _ in range(3))
 
 
 # ---------------------------------------------------------------------- terminals and pipes

@@ -47,10 +47,11 @@ from strop.data.record import PROBLEMS, ProblemRecord, question_digest
 FORMAT = 1
 LOCK = ".lock"
 SUMMARY = "summary.json"
+PLACEMENT = "placement.json"  # who computes on which GPU, where there are any
 CONTENTS = (
     "checkpoints", "metrics.jsonl", "rollouts", "model", "critic", "plots", "report", SUMMARY, "tensorboard",
     "wandb", PASS_RATES, "processes.json", "logs", "stacks", "quarantine.json", "weights",
-    "weights-evaluated", "status.json", PROBLEMS,
+    "weights-evaluated", "status.json", PLACEMENT, PROBLEMS,
 )  # fmt: skip
 _STEP_FILE = re.compile(r"step_(\d+)\.parquet")
 
