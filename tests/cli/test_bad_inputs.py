@@ -101,6 +101,8 @@ CASES = (
     ("train other.json", "missing"),
     ("train raises.py", "raises.py, line 2: ZeroDivisionError"),
     ("train nothing.py", "define a function recipe()"),
+    ("train ./run", "./run is a folder; name a recipe"),
+    ("doctor ./full", "./full is a folder; name a recipe"),
     # models
     ("train grpo --set model.path=/no/such/model", "no such folder"),
     ("train grpo --set model.path=run", "this is a run; its model is run/model"),

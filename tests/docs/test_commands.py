@@ -89,7 +89,7 @@ TRAINED = (
 STANDS_FOR = {
     "RECIPE": "quickstart", "/shared/runs/first": "runs/shared", "@40": "@4", "--step 40": "--step 4",
     "steps=400": "steps=6", "--devices 64": "--devices 3", "--devices 80": "--devices 3", "--devices 8": "--devices 3",
-    "--adapter": "--adapter --step 1", "export runs/grpo --adapter": "export runs/lora --adapter",
+    "--ask 16": "--ask 2 --set sampling.max_new_tokens=8", "--adapter": "--adapter --step 1", "export runs/grpo --adapter": "export runs/lora --adapter",
     "export runs/first --adapter": "export runs/lora --adapter",
 }  # fmt: skip
 MODELS = ("Qwen/Qwen3-0.6B", "Qwen/Qwen3-4B", "deepseek-ai/DeepSeek-R1-Distill-Llama-8B", "MODEL")
