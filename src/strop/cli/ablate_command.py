@@ -74,14 +74,14 @@ def ablate(
             raise InputError(
                 "strop ablate show takes the FOLDER of an ablation, and of the options --x, --level, --margin"
             )
-        allow(imports)
+        allow(imports, sets)
         _show(folder, x, level, margin, as_json)
         return
     if folder is not None:
         raise InputError(f"{folder}: name one recipe; the folder for the runs is given by --out {folder}")
     if not ray and (address is not None or cpus != 1.0 or gpus):
         raise InputError("--address, --cpus and --gpus are of a Ray cluster; add --ray")
-    allow(imports)
+    allow(imports, sets)
     changed = [*sets, *([f"steps={steps}"] if steps is not None else [])]
     wanted = Wanted(tuple(grid), tuple(named), leave_one_out, baseline)
     manifest = plan(target, variants(target, wanted, changed, small), parse_seeds(seeds))

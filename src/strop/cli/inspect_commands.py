@@ -51,7 +51,7 @@ def show_recipe(
     from strop.config.edits import flatten
     from strop.recipes.resolve import resolve
 
-    allow(imports)
+    allow(imports, sets)
     config = resolve(name, sets, small).model_dump(mode="json")
 
     def lines() -> None:
@@ -109,7 +109,7 @@ def doctor(
     """
     from strop.run.doctor import as_json as plain_values
 
-    allow(imports)
+    allow(imports, sets)
     if target is None:
         from strop.run.doctor import examine
 

@@ -76,6 +76,7 @@ class RunFolder:
         """
         target = Path(path)
         check_free(target, replace)
+        imports.allow_settings(key for key, *_ in imports.code_settings(config))  # this user's own
         began = time.strftime("%Y-%m-%dT%H:%M:%S%z")
         marker = {
             "format": FORMAT, "strop": strop.__version__, "began": began,
@@ -198,7 +199,7 @@ class RunFolder:
             value = json.loads(target.read_text(encoding="utf-8"))
         except FileNotFoundError as error:
             raise InputError(f"{self.path} has no {name}") from error
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise InputError(f"{target} is not readable as JSON: {error}") from error
         if not isinstance(value, dict):
             raise InputError(f"{target} holds no JSON object")
