@@ -149,7 +149,7 @@ CASES = (
     # the other commands
     ("sft", "name the model and the demonstrations"),
     ("sft fresh --data nowhere.jsonl", "nowhere.jsonl: no such file"),
-    ("sft fresh --data columns.jsonl", "no column"),
+    ("sft fresh --data columns.jsonl", "set columns.prompt=question and columns.answer=solution"),
     ("sft fresh --data good.jsonl --set training.epoch=3", "training.epoch"),
     ("eval", "name what to measure"),
     ("eval nowhere", "model.path nowhere"),
