@@ -97,7 +97,8 @@ class Source:
                         continue
                     methods = next(word.value for word in call.keywords if word.arg == "methods")
                     for method in ast.literal_eval(methods):
-                        found.setdefault((method, path.value), set()).update(_names_in(handlers[handler_name.id]))
+                        route = (str(method), str(path.value))
+                        found.setdefault(route, set()).update(_names_in(handlers[handler_name.id]))
         return found
 
 
@@ -121,7 +122,7 @@ def _route(decorator: ast.expr) -> tuple[str, str] | None:
     if not isinstance(decorator, ast.Call) or _called(decorator) not in ("get", "post") or not decorator.args:
         return None
     path = decorator.args[0]
-    return (str(_called(decorator)).upper(), path.value) if isinstance(path, ast.Constant) else None
+    return (str(_called(decorator)).upper(), str(path.value)) if isinstance(path, ast.Constant) else None
 
 
 def _names_in(handler: ast.AsyncFunctionDef | ast.FunctionDef) -> set[str]:
