@@ -84,7 +84,7 @@ def _parse_lines(path: Path) -> list[dict[str, Any]]:
     for number, line in enumerate(lines, start=1):
         try:
             row = json.loads(line)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise InputError(f"{path}, line {number}: not JSON ({error})") from error
         if not isinstance(row, dict) or not isinstance(row.get("step"), int):
             raise InputError(f"{path}, line {number}: no metric line (it has no whole number `step`)")

@@ -57,7 +57,7 @@ def ablate(
     \b
     strop ablate scalerl --leave-one-out --tiny --seeds 0,1,2
     strop ablate dapo --leave-one-out --baseline grpo --tiny --jobs 2
-    strop ablate grpo --grid optim.lr=1e-6,2e-6 --grid batch.samples_per_prompt=8,16
+    strop ablate grpo --set model.path=MODEL --set evaluation.every=10 --grid optim.lr=1e-6,2e-6
     strop ablate quickstart --variant ppo:algorithm.loss=PpoClip --variant hot:sampling.temperature=1.2
     strop ablate scalerl --leave-one-out --seeds 0,1,2 --ray --jobs 12 --gpus 1
     strop ablate scalerl --leave-one-out --dry-run
@@ -74,14 +74,14 @@ def ablate(
             raise InputError(
                 "strop ablate show takes the FOLDER of an ablation, and of the options --x, --level, --margin"
             )
-        allow(imports)
+        allow(imports, sets)
         _show(folder, x, level, margin, as_json)
         return
     if folder is not None:
         raise InputError(f"{folder}: name one recipe; the folder for the runs is given by --out {folder}")
     if not ray and (address is not None or cpus != 1.0 or gpus):
         raise InputError("--address, --cpus and --gpus are of a Ray cluster; add --ray")
-    allow(imports)
+    allow(imports, sets)
     changed = [*sets, *([f"steps={steps}"] if steps is not None else [])]
     wanted = Wanted(tuple(grid), tuple(named), leave_one_out, baseline)
     manifest = plan(target, variants(target, wanted, changed, small), parse_seeds(seeds))

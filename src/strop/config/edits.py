@@ -59,6 +59,8 @@ def _value(raw: str) -> Any:
         return tomllib.loads(f"value = {raw}")["value"]
     except tomllib.TOMLDecodeError:
         return raw
+    except RecursionError as error:
+        raise InputError(f"--set {raw[:40]!r}…: it is nested too deeply") from error
 
 
 def apply_edits(data: dict[str, Any], edits: dict[str, Any], model: type[BaseModel], path: str = "") -> dict[str, Any]:

@@ -10,7 +10,7 @@ import json
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, SerializeAsAny, ValidationError
+from pydantic import AfterValidator, Field, SerializeAsAny, ValidationError
 
 from strop.algorithms.diagnostics.alerts import Limits
 from strop.algorithms.settings import AlgorithmSettings
@@ -63,10 +63,17 @@ class Stage(Settings):
     set: dict[str, Any] = {}
 
 
+def _recipe_name(name: str) -> str:
+    """The name of a recipe, which also names folders and stands in titles."""
+    if not name.isprintable() or "/" in name or name in ("", ".", ".."):
+        raise ValueError("must be a name without slashes and control characters, such as grpo or archer.math")
+    return name
+
+
 class RunConfig(Settings):
     """Everything a run depends on. Written as config.json into the run folder."""
 
-    recipe: str
+    recipe: Annotated[str, AfterValidator(_recipe_name)]
     seed: Annotated[int, Field(ge=0)] = 0
     steps: Count
     device: Literal["auto", "cpu", "cuda"] = "auto"

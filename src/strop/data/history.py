@@ -99,7 +99,7 @@ def read_pass_rates(path: Path) -> dict[str, list[Visit]]:
         try:
             row = json.loads(line)
             found[row["id"]] = [Visit(v["step"], v["stage"], v["samples"], v["passed"]) for v in row["visits"]]
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, RecursionError, KeyError, TypeError) as error:
             raise InputError(f"{file}, line {number}: not a problem's pass rates: {error}") from error
     return found
 

@@ -11,10 +11,10 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
     from strop.base.types import FloatArray, Group, IntArray
+    from strop.model.tensor_file import Groups
     from strop.orchestration.messages import StoredWeights
     from strop.orchestration.weight_store import WeightStore
     from strop.training import checkpoint
-    from strop.training.dcp_file import Groups
     from strop.training.result import TrainResult
     from strop.training.settings import LearnerSettings
 

@@ -93,7 +93,7 @@ def read_processes(run: Path) -> tuple[Worker, ...]:
         return tuple(Worker(**row) for row in json.loads(target.read_text(encoding="utf-8")))
     except FileNotFoundError:
         return ()
-    except (ValueError, TypeError) as error:
+    except (ValueError, RecursionError, TypeError) as error:
         raise InputError(f"{target} is not a list of processes: {error}; remove it") from error
 
 

@@ -138,7 +138,7 @@ def _config(raw: Mapping[str, Any], path: Path) -> tuple[RunConfig | None, str]:
     if "demonstrations" in raw:
         return None, "it is a fine-tuning run"
     try:
-        return parse(dict(raw), str(path)), ""
+        return parse(dict(raw), str(path), to_run=False), ""
     except InputError as error:
         return None, f"its configuration cannot be read ({error})"
 

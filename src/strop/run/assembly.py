@@ -42,6 +42,7 @@ from strop.orchestration.weight_transport import WeightTransport
 from strop.orchestration.worker_evaluator import WorkerEvaluator
 from strop.run import preflight
 from strop.run.devices import driver_device, local_placement, seat, seen_gpus
+from strop.run.folder import trained_before
 from strop.run.rank_group_learner import RankGroupLearner
 from strop.training.compute import devices_of
 from strop.training.embedded_base import located, tokenizer_of
@@ -98,7 +99,7 @@ def assemble(config: RunConfig, view: View) -> Parts:
     if config.model.fresh is not None:
         view.note("model: fresh, its weights are random; name one that can do something with --set model.path=…")
     policy.to(driver_device(config, placement))
-    data = load_data(config.data, tokenizer, config.verifier.instruction)
+    data = load_data(config.data, tokenizer, config.verifier.instruction, trained_before(config.model.path))
     for line in (*data.report(), *first_prompt(data.train, config.data.template, tokenizer)):
         view.note(line)
     contradiction = contradictions.warning(data.train.name, data.train.problems)
@@ -139,7 +140,7 @@ def preview(config: RunConfig, view: View) -> None:
         InputError: the tokenizer or the data cannot be used.
     """
     tokenizer = tokenizer_of(config.model)
-    data = load_data(config.data, tokenizer, config.verifier.instruction)
+    data = load_data(config.data, tokenizer, config.verifier.instruction, trained_before(config.model.path))
     for line in (*data.report(), *first_prompt(data.train, config.data.template, tokenizer)):
         view.note(line)
 

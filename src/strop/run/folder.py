@@ -31,7 +31,7 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -40,9 +40,9 @@ from strop.base import imports
 from strop.base.files import TEMPORARY, replacing, writing
 from strop.base.imports import MARKER
 from strop.base.metrics_file import MetricsFile, read_metrics
-from strop.base.types import Group, InputError
+from strop.base.types import Group, InputError, Problem
 from strop.data.history import PASS_RATES
-from strop.data.record import PROBLEMS, ProblemRecord
+from strop.data.record import PROBLEMS, ProblemRecord, question_digest
 
 FORMAT = 1
 LOCK = ".lock"
@@ -76,6 +76,7 @@ class RunFolder:
         """
         target = Path(path)
         check_free(target, replace)
+        imports.allow_settings(key for key, *_ in imports.code_settings(config))  # this user's own
         began = time.strftime("%Y-%m-%dT%H:%M:%S%z")
         marker = {
             "format": FORMAT, "strop": strop.__version__, "began": began,
@@ -198,7 +199,7 @@ class RunFolder:
             value = json.loads(target.read_text(encoding="utf-8"))
         except FileNotFoundError as error:
             raise InputError(f"{self.path} has no {name}") from error
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise InputError(f"{target} is not readable as JSON: {error}") from error
         if not isinstance(value, dict):
             raise InputError(f"{target} holds no JSON object")
@@ -322,6 +323,26 @@ def check_free(path: Path, replace: bool = False) -> None:
             )
     elif path.is_dir() and any(path.iterdir()):
         raise InputError(f"{path} is not empty and not a run of strop; choose another folder with --out")
+
+
+def trained_before(model: str | None) -> Callable[[Problem], bool]:
+    """Whether a model was trained on a problem, as far as runs of strop tell.
+
+    Args:
+        model: `model.path`; where it is RUN/model, that run counts, and those whose models it began with.
+
+    Raises:
+        InputError: the record of such a run is broken.
+    """
+    trained: set[str] = set()
+    known: set[Path] = set()
+    while model is not None and is_run(run := Path(model).expanduser().absolute().parent) and run not in known:
+        known.add(run)
+        folder = RunFolder.open(run)
+        record = folder.read_problems()
+        trained |= frozenset() if record is None else record.trained
+        model = folder.read_json("config.json")["model"]["path"]
+    return lambda problem: question_digest(problem) in trained
 
 
 def is_run(path: Path) -> bool:

@@ -18,13 +18,13 @@ from transformers import PreTrainedTokenizerBase
 
 from strop.base.types import FloatArray, Group, IntArray, StropError
 from strop.config.schema import RunConfig
+from strop.model.tensor_file import Groups
 from strop.orchestration.connection import Launcher, WorkerSpec
 from strop.orchestration.messages import StoredWeights
 from strop.orchestration.rank_group import RankGroup
 from strop.orchestration.weight_store import WeightStore, read
 from strop.run.devices import Seat
 from strop.training import checkpoint
-from strop.training.dcp_file import Groups
 from strop.training.result import TrainResult
 from strop.training.settings import LearnerSettings
 

@@ -25,6 +25,7 @@ from strop.base.types import Group, InputError, IntArray
 from strop.base.view import SilentView
 from strop.config.schema import RunConfig
 from strop.model.device import pick_device
+from strop.model.tensor_file import Groups
 from strop.orchestration.connection import ControllerConnection
 from strop.orchestration.messages import StoredWeights
 from strop.orchestration.rank_group import Handler, serve
@@ -32,7 +33,6 @@ from strop.orchestration.weight_store import WeightStore
 from strop.run.assembly import Modules, check_tokens, make_learner, wants_reference
 from strop.run.rank_group_learner import Facts, RankSettings
 from strop.training import checkpoint
-from strop.training.dcp_file import Groups
 from strop.training.embedded_base import located
 from strop.training.learner import Learner
 from strop.training.ranks import Together

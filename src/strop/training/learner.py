@@ -30,9 +30,9 @@ from strop.base.seeds import derive
 from strop.base.types import FloatArray, Group, IntArray, Sample, StropError
 from strop.model.critic import Critic
 from strop.model.policy import Packed, Policy, WithoutAdapters, copy_parameters
+from strop.model.tensor_file import Groups
 from strop.training import checkpoint
 from strop.training.compute import devices_of
-from strop.training.dcp_file import Groups
 from strop.training.optimizer import own_part
 from strop.training.packing import pack, split_into_updates
 from strop.training.result import TrainResult

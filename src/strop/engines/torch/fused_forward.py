@@ -18,6 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from strop.base import machine
 from strop.engines.torch.native import Kernels, Packed, load
 from strop.model.attention import AttentionContext
 from strop.model.policy import Policy
@@ -26,8 +27,8 @@ from strop.model.policy import Policy
 _FAMILIES = frozenset(f"{name}ForCausalLM" for name in ("Llama", "Mistral", "Qwen2", "Qwen3", "Qwen3Moe"))
 # Positions whose rotation depends on nothing but the position.
 _ROTATIONS = frozenset({"default", "linear", "llama3", "yarn"})
-# Joined weights are a second copy of the layers' own: none is made of larger models, whose products outweigh the calls.
-_MOST_COPIED = 1 << 30
+# Joined weights are a second copy of the layers' own, of at most this part of the memory that there is.
+_COPIED_PART = 1 / 6
 
 
 class Operators(Protocol):
@@ -198,7 +199,7 @@ class Lean:
     def rows_apart(self) -> bool:
         """Whether a row's bits never depend on how many rows there are, as they do in torch's products of few."""
         own = self.kernels is not None and self.kernels.multiplies(self.dtype)
-        return own and self._head is not None and all(layer.down is not None for layer in self._layers)
+        return own and all(isinstance(layer.down, Product) for layer in self._layers)
 
     @classmethod
     def of(cls, policy: Policy, native: bool) -> Lean | None:
@@ -215,13 +216,12 @@ class Lean:
         base: Any = self.policy.model.base_model
         own = sum(parameter.nbytes for parameter in self.policy.model.parameters())
         head: Any = self.policy.model.get_output_embeddings()
-        self._head: Product | None = None
+        room = machine.memory()[0] * _COPIED_PART
         with torch.no_grad():
-            if own <= _MOST_COPIED:
-                self._layers = [_Layer.of(one, self._joined) for one in base.layers]
-                self._head = self._joined((head,), self.policy.settings.generator_fp32_head)
-            else:
-                self._layers = [_Layer.of(one, Uncopied) for one in base.layers]
+            # Before all the head: without a copy its product in float32 converts all of it at every step.
+            fits = head.weight.nbytes <= room
+            self._head = self._joined((head,), self.policy.settings.generator_fp32_head) if fits else None
+            self._layers = [_Layer.of(one, self._joined if own <= room else Uncopied) for one in base.layers]
         self._parameters = tuple(self.policy.model.parameters())
         self._seen = self._versions()
 

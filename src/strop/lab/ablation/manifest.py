@@ -157,8 +157,8 @@ def merged(folder: Path, wanted: Manifest) -> Manifest:
     for entry in kept.variants:
         if entry.name not in here:
             raise InputError(_changed(folder, f"it has the variant {entry.name}, which this command does not make"))
-        ours = parse(here[entry.name].config, entry.name)
-        theirs = parse(entry.config, f"{folder / FILE}: {entry.name}")
+        ours = parse(here[entry.name].config, entry.name, to_run=False)
+        theirs = parse(entry.config, f"{folder / FILE}: {entry.name}", to_run=False)
         if theirs != ours:
             raise InputError(_changed(folder, f"its {entry.name} has {_differing(theirs, ours)}"))
     gone = set(kept.seeds) - set(wanted.seeds)

@@ -268,7 +268,7 @@ def _back(base: RunConfig, theirs: dict[str, Any], keys: list[str]) -> Variant:
     for key in keys:
         first, _, second = key.partition(".")
         data[first] = data[first] | {second: theirs[first][second]} if second else theirs[first]
-    config = parse(data, keys[0])
+    config = parse(data, keys[0], to_run=False)
     return Variant(f"no-{'+'.join(map(_label, keys))}", config, differences(base, config))
 
 

@@ -112,7 +112,7 @@ def measure(folders: Sequence[RunFolder]) -> Measured:
 
 
 def _read(folder: RunFolder) -> tuple[RunConfig, Setup, list[_Step]]:
-    config = parse(folder.read_json("config.json"), str(folder.config_path))
+    config = parse(folder.read_json("config.json"), str(folder.config_path), to_run=False)
     setup = setup_of(config)
     if setup.max_lag > 0:
         raise InputError(
