@@ -42,8 +42,6 @@ def questions(claims: Sequence[Claim], results: Results) -> str:
     rows = []
     for claim in claims:
         apart = ", ".join(f"`{key}`" for key in differences(claim.arms)) or "one arm"
-        if len(claim.arms) > 2:
-            apart = "each from `base` in one thing"
         if claim.together:
             apart += f": {claim.together}"
         shown = results[claim.name].shown
