@@ -174,7 +174,9 @@ ARMS: dict[str, Arm] = {
     "cispo8": Arm("the same, CISPO capped at 8", _capped(2 * CAP)),
     "sample_mean": Arm("every sample alike", ("algorithm.aggregation=SampleMean",)),
     "prompt_mean": Arm("every prompt alike", ("algorithm.aggregation=PromptMean",)),
-    "batch_std": Arm("advantages over the batch's deviation", ("algorithm.advantage.normalization=batch_std",)),
+    "batch_std": Arm(
+        "advantages over the batch's deviation (ddof 1)", ("algorithm.advantage.normalization=batch_std",)
+    ),
     "no_std": Arm("advantages not divided", ("algorithm.advantage.normalization=none",)),
     # λ of OPEFO (6.5)
     "opefo_static": Arm("OPEFO with a constant λ of 0.001", (_loss('piece="Opefo", balance=0.001'),)),
