@@ -43,7 +43,7 @@ def test_differences_name_the_settings() -> None:
 def curve(arm: str, **columns: list[float]) -> Curve:
     """A curve whose columns are given from step 0 on; `__` in a name stands for a slash."""
     length = len(next(iter(columns.values())))
-    names = {name.replace("__", "/"): column for name, column in columns.items()} | {"step": [*map(float, range(length))]}
+    names = {"step": [*map(float, range(length))]} | {name.replace("__", "/"): v for name, v in columns.items()}
     rows: list[dict[str, float | None]] = [{name: names[name][step] for name in names} for step in range(length)]
     return Curve(arm, 0, None, 1.0, tuple(rows))
 
