@@ -116,13 +116,13 @@ def _collect(
 
 
 def _leave_idle(engine: Engine, outstanding: Counter[str]) -> None:
-    """Take back what was asked of the engine, so that whoever goes on with it does not meet our completions."""
+    """Take back what was asked of the engine, so that its next user does not meet our completions."""
     if not engine.health().ok:
         return
     for request_id, samples in outstanding.items():
         if samples > 0:
             engine.cancel(request_id)
-    engine.step()  # reports what was cancelled, to nobody
+    engine.step()  # reports what was cancelled; the reports are dropped
 
 
 class _Tally:
