@@ -11,7 +11,8 @@ import time
 from transformers import PreTrainedTokenizerFast
 
 from strop.base.types import Message, Problem, Status, Verdict
-from strop.environments.base import Environment, Reply, Session
+from strop.environments.base import Environment
+from strop.environments.session import Reply, Session
 from strop.model.byte_tokenizer import byte_tokenizer
 
 # The shape of Qwen's templates: tool results in the user's name, thinking dropped from earlier turns.

@@ -12,9 +12,10 @@ from typer.testing import CliRunner
 
 from strop.base.types import InputError, Problem, Status, Verdict
 from strop.cli.commands import app
-from strop.environments.base import SEED, Environment, Reply, Session
+from strop.environments.base import Environment
 from strop.environments.calculator import Calculator
 from strop.environments.check import check, environment_named
+from strop.environments.session import SEED, Reply, Session
 from strop.environments.source import FromEnvironment
 
 PROBLEM = Problem("p", "3+5=", "8")

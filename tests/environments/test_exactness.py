@@ -17,7 +17,8 @@ from strop.algorithms.objective import Objective
 from strop.base.types import Completion, Observation, Sample, VersionSpan
 from strop.base.view import SilentView
 from strop.environments.turns import joined
-from strop.model.policy import Packed, Policy
+from strop.model.policy import Packed, Policy, load_policy
+from strop.model.settings import ModelSettings
 from strop.run.folder import RunFolder
 from strop.run.run import train
 from strop.training.packing import pack
@@ -59,15 +60,14 @@ def gradients(policy: Policy, samples: list[Sample], aggregation: Aggregation, b
 
 
 def reference(policy: Policy, samples: list[Sample], aggregation: Aggregation) -> dict[str, torch.Tensor]:
-    """The same from the definition: one sequence at a time, a softmax over whole logits, weights by hand."""
+    """The same from the definition: one sequence at a time, with weights and masks by hand."""
     policy.zero_grad()
     trained = {id(sample): int(sample.trained.sum()) for sample in samples}
     total = sum(trained.values())
     groups = {sample.group for sample in samples}
     for sample in samples:
         ids = torch.from_numpy(sample.token_ids.astype(np.int64))
-        logits = policy.model(ids[None]).logits[0].float()
-        logprob = logits[:-1].log_softmax(-1).gather(1, ids[1:, None])[:, 0]
+        logprob, _ = policy(Packed.whole([ids.tolist()]), 1.0)
         if isinstance(aggregation, TokenMean):
             weight = 1 / total
         elif isinstance(aggregation, SampleMean):
@@ -114,14 +114,10 @@ def test_injected_tokens_have_no_gradient() -> None:
     assert all(torch.equal(one[name], other[name]) for name in one)
 
 
-@pytest.mark.parametrize("template", [None])
-def test_recorded_log_probs_are_those_of_the_policy_that_read_the_whole(template: None, tmp_path: Path) -> None:
+def test_recorded_log_probs_are_those_of_the_policy_that_read_the_whole(tmp_path: Path) -> None:
     """Of a real run: the trainer's log-probs of a trajectory are the generator's, over all turns."""
     train(chatty("steps=1", "optim.lr=1e-12", "evaluation.every=none"), tmp_path / "run", SilentView())
     folder = RunFolder.open(tmp_path / "run")
-    from strop.model.policy import load_policy
-    from strop.model.settings import ModelSettings
-
     policy, _ = load_policy(ModelSettings(path=str(folder.model)), byte_tokenizer())
     rows = folder.read_rollouts(1)
     assert max(len(row["injected"]) for row in rows) >= 2

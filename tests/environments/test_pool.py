@@ -11,8 +11,9 @@ from tests.environments.players import Chatty, Harmful, Slow
 
 from strop.base.imports import allow_module
 from strop.base.types import Problem, Status, Verdict
-from strop.environments.base import Environment, Outcome, Reply
+from strop.environments.base import Environment
 from strop.environments.pool import SessionPool
+from strop.environments.session import Outcome, Reply
 from strop.environments.sessions import InlineSessions, Sessions, Turn
 
 PROBLEM = Problem("p", "x", "1")

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from strop.base.types import Problem, Status, Verdict
-from strop.environments.base import Reply, Tool
 from strop.environments.calculator import Calculator, calculate
 from strop.environments.parsing import Call, Malformed, misfit, tool_calls
+from strop.environments.session import Reply, Tool
 from strop.environments.tools import ToolFailed
 
 PROBLEM = Problem("p", "3+5=", "8")

@@ -3,7 +3,7 @@
     session = Environment.open()
     session.reset(problem, seed=3)
     session.step("<tool_call>…</tool_call>")   # Reply(messages): what the environment says; the next turn follows
-    session.step("It is \\\\boxed{46}")          # a Verdict; or None: the run's verifier judges this turn
+    session.step("It is \\boxed{46}")          # a Verdict; or None: the run's verifier judges this turn
 
 An environment speaks text. How its messages become tokens is the business of `tokens`; the loop puts them behind the
 sampled tokens exactly as these are. What the policy caused scores 0 (`wrong`, `unparsed`); what fails in the
@@ -12,76 +12,17 @@ environment itself is `error`, which is never a reward.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Awaitable
-from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, NamedTuple, TypeAlias
+from abc import abstractmethod
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from pydantic import Field
 
 from strop.base.pieces import Piece
-from strop.base.types import Message, Problem, Verdict
 
+if TYPE_CHECKING:
+    from strop.environments.session import Session, Tool
 
-@dataclass(frozen=True)
-class Reply:
-    """The messages that an environment adds to the conversation, after which the policy has the next turn."""
-
-    messages: tuple[Message, ...]
-
-
-class Tool(NamedTuple):
-    """A function that the policy may call; `parameters` is the JSON schema of its arguments, an object."""
-
-    name: str
-    description: str
-    parameters: dict[str, Any]
-
-    def schema(self) -> dict[str, Any]:
-        """The tool as chat templates take it."""
-        return {"type": "function", "function": self._asdict()}
-
-
-SEED = "environment_seed"  # in `Problem.extra`: the seed of every session of the problem
 Count = Annotated[int, Field(ge=1)]
-Outcome: TypeAlias = Reply | Verdict | None
-
-
-class Session(ABC):
-    """One trajectory in an environment. `reset`, `step` and `close` may be `async`."""
-
-    def reset(self, problem: Problem, seed: int) -> Awaitable[str | None] | str | None:
-        """Begin: equal problems and seeds must give equal sessions. Called once, before the first step.
-
-        Returns:
-            What the environment says first. It is read where problems are made from it (`FromEnvironment`); in training
-            the problem's prompt has said it already.
-        """
-        return None
-
-    @abstractmethod
-    def step(self, reply: str) -> Outcome | Awaitable[Outcome]:
-        """Take the policy's turn (special tokens left out).
-
-        Returns:
-            A `Reply`; a `Verdict`, which ends the trajectory; or None, by which it ends and the run's verifier judges
-            this turn.
-        """
-
-    def end(self, reply: str) -> Verdict | None:
-        """The trajectory ends without a verdict, because its turns or its tokens are spent.
-
-        Args:
-            reply: what the policy had sampled of the turn that was cut off; empty where it had no turn left.
-
-        Returns:
-            A verdict; None: the run's verifier judges the policy's last turn.
-        """
-        return None
-
-    def close(self) -> Awaitable[None] | None:
-        """The trajectory has ended, or is not wanted any more."""
-        return None
 
 
 class Environment(Piece):

@@ -14,8 +14,9 @@ from pydantic import TypeAdapter, ValidationError
 
 from strop.base.imports import allow_module
 from strop.base.types import InputError, Problem, Status, Verdict
-from strop.environments.base import Environment, Outcome, Reply, Tool
+from strop.environments.base import Environment
 from strop.environments.outside import OutsideClass
+from strop.environments.session import Outcome, Reply, Tool
 from strop.environments.sessions import Host, Turn
 
 SLOW_SECONDS = 1.0

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 
 from strop.base.seeds import derive
 from strop.base.types import Completion, Observation, Problem, Verdict
-from strop.environments.base import SEED, Environment, Reply
+from strop.environments.base import Environment
 from strop.environments.pool import SessionPool
+from strop.environments.session import SEED, Reply
 from strop.environments.sessions import InlineSessions, Sessions, Turn
 from strop.environments.tokens import TurnTokens
 from strop.verifiers.judge import Judge, Key, Responder

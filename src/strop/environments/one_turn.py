@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from strop.environments.base import Environment, Session
+from strop.environments.base import Environment
+from strop.environments.session import Session
 
 
 class OneTurn(Environment):

@@ -12,8 +12,9 @@ from typing import Any
 
 from strop.base.extras import require
 from strop.base.types import Message, Problem, Status, Verdict
-from strop.environments.base import Environment, Reply, Session
+from strop.environments.base import Environment
 from strop.environments.parsing import END_OF_THINKING
+from strop.environments.session import Reply, Session
 from strop.verifiers.base import scored
 
 

@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-from strop.environments.base import Tool
+from strop.environments.session import Tool
 
 OPEN, CLOSE = "<tool_call>", "</tool_call>"
 END_OF_THINKING = "</think>"

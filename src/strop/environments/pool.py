@@ -21,7 +21,8 @@ from strop.base import imports
 from strop.base.child_process import ChildProcess, start_module, thread_environment
 from strop.base.framing import Channel
 from strop.base.types import StropError
-from strop.environments.base import Environment, Outcome, Reply
+from strop.environments.base import Environment
+from strop.environments.session import Outcome, Reply
 from strop.environments.sessions import Turn, failed
 from strop.environments.worker import READY, read_outcome
 from strop.verifiers.jobs import numbered, problem_fields, split_number

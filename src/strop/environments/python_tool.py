@@ -13,7 +13,7 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from strop.base.types import Problem
-from strop.environments.base import Tool
+from strop.environments.session import Tool
 from strop.environments.tools import ToolEnvironment, ToolFailed, Tools
 from strop.verifiers.sandbox.limits import MIB, Kind, Limits
 from strop.verifiers.sandbox.pool import shared

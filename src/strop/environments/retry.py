@@ -5,7 +5,8 @@ from __future__ import annotations
 from pydantic import SerializeAsAny
 
 from strop.base.types import Message, Problem, Status, Verdict
-from strop.environments.base import Environment, Reply, Session
+from strop.environments.base import Environment
+from strop.environments.session import Reply, Session
 from strop.verifiers.base import Verifier
 
 

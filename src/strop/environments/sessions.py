@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from strop.base.types import Problem, Status, Verdict
-from strop.environments.base import Environment, Outcome, Reply, Session
+from strop.environments.base import Environment
+from strop.environments.session import Outcome, Reply, Session
 from strop.verifiers.judge import Key
 
 Call: TypeAlias = Callable[[Callable[[], Any]], Awaitable[Any]]

@@ -21,7 +21,8 @@ from strop.base.child_process import connect_to_parent
 from strop.base.framing import Channel
 from strop.base.imports import allow_modules
 from strop.base.types import Message, Status, Verdict
-from strop.environments.base import Environment, Outcome, Reply
+from strop.environments.base import Environment
+from strop.environments.session import Outcome, Reply
 from strop.environments.sessions import Host, Turn, failed
 from strop.verifiers.jobs import numbered, read_problem, split_number
 
