@@ -162,7 +162,7 @@ def test_ranks_listen_on_the_loopback_device_alone(tmp_path: Path, scattered: bo
         learner = RankGroupLearner(config(2), Processes(), 1, print, scattered)
         learner.start(tmp_path)
         try:
-            assert learner.devices == 2 and learner.parameters > 0
+            assert learner.sizes().devices == 2 and learner.sizes().parameters > 0
             pids = [row["pid"] for row in json.loads((tmp_path / "processes.json").read_text())[1:]]
             heard = {address for pid in pids for address in listening(pid)}
         finally:

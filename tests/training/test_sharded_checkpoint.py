@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import pickle
 import shutil
 import subprocess
 import time
@@ -100,6 +102,7 @@ def test_a_checkpoint_is_read_by_any_number_of_ranks(
     assert not torch.equal(before["policy/model.embed_tokens.weight"], after["policy/model.embed_tokens.weight"])
     groups_of = {name.split("/")[0] for name in after}
     assert groups_of == {"policy", "optimizer", "critic", "critic-optimizer", "reference"}
+    assert {file.suffix for file in checkpoint.folder_of(root, 2).iterdir()} == {".safetensors", ".json"}
     for step, expected in ((1, before), (2, after)):
         found = checkpoint.load(root, step)
         assert found.state["loop"] == {"step": step} and found.state["learner"]["policy"]["updates"] == step
@@ -112,13 +115,38 @@ def test_a_checkpoint_is_read_by_any_number_of_ranks(
 
 def test_a_damaged_shard_is_refused(saved_by: Callable[[int], tuple[Path, Any]], tmp_path: Path) -> None:
     root = Path(shutil.copytree(saved_by(2)[0], tmp_path / "checkpoints"))
-    shard = next((checkpoint.folder_of(root, 2) / checkpoint.SHARDED).glob("__1_*"))
+    shard = checkpoint.folder_of(root, 2) / "policy.1.safetensors"
     content = bytearray(shard.read_bytes())
     content[len(content) // 2] ^= 1
     shard.write_bytes(content)
     with pytest.raises(StropError, match="damaged"):
         checkpoint.load(root, 2)
     assert checkpoint.load(root, 1).step == 1
+
+
+class Runs:
+    """What a pickle can do."""
+
+    def __init__(self, mark: Path) -> None:
+        self.mark = mark
+
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Path]]:
+        return Path.touch, (self.mark,)
+
+
+def test_a_pickled_checkpoint_of_an_earlier_version_is_refused_unread(tmp_path: Path) -> None:
+    folder, mark = checkpoint.folder_of(tmp_path, 1), tmp_path / "has-run"
+    (folder / "sharded").mkdir(parents=True)
+    content = pickle.dumps(Runs(mark))
+    (folder / "sharded" / ".metadata").write_bytes(content)
+    (folder / "state.json").write_text("{}")
+    manifest = {"format": 2, "step": 1, "metric": None, "groups": ["rng"], "files": {}, "sharded": ["policy"]}
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    with pytest.raises(StropError, match=f"{folder} holds a pickle.*exported model"):
+        checkpoint.load(tmp_path, 1)
+    assert not mark.exists()
+    pickle.loads(content)
+    assert mark.exists()
 
 
 @pytest.fixture

@@ -147,7 +147,7 @@ def evaluate(
         return
     from strop.base.types import InputError
 
-    allow(imports)
+    allow(imports, sets)
     named = _named(models)
     if benchmark is None and protocol is None:
         only = {"--data": data, "--out": out, "--baseline": baseline, "--metric": metric, "--template": template,

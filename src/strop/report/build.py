@@ -8,7 +8,7 @@ from pathlib import Path
 
 from transformers import PreTrainedTokenizerBase
 
-from strop.base.files import replacing
+from strop.base.files import write_text
 from strop.base.types import UNDECIDED, InputError
 from strop.report.figures.tokens import TokenBatch, entropy_chart, spread_chart, token_batch, token_lists
 from strop.report.figures.training import not_drawn, training_charts
@@ -69,8 +69,7 @@ def write_report(
     page.left_out += ["0 at every step: " + "; ".join(zero)] if zero else []
     page.left_out += ["without a metric: " + "; ".join(absent)] if absent else []
     _rollouts(runs, figures, page, samples, say)
-    with replacing(target) as temporary:
-        temporary.write_text(page.html(), encoding="utf-8")
+    write_text(target, page.html())
     return Written(target, tuple(figures.written), tuple(page.left_out))
 
 

@@ -21,9 +21,9 @@ from transformers import PreTrainedTokenizerBase
 from strop.model.critic import Critic
 from strop.model.files import export
 from strop.model.policy import Policy
-from strop.training import checkpoint, dcp_file
+from strop.model.tensor_file import WHOLE, Groups, Layout
+from strop.training import checkpoint
 from strop.training.background import Background
-from strop.training.dcp_file import WHOLE, Groups, Layout
 from strop.training.ranks import Ranks
 
 _THREAD = "checkpoint"
@@ -55,7 +55,7 @@ class Storage(Protocol):
         ...
 
     def whole(self, named: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """The tensors whole, where somebody reads them: on the first rank."""
+        """The tensors whole, where they are read: on the first rank."""
         ...
 
     def export_policy(self, policy: Policy, tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
@@ -139,7 +139,8 @@ class ShardedStorage(_Saving):
 
         self.background.wait()
         frozen = replace(entry, state=copy.deepcopy(dict(entry.state)))
-        work = functools.partial(sharded_checkpoint.save, frozen, dcp_file.stage(tensors), extra, self._group)
+        own = sharded_checkpoint.own_rows(tensors, self._first)
+        work = functools.partial(sharded_checkpoint.save, frozen, own, extra, self._group)
         self.background.start(work, _THREAD)
 
     def whole(self, named: Mapping[str, Tensor]) -> dict[str, Tensor]:

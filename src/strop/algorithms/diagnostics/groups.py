@@ -1,4 +1,4 @@
-"""What a step's groups say: rewards, pass rates, truncation, what was solved, how much of the batch is trained on."""
+"""Metrics of a step's groups: rewards, pass rates, truncation, what was solved, how much of the batch is trained on."""
 
 from __future__ import annotations
 
