@@ -111,17 +111,17 @@ def modules_named(written: str) -> list[tuple[str, str]]:
 
 
 def to_record(written: str) -> list[dict[str, str]]:
-    """What run.json says of the modules that a configuration written as JSON names."""
+    """The entry of run.json about the modules that a configuration written as JSON names."""
     return [{"module": name, "file": file, "import": _allowed[name]} for name, file in modules_named(written)]
 
 
 def recorded(run: Path) -> list[str]:
-    """What `--import` must name to read the run's configuration; nothing where its run.json cannot be read."""
+    """The modules that `--import` must name to read the run's configuration; none where run.json cannot be read."""
     try:
         marker = json.loads((run / MARKER).read_text(encoding="utf-8"))
         found = {str(row["module"]): str(row["import"]) for row in marker.get("imports", ())}
     except (OSError, ValueError, RecursionError, AttributeError, KeyError, TypeError):
-        return []  # whoever opens the run says what is wrong with it
+        return []  # opening the run says what is wrong with it
     _recorded.update(found)
     return list(found.values())
 

@@ -36,6 +36,13 @@ def flatten(value: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, str]
             yield f"{prefix}{key}", _as_set_reads(entry)
 
 
+def differing(first: dict[str, Any], second: dict[str, Any]) -> list[tuple[str, str, str]]:
+    """(setting, its value in `first`, in `second`) for each that differs, as `flatten` writes them; `-` for none."""
+    left, right = dict(flatten(first)), dict(flatten(second))
+    rows = [(key, left.get(key, "-"), right.get(key, "-")) for key in dict.fromkeys([*left, *right])]
+    return [row for row in rows if row[1] != row[2]]
+
+
 def _as_set_reads(value: Any) -> str:
     if value is None:
         return "none"

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, SerializeAsAny, ValidationError
 
-from strop.algorithms.diagnostics.alerts import Limits
+from strop.algorithms.diagnostics.alerts import AlertLimits
 from strop.algorithms.settings import AlgorithmSettings
 from strop.base.pieces import OneOrMore, Settings
 from strop.base.types import InputError
@@ -91,7 +91,7 @@ class RunConfig(Settings):
     evaluation: EvaluationSettings = EvaluationSettings()
     checkpoint: CheckpointSettings = CheckpointSettings()
     trackers: OneOrMore[Literal["tensorboard", "wandb"]] = ()
-    alerts: Limits = Limits()
+    alerts: AlertLimits = AlertLimits()
 
     @property
     def evaluates_apart(self) -> bool:
@@ -167,7 +167,7 @@ def evaluation_sampling(config: RunConfig) -> Sampling:
 
 
 def _refuse_idle_settings(stages: Sequence[Stage]) -> None:
-    """Refuse what a stage says and nobody would hear.
+    """Refuse settings of a stage that would have no effect.
 
     Raises:
         InputError: one line that names the key and the way out.

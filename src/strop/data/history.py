@@ -1,4 +1,4 @@
-"""What became of every training problem so far: its visits and pass rates, and the filters that read them.
+"""The history of every training problem: its visits and pass rates, and the filters that read them.
 
 A visit is one group of rollouts of a problem. The history is JSON-able, lives in the checkpoint, and is written to
 `pass_rates.jsonl` in the run folder, from where another run can read it (`read_pass_rates`).
@@ -167,7 +167,7 @@ def recalled(paths: Sequence[str], ids: Sequence[str]) -> dict[int, list[Visit]]
 
 
 class ProblemFilter(Piece):
-    """Which problems a new stage of training keeps, by what became of them before."""
+    """Which problems a new stage of training keeps, by their visits so far."""
 
     @abstractmethod
     def __call__(self, visits: Sequence[Visit], stage: int) -> bool:

@@ -111,7 +111,7 @@ class Columns(Settings):
         return last if isinstance(prompt, str) else (*prompt[:-1], Message(role=prompt[-1]["role"], content=last))
 
     def reference(self, row: Mapping[str, Any]) -> Any:
-        """What a row's answers are compared with.
+        """The reference of a row, which answers are compared with.
 
         Raises:
             ValueError: there is none, or it should be JSON and is not.

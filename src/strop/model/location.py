@@ -90,7 +90,7 @@ def dtype_name(settings: ModelSettings) -> DTypeName:
 
 
 def _stored_dtype(settings: ModelSettings) -> str | None:
-    """What a configuration says of the weights beside it, which the hub is asked for where it is not in a folder."""
+    """The type of the stored weights by their configuration, which comes from the hub where it is in no folder."""
     config = stored_config(settings)
     if not config and settings.path is not None and settings.path not in RESERVED:
         from transformers import PretrainedConfig

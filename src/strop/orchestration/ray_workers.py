@@ -261,7 +261,7 @@ class RayWorkers(WatchingLauncher):
         self._reap(handle, reason)
 
     def _answer(self, handle: RayHandle, reference: Any, seconds: float | None) -> Any:
-        """What a call gives; meanwhile it is noted that somebody listens."""
+        """The answer of a call; meanwhile the handle notes that this process listens."""
         begin = time.monotonic()
         while True:
             asked = time.monotonic()
@@ -352,7 +352,7 @@ def _remove_session(session: Path) -> None:
 
 
 def gpus_left(visible: str | None, count: int, own: int) -> list[str]:
-    """What remains of this process's GPUs without its first `own` ones, as CUDA_VISIBLE_DEVICES names them.
+    """This process's GPUs without its first `own` ones, as CUDA_VISIBLE_DEVICES names them.
 
     Args:
         visible: that variable; None where it is not set.

@@ -10,7 +10,7 @@ that a reader finds all of it or none. The digest is SHA-256 of the SHA-256 of e
 for it, and the pieces are computed side by side, which makes it two to four times as fast as BLAKE2b.
 
 `claim` finds a place for the store: memory (/dev/shm) where there is room for it, else the run's own folder. What a
-killed run has left in memory goes at the next claim of anybody.
+killed run has left in memory goes at the next claim of any run.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a preparation does, read from a TOML file: sources in the order of their priority, then steps in their order."""
+"""The configuration of a preparation, from a TOML file: sources in order of priority, then steps in their order."""
 
 from __future__ import annotations
 

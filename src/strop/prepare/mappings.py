@@ -21,7 +21,7 @@ Row = Mapping[str, Any]
 
 
 class Fields(NamedTuple):
-    """What a row says of a problem; `id` is None where the set has none."""
+    """The fields of a problem in a row; `id` is None where the set has none."""
 
     prompt: Prompt
     reference: Any

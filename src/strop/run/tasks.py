@@ -1,4 +1,4 @@
-"""What the command line does with a finished model: measure it, let it answer, write it out.
+"""The tasks of the command line on a finished model: measure it, let it answer, write it out.
 
 A model is named by a run folder, a model folder or a hub name; prompt template, verifier and sampling come from the
 run's own configuration, or from a recipe.

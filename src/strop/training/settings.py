@@ -146,7 +146,7 @@ class CheckpointSettings(Settings):
 
 
 class LearnerSettings(Settings):
-    """What a learner knows of its run's configuration; a stage may change all but the seed and the critic.
+    """The part of a run's configuration that a learner receives; a stage may change all but the seed and the critic.
 
     Fields:
         seed: of the run; how a batch is split into updates follows from it.

@@ -16,7 +16,7 @@ from typing import Any, Literal
 from pydantic import ValidationError
 
 import strop
-from strop.base.files import replacing, writing
+from strop.base.files import write_text, writing
 from strop.base.pieces import Settings
 from strop.base.types import InputError
 from strop.config.edits import explain
@@ -179,7 +179,7 @@ def _changed(folder: Path, what: str) -> str:
 
 
 def read_manifest(folder: Path, live: bool = True) -> Manifest:
-    """The manifest, with the states as they are now where `live`: finished by their summaries, stopped where nobody
+    """The manifest, with the states as they are now where `live`: finished by their summaries, stopped where no process
     works on them any more.
 
     Raises:
@@ -213,8 +213,8 @@ def is_finished(run: Path) -> bool:
 
 
 def write_manifest(folder: Path, manifest: Manifest) -> None:
-    with replacing(folder / FILE) as temporary:
-        temporary.write_text(manifest.model_dump_json(indent=1) + "\n", encoding="utf-8")
+    """Write the manifest of an ablation into its folder."""
+    write_text(folder / FILE, manifest.model_dump_json(indent=1) + "\n")
 
 
 @contextmanager

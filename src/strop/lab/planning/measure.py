@@ -43,7 +43,7 @@ class FitQuality:
 
 @dataclass(frozen=True)
 class Measured:
-    """What a run folder says of its costs.
+    """The costs of a run, measured from its folder.
 
     Attributes:
         config: the run's.
