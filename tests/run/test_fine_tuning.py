@@ -78,7 +78,8 @@ def test_wrong_settings_are_named(demonstrations: Path) -> None:
     with pytest.raises(InputError, match=r"did you mean training\?"):
         sft_config.configure("fresh", demonstrations, ["trainig.steps=3"])
     with pytest.raises(InputError, match="give either epochs or steps"):
-        sft_config.configure("fresh", demonstrations, ["training.steps=3"])
+        sft_config.configure("fresh", demonstrations, ["training={epochs=2, steps=3}"])
+    assert sft_config.configure("fresh", demonstrations, ["training.steps=3"]).training.epochs is None
 
 
 def test_a_broken_line_is_named(tmp_path: Path) -> None:
