@@ -87,7 +87,8 @@ def _pipeline(k: int, *sets: str) -> tuple[str, ...]:
 
 
 def _capped(cap: float) -> tuple[str, ...]:
-    return _pipeline(8, _loss(f'piece="Cispo", max_ratio={cap}'))
+    """Twice the learning rate, so that ratios come to the caps within the run."""
+    return _pipeline(8, _loss(f'piece="Cispo", max_ratio={cap}'), f"optim.lr={2 * LEARNING_RATE:.0e}")
 
 
 def _kl(beta: float) -> str:
@@ -169,11 +170,13 @@ ARMS: dict[str, Arm] = {
     "clip25": Arm("4 updates a step clipped at 0.2 / 0.25", _updates(4, "algorithm.loss.clip_high=0.25")),
     "clip265": Arm("4 updates a step clipped at 0.2 / 0.265", _updates(4, "algorithm.loss.clip_high=0.265")),
     "clip28": Arm("4 updates a step clipped at 0.2 / 0.28", _updates(4, "algorithm.loss.clip_high=0.28")),
-    "cispo4": Arm("PipelineRL-8, CISPO capped at 4", _capped(CAP)),
-    "cispo8": Arm("PipelineRL-8, CISPO capped at 8", _capped(2 * CAP)),
+    "cispo4": Arm("PipelineRL-8 at twice the learning rate, CISPO capped at 4", _capped(CAP)),
+    "cispo8": Arm("the same, CISPO capped at 8", _capped(2 * CAP)),
     "sample_mean": Arm("every sample alike", ("algorithm.aggregation=SampleMean",)),
     "prompt_mean": Arm("every prompt alike", ("algorithm.aggregation=PromptMean",)),
-    "batch_std": Arm("advantages over the batch's deviation", ("algorithm.advantage.normalization=batch_std",)),
+    "batch_std": Arm(
+        "advantages over the batch's deviation (ddof 1)", ("algorithm.advantage.normalization=batch_std",)
+    ),
     "no_std": Arm("advantages not divided", ("algorithm.advantage.normalization=none",)),
     # λ of OPEFO (6.5)
     "opefo_static": Arm("OPEFO with a constant λ of 0.001", (_loss('piece="Opefo", balance=0.001'),)),

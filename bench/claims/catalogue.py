@@ -35,6 +35,7 @@ ALIKE = (
     "base", "nsgd2", "nsgd4", "grpo8", "opefo", "clip_higher", "bonus_low", "bonus_high", "keep", "batch8",
 )
 PREDICTS = m.correlation(m.first(ENTROPY, 3), m.last(PASS), ALIKE)
+MANY = "each arm has a change of its own against `base`; how their outcomes go together is what is asked"
 SPLIT = "eight updates take 1/√8 of the learning rate of one (OPEFO, footnote 2)"
 METHODS = "OPEFO's Table 1 compares methods whole: itself strictly on-policy, its baselines with eight updates a step"
 EQUAL_MINI_BATCHES = "as many updates on as many prompts each: four of a step's sixteen, or a step of four"
@@ -168,11 +169,11 @@ def _sampling() -> list[Claim]:
         Claim(
             "entropy-predicts", "Skywork-OR1 4.2",
             "“Faster entropy collapse generally leads to worse test performance”",
-            ALIKE, HALFWAY, PREDICTS, "above", 0.3, "rank correlation",
+            ALIKE, HALFWAY, PREDICTS, "above", 0.3, "rank correlation", together=MANY,
         ),
         Claim(
             "entropy-does-not-predict", "ScaleRL A.13", "entropy is “not necessarily a reliable predictor”",
-            ALIKE, HALFWAY, PREDICTS, "same", 0.3, "rank correlation",
+            ALIKE, HALFWAY, PREDICTS, "same", 0.3, "rank correlation", together=MANY,
         ),
         Claim(
             "batch-size-same-entropy", "ScaleRL A.13",

@@ -42,12 +42,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("stopped; the same command goes on with what is left", file=sys.stderr)
         return 130
-    results = {claim.name: judged(asked.out, claim) for claim in chosen}
+    told = chosen if asked.docs is None else list(CLAIMS.values())
+    results = {claim.name: judged(asked.out, claim) for claim in told}
     if asked.docs is not None:
-        results = record.completed(results, chosen, asked.docs)
-    for line in record.lines(chosen, results):
+        results = record.completed(results, told, asked.docs)
+    for line in record.lines(told, results):
         print(json.dumps(line), flush=True)
-    report.write(asked.out, chosen, results, asked.docs)
+    report.write(asked.out, told, results, asked.docs)
     return 0
 
 

@@ -96,9 +96,12 @@ def _bounded(axes: Axes, claims: Sequence[Claim], results: Mapping[str, Result],
 
 
 def draw_curves(out: Path, target: Path) -> None:
-    """Held-out pass rate and entropy of the arms that many claims share, mean over seeds with every seed faint."""
+    """Held-out pass rate and entropy of the arms that many claims share, mean over seeds with every seed faint.
+
+    Nothing is drawn while one of these arms has no curve.
+    """
     curves = {name: list(finished(out, name).values()) for name, _ in SHOWN}
-    if not any(curves.values()):
+    if not all(curves.values()):
         return
 
     def fill(figure: Figure) -> None:

@@ -42,8 +42,6 @@ def questions(claims: Sequence[Claim], results: Results) -> str:
     rows = []
     for claim in claims:
         apart = ", ".join(f"`{key}`" for key in differences(claim.arms)) or "one arm"
-        if len(claim.arms) > 2:
-            apart = "each from `base` in one thing"
         if claim.together:
             apart += f": {claim.together}"
         shown = results[claim.name].shown
@@ -153,8 +151,8 @@ def write(out: Path, claims: Sequence[Claim], results: Results, docs: Path | Non
     text = between(text, "summary", summary(claims, results))
     text = between(text, "table", table(claims, results))
     text = between(text, "questions", questions(claims, results))
-    text = between(text, "arms", arms_table(out))
-    text = between(text, "halves", halves_table(out))
+    text = between(text, "arms", arms_table(out, rows_of(text, "arms")))
+    text = between(text, "halves", halves_table(out, rows_of(text, "halves")))
     with replacing(page) as temporary:
         temporary.write_text(text, encoding="utf-8")
 
@@ -176,26 +174,50 @@ def between(text: str, name: str, new: str) -> str:
     return f"{head}{begin}\n{new}{end}{rest.split(end)[1]}"
 
 
-def halves_table(out: Path) -> str:
-    """Of every long run the errors on its second half of what was fitted to its first, in Markdown."""
-    rows = []
-    for curve in (curve for arm in LONG_ARMS for curve in finished(out, arm).values()):
-        for x in ("steps", "tokens"):
+def rows_of(text: str, name: str) -> list[list[str]]:
+    """The cells of the rows of the table that stands between the marks of `name`; none where there is no table."""
+    lines = text.split(BEGIN.format(name))[1].split(END.format(name))[0].strip().splitlines()
+    return [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines[2:]]
+
+
+def halves_table(out: Path, before: Sequence[Sequence[str]] = ()) -> str:
+    """Of every long run the errors on its second half of what was fitted to its first, in Markdown.
+
+    Args:
+        out: where the curves are.
+        before: the rows of the table until now; they stay where there are no curves of an arm.
+    """
+    rows: list[Sequence[str]] = []
+    for arm in LONG_ARMS:
+        curves = finished(out, arm).values()
+        if not curves:
+            rows += [row for row in before if row[0].startswith(f"`{arm}`")]
+        for curve, x in ((curve, x) for curve in curves for x in ("steps", "tokens")):
             found = half_fit(curve, x)
             if isinstance(found, str):
                 cells = [f"refused: {found.split(':')[0]}", "", "", ""]
             else:
                 signed = [f"{found['mean']:+.3f}", f"{found['mean_absolute']:.3f}", f"{found['largest']:+.3f}"]
                 cells = [*signed, f"{found['power_law']:.3f}"]
-            rows.append((f"`{curve.arm}`, seed {curve.seed}", x, *cells))
+            rows.append((f"`{arm}`, seed {curve.seed}", x, *cells))
     return _markdown(("run", "over", "mean error", "mean ∣error∣", "largest", "power law, mean ∣error∣"), rows)
 
 
-def arms_table(out: Path) -> str:
-    """Every arm with the means over its seeds of what it came to, in Markdown; what was not run has no numbers."""
-    rows = []
+def arms_table(out: Path, before: Sequence[Sequence[str]] = ()) -> str:
+    """Every arm with the means over its seeds of what it came to, in Markdown; what was not run has no numbers.
+
+    Args:
+        out: where the curves are.
+        before: the rows of the table until now; one stays where it is of the same arm and of more seeds.
+    """
+    rows: list[Sequence[str]] = []
+    known = {(row[0], row[1]): row for row in before}
     for name, arm in ARMS.items():
         curves = finished(out, name).values()
+        old = known.get((f"`{name}`", arm.about))
+        if old is not None and int(old[2]) > len(curves):
+            rows.append(old)
+            continue
         cells = []
         for metric in ("evaluation/pass_rate", "evaluation/entropy"):
             ends = [(series[0][1], series[-1][1]) for curve in curves if (series := curve.series(metric))]

@@ -142,6 +142,9 @@ class Status(StrEnum):
     ERROR = "error"
 
 
+UNDECIDED = "unknown: "  # begins the detail of a wrong verdict on an answer that was proved neither right nor wrong
+
+
 @dataclass(frozen=True)
 class Verdict:
     """A verifier's judgement of one completion: `score` in [0, 1], its status, and why in a few words."""
@@ -154,6 +157,11 @@ class Verdict:
     def usable(self) -> bool:
         """False where the verifier itself failed: the sample then leaves the loss and the group's statistics."""
         return self.status not in (Status.TIMEOUT, Status.ERROR)
+
+    @property
+    def undecided(self) -> bool:
+        """Whether the verifier proved neither that the answer is right nor that it is wrong; no reward either way."""
+        return self.status is Status.WRONG and self.detail.startswith(UNDECIDED)
 
 
 @dataclass(frozen=True, eq=False)

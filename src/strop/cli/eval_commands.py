@@ -318,6 +318,8 @@ def _numbers(text: str | None) -> tuple[int, ...] | None:
 
 def _readable(name: str, value: object) -> str:
     """A value of the report for people: rates as percentages."""
+    if value is None:
+        return "not known"
     if isinstance(value, dict):
         return ", ".join(f"{key}: {_readable(name, entry)}" for key, entry in value.items())
     if isinstance(value, list):

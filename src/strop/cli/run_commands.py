@@ -158,7 +158,7 @@ def sft(
 
     \b
     strop sft Qwen/Qwen3-0.6B --data worked-examples.jsonl
-    strop sft fresh --data tiny.jsonl --set training.steps=200 --set training.epochs=none
+    strop sft fresh --data tiny.jsonl --set training.steps=200
     strop sft --resume runs/sft
     """
     from strop.base.types import InputError

@@ -38,6 +38,8 @@ def resolve(target: str, sets: list[str] | tuple[str, ...] = (), small: bool = F
         if not Path(target).is_file():
             raise InputError(f"{target}: no such file; name a .toml, .json or .py file, or a recipe: strop recipes")
         config = {".toml": _from_toml, ".json": _from_json, ".py": _from_python}[suffix](Path(target))
+    elif "/" in target and Path(target).is_dir():  # a folder here may be called as a recipe is
+        raise InputError(f"{target} is a folder; name a recipe (strop recipes), or a .toml, .json or .py file")
     else:
         config = recipes.build(target)
     if small:

@@ -93,11 +93,11 @@ def assemble(config: RunConfig, view: View) -> Parts:
     Raises:
         InputError: a model, a data set or a device that is not there, or cannot be used.
     """
+    placement = local_placement(config)  # first: what does not fit is refused before a model is loaded
     torch.manual_seed(derive(config.seed, "torch"))
     policy, tokenizer = load_policy(located(config.model, config.seed, view), seed=derive(config.seed, "model"))
     if config.model.fresh is not None:
         view.note("model: fresh, its weights are random; name one that can do something with --set model.path=…")
-    placement = local_placement(config)
     policy.to(driver_device(config, placement))
     data = load_data(config.data, tokenizer, config.verifier.instruction, trained_before(config.model.path))
     for line in (*data.report(), *first_prompt(data.train, config.data.template, tokenizer)):

@@ -151,7 +151,10 @@ def fine_tuning(target: str, demonstrations: Path, sets: Sequence[str], out: Pat
 
     config = configure(target, demonstrations, sets)
     check_free(out)
-    next(config.source.problems(), None)
+    try:
+        next(config.source.problems(), None)
+    except InputError as error:  # the same setting has a shorter name here
+        raise InputError(str(error).replace("data.source.columns", "columns")) from error
     model(config.model, trains=True, device=config.device)
     return config
 

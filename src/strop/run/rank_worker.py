@@ -37,7 +37,7 @@ from strop.training.ranks import Together
 from strop.training.rendezvous import open_store, reach_store, use_interface_of
 from strop.training.result import TrainResult
 from strop.training.sharding import Place, sharded_critic, sharded_policy
-from strop.training.storage import ShardedStorage
+from strop.training.storage import Storage
 
 
 def join(config: RunConfig, rank: int, size: int, rendezvous: str | Store, seconds: float) -> Learner:
@@ -65,7 +65,7 @@ def join(config: RunConfig, rank: int, size: int, rendezvous: str | Store, secon
     place = Place(init_device_mesh(device.type, (size,)), device)
     # Groups of their own: exchanges of different threads and of different backends must not meet.
     ranks = Together(dist.new_group(backend="gloo", timeout=timeout))
-    storage = ShardedStorage(place, ranks, dist.new_group(backend="gloo", timeout=timeout))
+    storage = Storage(place, ranks, Together(dist.new_group(backend="gloo", timeout=timeout)))
     return make_learner(config, sharded_modules(config, place), ranks, storage)
 
 

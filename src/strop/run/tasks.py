@@ -256,6 +256,9 @@ def problems_of(asked: Asked, tokenizer: PreTrainedTokenizerBase, view: View) ->
         chosen = kept.subset(range(len(kept))[: asked.limit])
         kind = "held-out problems" if data.held_out is not None else "problems (none are held out)"
     trained_on = None if record is None else record.trained_on(chosen.problems)
+    place = asked.config.model.path
+    if record is None and place is not None and is_run(Path(place).expanduser().absolute().parent):
+        trained_on = sum(map(trained_before(place), chosen.problems))
     view.note(f"{len(chosen)} {kind} of {chosen.name}")
     if trained_on:
         view.note(f"{trained_on} of these {len(chosen)} problems were trained on; their pass rate is no measure")

@@ -22,6 +22,7 @@ import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import count, takewhile
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -251,8 +252,13 @@ def _file_name(group: str, rank: int | None) -> str:
 
 def _files_of(group: str, manifest: Mapping[str, Any], folder: Path) -> list[Path]:
     """The file of a group, or those of all ranks in their order."""
-    ranks: Sequence[int | None] = [None] if _file_name(group, None) in manifest["files"] else range(manifest["ranks"])
-    return [folder / _file_name(group, rank) for rank in ranks]
+    files = manifest["files"]
+    if _file_name(group, None) in files:
+        return [folder / _file_name(group, None)]
+    found = list(takewhile(files.__contains__, (_file_name(group, rank) for rank in count())))
+    if len(found) != manifest.get("ranks"):
+        raise StropError(f"{folder} is damaged: its manifest names {len(found)} files of {group}; take another --step")
+    return [folder / name for name in found]
 
 
 def seal(

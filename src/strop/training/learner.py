@@ -40,7 +40,7 @@ from strop.training.samples import Candidate, make_candidates, make_samples
 from strop.training.scoring import score_samples
 from strop.training.settings import CriticSettings, LearnerSettings
 from strop.training.step import NonFiniteLoss, Trainer
-from strop.training.storage import PlainStorage, Storage
+from strop.training.storage import Storage
 
 Stored = TypeVar("Stored", covariant=True)
 
@@ -84,7 +84,7 @@ class Learner:
         self.trainer = trainer
         self.critic = critic
         self.reference = reference
-        self.storage: Storage = PlainStorage() if storage is None else storage
+        self.storage = Storage() if storage is None else storage
         self._reference_moved = False
 
     def start(self, folder: Path) -> None:

@@ -1,4 +1,4 @@
-"""Checkpoints of several ranks: each writes its rows, the first one what is not sharded and the manifest, last.
+"""Checkpoints of any number of ranks: each writes its rows, the first what is not sharded and the manifest, last.
 
     root/step-00000012/{policy.0.safetensors, policy.1.safetensors, rng.safetensors, state.json, manifest.json}
 
@@ -13,32 +13,34 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
-import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
 from strop.base.types import StropError
 from strop.model.tensor_file import Groups
 from strop.training import checkpoint
-from strop.training.ranks import Together
+from strop.training.ranks import Ranks
 
 T = TypeVar("T")
 
 
-def save(entry: checkpoint.Entry, own: Groups, extra: Groups, group: dist.ProcessGroup) -> None:
-    """`checkpoint.save` by all ranks of `group`, which nobody else uses meanwhile.
+def save(entry: checkpoint.Entry, own: Groups, extra: Groups, ranks: Ranks) -> None:
+    """`checkpoint.save` by all ranks, through which nobody else talks meanwhile.
 
     Args:
         entry: `root` is a folder that the ranks share; the first rank's `state` is written.
         own: this rank's rows of every tensor, from `own_rows`.
         extra: groups that are whole; the first rank's are written.
-        group: moves tensors of the CPU.
+        ranks: all of them.
 
     Raises:
         DiskFull: no space (or quota) left for a rank; earlier checkpoints are untouched.
         StropError: a checkpoint of that step is there.
     """
-    ranks = Together(group)
+    if ranks.size == 1:
+        tensors = {**extra, **own}
+        checkpoint.save(entry.root, entry.step, tensors, entry.state, metric=entry.metric, retention=entry.retention)
+        return
     first = ranks.rank == 0
     root, step = entry.root, entry.step
     with ExitStack() as open_folder, _told_alike(checkpoint.folder_of(root, step)):
@@ -75,7 +77,7 @@ def _told_alike(folder: Path) -> Iterator[None]:
         raise told from error
 
 
-def _all(ranks: Together, work: Callable[[], T]) -> list[T]:
+def _all(ranks: Ranks, work: Callable[[], T]) -> list[T]:
     """Do the work on every rank: its result by rank. Where a rank fails, every rank raises that."""
     outcome: T | Exception
     try:

@@ -17,10 +17,10 @@ from bench.claims.mechanisms import SHOWS, Check, same_run, untried
 from bench.claims import measures as m
 from bench.claims import record, report
 
-PAIRS = [claim for claim in CLAIMS.values() if len(claim.arms) == 2]
+COMPARED = [claim for claim in CLAIMS.values() if len(claim.arms) > 1]
 
 
-@pytest.mark.parametrize("claim", PAIRS, ids=lambda claim: claim.name)
+@pytest.mark.parametrize("claim", COMPARED, ids=lambda claim: claim.name)
 def test_arms_differ_in_one_thing_or_it_is_said_why_not_and_are_measured_alike(claim: Claim) -> None:
     apart = differences(claim.arms)
     assert apart and (len(apart) == 1) != bool(claim.together), apart
@@ -43,9 +43,8 @@ def test_differences_name_the_settings() -> None:
 def curve(arm: str, **columns: list[float]) -> Curve:
     """A curve whose columns are given from step 0 on; `__` in a name stands for a slash."""
     length = len(next(iter(columns.values())))
-    rows = [
-        {"step": float(step)} | {k.replace("__", "/"): v[step] for k, v in columns.items()} for step in range(length)
-    ]
+    names = {"step": [*map(float, range(length))]} | {name.replace("__", "/"): v for name, v in columns.items()}
+    rows: list[dict[str, float | None]] = [{name: names[name][step] for name in names} for step in range(length)]
     return Curve(arm, 0, None, 1.0, tuple(rows))
 
 

@@ -21,6 +21,7 @@ def group_metrics(groups: Sequence[Group], survivors: Collection[int]) -> Metric
         **_pass_rates(usable),
         "truncation_rate": _share([r.completion.truncated for r in rollouts]),
         "unparsed_rate": _share([r.verdict.status is Status.UNPARSED for r in rollouts]),
+        "unknown_rate": _share([r.verdict.undecided for r in rollouts]),
         "well_formed_rate": _share([r.verdict.status is not Status.UNPARSED for r in usable]),
         "verifier/failures": Total(len(rollouts) - len(usable)),
         "verifier/failure_share": Mean(len(rollouts) - len(usable), len(rollouts)),
