@@ -1,4 +1,4 @@
-"""What passes between the parts of strop.
+"""The data that passes between the parts of strop.
 
 Every object is immutable and keeps its per-token fields aligned in one place, so that nothing can be re-ordered apart.
 Shapes: T completion tokens, L tokens of a whole sequence (prompt then completion), G samples a prompt.
@@ -84,7 +84,7 @@ FinishReason = Literal["stop", "length", "abort"]
 
 @dataclass(frozen=True, eq=False)
 class Completion:
-    """What an engine sampled for one request.
+    """One sample of an engine for a request.
 
     Example (T = 3, the last id being EOS): `token_ids=[17, 4, 2]`, `logprobs=[-0.1, -1.2, -0.01]`,
     `versions=(VersionSpan(7, 0, 2), VersionSpan(8, 2, 3))`, `injected=[False, False, False]`, `finish_reason="stop"`.
@@ -94,7 +94,7 @@ class Completion:
         prompt_ids: int32 [prompt tokens], exactly as submitted.
         token_ids: int32 [T]; the EOS token or the tokens of a stop string are included, and trained.
         logprobs: float32 [T]; natural log-prob of each sampled token under logits / temperature over the whole
-            vocabulary; 0.0 where `injected`.
+            vocabulary; 0.0 where `injected`; NaN where the engine does not know it (under top-k or top-p on vLLM).
         versions: spans that cover 0..T without gap, in order.
         injected: bool [T]; tokens forced into the context by an interruption, never trained.
         text: the decoded completion, special tokens left out.
@@ -142,6 +142,9 @@ class Status(StrEnum):
     ERROR = "error"
 
 
+UNDECIDED = "unknown: "  # begins the detail of a wrong verdict on an answer that was proved neither right nor wrong
+
+
 @dataclass(frozen=True)
 class Verdict:
     """A verifier's judgement of one completion: `score` in [0, 1], its status, and why in a few words."""
@@ -154,6 +157,11 @@ class Verdict:
     def usable(self) -> bool:
         """False where the verifier itself failed: the sample then leaves the loss and the group's statistics."""
         return self.status not in (Status.TIMEOUT, Status.ERROR)
+
+    @property
+    def undecided(self) -> bool:
+        """Whether the verifier proved neither that the answer is right nor that it is wrong; no reward either way."""
+        return self.status is Status.WRONG and self.detail.startswith(UNDECIDED)
 
 
 @dataclass(frozen=True, eq=False)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import typer
 
 from strop.cli import (
@@ -35,10 +37,10 @@ app = typer.Typer(
     strop quickstart                                   see it work
     strop recipes                                      what can be trained
     strop recipes show grpo                            every setting of one
-    strop train grpo --set optim.lr=2e-6               train, with a setting changed
+    strop train grpo --tiny --set optim.lr=2e-4        train, with a setting changed
     strop train --resume runs/grpo                     go on after an interruption
     strop eval runs/grpo                               measure the result
-    strop verify code cases.jsonl --out verdicts.jsonl judge answers without a model
+    strop verify math cases.jsonl --out out.jsonl      judge answers without a model
     strop doctor                                       what this machine has and lacks
 
     Every command explains itself: strop train --help.
@@ -69,8 +71,24 @@ app.command("doctor", short_help="Say what this machine has and lacks.")(inspect
 
 
 @app.callback(invoke_without_command=True)
-def root(version: bool = typer.Option(False, "--version", help="Print the version and end.")) -> None:
+def root(
+    allowed: Annotated[
+        list[str],
+        typer.Option(
+            "--allow",
+            metavar="KEY",
+            help="A setting that runs code and that a file or run folder may have, such as engine.python; may be "
+            "repeated. A --set of it says the same.",
+            show_default=False,
+        ),
+    ] = [],  # noqa: B006  (typer copies it)
+    version: Annotated[bool, typer.Option("--version", help="Print the version and end.")] = False,
+) -> None:
     """Options of strop itself."""
+    if allowed:
+        from strop.base.imports import allow_settings
+
+        allow_settings(allowed)
     if version:
         from strop import __version__
 

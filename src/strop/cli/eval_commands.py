@@ -147,7 +147,7 @@ def evaluate(
         return
     from strop.base.types import InputError
 
-    allow(imports)
+    allow(imports, sets)
     named = _named(models)
     if benchmark is None and protocol is None:
         only = {"--data": data, "--out": out, "--baseline": baseline, "--metric": metric, "--template": template,
@@ -209,7 +209,7 @@ def compare(
 
     \b
     strop compare evals/first
-    strop compare evals/base evals/first --baseline base --metric avg,pass@8
+    strop compare evals/base evals/ours --baseline base --metric avg,pass@8
     strop compare evals/steps --average math=aime24,aime25,math500
     """
     from strop.evaluation.grid import load_grid
@@ -318,6 +318,8 @@ def _numbers(text: str | None) -> tuple[int, ...] | None:
 
 def _readable(name: str, value: object) -> str:
     """A value of the report for people: rates as percentages."""
+    if value is None:
+        return "not known"
     if isinstance(value, dict):
         return ", ".join(f"{key}: {_readable(name, entry)}" for key, entry in value.items())
     if isinstance(value, list):

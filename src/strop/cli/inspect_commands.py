@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from strop.cli.options import Imports, Json, Sets, Tiny, allow, print_table, show
+from strop.cli.options import Imports, Json, Sets, Tiny, allow, print_table, show, viewing
 
 MARKS = {"ok": "ok", "note": "note", "problem": "PROBLEM"}
 
@@ -51,7 +51,7 @@ def show_recipe(
     from strop.config.edits import flatten
     from strop.recipes.resolve import resolve
 
-    allow(imports)
+    allow(imports, sets)
     config = resolve(name, sets, small).model_dump(mode="json")
 
     def lines() -> None:
@@ -70,14 +70,12 @@ def diff_recipes(
     as_json: Json = False,
 ) -> None:
     """Show every setting in which two recipes differ; `-` where one has no such setting."""
-    from strop.config.edits import flatten
+    from strop.config.edits import differing
     from strop.recipes.resolve import resolve
 
     allow(imports)
-    sides = [dict(flatten(resolve(name, (), small).model_dump(mode="json"))) for name in (first, second)]
-    keys = [key for key in dict.fromkeys([*sides[0], *sides[1]]) if key != "recipe"]
-    rows = [(key, sides[0].get(key, "-"), sides[1].get(key, "-")) for key in keys]
-    found = [row for row in rows if row[1] != row[2]]
+    left, right = (resolve(name, (), small).model_dump(mode="json") for name in (first, second))
+    found = [row for row in differing(left, right) if row[0] != "recipe"]
     value = [{"key": key, first: left, second: right} for key, left, right in found]
     show(as_json, value, lambda: print_table(("setting", first, second), found))
 
@@ -89,6 +87,9 @@ def doctor(
     sets: Sets = [],  # noqa: B006  (typer copies it)
     small: Tiny = False,
     imports: Imports = [],  # noqa: B006
+    ask: Annotated[
+        int, typer.Option("--ask", metavar="N", help="Ask the model N problems: how it begins.", min=0)
+    ] = 0,
     as_json: Json = False,
 ) -> None:
     """Say what this machine has and lacks; or, of a run or a configuration, what speaks against it.
@@ -101,11 +102,12 @@ def doctor(
     strop doctor
     strop doctor mine.toml
     strop doctor grpo --set model.path=Qwen/Qwen3-0.6B --set data.source=problems.jsonl
+    strop doctor grpo --set model.path=MODEL --set data.source=problems.jsonl --ask 16
     strop doctor runs/grpo
     """
     from strop.run.doctor import as_json as plain_values
 
-    allow(imports)
+    allow(imports, sets)
     if target is None:
         from strop.run.doctor import examine
 
@@ -117,7 +119,8 @@ def doctor(
         RunFolder.open(target) if is_run(Path(target)) else resolve(target, sets, small)  # before what takes seconds
         from strop.run.critique import criticise
 
-        findings = criticise(target, sets, small)
+        with viewing(True, f"strop · doctor · {target}", "stopped", to_stderr=True) as view:
+            findings = criticise(target, sets, small, ask, view)
 
     def table() -> None:
         rows = [(MARKS[finding.level], finding.topic, finding.found) for finding in findings]

@@ -6,6 +6,7 @@ it opened itself, the response will not repeat the opening, so `opening` tells t
 
 from __future__ import annotations
 
+import re
 from abc import abstractmethod
 from typing import Any, ClassVar, Literal, NamedTuple, Protocol
 
@@ -19,7 +20,7 @@ DATE = "26 Jul 2024"  # what Llama 3.2's template writes where it cannot ask for
 
 
 class Tokenizer(Protocol):
-    """What a template needs of a tokenizer; those of transformers have it."""
+    """The methods of a tokenizer that templates use; those of transformers have it."""
 
     @property
     def bos_token_id(self) -> int | None: ...
@@ -35,7 +36,7 @@ class Tokenizer(Protocol):
 
 
 class Instruction(NamedTuple):
-    r"""What a prompt says about the form of the answer, so that the verifier can read it.
+    r"""The sentence of a prompt about the form of the answer, so that the verifier can read it.
 
     `mark` is what a prompt holds that says so already, such as `\\boxed`: it is then left as it is.
     """
@@ -122,7 +123,8 @@ class ChatTemplate(PromptTemplate):
         """The prompt as text, special tokens written out.
 
         Raises:
-            InputError: the tokenizer has no chat template, or its template refuses the messages.
+            InputError: the tokenizer has no chat template, or its template refuses the messages or knows no such
+                argument.
         """
         from jinja2 import TemplateError
 
@@ -132,7 +134,11 @@ class ChatTemplate(PromptTemplate):
             )
         chat = [dict(role=message["role"], content=message["content"]) for message in self.messages(problem)]
         arguments = self.arguments
-        if "strftime_now" in str(tokenizer.chat_template):
+        written = tokenizer.chat_template
+        for name in arguments if isinstance(written, str) else ():
+            if not re.search(rf"\b{re.escape(name)}\b", written):  # jinja would take it and change nothing
+                raise InputError(f"the tokenizer's chat template takes no argument {name!r}")
+        if "strftime_now" in str(written):
             # The template writes today's date: a prompt, and with it a run, would change overnight.
             arguments = {"date_string": DATE, **arguments}
         try:
@@ -218,7 +224,7 @@ def joined(problem: Problem) -> str:
 
 
 def opening(rendered: str) -> str:
-    """What of the response the prompt has already written: `<think>` where it ends with that, else nothing."""
+    """The part of the response that the prompt has already written: `<think>` where it ends with that, else nothing."""
     return THINK if rendered.rstrip().endswith(THINK) else ""
 
 

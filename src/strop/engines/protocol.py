@@ -5,8 +5,9 @@
         for completion in engine.step():      # each of the n samples is reported as it finishes
             ...
 
-An engine is synchronous: one `step` samples one token for every running sequence. Streaming and asyncio are adapters
-around it. A request an engine cannot honour raises at `submit`, it is never silently altered.
+An engine is synchronous: one `step` samples one token for every running sequence, or takes in what a server has drawn
+meanwhile. Streaming and asyncio are adapters around it. A request an engine cannot honour raises at `submit`, it is
+never silently altered.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, Protocol, Self, TypeAlias,
 from pydantic import Field, model_validator
 
 from strop.base.pieces import OneOrMore, Settings
-from strop.base.types import Completion, FloatArray, InputError, IntArray
+from strop.base.types import Completion, FloatArray, InputError, IntArray, StropError
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -124,15 +125,26 @@ class Sampling(Settings):
         return self.top_p < 1 or self.top_k is not None or self.temperature == 0
 
 
+class EngineLost(StropError):
+    """The server or process behind an engine is gone, hangs, or answers nonsense; another one may well serve.
+
+    A worker that ends of it is started again, and what it had is generated anew.
+    """
+
+
 @dataclass(frozen=True, eq=False)
 class Request:
-    """`n` completions of one prompt; sample i is drawn from the stream of uniforms of (seed, i), whatever its slot."""
+    """`n` completions of one prompt; sample i is drawn from the stream of uniforms of (seed, i), whatever its slot.
+
+    `watched`: somebody follows it by `Streaming.drawn`, and wants to hear of each token as soon as it is there.
+    """
 
     id: str
     prompt_ids: IntArray
     sampling: Sampling
     seed: int
     n: int = 1
+    watched: bool = False
 
 
 class OpenRequests(dict[str, int]):
@@ -152,15 +164,17 @@ class OpenRequests(dict[str, int]):
 
 @dataclass(frozen=True)
 class Capabilities:
-    """What an engine can honour: the longest prompt + completion, and its optional features.
+    """The limits and features of an engine: the longest prompt + completion, and its optional features.
 
-    `interruptions` covers the budgets of thinking and answer too.
+    `interruptions` covers the budgets of thinking and answer too. `whole_logprobs`: recorded log-probs are of the whole
+    vocabulary also where top-k or top-p cut it; without it they are NaN there.
     """
 
     max_tokens: int
     stop_strings: bool = True
     interruptions: bool = False
     in_flight_updates: bool = True
+    whole_logprobs: bool = True
 
     def refuse_unable(self, sampling: Sampling) -> None:
         """Refuse sampling options that the engine lacks.
@@ -193,7 +207,7 @@ WeightSource: TypeAlias = "Mapping[str, Tensor] | Iterable[tuple[str, Tensor]]"
 
 
 class Engine(Protocol):
-    """What the loop knows of a generator."""
+    """A generator as the loop sees it."""
 
     @property
     def capabilities(self) -> Capabilities: ...
@@ -211,7 +225,8 @@ class Engine(Protocol):
         ...
 
     def step(self) -> list[Completion]:
-        """Advance every running sequence by a token; the completions that finished."""
+        """The completions that finished: after a token more for every running sequence, or, where a server draws on its
+        own, since the last step (it waits a moment where none did)."""
         ...
 
     def cancel(self, request_id: str) -> None:
@@ -244,7 +259,7 @@ class Engine(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class Drawn:
-    """What a running sample drew since it was last looked at: int32 [S] tokens and their float32 [S] log-probs."""
+    """The tokens that a running sample drew since the last look: int32 [S] tokens and their float32 [S] log-probs."""
 
     request_id: str
     index: int
@@ -254,7 +269,7 @@ class Drawn:
 
 @dataclass(frozen=True, eq=False)
 class Scores:
-    """What an engine's weights make of a sequence of L tokens; nothing predicts the first one.
+    """The scores of a sequence of L tokens under an engine's weights; nothing predicts the first one.
 
     Attributes:
         logprobs: float32 [L - 1] of the tokens after the first.
@@ -268,10 +283,10 @@ class Scores:
 
 @runtime_checkable
 class Streaming(Protocol):
-    """What an engine may offer besides: its running samples can be looked at between steps."""
+    """An optional feature of an engine: its running samples can be looked at between steps."""
 
     def drawn(self, since: Mapping[tuple[str, int], int]) -> list[Drawn]:
-        """What each running sample (request id, sample) of `since` drew after its first so many tokens.
+        """The tokens that each running sample (request id, sample) of `since` drew after its first so many tokens.
 
         A sample that waits, or has been reported, is left out.
         """
@@ -280,12 +295,13 @@ class Streaming(Protocol):
 
 @runtime_checkable
 class Scoring(Protocol):
-    """What an engine may offer besides: it scores given tokens, with the most probable ones beside them."""
+    """An optional feature of an engine: it scores given tokens, with the most probable ones beside them."""
 
     def score(self, sequences: Sequence[IntArray], temperature: float = 1.0, top: int = 0) -> list[Scores]:
         """Scores of every sequence [L] under logits / temperature (0: at temperature 1), K = `top`.
 
         Raises:
-            InputError: a sequence is empty, too long, or has tokens that the model does not know.
+            InputError: a sequence is empty, too long, or has tokens that the model does not know; or the engine cannot
+                score at this temperature.
         """
         ...

@@ -17,6 +17,7 @@ import numpy as np
 from pydantic import ValidationError
 from transformers import PreTrainedTokenizerBase
 
+from strop.base.files import read_json, write_json
 from strop.base.seeds import derive
 from strop.base.types import InputError, Problem, Rollout
 from strop.base.view import SilentView, View
@@ -32,7 +33,6 @@ from strop.engines.protocol import Engine, Sampling
 from strop.evaluation.benchmarks import (
     HELD_OUT,
     Benchmark,
-    default_verifier,
     load_problems,
     refuse_unjudged,
     with_instruction,
@@ -42,7 +42,7 @@ from strop.evaluation.evaluate import evaluate
 from strop.evaluation.grid import ORDER, Grid, load_grid
 from strop.evaluation.protocols import Protocol
 from strop.evaluation.result import EvaluationResult
-from strop.evaluation.sample_store import SUMMARY, SampleStore, load_result, read_json, write_json
+from strop.evaluation.sample_store import SUMMARY, SampleStore, load_result
 from strop.model.files import load_tokenizer
 from strop.model.policy import Policy
 from strop.recipes.resolve import resolve
@@ -425,7 +425,7 @@ def _verifiers(plan: Plan, config: RunConfig, held_out: _HeldOut | None) -> Mapp
     return {
         found.name: held_out.verifier
         if held_out is not None and found.family == HELD_OUT
-        else default_verifier(found.kind, plan.protocol.extract)
+        else plan.protocol.verifier_of(found)
         for found in plan.benchmarks
     }
 

@@ -31,26 +31,27 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
 import strop
 from strop.base import imports
-from strop.base.files import TEMPORARY, replacing, writing
+from strop.base.files import TEMPORARY, read_json, replacing, write_json, write_text, writing
 from strop.base.imports import MARKER
 from strop.base.metrics_file import MetricsFile, read_metrics
-from strop.base.types import Group, InputError
+from strop.base.types import Group, InputError, Problem
 from strop.data.history import PASS_RATES
-from strop.data.record import PROBLEMS, ProblemRecord
+from strop.data.record import PROBLEMS, ProblemRecord, question_digest
 
 FORMAT = 1
 LOCK = ".lock"
 SUMMARY = "summary.json"
+PLACEMENT = "placement.json"  # who computes on which GPU, where there are any
 CONTENTS = (
     "checkpoints", "metrics.jsonl", "rollouts", "model", "critic", "plots", "report", SUMMARY, "tensorboard",
     "wandb", PASS_RATES, "processes.json", "logs", "stacks", "quarantine.json", "weights",
-    "weights-evaluated", "status.json", PROBLEMS,
+    "weights-evaluated", "status.json", PLACEMENT, PROBLEMS,
 )  # fmt: skip
 _STEP_FILE = re.compile(r"step_(\d+)\.parquet")
 
@@ -75,6 +76,7 @@ class RunFolder:
         """
         target = Path(path)
         check_free(target, replace)
+        imports.allow_settings(key for key, *_ in imports.code_settings(config))  # this user's own
         began = time.strftime("%Y-%m-%dT%H:%M:%S%z")
         marker = {
             "format": FORMAT, "strop": strop.__version__, "began": began,
@@ -167,14 +169,11 @@ class RunFolder:
 
     def write_json(self, name: str, value: Mapping[str, Any]) -> Path:
         """Write `name` as JSON, in place of what was there; NaN and infinity are refused (ValueError)."""
-        target = self.path / name
-        with replacing(target) as temporary:
-            text = json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False)
-            temporary.write_text(text + "\n", encoding="utf-8")
-        return target
+        write_json(self.path / name, value)
+        return self.path / name
 
     def read_summary(self) -> dict[str, Any]:
-        """What the run wrote at its end; empty where it has not come to it.
+        """The summary that the run wrote at its end; empty where it has not come to it.
 
         Raises:
             InputError: the file is broken.
@@ -192,16 +191,7 @@ class RunFolder:
         Raises:
             InputError: the file is missing or broken.
         """
-        target = self.path / name
-        try:
-            value = json.loads(target.read_text(encoding="utf-8"))
-        except FileNotFoundError as error:
-            raise InputError(f"{self.path} has no {name}") from error
-        except ValueError as error:
-            raise InputError(f"{target} is not readable as JSON: {error}") from error
-        if not isinstance(value, dict):
-            raise InputError(f"{target} holds no JSON object")
-        return value
+        return read_json(self.path / name)
 
     def read_problems(self) -> ProblemRecord | None:
         """Which problems the run trains on and holds out; None where it was begun by a strop that kept no record.
@@ -219,8 +209,7 @@ class RunFolder:
     def write_pass_rates(self, lines: Iterable[str]) -> Path:
         """Write the pass-rate history of the training problems, a JSON line each."""
         target = self.path / PASS_RATES
-        with replacing(target) as temporary:
-            temporary.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+        write_text(target, "".join(f"{line}\n" for line in lines))
         return target
 
     def write_rollouts(self, step: int, groups: Sequence[Group]) -> Path:
@@ -321,6 +310,26 @@ def check_free(path: Path, replace: bool = False) -> None:
             )
     elif path.is_dir() and any(path.iterdir()):
         raise InputError(f"{path} is not empty and not a run of strop; choose another folder with --out")
+
+
+def trained_before(model: str | None) -> Callable[[Problem], bool]:
+    """Whether a model was trained on a problem, as far as runs of strop tell.
+
+    Args:
+        model: `model.path`; where it is RUN/model, that run counts, and those whose models it began with.
+
+    Raises:
+        InputError: the record of such a run is broken.
+    """
+    trained: set[str] = set()
+    known: set[Path] = set()
+    while model is not None and is_run(run := Path(model).expanduser().absolute().parent) and run not in known:
+        known.add(run)
+        folder = RunFolder.open(run)
+        record = folder.read_problems()
+        trained |= frozenset() if record is None else record.trained
+        model = folder.read_json("config.json")["model"]["path"]
+    return lambda problem: question_digest(problem) in trained
 
 
 def is_run(path: Path) -> bool:

@@ -1,4 +1,4 @@
-"""What the command line does with a finished model: measure it, let it answer, write it out.
+"""The tasks of the command line on a finished model: measure it, let it answer, write it out.
 
 A model is named by a run folder, a model folder or a hub name; prompt template, verifier and sampling come from the
 run's own configuration, or from a recipe.
@@ -31,7 +31,7 @@ from strop.model.lora import export_adapter
 from strop.model.policy import Policy, load_policy
 from strop.recipes.resolve import resolve
 from strop.run.fine_tuning import is_fine_tuning, load_model, stored_config
-from strop.run.folder import RunFolder, is_run
+from strop.run.folder import RunFolder, is_run, trained_before
 from strop.training import checkpoint
 from strop.training.embedded_base import located
 from strop.verifiers.judges import judge_for
@@ -250,11 +250,15 @@ def problems_of(asked: Asked, tokenizer: PreTrainedTokenizerBase, view: View) ->
         chosen = build_dataset(source.label, problems, template, tokenizer, room, asked.config.verifier.instruction)
         kind = "held-out problems"
     else:
-        data = load_data(settings, tokenizer, asked.config.verifier.instruction)
+        seen = trained_before(asked.config.model.path)
+        data = load_data(settings, tokenizer, asked.config.verifier.instruction, seen)
         kept = data.held_out if data.held_out is not None else data.train
         chosen = kept.subset(range(len(kept))[: asked.limit])
         kind = "held-out problems" if data.held_out is not None else "problems (none are held out)"
     trained_on = None if record is None else record.trained_on(chosen.problems)
+    place = asked.config.model.path
+    if record is None and place is not None and is_run(Path(place).expanduser().absolute().parent):
+        trained_on = sum(map(trained_before(place), chosen.problems))
     view.note(f"{len(chosen)} {kind} of {chosen.name}")
     if trained_on:
         view.note(f"{trained_on} of these {len(chosen)} problems were trained on; their pass rate is no measure")

@@ -6,7 +6,7 @@ import asyncio
 import copy
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -26,6 +26,7 @@ from strop.serving.responses import Answers
 from strop.serving.tokens import Tokens
 
 KEEP_ALIVE = 30  # seconds that an idle connection stays open
+HEAD_SECONDS = 30.0  # for the head of a request to arrive
 
 
 def listen(host: str, port: int, key: str | None, insecure: bool) -> socket.socket:
@@ -61,6 +62,7 @@ class Served:
         key: see `App`; never shown.
         local_only: see `App`.
         log: see `App`.
+        template_arguments: of the tokenizer's chat template, where a request does not say otherwise.
     """
 
     model: str
@@ -68,6 +70,7 @@ class Served:
     key: str | None = field(default=None, repr=False)
     local_only: bool = True
     log: Log | None = None
+    template_arguments: Mapping[str, Any] = field(default_factory=dict)
 
 
 class Server:
@@ -124,14 +127,14 @@ class Server:
         driver = Driver(self._engine, failed)
         context = self._engine.capabilities.max_tokens
         endpoint = Endpoint(driver, Answers(self._tokenizer, served.model), limits)
-        asking = Asking(self._tokenizer, context, limits)
+        asking = Asking(self._tokenizer, context, limits, served.template_arguments)
         tokens = Tokens(self._tokenizer, context)
         app = App(endpoint, asking, tokens, served.model, context, limits, served.key, served.local_only, served.log)
         config = self._uvicorn.Config(
             app,
             lifespan="off",
             ws="none",
-            http="h11",
+            http=_impatient(min(HEAD_SECONDS, limits.seconds)),
             log_config=None,
             log_level="warning",
             access_log=False,
@@ -164,6 +167,35 @@ def _quiet(uvicorn: Any) -> Callable[[Any], Any]:
             yield
 
     return Quiet
+
+
+def _impatient(seconds: float) -> Any:
+    """uvicorn's side of a connection, which it closes where the head of a request does not arrive in time."""
+    from uvicorn.protocols.http.h11_impl import H11Protocol
+
+    class Impatient(H11Protocol):
+        def connection_made(self, transport: Any) -> None:
+            super().connection_made(transport)
+            self._closing: asyncio.TimerHandle | None = self.loop.call_later(seconds, transport.close)
+
+        def data_received(self, data: bytes) -> None:
+            super().data_received(data)  # which stops the clock of idle connections
+            between = self.cycle is None or self.cycle.response_complete
+            if not between:
+                self._stop()
+            elif self._closing is None:
+                self._closing = self.loop.call_later(seconds, self.transport.close)
+
+        def connection_lost(self, exc: Exception | None) -> None:
+            self._stop()
+            super().connection_lost(exc)
+
+        def _stop(self) -> None:
+            if self._closing is not None:
+                self._closing.cancel()
+                self._closing = None
+
+    return Impatient
 
 
 @contextmanager

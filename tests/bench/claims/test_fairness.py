@@ -43,10 +43,8 @@ def test_differences_name_the_settings() -> None:
 def curve(arm: str, **columns: list[float]) -> Curve:
     """A curve whose columns are given from step 0 on; `__` in a name stands for a slash."""
     length = len(next(iter(columns.values())))
-    rows: list[dict[str, float | None]] = [{"step": float(step)} for step in range(length)]
-    for name, values in columns.items():
-        for row, value in zip(rows, values, strict=True):
-            row[name.replace("__", "/")] = value
+    names = {"step": [*map(float, range(length))]} | {name.replace("__", "/"): v for name, v in columns.items()}
+    rows: list[dict[str, float | None]] = [{name: names[name][step] for name in names} for step in range(length)]
     return Curve(arm, 0, None, 1.0, tuple(rows))
 
 
