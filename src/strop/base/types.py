@@ -96,10 +96,10 @@ class Completion:
         logprobs: float32 [T]; natural log-prob of each sampled token under logits / temperature over the whole
             vocabulary; 0.0 where `injected`; NaN where the engine does not know it (under top-k or top-p on vLLM).
         versions: spans that cover 0..T without gap, in order.
-        injected: bool [T]; tokens forced into the context by an interruption, never trained.
+        injected: bool [T]; tokens forced into the context by an interruption or an environment, never trained.
         text: the decoded completion, special tokens left out.
         finish_reason: `stop` (EOS, stop id or stop string), `length` (budget spent), `abort` (cancelled).
-        interrupted_at: index of the first injected token, or None.
+        interrupted_at: index of the first token that an interruption injected, or None.
         entropies: float32 [T], nats, of the distributions that `logprobs` are of; 0.0 where `injected`. None where the
             engine does not know them.
     """
@@ -162,6 +162,17 @@ class Verdict:
     def undecided(self) -> bool:
         """Whether the verifier proved neither that the answer is right nor that it is wrong; no reward either way."""
         return self.status is Status.WRONG and self.detail.startswith(UNDECIDED)
+
+
+@dataclass(frozen=True, eq=False)
+class Observation:
+    """What an environment says between two turns: `token_ids`, int32 [K], put behind what was sampled, and as text.
+
+    The tokens are injected: they have log-prob 0 and are never trained.
+    """
+
+    token_ids: IntArray
+    text: str
 
 
 @dataclass(frozen=True, eq=False)

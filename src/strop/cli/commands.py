@@ -9,6 +9,7 @@ import typer
 from strop.cli import (
     ablate_command,
     data_commands,
+    env_commands,
     eval_commands,
     fit_command,
     inspect_commands,
@@ -58,6 +59,7 @@ app.add_typer(verify_commands.verify_app, name="verify", short_help="Run verifie
 verify_commands.verify_app.command("code", short_help="Judge programs by their tests, in the sandbox.")(
     verify_code_commands.code
 )
+app.add_typer(env_commands.env_app, name="env", short_help="Check an environment of several turns.")
 app.add_typer(data_commands.data_app, name="data", short_help="Prepare problems for training, and look at them.")
 app.command("plot", short_help="Draw the curves of a run as a PNG.")(inspect_commands.plot)
 app.command("fit", short_help="Fit compute-performance curves, predict, compare recipes.")(fit_command.fit)

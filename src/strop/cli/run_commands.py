@@ -15,6 +15,9 @@ def quickstart(
     out: Annotated[Path, typer.Option(metavar="FOLDER", help="The run folder; a former run in it is replaced.")] = Path(
         "runs/quickstart"
     ),
+    environment: Annotated[
+        bool, typer.Option("--environment", help="Several turns: it learns to call a calculator on longer sums.")
+    ] = False,
     plain: Plain = False,
 ) -> None:
     """Watch a small language model learn to reason better, from nothing, in minutes.
@@ -26,12 +29,13 @@ def quickstart(
     \b
     strop quickstart
     strop quickstart --seed 1 --out runs/again
+    strop quickstart --environment
     """
     from strop.cli.run_endings import report_quickstart
     from strop.run import quickstart as heavy
 
     with viewing(plain, f"strop · quickstart · {out}", "stopped; begin again with: strop quickstart") as view:
-        heavy.run(seed, out, view)
+        heavy.run(seed, out, view, environment)
     report_quickstart(out)
 
 

@@ -41,6 +41,7 @@ class ProblemSource(Piece):
         "strop.data.flat_files",
         "strop.data.mixture",
         "strop.data.reasoning_gym",
+        "strop.environments.source",
     )
 
     @classmethod

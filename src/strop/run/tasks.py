@@ -16,7 +16,7 @@ from pydantic import ValidationError
 from transformers import PreTrainedTokenizerBase
 
 from strop.base.seeds import derive
-from strop.base.types import Completion, InputError, Problem, Rollout
+from strop.base.types import Completion, InputError, Problem, Rollout, Verdict
 from strop.base.view import SilentView, View
 from strop.config.edits import explain
 from strop.config.parse import parse
@@ -30,11 +30,11 @@ from strop.model.files import export
 from strop.model.lora import export_adapter
 from strop.model.policy import Policy, load_policy
 from strop.recipes.resolve import resolve
+from strop.run.assembly import play_of, responder_of
 from strop.run.fine_tuning import is_fine_tuning, load_model, stored_config
 from strop.run.folder import RunFolder, is_run, trained_before
 from strop.training import checkpoint
 from strop.training.embedded_base import located
-from strop.verifiers.judges import judge_for
 
 DEFAULT_RECIPE = "grpo"
 _PROBLEMS = ("data.source", "data.path", "data.limit", "data.held_out")  # settings that name other problems
@@ -133,7 +133,7 @@ def evaluate_model(
         correct += rollout.verdict.score == 1
         view.advance(done, {"pass_rate": correct / done})
 
-    judge = judge_for(config.verifier)
+    judge = responder_of(config, play_of(config, tokenizer))
     try:
         seed = derive(config.seed, "evaluation")
         result = evaluate(engine, dataset, samples, sampling, config.verifier, seed, progress, judge=judge)
@@ -163,11 +163,13 @@ def sample_model(
         examples: Sequence[Example] = problems_of(asked, tokenizer, view)[0].examples
     else:
         problem = Problem("prompt", prompt, reference=None, verbatim=True)
-        instruction = config.verifier.instruction(problem)
+        instruction = config.instruction(problem)
         examples = (make_example(problem, config.data.template, tokenizer, instruction),)
     sampling = _sampling(config, temperature, max_new_tokens)
     engine = build_engine(config.engine, config.model, tokenizer, policy, sampling=sampling)
     sampling = fitted(sampling, max(len(example.prompt_ids) for example in examples), engine, view)
+    if config.environment is not None:
+        return _played(config, examples, count, sampling, seed, engine, tokenizer)
     completions: dict[tuple[str, int], Completion] = {}
     try:
         for place, example in enumerate(examples):
@@ -180,6 +182,28 @@ def sample_model(
         _answer(config, example.problem, completions[str(place), index])
         for place, example in enumerate(examples)
         for index in range(count)
+    ]
+
+
+def _played(
+    config: RunConfig, examples: Sequence[Example], count: int, sampling: Sampling, seed: int, engine: Engine,
+    tokenizer: PreTrainedTokenizerBase,
+) -> list[dict[str, Any]]:  # fmt: skip
+    """Trajectories in the run's environment, its turns in the completion's text."""
+    found: dict[tuple[str, int], Rollout] = {}
+
+    def progress(done: int, total: int, rollout: Rollout) -> None:
+        found[rollout.problem.id, rollout.completion.index] = rollout
+
+    judge = responder_of(config, play_of(config, tokenizer))
+    try:
+        evaluate(engine, Dataset("", tuple(examples)), count, sampling, config.verifier, seed, progress, judge=judge)
+    finally:
+        judge.close()
+        engine.close()
+    rollouts = [found[example.problem.id, index] for example in examples for index in range(count)]
+    return [
+        _row(one.problem, one.completion, None if one.problem.reference is None else one.verdict) for one in rollouts
     ]
 
 
@@ -247,11 +271,11 @@ def problems_of(asked: Asked, tokenizer: PreTrainedTokenizerBase, view: View) ->
         source = settings.source if settings.held_out is None else settings.held_out.source or settings.source
         problems = record.held_out_of(source.load(), source.label)[: asked.limit]
         template, room = settings.template, settings.max_prompt_tokens
-        chosen = build_dataset(source.label, problems, template, tokenizer, room, asked.config.verifier.instruction)
+        chosen = build_dataset(source.label, problems, template, tokenizer, room, asked.config.instruction)
         kind = "held-out problems"
     else:
         seen = trained_before(asked.config.model.path)
-        data = load_data(settings, tokenizer, asked.config.verifier.instruction, seen)
+        data = load_data(settings, tokenizer, asked.config.instruction, seen)
         kept = data.held_out if data.held_out is not None else data.train
         chosen = kept.subset(range(len(kept))[: asked.limit])
         kind = "held-out problems" if data.held_out is not None else "problems (none are held out)"
@@ -297,6 +321,10 @@ def fitted(sampling: Sampling, longest_prompt: int, engine: Engine, view: View) 
 def _answer(config: RunConfig, problem: Problem, completion: Completion) -> dict[str, Any]:
     judged = problem.reference is not None
     verdict = config.verifier(problem, completion.text, completion.truncated) if judged else None
+    return _row(problem, completion, verdict)
+
+
+def _row(problem: Problem, completion: Completion, verdict: Verdict | None) -> dict[str, Any]:
     return {
         "prompt": problem.question,
         "completion": completion.text,

@@ -43,7 +43,14 @@ def write_job(operation: str, verifier: str, problem: Problem, text: str, trunca
     Raises:
         TypeError: the problem holds something that JSON does not know.
     """
-    fields = {
+    fields = problem_fields(problem)
+    job = {"do": operation, "verifier": verifier, "problem": fields, "text": text, "truncated": truncated}
+    return json.dumps(job).encode()
+
+
+def problem_fields(problem: Problem) -> dict[str, Any]:
+    """A problem as JSON knows it, where its reference and what it has extra do."""
+    return {
         "id": problem.id,
         "prompt": problem.prompt,
         "reference": problem.reference,
@@ -51,8 +58,6 @@ def write_job(operation: str, verifier: str, problem: Problem, text: str, trunca
         "source": problem.source,
         "extra": dict(problem.extra),
     }
-    job = {"do": operation, "verifier": verifier, "problem": fields, "text": text, "truncated": truncated}
-    return json.dumps(job).encode()
 
 
 def read_problem(fields: dict[str, Any]) -> Problem:
