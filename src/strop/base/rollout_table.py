@@ -10,7 +10,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from strop.base.types import Group, Rollout
+from strop.base.near import nearest
+from strop.base.types import Group, InputError, Rollout
 
 SCHEMA = pa.schema(
     [
@@ -58,6 +59,24 @@ def read(path: Path) -> list[dict[str, Any]]:
     """The rows as dictionaries by column; `entropies` are None in tables that were written without them."""
     rows: list[dict[str, Any]] = pq.read_table(path).to_pylist()
     return [{"entropies": None} | row for row in rows]
+
+
+def read_table(path: Path, columns: Sequence[str] | None = None) -> pa.Table:
+    """The rows as a table of `SCHEMA`, or of these columns of it; columns that the file lacks are null.
+
+    Raises:
+        InputError: there is no such column.
+    """
+    names = SCHEMA.names if columns is None else list(columns)
+    for name in names:
+        if name not in SCHEMA.names:
+            raise InputError(f"rollouts have no column {name!r}; {nearest(name, SCHEMA.names)}")
+    found = pq.read_table(path, columns=[name for name in names if name in pq.read_schema(path).names])
+    whole = [
+        found[name] if name in found.column_names else pa.nulls(found.num_rows, SCHEMA.field(name).type)
+        for name in names
+    ]
+    return pa.table(whole, names=names)
 
 
 def _row(step: int, ticket: int, sample: int, rollout: Rollout) -> dict[str, Any]:

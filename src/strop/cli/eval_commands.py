@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from strop.base.files import free_folder
 from strop.cli.options import (
     Imports,
     Json,
@@ -17,7 +18,6 @@ from strop.cli.options import (
     Source,
     SourcePath,
     allow,
-    free_folder,
     print_json,
     print_table,
     show,

@@ -45,8 +45,9 @@ def sample(
 
     named = parse_model(model)
     asked = tasks.configure(named.place, recipe, sets, source, path, limit, named.step)
+    prompts = None if prompt is None else [prompt]
     with viewing(True, "strop · sample", "stopped", to_stderr=True) as view:
-        answers = tasks.sample_model(asked, prompt, count, temperature, max_new_tokens, seed, view, named.stored)
+        answers = tasks.sample_model(asked, prompts, count, temperature, max_new_tokens, seed, view, named.stored)
     if as_json:
         print_json(answers)
         return

@@ -74,16 +74,6 @@ def allow(modules: Sequence[str]) -> None:
         allow_module(module)
 
 
-def free_folder(name: str) -> Path:
-    """`runs/NAME`, or `runs/NAME-2`, `-3` … where that is taken."""
-    folder = Path("runs") / name
-    count = 1
-    while folder.exists() and any(folder.iterdir()):
-        count += 1
-        folder = Path("runs") / f"{name}-{count}"
-    return folder
-
-
 @contextmanager
 def viewing(
     plain: bool, title: str, on_interrupt: str | Callable[[], str], to_stderr: bool = False

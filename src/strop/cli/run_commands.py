@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from strop.cli.options import Imports, Out, Plain, Sets, Tiny, allow, free_folder, viewing
+from strop.base.files import free_folder
+from strop.cli.options import Imports, Out, Plain, Sets, Tiny, allow, viewing
 
 
 def quickstart(

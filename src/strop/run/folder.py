@@ -13,6 +13,7 @@
     critic/                      the exported critic, where there is one
     plots/                       pictures
     report/                      what `strop report` wrote
+    evaluations/                 samples of benchmarks that were measured from Python
     summary.json                 what came out of it
     status.json                  the driver's heartbeat, every second (`supervision/watch.py`)
     processes.json, logs/, stacks/   the run's processes, what they print, and their stacks where they were asked for
@@ -49,7 +50,7 @@ LOCK = ".lock"
 SUMMARY = "summary.json"
 CONTENTS = (
     "checkpoints", "metrics.jsonl", "rollouts", "model", "critic", "plots", "report", SUMMARY, "tensorboard",
-    "wandb", PASS_RATES, "processes.json", "logs", "stacks", "quarantine.json", "weights",
+    "wandb", "evaluations", PASS_RATES, "processes.json", "logs", "stacks", "quarantine.json", "weights",
     "weights-evaluated", "status.json", PROBLEMS,
 )  # fmt: skip
 _STEP_FILE = re.compile(r"step_(\d+)\.parquet")
