@@ -43,7 +43,7 @@ Recipe = str | Path | RunConfig | Callable[[], RunConfig]
 
 
 def train(
-    model: str | Path | Run,
+    model: str | Path | Run | None,
     problems: Problems | None = None,
     *,
     reward: Reward | None = None,
@@ -60,7 +60,8 @@ def train(
     """Train a model by reinforcement learning from verifiable rewards, and return the finished run.
 
     Args:
-        model: a folder, a name on the Hugging Face hub, `embedded` (a small model made on the spot), or an earlier run.
+        model: a folder, a name on the Hugging Face hub, `embedded` (a small model made on the spot), or an earlier run;
+            None: the recipe's own.
         problems: dictionaries, `Problem`s, a `datasets.Dataset`, a table of pandas or Arrow, a file, or a source's
             name; None takes the recipe's own. A row has a prompt (text or chat messages) and may have an answer.
         reward: `f(problem, text) -> float`; or TRL's `f(prompts, completions, **columns) -> list`; a verifier; several
@@ -81,7 +82,9 @@ def train(
         Interrupted: Ctrl-C; the last finished step is saved, and `resume=True` goes on from there.
     """
     base = _recipe(recipe)
-    edits: dict[str, Any] = {"model.path": str(model.model if isinstance(model, Run) else model)}
+    edits: dict[str, Any] = {}
+    if model is not None:
+        edits["model.path"] = str(model.model if isinstance(model, Run) else model)
     if problems is not None:
         edits["data.source"] = source_of(problems, columns)
     if loss is not None:

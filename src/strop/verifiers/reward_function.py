@@ -18,7 +18,6 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from strop.base import session
-from strop.base.imports import MAIN
 from strop.base.types import InputError, Problem, Status, Verdict
 from strop.verifiers.base import Verifier, shortened
 
@@ -209,4 +208,4 @@ def _found(name: str) -> Callable[..., Any]:
 
 def _shown(name: str) -> str:
     """A function's name as its author would write it."""
-    return name.removeprefix(f"{MAIN}:")
+    return name.rpartition(":")[2]
