@@ -257,11 +257,15 @@ def processor_seconds(command: list[str], tries: int = 3) -> float:
 def test_at_once(there: Path, number: int) -> None:
     """At most half a second of processor time. A machine that computes slowly just now, or always, is given more by as
     much as the imports of two libraries take longer than on an idle one, which is a tenth of a second; and a quarter of
-    it for what else the machine does meanwhile.
+    it for what else the machine does meanwhile. The best of three tries counts.
     """
-    usual = processor_seconds([sys.executable, "-c", "import numpy, pydantic"])
-    allowed = 1.25 * SECONDS * max(1.0, usual / 0.1)
-    assert processor_seconds([sys.executable, "-m", "strop", *shlex.split(CASES[number][0])]) <= allowed
+    command = [sys.executable, "-m", "strop", *shlex.split(CASES[number][0])]
+
+    def soon_enough() -> bool:
+        usual = processor_seconds([sys.executable, "-c", "import numpy, pydantic"])
+        return processor_seconds(command) <= 1.25 * SECONDS * max(1.0, usual / 0.1)
+
+    assert any(soon_enough() for _ in range(3))
 
 
 # ---------------------------------------------------------------------- terminals and pipes

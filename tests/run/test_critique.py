@@ -40,7 +40,8 @@ def found(model: Path, *sets: str) -> dict[str, Finding]:
     return {finding.topic: finding for finding in criticise("grpo", [*common, *sets])}
 
 
-SUMS: list[dict[str, object]] = [{"prompt": f"What is {n}+{n}?", "answer": str(2 * n)} for n in range(90)]
+Rows = list[dict[str, object]]
+SUMS: Rows = [{"prompt": f"What is {n}+{n}?", "answer": str(2 * n)} for n in range(90)]
 ASKS = 'data.template={piece="ChatTemplate", instruction="Put your final answer within \\\\boxed{}."}'
 
 
@@ -62,16 +63,16 @@ def test_a_prompt_that_does_not_ask_for_what_the_verifier_reads(model: Path, tmp
 
 
 def test_references_that_are_no_right_answers(model: Path, tmp_path: Path) -> None:
-    rows = [row | {"answer": "}" if place % 4 == 3 else row["answer"]} for place, row in enumerate(SUMS)]
+    rows: Rows = [row | {"answer": "}" if place % 4 == 3 else row["answer"]} for place, row in enumerate(SUMS)]
     finding = found(model, problems(tmp_path, rows), ASKS)["verifier"]
     assert finding.level == "note" and "for right answers" in finding.found and "'}'" in finding.advice
-    lists = [{"prompt": "Name primes.", "answer": [2, 3]}, {"prompt": "Others?", "answer": [5]}]
+    lists: Rows = [{"prompt": "Name primes.", "answer": [2, 3]}, {"prompt": "Others?", "answer": [5]}]
     finding = found(model, problems(tmp_path, lists), ASKS, "data.held_out.count=1")["verifier"]
     assert finding.level == "problem" and "refuses" in finding.advice
 
 
 def test_budgets_and_data(model: Path, tmp_path: Path) -> None:
-    rows = [*SUMS, {"prompt": "x" * 300, "answer": "1"}, {"prompt": "What is 3+3?", "answer": "7"}]
+    rows: Rows = [*SUMS, {"prompt": "x" * 300, "answer": "1"}, {"prompt": "What is 3+3?", "answer": "7"}]
     source = problems(tmp_path, rows)
     finding = found(model, source, ASKS, "sampling.max_new_tokens=400")["budgets"]
     assert finding.level == "problem" and "lower sampling.max_new_tokens to" in finding.advice

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from strop.base import hub
 from strop.base.imports import MARKER
 from strop.base.types import InputError
-from strop.model.settings import AUTO, EMBEDDED, EMBEDDED_EXPERTS, DTypeName, ModelSettings
+from strop.model.settings import EMBEDDED, EMBEDDED_EXPERTS, DTypeName, ModelSettings
 
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model", "tekken.json")
 RESERVED = (EMBEDDED, EMBEDDED_EXPERTS)
@@ -84,7 +84,7 @@ def dtype_name(settings: ModelSettings) -> DTypeName:
     Raises:
         InputError: its config.json is not readable.
     """
-    if settings.dtype != AUTO:
+    if settings.dtype != "auto":
         return settings.dtype
     return "bfloat16" if _stored_dtype(settings) == "bfloat16" else "float32"
 

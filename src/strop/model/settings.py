@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar, Literal, Self
+from typing import Annotated, ClassVar, Final, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -10,7 +10,7 @@ from strop.base.pieces import OneOrMore, Settings
 
 Positive = Annotated[int, Field(ge=1)]
 DTypeName = Literal["float32", "bfloat16"]
-AUTO = "auto"
+AUTO: Final = "auto"
 
 
 class FreshModel(Settings):
