@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from strop.cli.options import Imports, Json, Model, Recipe, Sets, Source, SourcePath, allow, print_json, viewing
+from strop.cli.options import Imports, Json, Model, Recipe, Run, Sets, Source, SourcePath, allow, print_json, viewing
 
 
 def sample(
@@ -59,7 +59,7 @@ def sample(
 
 
 def export(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")],
+    run: Run,
     out: Annotated[
         Path | None, typer.Option("--out", metavar="FOLDER", help="Where to write; by default RUN/model.")
     ] = None,

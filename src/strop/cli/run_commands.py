@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from strop.base.files import free_folder
+from strop.cli.completion import recipe_names, run_folders
 from strop.cli.options import Imports, Out, Plain, Sets, Tiny, allow, viewing
 
 
@@ -39,12 +40,17 @@ def quickstart(
 def train(
     target: Annotated[
         str | None,
-        typer.Argument(metavar="RECIPE|FILE", help="A recipe (see strop recipes), or a .toml, .json or .py file."),
+        typer.Argument(
+            metavar="RECIPE|FILE",
+            help="A recipe (see strop recipes), or a .toml, .json or .py file.",
+            autocompletion=recipe_names,
+        ),
     ] = None,
     sets: Sets = [],  # noqa: B006  (typer copies it)
     out: Out = None,
     resume: Annotated[
-        Path | None, typer.Option(metavar="RUN", help="Go on with a run from its newest checkpoint.")
+        Path | None,
+        typer.Option(metavar="RUN", help="Go on with a run from its newest checkpoint.", autocompletion=run_folders),
     ] = None,
     step: Annotated[
         int | None, typer.Option(help="With --resume: the checkpoint to go on from; later ones are dropped.", min=0)

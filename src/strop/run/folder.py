@@ -83,7 +83,7 @@ class RunFolder:
         }  # fmt: skip
         if is_run(target):
             run = cls(target)
-            run._acquire()
+            run.lock()
             run._clear()  # first of all the checkpoints: none may be resumed under another configuration
             run.write_json("config.json", config)
             run.write_json(MARKER, marker)
@@ -93,7 +93,7 @@ class RunFolder:
         try:
             with writing(target):
                 run.path.mkdir(parents=True, exist_ok=True)
-            run._acquire()
+            run.lock()
             run.write_json("config.json", config)
             run.write_json(MARKER, marker)
             with writing(target):
@@ -133,7 +133,7 @@ class RunFolder:
             InputError: as `open`; or another process is writing to it.
         """
         run = cls.open(path)
-        run._acquire()
+        run.lock()
         for left_over in run.path.rglob(f"*{TEMPORARY}"):
             if left_over.is_file():
                 left_over.unlink()
@@ -281,8 +281,12 @@ class RunFolder:
 
     # ------------------------------------------------------------------ inside
 
-    def _acquire(self) -> None:
-        """Hold the folder for this process; the lock dies with the process, so a crash leaves none behind."""
+    def lock(self) -> None:
+        """Hold the folder for this process until `close`; the lock dies with it, so a crash leaves none behind.
+
+        Raises:
+            InputError: another process holds it.
+        """
         if self._lock is not None:
             return
         with writing(self.path):

@@ -43,7 +43,9 @@ SLOT_BYTES = 4096  # of the keys and values of a slot in the smallest of models
 OPTIMIZER_BYTES = 12  # a parameter's gradient and two moments in float32
 DEFAULT_RECIPE = "grpo"
 WITHOUT_EVALUATION = ("data.held_out=none", "evaluation.every=none")
-EXTRAS = {"tensorboard": "curves in TensorBoard", "wandb": "curves in Weights & Biases"}
+EXTRAS = {
+    "tensorboard": "curves in TensorBoard", "trackio": "curves in trackio", "wandb": "curves in Weights & Biases",
+}  # fmt: skip
 # What a run is, rather than how it goes on: a checkpoint of another is of no use.
 FIXED = ("recipe", "seed", "model.path", "model.fresh", "model.revision", "model.lora", "model.dtype", "data")
 
