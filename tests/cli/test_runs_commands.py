@@ -54,7 +54,7 @@ def test_runs_are_listed_the_newest_first(invoke: Invoke) -> None:
     table = invoke()
     assert "runs/first" in table and "2/4" in table and "50.0%" in table
     Path("runs/first/config.json").write_text("{")
-    assert "cannot be read" in invoke("list")
+    assert "config.json is not readable as JSON" in invoke("list")
     with pytest.raises(InputError, match="no folder elsewhere"):
         invoke("list", "elsewhere")
 
@@ -83,9 +83,9 @@ def test_a_run_is_renamed_and_deleted(invoke: Invoke) -> None:
 def test_what_is_no_run_or_in_use_stays(invoke: Invoke) -> None:
     Path("mine").mkdir()
     Path("mine/thesis.txt").write_text("years of work")
-    for command in ("delete mine --yes", "delete runs/first mine --yes", "rename mine other"):
+    for words in ("delete mine --yes", "delete runs/first mine --yes", "rename mine other"):
         with pytest.raises(InputError, match="mine is not a run"):
-            invoke(*command.split())
+            invoke(*words.split())
     assert Path("mine/thesis.txt").exists() and Path("runs/first").is_dir()
     code = "from strop.run.folder import RunFolder; run = RunFolder.resume('runs/first'); print(1, flush=True); input()"
     with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:

@@ -44,7 +44,14 @@ def list_runs(
 
     found = [listed(run) for run in runs_in(root)]
     columns = ("run", "state", "recipe", "step", "pass rate", "held out", "began", "size")
-    show(as_json, [run.as_json() for run in found], lambda: print_table(columns, [_row(run) for run in found]))
+
+    def table() -> None:
+        print_table(columns, [_row(run) for run in found])
+        for run in found:
+            if run.unread:
+                print(run.unread)
+
+    show(as_json, [run.as_json() for run in found], table)
 
 
 @runs_app.command("compare")
@@ -119,7 +126,7 @@ def _row(run: ListedRun) -> list[str]:
     began, size = run.began[:16].replace("T", " "), f"{run.size / 2**20:,.1f} MiB"
     found = run.status
     if found is None:
-        return [str(run.path), f"cannot be read: {run.unread}", "", "", "", "", began, size]
+        return [str(run.path), "unreadable", "", "", "", "", began, size]
     rates = ["-" if rate is None else percent(rate) for rate in (found.pass_rate, found.held_out_pass_rate)]
     steps = f"{found.step}" if found.steps is None else f"{found.step}/{found.steps}"
     return [str(run.path), found.state, found.recipe or "fine-tuning", steps, *rates, began, size]

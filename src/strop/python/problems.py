@@ -53,9 +53,10 @@ def source_of(given: Problems, columns: Columns | Mapping[str, str] | None = Non
         return given
     if isinstance(given, str | Path):
         return parse_source(str(given))
+    table: ArrowTable | Iterable[Row] = given
     if isinstance(given, Problem | Mapping) or not isinstance(given, ArrowTable | Iterable):
         raise InputError(f"problems: give a list, a table, a file or a source, not one {type(given).__name__}")
-    return stored(problems_of(given, columns))
+    return stored(problems_of(table, columns))
 
 
 def count_of(source: ProblemSource) -> int | None:

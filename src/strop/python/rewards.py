@@ -15,7 +15,7 @@ from strop.verifiers.reward_function import RewardFunction, reward_functions
 RewardCallable = Callable[..., float | bool | Verdict | Sequence[float | None] | None]
 One = RewardCallable | Verifier
 # One, several of weight 1, or several with their weights.
-Reward = One | Sequence[One] | Mapping[One, float]
+Reward = One | Sequence[One] | Mapping[Any, float]  # a mapping of One; a narrower type would refuse most of them
 
 
 def verifier_of(reward: Reward) -> Verifier:
