@@ -6,7 +6,7 @@
 #   make test ARGS="-k lag -x"          further arguments of pytest
 #   make install PIP_FLAGS="..."        further arguments of pip, for instance another index
 #   make install PYTHON=python3.12      another interpreter (3.11 to 3.13)
-#   make test-vllm                      the engine contract against vLLM's CPU build, in .venv-vllm (docs/vllm.md)
+#   make test-vllm                      the engine contract and whole runs with vLLM's CPU build, in .venv-vllm
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:

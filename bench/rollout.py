@@ -136,7 +136,7 @@ def vllm(model: PreTrainedModel, work: Work, rows: int, given: argparse.Namespac
     model.save_pretrained(folder)
     what = {
         "model": str(folder), "dtype": str(next(model.parameters()).dtype).removeprefix("torch."), "rows": rows,
-        "work": work, "tokens": max(len(prompt) + length for prompt, length in work),
+        "work": work, "tokens": max(len(prompt) + length for prompt, length in work), "eager": given.device == "cpu",
         "kv_bytes": 2 * rows * kv_bytes_a_token(model) * max(len(prompt) + length for prompt, length in work),
     }  # fmt: skip
     return OtherProcess(given.vllm_python, "vllm_worker.py", what, {})

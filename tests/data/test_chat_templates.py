@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.kit.bring import TEMPLATES, tokenizer
 
-from strop.base.types import Message, Problem
+from strop.base.types import InputError, Message, Problem
 from strop.data.dataset import make_example
 from strop.data.templates import BOXED, DATE, Auto, ChatTemplate, Plain
 from strop.model.byte_tokenizer import byte_tokenizer
@@ -18,9 +18,6 @@ from strop.verifiers.code.verifier import CodeVerifier
 from strop.verifiers.math.verifier import MathVerifier
 from strop.verifiers.simple import ExactMatch, MultipleChoice
 
-FOLDER = Path(__file__).parents[1] / "kit" / "templates"
-NAMES = ("qwen2_5", "qwen3", "mistral_nemo")
-SPECIAL = ("<|im_start|>", "<|im_end|>", "<|endoftext|>", "[INST]", "[/INST]", "<s>", "</s>")
 SYSTEM = Message(role="system", content="Be brief.")
 TURNS = (
     SYSTEM, Message(role="user", content="What is 7*6?"), Message(role="assistant", content="42"),
@@ -29,21 +26,13 @@ TURNS = (
 PROBLEM = Problem("a", "What is 7*6?", "42")
 
 
-def tokenizer(name: str) -> Any:
-    """A byte tokenizer with the special tokens and the chat template of a model."""
-    made = byte_tokenizer(SPECIAL)
-    made.add_special_tokens({"bos_token": "<s>", "eos_token": "</s>"})
-    made.chat_template = (FOLDER / f"{name}.jinja").read_text()
-    return made
-
-
 def rendered(made: Any, messages: list[dict[str, str]], **arguments: Any) -> list[int]:
     """What transformers itself makes of a chat."""
     found = made.apply_chat_template(messages, tokenize=True, add_generation_prompt=True, **arguments)
     return list(found["input_ids"])
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", TEMPLATES)
 @pytest.mark.parametrize("prompt", ["What is 7*6?", TURNS[:2], TURNS], ids=["text", "system", "turns"])
 def test_ids_are_those_of_transformers(name: str, prompt: Any) -> None:
     made = tokenizer(name)
@@ -61,6 +50,11 @@ def test_arguments_reach_the_template() -> None:
     ids = make_example(PROBLEM, without, made).prompt_ids.tolist()
     assert ids == rendered(made, [{"role": "user", "content": "What is 7*6?"}], enable_thinking=False)
     assert made.decode(ids).endswith("<think>\n\n</think>\n\n")
+
+
+def test_an_argument_that_the_template_does_not_know_is_refused() -> None:
+    with pytest.raises(InputError, match="no argument 'enable_thinkin'"):
+        make_example(PROBLEM, Auto(arguments={"enable_thinkin": False}), tokenizer("qwen3"))
 
 
 def test_an_instruction_is_not_given_twice() -> None:

@@ -7,33 +7,24 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
+from tests.engines.contract import EOS, PROMPT
+from tests.engines.length_contract import PHRASE as SHORT
+from tests.engines.length_contract import TOKENIZER, ids_of, thinking_ends
+from tests.engines.length_contract import interrupted as sampling
 from tests.engines.runs import drain, engine_of, policy_logprobs, policy_scores, prompts, requests, run
 from tests.made import PROBLEM, rollout
-from tests.tiny import byte_tokenizer, tiny_qwen3
+from tests.tiny import tiny_qwen3
 
 from strop.algorithms.advantages import GroupRelative
 from strop.algorithms.aggregation import TokenMean
 from strop.base.types import Completion, Group, InputError, Rollout
+from strop.engines.continuation import Plan
 from strop.engines.protocol import PHRASE, Capabilities, Interruption, KvMode, Request, Sampling
 from strop.engines.sampling import stream_key, uniforms
-from strop.engines.thinking import Thinking
 from strop.training.packing import pack
 from strop.training.samples import make_candidates, make_samples
 
 POLICY = tiny_qwen3()
-TOKENIZER = byte_tokenizer()
-SHORT = "Enough. </think>"
-PROMPT = np.array([5, 17, 80], np.int32)
-EOS = 256
-
-
-def ids_of(text: str) -> list[int]:
-    return list(TOKENIZER(text).input_ids)
-
-
-def sampling(first: int, last: int, phrase: str = SHORT, **more: object) -> Sampling:
-    given = {"max_new_tokens": 60, "interruption": {"after": (first, last), "phrase": phrase}, **more}
-    return Sampling.model_validate(given)
 
 
 def expect_interrupted(completion: Completion, free: Completion, phrase: str = SHORT) -> int:
@@ -78,20 +69,6 @@ def test_positions_are_uniform_and_nothing_before_them_changes():
     assert stats.chisquare(np.bincount(positions, minlength=8)[3:]).pvalue > 1e-3
 
 
-def test_greedy_goes_on_as_from_a_prompt_that_holds_the_phrase():
-    todo = requests(prompts(6), sampling(0, 9, temperature=0.0))
-    found = run(engine_of(POLICY), todo)
-    free = run(engine_of(POLICY), requests(prompts(6), Sampling(temperature=0, max_new_tokens=60)))
-    for request in todo:
-        completion = found[request.id, 0]
-        at = expect_interrupted(completion, free[request.id, 0])
-        end = at + len(ids_of(SHORT))
-        prompt = np.concatenate((request.prompt_ids, completion.token_ids[:end])).astype(np.int32)
-        rest = Sampling(temperature=0, max_new_tokens=60 - end)
-        again = run(engine_of(POLICY), [Request("again", prompt, rest, seed=0)])["again", 0]
-        assert completion.token_ids[end:].tolist() == again.token_ids.tolist()
-
-
 def test_completions_depend_on_seed_and_sample_only():
     ids = prompts(8)
     kinds = [sampling(2, 12, answer_tokens=5), Sampling(max_new_tokens=25), sampling(0, 0), sampling(9, 20, "x")]
@@ -127,11 +104,6 @@ def test_injected_tokens_are_never_trained():
     batch = update.micro_batches[0]
     logprob, _ = POLICY(batch.packed, 1.0)
     np.testing.assert_allclose(batch.tokens.generator_logprob, logprob.detach(), atol=1e-4)
-
-
-def thinking_ends(tokens: list[int], marker: str) -> int | None:
-    """How many tokens it takes until the text holds the marker, read anew from the start for every token."""
-    return next((t for t in range(1, len(tokens) + 1) if marker in str(TOKENIZER.decode(tokens[:t]))), None)
 
 
 def marker_of(free: Completion) -> str:
@@ -301,8 +273,7 @@ def test_an_engine_that_cannot_says_so():
 
 def test_where_a_sample_is_interrupted_says_nothing_about_its_tokens():
     """Position and first token come from streams apart; a shared one would force some first tokens early."""
-    plan = Thinking.of(sampling(0, 30), TOKENIZER, ())
-    assert plan is not None
+    plan = Plan.of(sampling(0, 30), TOKENIZER, ())
     keys = [stream_key(seed, index) for seed in range(200) for index in range(10)]
     positions = np.array([plan.position(key) for key in keys])
     for token in (0, 1, 30):

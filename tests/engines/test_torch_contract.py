@@ -6,6 +6,7 @@ import copy
 
 import pytest
 from tests.engines.contract import SLOTS, EngineContract, Subject, model
+from tests.engines.length_contract import LengthContract
 from tests.engines.runs import engine_of
 
 
@@ -23,5 +24,5 @@ def disposable(subject: Subject) -> Subject:
 
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 @pytest.mark.parametrize("tie", [True, False], ids=["tied", "untied"])
-class TestTorchEngine(EngineContract):
+class TestTorchEngine(EngineContract, LengthContract):
     """`TorchEngine` with parameters of its own."""

@@ -6,12 +6,14 @@ from collections.abc import Iterator
 
 import pytest
 from tests.engines.contract import SLOTS, EngineContract, Subject, model
+from tests.engines.length_contract import LengthContract
 from tests.tiny import byte_tokenizer
 
 from strop.engines.build import build_engine
-from strop.engines.vllm import Vllm
+from strop.engines.vllm.settings import Vllm
 
-SETTINGS = Vllm(slots=SLOTS, eager=True, kv_cache_gib=0.25)
+# Blocks smaller than the prompts of the tests, or no prefix would be cached.
+SETTINGS = Vllm(slots=SLOTS, eager=True, kv_cache_gib=0.25, arguments={"block_size": 32})
 
 
 def started(tie: bool) -> Subject:
@@ -45,5 +47,8 @@ def disposable(shared: Subject) -> Iterator[Subject]:
 
 @pytest.mark.vllm
 @pytest.mark.timeout(600)
-class TestVllmEngine(EngineContract):
+class TestVllmEngine(EngineContract, LengthContract):
     """`VllmEngine` on whatever platform its vLLM is for."""
+
+    stepwise = False
+    any_temperature = False

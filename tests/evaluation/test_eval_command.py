@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -73,6 +74,15 @@ def test_models_by_benchmarks(place: Path, tmp_path: Path) -> None:
     again = invoke("compare", out, "--json", "--baseline", "end", "--budgets", "2,6")
     assert again["models"] == value["models"]
     assert {row["before"] for row in again["comparisons"]} == {"end"}
+
+
+def test_a_protocol_judges_with_what_its_recipe_says(place: Path, tmp_path: Path) -> None:
+    archer = changed(protocol("archer"), samples="1", budget=6)
+    asked = plan(place, tmp_path / "kept")
+    measure(replace(asked, protocol=archer, benchmarks=(benchmark("math500"),)), SilentView())
+    settings = json.loads((tmp_path / "kept" / "run" / "math500" / "settings.json").read_text())
+    assert settings["verifier"]["piece"] == "AnyOf"
+    assert [member["piece"] for member in settings["verifier"]["members"]] == ["Answer", "MathVerifier"]
 
 
 class Counting(SilentView):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -29,7 +30,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def problems(folder: Path, rows: list[dict[str, object]]) -> str:
+def problems(folder: Path, rows: Sequence[Mapping[str, object]]) -> str:
     file = folder / "problems.jsonl"
     file.write_text("\n".join(map(json.dumps, rows)))
     return f"data.source={file}"
@@ -99,6 +100,15 @@ def test_a_run_says_how_it_began_and_how_long_a_step_takes(tmp_path: Path) -> No
     assert "a step" in findings["time"].found and "roughly" not in findings["time"].found
     result = CliRunner().invoke(app, ["doctor", str(tmp_path / "run"), "--json"])
     assert result.exit_code == 1 and {row["topic"] for row in json.loads(result.stdout)} == set(findings)
+
+
+def test_the_model_is_asked_how_it_begins() -> None:
+    findings = {finding.topic: finding for finding in criticise("grpo", small=True, asked=8)}
+    assert findings["pass rate"].level == "ok" and "of 8 problems, 8 times each" in findings["pass rate"].found
+    assert "completions" not in findings  # which end by themselves
+    sets = ["sampling.max_new_tokens=9"]
+    findings = {finding.topic: finding for finding in criticise("grpo", sets, small=True, asked=4)}
+    assert "cut off at 9 tokens" in findings["completions"].found
 
 
 def test_settings_of_the_command_line(model: Path) -> None:

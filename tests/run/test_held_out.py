@@ -14,6 +14,7 @@ from tests.runs import small_config
 
 from strop.base.types import InputError, Problem
 from strop.base.view import SilentView
+from strop.config.parse import edit
 from strop.data.chain_sum import ChainSum
 from strop.data.dataset import load_data
 from strop.data.mixture import Mixture
@@ -23,7 +24,9 @@ from strop.data.settings import DataSettings, HeldOutSettings
 from strop.evaluation.benchmarks import benchmark
 from strop.evaluation.protocols import PLAIN, changed
 from strop.model.byte_tokenizer import byte_tokenizer
+from strop.run import fine_tuning, sft_config
 from strop.run.benchmarking import Plan, measure, parse_models
+from strop.run.folder import RunFolder, trained_before
 from strop.run.run import resume, train
 from strop.run.tasks import Asked, configure, evaluate_model, problems_of
 
@@ -161,6 +164,87 @@ def test_a_whole_file_of_appended_lines_changes_nothing(tmp_path: Path) -> None:
     write(file, range(60))
     found = record.held_out_of(JsonLines(path=str(file)).load(), "problems.jsonl")
     assert record.trained_on(found) == 0 and len(found) == 5
+
+
+# What a user may do to a run, beside its plain source: settings, by a name.
+WAYS = {
+    "stages": (
+        'stages=[{steps=1}, {steps=1, problems={piece="HardOnly", below=1.0}}, {set={batch={samples_per_prompt=2}}}]',
+    ),
+    "limit": ("data.limit=20",),
+    "mixture": (
+        'data.source={piece="Mixture", sources=[{piece="JsonLines", path="FILE"}, {piece="ChainSum", count=9}]}',
+        "data.held_out={count=8}",
+    ),
+    "selected": ("data.history=runs/earlier", "data.select={piece='PassRateBetween', low=0.0, high=1.0}"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_no_rollout_is_of_a_held_out_problem(
+    way: str, run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The problems that were really trained on, of runs that are interrupted and go on."""
+    monkeypatch.chdir(tmp_path)
+    Path("runs").mkdir()
+    Path("runs/earlier").symlink_to(run)
+    write(Path("problems.jsonl"), range(30))
+    sets = tuple(text.replace("FILE", "problems.jsonl") for text in WAYS[way])
+    config = small_config(*from_file(Path("problems.jsonl"), "steps=5", "evaluation.every=none", *sets))
+    with pytest.raises(Exception, match="stopped after step"):
+        train(config, Path("runs/mine"), StopsAfter(2, signal.SIGINT))
+    resume(Path("runs/mine"), SilentView())
+    asked = asked_in(Path("runs/mine"))
+    record = record_of(Path("runs/mine"))
+    assert len(asked) > 5 and asked <= record.trained and not asked & set(record.held_out)
+
+
+def asked_in(run: Path) -> set[str]:
+    """Digests of the questions of every rollout of a run."""
+    folder = RunFolder.open(run)
+    rows = [row for step in folder.rollout_steps() for row in folder.read_rollouts(step)]
+    return {question_digest(Problem("", row["prompt"], None)) for row in rows}
+
+
+def test_a_run_does_not_go_on_with_a_file_that_has_grown(tmp_path: Path) -> None:
+    file = tmp_path / "problems.jsonl"
+    write(file, range(40))
+    with pytest.raises(Exception, match="stopped after step"):
+        train(small_config(*from_file(file, "steps=4")), tmp_path / "run", StopsAfter(2, signal.SIGINT))
+    write(file, range(60))
+    with pytest.raises(InputError, match="problems are not those the run began with"):
+        resume(tmp_path / "run", SilentView())
+
+
+def test_a_run_that_begins_with_the_model_of_another_holds_out_what_neither_trained_on(run: Path) -> None:
+    """Also where the file has grown in between, and over two such runs."""
+    before = record_of(run)
+    sets = [f"data.source={run.parent / 'problems.jsonl'}", f"model.path={run / 'model'}", "data.held_out={count=20}"]
+    config = edit(small_config("steps=1", "evaluation.every=none"), sets)
+    train(config, run.parent / "second", SilentView())
+    second = record_of(run.parent / "second")
+    assert len(second.held_out) == 20 and not before.trained & set(second.held_out)
+    seen = trained_before(str(run.parent / "second" / "model"))
+    lines = (run.parent / "problems.jsonl").read_text().splitlines()
+    numbers = [Problem("", json.loads(line)["prompt"], None) for line in lines]
+    trained = before.trained | second.trained
+    assert [seen(problem) for problem in numbers] == [question_digest(problem) in trained for problem in numbers]
+    with pytest.raises(InputError, match="trained on all but .* questions of .* before"):
+        train(edit(config, ["data.held_out.count=39"]), run.parent / "third", SilentView())
+
+
+def test_fine_tuning_counts_as_training(run: Path, tmp_path: Path) -> None:
+    file = tmp_path / "worked.jsonl"
+    file.write_text("".join(json.dumps({"prompt": f"{n}+1=", "completion": "x"}) + "\n" for n in range(30)))
+    tuned = sft_config.configure(str(run / "model"), file, ["training.epochs=none", "training.steps=1"])
+    fine_tuning.train(tuned, tmp_path / "sft", SilentView())
+    seen = trained_before(str(tmp_path / "sft" / "model"))
+    assert all(seen(Problem("", f"{n}+1=", "")) for n in range(30))
+    assert not seen(Problem("", "100+1=", ""))
+    write(tmp_path / "problems.jsonl", range(20, 40))
+    later = DataSettings(source=JsonLines(path=str(tmp_path / "problems.jsonl")), held_out=HeldOutSettings(count=2))
+    held_out = load_data(later, TOKENIZER, seen=seen).held_out
+    assert held_out is not None and not any(map(seen, held_out.problems))
 
 
 def test_a_run_without_a_record_says_so(run: Path) -> None:

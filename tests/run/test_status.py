@@ -15,7 +15,9 @@ from typer.testing import CliRunner
 
 from strop.base.view import SilentView
 from strop.cli import app
+from strop.orchestration.placement import place
 from strop.orchestration.process_registry import Worker, write_processes
+from strop.orchestration.settings import OrchestrationSettings
 from strop.run.folder import RunFolder
 from strop.run.status import read_status
 from strop.run.watchdog import Watch
@@ -191,3 +193,14 @@ def test_a_folder_that_is_no_run_is_refused_in_one_line(tmp_path: Path) -> None:
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 2
     assert done.stderr == f"strop: {tmp_path} is not a run of strop (it has no run.json)\n"
+
+
+def test_gpus_of_each_process_are_shown(run: Path) -> None:
+    beaten(run)
+    write_processes(run, [Worker.of("generator-0", os.getppid())])
+    assert "GPUs" not in CliRunner().invoke(app, ["status", str(run)]).output
+    placement = place((4,), OrchestrationSettings(max_lag=1), 2, evaluator=False)
+    RunFolder.open(run).write_json("placement.json", placement.as_json())
+    shown = CliRunner().invoke(app, ["status", str(run)]).output
+    assert "GPUs" in shown and any(line.rstrip().endswith("1, 2") for line in shown.splitlines())
+    assert [one.gpus for one in read_status(RunFolder.open(run)).processes] == [(0,), (1, 2)]

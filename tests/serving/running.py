@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -21,6 +21,7 @@ from strop.serving.app import Log
 from strop.serving.server import Served, Server, background, listen
 
 VERSION = 7  # of the weights
+ARGUED = "{% if enable_thinking is defined %}thinking: {{ enable_thinking }}\n{% endif %}"
 
 
 @dataclass(frozen=True)
@@ -71,10 +72,14 @@ def endpoint(
     log: Log | None = None,
     template: bool = True,
     engine: Engine | None = None,
+    template_arguments: Mapping[str, Any] | None = None,
 ) -> Iterator[Running]:
     engine = engine or tiny_engine()
     tokenizer = byte_tokenizer(chat=template)
-    served = Served("tiny", limits or ServeLimits(grace=1.0), key, local_only=True, log=log)
+    if template_arguments is not None:
+        tokenizer.chat_template = ARGUED + str(tokenizer.chat_template)
+    given = template_arguments or {}
+    served = Served("tiny", limits or ServeLimits(grace=1.0), key, local_only=True, log=log, template_arguments=given)
     server = Server(engine, tokenizer, served, listen("127.0.0.1", 0, key, False))
     headers = {} if key is None else {"Authorization": f"Bearer {key}"}
     with (

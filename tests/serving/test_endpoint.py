@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import httpx
 import numpy as np
@@ -82,6 +83,26 @@ def test_a_chat_is_rendered_with_the_tokenizers_template(served: Running) -> Non
     content = answer["logprobs"]["content"]
     raw = b"".join(bytes(entry["bytes"]) for entry in content if entry["token"] != "<eos>")
     assert raw.decode("utf-8", "replace") == wanted["text"]
+
+
+def test_the_chat_template_takes_arguments() -> None:
+    """Those of the endpoint, and over them those of a request."""
+
+    def prompt(running: Running, **body: Any) -> list[int]:
+        answer = running.chat("hi", max_tokens=1, return_token_ids=True, **body)
+        return list(answer["choices"][0]["prompt_token_ids"])
+
+    def rendered(beginning: str) -> list[int]:
+        return ids_of(f"{beginning}user: hi\nassistant: ").tolist()
+
+    with endpoint(template_arguments={"enable_thinking": False}) as running:
+        assert prompt(running) == rendered("thinking: False\n")
+        assert prompt(running, chat_template_kwargs={"enable_thinking": True}) == rendered("thinking: True\n")
+        body = {"messages": [{"role": "user", "content": "hi"}], "chat_template_kwargs": {"enable_thinkin": True}}
+        answer = running.post("/chat/completions", **body)
+        assert answer.status_code == 400 and "enable_thinkin" in answer.json()["error"]["message"]
+    with endpoint(template_arguments={}) as running:
+        assert prompt(running) == rendered("")
 
 
 def test_without_a_chat_template_the_error_says_so() -> None:

@@ -78,6 +78,13 @@ def test_the_samples_are_those_of_the_model_itself(tmp_path: Path, served: Runni
     assert served.health() == asked
 
 
+def test_arguments_of_the_chat_template_are_sent(tmp_path: Path, problems: Path) -> None:
+    with serving(lambda body, number: said("4")) as server:
+        sets = ("--set", "data.template.arguments={enable_thinking=false}", "--samples", "1")
+        measure(problems, tmp_path / "out", "tiny", "--endpoint", server.url, *sets)
+    assert [body["chat_template_kwargs"] for body in server.bodies] == [{"enable_thinking": False}] * 3
+
+
 def test_an_endpoint_that_is_not_there_is_told(tmp_path: Path, problems: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ChatEndpoint, "_pause", lambda self, attempt: 0.0)
     with pytest.raises(EndpointError, match=r"does not answer for 'tiny' after 6 attempts .*go on with --out"):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Sequence
 from pathlib import Path
 
 GIB = 1024**3
@@ -24,3 +26,10 @@ def _container_limits() -> list[int]:
 def has_gpu() -> bool:
     """Whether a driver for a GPU is there; torch may still be built without it."""
     return any(Path(device).exists() for device in _GPUS)
+
+
+def cuda_visible(numbers: Sequence[int]) -> dict[str, str]:
+    """The variable that lets a child see these GPUs alone; their numbers are those that this process knows them by."""
+    seen = os.environ.get("CUDA_VISIBLE_DEVICES")
+    names = seen.split(",") if seen else [str(number) for number in range(max(numbers, default=0) + 1)]
+    return {"CUDA_VISIBLE_DEVICES": ",".join(names[number] for number in numbers)}

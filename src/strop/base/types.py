@@ -94,7 +94,7 @@ class Completion:
         prompt_ids: int32 [prompt tokens], exactly as submitted.
         token_ids: int32 [T]; the EOS token or the tokens of a stop string are included, and trained.
         logprobs: float32 [T]; natural log-prob of each sampled token under logits / temperature over the whole
-            vocabulary; 0.0 where `injected`.
+            vocabulary; 0.0 where `injected`; NaN where the engine does not know it (under top-k or top-p on vLLM).
         versions: spans that cover 0..T without gap, in order.
         injected: bool [T]; tokens forced into the context by an interruption, never trained.
         text: the decoded completion, special tokens left out.

@@ -35,10 +35,10 @@ app = typer.Typer(
     strop quickstart                                   see it work
     strop recipes                                      what can be trained
     strop recipes show grpo                            every setting of one
-    strop train grpo --set optim.lr=2e-6               train, with a setting changed
+    strop train grpo --tiny --set optim.lr=2e-4        train, with a setting changed
     strop train --resume runs/grpo                     go on after an interruption
     strop eval runs/grpo                               measure the result
-    strop verify code cases.jsonl --out verdicts.jsonl judge answers without a model
+    strop verify math cases.jsonl --out out.jsonl      judge answers without a model
     strop doctor                                       what this machine has and lacks
 
     Every command explains itself: strop train --help.

@@ -44,7 +44,7 @@ def prepare(
     \b
     strop data prepare --example > prepare.toml
     strop data prepare prepare.toml --out prepared
-    strop train grpo --set data.source=parquet --set data.path=prepared/train.parquet
+    strop train grpo --set model.path=MODEL --set data.source=parquet --set data.path=prepared/train.parquet
     """
     from strop.base.types import InputError
 
@@ -130,7 +130,7 @@ def pass_rates(
 
     \b
     strop data pass-rates runs/grpo --to 0.1
-    strop train grpo --set data.history=runs/grpo --set data.select.piece=PassRateBetween --set data.select.high=0.9
+    strop train runs/grpo/config.json --set data.history=runs/grpo --set data.select.piece=PassRateBetween
     """
     from strop.data.history import PassRateBetween, add_up, deciles
 

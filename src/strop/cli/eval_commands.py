@@ -209,7 +209,7 @@ def compare(
 
     \b
     strop compare evals/first
-    strop compare evals/base evals/first --baseline base --metric avg,pass@8
+    strop compare evals/base evals/ours --baseline base --metric avg,pass@8
     strop compare evals/steps --average math=aime24,aime25,math500
     """
     from strop.evaluation.grid import load_grid

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from strop.cli.options import Imports, Json, Run, Sets, Tiny, allow, print_table, show
+from strop.cli.options import Imports, Json, Run, Sets, Tiny, allow, print_table, show, viewing
 
 MARKS = {"ok": "ok", "note": "note", "problem": "PROBLEM"}
 
@@ -89,6 +89,9 @@ def doctor(
     sets: Sets = [],  # noqa: B006  (typer copies it)
     small: Tiny = False,
     imports: Imports = [],  # noqa: B006
+    ask: Annotated[
+        int, typer.Option("--ask", metavar="N", help="Ask the model N problems: how it begins.", min=0)
+    ] = 0,
     as_json: Json = False,
 ) -> None:
     """Say what this machine has and lacks; or, of a run or a configuration, what speaks against it.
@@ -101,6 +104,7 @@ def doctor(
     strop doctor
     strop doctor mine.toml
     strop doctor grpo --set model.path=Qwen/Qwen3-0.6B --set data.source=problems.jsonl
+    strop doctor grpo --set model.path=MODEL --set data.source=problems.jsonl --ask 16
     strop doctor runs/grpo
     """
     from strop.run.doctor import as_json as plain_values
@@ -117,7 +121,8 @@ def doctor(
         RunFolder.open(target) if is_run(Path(target)) else resolve(target, sets, small)  # before what takes seconds
         from strop.run.critique import criticise
 
-        findings = criticise(target, sets, small)
+        with viewing(True, f"strop · doctor · {target}", "stopped", to_stderr=True) as view:
+            findings = criticise(target, sets, small, ask, view)
 
     def table() -> None:
         rows = [(MARKS[finding.level], finding.topic, finding.found) for finding in findings]

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from strop.cli.options import Imports, Json, Sets, allow, bar, show
+from strop.cli.options import Imports, Json, Sets, allow, bar, print_table, show
 
 
 def plan(
@@ -40,6 +40,9 @@ def plan(
     drop: Annotated[float | None, typer.Option(help="Share of groups that selection drops.", min=0, max=0.99)] = None,
     steps: Annotated[int, typer.Option(help="Steps to simulate.", min=1)] = 40,
     seed: Annotated[int, typer.Option(help="Of the lengths drawn.", min=0)] = 0,
+    placement: Annotated[
+        str | None, typer.Option(metavar="GPUS", help="Say who gets which GPU of hosts with so many: 8, or 8,8.")
+    ] = None,
     figure: Annotated[Path | None, typer.Option("--plot", metavar="FILE", help="Draw it as a PNG.")] = None,
     imports: Imports = [],  # noqa: B006
     as_json: Json = False,
@@ -56,9 +59,14 @@ def plan(
     strop plan scalerl --devices 64 --compare k=0,1,4,8
     strop plan --from runs/grpo
     strop plan --from runs/grpo --set batch.prompts_per_step=64 --max-lag 4 --devices 8
+    strop plan scalerl --placement 8,8 --set engine=Vllm --set engine.tensor_parallel=2 \\
+        --set orchestration.executor=ray --set orchestration.generators=5 --set orchestration.trainers=4
     strop plan scalerl --devices 80 --compare k=0,1,4,8 --lengths lognormal:7000,0.6 --plot plan.png \\
         --cost decode_step=0.0102 --cost decode_sequence=0.00069 --cost train_token=9.5e-5 --cost train_update=4.8
     """
+    if placement is not None:
+        allow(imports)
+        return _place(target, sets, placement, as_json)
     from strop.lab.planning.question import Question, answer, parse_lags
     from strop.lab.planning.question import as_json as plain_values
 
@@ -77,6 +85,23 @@ def plan(
         from strop.report.figures.planning import plot_plans
 
         plot_plans(plans, [row["bound_seconds_per_update"] for row in value["plans"]], figure)
+
+
+def _place(target: str | None, sets: list[str], gpus: str, as_json: bool) -> None:
+    """Print which GPUs each process of a run would be given on hosts with so many."""
+    from strop.base.types import InputError
+    from strop.recipes.resolve import resolve
+    from strop.run.devices import placement_of
+
+    counts = gpus.split(",")
+    if target is None or not all(count.strip().isdecimal() for count in counts):
+        raise InputError(f"--placement {gpus}: give a recipe or a file, and the GPUs of each host, such as 8 or 8,8")
+    found = placement_of(resolve(target, sets), [int(count) for count in counts])
+    rows = [
+        (one.role, str(one.host), ", ".join(map(str, one.gpus)) or "none", "shared" if one.shared else "")
+        for one in found.shares
+    ]
+    show(as_json, found.as_json(), lambda: print_table(("process", "host", "GPUs", ""), rows))
 
 
 def _print(value: dict[str, Any]) -> None:

@@ -19,10 +19,10 @@ runs_app = typer.Typer(
 
     \b
     strop runs
-    strop runs list experiments
+    strop runs list runs
     strop runs compare runs/grpo runs/dapo
-    strop runs rename runs/grpo-7 best
-    strop runs delete runs/grpo-2 runs/grpo-3
+    strop runs rename runs/one best
+    strop runs delete runs/one runs/two --yes
     """,
 )
 

@@ -67,7 +67,10 @@ def _show(found: RunStatus, as_json: bool, watch: bool) -> None:
     for line in lines(found):
         print(line)
     if found.processes:
-        print_table(("process", "pid", "", "cpu", "memory", "heartbeat"), [_row(each) for each in found.processes])
+        rows = [_row(each) for each in found.processes]
+        columns = ("process", "pid", "", "cpu", "memory", "heartbeat", "GPUs")
+        kept = len(columns) if any(row[-1] for row in rows) else len(columns) - 1
+        print_table(columns[:kept], [row[:kept] for row in rows])
 
 
 def lines(found: RunStatus) -> list[str]:
@@ -115,4 +118,5 @@ def _row(process: ProcessStatus) -> list[str]:
         "-" if process.cpu is None else f"{process.cpu:.0%}",
         "-" if process.memory is None else f"{process.memory / 2**20:,.0f} MiB",
         "-" if process.heartbeat_age is None else f"{process.heartbeat_age:.0f} s",
+        ", ".join(map(str, process.gpus)),
     ]

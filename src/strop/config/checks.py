@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from strop.base.types import InputError
 from strop.config.schema import RunConfig, stage_configs
+from strop.engines.vllm.settings import Vllm
 from strop.orchestration.settings import RaySettings
 
 
@@ -108,6 +109,12 @@ def _check_critic(config: RunConfig) -> None:
 
 def _check_orchestration(config: RunConfig) -> None:
     orchestration = config.orchestration
+    servers = config.engine.urls if isinstance(config.engine, Vllm) else ()
+    if servers and len(servers) != orchestration.generators:
+        raise InputError(
+            f"engine.urls names {len(servers)} servers for orchestration.generators={orchestration.generators}: each "
+            f"generator has one of its own; set orchestration.generators={len(servers)}"
+        )
     if orchestration.executor == "in_process" and orchestration.generators > 1:
         raise InputError(
             f"orchestration.generators={orchestration.generators} are processes of their own, and "

@@ -39,14 +39,14 @@ STOP = "}"  # what ends its answer
 # ScaleRL's recipes and those it compares with have the head in float32 or not. In float32 throughout that would make no
 # difference, so that all of them compute in bfloat16, which takes up to twice as long.
 COMPARE_HEADS = ("scalerl", "scalerl_base", "minimax")
-BESIDE = ("orchestration.generators", "orchestration.trainers")
+BESIDE = ("orchestration.generators", "orchestration.trainers", "orchestration.max_lag")
 HELD_OUT, HELD_OUT_COUNT = "data.held_out", 16
 
 
 def edits_of(sets: Sequence[str]) -> list[str]:
     """What else changes in a tiny form that is then changed by `sets`, where they say nothing of it themselves.
 
-    With generators or trainers beside the controller the executor is chosen anew; with another source of problems those
+    With generators, trainers or a lag of the user's the executor is chosen anew; with another source of problems those
     that are held out are drawn from it.
     """
     keys = [text.partition("=")[0].strip() for text in sets]

@@ -85,6 +85,7 @@ class Data:
         train: the training problems.
         held_out: None where nothing is held out.
         removed: training problems left out because they ask a held-out question.
+        spoilt: problems that were not held out because the model was trained on them before.
         deselected: training problems that `data.select` left out.
     """
 
@@ -92,6 +93,7 @@ class Data:
     held_out: Dataset | None
     removed: int
     deselected: int = 0
+    spoilt: int = 0
 
     def report(self) -> tuple[str, ...]:
         """Lines for the user: how many problems there are, and how many were left out and why."""
@@ -107,6 +109,8 @@ class Data:
         ]
         if self.removed:
             lines.append(f"train: {self.removed} problems left out, their questions are held out")
+        if self.spoilt:
+            lines.append(f"held out: {self.spoilt} problems left out, the model was trained on them before")
         if self.deselected:
             lines.append(f"train: {self.deselected} problems left out by data.select")
         if self.train.visits:
@@ -115,6 +119,7 @@ class Data:
 
 
 Instruct = Callable[[Problem], Instruction | None]
+Seen = Callable[[Problem], bool]
 
 
 def no_instruction(problem: Problem) -> Instruction | None:
@@ -122,17 +127,29 @@ def no_instruction(problem: Problem) -> Instruction | None:
     return None
 
 
-def load_data(settings: DataSettings, tokenizer: Tokenizer, instruct: Instruct = no_instruction) -> Data:
-    """Read, render, filter by length and split, as `settings` say; `instruct` is the verifier's `instruction`.
+def never_seen(problem: Problem) -> bool:
+    """Of a model that was trained on nothing known."""
+    return False
+
+
+def load_data(
+    settings: DataSettings, tokenizer: Tokenizer, instruct: Instruct = no_instruction, seen: Seen = never_seen
+) -> Data:
+    """Read, render, filter by length and split, as `settings` say.
+
+    Args:
+        instruct: the verifier's `instruction`.
+        seen: whether the model was trained on a problem before; such a one is not held out.
 
     Raises:
-        InputError: a source cannot be read, nothing is left to train on, or the held-out count is too large.
+        InputError: a source cannot be read, nothing is left to train on or to hold out, or the held-out count is too
+            large.
     """
     problems = settings.source.load(settings.limit)
     loaded = build_dataset(
         settings.source.label, problems, settings.template, tokenizer, settings.max_prompt_tokens, instruct
     )
-    held_out = _held_out(loaded, settings, tokenizer, instruct)
+    held_out, spoilt = _held_out(loaded, settings, tokenizer, instruct, seen)
     if held_out is None:
         return _with_history(Data(loaded, None, removed=0), settings)
     forbidden = {question_key(example.problem) for example in held_out}
@@ -142,7 +159,8 @@ def load_data(settings: DataSettings, tokenizer: Tokenizer, instruct: Instruct =
     train = loaded.subset(rest)
     assert_disjoint(held_out.problems, train.problems)
     taken = len(held_out) if _splits_source(settings.held_out) else 0
-    return _with_history(Data(train, held_out, removed=len(loaded) - len(train) - taken), settings)
+    removed = len(loaded) - len(train) - taken
+    return _with_history(Data(train, held_out, removed, spoilt=spoilt), settings)
 
 
 def _with_history(data: Data, settings: DataSettings) -> Data:
@@ -200,11 +218,11 @@ def make_example(
     return Example(problem, encode_prompt(text, tokenizer, template.adds_bos))
 
 
-def split_by_question(dataset: Dataset, count: int, seed: int) -> Dataset:
-    """`count` examples with different questions, drawn by `seed`, in the order of the data set.
+def split_by_question(dataset: Dataset, count: int, seed: int, seen: Seen = never_seen) -> Dataset:
+    """`count` examples with different questions that were not `seen`, drawn by `seed`, in the order of the data set.
 
     Raises:
-        InputError: fewer than `count` + 1 different questions.
+        InputError: fewer than `count` + 1 different questions, or fewer than `count` that were not seen.
     """
     first_of: dict[str, int] = {}
     for index, example in enumerate(dataset):
@@ -214,8 +232,13 @@ def split_by_question(dataset: Dataset, count: int, seed: int) -> Dataset:
             f"data.held_out.count={count} leaves nothing to train on: {dataset.name} has {len(first_of)} different "
             "questions; lower it, or hold out none with data.held_out=none"
         )
-    order = permutation(seed, len(first_of))
-    firsts = list(first_of.values())
+    firsts = [index for index in first_of.values() if not seen(dataset[index].problem)]
+    if count > len(firsts):
+        raise InputError(
+            f"data.held_out.count={count}: the model was trained on all but {len(firsts)} of the {len(first_of)} "
+            f"questions of {dataset.name} before; lower it, or name other problems with data.held_out.source"
+        )
+    order = permutation(seed, len(firsts))
     return replace(dataset.subset(sorted(firsts[place] for place in order[:count])), over_budget=0)
 
 
@@ -239,14 +262,20 @@ def _splits_source(settings: HeldOutSettings | None) -> bool:
 
 
 def _held_out(
-    loaded: Dataset, settings: DataSettings, tokenizer: Tokenizer, instruct: Instruct
-) -> Dataset | None:
+    loaded: Dataset, settings: DataSettings, tokenizer: Tokenizer, instruct: Instruct, seen: Seen
+) -> tuple[Dataset | None, int]:
+    """The problems that are held out, and how many of their source were seen before."""
     held_out = settings.held_out
     if held_out is None:
-        return None
+        return None, 0
     if held_out.source is None:
         assert held_out.count is not None  # HeldOutSettings refuses to be without both
-        return split_by_question(loaded, held_out.count, held_out.seed)
-    problems = held_out.source.load(held_out.count)
+        return split_by_question(loaded, held_out.count, held_out.seed, seen), 0
+    every = held_out.source.load(held_out.count)
+    problems = [problem for problem in every if not seen(problem)]
     label = held_out.source.label
-    return build_dataset(label, problems, settings.template, tokenizer, settings.max_prompt_tokens, instruct)
+    if not problems:
+        raise InputError(f"data.held_out.source: the model was trained on all {len(every)} problems of {label} before")
+    room = settings.max_prompt_tokens
+    chosen = build_dataset(label, problems, settings.template, tokenizer, room, instruct)
+    return chosen, len(every) - len(problems)

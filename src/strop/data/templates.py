@@ -6,6 +6,7 @@ it opened itself, the response will not repeat the opening, so `opening` tells t
 
 from __future__ import annotations
 
+import re
 from abc import abstractmethod
 from typing import Any, ClassVar, Literal, NamedTuple, Protocol
 
@@ -122,7 +123,8 @@ class ChatTemplate(PromptTemplate):
         """The prompt as text, special tokens written out.
 
         Raises:
-            InputError: the tokenizer has no chat template, or its template refuses the messages.
+            InputError: the tokenizer has no chat template, or its template refuses the messages or knows no such
+                argument.
         """
         from jinja2 import TemplateError
 
@@ -132,7 +134,11 @@ class ChatTemplate(PromptTemplate):
             )
         chat = [dict(role=message["role"], content=message["content"]) for message in self.messages(problem)]
         arguments = self.arguments
-        if "strftime_now" in str(tokenizer.chat_template):
+        written = tokenizer.chat_template
+        for name in arguments if isinstance(written, str) else ():
+            if not re.search(rf"\b{re.escape(name)}\b", written):  # jinja would take it and change nothing
+                raise InputError(f"the tokenizer's chat template takes no argument {name!r}")
+        if "strftime_now" in str(written):
             # The template writes today's date: a prompt, and with it a run, would change overnight.
             arguments = {"date_string": DATE, **arguments}
         try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -30,11 +30,13 @@ def build_engine(
     version: int = 0,
     seed: int = 0,
     sampling: Sampling | None = None,
+    gpus: Sequence[int] | None = None,
 ) -> Engine:
     """The engine that `settings` name, with the weights of `policy`, else of the model that `model` names.
 
     `model.path` must be a folder or a hub name (`embedded` is located before); `seed` is that of a fresh model;
-    `sampling`, where given, is refused before anything is started if no request with it could be honoured.
+    `sampling`, where given, is refused before anything is started if no request with it could be honoured. A server of
+    vLLM is started on `gpus`, or on what this process may see.
 
     Raises:
         InputError: settings that the model cannot honour, an engine that is not installed, or sampling it lacks.
@@ -46,18 +48,18 @@ def build_engine(
         if sampling is not None:
             engine.check(sampling)
         return engine
-    from strop.engines.vllm import VllmEngine
+    from strop.engines.vllm.engine import VllmEngine
 
     if sampling is not None:
         settings.refuse_unable(sampling)
     with _folder(model, tokenizer, policy, seed) as folder:
-        return VllmEngine(folder, tokenizer, settings, model, version)
+        return VllmEngine(folder, tokenizer, settings, model, version, gpus)
 
 
 def own_engine(settings: EngineSettings, model: ModelSettings, seed: int = 0, device: str = "cpu") -> Engine:
     """An engine with parameters and a tokenizer of its own, for a process without a trainer: a generator, a server.
 
-    `device` is where the embedded engine computes; vLLM finds its own.
+    `device` is where it computes; a server of vLLM takes the GPUs that this process sees.
 
     Raises:
         InputError, StropError: see `build_engine`; or there is no such model.

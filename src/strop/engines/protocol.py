@@ -5,8 +5,9 @@
         for completion in engine.step():      # each of the n samples is reported as it finishes
             ...
 
-An engine is synchronous: one `step` samples one token for every running sequence. Streaming and asyncio are adapters
-around it. A request an engine cannot honour raises at `submit`, it is never silently altered.
+An engine is synchronous: one `step` samples one token for every running sequence, or takes in what a server has drawn
+meanwhile. Streaming and asyncio are adapters around it. A request an engine cannot honour raises at `submit`, it is
+never silently altered.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, Protocol, Self, TypeAlias,
 from pydantic import Field, model_validator
 
 from strop.base.pieces import OneOrMore, Settings
-from strop.base.types import Completion, FloatArray, InputError, IntArray
+from strop.base.types import Completion, FloatArray, InputError, IntArray, StropError
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -124,15 +125,26 @@ class Sampling(Settings):
         return self.top_p < 1 or self.top_k is not None or self.temperature == 0
 
 
+class EngineLost(StropError):
+    """The server or process behind an engine is gone, hangs, or answers nonsense; another one may well serve.
+
+    A worker that ends of it is started again, and what it had is generated anew.
+    """
+
+
 @dataclass(frozen=True, eq=False)
 class Request:
-    """`n` completions of one prompt; sample i is drawn from the stream of uniforms of (seed, i), whatever its slot."""
+    """`n` completions of one prompt; sample i is drawn from the stream of uniforms of (seed, i), whatever its slot.
+
+    `watched`: somebody follows it by `Streaming.drawn`, and wants to hear of each token as soon as it is there.
+    """
 
     id: str
     prompt_ids: IntArray
     sampling: Sampling
     seed: int
     n: int = 1
+    watched: bool = False
 
 
 class OpenRequests(dict[str, int]):
@@ -154,13 +166,15 @@ class OpenRequests(dict[str, int]):
 class Capabilities:
     """What an engine can honour: the longest prompt + completion, and its optional features.
 
-    `interruptions` covers the budgets of thinking and answer too.
+    `interruptions` covers the budgets of thinking and answer too. `whole_logprobs`: recorded log-probs are of the whole
+    vocabulary also where top-k or top-p cut it; without it they are NaN there.
     """
 
     max_tokens: int
     stop_strings: bool = True
     interruptions: bool = False
     in_flight_updates: bool = True
+    whole_logprobs: bool = True
 
     def refuse_unable(self, sampling: Sampling) -> None:
         """Refuse sampling options that the engine lacks.
@@ -211,7 +225,8 @@ class Engine(Protocol):
         ...
 
     def step(self) -> list[Completion]:
-        """Advance every running sequence by a token; the completions that finished."""
+        """The completions that finished: after a token more for every running sequence, or, where a server draws on its
+        own, since the last step (it waits a moment where none did)."""
         ...
 
     def cancel(self, request_id: str) -> None:
@@ -286,6 +301,7 @@ class Scoring(Protocol):
         """Scores of every sequence [L] under logits / temperature (0: at temperature 1), K = `top`.
 
         Raises:
-            InputError: a sequence is empty, too long, or has tokens that the model does not know.
+            InputError: a sequence is empty, too long, or has tokens that the model does not know; or the engine cannot
+                score at this temperature.
         """
         ...

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from transformers import PreTrainedTokenizerBase
 
 from strop.base.types import InputError, IntArray
+from strop.engines.continuation import Plan, Watch
 from strop.engines.protocol import Request, Sampling
 from strop.engines.slots import Entry
-from strop.engines.thinking import Thinking
+from strop.engines.stops import StopStrings
 from strop.model.attention import longest_sequence
-from strop.model.policy import Policy
 
 
 @dataclass(frozen=True)
@@ -24,27 +26,41 @@ class Limits:
     end_ids: tuple[int, ...]
 
     @classmethod
-    def of(cls, policy: Policy, tokenizer: PreTrainedTokenizerBase, max_tokens: int | None) -> Limits:
-        """The limits of a policy, whose own longest sequence `max_tokens` may shorten.
+    def of(
+        cls,
+        config: Mapping[str, Any],
+        vocabulary: int,
+        end_ids: object,
+        tokenizer: PreTrainedTokenizerBase,
+        max_tokens: int | None,
+    ) -> Limits:
+        """The limits of a model, whose own longest sequence `max_tokens` may shorten.
+
+        Args:
+            config: the model's, as transformers writes it.
+            end_ids: the end-of-sequence ids of its generation configuration: a number, a list, or None.
+            tokenizer: its own end-of-sequence id counts too.
 
         Raises:
             InputError: the model cannot do as many tokens, or does not say how many it can do.
         """
-        longest = longest_sequence(policy.model.config.to_dict())
+        longest = longest_sequence(config)
         if max_tokens is None and longest is None:
             raise InputError("the model does not say how long a sequence may be: set engine.max_tokens")
         if max_tokens is not None and longest is not None and max_tokens > longest:
             raise InputError(f"engine.max_tokens {max_tokens} is beyond the model's {longest} positions")
-        return cls(max_tokens or int(longest or 0), policy.vocabulary, _end_ids(policy, tokenizer))
+        given = [*(end_ids if isinstance(end_ids, list) else [end_ids]), tokenizer.eos_token_id]
+        ends = tuple(sorted({int(one) for one in given if isinstance(one, int)}))
+        return cls(max_tokens or int(longest or 0), vocabulary, ends)
 
-    def refuse_sequence(self, ids: IntArray) -> None:
-        """Refuse tokens that the model cannot score.
+    def refuse_sequence(self, ids: IntArray, spare: int = 0) -> None:
+        """Refuse tokens that an engine cannot score which needs so many `spare` places after them.
 
         Raises:
             InputError: there are none, too many, or unknown ones.
         """
-        if not 1 <= len(ids) <= self.max_tokens:
-            raise InputError(f"a sequence of {len(ids)} tokens cannot be scored: at most {self.max_tokens}")
+        if not 1 <= len(ids) <= self.max_tokens - spare:
+            raise InputError(f"a sequence of {len(ids)} tokens cannot be scored: at most {self.max_tokens - spare}")
         if ids.min() < 0 or ids.max() >= self.vocabulary:
             raise InputError(f"token ids {ids.min()} to {ids.max()} are outside the {self.vocabulary} known")
 
@@ -53,17 +69,8 @@ class Limits:
         return tuple(sorted({*self.end_ids, *sampling.stop_token_ids}))
 
 
-def _end_ids(policy: Policy, tokenizer: PreTrainedTokenizerBase) -> tuple[int, ...]:
-    """The end-of-sequence ids of the generation configuration and of the tokenizer."""
-    generation = policy.model.generation_config
-    given = None if generation is None else generation.eos_token_id
-    ids = {int(one) for one in (given if isinstance(given, list) else [given]) if one is not None}
-    own = tokenizer.eos_token_id
-    return tuple(sorted(ids | ({own} if isinstance(own, int) else set())))
-
-
-def checked(request: Request, limits: Limits, tokenizer: PreTrainedTokenizerBase) -> Entry:
-    """The request ready to wait for a slot.
+def checked(request: Request, limits: Limits, tokenizer: PreTrainedTokenizerBase, strings: StopStrings) -> Entry:
+    """The request ready to wait for a slot; `strings` are those of `tokenizer`.
 
     Raises:
         InputError: one line that names the request and what it asks too much of.
@@ -85,4 +92,5 @@ def checked(request: Request, limits: Limits, tokenizer: PreTrainedTokenizerBase
     if strange:
         raise InputError(f"{name}: stop_token_ids {strange} are outside the {limits.vocabulary} known")
     stop_ids = limits.stop_ids(sampling)
-    return Entry(request, ids.astype(np.int64), stop_ids, Thinking.of(sampling, tokenizer, stop_ids))
+    plan = Plan.of(sampling, tokenizer, stop_ids)
+    return Entry(request, ids.astype(np.int64), stop_ids, plan, Watch(frozenset(stop_ids), sampling.stop, strings))

@@ -9,17 +9,14 @@ Shapes: Q slots, C longest sequence in tokens.
 from __future__ import annotations
 
 from collections.abc import Sequence as Sequence_
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from strop.base.types import BoolArray, VersionSpan
+from strop.engines.continuation import Chain, Plan, Watch
 from strop.engines.protocol import Request
 from strop.engines.sampling import stream_key
-from strop.engines.thinking import Thinking
-
-NEVER = np.iinfo(np.int64).max
 
 
 @dataclass(eq=False)
@@ -29,7 +26,8 @@ class Entry:
     request: Request
     ids: NDArray[np.int64]
     stop_ids: tuple[int, ...]
-    thinking: Thinking | None = None
+    plan: Plan
+    watch: Watch
     next_index: int = 0
     donor: int | None = None
 
@@ -44,45 +42,14 @@ class Entry:
         return self.ids[:-1]
 
 
-@dataclass(eq=False)
 class Sequence:
-    """One running sample; `versions` are (version, first token that carries it).
+    """One running sample."""
 
-    `interrupted_at` is the first token of an interruption's phrase, once there is one.
-    """
-
-    entry: Entry
-    index: int
-    versions: list[tuple[int, int]] = field(default_factory=list)
-    interrupted_at: int | None = None
-
-    @property
-    def resumed_at(self) -> int:
-        """The first token after an interruption, or of the completion."""
-        if self.interrupted_at is None or self.entry.thinking is None:
-            return 0
-        return self.interrupted_at + len(self.entry.thinking.phrase)
-
-    def injected(self, length: int) -> BoolArray:
-        """Which tokens of a completion of `length` tokens were forced, bool [length]."""
-        mask = np.zeros(length, np.bool_)
-        if self.interrupted_at is not None:
-            mask[self.interrupted_at : self.resumed_at] = True
-        return mask
-
-    def spans(self, length: int) -> tuple[VersionSpan, ...]:
-        """The version spans of a completion of `length` tokens; a version that sampled nothing has none."""
-        ends = [start for _, start in self.versions[1:]] + [length]
-        pairs = zip(self.versions, ends, strict=True)
-        merged: list[VersionSpan] = []
-        for (version, start), end in pairs:
-            if end <= start:
-                continue
-            if merged and merged[-1].version == version:
-                merged[-1] = VersionSpan(version, merged[-1].start, end)
-            else:
-                merged.append(VersionSpan(version, start, end))
-        return tuple(merged)
+    def __init__(self, entry: Entry, index: int) -> None:
+        self.entry = entry
+        self.index = index
+        self.key = stream_key(entry.request.seed, index)
+        self.chain = Chain(entry.plan.continuation(self.key), entry.watch)
 
 
 class Slots:
@@ -94,11 +61,11 @@ class Slots:
         token, position: int64, the token that the next step feeds, and its position. A free slot keeps its position, so
             that what it goes on writing never falls into the prompt that it may still lend to others.
         first: int64, position of the last prompt token: `position - first` tokens have been drawn.
-        budget: int64, most tokens to draw, as far as is known: the end of thinking may change it.
-        inject_at: int64, after how many tokens an interruption's phrase comes, or `NEVER`.
-        thinks: bool, its end of thinking is looked for.
+        phase_end, sampled_from: int64, of the sample's `Chain`: until `sampled_from` tokens are there, the next one is
+            injected; at `phase_end` it is asked how to go on.
         key: uint64, the sample's stream of uniforms.
-        temperature, top_p: float, top_k: int64 (0: off); greedy, truncated, has_strings: bool.
+        temperature, top_p: float, top_k: int64 (0: off); greedy, truncated: bool.
+        watched: bool, the end of the phase may be a matter of text.
         stop_ids: int64 [Q, E], -1 where there are fewer.
         drawn, logprobs, entropies: int64 and float32 [Q, C], what has been drawn so far.
         prompt_of, prompt_epoch: whose prompt's keys and values the slot holds, of which weights.
@@ -109,14 +76,13 @@ class Slots:
         self.sequences: list[Sequence | None] = [None] * count
         self.prompt_of: list[Entry | None] = [None] * count
         self.active = np.zeros(count, np.bool_)
-        self.token, self.position, self.first, self.budget, self.top_k, self.prompt_epoch = (
-            np.zeros(count, np.int64) for _ in range(6)
+        self.token, self.position, self.first, self.phase_end, self.sampled_from, self.top_k, self.prompt_epoch = (
+            np.zeros(count, np.int64) for _ in range(7)
         )
-        self.inject_at = np.full(count, NEVER, np.int64)
         self.key = np.zeros(count, np.uint64)
         self.temperature = np.ones(count, np.float32)
         self.top_p = np.ones(count, np.float64)
-        self.greedy, self.truncated, self.has_strings, self.thinks = (np.zeros(count, np.bool_) for _ in range(4))
+        self.greedy, self.truncated, self.watched = (np.zeros(count, np.bool_) for _ in range(3))
         self.stop_ids = np.full((count, 1), -1, np.int64)
         # Not touched before it is written, so that a long limit costs no memory.
         self.drawn = np.empty((count, longest), np.int64)
@@ -141,36 +107,33 @@ class Slots:
         self.active[slot] = True
         self.token[slot] = entry.ids[-1]
         self.position[slot] = self.first[slot] = len(entry.ids) - 1
-        self.budget[slot] = sampling.max_new_tokens
-        self.key[slot] = stream_key(entry.request.seed, sequence.index)
+        self.key[slot] = sequence.key
         self.greedy[slot] = sampling.temperature == 0
         self.temperature[slot] = sampling.temperature or 1.0
         self.top_k[slot] = sampling.top_k or 0
         self.top_p[slot] = sampling.top_p
         self.truncated[slot] = sampling.temperature > 0 and sampling.truncates
-        self.has_strings[slot] = bool(sampling.stop)
-        if entry.thinking is not None:
-            position = entry.thinking.position(int(self.key[slot]))
-            self.thinks[slot] = True
-            self.budget[slot] = entry.thinking.budget
-            self.inject_at[slot] = NEVER if position is None else position
+        self.follow(slot)
         missing = len(entry.stop_ids) - self.stop_ids.shape[1]
         if missing > 0:
             self.stop_ids = np.pad(self.stop_ids, ((0, 0), (0, missing)), constant_values=-1)
         self.stop_ids[slot] = -1
         self.stop_ids[slot, : len(entry.stop_ids)] = entry.stop_ids
 
+    def follow(self, slot: int) -> None:
+        """Take over what the chain of the slot's sequence says of its present phase."""
+        sequence = self.sequences[slot]
+        assert sequence is not None
+        chain = sequence.chain
+        self.phase_end[slot], self.sampled_from[slot] = chain.phase_end, chain.sampled_from
+        self.watched[slot] = chain.phase.marker is not None or bool(sequence.entry.request.sampling.stop)
+
     def release(self, slot: int) -> None:
         """Free a slot; its options go back to the common case, so that they cost the others nothing."""
         self.sequences[slot] = None
-        self.active[slot] = self.greedy[slot] = self.truncated[slot] = self.has_strings[slot] = False
+        self.active[slot] = self.greedy[slot] = self.truncated[slot] = self.watched[slot] = False
+        self.sampled_from[slot] = 0
         self.temperature[slot] = 1.0
-        self.end_thinking(slot)
-
-    def end_thinking(self, slot: int) -> None:
-        """Neither look for its end nor interrupt it any more."""
-        self.thinks[slot] = False
-        self.inject_at[slot] = NEVER
 
     def lengths(self, width: int) -> NDArray[np.int64]:
         """Tokens that the first `width` slots attend to in the next step, int64 [width]; 1 where free."""
@@ -185,9 +148,9 @@ class Slots:
         self.logprobs[to, :done] = self.logprobs[of, :done]
         self.entropies[to, :done] = self.entropies[of, :done]
         for values in (
-            self.active, self.token, self.position, self.first, self.budget, self.key, self.temperature, self.top_p,
-            self.top_k, self.greedy, self.truncated, self.has_strings, self.stop_ids, self.prompt_epoch, self.inject_at,
-            self.thinks,
+            self.active, self.token, self.position, self.first, self.phase_end, self.sampled_from, self.key,
+            self.temperature, self.top_p, self.top_k, self.greedy, self.truncated, self.watched, self.stop_ids,
+            self.prompt_epoch,
         ):  # fmt: skip
             values[to] = values[of]
         moved = [(self.sequences[slot], self.prompt_of[slot]) for slot in source]

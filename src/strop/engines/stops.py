@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+from numpy.typing import NDArray
 from transformers import PreTrainedTokenizerBase
+
+TokenIds = Sequence[int] | NDArray[np.int64]
 
 
 class StopStrings:
@@ -22,15 +26,12 @@ class StopStrings:
         self._pieces: dict[int, str] = {}
         self._endings: dict[tuple[str, ...], dict[int, bool]] = {}
 
-    def window(self, stops: tuple[str, ...]) -> int:
-        """How many of the last tokens `found` needs to see."""
-        return max(len(stop.encode()) for stop in stops) + self._SPARE
-
-    def found(self, stops: tuple[str, ...], tail: Sequence[int]) -> bool:
-        """Whether a stop string ends within the last token of `tail` (the last `window` tokens, or all there are)."""
-        if not self.may_end(stops, tail[-1]):
+    def found(self, stops: tuple[str, ...], token_ids: TokenIds, since: int = 0) -> bool:
+        """Whether a stop string ends within the last of `token_ids`; those before `since` are not looked at."""
+        if not stops or not self.may_end(stops, int(token_ids[-1])):
             return False
-        text = self._decode(tail)
+        longest = max(len(stop.encode()) for stop in stops) + self._SPARE
+        text = self._decode(token_ids[max(since, len(token_ids) - longest) :])
         return any(stop in text for stop in stops)
 
     def may_end(self, stops: tuple[str, ...], token: int) -> bool:
@@ -49,7 +50,8 @@ class StopStrings:
         # A lone token may decode to the replacement sign (part of a character) and may lose spaces at its ends.
         return "\ufffd" in piece or any(stop[-1] in piece or stop[-1].isspace() for stop in stops)
 
-    def _decode(self, tokens: Sequence[int]) -> str:
-        text = self._tokenizer.decode(list(tokens), skip_special_tokens=False, clean_up_tokenization_spaces=False)
+    def _decode(self, tokens: TokenIds) -> str:
+        ids = [int(token) for token in tokens]
+        text = self._tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
         assert isinstance(text, str)
         return text

@@ -89,8 +89,17 @@ def sees_all(config: Mapping[str, object], window: object) -> bool:
 
 
 def longest_sequence(config: Mapping[str, object]) -> int | None:
-    """The positions that a model has, by its configuration; None where it does not say."""
+    """The positions that a model has, by its configuration; None where it does not say.
+
+    A model with two rotary embeddings, one for short sequences and one for long ones (`longrope`: Phi-3 and 4 mini),
+    has those of the short one: with longer sequences beside it, or once it has grown longer itself, a sequence would
+    get other log-probs.
+    """
     given = config.get("max_position_embeddings", config.get("n_positions"))
+    rope = config.get("rope_parameters") or config.get("rope_scaling")
+    if isinstance(rope, Mapping) and rope.get("rope_type", rope.get("type")) in ("longrope", "su"):
+        # Where a configuration and its rotary embedding say different things, transformers goes by the former.
+        given = config.get("original_max_position_embeddings", rope.get("original_max_position_embeddings", given))
     return given if isinstance(given, int) else None
 
 

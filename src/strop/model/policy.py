@@ -236,15 +236,19 @@ class Policy(nn.Module):
     def _predicting(self, packed: Packed) -> Tensor:
         """Hidden states [M, E] that predict the targets."""
         kernels = native.load() if self._shares and self.device.type == "cpu" else None
-        if kernels is None or not kernels.attends(self.head_weight.dtype, self._head_dim):
+        size = self._head_dim
+        if kernels is None or size is None or not kernels.attends(self.head_weight.dtype, size):
             context = PackedContext(packed.lengths, packed.token_ids.device)
             return self.hidden(packed.token_ids, packed.positions, context)[packed.rows]
         layout = Layout.of(packed.token_ids, packed.positions, packed.lengths, packed.rows)
         return self.hidden(layout.token_ids, layout.positions, SharedContext(layout, kernels))[layout.rows]
 
     @property
-    def _head_dim(self) -> int:
+    def _head_dim(self) -> int | None:
+        """Of queries, keys and values; None where values have another (multi-head latent attention)."""
         config = self.model.config
+        if "v_head_dim" in config.to_dict():
+            return None
         return int(config.to_dict().get("head_dim") or config.hidden_size // config.num_attention_heads)
 
     def forward(self, packed: Packed, temperature: float, with_collision: bool = False) -> tuple[Tensor, ...]:

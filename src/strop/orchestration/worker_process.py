@@ -26,6 +26,7 @@ from strop.base.child_process import connect_to_parent, thread_environment
 from strop.base.framing import Channel
 from strop.base.imports import allow_modules, modules_allowed
 from strop.base.types import StropError
+from strop.engines.protocol import EngineLost
 from strop.orchestration.connection import ControllerGone, WorkerSpec
 from strop.orchestration.messages import Failed, Heartbeat
 from strop.orchestration.process_registry import register_dump, stacks_path
@@ -130,9 +131,13 @@ def find_entry(name: str) -> Callable[[Any, Any], None]:
 
 
 def last_words(error: BaseException) -> Failed:
-    """The message of a worker that an exception ends: a `StropError` would come again, any other may not."""
+    """The message of a worker that an exception ends: a `StropError` would come again, any other may not.
+
+    Nor may an `EngineLost`: another server may serve.
+    """
     said = str(error) if isinstance(error, StropError) else f"{type(error).__name__}: {error}"
-    return Failed(said, isinstance(error, StropError), "".join(traceback.format_exception(error)))
+    comes_again = isinstance(error, StropError) and not isinstance(error, EngineLost)
+    return Failed(said, comes_again, "".join(traceback.format_exception(error)))
 
 
 def prepare(setup: Setup) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -18,13 +18,13 @@ from strop.data.dataset import Data, Dataset, load_data
 from strop.data.templates import Auto, PromptTemplate
 from strop.engines.build import build_engine, embedded_settings, evaluating_engine
 from strop.engines.protocol import Engine
+from strop.engines.settings import EngineSettings
 from strop.engines.vllm.settings import Vllm
 from strop.evaluation.benchmarks import HELD_OUT
 from strop.evaluation.validation import ValidationSet, Wanted, benchmark_sets
 from strop.model.critic import HEAD_FILE, Critic
-from strop.model.device import pick_device
 from strop.model.policy import Policy, WithoutAdapters, load_policy
-from strop.model.settings import EMBEDDED, EMBEDDED_EXPERTS
+from strop.model.settings import EMBEDDED, EMBEDDED_EXPERTS, ModelSettings
 from strop.orchestration.connection import Launcher, WorkerSpec
 from strop.orchestration.evaluator import Evaluator, InProcessEvaluator
 from strop.orchestration.evaluator_worker import EvaluatorSettings
@@ -33,14 +33,16 @@ from strop.orchestration.fleet import Fleet, Supervision
 from strop.orchestration.generator import GeneratorSettings
 from strop.orchestration.in_process import InProcess
 from strop.orchestration.learning import Learning
+from strop.orchestration.placement import EVALUATOR, GENERATOR, TRAINER, Placement
 from strop.orchestration.process_registry import ProcessRegistry
 from strop.orchestration.processes import Processes
 from strop.orchestration.ray_workers import RayWorkers
-from strop.orchestration.settings import OrchestrationSettings
 from strop.orchestration.weight_store import MEMORY
 from strop.orchestration.weight_transport import WeightTransport
 from strop.orchestration.worker_evaluator import WorkerEvaluator
 from strop.run import preflight
+from strop.run.devices import driver_device, local_placement, seat, seen_gpus
+from strop.run.folder import trained_before
 from strop.run.rank_group_learner import RankGroupLearner
 from strop.training.compute import devices_of
 from strop.training.embedded_base import located, tokenizer_of
@@ -68,6 +70,7 @@ class Parts:
     evaluator: Evaluator
     policy: Policy  # as it starts; the one that is trained, where one process trains
     launcher: Launcher  # of what generates and evaluates in other processes
+    placement: Placement | None  # None: Ray's
 
     def start(self, folder: Path, view: View) -> None:
         """Start what runs in processes of its own, for the run in `folder`; `view` hears how far evaluations are."""
@@ -94,10 +97,9 @@ def assemble(config: RunConfig, view: View) -> Parts:
     policy, tokenizer = load_policy(located(config.model, config.seed, view), seed=derive(config.seed, "model"))
     if config.model.fresh is not None:
         view.note("model: fresh, its weights are random; name one that can do something with --set model.path=…")
-    policy.to(pick_device(config.device))
-    if config.orchestration.trainers > 1:  # the ranks have GPUs of their own; this copy evaluates
-        policy.to(_spare_device(policy.device, _evaluating_gpu(config.orchestration)))
-    data = load_data(config.data, tokenizer, config.verifier.instruction)
+    placement = local_placement(config)
+    policy.to(driver_device(config, placement))
+    data = load_data(config.data, tokenizer, config.verifier.instruction, trained_before(config.model.path))
     for line in (*data.report(), *first_prompt(data.train, config.data.template, tokenizer)):
         view.note(line)
     contradiction = contradictions.warning(data.train.name, data.train.problems)
@@ -108,7 +110,7 @@ def assemble(config: RunConfig, view: View) -> Parts:
         problem, reason = refused
         raise InputError(f"{data.train.name}: problem {problem.id!r}: {reason}; choose another verifier")
     _warn_of_seen_questions(config, data, view)
-    engine, measuring = _engines(config, policy, tokenizer)
+    engine, measuring = _engines(config, policy, tokenizer, placement)
     room = measuring.capabilities.max_tokens
     longest = max(part.longest_prompt for part in (data.train, data.held_out) if part is not None)
     config, told = preflight.fitted(config, longest, room)
@@ -116,19 +118,19 @@ def assemble(config: RunConfig, view: View) -> Parts:
         view.note(told)
     sets = validation_sets(config, data, tokenizer, room, view)
     registry = ProcessRegistry()
-    launcher = _launcher(config, registry, policy.device)
+    launcher = _launcher(config, registry, seen_gpus(config) > 0)
     # By default the trainer's ranks meet on this host, also where generators live in a cluster.
     in_cluster = config.orchestration.ray.train_in_cluster
-    learner = _learner(config, policy, launcher if in_cluster else Processes(registry=registry), view)
+    learner = _learner(config, policy, launcher if in_cluster else Processes(registry=registry), placement, view)
     judge = judge_for(config.verifier)
-    executor = _executor(config, policy, engine, learner, launcher, view)
+    executor = _executor(config, policy, engine, learner, launcher, placement, view)
     if sets and config.evaluates_apart:
-        evaluator: Evaluator = _worker_evaluator(config, policy, sets, launcher, view)
+        evaluator: Evaluator = _worker_evaluator(config, policy, sets, launcher, placement, view)
     else:
         # A judge is shared where nothing else is judged meanwhile.
         judges = Judges([(config.verifier, judge)] if engine is measuring else [])
         evaluator = InProcessEvaluator(measuring, sets, judges, devices_of(policy.device))
-    return Parts(config, tokenizer, data, executor, judge, learner, sets, evaluator, policy, launcher)
+    return Parts(config, tokenizer, data, executor, judge, learner, sets, evaluator, policy, launcher, placement)
 
 
 def preview(config: RunConfig, view: View) -> None:
@@ -138,7 +140,7 @@ def preview(config: RunConfig, view: View) -> None:
         InputError: the tokenizer or the data cannot be used.
     """
     tokenizer = tokenizer_of(config.model)
-    data = load_data(config.data, tokenizer, config.verifier.instruction)
+    data = load_data(config.data, tokenizer, config.verifier.instruction, trained_before(config.model.path))
     for line in (*data.report(), *first_prompt(data.train, config.data.template, tokenizer)):
         view.note(line)
 
@@ -183,26 +185,23 @@ def validation_sets(
 
 
 def _worker_evaluator(
-    config: RunConfig, policy: Policy, sets: tuple[ValidationSet, ...], launcher: Launcher, view: View
-) -> WorkerEvaluator:
+    config: RunConfig, policy: Policy, sets: tuple[ValidationSet, ...], launcher: Launcher,
+    placement: Placement | None, view: View,
+) -> WorkerEvaluator:  # fmt: skip
     """A worker with an engine of the settings that evaluate in this process, so that it comes to the same."""
-    orchestration = config.orchestration
-    number = orchestration.trainers + (0 if orchestration.in_process else orchestration.generators)
-    on_ray = orchestration.executor == "ray"
-    threads = _threads(config)
+    threads, given = _threads(config), seat(config, placement, EVALUATOR)
     settings = EvaluatorSettings(
         model=located(config.model, config.seed, view).model_copy(update={"lora": None}),
         engine=embedded_settings(config.engine),
         seed=derive(config.seed, "model"),
-        device=policy.device.type if on_ray else _spare_device(policy.device, number),
+        device=given.device,
         sets=sets,
     )
-    gpus = int(on_ray and policy.device.type == "cuda")
-    spec = WorkerSpec("evaluator", "strop.orchestration.evaluator_worker:main", settings, threads=threads, gpus=gpus)
+    entry = "strop.orchestration.evaluator_worker:main"
     return WorkerEvaluator(
         launcher=launcher,
-        spec=spec,
-        devices=1 if policy.device.type == "cuda" else threads,
+        spec=WorkerSpec(EVALUATOR, entry, settings, threads, given.environment, given.gpus),
+        devices=threads if given.device == "cpu" else 1,
         version_bytes=_version_bytes(policy),
         supervision=_supervision(config),
     )
@@ -226,7 +225,9 @@ def _version_bytes(policy: Policy) -> int:
     return sum(weight.nbytes for weight in policy.weights().values())
 
 
-def _engines(config: RunConfig, policy: Policy, tokenizer: PreTrainedTokenizerBase) -> tuple[Engine | None, Engine]:
+def _engines(
+    config: RunConfig, policy: Policy, tokenizer: PreTrainedTokenizerBase, placement: Placement | None
+) -> tuple[Engine | None, Engine]:
     """What generates in this process (None: workers do), and what evaluates here; the same where they take turns.
 
     Completions in flight must not meet those of an evaluation, for which the embedded engine does: it reads the
@@ -235,14 +236,16 @@ def _engines(config: RunConfig, policy: Policy, tokenizer: PreTrainedTokenizerBa
     orchestration = config.orchestration
     engine = None
     if orchestration.in_process:
-        engine = build_engine(config.engine, config.model, tokenizer, policy, sampling=config.sampling)
+        own = () if placement is None else placement.of(f"{GENERATOR}-0").gpus
+        sampling, gpus = config.sampling, own or None
+        engine = build_engine(config.engine, config.model, tokenizer, policy, sampling=sampling, gpus=gpus)
         if orchestration.max_lag == 0:
             return engine, engine
     shared = orchestration.trainers == 1 or config.evaluates_apart  # else nobody gives the worker's work to this one
     return engine, evaluating_engine(config.engine, policy, tokenizer, config.sampling, shared)
 
 
-def _launcher(config: RunConfig, registry: ProcessRegistry, device: torch.device) -> Launcher:
+def _launcher(config: RunConfig, registry: ProcessRegistry, on_gpus: bool) -> Launcher:
     """The launcher of generators and the evaluator: processes of this machine, or actors of a Ray cluster.
 
     Raises:
@@ -251,41 +254,26 @@ def _launcher(config: RunConfig, registry: ProcessRegistry, device: torch.device
     orchestration = config.orchestration
     if orchestration.executor == "ray":
         trainers = orchestration.trainers if orchestration.ray.train_in_cluster else 0
-        own_gpus = orchestration.trainers - trainers if device.type == "cuda" else 0
+        own_gpus = orchestration.trainers - trainers if on_gpus else 0
         workers = orchestration.generators + trainers + config.evaluates_apart
         return RayWorkers(orchestration.ray, workers, registry, own_gpus)
     return Processes(registry=registry)
 
 
 def _executor(
-    config: RunConfig, policy: Policy, engine: Engine | None, learner: Learning, launcher: Launcher, view: View
-) -> Executor:
+    config: RunConfig, policy: Policy, engine: Engine | None, learner: Learning, launcher: Launcher,
+    placement: Placement | None, view: View,
+) -> Executor:  # fmt: skip
     """The engine beside the trainer, or workers that each build one."""
     orchestration = config.orchestration
     if engine is not None:
         return InProcess(engine, policy, orchestration.kv)
     # Adapters are merged into what is published.
     plain = located(config.model, config.seed, view).model_copy(update={"lora": None})
-    count = orchestration.generators
-    threads = _threads(config)
-    if orchestration.executor == "ray":  # lets each worker see the GPU that it is given, and no other
-        gpus, devices = int(policy.device.type == "cuda"), [policy.device.type] * count
-    else:
-        gpus, devices = 0, [_spare_device(policy.device, orchestration.trainers + number) for number in range(count)]
-    specs = [
-        WorkerSpec(
-            role=f"generator-{number}",
-            entry="strop.orchestration.generator:main",
-            settings=GeneratorSettings(plain, config.engine, derive(config.seed, "model"), device),
-            threads=threads,
-            gpus=gpus,
-        )
-        for number, device in enumerate(devices)
-    ]
     memory = None if orchestration.weights == "files" else MEMORY
     return Fleet(
         launcher=launcher,
-        specs=specs,
+        specs=[generator_spec(config, plain, placement, number) for number in range(orchestration.generators)],
         source=learner.publish,
         transport=WeightTransport(_version_bytes(policy), view.note, memory),
         supervision=_supervision(config),
@@ -294,29 +282,34 @@ def _executor(
     )
 
 
-def _evaluating_gpu(orchestration: OrchestrationSettings) -> int:
-    """The number of the GPU on which a copy of the policy may evaluate: after the ranks' where workers are processes.
-
-    In a Ray cluster the others are Ray's to give; the copy lies beside the first rank.
-    """
-    return 0 if orchestration.executor == "ray" else orchestration.trainers
-
-
-def _spare_device(device: torch.device, number: int) -> str:
-    """The CPU beside a CPU; of several GPUs the one of that number, the trainer's ranks having the first ones."""
-    if device.type != "cuda":
-        return str(device)
-    return f"cuda:{number % torch.cuda.device_count()}"
+def generator_spec(config: RunConfig, model: ModelSettings, placement: Placement | None, number: int) -> WorkerSpec:
+    """The worker that generates under that number."""
+    role = f"{GENERATOR}-{number}"
+    given = seat(config, placement, role)
+    settings = GeneratorSettings(model, _engine_of(config, number), derive(config.seed, "model"), given.device)
+    entry = "strop.orchestration.generator:main"
+    return WorkerSpec(role, entry, settings, _threads(config), given.environment, given.gpus)
 
 
-def _learner(config: RunConfig, policy: Policy, launcher: Launcher, view: View) -> Learning:
+def _engine_of(config: RunConfig, number: int) -> EngineSettings:
+    """The engine of a generator; of servers that run already each generator has its own."""
+    if not isinstance(config.engine, Vllm):
+        return config.engine
+    return config.engine.model_copy(update={"urls": config.engine.urls[number : number + 1]})
+
+
+def _learner(
+    config: RunConfig, policy: Policy, launcher: Launcher, placement: Placement | None, view: View
+) -> Learning:
     """A learner in this process, or in ranks of its own."""
     trainers = config.orchestration.trainers
     if trainers == 1:
         return make_learner(config, _modules(config, policy, view))
     in_cluster = config.orchestration.ray.train_in_cluster
-    gpus = int(in_cluster and policy.device.type == "cuda")
-    return RankGroupLearner(config, launcher, max(torch.get_num_threads() // trainers, 1), view.note, in_cluster, gpus)
+    seats = [seat(config, placement, f"{TRAINER}-{rank}") for rank in range(trainers)]
+    if not in_cluster:  # processes of this host, where Ray reserves nothing
+        seats = [replace(one, gpus=0) for one in seats]
+    return RankGroupLearner(config, launcher, max(torch.get_num_threads() // trainers, 1), view.note, in_cluster, seats)
 
 
 @dataclass(frozen=True)
@@ -408,23 +401,3 @@ def _warn_of_seen_questions(config: RunConfig, data: Data, view: View) -> None:
             "fine-tuned on; for a clean test set data.held_out.source.piece=ChainSum and "
             "data.held_out.source.part=held_out"
         )
-
-
-def devices_apart(config: RunConfig, trainers: int) -> tuple[int, int]:
-    """Devices of the trainer, and of generators alone, of a run whose learner has `trainers` devices.
-
-    Generators in processes of their own have GPUs of their own as far as there are so many. On a machine without, they
-    and the trainer take turns on the same cores where the lag is 0, and share them where it is not.
-    """
-    orchestration = config.orchestration
-    wanted = orchestration.generators
-    if orchestration.in_process:
-        return trainers, 0
-    if pick_device(config.device).type == "cuda":
-        wanted *= config.engine.tensor_parallel if isinstance(config.engine, Vllm) else 1
-        elsewhere = orchestration.executor == "ray"  # GPUs that this process need not see
-        return trainers, wanted if elsewhere else min(wanted, max(torch.cuda.device_count() - trainers, 0))
-    if orchestration.max_lag == 0:
-        return trainers, 0
-    generating = wanted * max(torch.get_num_threads() // (wanted + 1), 1)
-    return max(trainers - generating, 1), generating

@@ -32,7 +32,6 @@ from strop.engines.protocol import Engine, Sampling
 from strop.evaluation.benchmarks import (
     HELD_OUT,
     Benchmark,
-    default_verifier,
     load_problems,
     refuse_unjudged,
     with_instruction,
@@ -425,7 +424,7 @@ def _verifiers(plan: Plan, config: RunConfig, held_out: _HeldOut | None) -> Mapp
     return {
         found.name: held_out.verifier
         if held_out is not None and found.family == HELD_OUT
-        else default_verifier(found.kind, plan.protocol.extract)
+        else plan.protocol.verifier_of(found)
         for found in plan.benchmarks
     }
 

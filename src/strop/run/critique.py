@@ -2,9 +2,9 @@ r"""`strop doctor RUN|CONFIG`: a configuration read as a critic reads it, and a 
 
     findings = criticise("mine.toml")          # template, verifier, budgets, data, pass rate at the start, time a step
 
-It loads the tokenizer and the problems, not the model. Which form of answer counts is asked of the verifier itself: a
-problem's own reference is put in a box, between tags, bare …, and what the verifier calls correct is what the prompt
-should ask for.
+It loads the tokenizer and the problems, and the model only where it is to be asked some of them. Which form of answer
+counts is asked of the verifier itself: a problem's own reference is put in a box, between tags, bare …, and what the
+verifier calls correct is what the prompt should ask for.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from transformers import PreTrainedTokenizerBase
 from strop.base import machine
 from strop.base.machine import GIB
 from strop.base.types import InputError, Problem, Status
-from strop.base.view import duration, percent
+from strop.base.view import SilentView, View, duration, percent
 from strop.config.parse import edit, parse
 from strop.config.schema import RunConfig, stage_configs
 from strop.data import contradictions
@@ -30,7 +30,8 @@ from strop.model.location import RESERVED, dtype_name, parameters, stored_config
 from strop.recipes.resolve import resolve
 from strop.run import preflight
 from strop.run.doctor import Finding, Level, products_a_second
-from strop.run.folder import RunFolder, is_run
+from strop.run.folder import RunFolder, is_run, trained_before
+from strop.run.tasks import Asked, evaluate_model
 from strop.training.embedded_base import EmbeddedBase, tokenizer_of
 
 # How an answer may be given, by what a prompt that asks for it mentions; `bare` needs no asking.
@@ -38,6 +39,7 @@ FORMS = {"boxed": "\\boxed{%s}", "<answer>": "<answer> %s </answer>", "####": "#
 JUDGED = 40  # problems whose references are judged
 FIRST_STEPS = 3  # of a run, whose pass rate is that of the start
 LOW, HIGH = 0.02, 0.98  # pass rates beyond which few groups teach anything
+CUT_OFF = 0.2  # share of completions that end at the budget, beyond which it is worth a word
 EFFICIENCY = 0.3  # of what matrix products reach, that a whole step reaches
 MEAN_LENGTH = 0.5  # of the budget, where no run says how long completions are
 
@@ -49,8 +51,23 @@ class Subject(NamedTuple):
     run: RunFolder | None
 
 
-def criticise(target: str, sets: Sequence[str] = (), small: bool = False) -> list[Finding]:
+class Beginning(NamedTuple):
+    """How the model does before training: its pass rate, over how much, and the mean length of its completions."""
+
+    pass_rate: float
+    measured: str
+    tokens: float | None
+    cut_off: float
+
+
+def criticise(
+    target: str, sets: Sequence[str] = (), small: bool = False, asked: int = 0, view: View | None = None
+) -> list[Finding]:
     """Findings on a run folder, a recipe or a file; `sets` change its configuration.
+
+    Args:
+        asked: how many problems a model is asked, as often as in training, to know how a configuration begins.
+        view: is told meanwhile.
 
     Raises:
         InputError: there is no such run or configuration, or it is one of fine-tuning.
@@ -63,7 +80,7 @@ def criticise(target: str, sets: Sequence[str] = (), small: bool = False) -> lis
         return [Finding("configuration", "problem", "cannot be trained", str(error))]
     tokenizer = tokenizer_of(config.model)
     try:
-        data = load_data(config.data, tokenizer, config.verifier.instruction)
+        data = load_data(config.data, tokenizer, config.verifier.instruction, trained_before(config.model.path))
     except InputError as error:
         return [Finding("data", "problem", "cannot be used", str(error))]
     return [
@@ -71,8 +88,7 @@ def criticise(target: str, sets: Sequence[str] = (), small: bool = False) -> lis
         *_prompt(config, data, tokenizer),
         *_budgets(config, data),
         *_data(config, data),
-        _start(subject),
-        _step(subject, data),
+        *_outset(subject, data, asked, SilentView() if view is None else view),
     ]
 
 
@@ -243,16 +259,44 @@ def _held_out(config: RunConfig, held_out: Dataset | None, removed: int) -> Find
 # ---------------------------------------------------------------------- what a run shows, or a guess
 
 
-def _start(subject: Subject) -> Finding:
-    """The pass rate of the first steps: where it is 0 or 1, no group teaches anything."""
+def _outset(subject: Subject, data: Data, asked: int, view: View) -> Iterator[Finding]:
+    """How training begins, and what a step takes."""
+    beginning = _first_steps(subject)
+    if beginning is None and asked:
+        beginning = _asked(subject.config, asked, view)
+    yield _start(beginning)
+    if beginning is not None and beginning.cut_off > CUT_OFF:
+        budget = subject.config.sampling.max_new_tokens
+        found = f"{percent(beginning.cut_off)} of the completions are cut off at {budget} tokens"
+        advice = "what is cut off is seldom right: raise sampling.max_new_tokens"
+        yield Finding("completions", "note", found, advice)
+    yield _step(subject, data, None if beginning is None else beginning.tokens)
+
+
+def _first_steps(subject: Subject) -> Beginning | None:
+    """Of a run that has trained some."""
     rows = [] if subject.run is None else subject.run.read_metrics()
-    rates = [row["pass_rate"] for row in rows if row.get("pass_rate") is not None][:FIRST_STEPS]
-    known = [rate for rate in rates if rate is not None]
-    if not known:
-        advice = "let it run for a few steps, and ask again with the run folder: strop doctor RUN"
-        return Finding("pass rate", "note", "not known before a step is trained", advice)
-    rate = fmean(known)
-    found = f"{percent(rate)} in the first {len(known)} steps"
+    rows = [row for row in rows if row.get("pass_rate") is not None][:FIRST_STEPS]
+    if not rows:
+        return None
+    rates, cut_off = ([row.get(name) or 0.0 for row in rows] for name in ("pass_rate", "truncation_rate"))
+    return Beginning(fmean(rates), f"in the first {len(rows)} steps", None, fmean(cut_off))
+
+
+def _asked(config: RunConfig, count: int, view: View) -> Beginning:
+    """What the model makes of `count` problems, asked as in training."""
+    found = evaluate_model(Asked(config, limit=count), config.batch.samples_per_prompt, None, view)
+    measured = f"of {found['problems']} problems, {found['samples_per_problem']} times each"
+    return Beginning(found["pass_rate"], measured, found["mean_length"], found["truncation_rate"])
+
+
+def _start(beginning: Beginning | None) -> Finding:
+    """The pass rate before training: where it is 0 or 1, no group teaches anything."""
+    if beginning is None:
+        advice = "ask the model some problems (--ask 16), or let it run for a few steps: strop doctor RUN"
+        return Finding("pass rate", "note", "not known before the model is asked", advice)
+    rate = beginning.pass_rate
+    found = f"{percent(rate)} {beginning.measured}"
     if LOW <= rate <= HIGH:
         return Finding("pass rate", "ok", found)
     way = "easier problems or a better model" if rate < LOW else "harder problems"
@@ -260,7 +304,7 @@ def _start(subject: Subject) -> Finding:
     return Finding("pass rate", level, found, f"groups of one outcome teach nothing: take {way}, or look at the prompt")
 
 
-def _step(subject: Subject, data: Data) -> Finding:
+def _step(subject: Subject, data: Data, length: float | None) -> Finding:
     """Seconds of a step: as measured, or roughly, by the operations of a dense model and the speed of this machine."""
     config = subject.config
     rows = [] if subject.run is None else subject.run.read_metrics()
@@ -273,7 +317,7 @@ def _step(subject: Subject, data: Data) -> Finding:
     if count is None:
         return Finding("time", "note", "not known before the model is here", "measure it: --set steps=3")
     batch = config.batch
-    tokens = MEAN_LENGTH * config.sampling.max_new_tokens
+    tokens = MEAN_LENGTH * config.sampling.max_new_tokens if length is None else length
     prompt = fmean(len(example.prompt_ids) for example in data.train.examples[:100])
     sequences = batch.prompts_per_step * batch.samples_per_prompt
     generated, trained = sequences * tokens, sequences * (tokens + prompt) * batch.passes_per_batch

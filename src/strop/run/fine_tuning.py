@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple, NoReturn
 
@@ -21,6 +22,7 @@ from strop.base.seeds import derive
 from strop.base.types import InputError, Problem
 from strop.base.view import View
 from strop.data.dataset import make_example
+from strop.data.record import PROBLEMS, ProblemRecord, question_digest
 from strop.model.byte_tokenizer import byte_tokenizer
 from strop.model.device import pick_device
 from strop.model.files import export
@@ -46,6 +48,7 @@ def train(config: SftConfig, out: Path, view: View) -> Path:
     parts = assemble(config, view)
     folder = RunFolder.create(out, config.model_dump(mode="json"))
     try:
+        folder.write_json(PROBLEMS, ProblemRecord(parts.questions, held_out=()).to_json())
         with Watch(folder.path, None, view) as watch:
             return _FineTuningRun(config, parts, folder, watch.view).go(None)
     finally:
@@ -73,16 +76,17 @@ def load_model(config: SftConfig) -> tuple[Policy, PreTrainedTokenizerBase]:
     return policy, found
 
 
-def read_demonstrations(config: SftConfig, tokenizer: PreTrainedTokenizerBase) -> list[Demonstration]:
-    """The file as token ids, each completion followed by EOS.
+def as_demonstrations(
+    problems: Iterable[Problem], config: SftConfig, tokenizer: PreTrainedTokenizerBase
+) -> list[Demonstration]:
+    """The rows of the file as token ids, each completion followed by EOS.
 
     Raises:
-        InputError: the file or a line of it is broken (named), or the tokenizer has no EOS token.
+        InputError: a completion is no text, or the tokenizer has no EOS token.
     """
     eos = tokenizer.eos_token_id
     if eos is None:
         raise InputError("the tokenizer has no EOS token, so a completion could not be told to end")
-    problems = config.source.load()
     return [_demonstration(problem, config, tokenizer, eos) for problem in problems]
 
 
@@ -97,23 +101,25 @@ def _demonstration(
 
 
 class Parts(NamedTuple):
-    """What a fine-tuning run is made of."""
+    """What a fine-tuning run is made of; `questions` are the digests of what it trains on."""
 
     policy: Policy
     tokenizer: PreTrainedTokenizerBase
     tuning: FineTuning
+    questions: frozenset[str]
 
 
 def assemble(config: SftConfig, view: View) -> Parts:
     """Load the model and the demonstrations, before any folder is made."""
     policy, tokenizer = load_model(config)
-    demonstrations = read_demonstrations(config, tokenizer)
+    problems = config.source.load()
+    demonstrations = as_demonstrations(problems, config, tokenizer)
     shuffle = derive(config.seed, "shuffle", config.training.seed) % 2**32
     tuning = FineTuning(policy, demonstrations, config.training.model_copy(update={"seed": shuffle}))
     view.note(f"{len(demonstrations)} demonstrations of {config.demonstrations}")
     if tuning.overflow is not None:
         view.note(tuning.overflow)
-    return Parts(policy, tokenizer, tuning)
+    return Parts(policy, tokenizer, tuning, frozenset(map(question_digest, problems)))
 
 
 class _FineTuningRun:
@@ -121,7 +127,7 @@ class _FineTuningRun:
 
     def __init__(self, config: SftConfig, parts: Parts, folder: RunFolder, view: View) -> None:
         self.config, self.folder, self.view = config, folder, view
-        self.policy, self.tokenizer, self.tuning = parts
+        self.policy, self.tokenizer, self.tuning, _ = parts
         self.interrupted = False
 
     def go(self, step: int | None) -> Path:

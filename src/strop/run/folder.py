@@ -32,7 +32,7 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -41,17 +41,18 @@ from strop.base import imports
 from strop.base.files import TEMPORARY, replacing, writing
 from strop.base.imports import MARKER
 from strop.base.metrics_file import MetricsFile, read_metrics
-from strop.base.types import Group, InputError
+from strop.base.types import Group, InputError, Problem
 from strop.data.history import PASS_RATES
-from strop.data.record import PROBLEMS, ProblemRecord
+from strop.data.record import PROBLEMS, ProblemRecord, question_digest
 
 FORMAT = 1
 LOCK = ".lock"
 SUMMARY = "summary.json"
+PLACEMENT = "placement.json"  # who computes on which GPU, where there are any
 CONTENTS = (
     "checkpoints", "metrics.jsonl", "rollouts", "model", "critic", "plots", "report", SUMMARY, "tensorboard",
     "wandb", "evaluations", PASS_RATES, "processes.json", "logs", "stacks", "quarantine.json", "weights",
-    "weights-evaluated", "status.json", PROBLEMS,
+    "weights-evaluated", "status.json", PLACEMENT, PROBLEMS,
 )  # fmt: skip
 _STEP_FILE = re.compile(r"step_(\d+)\.parquet")
 
@@ -326,6 +327,26 @@ def check_free(path: Path, replace: bool = False) -> None:
             )
     elif path.is_dir() and any(path.iterdir()):
         raise InputError(f"{path} is not empty and not a run of strop; choose another folder with --out")
+
+
+def trained_before(model: str | None) -> Callable[[Problem], bool]:
+    """Whether a model was trained on a problem, as far as runs of strop tell.
+
+    Args:
+        model: `model.path`; where it is RUN/model, that run counts, and those whose models it began with.
+
+    Raises:
+        InputError: the record of such a run is broken.
+    """
+    trained: set[str] = set()
+    known: set[Path] = set()
+    while model is not None and is_run(run := Path(model).expanduser().absolute().parent) and run not in known:
+        known.add(run)
+        folder = RunFolder.open(run)
+        record = folder.read_problems()
+        trained |= frozenset() if record is None else record.trained
+        model = folder.read_json("config.json")["model"]["path"]
+    return lambda problem: question_digest(problem) in trained
 
 
 def is_run(path: Path) -> bool:

@@ -312,7 +312,7 @@ def _leaves(of: ProblemSource) -> Iterator[ProblemSource]:
 def _engine(config: RunConfig) -> None:
     for stage in stage_configs(config):
         config.engine.refuse_unable(stage.sampling)
-    if isinstance(config.engine, Vllm):
+    if isinstance(config.engine, Vllm) and not config.engine.urls:
         config.engine.interpreter()
 
 

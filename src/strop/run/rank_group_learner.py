@@ -22,6 +22,7 @@ from strop.orchestration.connection import Launcher, WorkerSpec
 from strop.orchestration.messages import StoredWeights
 from strop.orchestration.rank_group import RankGroup
 from strop.orchestration.weight_store import WeightStore, read
+from strop.run.devices import Seat
 from strop.training import checkpoint
 from strop.training.dcp_file import Groups
 from strop.training.result import TrainResult
@@ -63,7 +64,7 @@ class RankGroupLearner:
         threads: of each rank, for computing on a CPU.
         note: is told, in one line, what does not end the run.
         scattered: ranks may be on several hosts, the first one on this; else what they say to each other stays here.
-        gpus: that the launcher reserves for each.
+        seats: what each rank is given to compute on; none: this host's CPU.
     """
 
     def __init__(
@@ -73,14 +74,14 @@ class RankGroupLearner:
         threads: int,
         note: Callable[[str], None],
         scattered: bool = False,
-        gpus: int = 0,
+        seats: Sequence[Seat] = (),
     ) -> None:
         self._config = config
         self._launcher = launcher
         self._threads = threads
         self._note = note
         self._scattered = scattered
-        self._gpus = gpus
+        self._seats = seats or [Seat("cpu")] * config.orchestration.trainers
         self._apart = scattered  # they have not met yet
         self._folder = Path()
         self._ranks: RankGroup | None = None
@@ -108,8 +109,8 @@ class RankGroupLearner:
                 entry="strop.run.rank_worker:main",
                 settings=RankSettings(data, rank, orchestration.trainers, rendezvous, orchestration.stall_seconds),
                 threads=self._threads,
-                environment=environment,
-                gpus=self._gpus,
+                environment={**environment, **self._seats[rank].environment},
+                gpus=self._seats[rank].gpus,
                 beside_controller=rank == 0,  # it writes the weights, into memory of this host
             )
             for rank in range(orchestration.trainers)

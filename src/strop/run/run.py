@@ -30,8 +30,9 @@ from strop.evaluation.result import EvaluationResult
 from strop.orchestration.evaluator import WeightsOf
 from strop.orchestration.rank_group import RankGroupLost
 from strop.run import preflight
-from strop.run.assembly import Parts, assemble, devices_apart
-from strop.run.folder import SUMMARY, RunFolder
+from strop.run.assembly import Parts, assemble
+from strop.run.devices import devices_apart
+from strop.run.folder import PLACEMENT, SUMMARY, RunFolder
 from strop.run.loop import Loop, NothingToLearn, StepRecord
 from strop.run.tracking import Trackers, open_trackers
 from strop.run.validation import Row, Validation
@@ -166,6 +167,10 @@ class _Run:
         self.view = self.watch.view
         self.parts = parts
         parts.start(folder.path, self.view)
+        if parts.placement is not None and any(parts.placement.hosts):
+            folder.write_json(PLACEMENT, parts.placement.as_json())
+        else:
+            (folder.path / PLACEMENT).unlink(missing_ok=True)
         self.loop = Loop(config, parts.data.train, parts.executor, parts.judge, parts.learner, self.view)
         trainers, generators = devices_apart(config, parts.learner.devices)
         self.compute = ComputeMeter(trainers, parts.learner.computing_parameters, generators)

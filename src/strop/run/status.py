@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -14,7 +14,7 @@ from strop.base.child_process import process_state
 from strop.base.imports import command
 from strop.base.view import benchmark_rates
 from strop.orchestration.process_registry import Worker, read_processes
-from strop.run.folder import SUMMARY, RunFolder
+from strop.run.folder import PLACEMENT, SUMMARY, RunFolder
 from strop.run.watchdog import STATUS
 
 State = Literal["new", "running", "stalled", "finished", "interrupted", "failed", "stuck", "dead", "unknown"]
@@ -27,7 +27,10 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 
 @dataclass(frozen=True)
 class ProcessStatus:
-    """A process of the run. `alive` is None on another host; `cpu` is in cores, `memory` the resident bytes."""
+    """A process of the run. `alive` is None on another host; `cpu` is in cores, `memory` the resident bytes.
+
+    `gpus` are the numbers of those that it, or its server, computes on, as the driver counts them.
+    """
 
     role: str
     pid: int
@@ -37,6 +40,7 @@ class ProcessStatus:
     cpu: float | None
     memory: int | None
     heartbeat_age: float | None
+    gpus: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -137,7 +141,9 @@ def read_status(folder: RunFolder, now: float | None = None) -> RunStatus:
         progress=progress,
         error=None if said is None else said["error"],
         notes=() if said is None else tuple(note["text"] for note in said["notes"]),
-        processes=_processes(driver if going or state == "dead" else None, read_processes(folder.path), age),
+        processes=_processes(
+            driver if going or state == "dead" else None, read_processes(folder.path), age, _placed(folder)
+        ),
     )
 
 
@@ -208,7 +214,15 @@ def _shares(rows: Sequence[dict[str, float | None]]) -> dict[str, float]:
 # ---------------------------------------------------------------------- processes
 
 
-def _processes(driver: Worker | None, registry: Sequence[Worker], age: float | None) -> tuple[ProcessStatus, ...]:
+def _placed(folder: RunFolder) -> dict[str, tuple[int, ...]]:
+    """The GPUs of each role; none where the run has no GPUs, or Ray has placed its workers."""
+    said = folder.read_json(PLACEMENT) if (folder.path / PLACEMENT).exists() else {}
+    return {share["role"]: tuple(share["gpus"]) for share in said.get("shares", ())}
+
+
+def _processes(
+    driver: Worker | None, registry: Sequence[Worker], age: float | None, placed: Mapping[str, tuple[int, ...]]
+) -> tuple[ProcessStatus, ...]:
     known = list(registry)
     if driver is not None and driver.pid not in [worker.pid for worker in registry]:
         known.insert(0, driver)
@@ -230,6 +244,7 @@ def _processes(driver: Worker | None, registry: Sequence[Worker], age: float | N
                 cpu=None if first is None or last is None else (last - first) / passed,
                 memory=_memory(worker),
                 heartbeat_age=age if worker.role == "driver" else None,
+                gpus=placed.get(worker.role, ()),
             )
         )
     return tuple(found)

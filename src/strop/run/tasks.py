@@ -33,7 +33,7 @@ from strop.model.policy import Policy, load_policy
 from strop.recipes.resolve import resolve
 from strop.run import preflight
 from strop.run.fine_tuning import is_fine_tuning, load_model, stored_config
-from strop.run.folder import RunFolder, is_run
+from strop.run.folder import RunFolder, is_run, trained_before
 from strop.training import checkpoint
 from strop.training.embedded_base import located
 from strop.verifiers.judges import judge_for
@@ -257,7 +257,8 @@ def problems_of(asked: Asked, tokenizer: PreTrainedTokenizerBase, view: View) ->
         chosen = build_dataset(source.label, problems, template, tokenizer, room, asked.config.verifier.instruction)
         kind = "held-out problems"
     else:
-        data = load_data(settings, tokenizer, asked.config.verifier.instruction)
+        seen = trained_before(asked.config.model.path)
+        data = load_data(settings, tokenizer, asked.config.verifier.instruction, seen)
         kept = data.held_out if data.held_out is not None else data.train
         chosen = kept.subset(range(len(kept))[: asked.limit])
         kind = "held-out problems" if data.held_out is not None else "problems (none are held out)"

@@ -14,11 +14,11 @@ import itertools
 import queue
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from strop.base.types import Completion, StropError
-from strop.engines.protocol import Drawn, Engine, Request, Streaming
+from strop.engines.protocol import Capabilities, Drawn, Engine, Request, Streaming
 
 T = TypeVar("T")
 Event = Drawn | Completion | StropError
@@ -111,6 +111,11 @@ class Driver:
         """Whether the engine lets running samples be looked at."""
         return isinstance(self._engine, Streaming)
 
+    @property
+    def capabilities(self) -> Capabilities:
+        """The engine's."""
+        return self._engine.capabilities
+
     def start(self) -> None:
         """Begin, from the event loop that will ask."""
         self._loop = asyncio.get_running_loop()
@@ -160,16 +165,17 @@ class Driver:
 
     def admit(self, engine: Engine, ticket: Ticket, requests: Sequence[Request]) -> None:
         """On the engine's thread: submit all of a ticket's requests, or none."""
+        watched = ticket.streamed and self.streams
         for place, request in enumerate(requests):
             try:
-                engine.submit(request)
+                engine.submit(replace(request, watched=watched))
             except BaseException:
                 for earlier in requests[:place]:
                     del self._open[earlier.id]
                     engine.cancel(earlier.id)
                 raise
             self._open[request.id] = _Open(ticket, request.n)
-        if ticket.streamed and self.streams:
+        if watched:
             self._since |= {(request.id, index): 0 for request in requests for index in range(request.n)}
 
     def _run(self) -> None:

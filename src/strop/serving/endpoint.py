@@ -61,6 +61,7 @@ class Endpoint:
         Raises:
             Refusal: the engine cannot honour it.
         """
+        self._refuse_unknown_logprobs(ask)
         found: dict[tuple[int, int], Completion] = {}
         names = [self._driver.name() for _ in ask.prompts]
         if ask.sampling is not None:
@@ -86,6 +87,7 @@ class Endpoint:
         Raises:
             Refusal: the engine cannot honour it.
         """
+        self._refuse_unknown_logprobs(ask)
         names = [self._driver.name() for _ in ask.prompts]
         writers = {
             (names[prompt], index): self._answers.writer(ask, prompt, index)
@@ -111,6 +113,12 @@ class Endpoint:
             chunk = self._answers.chunk(name, ask, version, [])
             last.append(_event({**chunk, "usage": usage(ask, done)}))
         yield [*last, b"data: [DONE]\n\n"]
+
+    def _refuse_unknown_logprobs(self, ask: Ask) -> None:
+        cut = ask.sampling is not None and ask.sampling.temperature > 0 and ask.sampling.truncates
+        if ask.top is not None and cut and not self._driver.capabilities.whole_logprobs:
+            message = "logprobs: this engine does not know them under top_p and top_k; leave one or the other out"
+            raise Refusal(400, message, "logprobs")
 
     async def _scored(self, ask: Ask, answers: Sequence[Answer]) -> list[Answer]:
         """The answers with log-probs of their prompts (`echo`), and the most probable tokens where `ask.top`."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -68,8 +68,15 @@ class Ask:
 class Asking:
     """Makes an `Ask` of a body, for one model and its limits."""
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase, max_tokens: int, limits: ServeLimits) -> None:
+    def __init__(
+        self,
+        tokenizer: PreTrainedTokenizerBase,
+        max_tokens: int,
+        limits: ServeLimits,
+        template_arguments: Mapping[str, Any],
+    ) -> None:
         self._tokenizer = tokenizer
+        self._template_arguments = template_arguments
         self._max_tokens = max_tokens
         self._limits = limits
 
@@ -158,7 +165,8 @@ class Asking:
                 "messages", "no_chat_template",
             )  # fmt: skip
         try:
-            return ChatTemplate()(Problem("messages", messages, reference=None), self._tokenizer)
+            arguments = {**self._template_arguments, **(body.chat_template_kwargs or {})}
+            return ChatTemplate(arguments=arguments)(Problem("messages", messages, reference=None), self._tokenizer)
         except (InputError, TypeError, ValueError, LookupError) as error:  # of any template
             raise Refusal(400, f"messages: {first_line(error)}", "messages") from None
 

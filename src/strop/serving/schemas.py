@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Annotated, Any, Literal, TypeVar
 
 import pydantic_core
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
 
 from strop.base.near import near
 from strop.base.pieces import complaint
@@ -120,6 +120,7 @@ class ChatBody(_Common):
     max_completion_tokens: Annotated[int, Field(ge=1, le=_INT32)] | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=MOST_TOP)] | None = None
+    chat_template_kwargs: dict[str, JsonValue] | None = None
 
 
 class TokenizeBody(_Body):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from transformers import PreTrainedTokenizerBase
 from strop.base.types import InputError
 from strop.base.view import View
 from strop.config.schema import RunConfig
+from strop.data.templates import Auto, ChatTemplate
 from strop.engines.build import build_engine
 from strop.engines.protocol import Engine
 from strop.run.benchmarking import NamedModel, open_named, parse_models
@@ -83,12 +84,19 @@ def serve(plan: Plan, view: View, told: Callable[[Facts], None]) -> int:
             key=plan.key,
             local_only=plan.key is None and is_loopback(plan.host),
             log=plan.log,
+            template_arguments=_template_arguments(config),
         )
         server = Server(engine, tokenizer, served, listening)
         context, slots, version = engine.capabilities.max_tokens, config.engine.slots, engine.weight_version
         told(Facts(server.url, served.model, context, slots, version, plan.key is not None, plan.limits))
         server.run()
         return server.answered
+
+
+def _template_arguments(config: RunConfig) -> Mapping[str, Any]:
+    """What the chat template is given, as in training; the messages are the clients' own."""
+    template = config.data.template
+    return template.arguments if isinstance(template, Auto | ChatTemplate) else {}
 
 
 def client_name(given: str, model: NamedModel) -> str:

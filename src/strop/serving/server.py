@@ -6,7 +6,7 @@ import asyncio
 import copy
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -61,6 +61,7 @@ class Served:
         key: see `App`; never shown.
         local_only: see `App`.
         log: see `App`.
+        template_arguments: of the tokenizer's chat template, where a request does not say otherwise.
     """
 
     model: str
@@ -68,6 +69,7 @@ class Served:
     key: str | None = field(default=None, repr=False)
     local_only: bool = True
     log: Log | None = None
+    template_arguments: Mapping[str, Any] = field(default_factory=dict)
 
 
 class Server:
@@ -124,7 +126,7 @@ class Server:
         driver = Driver(self._engine, failed)
         context = self._engine.capabilities.max_tokens
         endpoint = Endpoint(driver, Answers(self._tokenizer, served.model), limits)
-        asking = Asking(self._tokenizer, context, limits)
+        asking = Asking(self._tokenizer, context, limits, served.template_arguments)
         tokens = Tokens(self._tokenizer, context)
         app = App(endpoint, asking, tokens, served.model, context, limits, served.key, served.local_only, served.log)
         config = self._uvicorn.Config(

@@ -64,7 +64,8 @@ class PythonFunction(Verifier):
         try:
             result = resolve(self.function)(problem, text)
         except Exception as error:  # the user's code may raise anything; it becomes a verdict that says so
-            return Verdict(0.0, Status.ERROR, f"{type(error).__name__} in {self.function}: {shortened(str(error))}")
+            where = shortened(imports.blamed(error, files=None) or str(error), 200)
+            return Verdict(0.0, Status.ERROR, f"{self.function}: {where}")
         if isinstance(result, Verdict):
             return result
         if isinstance(result, numbers.Real | np.bool_):

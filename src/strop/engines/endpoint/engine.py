@@ -29,7 +29,7 @@ class EndpointTokenizer:
     """What a prompt template needs of a tokenizer: a chat becomes its messages as JSON, a token is a byte of text."""
 
     bos_token_id = None
-    chat_template = "the endpoint's"
+    chat_template: Any = True  # the endpoint's, of which only that it is there is taken for granted
 
     def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
         """The bytes of a text."""
@@ -38,8 +38,9 @@ class EndpointTokenizer:
     def apply_chat_template(
         self, conversation: list[dict[str, str]], *, tokenize: bool, add_generation_prompt: bool, **arguments: Any
     ) -> str:
-        """The messages, for the endpoint to render."""
-        return _CHAT + json.dumps(conversation)
+        """The messages, for the endpoint to render, and what its chat template is to be given."""
+        given = {"chat_template_kwargs": arguments} if arguments else {}
+        return _CHAT + json.dumps({"messages": conversation, **given})
 
 
 class Said(NamedTuple):
@@ -190,7 +191,7 @@ def _body(text: str, sampling: Sampling) -> tuple[str, dict[str, Any]]:
     if sampling.top_k is not None:
         body["top_k"] = sampling.top_k
     if text.startswith(_CHAT):
-        return "chat/completions", {"messages": json.loads(text.removeprefix(_CHAT)), **body}
+        return "chat/completions", {**json.loads(text.removeprefix(_CHAT)), **body}
     return "completions", {"prompt": text, **body}
 
 

@@ -10,33 +10,21 @@ that all drawing happens in one place, and prompts (all but their last token) ri
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator
 from collections.abc import Sequence as Sequence_
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from transformers import PreTrainedTokenizerBase
 
 from strop.base.types import Completion, FinishReason, FloatArray, InputError, IntArray, StropError
 from strop.engines import weights
-from strop.engines.protocol import (
-    Capabilities,
-    Drawn,
-    Health,
-    KvMode,
-    OpenRequests,
-    PauseMode,
-    Request,
-    Sampling,
-    Scores,
-    WeightSource,
-)
-from strop.engines.requests import Limits, checked
+from strop.engines.base import BaseEngine, Row
+from strop.engines.continuation import Ending
+from strop.engines.protocol import Health, KvMode, Scores, WeightSource
+from strop.engines.requests import Limits
 from strop.engines.settings import EngineSettings
-from strop.engines.slots import Entry, Slots
-from strop.engines.stops import StopStrings
-from strop.engines.thinking import Thinking
+from strop.engines.slots import Entry, Sequence, Slots
 from strop.engines.torch.fused_forward import Lean
 from strop.engines.torch.kv import Ids, PrefillJob, SlotCache
 from strop.engines.torch.runner import Runner
@@ -45,7 +33,7 @@ from strop.model.files import DTYPES, cast_parameters
 from strop.model.policy import Policy
 
 
-class TorchEngine:
+class TorchEngine(BaseEngine):
     """An `Engine` on the device of `policy`. See `strop.engines.protocol.Engine` for the methods of the protocol.
 
     Raises:
@@ -65,57 +53,20 @@ class TorchEngine:
         if not settings.share_parameters:
             policy = policy.frozen_copy()
             cast_parameters(policy, wanted)
+        generation = policy.model.generation_config
+        end_ids = None if generation is None else generation.eos_token_id
+        config = policy.model.config.to_dict()
+        limits = Limits.of(config, policy.vocabulary, end_ids, tokenizer, settings.max_tokens)
+        super().__init__(limits, tokenizer, version)
         self.policy = policy
         self.settings = settings
-        self._tokenizer = tokenizer
         self._dtypes = frozenset((own, wanted))
-        self._limits = Limits.of(policy, tokenizer, settings.max_tokens)
-        self._version = version
-        self._paused = False
-        self._failure: str | None = None
         self._slots = Slots(settings.slots, self._limits.max_tokens)
         self._lean = Lean.of(policy, settings.native)
         cache = SlotCache(settings.slots, policy.device, None if self._lean is None else self._lean.kernels)
         unit = ROWS_APART if self._lean is not None and self._lean.rows_apart else LEAST_ROWS
         self._scheduler = Scheduler(self._slots, cache, settings.shrink, unit)
         self._runner = Runner(policy, self._slots, cache, settings.prefill_tokens, self._lean)
-        self._strings = StopStrings(tokenizer)
-        self._open = OpenRequests()
-        self._reports: list[Completion] = []
-
-    @property
-    def capabilities(self) -> Capabilities:
-        return Capabilities(max_tokens=self._limits.max_tokens, interruptions=True)
-
-    @property
-    def weight_version(self) -> int:
-        return self._version
-
-    @property
-    def unfinished(self) -> int:
-        return sum(self._open.values())
-
-    def check(self, sampling: Sampling) -> None:
-        """Refuse sampling that no request could have here, before there is one.
-
-        Raises:
-            InputError: see `Thinking.of`.
-        """
-        Thinking.of(sampling, self._tokenizer, self._limits.stop_ids(sampling))
-
-    def submit(self, request: Request) -> None:
-        """Queue a request.
-
-        Raises:
-            InputError: the engine is paused or failed, the id is in use, or the request is outside its limits.
-        """
-        self._refuse_if_failed()
-        if self._paused:
-            raise InputError(f"request {request.id}: the engine is paused; resume() first")
-        if request.id in self._open:
-            raise InputError(f"request {request.id}: a request of this id is unfinished; use another id")
-        self._scheduler.waiting.append(checked(request, self._limits, self._tokenizer))
-        self._open.begin(request)
 
     @torch.inference_mode()
     def step(self) -> list[Completion]:
@@ -130,37 +81,9 @@ class TorchEngine:
             if not self._paused:
                 self._advance()
         except BaseException as error:  # an interrupt too leaves slots half prepared
-            self._failure = f"{type(error).__name__}: {error}"
+            self._failure = StropError(f"{type(error).__name__}: {error}")
             raise
-        reports, self._reports = self._reports, []
-        self._open.reported(reports)
-        return reports
-
-    def cancel(self, request_id: str) -> None:
-        """Forget a request; the next `step` reports its samples, finish_reason `abort`, those never started empty.
-
-        Raises:
-            InputError: no unfinished request has this id.
-        """
-        if request_id not in self._open:
-            raise InputError(f"cancel: no unfinished request {request_id!r}")
-        for slot in self._slots.running():
-            sequence = self._slots.sequences[slot]
-            if sequence is not None and sequence.entry.request.id == request_id:
-                self._finish(slot, "abort")
-        for entry in [entry for entry in self._scheduler.waiting if entry.request.id == request_id]:
-            self._scheduler.waiting.remove(entry)
-            self._reports.extend(_never_started(entry, index) for index in range(entry.next_index, entry.request.n))
-
-    def pause(self, mode: PauseMode = "keep") -> None:
-        """Stop stepping; `abort` cancels everything, which the next `step` still reports."""
-        self._paused = True
-        if mode == "abort":
-            for request_id in list(self._open):
-                self.cancel(request_id)
-
-    def resume(self) -> None:
-        self._paused = False
+        return self._reported()
 
     def update_weights(self, source: WeightSource, version: int, kv: KvMode = "keep") -> None:
         """Swap in every parameter, or none; see the protocol and `weights.stage`.
@@ -169,7 +92,7 @@ class TorchEngine:
             InputError: weights that do not fit, a version below the present one, or parameters that are the trainer's.
         """
         staged = weights.stage(self.policy, source, self._dtypes)
-        self._refuse_version(version)
+        self._refuse_older(version)
         if not self.settings.share_parameters:
             weights.swap(self.policy, staged)
         elif not weights.same_storage(self.policy, staged):
@@ -183,23 +106,22 @@ class TorchEngine:
         Raises:
             InputError: the version is below the present one.
         """
-        self._refuse_version(version)
+        self._refuse_older(version)
         if self._lean is not None:
             self._lean.refresh()
-        self._version = version
         self._scheduler.epoch += 1
         slots = self._slots
         jobs: list[PrefillJob] = []
         for slot in slots.running():
-            sequence = slots.sequences[slot]
-            assert sequence is not None
+            sequence = self._sequence(slot)
             done = int(slots.position[slot] - slots.first[slot])
-            sequence.versions.append((version, done))
+            sequence.chain.drawn_by(self._version, done)
             if kv == "recompute":
                 ids = np.concatenate((sequence.entry.ids, slots.drawn[slot, :done]))[:-1]
                 slots.prompt_epoch[slot] = self._scheduler.epoch
                 if len(ids):
                     jobs.append(PrefillJob(ids, (slot,)))
+        self._version = version
         self._runner.prefill(jobs)
 
     @torch.inference_mode()
@@ -214,44 +136,42 @@ class TorchEngine:
             self._limits.refuse_sequence(ids)
         return self._runner.score(sequences, temperature or 1.0, min(top, self.policy.vocabulary))
 
-    def drawn(self, since: Mapping[tuple[str, int], int]) -> list[Drawn]:
-        """What running samples drew since; see `strop.engines.protocol.Streaming`."""
-        slots, found = self._slots, []
-        for slot in slots.running():
-            sequence = slots.sequences[slot]
-            assert sequence is not None
-            name, index = sequence.entry.request.id, sequence.index
-            start, end = since.get((name, index)), int(slots.position[slot] - slots.first[slot])
-            if start is not None and start < end:
-                token_ids = slots.drawn[slot, start:end].astype(np.int32)
-                found.append(Drawn(name, index, token_ids, slots.logprobs[slot, start:end].copy()))
-        return found
-
     def health(self) -> Health:
         running = int(self._slots.active.sum())
         waiting = sum(entry.waiting for entry in self._scheduler.waiting)
-        return Health(self._failure is None, self._failure or "ok", running, waiting)
+        return Health(self._failure is None, str(self._failure or "ok"), running, waiting)
 
     def close(self) -> None:
         """Drop the caches; the engine cannot be used any more."""
-        self._failure = "closed"
+        self._failure = InputError("closed")
         self._scheduler.waiting.clear()
         self._scheduler.cache.clear()
 
-    def _refuse_if_failed(self) -> None:
-        if self._failure is not None:
-            raise InputError(f"this engine cannot go on ({self._failure}); make a new one")
+    def _in_flight(self) -> Iterator[tuple[Entry, int, Row, Row]]:
+        slots = self._slots
+        for slot in slots.running():
+            sequence, done = self._sequence(slot), int(slots.position[slot] - slots.first[slot])
+            yield sequence.entry, sequence.index, slots.drawn[slot, :done], slots.logprobs[slot, :done]
 
-    def _refuse_version(self, version: int) -> None:
-        if version < self._version:
-            raise InputError(f"weights of version {version} are older than the engine's {self._version}")
+    def _enqueue(self, entry: Entry) -> None:
+        self._scheduler.waiting.append(entry)
+
+    def _abort(self, request_id: str) -> None:
+        for slot in self._slots.running():
+            if self._sequence(slot).entry.request.id == request_id:
+                self._finish(slot, "abort")
+        nothing = np.zeros(0, np.int64), np.zeros(0, np.float32)
+        for entry in [entry for entry in self._scheduler.waiting if entry.request.id == request_id]:
+            self._scheduler.waiting.remove(entry)
+            for index in range(entry.next_index, entry.request.n):
+                self._report(entry, index, None, *nothing, "abort", nothing[1])
 
     def _advance(self) -> None:
         """One token for every running sequence, after giving free slots to waiting samples."""
         if self.policy.model.training:
             self.policy.model.eval()
         self._scheduler.sort()
-        jobs = self._scheduler.admit(self._version)
+        jobs = self._scheduler.admit()
         self._scheduler.shrink()
         width = self._scheduler.width()
         if width:
@@ -269,10 +189,10 @@ class TorchEngine:
                 "earlier checkpoint with a lower optim.lr"
             )
         rows = np.flatnonzero(active)
-        forced = active & (done >= slots.inject_at[part])
-        if forced.any():
-            self._inject(np.flatnonzero(forced), done, tokens, logprobs)
-            entropies[forced] = 0.0
+        forced = active & (done < slots.sampled_from[part])
+        for row in map(int, np.flatnonzero(forced)):
+            tokens[row], logprobs[row] = self._injected(row, int(done[row])), 0.0
+        entropies[forced] = 0.0
         slots.drawn[rows, done[rows]] = tokens[rows]
         slots.logprobs[rows, done[rows]] = logprobs[rows]
         slots.entropies[rows, done[rows]] = entropies[rows]
@@ -280,93 +200,39 @@ class TorchEngine:
         slots.token[rows] = tokens[rows]
         sampled = active & ~forced
         stopped = sampled & (slots.stop_ids[part] == tokens[:, None]).any(-1)
-        for row in np.flatnonzero(sampled & slots.has_strings[part] & ~stopped):
-            stopped[row] = self._string_found(int(row), int(done[row]) + 1)
-        for row in np.flatnonzero(sampled & slots.thinks[part] & ~stopped):
-            self._look_for_end_of_thinking(int(row), int(done[row]) + 1)
-        full = active & ~stopped & (done + 1 >= slots.budget[part])
-        for row in np.flatnonzero(stopped | full):
-            self._finish(int(row), "stop" if stopped[row] else "length")
+        spent = sampled & (done + 1 >= slots.phase_end[part])
+        for row in map(int, np.flatnonzero(stopped | spent | (sampled & slots.watched[part]))):
+            token_ids = slots.drawn[row, : done[row] + 1]
+            ending: Ending | None = "stop" if stopped[row] else self._sequence(row).chain.text_ending(token_ids)
+            if ending or spent[row]:
+                self._end_phase(row, token_ids.tolist(), ending or "budget")
 
-    def _string_found(self, slot: int, drawn: int) -> bool:
+    def _sequence(self, slot: int) -> Sequence:
         sequence = self._slots.sequences[slot]
         assert sequence is not None
-        stops = sequence.entry.request.sampling.stop
-        if not self._strings.may_end(stops, int(self._slots.drawn[slot, drawn - 1])):
-            return False
-        start = max(sequence.resumed_at, drawn - self._strings.window(stops))
-        return self._strings.found(stops, self._slots.drawn[slot, start:drawn].tolist())
+        return sequence
 
-    def _look_for_end_of_thinking(self, slot: int, drawn: int) -> None:
-        """Go over to the budget of the answer where the marker ends with the last token drawn."""
-        slots = self._slots
-        sequence = slots.sequences[slot]
-        assert sequence is not None and sequence.entry.thinking is not None
-        thinking = sequence.entry.thinking
-        if not self._strings.may_end(thinking.marker, int(slots.drawn[slot, drawn - 1])):
-            return
-        start = max(0, drawn - self._strings.window(thinking.marker))
-        if self._strings.found(thinking.marker, slots.drawn[slot, start:drawn].tolist()):
-            slots.budget[slot] = thinking.budget_after(drawn)
-            slots.end_thinking(slot)
-
-    def _inject(self, rows: NDArray[np.intp], done: NDArray[np.int64], tokens: Ids, logprobs: FloatArray) -> None:
-        """Put the next token of an interruption's phrase in the place of what was drawn, in `tokens` and `logprobs`.
+    def _injected(self, slot: int, done: int) -> int:
+        """The token that is injected after the first `done` ones.
 
         A token a step, so that a cache, a change of weights or of slots, and an abort find nothing unusual.
         """
-        slots = self._slots
-        for row in map(int, rows):
-            sequence = slots.sequences[row]
-            assert sequence is not None and sequence.entry.thinking is not None
-            thinking = sequence.entry.thinking
-            if sequence.interrupted_at is None:
-                sequence.interrupted_at = int(done[row])
-                slots.budget[row] = thinking.budget_after(sequence.resumed_at)
-            place = int(done[row]) - sequence.interrupted_at
-            tokens[row], logprobs[row] = thinking.phrase[place], 0.0
-            if place + 1 == len(thinking.phrase):
-                slots.end_thinking(row)
+        chain = self._sequence(slot).chain
+        return chain.phase.inject[done - chain.sampled_from]
+
+    def _end_phase(self, slot: int, token_ids: list[int], ending: Ending) -> None:
+        """Go over to the sequence's next phase, or finish it."""
+        reason = self._sequence(slot).chain.follow(token_ids, ending)
+        if reason is None:
+            self._slots.follow(slot)
+        else:
+            self._finish(slot, reason)
 
     def _finish(self, slot: int, reason: FinishReason) -> None:
         """Turn a running sequence into a completion to report, and free its slot."""
-        slots = self._slots
-        sequence = slots.sequences[slot]
-        assert sequence is not None
+        slots, sequence = self._slots, self._sequence(slot)
         length = int(slots.position[slot] - slots.first[slot])
-        token_ids = slots.drawn[slot, :length].astype(np.int32)
-        self._reports.append(
-            Completion(
-                request_id=sequence.entry.request.id,
-                index=sequence.index,
-                prompt_ids=sequence.entry.request.prompt_ids,
-                token_ids=token_ids,
-                logprobs=slots.logprobs[slot, :length].copy(),
-                versions=sequence.spans(length),
-                injected=sequence.injected(length),
-                text=self._text(token_ids),
-                finish_reason=reason,
-                interrupted_at=sequence.interrupted_at,
-                entropies=slots.entropies[slot, :length].copy(),
-            )
-        )
+        drawn, logprobs = slots.drawn[slot, :length], slots.logprobs[slot, :length]
+        entropies = slots.entropies[slot, :length].copy()
+        self._report(sequence.entry, sequence.index, sequence.chain, drawn, logprobs, reason, entropies)
         slots.release(slot)
-
-    def _text(self, token_ids: IntArray) -> str:
-        text = self._tokenizer.decode(token_ids.tolist(), skip_special_tokens=True, clean_up_tokenization_spaces=False)
-        assert isinstance(text, str)
-        return text
-
-
-def _never_started(entry: Entry, index: int) -> Completion:
-    return Completion(
-        request_id=entry.request.id,
-        index=index,
-        prompt_ids=entry.request.prompt_ids,
-        token_ids=np.zeros(0, np.int32),
-        logprobs=np.zeros(0, np.float32),
-        versions=(),
-        injected=np.zeros(0, np.bool_),
-        text="",
-        finish_reason="abort",
-    )

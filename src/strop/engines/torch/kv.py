@@ -1,7 +1,7 @@
 """Keys and values of running sequences, one slot each, and the attention of an engine step over them.
 
 Shapes: W decoding slots (rows 0..W-1 of a step), R prompt tokens after them, H query heads, K key/value heads,
-D head dimension, C capacity of a slot in tokens, L keys read by the rows of a span.
+D head dimension (of values it may be another), C capacity of a slot in tokens, L keys read by the rows of a span.
 """
 
 from __future__ import annotations
@@ -208,7 +208,7 @@ def _decode(query: Tensor, keys: Tensor, values: Tensor, span: Span, bias: Tenso
     kv, capacity = keys.shape[1:3]
     part, length = slice(span.start * kv, span.stop * kv), span.length
     k = keys.view(-1, capacity, d)[part, :length]
-    v = values.view(-1, capacity, d)[part, :length]
+    v = values.view(-1, capacity, values.shape[-1])[part, :length]
     grouped = query.reshape(w * kv, h // kv, d)
     if query.device.type == "cpu" and query.dtype != torch.float32:
         # Keys on the left: the other way round a CPU's half-precision product first copies all of them.

@@ -34,7 +34,7 @@ class Scheduler:
         self._unit = unit
         self._read_in_vain = 0
 
-    def admit(self, version: int) -> list[PrefillJob]:
+    def admit(self) -> list[PrefillJob]:
         """Give free slots to waiting samples, first come first served; the prompts that must be computed for it."""
         jobs: list[PrefillJob] = []
         free = self.slots.free() if self.waiting else []
@@ -43,7 +43,7 @@ class Scheduler:
             taken, free = free[: entry.waiting], free[entry.waiting :]
             donor = self._donor(entry)
             for slot in taken:
-                self.slots.occupy(slot, Sequence(entry, entry.next_index, [(version, 0)]), self.epoch)
+                self.slots.occupy(slot, Sequence(entry, entry.next_index), self.epoch)
                 entry.next_index += 1
             if donor is not None:
                 self.cache.copy([donor], [slot for slot in taken if slot != donor], len(entry.prefix))

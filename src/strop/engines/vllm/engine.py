@@ -1,435 +1,284 @@
-"""`VllmEngine`: the engine protocol over a worker process in which vLLM runs.
+"""`VllmEngine`: the engine protocol as a client of vLLM's own server.
 
-    submit → waiting samples ─┐ fewer than `slots` run
+    submit → waiting samples ─┐ fewer than `slots` in flight
                               v
-    step:  one message {forget these, take in those} ──▶ worker: vLLM's own step ──▶ a token of every running sample
+    step:  one request of the server for each phase of each sample ──▶ the completions that finished
 
-Every sample is a request of its own to vLLM, with the seed of (request seed, sample). Stop strings, budgets and
-versions are kept on this side; vLLM samples. Because it does so only when told to, weights change between two tokens of
-all sequences, and `pause` is not to step.
+The server draws on its own; a step takes in what it has sent, and asks what is to be asked next. There is one event
+loop, which runs while a method of the engine does.
 """
 
 from __future__ import annotations
 
+import asyncio
+import itertools
+import os
+import uuid
 from collections import deque
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from transformers import PreTrainedTokenizerBase
 
-from strop.base.types import Completion, FinishReason, FloatArray, InputError, IntArray, StropError, VersionSpan
-from strop.engines.protocol import (
-    Capabilities,
-    Drawn,
-    Health,
-    KvMode,
-    OpenRequests,
-    PauseMode,
-    Request,
-    Sampling,
-    Scores,
-    WeightSource,
-)
-from strop.engines.requests import checked
-from strop.engines.sampling import stream_key
+from strop.base.types import Completion, FinishReason, InputError, IntArray, StropError
+from strop.engines import weights
+from strop.engines.base import BaseEngine, Row
+from strop.engines.protocol import EngineLost, Health, KvMode, Scores, WeightSource
+from strop.engines.requests import Limits
 from strop.engines.slots import Entry
-from strop.engines.stops import StopStrings
-from strop.engines.vllm.arguments import arguments_of
-from strop.engines.vllm.model_folder import ModelFolder
-from strop.engines.vllm.process import VllmProcess
+from strop.engines.vllm.client import Client
+from strop.engines.vllm.sample import Sample
+from strop.engines.vllm.server import SOCKET, arguments_of, start
 from strop.engines.vllm.settings import Vllm
-from strop.engines.vllm.staging import in_memory
-from strop.engines.weights import checked as checked_weights
 from strop.model.files import DTYPES
+from strop.model.folder import ModelFolder, written
 from strop.model.location import dtype_name
 from strop.model.settings import ModelSettings
 
-_SEED_MASK = (1 << 63) - 1
+T = TypeVar("T")
+MOST_TOP = 20  # best tokens that vLLM gives beside a scored one
+_MOMENT = 0.05  # seconds that a step waits, and after which an abort is sent again: it may have overtaken its request
 
 
-@dataclass(eq=False)
-class _Sample:
-    """One sample from its request to its report; `key` is its name at the worker while it runs."""
-
-    entry: Entry
-    index: int
-    key: int | None = None
-    tokens: list[int] = field(default_factory=list)
-    logprobs: list[float] = field(default_factory=list)
-    starts: list[tuple[int, int]] = field(default_factory=list)  # (version, first token)
-
-    def spans(self) -> tuple[VersionSpan, ...]:
-        ends = [start for _, start in self.starts[1:]] + [len(self.tokens)]
-        return tuple(VersionSpan(version, start, end) for (version, start), end in zip(self.starts, ends, strict=True))
-
-
-class VllmEngine:
-    """An `Engine` on vLLM. See `strop.engines.protocol.Engine` for the methods of the protocol.
+class VllmEngine(BaseEngine):
+    """An `Engine` on one server of vLLM. See `strop.engines.protocol.Engine` for the methods of the protocol.
 
     `folder` holds the model as transformers saves it; `model` says how it computes (its type, the float32 head).
-    `version` is what the weights in it are. `verify_weights` and `score` have to step vLLM: running sequences may
-    advance by a few tokens, which the next `step` reports. Besides it is `Streaming` and `Scoring`.
+    `version` is what the weights in it are. A server is started on `gpus`, or the one of `settings.urls` is taken and
+    given these weights. Besides it is `Streaming` and, at temperature 1, `Scoring`.
 
     Raises:
-        InputError: no interpreter, or settings that the model cannot honour.
-        StropError: vLLM does not start; the message ends with what it said.
+        InputError: no interpreter, or settings that the model or the server cannot honour.
+        EngineLost: vLLM does not start; the message ends with what it said.
     """
 
     def __init__(
-        self,
-        folder: Path,
-        tokenizer: PreTrainedTokenizerBase,
-        settings: Vllm,
-        model: ModelSettings,
-        version: int = 0,
-    ) -> None:
-        self.settings = settings
+        self, folder: Path, tokenizer: PreTrainedTokenizerBase, settings: Vllm, model: ModelSettings,
+        version: int = 0, gpus: Sequence[int] | None = None,
+    ) -> None:  # fmt: skip
         self._folder = ModelFolder.read(folder)
-        self._limits = self._folder.limits(tokenizer, settings.max_tokens)
-        self._tokenizer = tokenizer
-        own = dtype_name(model)
-        dtype = own if settings.dtype is None else settings.dtype
-        self._dtypes = self._folder.dtypes | {DTYPES[dtype], DTYPES[own]}
-        self._version = version
-        self._paused = False
-        self._failure: str | None = None
-        self._strings = StopStrings(tokenizer)
-        self._open = OpenRequests()
-        self._waiting: deque[_Sample] = deque()
-        self._running: dict[int, _Sample] = {}
-        self._abort: list[int] = []  # keys that the worker is to forget
-        self._keys = 0
-        self._reports: list[Completion] = []
-        self._process = VllmProcess(settings)
-        try:
-            self._facts = self._start(arguments_of(settings, folder, model, dtype, self._limits), version)
-        except BaseException:
-            self._process.end()
-            raise
+        config, end_ids = self._folder.config, self._folder.generation.get("eos_token_id")
+        limits = Limits.of(config, int(config["vocab_size"]), end_ids, tokenizer, settings.max_tokens)
+        super().__init__(limits, tokenizer, version, whole_logprobs=False)
+        if (count := len(settings.urls)) > 1:
+            raise InputError(f"engine.urls: {count} servers are for orchestration.generators={count}; name one here")
+        self.settings = settings
+        own, dtype = dtype_name(model), settings.dtype or dtype_name(model)
+        self._dtype, self._given = DTYPES[dtype], self._folder.dtypes | {DTYPES[dtype], DTYPES[own]}
+        self._place = None if settings.weights_folder is None else Path(settings.weights_folder)
+        self._waiting: deque[Sample] = deque()
+        self._running: dict[Sample, asyncio.Task[None]] = {}
+        self._salt = f"strop-{uuid.uuid4().hex[:12]}"
+        self._names = (f"{self._salt}-{number}" for number in itertools.count())
+        self._silent = 0.0  # seconds for which steps have heard nothing of the server
+        self._loop = asyncio.new_event_loop()
+        self._going = asyncio.Event()  # the server is not paused
+        self._going.set()
+        self._name = settings.urls[0] if settings.urls else "vLLM's server"
+        key = None if settings.api_key_env is None else os.environ.get(settings.api_key_env)
+        if key is None and settings.api_key_env is not None:
+            raise InputError(f"engine.api_key_env={settings.api_key_env}: this variable is not set")
+        with self._folder.with_head(self._place) as served:
+            arguments = arguments_of(settings, model, dtype, limits)
+            self.server = None if settings.urls else start(settings, served, arguments, gpus)
+            socket = None if self.server is None else self.server.place / SOCKET
+            self._client = Client(self._name, socket, key, settings.reply_seconds)
+            try:
+                self._run(self._connect(served))
+            except BaseException:
+                self.close()
+                raise
 
-    def _start(self, arguments: dict[str, Any], version: int) -> dict[str, Any]:
-        gib = 1.0 if self.settings.kv_cache_gib is None else self.settings.kv_cache_gib
-        cpu = {"enforce_eager": True, "kv_cache_memory_bytes": int(gib * 2**30), "block_size": 32}
-        fields = {"arguments": arguments, "cpu": cpu, "version": version}
+    def step(self) -> list[Completion]:
+        """The completions that have finished; where none has, it waits a moment for one (not while paused).
+
+        Raises:
+            StropError: an earlier step failed, or a log-prob is not finite.
+            EngineLost: the server died, hangs, failed, or answered what cannot be.
+        """
+        self._refuse_if_failed()
+        if self._running and not self._paused and not self._reports:
+            self._run(self._listen())
+        return self._reported()
+
+    def update_weights(self, source: WeightSource, version: int, kv: KvMode = "keep") -> None:
+        """Swap in every parameter, or none; see the protocol.
+
+        Raises:
+            InputError: weights that do not fit (see `engines.weights.stage`), or an older version: nothing has changed.
+            EngineLost: the server failed at it, and the engine refuses to go on.
+        """
+        self._refuse_if_failed()
+        pairs = source.items() if isinstance(source, Mapping) else source
+        given = weights.checked(self._folder.in_files(pairs), self._folder.shapes, self._folder.tied, self._given)
+        self._refuse_older(version)
+        given |= {name: given[original] for name, original in self._folder.tied.items()}
+        with written({name: tensor.to(self._dtype) for name, tensor in given.items()}, self._place) as folder:
+            self._run(self._swap(folder, version, kv))
+
+    def score(self, sequences: Sequence[IntArray], temperature: float = 1.0, top: int = 0) -> list[Scores]:
+        """Log-probs of given tokens; see `protocol.Scoring`.
+
+        Raises:
+            InputError: a temperature other than 0 and 1, more of the best tokens than vLLM gives, a sequence outside
+                the engine's limits or without a place after it; the engine is paused.
+        """
+        self._refuse_unready("score")
+        if temperature not in (0.0, 1.0) or top > MOST_TOP:
+            able = f"vLLM scores given tokens at temperature 1 alone, with {MOST_TOP} of the best at most"
+            raise InputError(f"temperature {temperature}, {top} of the best tokens: {able}")
+        for ids in sequences:
+            self._limits.refuse_sequence(ids, spare=1)
+        return self._run(self._client.score(sequences, min(top, self._limits.vocabulary)))
+
+    def health(self) -> Health:
+        """Whether the engine may be used, and how many samples are in flight or wait."""
+        if self._failure is None and self.server is not None and not self.server.alive:
+            self._failure = EngineLost(f"{self._name} is no more{self.server.failed()}")
+        return Health(self._failure is None, str(self._failure or "ok"), len(self._running), len(self._waiting))
+
+    def close(self) -> None:
+        """End the server, where it is ours; the engine cannot be used any more."""
+        self._failure = self._failure or InputError("closed")
+        for task in self._running.values():
+            task.cancel()
+        if not self._loop.is_closed():
+            self._loop.run_until_complete(self._end())
+            self._loop.close()
+        if self.server is not None:
+            self.server.stop()
+
+    def _run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Have the event loop do something, and everything else meanwhile; a failure of the server ends the engine."""
         try:
-            facts, _ = self._process.ask("start", fields, (), self.settings.start_seconds)
+            return self._loop.run_until_complete(work)
         except InputError:
             raise
         except StropError as error:
-            raise StropError(f"{error}{self._process.end()}; see docs/vllm.md for what it needs") from error
-        if facts["vocabulary"] != self._limits.vocabulary:
-            raise StropError(f"vLLM knows {facts['vocabulary']} tokens, the model {self._limits.vocabulary}")
-        return facts
+            self._failure = error
+            if self.server is not None and isinstance(error, EngineLost):
+                self._failure = EngineLost(f"{error}{self.server.failed()}")
+            raise self._failure from error
 
-    @property
-    def capabilities(self) -> Capabilities:
-        return Capabilities(max_tokens=self._limits.max_tokens, interruptions=False)
+    def _hold(self, paused: bool) -> None:
+        self._run(self._go(not paused))
 
-    @property
-    def weight_version(self) -> int:
-        return self._version
+    def _in_flight(self) -> Iterator[tuple[Entry, int, Row, Row]]:
+        return ((sample.entry, sample.index, sample.token_ids, sample.logprobs) for sample in self._running)
 
-    @property
-    def unfinished(self) -> int:
-        return sum(self._open.values())
+    def _enqueue(self, entry: Entry) -> None:
+        self.settings.refuse_unable(entry.request.sampling)
+        self._waiting.extend(Sample(entry, index) for index in range(entry.request.n))
+        self._fill()
 
-    @property
-    def process(self) -> VllmProcess:
-        """The worker, for supervision."""
-        return self._process
-
-    @property
-    def facts(self) -> Mapping[str, Any]:
-        """What the worker said of itself: `vllm` (its version), `platform` and others."""
-        return self._facts
-
-    def check(self, sampling: Sampling) -> None:
-        """Refuse sampling that no request could have here, before there is one.
-
-        Raises:
-            InputError: `Vllm.refuse_unable`; or top-k and top-p where this vLLM is built otherwise than those we know,
-                so that log-probs of the whole vocabulary could not be recorded beside them.
-        """
-        self.settings.refuse_unable(sampling)
-        cut = sampling.top_p < 1 or sampling.top_k is not None
-        if cut and sampling.temperature > 0 and not self._facts["whole_distribution"]:
-            raise InputError(
-                f"sampling.top_p={sampling.top_p}, top_k={sampling.top_k}: vLLM {self._facts['vllm']} records the "
-                "log-probs of what they leave, not of the whole vocabulary; unset them, or see docs/vllm.md"
-            )
-
-    def submit(self, request: Request) -> None:
-        """Queue a request.
-
-        Raises:
-            InputError: the engine is paused or failed, the id is in use, or the request is outside its limits.
-        """
-        self._refuse_if_failed()
-        if self._paused:
-            raise InputError(f"request {request.id}: the engine is paused; resume() first")
-        if request.id in self._open:
-            raise InputError(f"request {request.id}: a request of this id is unfinished; use another id")
-        self.check(request.sampling)
-        entry = checked(request, self._limits, self._tokenizer)
-        self._waiting.extend(_Sample(entry, index) for index in range(request.n))
-        self._open.begin(request)
-
-    def step(self) -> list[Completion]:
-        """Advance every running sequence by a token; the completions that finished (paused: what was cancelled).
-
-        Raises:
-            InputError: an earlier step failed.
-            StropError: the worker died or hangs, vLLM failed, or a log-prob is not finite.
-        """
-        self._refuse_if_failed()
-        if not self._paused and (self._running or self._waiting or self._abort):
-            self._advance()
-        reports, self._reports = self._reports, []
-        self._open.reported(reports)
-        return reports
-
-    def cancel(self, request_id: str) -> None:
-        """Forget a request; the next `step` reports its samples, finish_reason `abort`, those never started empty.
-
-        Raises:
-            InputError: no unfinished request has this id.
-        """
-        if request_id not in self._open:
-            raise InputError(f"cancel: no unfinished request {request_id!r}")
-        for sample in [one for one in self._running.values() if one.entry.request.id == request_id]:
-            self._drop(sample)
-            self._report(sample, "abort")
-        for sample in [one for one in self._waiting if one.entry.request.id == request_id]:
-            self._waiting.remove(sample)
-            self._report(sample, "abort")
-
-    def pause(self, mode: PauseMode = "keep") -> None:
-        """Stop stepping; `abort` cancels everything, which the next `step` still reports."""
-        self._paused = True
-        if mode == "abort":
-            for request_id in list(self._open):
-                self.cancel(request_id)
-
-    def resume(self) -> None:
-        self._paused = False
-
-    def update_weights(self, source: WeightSource, version: int, kv: KvMode = "keep") -> None:
-        """Swap in every parameter, or none; see the protocol and `engines.weights.stage`.
-
-        Names, shapes, types and values are checked here before the worker hears of them; it checks the hash. A failure
-        after that leaves an engine that refuses to go on, never one that serves half of a version.
-
-        Raises:
-            InputError: weights that do not fit, or a version below the present one.
-            StropError: the worker failed at it.
-        """
-        self._refuse_if_failed()
-        staged = checked_weights(self._folder.in_files(source), self._folder.shapes, self._folder.tied, self._dtypes)
-        self._refuse_older(version)
-        self._begin_again_unstarted()
-        with in_memory(staged) as (path, digest):
-            fields = {"path": path, "blake2b": digest, "version": version, "kv": kv, "abort": self._taken_aborts()}
-            self._ask("update", fields, ())
-        self._version = version
-
-    def _refuse_older(self, version: int) -> None:
-        if version < self._version:
-            raise InputError(f"weights of version {version} are older than the engine's {self._version}")
-
-    def _begin_again_unstarted(self) -> None:
-        """A sequence without a token has at most part of its prompt computed, by the old weights."""
-        unstarted = [sample for sample in self._running.values() if not sample.tokens]
-        for sample in reversed(unstarted):
-            self._drop(sample)
-            self._waiting.appendleft(sample)
-
-    def verify_weights(self, probe_ids: IntArray) -> FloatArray:
-        """Log-probs [L - 1] of `probe_ids` [L] after the first, temperature 1, from this engine's weights and head.
-
-        Raises:
-            InputError: a probe of fewer than two tokens, or of as many as the engine can hold.
-        """
-        self._refuse_if_failed()
-        if not 2 <= len(probe_ids) < self._limits.max_tokens:
-            raise InputError(f"a probe of {len(probe_ids)} tokens: give 2 to {self._limits.max_tokens - 1}")
-        finished, parts = self._ask("verify", {"abort": self._taken_aborts()}, (_packed(probe_ids),))
-        self._record(finished, parts)
-        return np.frombuffer(parts[3], np.float32)
-
-    def score(self, sequences: Sequence[IntArray], temperature: float = 1.0, top: int = 0) -> list[Scores]:
-        """Log-probs of given tokens; see `protocol.Scoring`. It has to step vLLM, as `verify_weights` does.
-
-        Raises:
-            InputError: a sequence is outside the engine's limits (vLLM needs a place after it), or more of the best
-                tokens are asked for than vLLM was started to give.
-        """
-        self._refuse_if_failed()
-        for ids in sequences:
-            self._limits.refuse_sequence(ids)
-            if len(ids) >= self._limits.max_tokens:
-                raise InputError(f"a sequence of {len(ids)} tokens: vLLM scores {self._limits.max_tokens - 1} at most")
-        if top > self._facts["most_logprobs"]:
-            raise InputError(f"the {top} most probable tokens: vLLM gives {self._facts['most_logprobs']} at most")
-        top = min(top, self._limits.vocabulary)
-        told = tuple(_packed(ids) for ids in sequences if len(ids) > 1)
-        parts = [b""] * 6
-        if told:
-            fields = {"abort": self._taken_aborts(), "temperature": temperature or 1.0, "top": top}
-            finished, parts = self._ask("score", fields, told)
-            self._record(finished, parts)
-        ends = np.cumsum([len(ids) - 1 for ids in sequences])[:-1]
-        logprobs = np.frombuffer(parts[3], np.float32)
-        ids_of_best = np.frombuffer(parts[4], np.int32).reshape(len(logprobs), top)
-        best = np.frombuffer(parts[5], np.float32).reshape(len(logprobs), top)
-        parted = zip(*(np.split(column, ends) for column in (logprobs, ids_of_best, best)), strict=True)
-        return [Scores(*score) for score in parted][: len(sequences)]
-
-    def drawn(self, since: Mapping[tuple[str, int], int]) -> list[Drawn]:
-        """What running samples drew since; see `strop.engines.protocol.Streaming`."""
-        found = []
-        for sample in self._running.values():
-            name, index = sample.entry.request.id, sample.index
-            start = since.get((name, index))
-            if start is not None and start < len(sample.tokens):
-                token_ids = np.array(sample.tokens[start:], np.int32)
-                found.append(Drawn(name, index, token_ids, np.array(sample.logprobs[start:], np.float32)))
-        return found
-
-    def health(self) -> Health:
-        if self._failure is None and not self._process.alive:
-            self._failure = f"vLLM's worker has ended{self._process.end()}"
-        return Health(self._failure is None, self._failure or "ok", len(self._running), len(self._waiting))
-
-    def close(self) -> None:
-        """End the worker; the engine cannot be used any more."""
-        self._failure = self._failure or "closed"
-        self._waiting.clear()
-        self._running.clear()
-        self._process.stop()
-
-    def _refuse_if_failed(self) -> None:
-        if self._failure is not None:
-            raise InputError(f"this engine cannot go on ({self._failure}); make a new one")
-
-    def _ask(
-        self, command: str, fields: dict[str, Any], blobs: tuple[bytes, ...]
-    ) -> tuple[dict[str, Any], list[bytes]]:
-        try:
-            return self._process.ask(command, fields, blobs, self.settings.reply_seconds)
-        except InputError:  # refused: the worker is as it was
-            raise
-        except BaseException as error:  # an interrupt too leaves an answer behind that belongs to nobody
-            self._failure = f"{type(error).__name__}: {error}"
-            self._process.end()
-            raise
-
-    def _taken_aborts(self) -> list[int]:
-        taken, self._abort = self._abort, []
-        return taken
-
-    def _advance(self) -> None:
-        added: list[dict[str, Any]] = []
-        prompts: list[bytes] = []
+    def _fill(self) -> None:
         while self._waiting and len(self._running) < self.settings.slots:
             sample = self._waiting.popleft()
-            self._keys += 1
-            sample.key = self._keys
-            self._running[sample.key] = sample
-            added.append(_asked(sample))
-            prompts.append(_packed(sample.entry.ids))
-        finished, parts = self._ask("step", {"abort": self._taken_aborts(), "add": added}, tuple(prompts))
-        self._record(finished, parts)
+            self._running[sample] = self._loop.create_task(self._follow(sample))
 
-    def _record(self, answer: dict[str, Any], parts: list[bytes]) -> None:
-        """Note what was sampled, and finish the sequences that end with it."""
-        keys, tokens = np.frombuffer(parts[0], np.int64).tolist(), np.frombuffer(parts[1], np.int32).tolist()
-        logprobs = np.frombuffer(parts[2], np.float32)
-        if not np.isfinite(logprobs).all():
-            self._failure = f"weights of version {self._version} have overflowed"
-            raise StropError(
-                f"a sampled log-prob is not finite: {self._failure}; go back to an earlier checkpoint with a lower "
-                "optim.lr"
-            )
-        for key, token, logprob in zip(keys, tokens, logprobs.tolist(), strict=True):
-            sample = self._running.get(key)
-            if sample is not None:
-                self._append(sample, token, logprob)
-        # vLLM ends by the same rules; one that it ended and we did not would wait for ever.
-        for key, reason in answer["finished"].items():
-            if int(key) in self._running:
-                self._failure = f"vLLM ended a sequence as {reason!r} before its end"
-                raise StropError(f"{self._failure}; {self._running[int(key)].entry.request.id}")
+    def _finish(self, sample: Sample, reason: FinishReason) -> None:
+        self._running.pop(sample, None)
+        token_ids, logprobs = np.array(sample.token_ids, np.int64), np.array(sample.logprobs, np.float32)
+        self._report(sample.entry, sample.index, sample.chain, token_ids, logprobs, reason)
+        self._fill()
 
-    def _append(self, sample: _Sample, token: int, logprob: float) -> None:
-        if not sample.starts or sample.starts[-1][0] != self._version:
-            sample.starts.append((self._version, len(sample.tokens)))
-        sample.tokens.append(token)
-        sample.logprobs.append(logprob)
-        sampling = sample.entry.request.sampling
-        full = len(sample.tokens) >= sampling.max_new_tokens
-        if token in sample.entry.stop_ids:
-            self._end(sample, "stop")
-        elif sampling.stop and self._string_found(sample):
-            if not full:
-                self._abort.append(sample.key or 0)
-            self._end(sample, "stop")
-        elif full:
-            self._end(sample, "length")
+    def _abort(self, request_id: str) -> None:
+        for sample in [one for one in self._waiting if one.entry.request.id == request_id]:
+            self._waiting.remove(sample)
+            self._finish(sample, "abort")
+        running = [sample for sample in self._running if sample.entry.request.id == request_id]
+        for sample in running:
+            sample.cancelled = True
+            if sample.request is None:  # it waits for the server to go on, and may wait for long
+                self._running[sample].cancel()
+                self._finish(sample, "abort")
+        self._run(self._end_requests(running))
 
-    def _string_found(self, sample: _Sample) -> bool:
-        stops = sample.entry.request.sampling.stop
-        return self._strings.found(stops, sample.tokens[-self._strings.window(stops) :])
+    async def _connect(self, served: Path) -> None:
+        """Wait for the server, and make sure of what it computes."""
+        begin, patience = self._loop.time(), self.settings.start_seconds
+        while not await self._client.ready():
+            ended = self.server is not None and not self.server.alive
+            if ended or self._loop.time() > begin + patience:
+                what = "ended" if ended else f"was not ready after {patience:.0f} s"
+                raise EngineLost(f"{self._name} {what} (docs/vllm.md says what it needs)")
+            await asyncio.sleep(_MOMENT)
+        if self.server is None:  # it may have other weights, cached keys and values of them, and be paused
+            await self._client.refuse_unfit(self._limits.max_tokens)
+            await self._swap(served, self._version, "recompute")
+        else:
+            await self._client.ask("/update_weight_version", {"new_version": str(self._version)})
 
-    def _end(self, sample: _Sample, reason: FinishReason) -> None:
-        assert sample.key is not None
-        del self._running[sample.key]
-        self._report(sample, reason)
+    async def _listen(self) -> None:
+        """Wait a moment for a sample to finish; find out whether the server has died, or hangs."""
+        before = self._loop.time()
+        await _some_of(self._running.values(), asyncio.FIRST_COMPLETED)
+        if self.server is not None and not self.server.alive:
+            raise EngineLost(f"{self._name} is no more")
+        self._silent += self._loop.time() - before
+        if self._silent > self.settings.reply_seconds:
+            raise EngineLost(f"{self._name} has drawn nothing for {self._silent:.0f} s")
 
-    def _drop(self, sample: _Sample) -> None:
-        """Take a running sample from the worker."""
-        assert sample.key is not None
-        del self._running[sample.key]
-        self._abort.append(sample.key)
-        sample.key = None
+    async def _follow(self, sample: Sample) -> None:
+        """Draw one sample to its end, by a request of the server for each phase."""
+        reason: FinishReason | None = None
+        while reason is None:
+            await self._going.wait()
+            body = sample.ask(next(self._names), f"{self._salt}-{self._version}")
+            self._silent = 0.0
+            async for chunk in self._client.generate(body):
+                self._silent = 0.0
+                if sample.take(chunk):
+                    await self._client.abort([body["request_id"]])
+            reason = sample.end()
+        self._finish(sample, reason)
 
-    def _report(self, sample: _Sample, reason: FinishReason) -> None:
-        token_ids = np.array(sample.tokens, np.int32)
-        self._reports.append(
-            Completion(
-                request_id=sample.entry.request.id,
-                index=sample.index,
-                prompt_ids=sample.entry.request.prompt_ids,
-                token_ids=token_ids,
-                logprobs=np.array(sample.logprobs, np.float32),
-                versions=sample.spans() if sample.tokens else (),
-                injected=np.zeros(len(token_ids), np.bool_),
-                text=self._text(sample.tokens),
-                finish_reason=reason,
-            )
-        )
+    async def _end_requests(self, samples: Sequence[Sample]) -> None:
+        """Abort what the server has been asked for, and wait for the end of it."""
+        begin = self._loop.time()
+        while names := [sample.request for sample in samples if sample.request is not None]:
+            if self._loop.time() > begin + self.settings.reply_seconds:
+                raise EngineLost(f"{self._name} does not end what it is to end")
+            await self._client.abort(names)
+            await _some_of(self._running[sample] for sample in samples if sample in self._running)
 
-    def _text(self, tokens: list[int]) -> str:
-        text = self._tokenizer.decode(tokens, skip_special_tokens=True, clean_up_tokenization_spaces=False)
-        assert isinstance(text, str)
-        return text
+    async def _go(self, going: bool) -> None:
+        """Have the server draw, or freeze it between two tokens of everything that it draws."""
+        if going:
+            await self._client.ask("/resume")
+            self._going.set()
+        else:
+            self._going.clear()
+            await self._client.ask("/pause", mode="keep", clear_cache="false")
+
+    async def _swap(self, folder: Path, version: int, kv: KvMode) -> None:
+        if not self._paused:
+            await self._go(False)
+        # A sequence without a token has at most part of its prompt computed, by the old weights: it begins again.
+        unstarted = [sample for sample in self._running if sample.request is not None and not sample.drawn]
+        for sample in unstarted:
+            sample.restarting = True
+        await self._end_requests(unstarted)
+        call = {"method": "reload_weights", "kwargs": {"weights_path": str(folder)}}
+        await self._client.ask("/collective_rpc", call)
+        if kv == "recompute":
+            forgotten = await self._client.ask("/reset_prefix_cache", reset_running_requests="true")
+            if forgotten.get("success") is not True:
+                raise EngineLost(f"{self._name} cannot compute its keys and values anew: it said {forgotten}")
+        await self._client.ask("/update_weight_version", {"new_version": str(version)})
+        self._version = version
+        if not self._paused:
+            await self._go(True)
+
+    async def _end(self) -> None:
+        await asyncio.gather(*self._running.values(), return_exceptions=True)
+        await self._client.close()
 
 
-def _asked(sample: _Sample) -> dict[str, Any]:
-    """What the worker is told of a sample."""
-    request = sample.entry.request
-    return {
-        "key": sample.key,
-        "temperature": request.sampling.temperature,
-        "top_p": request.sampling.top_p,
-        "top_k": request.sampling.top_k or 0,
-        "seed": stream_key(request.seed, sample.index) & _SEED_MASK,
-        "max_tokens": request.sampling.max_new_tokens,
-        "stop_token_ids": list(sample.entry.stop_ids),
-    }
-
-
-def _packed(ids: IntArray | np.ndarray[Any, Any]) -> bytes:
-    return np.ascontiguousarray(ids, np.int32).tobytes()
+async def _some_of(tasks: Iterable[asyncio.Task[None]], until: str = asyncio.ALL_COMPLETED) -> None:
+    """Wait a moment for tasks; raise what one that has ended has met."""
+    if waited := list(tasks):
+        for task in (await asyncio.wait(waited, timeout=_MOMENT, return_when=until))[0]:
+            task.result()

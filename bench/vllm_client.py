@@ -1,0 +1,118 @@
+"""The client of vLLM's server: completion tokens a second, beside vLLM's own offline `LLM.generate` in one process.
+
+    python bench/vllm_client.py --vllm-python PYTHON                                # 3.4M parameters, 256 sequences
+    python bench/vllm_client.py --vllm-python PYTHON --model qwen3-0.6b --sequences 32 --slots 32 --longest 128
+    python bench/vllm_client.py --vllm-python PYTHON --case publication
+
+Both sample the same prompts to the same lengths from the same weights, with log-probs, and take turns: what does not
+run waits. The case `publication` is milliseconds to give the server new weights while sequences run; the limit is
+writing as many bytes to memory.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from contextlib import ExitStack
+from pathlib import Path
+
+import numpy as np
+import torch
+from common import (
+    SHAPES,
+    Spent,
+    begin,
+    emit,
+    endless_tokenizer,
+    interleaved,
+    kv_bytes_a_token,
+    model_of,
+    parser_of,
+    policy_of,
+    timed,
+)  # fmt: skip
+from rollout import Work, vllm, work_of
+from transformers import PreTrainedModel
+
+from strop.engines.build import build_engine
+from strop.engines.protocol import Engine, Request, Sampling
+from strop.engines.vllm.settings import Vllm
+from strop.model import tensor_file
+
+
+def client_of(model: PreTrainedModel, work: Work, slots: int, python: Path, eager: bool) -> Engine:
+    """The engine, whose server has the weights of `model`."""
+    tokens = max(len(prompt) + length for prompt, length in work) + 8
+    cache = 2 * slots * kv_bytes_a_token(model) * tokens / 2**30
+    settings = Vllm(python=str(python), slots=slots, max_tokens=tokens, eager=eager, kv_cache_gib=max(cache, 0.1))
+    policy = policy_of(model)
+    return build_engine(settings, policy.settings, endless_tokenizer(), policy)
+
+
+def sample(engine: Engine, work: Work) -> None:
+    """Everything once."""
+    for place, (prompt, length) in enumerate(work):
+        engine.submit(Request(str(place), np.array(prompt, np.int32), Sampling(max_new_tokens=length), seed=place))
+    tokens = 0
+    while engine.unfinished:
+        tokens += sum(len(completion.token_ids) for completion in engine.step())
+    assert tokens == sum(length for _, length in work)
+
+
+def publish(engine: Engine, model: PreTrainedModel, work: Work, device: str) -> tuple[Spent, Spent]:
+    """What an update costs while sequences run, and what writing as many bytes to memory does."""
+    weights = dict(policy_of(model).weights())
+    whole = b"".join(bytes(parts) for parts in tensor_file.parts(weights))
+    for place, (prompt, _) in enumerate(work):
+        sampling = Sampling(max_new_tokens=engine.capabilities.max_tokens - len(prompt))
+        engine.submit(Request(str(place), np.array(prompt, np.int32), sampling, seed=place))
+    engine.step()
+    updates, copies = [], []
+    for version in range(1, 6):
+        updates.append(timed(lambda at=version: engine.update_weights(weights, at), device))
+        with tempfile.TemporaryFile(dir="/dev/shm") as file:
+            copies.append(timed(lambda to=file: to.write(whole), device))
+    engine.pause("abort")
+    engine.step()
+    return min(updates), min(copies)
+
+
+def main() -> None:
+    """One line."""
+    parser = parser_of(__doc__, ("vllm",))
+    parser.add_argument("--case", choices=("throughput", "publication"), default="throughput")
+    parser.add_argument("--model", choices=SHAPES, default="3.4m")
+    parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="bfloat16")
+    parser.add_argument("--sequences", type=int, default=256)
+    parser.add_argument("--slots", type=int, default=256)
+    parser.add_argument("--longest", type=int, default=512)
+    parser.add_argument("--vllm-python", type=Path, required=True)
+    given = parser.parse_args()
+    begin(given)
+    model = model_of(given.model, getattr(torch, given.dtype), given.device)
+    work = work_of(given.sequences, given.longest, model.config.vocab_size)
+    tokens = sum(length for _, length in work)
+    eager = given.device == "cpu"
+    case = f"{given.case} {given.model} {given.sequences} sequences {given.slots} slots {given.dtype}"
+    with ExitStack() as stack:
+        engine = client_of(model, work, given.slots, given.vllm_python, eager)
+        stack.callback(engine.close)
+        if given.case == "publication":
+            update, copy = publish(engine, model, work, given.device)
+            emit("vllm_client", case, 1000 * update.wall, None, None, "ms", 1000 * copy.wall, device=given.device)
+            return
+        sides = {"ours": lambda: timed(lambda: sample(engine, work), given.device)}
+        if given.peer == "vllm":
+            folder = stack.enter_context(tempfile.TemporaryDirectory())
+            other = vllm(model, work, given.slots, given, Path(folder))
+            stack.callback(other.close)
+            sides["peer"] = other.spent
+        found = interleaved(sides, given.repeats, given.patience)
+    rates = {name: tokens / spent.wall for name, spent in found.items()}
+    emit(
+        "vllm_client", case, rates["ours"], rates.get("peer"), "LLM.generate" if "peer" in rates else None, "tokens/s",
+        device=given.device, runs=found["ours"].runs,
+    )  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,182 @@
+"""What engines that sample token ids have in common: limits, open requests, and whether they may still be used."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+from transformers import PreTrainedTokenizerBase
+
+from strop.base.types import Completion, FinishReason, FloatArray, InputError, IntArray, StropError
+from strop.engines.continuation import Chain, Plan
+from strop.engines.protocol import Capabilities, Drawn, EngineLost, OpenRequests, PauseMode, Request, Sampling, Scores
+from strop.engines.requests import Limits, checked
+from strop.engines.slots import Entry
+from strop.engines.stops import StopStrings
+
+Row = Sequence[float] | NDArray[np.int64] | NDArray[np.float32]
+
+
+class BaseEngine:
+    """The part of `strop.engines.protocol.Engine` that is the same whatever draws the tokens."""
+
+    def __init__(
+        self, limits: Limits, tokenizer: PreTrainedTokenizerBase, version: int, whole_logprobs: bool = True
+    ) -> None:
+        self._limits = limits
+        self._whole_logprobs = whole_logprobs
+        self._tokenizer = tokenizer
+        self._strings = StopStrings(tokenizer)
+        self._version = version
+        self._paused = False
+        self._failure: StropError | None = None
+        self._open = OpenRequests()
+        self._reports: list[Completion] = []
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """Nothing of a request is out of its reach, but log-probs under top-k and top-p may be."""
+        return Capabilities(self._limits.max_tokens, interruptions=True, whole_logprobs=self._whole_logprobs)
+
+    @property
+    def weight_version(self) -> int:
+        """The version of the weights that draw."""
+        return self._version
+
+    @property
+    def unfinished(self) -> int:
+        """Sequences submitted and not yet reported."""
+        return sum(self._open.values())
+
+    def check(self, sampling: Sampling) -> None:
+        """Refuse sampling that no request could have here, before there is one.
+
+        Raises:
+            InputError: see `Plan.of`.
+        """
+        Plan.of(sampling, self._tokenizer, self._limits.stop_ids(sampling))
+
+    def submit(self, request: Request) -> None:
+        """Queue a request.
+
+        Raises:
+            InputError: the engine is paused or failed, the id is in use, or the request is outside its limits.
+        """
+        self._refuse_unready(f"request {request.id}")
+        if request.id in self._open:
+            raise InputError(f"request {request.id}: a request of this id is unfinished; use another id")
+        self._enqueue(checked(request, self._limits, self._tokenizer, self._strings))
+        self._open.begin(request)
+
+    def cancel(self, request_id: str) -> None:
+        """Forget a request; the next `step` reports its samples, finish_reason `abort`, those never started empty.
+
+        Raises:
+            InputError: no unfinished request has this id.
+        """
+        if request_id not in self._open:
+            raise InputError(f"cancel: no unfinished request {request_id!r}")
+        self._abort(request_id)
+
+    def pause(self, mode: PauseMode = "keep") -> None:
+        """Stop drawing; `abort` cancels everything, which the next `step` still reports."""
+        if not self._paused:
+            self._hold(True)
+        self._paused = True
+        if mode == "abort":
+            for request_id in list(self._open):
+                self.cancel(request_id)
+
+    def resume(self) -> None:
+        """Undo `pause`."""
+        if self._paused:
+            self._hold(False)
+        self._paused = False
+
+    def score(self, sequences: Sequence[IntArray], temperature: float = 1.0, top: int = 0) -> list[Scores]:
+        """Log-probs of given tokens; see `strop.engines.protocol.Scoring`."""
+        raise NotImplementedError
+
+    def verify_weights(self, probe_ids: IntArray) -> FloatArray:
+        """Log-probs [L - 1] of `probe_ids` [L] after the first, temperature 1, from this engine's weights and head.
+
+        Raises:
+            InputError: see `score`.
+        """
+        return self.score([probe_ids])[0].logprobs
+
+    def drawn(self, since: Mapping[tuple[str, int], int]) -> list[Drawn]:
+        """What samples in flight drew since; see `strop.engines.protocol.Streaming`."""
+        found = []
+        for entry, index, token_ids, logprobs in self._in_flight():
+            start = since.get((entry.request.id, index))
+            if start is not None and start < len(token_ids):
+                new = np.array(token_ids[start:], np.int32), np.array(logprobs[start:], np.float32)
+                found.append(Drawn(entry.request.id, index, *new))
+        return found
+
+    def _in_flight(self) -> Iterator[tuple[Entry, int, Row, Row]]:
+        """Request, sample, tokens and log-probs of what runs."""
+        raise NotImplementedError
+
+    def _hold(self, paused: bool) -> None:
+        """Have what draws on its own stop or go on."""
+
+    def _enqueue(self, entry: Entry) -> None:
+        raise NotImplementedError
+
+    def _abort(self, request_id: str) -> None:
+        raise NotImplementedError
+
+    def _reported(self) -> list[Completion]:
+        """What is to be handed out now."""
+        reports, self._reports = self._reports, []
+        self._open.reported(reports)
+        return reports
+
+    def _refuse_if_failed(self) -> None:
+        if self._failure is not None:
+            kind = EngineLost if isinstance(self._failure, EngineLost) else InputError
+            raise kind(f"this engine cannot go on ({self._failure}); make a new one")
+
+    def _refuse_unready(self, what: str) -> None:
+        self._refuse_if_failed()
+        if self._paused:
+            raise InputError(f"{what}: the engine is paused; resume() first")
+
+    def _refuse_older(self, version: int) -> None:
+        if version < self._version:
+            raise InputError(f"weights of version {version} are older than the engine's {self._version}")
+
+    def _report(
+        self,
+        entry: Entry,
+        index: int,
+        chain: Chain | None,
+        token_ids: NDArray[np.int64],
+        logprobs: NDArray[np.float32],
+        reason: FinishReason,
+        entropies: NDArray[np.float32] | None = None,
+    ) -> None:
+        """Have the next step hand out a completion; `chain` is None where the sample was never started."""
+        length = len(token_ids)
+        if chain is not None:
+            chain.drawn_by(self._version, length)
+        text = self._tokenizer.decode(token_ids.tolist(), skip_special_tokens=True, clean_up_tokenization_spaces=False)
+        assert isinstance(text, str)
+        self._reports.append(
+            Completion(
+                request_id=entry.request.id,
+                index=index,
+                prompt_ids=entry.request.prompt_ids,
+                token_ids=token_ids.astype(np.int32),
+                logprobs=logprobs.astype(np.float32),
+                versions=() if chain is None else tuple(chain.versions),
+                injected=np.zeros(length, np.bool_) if chain is None else chain.injected(length),
+                text=text,
+                finish_reason=reason,
+                interrupted_at=None if chain is None else chain.interrupted_at(length),
+                entropies=entropies,
+            )
+        )

@@ -1,0 +1,244 @@
+"""How a completion goes on: a chain of spans, some sampled by the engine, some injected from outside.
+
+    phase = continuation.first()                      # tokens to inject (perhaps none), then a budget of sampled ones
+    ... the engine samples until a stop, the phase's marker, or the budget ...
+    step = continuation.next(token_ids, "budget")     # the next phase, or why the completion ends here
+
+Every engine obeys a `Continuation`, one object for each sample, and decides nothing of this itself: one that samples
+token by token asks at the token that ends a phase, one that talks to a server makes a request of every phase. Budgets
+of thinking and forced interruptions are `FollowThinking`. The reply of an environment would be another implementation:
+injected tokens after each turn, as many turns as it likes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+import numpy as np
+from transformers import PreTrainedTokenizerBase
+
+from strop.base.types import BoolArray, FinishReason, InputError, VersionSpan
+from strop.engines.protocol import Sampling
+from strop.engines.sampling import position_stream, uniforms
+from strop.engines.stops import StopStrings, TokenIds
+
+# Why a sampled span ended: a stop id or stop string, the phase's marker, or its budget. Where several hold at the same
+# token, the first of them counts.
+Ending = Literal["stop", "marker", "budget"]
+
+
+@dataclass(frozen=True)
+class Phase:
+    """A span of sampled tokens and what comes before it.
+
+    Attributes:
+        budget: most tokens to sample, at least 1.
+        inject: token ids to put in front: context, never trained.
+        marker: a text that ends the phase as soon as the sampled tokens since the last injection hold it, or None.
+    """
+
+    budget: int
+    inject: tuple[int, ...] = ()
+    marker: str | None = None
+
+
+class Continuation(Protocol):
+    """Says how one sample begins and what follows each of its sampled spans."""
+
+    def first(self) -> Phase:
+        """How the completion begins."""
+        ...
+
+    def next(self, token_ids: list[int], ending: Ending) -> Phase | FinishReason:
+        """What follows after all of the completion's tokens so far, the last span of which ended by `ending`."""
+        ...
+
+
+@dataclass
+class OneSpan:
+    """A completion without phases: a single span."""
+
+    budget: int
+
+    def first(self) -> Phase:
+        """The only phase."""
+        return Phase(self.budget)
+
+    def next(self, token_ids: list[int], ending: Ending) -> FinishReason:
+        """The end."""
+        return "stop" if ending == "stop" else "length"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How the samples of a request go on.
+
+    Attributes:
+        total: most tokens of a completion, injected ones included.
+        thinking: most tokens of thinking, its marker included.
+        answer: most tokens after thinking, or None.
+        marker: the text that ends thinking; None where its end changes nothing.
+        phrase: the tokens of an interruption.
+        after: (a, b), where the interruption comes, or None: never.
+    """
+
+    total: int
+    thinking: int
+    answer: int | None = None
+    marker: str | None = None
+    phrase: tuple[int, ...] = ()
+    after: tuple[int, int] | None = None
+
+    @classmethod
+    def of(cls, sampling: Sampling, tokenizer: PreTrainedTokenizerBase, stop_ids: tuple[int, ...]) -> Plan:
+        """The plan of `sampling`.
+
+        Raises:
+            InputError: a phrase without tokens or with one that ends a completion, or no room for it and the answer.
+        """
+        total, asked = sampling.max_new_tokens, sampling.interruption
+        if not sampling.watches_thinking:
+            return cls(total, total)
+        if asked is None:
+            thinking = min(total, sampling.thinking_tokens or total)
+            return cls(total, thinking, sampling.answer_tokens, sampling.end_of_thinking)
+        ids = tokenizer.encode(asked.phrase, add_special_tokens=False)
+        ending = sorted(set(ids) & set(stop_ids))
+        if not ids or ending:
+            what = f"holds token ids {ending}, which end a completion" if ids else "has no tokens"
+            raise InputError(f"sampling.interruption.phrase {asked.phrase!r} {what}; choose another")
+        try:
+            sampling.fits(len(ids))
+        except ValueError as error:
+            raise InputError(f"sampling: {error}") from error
+        # The interruption comes before a budget of thinking could bind.
+        return cls(total, total, sampling.answer_tokens, sampling.end_of_thinking, tuple(ids), asked.after)
+
+    def continuation(self, key: int) -> Continuation:
+        """How the sample whose stream has `key` goes on."""
+        if self.marker is None:
+            return OneSpan(self.total)
+        return FollowThinking(self, self.position(key))
+
+    def position(self, key: int) -> int | None:
+        """After how many tokens the sample whose stream has `key` is interrupted, uniform in [a, b]; None: never."""
+        if self.after is None:
+            return None
+        first, last = self.after
+        uniform = float(uniforms(np.array([position_stream(key)], np.uint64), np.zeros(1, np.int64))[0])
+        return first + int(uniform * (last - first + 1))
+
+
+@dataclass
+class FollowThinking:
+    """Thinking until its marker, its budget, or an interruption after `position` tokens; then the answer."""
+
+    plan: Plan
+    position: int | None
+    _thinks: bool = True
+
+    def first(self) -> Phase:
+        """Thinking, unless it is interrupted before its first token."""
+        if self.position is None:
+            return Phase(self.plan.thinking, marker=self.plan.marker)
+        if self.position > 0:
+            return Phase(self.position, marker=self.plan.marker)
+        answer = self._answer(0, self.plan.phrase)
+        assert isinstance(answer, Phase), "Plan.of has made sure of room after the phrase"
+        return answer
+
+    def next(self, token_ids: list[int], ending: Ending) -> Phase | FinishReason:
+        """The answer where thinking has ended, by itself or by an interruption; else the end."""
+        if ending == "stop":
+            return "stop"
+        if not self._thinks or (ending == "budget" and self.position is None):
+            return "length"
+        return self._answer(len(token_ids), self.plan.phrase if ending == "budget" else ())
+
+    def _answer(self, done: int, inject: tuple[int, ...]) -> Phase | FinishReason:
+        self._thinks = False
+        budget = self.plan.total - done - len(inject)
+        if self.plan.answer is not None:
+            budget = min(budget, self.plan.answer)
+        return Phase(budget, inject) if budget > 0 else "length"
+
+
+@dataclass(frozen=True)
+class Watch:
+    """What ends the spans of a request's completions, beside their budgets and markers."""
+
+    stop_ids: frozenset[int]
+    stops: tuple[str, ...]
+    strings: StopStrings
+
+
+class Chain:
+    """Where one sample is in its chain of spans; an engine keeps one for each running sample.
+
+    Attributes:
+        phase: the present one.
+        phase_end: how many tokens the completion has when the budget of the phase is spent.
+        sampled_from: its first token after the last injection; texts are looked for from there on only.
+        versions: which weights drew what, as far as is known.
+    """
+
+    def __init__(self, continuation: Continuation, watch: Watch) -> None:
+        self.sampled_from = 0
+        self.versions: list[VersionSpan] = []
+        self._continuation = continuation
+        self._watch = watch
+        self._injections: list[tuple[int, int]] = []
+        self._begin(0, continuation.first())
+
+    def _begin(self, done: int, phase: Phase) -> None:
+        self.phase = phase
+        start = done + len(phase.inject)
+        self.phase_end = start + phase.budget
+        if phase.inject:
+            self.sampled_from = start
+            self._injections.append((done, start))
+
+    def ending(self, token_ids: TokenIds) -> Ending | None:
+        """How the phase ends with the last of the completion's tokens, which was sampled; None: it goes on."""
+        if int(token_ids[-1]) in self._watch.stop_ids:
+            return "stop"
+        return self.text_ending(token_ids) or ("budget" if len(token_ids) >= self.phase_end else None)
+
+    def text_ending(self, token_ids: TokenIds) -> Ending | None:
+        """`ending` as far as it is a matter of texts."""
+        found, marker = self._watch.strings.found, self.phase.marker
+        if found(self._watch.stops, token_ids, self.sampled_from):
+            return "stop"
+        if marker is not None and found((marker,), token_ids, self.sampled_from):
+            return "marker"
+        return None
+
+    def follow(self, token_ids: list[int], ending: Ending) -> FinishReason | None:
+        """Go over to the next phase after all of the completion's tokens; or why it ends here."""
+        step = self._continuation.next(token_ids, ending)
+        if isinstance(step, Phase):
+            self._begin(len(token_ids), step)
+            return None
+        return step
+
+    def drawn_by(self, version: int, end: int) -> None:
+        """What no version has yet, up to token `end`, is of `version`; an injection is of what goes on from it."""
+        start = self.versions[-1].end if self.versions else 0
+        if end <= start:
+            return
+        if self.versions and self.versions[-1].version == version:
+            start = self.versions.pop().start
+        self.versions.append(VersionSpan(version, start, end))
+
+    def injected(self, length: int) -> BoolArray:
+        """Which tokens of a completion of `length` tokens were injected, bool [length]."""
+        mask = np.zeros(length, np.bool_)
+        for start, end in self._injections:
+            mask[start:end] = True
+        return mask
+
+    def interrupted_at(self, length: int) -> int | None:
+        """The first injected token of a completion of `length` tokens, or None."""
+        first = next(iter(self._injections), None)
+        return None if first is None or first[0] >= length else first[0]

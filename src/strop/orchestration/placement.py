@@ -1,0 +1,166 @@
+"""Placement: who computes on which GPU of which host, as a pure function of the settings.
+
+    placement = place((8,), settings, width=2, evaluator=True)
+    placement.of("generator-0").gpus        # (1, 2), as the first host counts its GPUs
+
+Each GPU has one owner, with two exceptions where GPUs are short: a trainer shares a single GPU with its only generator,
+and the evaluator takes turns with the last generator.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from strop.base.types import InputError
+from strop.orchestration.settings import OrchestrationSettings
+
+# Trainers and generators are numbered: trainer-0, generator-0.
+DRIVER, TRAINER, GENERATOR, EVALUATOR = "driver", "trainer", "generator", "evaluator"
+
+
+@dataclass(frozen=True)
+class Share:
+    """The GPUs of one process, or of the server behind it.
+
+    Attributes:
+        role: the name of the process among the run's workers.
+        host: the number of its host, the driver's being 0.
+        gpus: numbers of its GPUs, as the host counts them; none where it computes on the CPU or only hands on.
+        shared: others compute on them too.
+    """
+
+    role: str
+    host: int
+    gpus: tuple[int, ...]
+    shared: bool = False
+
+
+@dataclass(frozen=True)
+class Placement:
+    """The share of each role, on `hosts` with so many GPUs each."""
+
+    hosts: tuple[int, ...]
+    shares: tuple[Share, ...]
+
+    def of(self, role: str) -> Share:
+        """The share of a role; the driver's, without a GPU, for one that has no share of its own."""
+        return next((share for share in self.shares if share.role == role), Share(role, 0, ()))
+
+    def gpus_of(self, *roles: str) -> set[tuple[int, int]]:
+        """The GPUs, as (host, number), of all whose role begins with one of these."""
+        return {(share.host, gpu) for share in self.shares if share.role.startswith(roles) for gpu in share.gpus}
+
+    @property
+    def spare(self) -> int:
+        """GPUs that nobody computes on."""
+        return sum(self.hosts) - len(self.gpus_of(""))
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain values."""
+        return asdict(self)
+
+
+class _Short(Exception):
+    """There are not enough GPUs."""
+
+
+def place(
+    hosts: Sequence[int], settings: OrchestrationSettings, width: int, evaluator: bool, server: bool = False
+) -> Placement:
+    """Who gets which GPU.
+
+    Args:
+        hosts: how many GPUs each host has, the driver's first; more hosts than one are for `executor=ray`.
+        settings: generators, trainers, and whether they are processes.
+        width: GPUs of one generator's engine (tensor parallelism); 0 where generators have theirs elsewhere.
+        evaluator: a worker evaluates beside training.
+        server: where the driver generates too, a server does it for it, which is `generator-0` here.
+
+    Raises:
+        InputError: it does not fit; the message names what would.
+    """
+    try:
+        return _placed(tuple(hosts), settings, width, evaluator, server)
+    except _Short:
+        raise InputError(_too_few(tuple(hosts), settings, width, evaluator)) from None
+
+
+def _placed(
+    hosts: tuple[int, ...], settings: OrchestrationSettings, width: int, evaluator: bool, server: bool
+) -> Placement:
+    trains = [DRIVER] if settings.trainers == 1 else [f"{TRAINER}-{rank}" for rank in range(settings.trainers)]
+    count = int(server) if settings.in_process else settings.generators
+    generates = [f"{GENERATOR}-{number}" for number in range(count)]
+    evaluates = [EVALUATOR] if evaluator else []
+    if sum(hosts) == 0:
+        return Placement(hosts, tuple(Share(role, 0, ()) for role in (*trains, *generates, *evaluates)))
+    on_ray = settings.executor == "ray"
+    few = hosts[0] < 1 + width and (hosts[0] == 1 or settings.in_process)
+    free = _Free(hosts, shared=few and len(hosts) == 1 and settings.trainers == 1 and count <= 1 and not on_ray)
+    shares = [free.take(role, 1, everywhere=on_ray and settings.ray.train_in_cluster) for role in trains]
+    shares += [free.take(role, width, everywhere=on_ray) for role in generates]
+    if evaluates or DRIVER not in trains:  # a driver that does not train evaluates where no worker does
+        role = EVALUATOR if evaluates else DRIVER
+        alone = on_ray and evaluates  # Ray lets each worker see GPUs that are its own
+        shares.append(free.take(role, 1, everywhere=True) if alone else _spare_or_shared(role, free, shares))
+    return Placement(hosts, tuple(_marked(share, shares) for share in shares))
+
+
+class _Free:
+    """The GPUs that nobody has yet; where they are `shared`, everybody gets the same ones."""
+
+    def __init__(self, hosts: tuple[int, ...], shared: bool) -> None:
+        self._left = [list(range(count)) for count in hosts]
+        self._shared = shared
+
+    def take(self, role: str, count: int, everywhere: bool) -> Share:
+        """The next `count` GPUs of one host, of the driver's unless a role may live `everywhere`."""
+        for host, left in enumerate(self._left if everywhere else self._left[:1]):
+            if len(left) >= count:
+                taken = tuple(left[:count])
+                if not self._shared:
+                    del left[:count]
+                return Share(role, host, taken)
+        raise _Short
+
+
+def _spare_or_shared(role: str, free: _Free, shares: Sequence[Share]) -> Share:
+    """A GPU of the driver's host that is left, or the last one that somebody there has: a generator's, if any has."""
+    try:
+        return free.take(role, 1, everywhere=False)
+    except _Short:
+        here = [share for share in shares if share.host == 0 and share.gpus]
+        return Share(role, 0, here[-1].gpus[-1:])
+
+
+def _marked(share: Share, shares: Sequence[Share]) -> Share:
+    """The share, with whether others have one of its GPUs too."""
+    others = {(one.host, gpu) for one in shares if one.role != share.role for gpu in one.gpus}
+    return replace(share, shared=any((share.host, gpu) in others for gpu in share.gpus))
+
+
+def _too_few(hosts: tuple[int, ...], settings: OrchestrationSettings, width: int, evaluator: bool) -> str:
+    """One line: what is wanted, what is there, and what would fit."""
+    there = f"the host has {hosts[0]}" if len(hosts) == 1 else f"the hosts have {' + '.join(map(str, hosts))}"
+    if width > max(hosts):
+        return f"engine.tensor_parallel={width}: a host has {max(hosts)} GPUs; lower it"
+    generators = 0 if settings.in_process else settings.generators
+    wanted = f"orchestration.trainers={settings.trainers}"
+    if generators:
+        wanted += f" and orchestration.generators={generators} with {width} GPUs each"
+    total = settings.trainers + generators * width
+    if evaluator and settings.executor == "ray":
+        wanted, total = f"{wanted} and an evaluator", total + 1
+    if len(hosts) > 1 and settings.executor != "ray" and total <= sum(hosts):
+        return f"{wanted} want {total} GPUs of one host, which has {hosts[0]}; set orchestration.executor=ray"
+    said = f"{wanted} want {total} GPUs; {there}"
+    for count in range(generators - 1, 0, -1):
+        fewer = settings.model_copy(update={"generators": count})
+        try:
+            _placed(hosts, fewer, width, evaluator, server=False)
+        except _Short:
+            continue
+        return f"{said}: set orchestration.generators={count}"
+    return f"{said}: lower orchestration.trainers" + (" or engine.tensor_parallel" if width > 1 else "")

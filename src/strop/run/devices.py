@@ -1,0 +1,104 @@
+"""Which devices a run's processes compute on: its placement, what each worker is given of it, how many are busy."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from strop.base.machine import cuda_visible
+from strop.config.schema import RunConfig
+from strop.engines.vllm.settings import Vllm
+from strop.orchestration.placement import DRIVER, GENERATOR, TRAINER, Placement, place
+
+
+def placement_of(config: RunConfig, hosts: Sequence[int]) -> Placement:
+    """Who gets which GPU on `hosts`, which have so many GPUs each.
+
+    Raises:
+        InputError: see `strop.orchestration.placement.place`.
+    """
+    served = isinstance(config.engine, Vllm)
+    return place(hosts, config.orchestration, width_of(config), config.evaluates_apart, served)
+
+
+def width_of(config: RunConfig) -> int:
+    """How many GPUs of its own a generator's engine takes: 0 where its server runs already, elsewhere."""
+    if not isinstance(config.engine, Vllm):
+        return 1
+    return 0 if config.engine.urls else config.engine.tensor_parallel
+
+
+def seen_gpus(config: RunConfig) -> int:
+    """How many GPUs this process sees and may use.
+
+    Raises:
+        InputError: `device=cuda`, and there is none.
+    """
+    import torch
+
+    from strop.model.device import pick_device
+
+    return torch.cuda.device_count() if pick_device(config.device).type == "cuda" else 0
+
+
+def local_placement(config: RunConfig) -> Placement | None:
+    """Who gets which GPU of this host; None where workers are Ray's, which finds them places itself.
+
+    Raises:
+        InputError: it does not fit, or `device=cuda`, and there is no GPU.
+    """
+    return None if config.orchestration.executor == "ray" else placement_of(config, (seen_gpus(config),))
+
+
+def driver_device(config: RunConfig, placement: Placement | None) -> str:
+    """The device of the driver's policy: with it it trains, or, where ranks of their own do, evaluates."""
+    if placement is None:
+        return "cuda:0" if seen_gpus(config) else "cpu"
+    gpus = placement.of(DRIVER).gpus
+    return f"cuda:{gpus[0]}" if gpus else "cpu"
+
+
+@dataclass(frozen=True)
+class Seat:
+    """What a worker is given: its device as torch names it, GPUs that Ray reserves, and environment variables."""
+
+    device: str
+    gpus: int = 0
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+
+def seat(config: RunConfig, placement: Placement | None, role: str) -> Seat:
+    """What the worker of that role is given. It sees its own GPUs alone, so that they are numbered from 0 there."""
+    if placement is None:
+        width = width_of(config) if role.startswith(GENERATOR) else 1
+        gpus = width if seen_gpus(config) else 0
+        return Seat("cuda" if gpus else "cpu", gpus)
+    if not sum(placement.hosts):
+        return Seat("cpu")
+    gpus_of = placement.of(role).gpus
+    return Seat("cuda" if gpus_of else "cpu", environment=cuda_visible(gpus_of))
+
+
+def devices_apart(config: RunConfig, trainers: int) -> tuple[int, int]:
+    """Devices of the trainer, and of generators alone, of a run whose learner has `trainers` devices.
+
+    Generators in processes of their own have GPUs of their own where there is more than one. On a machine without, they
+    and the trainer take turns on the same cores where the lag is 0, and share them where it is not.
+    """
+    import torch
+
+    orchestration = config.orchestration
+    if orchestration.in_process:
+        return trainers, 0
+    gpus = seen_gpus(config)
+    if gpus and orchestration.executor == "ray":  # GPUs that this process need not see
+        return trainers, orchestration.generators * width_of(config)
+    if gpus:
+        placement = placement_of(config, (gpus,))
+        trains = (DRIVER,) if orchestration.trainers == 1 else (TRAINER,)
+        return trainers, len(placement.gpus_of(GENERATOR) - placement.gpus_of(*trains))
+    if orchestration.max_lag == 0:
+        return trainers, 0
+    count = orchestration.generators
+    generating = count * max(torch.get_num_threads() // (count + 1), 1)
+    return max(trainers - generating, 1), generating

@@ -1,0 +1,78 @@
+"""Hugging Face folders as files: what they say of a model, a head of its own, and weights for others to load."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from tests.tiny import byte_tokenizer, tiny_qwen3
+
+from strop.base.types import InputError, StropError
+from strop.model.files import export
+from strop.model.folder import EMBEDDING, HEAD, ModelFolder, written
+from strop.model.policy import Policy
+from strop.model.settings import FreshModel
+
+
+def exported(policy: Policy, folder: Path) -> ModelFolder:
+    export(policy.model, byte_tokenizer(), folder)
+    return ModelFolder.read(folder)
+
+
+@pytest.mark.parametrize("tie", [True, False])
+def test_a_folder_says_what_the_policy_is(tmp_path: Path, tie: bool) -> None:
+    policy = tiny_qwen3(tie=tie)
+    folder = exported(policy, tmp_path / "model")
+    assert folder.shapes == {name: weight.shape for name, weight in policy.weights().items()}
+    assert folder.tied == ({HEAD: EMBEDDING} if tie else {})
+    assert folder.dtypes == {torch.float32} and folder.config["max_position_embeddings"] == 512
+    for file in (tmp_path / "model").glob("*.safetensors"):
+        file.write_bytes(b"\xff" * 20)
+    with pytest.raises(InputError, match="not a safetensors file"):
+        ModelFolder.read(tmp_path / "model")
+
+
+def test_a_tied_head_becomes_a_weight_of_its_own(tmp_path: Path) -> None:
+    policy = tiny_qwen3(tie=True)
+    folder = exported(policy, tmp_path / "model")
+    with folder.with_head(tmp_path) as served:
+        files = set(json.loads((served / "model.safetensors.index.json").read_text())["weight_map"].values())
+        stored = {name: tensor for file in files for name, tensor in load_file(served / file).items()}
+        weights = policy.weights()
+        assert torch.equal(stored[HEAD], weights[EMBEDDING]) and stored.keys() == weights.keys() | {HEAD}
+        assert json.loads((served / "config.json").read_text())["tie_word_embeddings"]  # who loads it says otherwise
+    assert not served.exists() and (tmp_path / "model" / "model.safetensors").is_file()
+    with exported(tiny_qwen3(tie=False), tmp_path / "untied").with_head(None) as served:
+        assert served == tmp_path / "untied"
+
+
+def test_fused_experts_come_apart_into_what_the_files_hold(tmp_path: Path) -> None:
+    fresh = FreshModel(
+        hidden_size=32, layers=2, heads=4, kv_heads=2, head_dim=32, intermediate_size=64, tie_embeddings=False,
+        max_positions=512, initializer_range=0.3, experts=4, experts_per_token=2,
+    )  # fmt: skip
+    policy = tiny_qwen3(0, fresh=fresh)
+    folder = exported(policy, tmp_path / "model")
+    stored = load_file(tmp_path / "model" / "model.safetensors")
+    found = dict(folder.in_files(policy.weights().items()))
+    assert found.keys() == stored.keys() == folder.shapes.keys() != policy.weights().keys()
+    assert all(torch.equal(found[name], tensor) for name, tensor in stored.items())
+
+
+@pytest.mark.parametrize("in_memory", [True, False])
+def test_weights_are_there_while_they_are_read_and_no_longer(tmp_path: Path, in_memory: bool) -> None:
+    weights = tiny_qwen3().weights()
+    place = None if in_memory else tmp_path
+    with written(weights, place) as folder:
+        found = load_file(folder / "model.safetensors")
+        assert found.keys() == weights.keys() and all(torch.equal(found[name], weights[name]) for name in weights)
+        assert (folder / "model.safetensors").is_symlink() == in_memory and (folder.parent == tmp_path) != in_memory
+    assert not folder.exists()
+
+
+def test_a_place_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(StropError, match="nowhere"), written({}, tmp_path / "nowhere"):
+        pass

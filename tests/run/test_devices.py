@@ -1,0 +1,140 @@
+"""Device-seconds of generators and trainers by value, whose devices a run keeps busy, and what each child is given."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from tests.runs import small_config
+
+from strop.base.types import InputError
+from strop.orchestration.connection import WorkerSpec
+from strop.orchestration.processes import Processes
+from strop.orchestration.rank_group import RankGroup
+from strop.run.assembly import generator_spec
+from strop.run.devices import devices_apart, driver_device, local_placement, seat
+from strop.run.rank_group_learner import RankGroupLearner
+from strop.training.compute import ComputeMeter
+
+SECONDS = {"step": 10.0, "rollout": 5.0, "update": 2.0, "verify": 1.0, "evaluation": 1.5, "checkpoint": 0.5}
+ROW = {"tokens/generated": 100.0, "tokens": 40.0, "critic/tokens": None}
+
+
+def test_on_the_same_devices_each_is_charged_its_own_time() -> None:
+    meter = ComputeMeter(4, parameters=10)
+    spent = meter.add(SECONDS, ROW)
+    # 10 s less evaluation and checkpoint; 2 operations a generated token, 6 a trained one.
+    assert spent == {
+        "compute/device_seconds": 32.0, "compute/generator_seconds": 20.0, "compute/trainer_seconds": 8.0,
+        "compute/flops": 10 * (2 * 100 + 6 * 40),
+    }  # fmt: skip
+
+
+def test_devices_of_their_own_are_charged_whether_they_work_or_wait() -> None:
+    meter = ComputeMeter(2, parameters=10, generators=6)
+    meter.add(SECONDS, ROW)
+    kept = ComputeMeter(2, 10, 6)
+    kept.load(meter.state())  # over a resume too
+    spent = kept.add(SECONDS, ROW)
+    assert spent["compute/generator_seconds"] == 2 * 8.0 * 6 and spent["compute/trainer_seconds"] == 2 * 8.0 * 2
+    assert spent["compute/device_seconds"] == spent["compute/generator_seconds"] + spent["compute/trainer_seconds"]
+
+
+@pytest.mark.parametrize(
+    ("sets", "found"),
+    [
+        (("orchestration.executor=in_process",), (8, 0)),
+        (("orchestration.executor=embedded", "orchestration.generators=2"), (8, 0)),  # in turn, at lag 0
+        (("orchestration.executor=embedded", "orchestration.generators=3", "orchestration.max_lag=2"), (2, 6)),
+        (("orchestration.executor=ray", "orchestration.generators=20", "orchestration.max_lag=2"), (1, 20)),
+    ],
+)
+def test_cores_are_shared_out(sets: tuple[str, ...], found: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 8)
+    assert devices_apart(small_config("device=cpu", *sets), trainers=8) == found
+
+
+@pytest.fixture
+def gpus(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
+    """Makes this machine one with so many GPUs, as far as torch says."""
+
+    def make(count: int) -> None:
+        monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+        monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
+
+    return make
+
+
+@pytest.mark.parametrize(
+    ("sets", "found"),
+    [
+        (("orchestration.executor=embedded", "orchestration.generators=3", "orchestration.max_lag=2"), (1, 3)),
+        (("orchestration.executor=embedded", "orchestration.generators=2", "orchestration.max_lag=2"), (1, 2)),
+        (("orchestration.executor=ray", "orchestration.generators=9"), (1, 9)),
+    ],
+)
+def test_generators_have_gpus_of_their_own(
+    sets: tuple[str, ...], found: tuple[int, int], gpus: Callable[[int], None]
+) -> None:
+    gpus(4)
+    assert devices_apart(small_config("device=cuda", *sets), trainers=1) == found
+
+
+def test_more_generators_than_gpus_are_refused(gpus: Callable[[int], None]) -> None:
+    gpus(4)
+    with pytest.raises(InputError, match="set orchestration.generators=3"):
+        local_placement(small_config("device=cuda", "orchestration.generators=9", "orchestration.max_lag=2"))
+
+
+WIDE = (
+    "device=cuda", "engine=Vllm", "engine.tensor_parallel=2", "orchestration.generators=2", "orchestration.max_lag=8",
+)  # fmt: skip
+
+
+def test_each_child_sees_its_own_gpus_alone(gpus: Callable[[int], None]) -> None:
+    gpus(8)
+    config = small_config(*WIDE, "orchestration.trainers=3")
+    placement = local_placement(config)
+    generators = [generator_spec(config, config.model, placement, number) for number in range(2)]
+    assert [spec.environment["CUDA_VISIBLE_DEVICES"] for spec in generators] == ["3,4", "5,6"]
+    assert [(spec.settings.device, spec.gpus) for spec in generators] == [("cuda", 0)] * 2
+    assert seat(config, placement, "evaluator").environment == {"CUDA_VISIBLE_DEVICES": "7"}
+    assert driver_device(config, placement) == "cpu"  # its trainers have the GPUs
+
+
+def test_each_rank_of_the_trainer_is_given_one(
+    gpus: Callable[[int], None], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    launched: list[WorkerSpec] = []
+    monkeypatch.setattr(RankGroup, "__init__", lambda self, launcher, specs, *seconds: launched.extend(specs))
+    gpus(8)
+    config = small_config(*WIDE, "orchestration.trainers=3")
+    placement = local_placement(config)
+    seats = [seat(config, placement, f"trainer-{rank}") for rank in range(3)]
+    RankGroupLearner(config, Processes(), 1, print, seats=seats).start(tmp_path)
+    assert [spec.environment["CUDA_VISIBLE_DEVICES"] for spec in launched] == ["0", "1", "2"]
+    assert all(spec.environment["NCCL_SOCKET_IFNAME"] == "lo" for spec in launched)
+
+
+def test_on_ray_each_worker_asks_for_as_many_as_its_engine_takes(gpus: Callable[[int], None]) -> None:
+    gpus(1)
+    config = small_config(*WIDE, "orchestration.executor=ray")
+    assert local_placement(config) is None and driver_device(config, None) == "cuda:0"
+    assert generator_spec(config, config.model, None, 0).gpus == 2 and seat(config, None, "evaluator").gpus == 1
+
+
+def test_servers_elsewhere_leave_their_workers_without_gpus(gpus: Callable[[int], None]) -> None:
+    gpus(2)
+    config = small_config(*WIDE, 'engine.urls=["http://a", "http://b"]')
+    spec = generator_spec(config, config.model, local_placement(config), 1)
+    assert spec.environment == {"CUDA_VISIBLE_DEVICES": ""} and spec.settings.device == "cpu"
+    assert spec.settings.engine.urls == ("http://b",)
+
+
+def test_without_gpus_nothing_is_said_of_them() -> None:
+    config = small_config("device=cpu", "orchestration.generators=2", "orchestration.max_lag=2")
+    spec = generator_spec(config, config.model, local_placement(config), 1)
+    assert spec.environment == {} and spec.settings.device == "cpu"
