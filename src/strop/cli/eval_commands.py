@@ -8,7 +8,6 @@ from typing import Annotated, Any
 
 import typer
 
-from strop.base.files import free_folder
 from strop.cli.options import (
     Imports,
     Json,
@@ -145,6 +144,7 @@ def evaluate(
     if show_list:
         _list(as_json)
         return
+    from strop.base.files import free_folder
     from strop.base.types import InputError
 
     allow(imports)

@@ -7,7 +7,6 @@ from typing import Annotated
 
 import typer
 
-from strop.base.files import free_folder
 from strop.cli.completion import recipe_names, run_folders
 from strop.cli.options import Imports, Out, Plain, Sets, Tiny, allow, viewing
 
@@ -101,6 +100,7 @@ def train(
         raise InputError("name what to train: a recipe (see strop recipes), a file, or --resume RUN")
     if step is not None:
         raise InputError("--step says which checkpoint to go on from; it needs --resume RUN")
+    from strop.base.files import free_folder
     from strop.recipes.resolve import resolve
     from strop.run import preflight
 
@@ -168,6 +168,7 @@ def sft(
     strop sft fresh --data tiny.jsonl --set training.steps=200 --set training.epochs=none
     strop sft --resume runs/sft
     """
+    from strop.base.files import free_folder
     from strop.base.types import InputError
     from strop.run import preflight
     from strop.run.folder import RunFolder
