@@ -18,7 +18,7 @@ ROOT = Path(strop.__file__).parent
 # From the ground up: a room imports from itself and from those before it.
 ROOMS = (
     "base", "algorithms", "data", "verifiers", "model", "engines", "training", "evaluation", "orchestration", "prepare",
-    "config", "recipes", "run", "lab", "report", "serving", "python", "cli", "__main__",
+    "config", "recipes", "run", "lab", "report", "serving", "dashboard", "python", "cli", "__main__",
 )  # fmt: skip
 
 
