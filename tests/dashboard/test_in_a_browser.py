@@ -86,7 +86,7 @@ def test_a_run_that_goes_on_is_followed(chromium: Any, url: str, tmp_path: Path)
 
 
 def test_markup_in_a_completion_is_text(chromium: Any, url: str) -> None:
-    page, wrong = opened(chromium, f"{url}#completions")
+    page, wrong = opened(chromium, url)
     page.get_by_role("tab", name="Completions").click()
     page.get_by_label("Run", exact=True).select_option("second")
     page.wait_for_function("document.querySelector('.rows .said').innerText.includes('<script>')")
