@@ -16,6 +16,7 @@ from tests.runs import small_config
 
 from strop.base.rollout_table import SCHEMA
 from strop.base.types import InputError
+from strop.dashboard import rollouts
 from strop.dashboard.app import Dashboard
 from strop.dashboard.reading import Runs
 from strop.dashboard.rollouts import Filters, page
@@ -179,6 +180,16 @@ def test_the_questions_of_the_page(tmp_path: Path) -> None:
 def test_a_wrong_question_says_why(tmp_path: Path, path: str, status: int) -> None:
     found, _, body = asked(Dashboard(Runs([make_run(tmp_path / "run").path])), path)
     assert found == status and json.loads(body)["error"]
+
+
+def test_a_search_that_takes_long_comes_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = make_run(tmp_path / "run")
+    monkeypatch.setattr(rollouts, "PATIENCE", -1.0)
+    first = page(run, Filters(text="answer 4 of 1"))
+    second = page(run, Filters(text="answer 4 of 1", before=first["next"]))
+    assert (first["rows"], second["rows"]) == ([], [])
+    last = page(run, Filters(text="answer 4 of 1", before=second["next"]))
+    assert places(last) == [(1, 4)] and last["next"] is None
 
 
 def test_a_page_of_a_hundred_thousand_completions_is_quick(tmp_path: Path) -> None:

@@ -81,7 +81,7 @@ def test_a_run_that_goes_on_is_followed(chromium: Any, url: str, tmp_path: Path)
     page, wrong = opened(chromium, url)
     with (tmp_path / "first" / "metrics.jsonl").open("a") as lines:
         lines.write(json.dumps({"step": 4, "pass_rate": 0.875}) + "\n")
-    page.wait_for_function("document.querySelector('.chart output').innerText.includes('0.875')", timeout=15_000)
+    page.wait_for_function("() => document.querySelector('.chart output').innerText.includes('0.875')", timeout=15_000)
     assert wrong == []
 
 
@@ -89,7 +89,7 @@ def test_markup_in_a_completion_is_text(chromium: Any, url: str) -> None:
     page, wrong = opened(chromium, url)
     page.get_by_role("tab", name="Completions").click()
     page.get_by_label("Run", exact=True).select_option("second")
-    page.wait_for_function("document.querySelector('.rows .said').innerText.includes('<script>')")
+    page.wait_for_function("() => document.querySelector('.rows .said').innerText.includes('<script>')")
     assert page.locator(".rows .said").first.inner_text() == HTML
     assert page.locator(".rows script, .rows .said b").count() == 0
     page.locator(".rows button").first.click()
@@ -104,15 +104,15 @@ def test_filters_more_and_two_lists(chromium: Any, url: str) -> None:
     page.wait_for_selector(".rows button")
     assert page.locator(".rows button").count() == 20
     page.get_by_role("button", name="More").click()
-    page.wait_for_function("document.querySelectorAll('.rows button').length === 30")
+    page.wait_for_function("() => document.querySelectorAll('.rows button').length === 30")
     page.get_by_label("Verdict").select_option("correct")
-    page.wait_for_function("document.querySelectorAll('.rows button').length === 12")
+    page.wait_for_function("() => document.querySelectorAll('.rows button').length === 12")
     page.get_by_label("search in texts").fill("answer 9 of 2")
-    page.wait_for_function("document.querySelectorAll('.rows button').length === 1")
+    page.wait_for_function("() => document.querySelectorAll('.rows button').length === 1")
     page.get_by_label("a second list beside it").check()
-    page.wait_for_function("document.querySelectorAll('.rows').length === 2")
+    page.wait_for_function("() => document.querySelectorAll('.rows').length === 2")
     page.get_by_label("problem id").first.fill("none of these")
-    page.wait_for_function("document.querySelector('.rows').innerText.includes('No completion')")
+    page.wait_for_function("() => document.querySelector('.rows').innerText.includes('No completion')")
     assert wrong == []
 
 

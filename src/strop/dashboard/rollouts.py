@@ -9,6 +9,7 @@ filters need; prompts and completions are read of the rows that are shown.
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,8 @@ from strop.run.folder import RunFolder
 
 LIGHT = ("problem_id", "ticket", "sample", "reward", "score", "status", "finish_reason")
 SHOWN = ("prompt", "completion", "reference", "detail")
+PATIENCE = 0.3  # seconds
+LAST_ROW = 2**31  # after every row of a step
 PREVIEW = 280  # characters of a prompt and of a completion in a list
 
 
@@ -58,6 +61,8 @@ class Filters(Settings):
 def page(folder: RunFolder, filters: Filters) -> dict[str, Any]:
     """The next completions that the filters let through, and where the page after begins (None: there is none).
 
+    A page that takes longer than `PATIENCE` to fill comes as it is then, perhaps empty; the next one looks on.
+
     Raises:
         InputError: the run has no completions of the step.
     """
@@ -68,6 +73,7 @@ def page(folder: RunFolder, filters: Filters) -> dict[str, Any]:
         steps = [filters.step]
     first, after = map(int, filters.before.split(":")) if filters.before else (None, -1)
     rows: list[dict[str, Any]] = []
+    begin = time.monotonic()
     for step in steps:
         if first is not None and step > first:
             continue
@@ -77,6 +83,8 @@ def page(folder: RunFolder, filters: Filters) -> dict[str, Any]:
         rows += _shown(folder, step, wanted)
         if len(rows) == filters.limit:
             return {"rows": rows, "next": f"{step}:{rows[-1]['row']}"}
+        if time.monotonic() - begin > PATIENCE and step != steps[-1]:
+            return {"rows": rows, "next": f"{step}:{LAST_ROW}"}
     return {"rows": rows, "next": None}
 
 

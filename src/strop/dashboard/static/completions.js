@@ -2,6 +2,7 @@
 "use strict";
 const STATES = ["correct", "wrong", "unparsed", "timeout", "error"];
 const MEASURES = {entropy: "entropy", logprob: "log-prob", version: "weight version", none: "nothing"};
+const PAGE = 20;
 const lists = [];
 
 function field(name, kind, placeholder) {
@@ -45,16 +46,20 @@ function offer(list) {
 async function fill(list, anew) {
   offer(list);
   const query = Object.fromEntries([...new FormData(list.form)].filter(([, value]) => value !== ""));
-  if (!anew && list.before) query.before = list.before;
   const asked = list.asked = {};
+  let before = anew ? null : list.before, count = 0, first = anew;
+  list.more.hidden = true;
   try {
-    const found = await ask("rollouts", query);
-    if (list.asked !== asked) return;
-    const items = found.rows.map(row => item(query.run, row));
-    if (anew) list.rows.replaceChildren(...items); else list.rows.append(...items);
-    if (anew && !items.length) list.rows.append(el("li", {class: "empty"}, "No completion is so."));
-    list.before = found.next;
-    list.more.hidden = !found.next;
+    do {  // a search that takes long comes in parts
+      const found = await ask("rollouts", before ? {...query, before} : query);
+      if (list.asked !== asked) return;
+      const items = found.rows.map(row => item(query.run, row));
+      if (first) list.rows.replaceChildren(...items); else list.rows.append(...items);
+      [before, count, first] = [found.next, count + items.length, false];
+    } while (before && count < PAGE);
+    if (!list.rows.children.length) list.rows.append(el("li", {class: "empty"}, "No completion is so."));
+    list.before = before;
+    list.more.hidden = !before;
   } catch (error) {
     list.rows.replaceChildren(el("li", {class: "empty"}, error.message));
   }
