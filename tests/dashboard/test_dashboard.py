@@ -202,16 +202,21 @@ def test_a_page_of_a_hundred_thousand_completions_is_quick(tmp_path: Path) -> No
     for step in range(1, 101):
         pq.write_table(rare if step == 1 else table, run.rollouts_path(step), compression="zstd")
 
-    def quickest(**filters: Any) -> tuple[float, list[tuple[int, int]]]:
-        times, found = [], {}
-        for _ in range(3):
+    def slowest(**filters: Any) -> tuple[float, list[tuple[int, int]]]:
+        """Processor seconds of the slowest of the pages that a search takes, and what they found."""
+        times: list[float] = []
+        found: list[tuple[int, int]] = []
+        before: str | None = None
+        while before is not None or not times:
             begin = time.process_time()
-            found = page(run, Filters(**filters))
+            part = page(run, Filters(before=before, **filters))
             times.append(time.process_time() - begin)
-        return min(times), places(found)
+            found += places(part)
+            before = part["next"] if len(found) < 20 else None
+        return max(times), found
 
-    assert quickest()[0] < 0.5
-    spent, found = quickest(status="timeout")
-    assert found == [(1, 0)] and spent < 0.5
-    spent, found = quickest(text="answer 96")
-    assert len(found) == 20 and spent < 0.5
+    slowest()  # the first reading of Parquet takes its time once
+    for filters, expected in (({}, 20), ({"status": "timeout"}, 1), ({"text": "answer 96"}, 20)):
+        spent, found = slowest(**filters)
+        assert len(found) == expected and spent < 0.5, filters
+    assert slowest(status="timeout")[1] == [(1, 0)]
