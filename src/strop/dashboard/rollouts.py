@@ -75,7 +75,7 @@ def page(folder: RunFolder, filters: Filters) -> dict[str, Any]:
     rows: list[dict[str, Any]] = []
     begin = time.monotonic()
     for step in steps:
-        if first is not None and step > first:
+        if first is not None and (step > first or (step == first and after == LAST_ROW)):
             continue
         found = _matching(folder, step, filters)
         found = found[found > after] if step == first else found
