@@ -20,6 +20,7 @@ from typing import IO, Any, NamedTuple
 
 import numpy as np
 import torch
+from dimensions import Dimensions
 from transformers import (
     PreTrainedModel,
     PreTrainedTokenizerBase,
@@ -34,7 +35,6 @@ from strop.model.byte_tokenizer import byte_tokenizer
 from strop.model.files import DTYPES
 from strop.model.policy import Policy
 from strop.model.settings import FreshModel, ModelSettings
-from strop.training.compute import Dimensions
 
 QWEN2 = {
     "tiny": {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2,

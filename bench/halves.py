@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from strop.base.view import SilentView
-from strop.lab.scaling import Curve, FitSettings, fit
+from strop.lab.scaling import Curve, Fit, FitSettings, fit
 from strop.lab.scaling.curves import XAxis, read_curve
 from strop.recipes.resolve import resolve
 from strop.run.folder import is_run
@@ -45,9 +45,15 @@ def run(folder: Path, seed: int) -> Path:
     return path
 
 
+def fit_first_half(curve: Curve, settings: FitSettings | None = None) -> Fit:
+    """The fit to the points of the first half of the compute; the others are held back."""
+    whole = settings or FitSettings()
+    return fit(curve, whole.model_copy(update={"fit_until": float(curve.compute[-1]) / 2}))
+
+
 def halves(curve: Curve) -> dict[str, Any]:
     """The errors on the second half of what was fitted to the first; `refused` with its reason where nothing was."""
-    found = fit(curve, FitSettings(fit_until=float(curve.compute[-1]) / 2))
+    found = fit_first_half(curve)
     error = found.held_back_error()
     line: dict[str, Any] = {"points": len(found.used), "held_back": len(found.held_back), "refused": found.refused}
     if error is None:

@@ -97,7 +97,7 @@ def measure(learner: Learner, root: Path, updates: int) -> dict[str, Any]:
     state = [*optimizer.parameters.values(), *optimizer.state_dict().values(), *optimizer.parameters.values()]
     held = sum(own_part(tensor).numel() * tensor.element_size() for tensor in state)
     found = {"held_mb": held / 1e6, "update_s": update_s, "held_up_s": held_up_s, "written_s": written_s}
-    return found | {"sync_s": sync_s, "parameters": learner.parameters}
+    return found | {"sync_s": sync_s, "parameters": learner.sizes().parameters}
 
 
 def _rank(rank: int, config: RunConfig, size: int, folder: Path, updates: int) -> None:

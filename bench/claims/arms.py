@@ -70,6 +70,35 @@ def _term(text: str) -> str:
     return f"algorithm.regularizers=[{{{text}}}]"
 
 
+def _two_stages(beta: float) -> tuple[str, ...]:
+    """A policy that has left its reference, and then a KL loss of weight `beta`: Ablation 5 of Skywork-OR1."""
+    stages = f'stages=[{{steps={STAGE_ONE}}}, {{set={{"algorithm.regularizers"=[{{{_kl(beta)}}}]}}}}]'
+    return "steps=32", _term(_kl(AWAY_BETA)), stages
+
+
+def _plain_end(*sets: str) -> str:
+    """A last step without length control: it is by this stage's sampling that every evaluation of the run goes."""
+    return f"stages=[{{steps={STEPS - 1}}}, {{set={{{', '.join(sets)}}}}}]"
+
+
+def _pipeline(k: int, *sets: str) -> tuple[str, ...]:
+    """PipelineRL-k in one process, with room for all that may be begun."""
+    return f"orchestration.max_lag={k}", "engine.slots=512", *IN_TURN, *sets
+
+
+def _capped(cap: float) -> tuple[str, ...]:
+    """Twice the learning rate, so that ratios come to the caps within the run."""
+    return _pipeline(8, _loss(f'piece="Cispo", max_ratio={cap}'), f"optim.lr={2 * LEARNING_RATE:.0e}")
+
+
+def _kl(beta: float) -> str:
+    return f'piece="KlPenalty", beta={beta}'
+
+
+def _adaptive(delta: float = 0.2) -> str:
+    return _term(f'piece="AdaptiveEntropy", target={ADAPTIVE_TARGET}, delta={delta}, maximum=5.0')
+
+
 def _archer_kl(beta: float) -> str:
     return _term(f'piece="KlPenalty", estimator="k3", beta={beta}, beta_reasoning=0.0, clamp=10.0')
 
@@ -82,9 +111,15 @@ def _heads(whole: bool) -> tuple[str, str]:
 
 BF16 = ("model.dtype=bfloat16", "steps=6", "evaluation.every=6")
 SHORT = 30  # tokens: too few for about half of the sums worked out in full, which take 26 to 36
-PIPELINE = ("algorithm.loss.clip_high=0.28", "evaluation.asynchronous=false")
+HIGHER = ("algorithm.loss.clip_high=0.28",)
+IN_TURN = ("evaluation.asynchronous=false", "orchestration.window=full")  # the window matters to workers alone
 ARCHER = ("steps=8", "evaluation.every=2")
 LONG = ("steps=32", "evaluation.every=2")
+STAGE_ONE, AWAY_BETA = 12, 0.1
+ADAPTIVE_TARGET = 0.1
+CAP = 4.0  # the smaller of CISPO's caps
+ROOM = 44  # tokens: enough for every sum
+CONTROLLED = ("orchestration.max_lag=0", "engine.slots=64", f"sampling.max_new_tokens={ROOM}")
 LARGE = ("steps=2", "evaluation.every=1", "batch.prompts_per_step=128", *_updates(8))
 
 ARMS: dict[str, Arm] = {
@@ -94,33 +129,36 @@ ARMS: dict[str, Arm] = {
     "nsgd4": Arm("4 updates a step", _updates(4)),
     "grpo8": Arm("8 updates a step at 1/√8 of the rate (OPEFO's GRPO)", _split()),
     "opefo": Arm("OPEFO", (_loss('piece="Opefo"'),)),
-    "entropy_reg": Arm("OPEFO's GRPO with an entropy bonus of 0.01", _split(_term('piece="EntropyBonus"'))),
+    "opefo_long": Arm("OPEFO, 32 steps", (_loss('piece="Opefo"'), *LONG), weight=2.2),
+    "entropy_reg": Arm(
+        "OPEFO's GRPO with an entropy bonus of 1, 32 steps",
+        _split(_term('piece="EntropyBonus", coefficient=1.0'), *LONG),
+        weight=2.2,
+    ),  # fmt: skip
     "clip_higher": Arm("OPEFO's GRPO clipped at 0.2 / 0.28", _split("algorithm.loss.clip_high=0.28")),
-    # KL (Skywork-OR1 3.2.6, Open-Reasoner-Zero 3.2)
-    "kl0": Arm("a KL term of weight 0, to measure KL", (_term('piece="KlPenalty", beta=0.0'),), weight=1.2),
-    "kl": Arm("a KL loss of weight 0.1", (_term('piece="KlPenalty", beta=0.1'),), weight=1.2),
-    "kl_strong": Arm("a KL loss of weight 1", (_term('piece="KlPenalty", beta=1.0'),), weight=1.2),
-    "kl_reward": Arm("KL in the reward, weight 0.1", ("algorithm.kl_in_reward.beta=0.1",), weight=1.2),
+    # KL in a second stage (Skywork-OR1 3.2.6): all arms come to it with the same policy, away from the reference
+    "kl0": Arm(f"a KL loss of weight {AWAY_BETA} for {STAGE_ONE} steps, then none", _two_stages(0.0), weight=2.4),
+    "kl": Arm("the same, then of weight 1", _two_stages(1.0), weight=2.4),
+    "kl_strong": Arm("the same, then of weight 3", _two_stages(3.0), weight=2.4),
     # entropy control (Skywork-OR1 3.2.5, 4.5)
     "adaptive": Arm(
-        "4 updates a step with adaptive entropy control, target 0.2, Δ = 0.05",
-        _updates(4, _term('piece="AdaptiveEntropy", target=0.2, delta=0.05, maximum=1.0')),
+        "4 updates a step with adaptive entropy control, 32 steps", _updates(4, _adaptive(), *LONG), weight=2.4
     ),
+    "adaptive_one": Arm("strictly on-policy with adaptive entropy control, 32 steps", (_adaptive(), *LONG), weight=2.4),
     "adaptive_slow": Arm(
-        "the same with Δ = 0.005, as the paper's text has it",
-        _updates(4, _term('piece="AdaptiveEntropy", target=0.2, delta=0.005, maximum=1.0')),
+        "4 updates a step with adaptive entropy control, Δ = 0.005 as in the paper", _updates(4, _adaptive(0.005))
     ),
     "bonus_low": Arm("a fixed entropy bonus of 0.3", (_term('piece="EntropyBonus", coefficient=0.3'),)),
     "bonus_high": Arm("a fixed entropy bonus of 3", (_term('piece="EntropyBonus", coefficient=3.0'),)),
     # truncated responses (Skywork-OR1 3.2.3)
     "short": Arm(f"{SHORT} tokens", (f"sampling.max_new_tokens={SHORT}",)),
     "short_before": Arm(
-        f"{SHORT} tokens, truncated responses masked before the group mean",
-        (f"sampling.max_new_tokens={SHORT}", "algorithm.truncation_mask=before"),
+        f"{SHORT} tokens, advantages of truncated responses 0, which leave the group's mean and deviation too",
+        (f"sampling.max_new_tokens={SHORT}", "algorithm.truncation_mask=zero_before"),
     ),
     "short_after": Arm(
-        f"{SHORT} tokens, truncated responses masked after the group mean",
-        (f"sampling.max_new_tokens={SHORT}", "algorithm.truncation_mask=after"),
+        f"{SHORT} tokens, advantages of truncated responses 0",
+        (f"sampling.max_new_tokens={SHORT}", "algorithm.truncation_mask=zero"),
     ),
     # batches and groups (Skywork-OR1 4.3, 5.2; ScaleRL 3.2, A.9)
     "keep": Arm("groups without variance kept", ("algorithm.selection.zero_variance=keep",)),
@@ -132,13 +170,12 @@ ARMS: dict[str, Arm] = {
     "clip25": Arm("4 updates a step clipped at 0.2 / 0.25", _updates(4, "algorithm.loss.clip_high=0.25")),
     "clip265": Arm("4 updates a step clipped at 0.2 / 0.265", _updates(4, "algorithm.loss.clip_high=0.265")),
     "clip28": Arm("4 updates a step clipped at 0.2 / 0.28", _updates(4, "algorithm.loss.clip_high=0.28")),
-    "cispo4": Arm("4 updates a step, CISPO capped at 4", _updates(4, _loss('piece="Cispo", max_ratio=4.0'))),
-    "cispo8": Arm("4 updates a step, CISPO capped at 8", _updates(4, _loss('piece="Cispo", max_ratio=8.0'))),
+    "cispo4": Arm("PipelineRL-8 at twice the learning rate, CISPO capped at 4", _capped(CAP)),
+    "cispo8": Arm("the same, CISPO capped at 8", _capped(2 * CAP)),
     "sample_mean": Arm("every sample alike", ("algorithm.aggregation=SampleMean",)),
     "prompt_mean": Arm("every prompt alike", ("algorithm.aggregation=PromptMean",)),
     "batch_std": Arm(
-        "advantages over the batch's deviation",
-        ("algorithm.advantage.normalization=batch_std", "algorithm.advantage.ddof=0"),
+        "advantages over the batch's deviation (ddof 1)", ("algorithm.advantage.normalization=batch_std",)
     ),
     "no_std": Arm("advantages not divided", ("algorithm.advantage.normalization=none",)),
     # λ of OPEFO (6.5)
@@ -164,12 +201,18 @@ ARMS: dict[str, Arm] = {
     # a larger rollout batch for as many updates (Skywork-OR1 4.4, Figure 18)
     "nsgd4_wide": Arm("4 updates a step on 4 times the prompts", _updates(4, "batch.prompts_per_step=64"), weight=3.5),
     # how far off-policy (ScaleRL 3.1, A.12, A.20)
-    "off8": Arm("PPO-off-policy-8, clipped at 0.2 / 0.28", (*LARGE, *PIPELINE)),
-    "pipeline8": Arm("PipelineRL-8, clipped at 0.2 / 0.28", ("orchestration.max_lag=8", "engine.slots=512", *PIPELINE)),
-    "pipeline4": Arm("PipelineRL-4, clipped at 0.2 / 0.28", ("orchestration.max_lag=4", "engine.slots=512", *PIPELINE)),
+    "off8": Arm("PPO-off-policy-8, clipped at 0.2 / 0.28", (*LARGE, *IN_TURN, *HIGHER)),
+    "pipeline8": Arm("PipelineRL-8, clipped at 0.2 / 0.28", _pipeline(8, *HIGHER)),
+    "pipeline4": Arm("PipelineRL-4, clipped at 0.2 / 0.28", _pipeline(4, *HIGHER)),
     # actor-critic (Open-Reasoner-Zero 3.2)
     "gae": Arm("PPO with a critic, λ = 1", (), "open_reasoner_zero.7b", 2.0),
     "gae95": Arm("PPO with a critic, λ = 0.95", ("algorithm.advantage.lam=0.95",), "open_reasoner_zero.7b", 2.0),
+    "gae_kl_reward": Arm(
+        "PPO with a critic, λ = 1, and KL in the reward, weight 0.1",
+        ("algorithm.kl_in_reward.beta=0.1",),
+        "open_reasoner_zero.7b",
+        2.2,
+    ),  # fmt: skip
     "gae_loops": Arm(
         f"PPO with a critic, λ = 1, from a base that falls into loops, {loops.LIMIT} tokens",
         (f"sampling.max_new_tokens={loops.LIMIT}",),
@@ -205,13 +248,29 @@ ARMS: dict[str, Arm] = {
         ("steps=64", "evaluation.every=16", "batch.prompts_per_step=4", "engine.slots=32"),
         weight=1.8,
     ),  # fmt: skip
-    # length (ScaleRL A.11)
-    "interruption": Arm("ScaleRL with k = 0", ("orchestration.max_lag=0", "engine.slots=64"), "scalerl"),
+    # length (ScaleRL A.11): a few completions in a hundred are interrupted, penalties begin at about the same length
+    "interruption": Arm(
+        f"ScaleRL with k = 0 and {ROOM} tokens, thinking interrupted after 30 to 38",
+        (
+            *CONTROLLED,
+            f"sampling.thinking_tokens={ROOM - 5}",
+            "sampling.interruption.after=[30, 38]",
+            _plain_end(*(f'"sampling.{key}"="none"' for key in ("interruption", "thinking_tokens", "answer_tokens"))),
+        ),
+        "scalerl",
+        1.2,
+    ),
     "penalty": Arm(
-        "ScaleRL with k = 0, a length penalty for interruptions",
-        ("orchestration.max_lag=0", "engine.slots=64"),
+        f"the same, a length penalty that grows from {ROOM - 12} to {ROOM} tokens for interruptions",
+        (
+            *CONTROLLED,
+            f'algorithm.shaping=[{{piece="LengthPenalty", max_tokens={ROOM}, cache_tokens=12}}]',
+            "sampling.end_of_thinking='\\boxed{'",
+            _plain_end('"algorithm.shaping"=[]'),
+        ),
         "scalerl.loo_lp",
-    ),  # fmt: skip
+        1.2,
+    ),
     # long enough for a curve (ScaleRL 2.1, A.4), measured well
     "long": Arm("GRPO, strictly on-policy, 32 steps", LONG, weight=2.2),
     "long4": Arm("4 updates a step, 32 steps", _updates(4, *LONG), weight=2.2),

@@ -1,68 +1,30 @@
 """The claims: what a paper says, quoted briefly, and what of our runs would show it.
 
-Of every claim the arms, what is measured, what the claim says of it and the smallest effect of interest were written
-down before the runs were made. Pass rates are fractions, ratios natural logarithms.
+Of every claim the arms, what is measured, what the claim says of it, the smallest effect of interest and what the arms
+must show were written down before the runs were made. Pass rates are fractions, ratios natural logarithms.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from bench.claims.analysis import LOG_MARGIN
+from bench.claims.arms import ADAPTIVE_TARGET, ARMS, STAGE_ONE, STEPS
+from bench.claims.claim import LATE_ENTROPY, LATE_PASS, Claim, entropies, passes
+from bench.claims.measures import ENTROPY, PASS
+from bench.claims.mechanisms import exceeds, held, stays
 
-from bench.claims.analysis import LOG_MARGIN, PASS_MARGIN, Says
-from bench.claims.arms import ARMS, STEPS
-from bench.claims.measures import ENTROPY, PASS, Effect
-
+from bench.claims import fits, timing
 from bench.claims import measures as m
 
 # fmt: off
 
-LATE_PASS, LATE_ENTROPY = m.late(PASS), m.late(ENTROPY)
 COURSE = m.course(PASS)
 
 
-class Claim(NamedTuple):
-    """A claim and its test.
-
-    Fields:
-        name: on the command line and in tables.
-        paper: and its section.
-        quote: what it says.
-        arms: those it needs.
-        measured: the effect, in words.
-        effect: of the curves of one seed; None where it cannot be told.
-        says: what the claim says of the effect.
-        margin: the smallest effect of interest.
-        unit: `pass rate`, `log ratio` or another word.
-    """
-
-    name: str
-    paper: str
-    quote: str
-    arms: tuple[str, ...]
-    measured: str
-    effect: Effect
-    says: Says = "above"
-    margin: float = PASS_MARGIN
-    unit: str = "pass rate"
-
-
-def _passes(name: str, paper: str, quote: str, one: str, other: str, says: Says = "above") -> Claim:
-    """Late held-out pass rate of one arm less the other's."""
-    words = f"late pass rate, `{one}` − `{other}`"
-    return Claim(name, paper, quote, (one, other), words, m.minus(LATE_PASS, one, other), says)
-
-
-def _entropies(name: str, paper: str, quote: str, one: str, other: str, says: Says = "above") -> Claim:
-    """Late held-out entropy of one arm over the other's."""
-    words = f"log of late held-out entropy, `{one}` / `{other}`"
-    effect = m.log_ratio(LATE_ENTROPY, one, other)
-    return Claim(name, paper, quote, (one, other), words, effect, says, LOG_MARGIN, "log ratio")
-
-
-def _steadier(name: str, quote: str, other: str) -> Claim:
-    words = f"mean |log H_t / H_0|, `{other}` − `opefo`"
-    effect = m.minus(m.unsteadiness, other, "opefo")
-    return Claim(name, "OPEFO 6.3", quote, ("opefo", other), words, effect, "above", LOG_MARGIN, "log ratio")
+def _steadier(name: str, quote: str, other: str, opefo: str = "opefo") -> Claim:
+    words = f"mean |log H_t / H_0|, `{other}` − `{opefo}`"
+    effect = m.minus(m.unsteadiness, other, opefo)
+    claim = Claim(name, "OPEFO 6.3", quote, (opefo, other), words, effect, "above", LOG_MARGIN, "log ratio")
+    return claim if other == "base" else claim._replace(together=METHODS)
 
 
 STEADY = "“OPEFO maintains a smooth and stable entropy trajectory”"
@@ -70,47 +32,54 @@ SLOWS = "“experiments with N_SGD ∈ {2, 4} exhibit faster policy convergence�
 BETTER = "“Ultimately, the on-policy update … achieves superior test performance”"
 # Arms that differ from `base` in one thing, and are measured as it is.
 ALIKE = (
-    "base", "nsgd4", "grpo8", "opefo", "kl", "kl_strong", "adaptive", "bonus_low", "bonus_high", "keep",
+    "base", "nsgd2", "nsgd4", "grpo8", "opefo", "clip_higher", "bonus_low", "bonus_high", "keep", "batch8",
 )
 PREDICTS = m.correlation(m.first(ENTROPY, 3), m.last(PASS), ALIKE)
+MANY = "each arm has a change of its own against `base`; how their outcomes go together is what is asked"
+SPLIT = "eight updates take 1/√8 of the learning rate of one (OPEFO, footnote 2)"
+METHODS = "OPEFO's Table 1 compares methods whole: itself strictly on-policy, its baselines with eight updates a step"
+EQUAL_MINI_BATCHES = "as many updates on as many prompts each: four of a step's sixteen, or a step of four"
+SCHEDULES = "as many updates on as many prompts each, generated eight updates ahead at most or eight at once"
+LENGTH_CONTROL = "one has what belongs to an interruption, the other its penalty; their last step, alike, has neither"
+BOTH_SIDES = "the head is one choice, made on both sides"
 HALFWAY = f"rank correlation over {len(ALIKE)} arms of entropy up to step {STEPS // 2} and the last pass rate"
 
 
 def _updates() -> list[Claim]:
     return [
-        _entropies("on-policy-slows-collapse-2", "Skywork-OR1 4.4", SLOWS, "base", "nsgd2"),
-        _entropies("on-policy-slows-collapse-4", "Skywork-OR1 4.4", SLOWS, "base", "nsgd4"),
-        _entropies(
+        entropies("on-policy-slows-collapse-2", "Skywork-OR1 4.4", SLOWS, "base", "nsgd2"),
+        entropies("on-policy-slows-collapse-4", "Skywork-OR1 4.4", SLOWS, "base", "nsgd4"),
+        entropies(
             "on-policy-collapses-alike", "OPEFO 4",
             "GRPO of 8 updates and strict on-policy: “Both curves exhibit highly similar dynamics”",
             "base", "grpo8", "same",
-        ),
-        _passes("on-policy-passes-more", "Skywork-OR1 4.4", BETTER, "base", "nsgd4"),
+        )._replace(together=SPLIT),
+        passes("on-policy-passes-more", "Skywork-OR1 4.4", BETTER, "base", "nsgd4"),
         Claim(
             "on-policy-passes-more-later", "Skywork-OR1 4.4", BETTER + " “when … training steps is sufficiently large”",
             ("long", "long4"), "late pass rate of 32 steps, `long` − `long4`", m.minus(LATE_PASS, "long", "long4"),
         ),
-        _passes(
+        passes(
             "on-policy-beats-split", "OPEFO 6.2",
             "“a clear and consistent empirical advantage of the strict on-policy setting”", "base", "grpo8",
-        ),
-        _entropies(
+        )._replace(together=SPLIT),
+        entropies(
             "equal-mini-batch-entropy", "Skywork-OR1 4.4, Ablation 7",
             "on-policy with the smaller D_T: “premature entropy collapse does not occur”", "on_policy4", "nsgd4",
-        ),
-        _passes(
+        )._replace(together=EQUAL_MINI_BATCHES),
+        passes(
             "equal-mini-batch-passes", "Skywork-OR1 4.4, Ablation 7",
             "“the on-policy update outperforms the off-policy update with the same D_T”", "on_policy4", "nsgd4",
-        ),
-        _entropies(
+        )._replace(together=EQUAL_MINI_BATCHES),
+        entropies(
             "larger-rollout-batch-collapses", "Skywork-OR1 4.4, Figure 18",
             "N_SGD = 4 with 4 times the D_R: “premature entropy collapse not only still occurs”", "base", "nsgd4_wide",
-        ),
-        _entropies(
+        )._replace(together="the claim is about both at once: more updates, on as much larger a rollout batch"),
+        entropies(
             "larger-rollout-batch-is-no-slower", "Skywork-OR1 4.4, Figure 18",
             "against the smaller D_R it “may even do so more rapidly”", "nsgd4_wide", "nsgd4", "not above",
         ),
-        _passes(
+        passes(
             "rollout-batch-passes-more", "Skywork-OR1 5.2, Ablation 11",
             "a larger D_R “can lead to better test performance”", "base", "batch8",
         ),
@@ -124,22 +93,25 @@ def _opefo() -> list[Claim]:
     return [
         _steadier("opefo-steadier-than-grpo", f"{STEADY}; GRPO collapses", "grpo8"),
         _steadier("opefo-steadier-than-on-policy", f"{STEADY}; strict on-policy GRPO collapses", "base"),
-        _steadier("opefo-steadier-than-entropy-reg", f"{STEADY}; the bonus: “uncontrolled growth”", "entropy_reg"),
+        _steadier(
+            "opefo-steadier-than-entropy-reg", f"{STEADY}; the bonus: “uncontrolled growth”", "entropy_reg",
+            "opefo_long",
+        ),
         _steadier("opefo-steadier-than-clip-higher", f"{STEADY}; clip-higher oscillates", "clip_higher"),
-        _passes("opefo-passes-more", "OPEFO 6.2", better, "opefo", "base"),
+        passes("opefo-passes-more", "OPEFO 6.2", better, "opefo", "base"),
         Claim(
             "opefo-lambda-positive", "OPEFO 6.5", positive, ("opefo",), "smallest λ* of any step of `opefo`",
-            m.of(m.smallest("opefo/lambda"), "opefo"), "above", 0.0, "λ",
+            m.of(m.smallest("opefo/lambda"), "opefo"), "above", 0.0, "λ", "its own rollouts",
         ),
         Claim(
             "grpo-flow-negative", "OPEFO 4",
             "“entropy-decreasing updates consistently outweigh entropy-increasing ones”", ("base",),
             "mean λ* that would balance the steps of `base`", m.of(m.mean("entropy_flow/lambda"), "base"),
-            "above", 0.0, "λ",
+            "above", 0.0, "λ", "its own rollouts",
         ),
-        _passes("opefo-beats-static", "OPEFO 6.5", best, "opefo", "opefo_static"),
-        _passes("opefo-beats-increasing", "OPEFO 6.5", best, "opefo", "opefo_up"),
-        _passes("opefo-beats-decreasing", "OPEFO 6.5", best, "opefo", "opefo_down"),
+        passes("opefo-beats-static", "OPEFO 6.5", best, "opefo", "opefo_static"),
+        passes("opefo-beats-increasing", "OPEFO 6.5", best, "opefo", "opefo_up"),
+        passes("opefo-beats-decreasing", "OPEFO 6.5", best, "opefo", "opefo_down"),
     ]
 
 
@@ -148,23 +120,26 @@ def _entropy_control() -> list[Claim]:
     return [
         Claim(
             "adaptive-keeps-target", "Skywork-OR1 3.2.5", "“the current entropy remains lower-bounded by the target”",
-            ("adaptive",), "sampled entropy of the last quarter of `adaptive`, less the target of 0.2",
-            m.of(m.last_quarter("entropy/sampled"), "adaptive", 0.2), "above", 0.0, "nats",
+            ("adaptive_one", "long"),
+            "log of the target over sampled entropy of the last quarter of `adaptive_one`, strictly on-policy",
+            m.log_over(ADAPTIVE_TARGET, m.last_quarter("entropy/sampled"), "adaptive_one"),
+            "not above", LOG_MARGIN, "log ratio", "its own rollouts", compared=(held("long"),),
         ),
-        _entropies(
+        entropies(
             "adaptive-prevents-collapse", "Skywork-OR1 4.5, Ablation 9", "“successfully prevents entropy collapse”",
-            "adaptive", "nsgd4",
-        ),
-        _passes(
+            "adaptive", "long4",
+        )._replace(compared=(held("long4"),)),
+        passes(
             "adaptive-passes-more", "Skywork-OR1 4.5, Ablation 9", "“and results in higher test performance”",
-            "adaptive", "nsgd4",
-        ),
+            "adaptive", "long4",
+        )._replace(compared=(held("long4"),)),
         Claim(
             "adaptive-slow-keeps-target", "Skywork-OR1 3.2.5", "the same with the paper's Δ", ("adaptive_slow",),
-            "sampled entropy of the last quarter of `adaptive_slow`, less the target of 0.2",
-            m.of(m.last_quarter("entropy/sampled"), "adaptive_slow", 0.2), "above", 0.0, "nats",
+            "log of the target over sampled entropy of the last quarter of `adaptive_slow`",
+            m.log_over(ADAPTIVE_TARGET, m.last_quarter("entropy/sampled"), "adaptive_slow"),
+            "not above", LOG_MARGIN, "log ratio", "its own rollouts",
         ),
-        _entropies(
+        entropies(
             "adaptive-slow-prevents-collapse", "Skywork-OR1 4.5, Ablation 9", "the same with the paper's Δ",
             "adaptive_slow", "nsgd4",
         ),
@@ -177,12 +152,13 @@ def _entropy_control() -> list[Claim]:
             "coefficient-high-explodes", "Skywork-OR1 4.5, Ablation 8",
             "a high coefficient: “the entropy eventually rises sharply”",
             ("bonus_high",), "log of late over first held-out entropy of `bonus_high`",
-            m.growth(LATE_ENTROPY, "bonus_high", ENTROPY), "above", LOG_MARGIN, "log ratio",
+            m.of(m.ratio_log(LATE_ENTROPY, m.first(ENTROPY)), "bonus_high"), "above", LOG_MARGIN, "log ratio",
         ),
         Claim(
             "coefficient-low-collapses", "Skywork-OR1 4.5, Ablation 8", "a low one: “it still collapses”",
-            ("bonus_low",), "log of first over late held-out entropy of `bonus_low`",
-            m.growth(LATE_ENTROPY, "bonus_low", ENTROPY, -1.0), "above", LOG_MARGIN, "log ratio",
+            ("bonus_low", "base"), "log of first over late held-out entropy of `bonus_low`",
+            m.of(m.ratio_log(m.first(ENTROPY), LATE_ENTROPY), "bonus_low"), "above", LOG_MARGIN, "log ratio",
+            compared=(exceeds("bonus_low", "base"),),
         ),
     ]
 
@@ -193,11 +169,11 @@ def _sampling() -> list[Claim]:
         Claim(
             "entropy-predicts", "Skywork-OR1 4.2",
             "“Faster entropy collapse generally leads to worse test performance”",
-            ALIKE, HALFWAY, PREDICTS, "above", 0.3, "rank correlation",
+            ALIKE, HALFWAY, PREDICTS, "above", 0.3, "rank correlation", together=MANY,
         ),
         Claim(
             "entropy-does-not-predict", "ScaleRL A.13", "entropy is “not necessarily a reliable predictor”",
-            ALIKE, HALFWAY, PREDICTS, "same", 0.3, "rank correlation",
+            ALIKE, HALFWAY, PREDICTS, "same", 0.3, "rank correlation", together=MANY,
         ),
         Claim(
             "batch-size-same-entropy", "ScaleRL A.13",
@@ -209,11 +185,11 @@ def _sampling() -> list[Claim]:
             "batch-size-passes-more", "ScaleRL A.13", "the larger one “achieving much stronger” performance per step",
             ("base", "batch8"), "pass rate over the course, `base` − `batch8`", m.minus(COURSE, "base", "batch8"),
         ),
-        _entropies(
+        entropies(
             "group-size-same-entropy", "Skywork-OR1 4.3", "group size “has only a minor effect on entropy dynamics”",
             "base", "group4", "same",
         ),
-        _passes(
+        passes(
             "group-size-passes-more", "Skywork-OR1 5.2, Ablation 12",
             "a larger group “can lead to a better test performance”", "base", "group4",
         ),
@@ -221,8 +197,9 @@ def _sampling() -> list[Claim]:
             "temperature-low-entropy", "Skywork-OR1 3.2.4", "at 0.6 “the model … begins with extremely low entropy”",
             ("temp1", "temp06"), "log of sampled entropy of the first 4 steps, `temp1` / `temp06`",
             m.log_ratio(m.first("entropy/sampled", 4), "temp1", "temp06"), "above", LOG_MARGIN, "log ratio",
+            "its own rollouts",
         ),
-        _passes(
+        passes(
             "temperature-passes-more", "Skywork-OR1 3.2.4",
             "at 0.6 it “learns more slowly than at a temperature of 1.0”", "temp1", "temp06",
         ),
@@ -231,30 +208,31 @@ def _sampling() -> list[Claim]:
 
 def _kl() -> list[Claim]:
     harm = "“The KL penalty hinders further improvements”"
+
+    def pulls(name: str, quote: str, arm: str) -> Claim:
+        words = f"log of KL to the reference where the second stage begins over that of the last quarter, `{arm}`"
+        fall = m.ratio_log(m.at("kl/penalised", STAGE_ONE + 1), m.last_quarter("kl/penalised"))
+        return Claim(
+            name, "Skywork-OR1 3.2.6", quote, ("kl0", arm), words, m.of(fall, arm), "above", LOG_MARGIN, "log ratio",
+            "its own rollouts", compared=(stays("kl0", fall),),
+        )
+
     needed = "without it “model entropy drops rapidly”, performance “falls below” even DAPO"
     return [
-        Claim(
-            "kl-pulls-back", "Skywork-OR1 3.2.6", "“strongly pulls the actor model's policy back toward the reference”",
-            ("kl0", "kl"), "log of KL to the start in the last quarter, `kl0` / `kl`",
-            m.log_ratio(m.last_quarter("kl/penalised"), "kl0", "kl"), "above", LOG_MARGIN, "log ratio",
-        ),
-        Claim(
-            "kl-strong-pulls-back", "Skywork-OR1 3.2.6", "the same with a weight of 1", ("kl0", "kl_strong"),
-            "log of KL to the start in the last quarter, `kl0` / `kl_strong`",
-            m.log_ratio(m.last_quarter("kl/penalised"), "kl0", "kl_strong"), "above", LOG_MARGIN, "log ratio",
-        ),
-        _passes("kl-loss-harms", "Skywork-OR1 3.2.6", harm, "kl0", "kl"),
-        _passes("kl-strong-harms", "Skywork-OR1 3.2.6", harm + ", with a weight of 1", "kl0", "kl_strong"),
-        _passes("kl-reward-harms", "Open-Reasoner-Zero 3.2", "“Both KL Loss and KL Penalty … slow down the training”",
-                "kl0", "kl_reward"),
-        _passes("archer-kl-is-needed", "Archer 4.3.1", needed, "archer", "archer_kl0"),
-        _entropies("archer-kl-keeps-entropy", "Archer 4.3.1", needed, "archer", "archer_kl0"),
-        _passes("archer-kl-too-strong", "Archer 4.3.1", "0.005: “slows down learning progress”",
+        pulls("kl-pulls-back", "“strongly pulls the actor model's policy back toward the reference”", "kl"),
+        pulls("kl-strong-pulls-back", "the same with a weight of 3", "kl_strong"),
+        passes("kl-loss-harms", "Skywork-OR1 3.2.6", harm, "kl0", "kl"),
+        passes("kl-strong-harms", "Skywork-OR1 3.2.6", harm + ", with a weight of 3", "kl0", "kl_strong"),
+        passes("kl-reward-harms", "Open-Reasoner-Zero 3.2", "“Both KL Loss and KL Penalty … slow down the training”",
+                "gae", "gae_kl_reward"),
+        passes("archer-kl-is-needed", "Archer 4.3.1", needed, "archer", "archer_kl0"),
+        entropies("archer-kl-keeps-entropy", "Archer 4.3.1", needed, "archer", "archer_kl0"),
+        passes("archer-kl-too-strong", "Archer 4.3.1", "0.005: “slows down learning progress”",
                 "archer", "archer_kl5"),
         *_archer_clips(),
-        _passes("archer-clip-0-is-worse", "Archer 3.2.1", "clip 0 on low-entropy tokens: “learns more slowly”",
+        passes("archer-clip-0-is-worse", "Archer 3.2.1", "clip 0 on low-entropy tokens: “learns more slowly”",
                 "archer", "archer_clip0"),
-        _passes("archer-mask-is-worse", "Archer 3.2.1", "“completely excluding … low-entropy tokens is suboptimal”",
+        passes("archer-mask-is-worse", "Archer 3.2.1", "“completely excluding … low-entropy tokens is suboptimal”",
                 "archer", "archer_mask"),
     ]
 
@@ -264,19 +242,19 @@ def _archer_clips() -> list[Claim]:
     paper = "Archer 4.3.2"
     best = "ε_k = 0.2 ends higher than 0.1 and 0.3 (28.7 against 24.6 and 26.0)"
     return [
-        _entropies("archer-wider-knowledge-collapses", paper,
+        entropies("archer-wider-knowledge-collapses", paper,
                    "a larger ε_k: “the model's entropy decreases more rapidly”", "archer_10_40", "archer_30_40"),
         Claim(
             "archer-wider-knowledge-learns-faster", paper, "a larger ε_k: “leads to faster learning”",
             ("archer_30_40", "archer_10_40"), "pass rate over the course, `archer_30_40` − `archer_10_40`",
             m.minus(COURSE, "archer_30_40", "archer_10_40"),
         ),
-        _passes("archer-knowledge-20-over-10", paper, best, "archer_20_40", "archer_10_40"),
-        _passes("archer-knowledge-20-over-30", paper, best, "archer_20_40", "archer_30_40"),
-        _passes("archer-reasoning-is-insensitive", paper,
+        passes("archer-knowledge-20-over-10", paper, best, "archer_20_40", "archer_10_40"),
+        passes("archer-knowledge-20-over-30", paper, best, "archer_20_40", "archer_30_40"),
+        passes("archer-reasoning-is-insensitive", paper,
                 "“much less sensitive to … the clip threshold for high-entropy tokens”",
                 "archer_20_60", "archer_20_20", "same"),
-        _entropies("archer-wider-reasoning-collapses", paper,
+        entropies("archer-wider-reasoning-collapses", paper,
                    "a larger ε_r: “a slightly faster reduction in entropy”", "archer_20_20", "archer_20_60"),
     ]
 
@@ -288,26 +266,27 @@ def _lengths() -> list[Claim]:
 
     def more(name: str, quote: str, one: str, other: str) -> Claim:
         words = f"truncation rate of the last quarter, `{one}` − `{other}`"
-        return Claim(name, paper, quote, (one, other), words, m.minus(truncated, one, other), unit="share")
+        return Claim(name, paper, quote, (one, other), words, m.minus(truncated, one, other), unit="share",
+                     on="its own rollouts")
 
     return [
         more("mask-before-truncates", mask, "short_before", "short"),
         more("mask-after-between-1", between, "short_before", "short_after"),
         more("mask-after-between-2", between, "short_after", "short"),
-        _passes("mask-before-passes-less", paper, "“the overall training accuracy continues to decline”",
+        passes("mask-before-passes-less", paper, "“the overall training accuracy continues to decline”",
                 "short", "short_before"),
-        _passes("stages-reach-as-much", "Skywork-OR1 3.2.2", "staged context “reaches the same level”",
+        passes("stages-reach-as-much", "Skywork-OR1 3.2.2", "staged context “reaches the same level”",
                 "staged", "base", "same"),
         Claim(
             "stages-spend-less", "Skywork-OR1 3.2.2", "“significantly improving token efficiency”", ("base", "staged"),
             "log of tokens generated, `base` / `staged`", m.log_ratio(m.total("tokens/generated"), "base", "staged"),
-            "above", 0.05, "log ratio",
+            "above", 0.05, "log ratio", "its own rollouts",
         ),
-        _passes(
+        passes(
             "penalty-does-not-help", "ScaleRL A.11",
             "“replacing interruption with length penalty … does not improve performance”", "penalty", "interruption",
             "not above",
-        ),
+        )._replace(together=LENGTH_CONTROL),
     ]
 
 
@@ -319,42 +298,44 @@ def _scalerl() -> list[Claim]:
     average, similar = "“prompt-average achieves the highest” pass rate", "normalisations “yield similar performance”"
     off = m.minus(m.last(PASS), "pipeline8", "off8")
     return [
-        _passes("zero-variance-filter", section, "“using the effective batch performs better”", "base", "keep"),
-        _passes("no-positive-resampling", section, "“improves scalability and the asymptotic reward”",
+        passes("zero-variance-filter", section, "“using the effective batch performs better”", "base", "keep"),
+        passes("no-positive-resampling", section, "“improves scalability and the asymptotic reward”",
                 "few_npr", "few"),
-        _passes("cispo-cap-4-and-8", "ScaleRL A.18.2", cap, "cispo8", "cispo4", "same"),
-        _passes("dapo-clip-28", "ScaleRL A.18.1", high, "clip28", "nsgd4", "apart"),
-        _entropies("clip-25-slows-collapse", ablation, f"a higher clip ratio of 0.25 {prevents}", "clip25", "nsgd4"),
-        _entropies("clip-265-slows-collapse", ablation, f"the same of 0.265: {prevents}", "clip265", "nsgd4"),
-        _passes("clip-25-passes-more", ablation, f"0.25: {better}", "clip25", "nsgd4"),
-        _passes("clip-265-passes-more", ablation, f"0.265: {better}", "clip265", "nsgd4"),
-        _entropies("clip-28-raises-entropy", ablation, "at 0.28 “entropy rises sharply”", "clip28", "nsgd4"),
-        _passes("prompt-mean-over-sample-mean", section, average, "prompt_mean", "sample_mean"),
-        _passes("prompt-mean-over-token-mean", section, average, "prompt_mean", "base"),
-        _passes("batch-deviation", section, similar, "batch_std", "base", "same"),
-        _passes("no-deviation", section, similar, "no_std", "base", "same"),
+        passes("cispo-cap-4-and-8", "ScaleRL A.18.2", cap, "cispo8", "cispo4", "same"),
+        passes("dapo-clip-28", "ScaleRL A.18.1", high, "clip28", "nsgd4", "apart"),
+        entropies("clip-25-slows-collapse", ablation, f"a higher clip ratio of 0.25 {prevents}", "clip25", "nsgd4"),
+        entropies("clip-265-slows-collapse", ablation, f"the same of 0.265: {prevents}", "clip265", "nsgd4"),
+        passes("clip-25-passes-more", ablation, f"0.25: {better}", "clip25", "nsgd4"),
+        passes("clip-265-passes-more", ablation, f"0.265: {better}", "clip265", "nsgd4"),
+        entropies("clip-28-raises-entropy", ablation, "at 0.28 “entropy rises sharply”", "clip28", "nsgd4"),
+        passes("prompt-mean-over-sample-mean", section, average, "prompt_mean", "sample_mean"),
+        passes("prompt-mean-over-token-mean", section, average, "prompt_mean", "base"),
+        passes("batch-deviation", section, similar, "batch_std", "base", "same"),
+        passes("no-deviation", section, similar, "no_std", "base", "same"),
         Claim(
             "fp32-head-mismatch", "ScaleRL A.19", "the FP32 head “makes the ratio much more accurate”",
             ("bf16", "bf16_head"), "log of mean |log-prob trainer − generator|, `bf16` / `bf16_head`",
             m.log_ratio(m.mean("mismatch/mean"), "bf16", "bf16_head"), "above", LOG_MARGIN, "log ratio",
+            "its own rollouts", BOTH_SIDES,
         ),
         Claim(
             "pipeline-per-update", "ScaleRL A.20",
             "PipelineRL and PPO-off-policy: “the performance gains per step is similar”",
-            ("pipeline8", "off8"), "pass rate after 16 updates, `pipeline8` − `off8`", off, "same",
+            ("pipeline8", "off8"), "pass rate after 16 updates, `pipeline8` − `off8`", off, "same", together=SCHEDULES,
         ),
         Claim(
             "pipeline-faster-per-update", "ScaleRL 3.1",
             "PipelineRL “reduces the amount of idle time in the training process”", ("pipeline8",),
-            "log of simulated seconds an update, PPO-off-policy-8 / PipelineRL-8", m.schedule_gain("pipeline8"),
-            "above", LOG_MARGIN, "log ratio",
+            "log of simulated seconds an update, PPO-off-policy-8 / PipelineRL-8", timing.schedule_gain("pipeline8"),
+            "above", LOG_MARGIN, "log ratio", "simulated time",
         ),
         Claim(
             "pipeline-reaches-half-sooner", "ScaleRL 3.1", "PipelineRL “reaching the ceiling A faster”",
             ("pipeline8", "off8"), "log of simulated seconds to a pass rate of 0.5, `off8` / `pipeline8`",
-            m.sooner("pipeline8", "off8", 0.5), "above", LOG_MARGIN, "log ratio",
+            timing.sooner("pipeline8", "off8", 0.5), "above", LOG_MARGIN, "log ratio",
+            "simulated time", SCHEDULES,
         ),
-        _passes("pipeline-4-and-8", "ScaleRL A.12", "“4 and 8 off-policyness performed equally well”",
+        passes("pipeline-4-and-8", "ScaleRL A.12", "“4 and 8 off-policyness performed equally well”",
                 "pipeline8", "pipeline4", "same"),
     ]
 
@@ -363,28 +344,29 @@ def _others() -> list[Claim]:
     robust = "sigmoidal fits are “substantially more robust and stable than power-law fits”"
     bar = "a fit on the first half of a run predicts the second within .03"
     return [
-        _passes("gae-lambda-1", "Open-Reasoner-Zero 3.2", "λ = 1 “consistently outperforming” 0.95", "gae", "gae95"),
+        passes("gae-lambda-1", "Open-Reasoner-Zero 3.2", "λ = 1 “consistently outperforming” 0.95", "gae", "gae95"),
         Claim(
             "critic-devalues-loops", "Open-Reasoner-Zero 3.3",
             "advantages of repeating tokens “consistently lower (i.e., more negative)” than GRPO's", ("gae_loops",),
             "mean advantage after the first repetition, as GRPO would have it − as trained, steps with loops",
             m.of(m.gap("repetition/advantage_grpo", "repetition/advantage"), "gae_loops"), "above", 0.1,
-            "standard deviations",
+            "standard deviations", "its own rollouts",
         ),
         Claim(
             "sigmoid-over-power-law", "ScaleRL A.4", robust, ("long",),
-            "mean |error| on the second half, power law − sigmoid, `long`, steps", m.sigmoid_gain("long"), "above", 0.0,
+            "mean |error| on the second half, power law − sigmoid, `long`, steps", fits.sigmoid_gain("long"),
+            "above", 0.0, on="fits",
         ),
         Claim(
             "sigmoid-over-power-law-4", "ScaleRL A.4", robust, ("long4",),
-            "mean |error| on the second half, power law − sigmoid, `long4`, steps", m.sigmoid_gain("long4"),
-            "above", 0.0,
+            "mean |error| on the second half, power law − sigmoid, `long4`, steps", fits.sigmoid_gain("long4"),
+            "above", 0.0, on="fits",
         ),
         *(
             Claim(
                 f"half-predicts-half-{arm}-{x}", "our own bar", bar, (arm,),
                 f"0.03 − mean |error| on the second half of `{arm}`, {x}",
-                m.extrapolation("mean_absolute", arm, x, -1.0, 0.03), "above", 0.0,
+                fits.extrapolation("mean_absolute", arm, x, -1.0, 0.03), "above", 0.0, on="fits",
             )
             for arm in ("long", "long4")
             for x in ("steps", "tokens")

@@ -6,14 +6,16 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
-from bench.claims.analysis import Result, judge
-from bench.claims.catalogue import CLAIMS, Claim
-from bench.claims.execute import Curve, Job, execute, load, missing
+from bench.claims.analysis import LOOKS
+from bench.claims.catalogue import CLAIMS
+from bench.claims.claim import Claim
+from bench.claims.execute import Curve, Job, execute, missing
+from bench.claims.verdicts import judged
 
-from bench.claims import report
+from bench.claims import record, report
 from strop.base.types import StropError
 
 
@@ -31,32 +33,37 @@ def main(arguments: Sequence[str] | None = None) -> int:
     chosen = [CLAIMS[name] for name in asked.names] or list(CLAIMS.values())
     try:
         if not asked.tell:
-            _run(asked, chosen, asked.seeds)
-            undecided = [claim for claim in chosen if judged(asked.out, claim).verdict == "undecided"]
-            _run(asked, undecided, asked.more)
+            for size in [size for size in LOOKS if size <= asked.seeds] or [asked.seeds]:
+                undecided = [claim for claim in chosen if judged(asked.out, claim).verdict == "undecided"]
+                _run(asked, undecided, size)
     except StropError as error:
         print(error, file=sys.stderr)
         return error.exit_code
     except KeyboardInterrupt:
         print("stopped; the same command goes on with what is left", file=sys.stderr)
         return 130
-    results = {claim.name: judged(asked.out, claim) for claim in chosen}
-    for line in report.lines(chosen, results):
+    told = chosen if asked.docs is None else list(CLAIMS.values())
+    results = {claim.name: judged(asked.out, claim) for claim in told}
+    if asked.docs is not None:
+        results = record.completed(results, told, asked.docs)
+    for line in record.lines(told, results):
         print(json.dumps(line), flush=True)
-    report.write(asked.out, chosen, results, asked.docs)
+    report.write(asked.out, told, results, asked.docs)
     return 0
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description="The papers' claims, tried on the embedded model.")
     parser.add_argument("names", nargs="*", metavar="NAME", help="claims; all by default")
-    parser.add_argument("--seeds", type=int, default=3, help="paired seeds of every claim, 0, 1, … (3)")
-    parser.add_argument("--more", type=int, default=0, help="seeds of claims that --seeds leave undecided (none)")
+    parser.add_argument(
+        "--seeds", type=int, default=max(LOOKS), metavar="N",
+        help=f"most paired seeds of a claim ({max(LOOKS)}): {min(LOOKS)}, and the rest where these leave it undecided",
+    )  # fmt: skip
     parser.add_argument("--out", type=Path, default=Path("runs/claims"), help="where curves are kept (runs/claims)")
     parser.add_argument("--jobs", type=int, default=1, help="runs side by side (1)")
     parser.add_argument("--keep", action="store_true", help="keep the run folders")
     parser.add_argument("--tell", action="store_true", help="run nothing, judge what is there")
-    parser.add_argument("--docs", type=Path, help="a folder whose claims.md gets the table and the figure")
+    parser.add_argument("--docs", type=Path, help="a folder whose claims.md gets the tables and the figures")
     parser.add_argument("--list", action="store_true", help="list the claims")
     return parser
 
@@ -76,20 +83,3 @@ def _progress(curve: Curve, done: int, left: int, seconds: float) -> str:
     to = f"{rates[0]:.3f} to {rates[-1]:.3f}" if rates else "not measured"
     minutes = seconds / done * (left - done) / 60
     return f"{done}/{left} {curve.arm}, seed {curve.seed}: {to} in {curve.seconds:.0f} s; {minutes:.0f} min left"
-
-
-def judged(out: Path, claim: Claim, seeds: Collection[int] = range(100)) -> Result:
-    """The verdict on a claim by the seeds whose runs are all there and began with the same model."""
-    values: dict[int, float] = {}
-    for seed in seeds:
-        curves: dict[str, Curve] = {}
-        for arm in claim.arms:
-            curve = load(out, arm, seed)
-            if curve is None:
-                break
-            curves[arm] = curve
-        if len(curves) == len(set(claim.arms)) and len({curve.base for curve in curves.values()}) == 1:
-            value = claim.effect(curves)
-            if value is not None:
-                values[seed] = value
-    return judge(values, claim.says, claim.margin)

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
+from datetime import date
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -28,24 +29,15 @@ from strop.run.folder import RunFolder
 from strop.run.run import train
 from strop.training.embedded_base import named_base
 
-KEPT = (
-    "pass_rate", "reward/mean", "evaluation/pass_rate", "evaluation/stderr", "evaluation/entropy", "entropy",
-    "entropy/sampled", "length/mean", "truncation_rate", "unparsed_rate", "groups/zero_variance_share",
-    "groups/trained", "tokens/generated", "grad_norm", "ratio/mean", "ratio/min", "ratio/max", "ratio/clipped_share",
-    "mismatch/mean", "mismatch/max", "mismatch/k3", "lag/mean", "lag/max", "updates", "kl/penalised", "kl/knowledge",
-    "kl/reasoning", "opefo/lambda", "entropy_flow/positive", "entropy_flow/negative", "entropy_flow/lambda",
-    "value/explained_variance", "interruption/share", "repetition/repeatness", "repetition/share",
-    "repetition/token_share", "repetition/advantage", "repetition/advantage_grpo", "problems/left",
-    "state/algorithm.regularizers.0.coefficient",
-)  # fmt: skip
+TIMES = ("seconds/", "compute/", "idle/", "evaluation/seconds", "tokens_per_second")
 DIGITS = 6
 
 
 @dataclass(frozen=True)
 class Curve:
-    """What is kept of a run: `rows` as metrics.jsonl has them, cut to `KEPT`; `seconds` of wall time.
+    """What is kept of a run: the numbers of metrics.jsonl, without those of time; `seconds` of wall time.
 
-    `base` is the model it began with: only curves of one base are a pair.
+    `base` is the model it began with: only curves of one base are a pair. `made` is the day of the run.
     """
 
     arm: str
@@ -53,6 +45,7 @@ class Curve:
     base: str | None
     seconds: float
     rows: tuple[dict[str, float | None], ...]
+    made: str = ""
 
     def series(self, name: str) -> list[tuple[int, float]]:
         """(step, value) of every step that has the metric."""
@@ -96,7 +89,7 @@ def load(out: Path, arm: str, seed: int, config: RunConfig | None = None) -> Cur
     stored: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     if config is not None and not is_of(stored, config):
         return None
-    return Curve(arm, seed, stored["base"], stored["seconds"], tuple(stored["rows"]))
+    return Curve(arm, seed, stored["base"], stored["seconds"], tuple(stored["rows"]), stored["made"])
 
 
 def run_one(out: Path, arm: str, seed: int, config: RunConfig, keep: bool = False) -> Curve:
@@ -106,9 +99,10 @@ def run_one(out: Path, arm: str, seed: int, config: RunConfig, keep: bool = Fals
     begin = time.perf_counter()
     train(config, folder, SilentView(), replace=True)
     seconds = time.perf_counter() - begin
+    made = date.today().isoformat()
     rows = [_cut(row) for row in read_metrics(RunFolder.open(folder).metrics_path)]
     head = json.dumps({
-        "arm": arm, "seed": seed, "base": base_of(config), "seconds": round(seconds, 1),
+        "arm": arm, "seed": seed, "base": base_of(config), "seconds": round(seconds, 1), "made": made,
         "config": config.model_dump(mode="json"),
     })  # fmt: skip
     path = curve_path(out, arm, seed)
@@ -118,11 +112,11 @@ def run_one(out: Path, arm: str, seed: int, config: RunConfig, keep: bool = Fals
         temporary.write_text(f'{head[:-1]}, "rows": [\n{lines}\n]}}\n', encoding="utf-8")
     if not keep:
         shutil.rmtree(folder)
-    return Curve(arm, seed, base_of(config), seconds, tuple(rows))
+    return Curve(arm, seed, base_of(config), seconds, tuple(rows), made)
 
 
 def _cut(row: dict[str, Any]) -> dict[str, float | None]:
-    kept = {name: row[name] for name in KEPT if row.get(name) is not None}
+    kept = {name: value for name, value in row.items() if isinstance(value, int | float) and not name.startswith(TIMES)}
     return {"step": row["step"]} | {name: float(f"{value:.{DIGITS}g}") for name, value in kept.items()}
 
 

@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bench.claims.analysis import Result, Verdict
-from bench.claims.catalogue import Claim
-from bench.claims.execute import Curve, load
+from bench.claims.claim import Claim
+from bench.claims.execute import Curve
+from bench.claims.verdicts import finished
 
 from strop.report.figures.writer import (
     BLUE,
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-COLORS: dict[Verdict, str] = {"agrees": GREEN, "disagrees": RED, "undecided": GREY}
+COLORS: dict[Verdict, str] = {"agrees": GREEN, "disagrees": RED, "undecided": GREY, "not tried": GREY}
 BAND = "#eef1f5"
 PANELS = (
     ("Differences of pass rates and shares, points", ("pass rate", "share"), 100.0),
@@ -43,7 +44,7 @@ SHOWN = (
 def draw(claims: Sequence[Claim], results: Mapping[str, Result], target: Path) -> None:
     """A forest plot of what was run, a panel a unit, as PNG."""
     parts = [
-        (title, [claim for claim in claims if claim.unit in units and results[claim.name].effect is not None], scale)
+        (title, [claim for claim in claims if claim.unit in units and _drawn(results[claim.name])], scale)
         for title, units, scale in PANELS
     ]
     parts = [part for part in parts if part[1]]
@@ -58,6 +59,10 @@ def draw(claims: Sequence[Claim], results: Mapping[str, Result], target: Path) -
 
     rows = sum(len(chosen) + 2.5 for _, chosen, _ in parts)
     write_figure(target, (8.6, 0.235 * rows + 0.6), fill, dpi=110)
+
+
+def _drawn(found: Result) -> bool:
+    return found.effect is not None and found.verdict != "not tried"
 
 
 def _forest(axes: Axes, title: str, claims: Sequence[Claim], results: Mapping[str, Result], scale: float) -> None:
@@ -91,9 +96,12 @@ def _bounded(axes: Axes, claims: Sequence[Claim], results: Mapping[str, Result],
 
 
 def draw_curves(out: Path, target: Path) -> None:
-    """Held-out pass rate and entropy of the arms that many claims share, mean over seeds with every seed faint."""
-    curves = {name: [c for seed in range(100) if (c := load(out, name, seed)) is not None] for name, _ in SHOWN}
-    if not any(curves.values()):
+    """Held-out pass rate and entropy of the arms that many claims share, mean over seeds with every seed faint.
+
+    Nothing is drawn while one of these arms has no curve.
+    """
+    curves = {name: list(finished(out, name).values()) for name, _ in SHOWN}
+    if not all(curves.values()):
         return
 
     def fill(figure: Figure) -> None:

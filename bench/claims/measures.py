@@ -9,15 +9,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache
+from itertools import pairwise
 
-import numpy as np
 from bench.claims.analysis import rank_correlation
 from bench.claims.execute import Curve
-
-from strop.lab.planning import Constant, Costs, Setup, Straggling, simulate
-from strop.lab.scaling import Curve as Points
-from strop.lab.scaling import FitSettings, fit
 
 Curves = Mapping[str, Curve]
 Measure = Callable[[Curve], float | None]
@@ -68,6 +63,52 @@ def first(name: str, count: int = 1) -> Measure:
 def smallest(name: str) -> Measure:
     """The smallest value of a metric."""
     return lambda curve: min((value for _, value in curve.series(name)), default=None)
+
+
+def largest(name: str) -> Measure:
+    """The largest value of a metric."""
+    return lambda curve: max((value for _, value in curve.series(name)), default=None)
+
+
+def at(name: str, step: int) -> Measure:
+    """The value of a metric at a step."""
+    return lambda curve: dict(curve.series(name)).get(step)
+
+
+def falls(name: str) -> Measure:
+    """How often a metric is lower at a step than at the one before; None where it was never measured."""
+
+    def measure(curve: Curve) -> float | None:
+        values = [value for _, value in curve.series(name)]
+        return float(sum(after < before for before, after in pairwise(values))) if values else None
+
+    return measure
+
+
+def gain(name: str) -> Measure:
+    """The late value of an evaluation's metric less its first."""
+
+    def measure(curve: Curve) -> float | None:
+        end, start = late(name)(curve), first(name)(curve)
+        return None if end is None or start is None else end - start
+
+    return measure
+
+
+def ratio_log(end: Measure, start: Measure) -> Measure:
+    """log(one measure / another) of the same arm."""
+
+    def measure(curve: Curve) -> float | None:
+        over, under = end(curve), start(curve)
+        return None if not over or not under or over / under <= 0 else math.log(over / under)
+
+    return measure
+
+
+def mean_penalty(curve: Curve) -> float | None:
+    """What a completion's length takes off its reward, mean over the steps, where rewards are 1 and −1."""
+    rewards = dict(curve.series("reward/mean"))
+    return _mean([2 * rate - 1 - rewards[step] for step, rate in curve.series("pass_rate") if step in rewards])
 
 
 def mean(name: str) -> Measure:
@@ -129,12 +170,12 @@ def of(measure: Measure, arm: str, less: float = 0.0) -> Effect:
     return effect
 
 
-def growth(measure: Measure, arm: str, name: str, sign: float = 1.0) -> Effect:
-    """sign · log(measure of `arm` / the metric's first value of `arm`)."""
+def log_over(bound: float, measure: Measure, arm: str) -> Effect:
+    """log(a bound / the measure of `arm`)."""
 
     def effect(curves: Curves) -> float | None:
-        end, start = measure(curves[arm]), first(name)(curves[arm])
-        return None if not end or not start else sign * math.log(end / start)
+        found = measure(curves[arm])
+        return math.log(bound / found) if found else None
 
     return effect
 
@@ -146,125 +187,5 @@ def correlation(x: Measure, y: Measure, arms: Sequence[str]) -> Effect:
         pairs = [(x(curves[arm]), y(curves[arm])) for arm in arms]
         known = [(a, b) for a, b in pairs if a is not None and b is not None]
         return rank_correlation([a for a, _ in known], [b for _, b in known]) if len(known) > 2 else None
-
-    return effect
-
-
-# ---------------------------------------------------------------------- time
-
-# Generators and costs of bench/pipeline.py: a decode step takes the same time however many sequences run, an update as
-# long as the generators need for its tokens with all slots busy; one completion of twenty is thirty times as long.
-GENERATORS, SLOTS, DECODE = 2, 64, 0.004
-STRAGGLERS = 0.05, 30.0
-OFF_POLICY = 8  # k of PPO-off-policy-k and PipelineRL-k
-PLANNED_UPDATES = 160
-
-
-@cache
-def update_seconds(length: int, seed: int) -> tuple[float, float]:
-    """Simulated seconds an update of PPO-off-policy-8 and of PipelineRL-8, on completions of a usual length in tokens.
-
-    They are of one scale: what they stand to each other in is what can be read from them.
-    """
-    work = Setup(16, 8, generators=GENERATORS, slots=SLOTS)
-    costs = Costs(decode_step=DECODE, train_token=DECODE / (GENERATORS * SLOTS))
-    lengths = Straggling(Constant(length), *STRAGGLERS)
-    off = simulate(work.alternating(OFF_POLICY), costs, lengths, PLANNED_UPDATES // OFF_POLICY, seed)
-    return off.update_seconds, simulate(work.pipeline(OFF_POLICY), costs, lengths, PLANNED_UPDATES, seed).update_seconds
-
-
-def _usual_length(curve: Curve) -> int | None:
-    """The mean length of an arm's completions over its steps."""
-    found = mean("length/mean")(curve)
-    return None if found is None else round(found)
-
-
-def schedule_gain(arm: str) -> Effect:
-    """log(seconds an update of PPO-off-policy-8 / of PipelineRL-8), of completions as long as the arm's."""
-
-    def effect(curves: Curves) -> float | None:
-        length = _usual_length(curves[arm])
-        if length is None:
-            return None
-        off, pipelined = update_seconds(length, curves[arm].seed)
-        return math.log(off / pipelined)
-
-    return effect
-
-
-def updates_until(curve: Curve, rate: float) -> float | None:
-    """Optimizer updates until the held-out pass rate reaches `rate`, linear between evaluations; None if never."""
-    made = {0: 0.0}
-    for step, count in curve.series("updates"):
-        made[step] = made[max(made)] + count
-    before: tuple[float, float] | None = None
-    for step, value in curve.series(PASS):
-        here = made[step], value
-        if value >= rate:
-            if before is None:
-                return 0.0
-            return before[0] + (rate - before[1]) / (value - before[1]) * (here[0] - before[0])
-        before = here
-    return None
-
-
-def sooner(pipelined: str, off: str, rate: float) -> Effect:
-    """log(simulated seconds until `rate` of arm `off` / of arm `pipelined`)."""
-
-    def effect(curves: Curves) -> float | None:
-        length = _usual_length(curves[pipelined])
-        needed = updates_until(curves[off], rate), updates_until(curves[pipelined], rate)
-        if length is None or not needed[0] or not needed[1]:
-            return None
-        seconds = update_seconds(length, curves[pipelined].seed)
-        return math.log(needed[0] * seconds[0] / (needed[1] * seconds[1]))
-
-    return effect
-
-
-# ---------------------------------------------------------------------- fits
-
-
-def points(curve: Curve, x: str) -> Points:
-    """The held-out curve as `strop fit` reads it from a run's folder; `x` is steps, or tokens generated so far."""
-    spent = {0: 0.0}
-    for step, tokens in curve.series("tokens/generated"):
-        spent[step] = spent[max(spent)] + tokens
-    series, errors = curve.series(PASS), dict(curve.series("evaluation/stderr"))
-    at = np.array([float(step) if x == "steps" else spent[step] for step, _ in series[1:]])
-    rate, stderr = (np.array(each) for each in zip(*((rate, errors[step]) for step, rate in series[1:]), strict=True))
-    (first, r0), *_ = series
-    return Points(curve.arm, at, rate, r0, stderr, errors[first], unit=x, same_problems=True)
-
-
-def half_fit(curve: Curve, x: str) -> dict[str, float] | str:
-    """The errors on the second half of a sigmoid and a power law fitted to the first half; the reason where refused."""
-    whole = points(curve, x)
-    found = fit(whole, FitSettings(fit_until=float(whole.compute[-1]) / 2, bootstrap=100))
-    error = found.held_back_error()
-    if found.refused is not None or error is None:
-        return found.refused or "no points are held back"
-    return {
-        "mean": error.mean_error, "mean_absolute": error.mean_absolute_error, "largest": error.largest_error,
-        "power_law": error.power_law, "points": float(error.points),
-    }  # fmt: skip
-
-
-def extrapolation(name: str, arm: str, x: str = "steps", sign: float = 1.0, plus: float = 0.0) -> Effect:
-    """sign · an error of `half_fit` + plus; None where the fit was refused."""
-
-    def effect(curves: Curves) -> float | None:
-        found = half_fit(curves[arm], x)
-        return None if isinstance(found, str) else sign * found[name] + plus
-
-    return effect
-
-
-def sigmoid_gain(arm: str, x: str = "steps") -> Effect:
-    """By how much the power law's mean absolute error on the second half exceeds the sigmoid's."""
-
-    def effect(curves: Curves) -> float | None:
-        found = half_fit(curves[arm], x)
-        return None if isinstance(found, str) else found["power_law"] - found["mean_absolute"]
 
     return effect

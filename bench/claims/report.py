@@ -1,68 +1,76 @@
-"""What came of the claims, told: JSON lines, a table in Markdown, a figure, and both in docs/claims.md."""
+"""What came of the claims, told: tables in Markdown and figures, and both in docs/claims.md."""
 
 from __future__ import annotations
 
 import json
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from bench.claims.analysis import ENOUGH_SEEDS, LEVEL, Result
+from bench.claims.analysis import ERROR, LOOKS, Result, Verdict, false_verdicts
 from bench.claims.arms import ARMS
-from bench.claims.catalogue import Claim
-from bench.claims.execute import load
+from bench.claims.claim import Claim
+from bench.claims.fairness import differences
 from bench.claims.figure import draw, draw_curves
-from bench.claims.measures import half_fit
+from bench.claims.fits import half_fit
+from bench.claims.record import Results, lines, path_in
+from bench.claims.verdicts import finished
 
 from strop.base.files import replacing
 
 BEGIN, END = "<!-- begin: {} -->", "<!-- end: {} -->"
 LONG_ARMS = ("long", "long4")
 PERCENT = ("pass rate", "share")
-
-Results = Mapping[str, Result]
-
-
-def lines(claims: Sequence[Claim], results: Results) -> Iterator[dict[str, Any]]:
-    """One JSON-able object a claim."""
-    for claim in claims:
-        found = results[claim.name]
-        effect = found.effect
-        yield {
-            "bench": "claims",
-            "claim": claim.name,
-            "paper": claim.paper,
-            "quote": claim.quote,
-            "measured": claim.measured,
-            "says": claim.says,
-            "margin": claim.margin,
-            "unit": claim.unit,
-            "verdict": found.verdict,
-            "effect": None if effect is None else round(effect.value, 5),
-            "interval": None if effect is None or effect.interval is None else [round(v, 5) for v in effect.interval],
-            "level": LEVEL,
-            "values": {str(seed): round(value, 5) for seed, value in found.values.items()},
-        }
+WORDS: Mapping[Verdict, str] = {"agrees": "agree", "disagrees": "disagree", "undecided": "are undecided"}
 
 
 def table(claims: Sequence[Claim], results: Results) -> str:
     """The claims with their effects and verdicts, in Markdown."""
-    rows = ["| claim | what the paper says | what was measured | effect | seeds | verdict |", "| --- " * 6 + "|"]
+    rows = []
     for claim in claims:
         found = results[claim.name]
         said = f"{claim.paper}: {claim.quote}"
         measured = f"{claim.measured} ({_rule(claim)})"
-        cells = (f"`{claim.name}`", said, measured, effect(claim, found), str(len(found.values)), _verdict(found))
-        rows.append(f"| {' | '.join(cell.replace('|', '∣') for cell in cells)} |")
-    return "\n".join(rows) + "\n"
+        rows.append((f"`{claim.name}`", said, measured, effect(claim, found), str(len(found.values)), _verdict(found)))
+    return _markdown(("claim", "what the paper says", "what was measured", "effect", "seeds", "verdict"), rows)
+
+
+def questions(claims: Sequence[Claim], results: Results) -> str:
+    """Of every claim what its arms differ in, what they showed of their mechanisms, and what they are measured on."""
+    rows = []
+    for claim in claims:
+        apart = ", ".join(f"`{key}`" for key in differences(claim.arms)) or "one arm"
+        if claim.together:
+            apart += f": {claim.together}"
+        shown = results[claim.name].shown
+        told = [f"{check.words}: {_shown(shown.get(check.words, ()))} ({check.bound})" for check in claim.checks]
+        rows.append((f"`{claim.name}`", apart, "; ".join(told) or "that the runs differ", claim.on))
+    return _markdown(("claim", "the arms differ in", "the runs show", "measured on"), rows)
+
+
+def _shown(values: Sequence[float | None]) -> str:
+    """The range of a check's numbers over the seeds."""
+    known = [value for value in values if value is not None]
+    if not known:
+        return "not known"
+    low, high = f"{min(known):.3g}", f"{max(known):.3g}"
+    return low if low == high else f"{low} to {high}"
+
+
+def _markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    told = [head, ["---"] * len(head), *rows]
+    return "".join(f"| {' | '.join(cell.replace('|', '∣') for cell in row)} |\n" for row in told)
 
 
 def _verdict(found: Result) -> str:
-    if not found.values:
+    if not found.values and not found.untried:
         return "not run"
-    return f"**{found.verdict}**" if found.verdict != "undecided" else found.verdict
+    if found.verdict == "not tried":
+        return f"not tried: {found.untried}"
+    told = f"**{found.verdict}**" if found.verdict != "undecided" else found.verdict
+    return f"{told} (runs of {found.made}, what their arms show was not kept)" if found.earlier else told
 
 
 def _rule(claim: Claim) -> str:
@@ -95,14 +103,31 @@ def effect(claim: Claim, found: Result) -> str:
 
 
 def summary(claims: Sequence[Claim], results: Results) -> str:
-    """How many agree, disagree and stay undecided."""
-    run = [claim for claim in claims if results[claim.name].values]
-    counts = Counter(results[claim.name].verdict for claim in run)
-    told = ", ".join(f"{counts[name]} {name}" for name in ("agrees", "disagrees", "undecided"))
-    few = sum(len(results[claim.name].values) < ENOUGH_SEEDS for claim in run)
-    short = f", {few} of them for want of seeds or of fits" if few else ""
-    left = f"; {len(claims) - len(run)} were not run" if len(run) < len(claims) else ""
-    return f"{len(run)} claims: {told}{short}{left}.\n"
+    """How many claims were tried and agree, disagree and stay undecided, and how many verdicts may be false."""
+    run = [results[claim.name] for claim in claims if results[claim.name].values or results[claim.name].untried]
+    tried = [found for found in run if found.verdict != "not tried" and not found.earlier]
+    few = sum(len(found.values) < min(LOOKS) for found in tried)
+    left = {
+        "not tried, since an arm does not show its mechanism": sum(found.verdict == "not tried" for found in run),
+        "told by earlier runs alone": sum(found.earlier for found in run),
+        "not run": len(claims) - len(run),
+    }
+    want = f", {few} of them for want of seeds or of fits" if few else ""
+    told = [f"{len(tried)} claims tried: {_counted(tried)}{want}."]
+    told.append(
+        f"Each verdict is false with a probability of at most {100 * ERROR:.0f} %: of {len(tried)} at most "
+        f"{false_verdicts(len(tried)):.1f} are expected to be."
+    )
+    if any(left.values()):
+        told.append("Besides: " + ", ".join(f"{count} {words}" for words, count in left.items() if count) + ".")
+    if earlier := [found for found in run if found.earlier]:
+        told.append(f"The earlier runs: {_counted(earlier)}.")
+    return "\n".join(told) + "\n"
+
+
+def _counted(found: Sequence[Result]) -> str:
+    counts = Counter(result.verdict for result in found)
+    return ", ".join(f"{counts[name]} {word}" for name, word in WORDS.items())
 
 
 def write(out: Path, claims: Sequence[Claim], results: Results, docs: Path | None = None) -> None:
@@ -118,15 +143,16 @@ def write(out: Path, claims: Sequence[Claim], results: Results, docs: Path | Non
         return
     page, pictures = docs / "claims.md", docs / "claims"
     pictures.mkdir(parents=True, exist_ok=True)
-    with replacing(pictures / "results.json") as temporary:
+    with replacing(path_in(docs)) as temporary:
         temporary.write_text(_results_text(told), encoding="utf-8")
     draw(claims, results, pictures / "claims.png")
     draw_curves(out, pictures / "curves.png")
     text = page.read_text(encoding="utf-8")
     text = between(text, "summary", summary(claims, results))
     text = between(text, "table", table(claims, results))
-    text = between(text, "arms", arms_table(out))
-    text = between(text, "halves", halves_table(out))
+    text = between(text, "questions", questions(claims, results))
+    text = between(text, "arms", arms_table(out, rows_of(text, "arms")))
+    text = between(text, "halves", halves_table(out, rows_of(text, "halves")))
     with replacing(page) as temporary:
         temporary.write_text(text, encoding="utf-8")
 
@@ -148,36 +174,54 @@ def between(text: str, name: str, new: str) -> str:
     return f"{head}{begin}\n{new}{end}{rest.split(end)[1]}"
 
 
-def halves_table(out: Path) -> str:
-    """Of every long run the errors on its second half of what was fitted to its first, in Markdown."""
-    rows = ["| run | over | mean error | mean ∣error∣ | largest | power law, mean ∣error∣ |", "| --- " * 6 + "|"]
-    for arm, seed in ((arm, seed) for arm in LONG_ARMS for seed in range(100)):
-        curve = load(out, arm, seed)
-        if curve is None:
-            continue
-        for x in ("steps", "tokens"):
+def rows_of(text: str, name: str) -> list[list[str]]:
+    """The cells of the rows of the table that stands between the marks of `name`; none where there is no table."""
+    lines = text.split(BEGIN.format(name))[1].split(END.format(name))[0].strip().splitlines()
+    return [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines[2:]]
+
+
+def halves_table(out: Path, before: Sequence[Sequence[str]] = ()) -> str:
+    """Of every long run the errors on its second half of what was fitted to its first, in Markdown.
+
+    Args:
+        out: where the curves are.
+        before: the rows of the table until now; they stay where there are no curves of an arm.
+    """
+    rows: list[Sequence[str]] = []
+    for arm in LONG_ARMS:
+        curves = finished(out, arm).values()
+        if not curves:
+            rows += [row for row in before if row[0].startswith(f"`{arm}`")]
+        for curve, x in ((curve, x) for curve in curves for x in ("steps", "tokens")):
             found = half_fit(curve, x)
             if isinstance(found, str):
                 cells = [f"refused: {found.split(':')[0]}", "", "", ""]
             else:
                 signed = [f"{found['mean']:+.3f}", f"{found['mean_absolute']:.3f}", f"{found['largest']:+.3f}"]
                 cells = [*signed, f"{found['power_law']:.3f}"]
-            rows.append(f"| `{arm}`, seed {seed} | {x} | {' | '.join(cells)} |")
-    return "\n".join(rows) + "\n"
+            rows.append((f"`{arm}`, seed {curve.seed}", x, *cells))
+    return _markdown(("run", "over", "mean error", "mean ∣error∣", "largest", "power law, mean ∣error∣"), rows)
 
 
-def arms_table(out: Path) -> str:
-    """Every arm with the means over its seeds of what it came to, in Markdown."""
-    names = ("evaluation/pass_rate", "evaluation/entropy")
-    rows = ["| arm | what it is | seeds | pass rate, first and last | entropy, first and last |", "| --- " * 5 + "|"]
+def arms_table(out: Path, before: Sequence[Sequence[str]] = ()) -> str:
+    """Every arm with the means over its seeds of what it came to, in Markdown; what was not run has no numbers.
+
+    Args:
+        out: where the curves are.
+        before: the rows of the table until now; one stays where it is of the same arm and of more seeds.
+    """
+    rows: list[Sequence[str]] = []
+    known = {(row[0], row[1]): row for row in before}
     for name, arm in ARMS.items():
-        curves = [curve for seed in range(100) if (curve := load(out, name, seed)) is not None]
-        if not curves:
+        curves = finished(out, name).values()
+        old = known.get((f"`{name}`", arm.about))
+        if old is not None and int(old[2]) > len(curves):
+            rows.append(old)
             continue
         cells = []
-        for metric in names:
+        for metric in ("evaluation/pass_rate", "evaluation/entropy"):
             ends = [(series[0][1], series[-1][1]) for curve in curves if (series := curve.series(metric))]
-            first, last = (sum(values) / len(values) for values in zip(*ends, strict=True))
-            cells.append(f"{first:.3f}, {last:.3f}")
-        rows.append(f"| `{name}` | {arm.about} | {len(curves)} | {' | '.join(cells)} |")
-    return "\n".join(rows) + "\n"
+            first_last = (sum(values) / len(values) for values in zip(*ends, strict=True))
+            cells.append(", ".join(f"{value:.3f}" for value in first_last))
+        rows.append((f"`{name}`", arm.about, str(len(curves)), *cells))
+    return _markdown(("arm", "what it is", "seeds", "pass rate, first and last", "entropy, first and last"), rows)

@@ -101,6 +101,8 @@ CASES = (
     ("train other.json", "missing"),
     ("train raises.py", "raises.py, line 2: ZeroDivisionError"),
     ("train nothing.py", "define a function recipe()"),
+    ("train ./run", "./run is a folder; name a recipe"),
+    ("doctor ./full", "./full is a folder; name a recipe"),
     # models
     ("train grpo --set model.path=/no/such/model", "no such folder"),
     ("train grpo --set model.path=run", "this is a run; its model is run/model"),
@@ -147,7 +149,7 @@ CASES = (
     # the other commands
     ("sft", "name the model and the demonstrations"),
     ("sft fresh --data nowhere.jsonl", "nowhere.jsonl: no such file"),
-    ("sft fresh --data columns.jsonl", "no column"),
+    ("sft fresh --data columns.jsonl", "set columns.prompt=question and columns.answer=solution"),
     ("sft fresh --data good.jsonl --set training.epoch=3", "training.epoch"),
     ("eval", "name what to measure"),
     ("eval nowhere", "model.path nowhere"),

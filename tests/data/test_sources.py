@@ -57,6 +57,22 @@ def test_json_lines_gzipped_with_byte_order_mark_and_limit(tmp_path: Path) -> No
     assert [p.id for p in JsonLines(path=str(path)).load(limit=1)] == ["sums-1"]
 
 
+@pytest.mark.parametrize(
+    ("row", "advice"),
+    [
+        ({"prompt": "1+1", "reward_model": {"ground_truth": "2"}}, "columns.answer=reward_model.ground_truth$"),
+        ({"prompt": "1+1", "ground_truth": "2"}, "columns.answer=ground_truth$"),
+        ({"problem": "1+1", "solution": "2"}, "columns.prompt=problem and data.source.columns.answer=solution$"),
+        ({"question": "1+1", "answer": "2"}, "columns.prompt=question$"),
+        ({"text": "1+1", "answer": "2"}, "columns.prompt=COLUMN$"),
+    ],
+    ids=["verl", "trl", "open-r1", "gsm8k", "unknown"],
+)
+def test_columns_of_other_sets_are_named(tmp_path: Path, row: dict[str, object], advice: str) -> None:
+    with pytest.raises(InputError, match=f"set data.source.{advice}"):
+        JsonLines(path=write_lines(tmp_path / "a.jsonl", [row])).load()
+
+
 def test_columns(tmp_path: Path) -> None:
     chat = [{"role": "user", "content": "1+1="}]
     row = {"chat": chat, "reward_model": {"ground_truth": "2"}, "uid": 7, "level": "easy"}

@@ -69,7 +69,7 @@ SMALL = {
     "train --resume": "--set steps=6 --set evaluation.every=none",
     "train": "--dry-run",
     "sft --resume": "",
-    "sft": "--set training.epochs=none --set training.steps=2 --set training.tokens_per_batch=64",
+    "sft": "--set training.steps=2 --set training.tokens_per_batch=64",
     "eval --list": "",
     "eval": "--limit 2 --samples 1 --budget 8",
     "sample": "--max-new-tokens 8 --n 1",
@@ -89,6 +89,7 @@ TRAINED = (
 )
 # What stands for something else, and sizes of what is looked at.
 STANDS_FOR = {
+    "--ask 16": "--ask 2 --set sampling.max_new_tokens=8",
     "RECIPE": "quickstart", "/shared/runs/first": "runs/shared", "@40": "@4", "--step 40": "--step 4",
     "steps=400": "steps=6", "--devices 64": "--devices 3", "--devices 80": "--devices 3", "--devices 8": "--devices 3",
     "--adapter": "--adapter --step 1", "export runs/grpo --adapter": "export runs/lora --adapter",
@@ -265,7 +266,7 @@ def _made_by_commands(patched: pytest.MonkeyPatch) -> None:
         f"eval runs/first --benchmark aime24 {sampled} --out evals/ours",
         f"eval runs/first@4 --benchmark aime24,aime25,math500 {sampled} --out evals/steps",
         "data prepare prepare.toml --out prepared",
-        "sft MODEL --data tiny.jsonl --out runs/sft --set training.epochs=none --set training.steps=2",
+        "sft MODEL --data tiny.jsonl --out runs/sft --set training.steps=2",
     ):
         assert called(shlex.split(command), patched) == 0, command
 

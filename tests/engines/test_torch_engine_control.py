@@ -11,8 +11,8 @@ from torch import Tensor
 
 from strop.base.types import InputError
 from strop.engines.protocol import Request, Sampling
-from strop.engines.torch.fused_forward import Lean
 from strop.model.attention import AttentionContext
+from strop.model.policy import Policy
 
 LONG = Sampling(max_new_tokens=40, temperature=1.0)
 
@@ -56,13 +56,13 @@ def test_updates_before_the_first_token_and_in_a_row_leave_no_empty_span():
 def test_samples_of_a_request_share_one_prefill(monkeypatch: pytest.MonkeyPatch):
     policy = tiny_qwen3()
     rows: list[int] = []
-    hidden = Lean.hidden
+    hidden = Policy.hidden
 
-    def counted(self: Lean, ids: Tensor, positions: Tensor, context: AttentionContext) -> Tensor:
+    def counted(self: Policy, ids: Tensor, positions: Tensor, context: AttentionContext) -> Tensor:
         rows.append(len(ids))
         return hidden(self, ids, positions, context)
 
-    monkeypatch.setattr(Lean, "hidden", counted)
+    monkeypatch.setattr(Policy, "hidden", counted)
     engine = engine_of(policy, shrink=False)
     prompt = np.arange(30, dtype=np.int32)
     found = run(engine, [Request("x", prompt, LONG, seed=3, n=40)])

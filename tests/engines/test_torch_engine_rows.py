@@ -12,8 +12,8 @@ from tests.tiny import tiny_qwen3
 
 from strop.base.types import Completion
 from strop.engines.protocol import Request, Sampling
-from strop.engines.torch.fused_forward import Lean
 from strop.engines.torch.kv import BLOCK, SlotCache, Span, blocks, keys_read, spans
+from strop.model.policy import Policy
 
 LENGTHS = st.lists(st.integers(1, 600), min_size=1, max_size=70)
 
@@ -123,13 +123,13 @@ def test_idle_rows_leave_by_sixteens(monkeypatch: pytest.MonkeyPatch):
     widths: list[int] = []
     policy = tiny_qwen3()
     engine = engine_of(policy, slots=64)
-    plain = Lean.hidden
+    plain = Policy.hidden
 
     def watched(self, ids, positions, context):
         widths.append(len(ids))
         return plain(self, ids, positions, context)
 
-    monkeypatch.setattr(Lean, "hidden", watched)
+    monkeypatch.setattr(Policy, "hidden", watched)
     for place in range(64):
         # One sequence ends with every step from the sixth on, from the front to the back.
         sampling = Sampling(temperature=0, max_new_tokens=5 + place, stop_token_ids=())

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 import signal
 import threading
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
+from tests.engines.served_runs import Listening, check_record
 from tests.recipes import bases
-from tests.runs import metrics, parameters, small_config
+from tests.runs import parameters, small_config
 
 from strop.base.view import SilentView
 from strop.config.parse import edit
@@ -25,16 +24,6 @@ from strop.run.run import train
 
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(1800)]
 VLLM = ("engine=Vllm", "engine.slots=16", "engine.eager=true", "engine.kv_cache_gib=0.25")
-
-
-class Listening(SilentView):
-    """Keeps what the run had to note."""
-
-    def __init__(self) -> None:
-        self.lines: list[str] = []
-
-    def note(self, text: str) -> None:
-        self.lines.append(text)
 
 
 def servers_below(pid: int) -> set[int]:
@@ -54,18 +43,6 @@ def servers_below(pid: int) -> set[int]:
         return one == pid or (one in parents and below(parents[one]))
 
     return {one for one in found if below(one) and parents[one] not in found}
-
-
-def check_record(run: Path, max_lag: int, steps: int) -> list[dict[str, Any]]:
-    """Every step was trained, each group once, none older than it may be; the rows of the metrics."""
-    rows = [row for row in metrics(run) if "version" in row]
-    assert [row["version"] for row in rows] == [float(step) for step in range(1, steps + 1)]
-    assert max(row["lag/max"] for row in rows) <= max_lag
-    folder = RunFolder.open(run)
-    assert folder.rollout_steps() == list(range(1, steps + 1))
-    taken = [{row["ticket"] for row in folder.read_rollouts(step)} for step in folder.rollout_steps()]
-    assert sum(map(len, taken)) == len(set(itertools.chain(*taken)))
-    return rows
 
 
 @pytest.mark.parametrize("lag", [0, 2])

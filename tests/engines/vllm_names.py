@@ -96,8 +96,9 @@ class Source:
                     if not (isinstance(path, ast.Constant) and isinstance(handler_name, ast.Name)):
                         continue
                     methods = next(word.value for word in call.keywords if word.arg == "methods")
+                    names = _names_in(handlers[handler_name.id])
                     for method in ast.literal_eval(methods):
-                        found.setdefault((str(method), str(path.value)), set()).update(_names_in(handlers[handler_name.id]))
+                        found.setdefault((str(method), str(path.value)), set()).update(names)
         return found
 
 

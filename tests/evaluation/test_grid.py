@@ -61,9 +61,9 @@ def test_values() -> None:
     assert value_of(found, "pass") == 1.0
     assert value_of(found, "maj") == pytest.approx(0.25)  # 1 and 0 tie on the first, 0 wins on the second
     assert value_of(found, "maj@2") == pytest.approx((0.5 + 0.25) / 2)
-    with pytest.raises(InputError, match="pass@8 cannot be told from 4 samples"):
+    with pytest.raises(InputError, match="pass@8 cannot be estimated from 4 samples"):
         value_of(found, "pass@8")
-    with pytest.raises(InputError, match="maj@8 cannot be told from 4 samples"):
+    with pytest.raises(InputError, match="maj@8 cannot be estimated from 4 samples"):
         value_of(found, "maj@8")
 
 

@@ -145,7 +145,7 @@ def test_a_run_is_resumed_by_another_number_of_ranks(undisturbed: Path, tmp_path
     left, right = parameters(out), parameters(undisturbed)
     assert all(torch.allclose(left[name], right[name], atol=1e-4) for name in left)
     back = checkpoint.load(out / "checkpoints")  # of the new number of ranks
-    assert back.step == 4 and (back.path / checkpoint.SHARDED).is_dir() == (ranks > 1)
+    assert back.step == 4 and (back.path / "policy.1.safetensors").is_file() == (ranks > 1)
 
 
 @pytest.mark.slow
@@ -162,7 +162,7 @@ def test_ranks_listen_on_the_loopback_device_alone(tmp_path: Path, scattered: bo
         learner = RankGroupLearner(config(2), Processes(), 1, print, scattered)
         learner.start(tmp_path)
         try:
-            assert learner.devices == 2 and learner.parameters > 0
+            assert learner.sizes().devices == 2 and learner.sizes().parameters > 0
             pids = [row["pid"] for row in json.loads((tmp_path / "processes.json").read_text())[1:]]
             heard = {address for pid in pids for address in listening(pid)}
         finally:

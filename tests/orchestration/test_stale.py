@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from tests.made import PROBLEM, completion, group, rollout
 
-from strop.orchestration.ledger import Entry
+from strop.orchestration.ledger import OpenGroup
 from strop.orchestration.stale import StaleGroups
 
 LINE = "groups could not be trained within max_lag and are dropped"
 
 
-def entry(ticket: int, samples: int, *lengths: int) -> Entry:
+def entry(ticket: int, samples: int, *lengths: int) -> OpenGroup:
     """A group of `samples` completions, of which those of these lengths are in."""
-    found = Entry(ticket, 0, PROBLEM, samples, attempt=1)
+    found = OpenGroup(ticket, 0, PROBLEM, samples, attempt=1)
     found.completions = {index: completion(length, index=index) for index, length in enumerate(lengths)}
     return found
 

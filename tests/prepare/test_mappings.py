@@ -58,7 +58,7 @@ ROWS: dict[str, tuple[dict[str, Any], str, Any]] = {
         {"task_id": "two-sum", "problem_description": "P", "starter_code": "class Solution:", "difficulty": "Easy",
          "prompt": "import re", "completion": "class Solution: ...", "entry_point": "Solution().f",
          "test": "def check(candidate):\n    assert candidate(x = 1) == 2\n"},
-        "P\n\nclass Solution:", {"asserts": ["assert Solution().f(x=1) == 2"]}),
+        "P\n\nclass Solution:", {"asserts": ["import re\nassert Solution().f(x=1) == 2"]}),
     "codecontests": (
         {"name": "1575_A", "description": "P", "public_tests": {"input": ["9"], "output": ["9"]},
          "private_tests": {"input": ["1"], "output": ["2"]}, "generated_tests": {"input": ["3"], "output": ["4"]},

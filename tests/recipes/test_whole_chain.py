@@ -42,6 +42,7 @@ class Watched:
     """The updates of a trainer: the weights before each, whose samples it was of, and the gradient."""
 
     weights: list[dict[str, Tensor]] = field(default_factory=list)
+    sizes: list[list[int]] = field(default_factory=list)  # tokens of each micro-batch
     names: list[list[Name]] = field(default_factory=list)
     gradients: list[dict[str, Tensor]] = field(default_factory=list)
 
@@ -51,6 +52,7 @@ class Watched:
 
         def noted_update(given: Update, *context: Any) -> Any:
             self.weights.append(doubles(trainer.policy))
+            self.sizes.append([len(batch.packed.token_ids) for batch in given.micro_batches])
             ids = torch.cat([batch.tokens.sample for batch in given.micro_batches]).unique().tolist()
             self.names.append([(identity >> 20, identity & (1 << 20) - 1) for identity in ids])
             return update(given, *context)
@@ -339,6 +341,36 @@ def test_grpo_of_open_reasoner_zero() -> None:
         step.policy_updates, step.policy.shape, 1,
         lambda model, names: by_hand.ppo(model, step.policy, step.answers, advantages, names),
     )  # fmt: skip
+
+
+FLAGSHIPS = ("skywork_or1.math_7b", "archer.math", "opefo.qwen25_math_7b", "scalerl", "open_reasoner_zero.7b")
+
+
+def kinds() -> dict[str, set[Name]]:
+    """The completions of the batch by what is the matter with them."""
+    found = completions()
+    return {
+        "truncated": {name for name, completion in found.items() if completion.truncated},
+        "interrupted": {name for name, completion in found.items() if completion.interrupted_at is not None},
+        "of two versions": {name for name, completion in found.items() if len(completion.versions) > 1},
+        "failed": set(FAILED),
+        "in a group without variance": {(group, place) for group in (4, 5) for place in range(SAMPLES)},
+    }
+
+
+@pytest.mark.parametrize("name", FLAGSHIPS)
+def test_the_batch_holds_what_a_real_one_does(name: str) -> None:
+    """Each kind is there, is trained on where the recipe does so, in several small micro-batches an update."""
+    step = step_of(name, 150)
+    trained = {identity for names in step.policy_updates.names for identity in names}
+    there = {kind: bool(members & trained) for kind, members in kinds().items()}
+    keeps_all = name in ("opefo.qwen25_math_7b", "open_reasoner_zero.7b")
+    assert there == {
+        "truncated": name != "scalerl", "interrupted": True, "of two versions": True, "failed": False,
+        "in a group without variance": keeps_all,
+    }  # fmt: skip
+    assert all(kinds().values())
+    assert all(len(sizes) > 1 and max(sizes) <= 150 for sizes in step.policy_updates.sizes)
 
 
 def test_the_batch_reaches_every_branch() -> None:

@@ -19,7 +19,10 @@ def row(ticket: int = 0, tokens: int = 3, status: str = "correct", **changes: An
     } | changes  # fmt: skip
 
 
-def group(prompt: str, text: str, ticket: int = 0) -> Group:
+RIGHT = Verdict(1.0, Status.CORRECT)
+
+
+def group(prompt: str, text: str, ticket: int = 0, verdict: Verdict = RIGHT) -> Group:
     """A prompt with one completion, whose tokens are the bytes of `text`."""
     tokenizer = byte_tokenizer()
     ids = np.array(tokenizer.encode(text), dtype=np.int32)
@@ -29,7 +32,7 @@ def group(prompt: str, text: str, ticket: int = 0) -> Group:
         logprobs=np.full(len(ids), -0.25, dtype=np.float32), versions=(VersionSpan(0, 0, len(ids)),),
         injected=np.zeros(len(ids), dtype=np.bool_), text=text, finish_reason="stop",
     )  # fmt: skip
-    return Group(ticket, problem, (Rollout(problem, completion, Verdict(1.0, Status.CORRECT), 1.0),))
+    return Group(ticket, problem, (Rollout(problem, completion, verdict, verdict.score),))
 
 
 class Parsed(HTMLParser):

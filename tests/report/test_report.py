@@ -10,9 +10,10 @@ import pytest
 from tests.report.cases import Parsed, group
 from tests.runs import small_config
 
-from strop.base.types import InputError
+from strop.base.types import UNDECIDED, InputError, Status, Verdict
 from strop.model.byte_tokenizer import byte_tokenizer
-from strop.report.build import write_report
+from strop.report.build import undecided_answers, write_report
+from strop.report.runs import read_runs
 from strop.run.folder import RunFolder
 
 HOSTILE = "</pre></svg><script>alert(1)</script><img src=x onerror=alert(2)>\" onclick='alert(3)' \u202e\x00"
@@ -167,3 +168,16 @@ def test_what_cannot_be_reported_is_one_line(real_run: Path, tmp_path: Path) -> 
     (tmp_path / "taken-pictures").write_text("")
     with pytest.raises(InputError, match="its pictures go to the folder .*taken-pictures, and that is a file"):
         write_report([real_run], tmp_path / "taken.html")
+
+
+def test_answers_that_were_not_decided_are_listed_once(tmp_path: Path) -> None:
+    run = RunFolder.create(tmp_path / "run", json.loads(small_config().to_json()))
+    run.append_metrics(1, {"pass_rate": 0.0, "version": 1.0})
+    unknown = Verdict(0.0, Status.WRONG, f"{UNDECIDED}{HOSTILE}: no point separates them")
+    verdicts = (unknown, unknown, Verdict(0.0, Status.WRONG, "2, not 3: 3 and 2"), Verdict(1.0, Status.CORRECT, "3"))
+    run.write_rollouts(1, [group("3", "so 3", ticket, verdict) for ticket, verdict in enumerate(verdicts)])
+    (found,) = read_runs([run.path])
+    assert undecided_answers(found) == [("3", f"{HOSTILE}: no point separates them")]
+    page = Parsed(write_report([run.path], samples=0).page.read_text(encoding="utf-8"))
+    assert_harmless(page)
+    assert "undecided-answers" in [attributes.get("id") for tag, attributes in page.tags if tag == "section"]

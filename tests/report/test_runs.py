@@ -10,7 +10,7 @@ from strop.base.types import InputError
 from strop.config.parse import edit
 from strop.config.tiny import tiny
 from strop.recipes.resolve import resolve
-from strop.report.runs import changes, read_runs, settings
+from strop.report.runs import changes, read_runs
 from strop.run.folder import RunFolder
 
 
@@ -51,7 +51,3 @@ def test_an_unreadable_configuration_leaves_the_rest(tmp_path: Path) -> None:
     assert run.config is None and "cannot be read" in run.unread
     assert run.last("pass_rate") == 0.5
     assert run.outcome() == "not finished: 1 of many steps"
-
-
-def test_settings_are_flat() -> None:
-    assert list(settings({"a": {"b": 1, "c": {}}, "d": None})) == [("a.b", "1"), ("a.c", "{}"), ("d", "null")]

@@ -88,6 +88,11 @@ def test_other_problems_are_never_called_held_out(run: Path) -> None:
     assert evaluate_model(asked, 1, None, SilentView())["trained_on"] == 32
 
 
+def test_a_runs_model_is_known_by_its_folder(run: Path) -> None:
+    asked = configure(str(run / "model"), source=str(run.parent / "problems.jsonl"))
+    assert problems_of(asked, TOKENIZER, SilentView())[1] == 32
+
+
 def test_what_was_held_out_and_is_gone_is_refused(run: Path, tmp_path: Path) -> None:
     record = ProblemRecord(frozenset(), ("0" * 16,))
     with pytest.raises(InputError, match="1 of the 1 problems that the run held out"):

@@ -281,3 +281,50 @@ def test_told_to_end_it_lets_open_requests_finish() -> None:
     assert running.server.answered == 1
     with pytest.raises(httpx.ConnectError):
         httpx.get(f"{running.url}/models", trust_env=False)
+
+
+def raw(running: Running) -> socket.socket:
+    host, _, port = running.url.removeprefix("http://").removesuffix("/v1").partition(":")
+    return socket.create_connection((host, int(port)), timeout=20.0)
+
+
+def closed_after(connection: socket.socket) -> float:
+    """Seconds until the other side closes."""
+    began = time.monotonic()
+    while connection.recv(1 << 16):
+        pass
+    return time.monotonic() - began
+
+
+def test_a_connection_without_a_whole_head_is_closed() -> None:
+    with endpoint(limits=ServeLimits(seconds=1.0, grace=1.0)) as running:
+        silent, slow, after = raw(running), raw(running), raw(running)
+        slow.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: 127.0.0.1\r\n")
+        # An answered request whose body never comes whole: one more byte of it stops the clock of idle connections.
+        after.sendall(b"POST /nowhere HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 100\r\n\r\n")
+        assert b"404" in after.recv(1 << 16)
+        after.sendall(b"x")
+        for connection in (silent, slow, after):
+            assert closed_after(connection) < 10.0
+            connection.close()
+        for _ in range(3):  # one connection, which asks and is kept
+            assert running.client.get("/models").status_code == 200
+            time.sleep(0.5)
+
+
+def test_two_lengths_of_one_body_are_refused(served: Running) -> None:
+    body = json.dumps({"model": "tiny", **SHORT}).encode()
+    chunked = f"{len(body):x}\r\n".encode() + body + b"\r\n0\r\n\r\n"
+    head = (
+        b"POST /v1/completions HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
+        b"Transfer-Encoding: chunked\r\n"
+    )
+    with raw(served) as connection:
+        connection.sendall(head + b"Content-Length: 5\r\n\r\n" + chunked + b"GET /v1/models HTTP/1.1\r\n\r\n")
+        told = b""
+        while part := connection.recv(1 << 16):
+            told += part
+    assert told.startswith(b"HTTP/1.1 400") and told.count(b"HTTP/1.1") == 1  # and the connection ends there
+    with raw(served) as connection:
+        connection.sendall(head + b"\r\n" + chunked)
+        assert connection.recv(1 << 16).startswith(b"HTTP/1.1 200")

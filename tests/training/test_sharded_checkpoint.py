@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import pickle
 import shutil
 import subprocess
 import time
@@ -21,7 +23,6 @@ from strop.base.types import StropError
 from strop.training import checkpoint
 from strop.training.checkpoint import DiskFull, Entry, Retention
 from strop.training.learner import Learner
-from strop.training.storage import ShardedStorage
 
 ONE_LAYER = "model.fresh.layers=1"  # has tensors of every kind
 CONFIG = small_config(*MODEL, *CRITIC, *KL, "algorithm.reference.reset_every=1", "model.dtype=bfloat16", ONE_LAYER)
@@ -100,6 +101,7 @@ def test_a_checkpoint_is_read_by_any_number_of_ranks(
     assert not torch.equal(before["policy/model.embed_tokens.weight"], after["policy/model.embed_tokens.weight"])
     groups_of = {name.split("/")[0] for name in after}
     assert groups_of == {"policy", "optimizer", "critic", "critic-optimizer", "reference"}
+    assert {file.suffix for file in checkpoint.folder_of(root, 2).iterdir()} == {".safetensors", ".json"}
     for step, expected in ((1, before), (2, after)):
         found = checkpoint.load(root, step)
         assert found.state["loop"] == {"step": step} and found.state["learner"]["policy"]["updates"] == step
@@ -112,13 +114,44 @@ def test_a_checkpoint_is_read_by_any_number_of_ranks(
 
 def test_a_damaged_shard_is_refused(saved_by: Callable[[int], tuple[Path, Any]], tmp_path: Path) -> None:
     root = Path(shutil.copytree(saved_by(2)[0], tmp_path / "checkpoints"))
-    shard = next((checkpoint.folder_of(root, 2) / checkpoint.SHARDED).glob("__1_*"))
+    shard = checkpoint.folder_of(root, 2) / "policy.1.safetensors"
     content = bytearray(shard.read_bytes())
     content[len(content) // 2] ^= 1
     shard.write_bytes(content)
     with pytest.raises(StropError, match="damaged"):
         checkpoint.load(root, 2)
     assert checkpoint.load(root, 1).step == 1
+    file = checkpoint.folder_of(root, 1) / "manifest.json"
+    manifest = json.loads(file.read_text())
+    for ranks, files in ((10**12, manifest["files"]), (2, {"state.json": manifest["files"]["state.json"]})):
+        file.write_text(json.dumps(manifest | {"ranks": ranks, "files": files}))
+        with pytest.raises(StropError, match="damaged: its manifest names"):
+            checkpoint.load(root, 1)
+
+
+class Runs:
+    """What a pickle can do."""
+
+    def __init__(self, mark: Path) -> None:
+        self.mark = mark
+
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Path]]:
+        return Path.touch, (self.mark,)
+
+
+def test_a_pickled_checkpoint_of_an_earlier_version_is_refused_unread(tmp_path: Path) -> None:
+    folder, mark = checkpoint.folder_of(tmp_path, 1), tmp_path / "has-run"
+    (folder / "sharded").mkdir(parents=True)
+    content = pickle.dumps(Runs(mark))
+    (folder / "sharded" / ".metadata").write_bytes(content)
+    (folder / "state.json").write_text("{}")
+    manifest: dict[str, Any] = {"format": 2, "step": 1, "metric": None, "groups": [], "files": {}, "sharded": ["p"]}
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    with pytest.raises(StropError, match=f"{folder} holds a pickle.*exported model"):
+        checkpoint.load(tmp_path, 1)
+    assert not mark.exists()
+    pickle.loads(content)
+    assert mark.exists()
 
 
 @pytest.fixture
@@ -164,7 +197,6 @@ def test_ranks_keep_as_many_checkpoints_as_they_are_told_and_know_when_they_are_
             learner.save(Entry(root, step, state, None, Retention(last=1)), {})
             state["loop"]["step"] = 99
             learner.settle(wait=True)
-        assert isinstance(learner.storage, ShardedStorage)
         if rank == 1:  # has not written its share yet
             learner.storage.background.start(lambda: time.sleep(0.5), "late")
         return [learner.settle(wait=False), learner.settle(wait=True)]

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from strop.training import checkpoint
 from strop.training.checkpoint import Entry, Retention
-from strop.training.storage import PlainStorage
+from strop.training.storage import Storage
 
 
 class Copied(dict[str, dict[str, Tensor]]):
@@ -36,7 +36,7 @@ def test_what_is_saved_is_what_there_was_when_it_was_begun(tmp_path: Path, monke
         return real(*args, **kwargs)
 
     monkeypatch.setattr(checkpoint, "save", late)
-    storage, keep = PlainStorage(), Retention(last=1, best=1)
+    storage, keep = Storage(), Retention(last=1, best=1)
     weight, state = torch.ones(3), {"held_out": {"2": 0.5}}
     storage.begin(Entry(tmp_path, 1, state, 0.5, keep), {"policy": {"w": weight}}, {"rng": {"r": torch.arange(2)}})
     weight.zero_()

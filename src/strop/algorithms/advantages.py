@@ -21,7 +21,7 @@ _BLOCK = 128  # tokens whose discounted sums are one matrix product
 
 @dataclass(frozen=True, eq=False)
 class Outcomes:
-    """What the completions of a step came to.
+    """The outcomes of a step's completions.
 
     Attributes:
         rewards: float64 [S], shaped.

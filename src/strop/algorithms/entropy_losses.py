@@ -83,12 +83,12 @@ class LowEntropyMask(PolicyLoss):
 
     @property
     def needs_scores(self) -> bool:
-        """What the inner loss needs."""
+        """The needs of the inner loss."""
         return self.loss.needs_scores
 
     @property
     def needs_collision(self) -> bool:
-        """What the inner loss needs."""
+        """The needs of the inner loss."""
         return self.loss.needs_collision
 
     @property
@@ -98,7 +98,7 @@ class LowEntropyMask(PolicyLoss):
 
     @property
     def strictly_on_policy(self) -> bool:
-        """What the inner loss asks for."""
+        """The scores that the inner loss asks for."""
         return self.loss.strictly_on_policy
 
     def prepare(self, tokens: Tokens, seed: int) -> Tokens:
@@ -106,7 +106,7 @@ class LowEntropyMask(PolicyLoss):
         return self.loss.prepare(tokens, seed)
 
     def clipped(self, tokens: Tokens, logprob: Tensor) -> Clipped:
-        """What the inner loss clips among reasoning tokens; every knowledge token is `other`."""
+        """The clipping of the inner loss among reasoning tokens; every knowledge token is `other`."""
         reasoning = demanded(tokens.reasoning, "reasoning")
         inner = self.loss.clipped(tokens, logprob)
         return Clipped(inner.low & reasoning, inner.high & reasoning, inner.other | ~reasoning)

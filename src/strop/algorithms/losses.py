@@ -55,7 +55,7 @@ class Clipped:
 
 
 class PolicyLoss(Piece):
-    """What is minimised for each trained token."""
+    """A loss for each trained token."""
 
     modules: ClassVar[tuple[str, ...]] = (
         "strop.algorithms.losses",

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class UpdateContext:
-    """What an update depends on besides its tokens.
+    """The inputs of an update besides its tokens.
 
     Attributes:
         seed: of the update's random choices.
@@ -34,7 +34,7 @@ class UpdateContext:
 
 @dataclass(frozen=True)
 class Objective:
-    """What a `Trainer` minimises: Σ_m weight[m] · correction[m] · loss[m] + Σ_r share_r[m] · term_r[m].
+    """The objective of a `Trainer`: Σ_m weight[m] · correction[m] · loss[m] + Σ_r share_r[m] · term_r[m].
 
     Attributes:
         loss: the policy loss.

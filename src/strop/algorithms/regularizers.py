@@ -38,7 +38,7 @@ class Regularizer(Piece):
         return tokens
 
     def shares(self, tokens: Tokens) -> Tensor:
-        """What each token's term is multiplied by in the update's loss, [M]."""
+        """The factor of each token's term in the update's loss, [M]."""
         return tokens.weight
 
     @abstractmethod

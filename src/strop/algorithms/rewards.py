@@ -46,7 +46,7 @@ Count = Annotated[int, Field(ge=1)]
 
 
 class LengthShaping(Piece):
-    """What the length of a completion with a usable verdict adds to its reward."""
+    """A term added to the reward of a completion with a usable verdict, by its length."""
 
     @abstractmethod
     def __call__(self, completion: Completion, verdict: Verdict) -> float:

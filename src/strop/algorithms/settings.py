@@ -28,7 +28,7 @@ class ReferenceSettings(Settings):
 
 
 class AlgorithmSettings(Settings):
-    """What turns judged completions into a gradient, in the order of the loop.
+    """The pieces that turn judged completions into a gradient, in the order of the loop.
 
     Fields:
         reward: from a verdict to a number.

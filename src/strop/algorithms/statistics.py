@@ -57,7 +57,7 @@ def token_covariance(advantage: Tensor, logprob: Tensor) -> Tensor:
 
 
 def token_statistics(tokens: Tokens, logprob: Tensor, entropy: Tensor, clipped: Clipped) -> Metrics:
-    """What every run reports of its trained tokens, as sums that merge over micro-batches.
+    """Statistics of the trained tokens that every run reports, as sums that merge over micro-batches.
 
       - `entropy_flow/positive`, `/negative`: sums of ΔH (Eq. 6, current policy, power 2) over S+ and S−;
         `entropy_flow/lambda`: the λ* they come to, also where the loss does not use it.

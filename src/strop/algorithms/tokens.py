@@ -93,7 +93,7 @@ def demanded(column: Tensor | None, name: str) -> Tensor:
     """An optional column that must be there.
 
     Raises:
-        ValueError: nobody filled it; the piece that reads it must declare the need.
+        ValueError: it was not filled; the piece that reads it must declare the need.
     """
     if column is None:
         raise ValueError(f"Tokens.{name} is read, but nothing has filled it")

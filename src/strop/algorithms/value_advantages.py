@@ -28,7 +28,7 @@ class ValueAdvantage(Advantage):
 
     @abstractmethod
     def returns(self, outcomes: Outcomes) -> list[FloatArray]:
-        """What the critic learns: S arrays, float32 [T_s], aligned with the completion's tokens; never normalised."""
+        """The critic's targets: S arrays, float32 [T_s], aligned with the completion's tokens; never normalised."""
 
 
 class Gae(ValueAdvantage):

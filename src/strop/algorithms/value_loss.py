@@ -1,4 +1,4 @@
-"""What a critic minimises. M trained tokens of a micro-batch."""
+"""The loss of a critic. M trained tokens of a micro-batch."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class ValueLoss(Piece):
-    """What a critic minimises: Σ_m weight[m] · scale · max((V − R)², (clip(V, V_old ± clip) − R)²).
+    """The loss of a critic: Σ_m weight[m] · scale · max((V − R)², (clip(V, V_old ± clip) − R)²).
 
     The defaults are Open-Reasoner-Zero's code; its paper's Eq. 3 is `clip = None`. V_old is `tokens.value`, the
     critic's before the batch's first update (not read where nothing is clipped), R is `tokens.value_target`.

@@ -1,1 +1,1 @@
-"""What every part builds on: types, pieces, metrics, seeds and files. Nothing here imports torch."""
+"""The ground of every part: types, pieces, metrics, seeds and files. Nothing here imports torch."""

@@ -166,7 +166,7 @@ def die_with_parent(parent: int) -> None:
 
 
 def exit_reason(status: int) -> str:
-    """What an exit status means, to follow the name of a process: "was ended by SIGKILL", "ended with status 3"."""
+    """The meaning of an exit status, to follow the name of a process: "was ended by SIGKILL", "ended with status 3"."""
     return f"was ended by {signal_name(-status)}" if status < 0 else f"ended with status {status}"
 
 
@@ -223,7 +223,7 @@ class _Starter:
         self._thread: threading.Thread | None = None
 
     def start(self, function: Callable[[], subprocess.Popen[bytes]]) -> subprocess.Popen[bytes]:
-        """What `function` returns in that thread; raises what it raises."""
+        """Call `function` in that thread; returns and raises what it does."""
         with self._lock:
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, daemon=True, name="child processes")

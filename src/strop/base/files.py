@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
-from strop.base.types import StropError
+from strop.base.types import InputError, StropError
 
 TEMPORARY = ".partial"
 
@@ -44,8 +46,36 @@ def replacing(target: Path) -> Iterator[Path]:
             temporary.unlink(missing_ok=True)
 
 
+def write_text(target: Path, text: str) -> None:
+    """Write a text file in UTF-8, whole or not at all."""
+    with replacing(target) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+
+
+def write_json(target: Path, value: Mapping[str, Any] | Sequence[Any]) -> None:
+    """Write a JSON file, whole or not at all; NaN and infinity are refused (ValueError)."""
+    write_text(target, json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """The JSON object that a file holds.
+
+    Raises:
+        InputError: there is no such file, or something else in it.
+    """
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise InputError(f"{path.parent} has no {path.name}") from error
+    except (OSError, ValueError, RecursionError) as error:
+        raise InputError(f"{path} is not readable as JSON: {first_line(error)}") from error
+    if not isinstance(value, dict):
+        raise InputError(f"{path} holds no JSON object")
+    return value
+
+
 def first_line(error: Exception) -> str:
-    """What an error of another library says, short enough for one line of ours; its type where it says nothing."""
+    """The message of another library's error, short enough for one line of ours; its type where it says nothing."""
     return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
 
 

@@ -1,8 +1,9 @@
-"""Modules of the user's own: allowed by `--import`, recorded with a run, named in errors that their code raises.
+"""What runs code is allowed by the user: modules by `--import`, settings by `--set` or `--allow`.
 
 A configuration may name a piece `module:Class` only where the user of this very command has allowed the module: the
 folder of a stranger's run executes nothing by itself. What a run was made with stands in its run.json, so that printed
-commands and refusals say which `--import` is needed.
+commands and refusals say which `--import` is needed. A setting that runs code (`CODE`) counts in a file or folder only
+where the command at hand names it too.
 """
 
 from __future__ import annotations
@@ -15,9 +16,10 @@ import os
 import shlex
 import sys
 import traceback
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 from strop.base.files import first_line
 from strop.base.types import InputError
@@ -112,7 +114,7 @@ def modules_named(written: str) -> list[tuple[str, str]]:
 
 
 def to_record(written: str) -> list[dict[str, str]]:
-    """What run.json says of the modules that a configuration written as JSON names."""
+    """The entry of run.json about the modules that a configuration written as JSON names."""
     found = [{"module": name, "file": file, "import": _allowed[name]} for name, file in modules_named(written)]
     if f'"{MAIN}:' in written and MAIN not in _allowed:  # a function that this session remembers
         found.append({"module": MAIN, "file": "", "import": MAIN})
@@ -120,12 +122,12 @@ def to_record(written: str) -> list[dict[str, str]]:
 
 
 def recorded(run: Path) -> list[str]:
-    """What `--import` must name to read the run's configuration; nothing where its run.json cannot be read."""
+    """The modules that `--import` must name to read the run's configuration; none where run.json cannot be read."""
     try:
         marker = json.loads((run / MARKER).read_text(encoding="utf-8"))
         found = {str(row["module"]): str(row["import"]) for row in marker.get("imports", ())}
-    except (OSError, ValueError, AttributeError, KeyError, TypeError):
-        return []  # whoever opens the run says what is wrong with it
+    except (OSError, ValueError, RecursionError, AttributeError, KeyError, TypeError):
+        return []  # opening the run says what is wrong with it
     _recorded.update(found)
     return list(found.values())
 
@@ -136,7 +138,60 @@ def command(words: str, run: Path, more: str = "") -> str:
     if MAIN in modules and "--resume" in words:
         return f"strop.train(…, out={str(run)!r}, resume=True), in the script or notebook that began it"
     flags = "".join(f" --import {shlex.quote(module)}" for module in modules if module != MAIN)
-    return f"strop {words} {shlex.quote(str(run))}{flags}{more}"
+    try:
+        config = json.loads((run / "config.json").read_text(encoding="utf-8"))
+        allowed = "".join(f"--allow {shlex.quote(key)} " for key, _, _ in code_settings(config))
+    except (OSError, ValueError, RecursionError):
+        allowed = ""  # as above
+    return f"strop {allowed}{words} {shlex.quote(str(run))}{flags}{more}"
+
+
+# ---------------------------------------------------------------------- settings that run code
+
+CODE = {
+    "trust_remote_code": "runs the Python code that lies beside a model",
+    "engine.python": "names a program to start",
+    "engine.arguments": "can name modules and files that vLLM imports",
+    "ray.address": "joins a cluster whose messages can run code",
+    "allow_unsafe_sandbox": "runs the programs of a model without isolation",
+}
+_settings: dict[str, str | None] = {}  # that the user of this command has named, with this value or (None) with any
+
+
+def allow_settings(keys: Iterable[str]) -> None:
+    """Let files and run folders have these settings, named by their dotted keys, whatever their values."""
+    _settings.update(dict.fromkeys(keys))
+
+
+def allow_edits(sets: Iterable[str]) -> None:
+    """Let files and run folders have what `--set KEY=VALUE` says, and no other value."""
+    for text in sets:
+        key, _, value = text.partition("=")
+        _settings.setdefault(key.strip(), value.strip().strip("'\""))
+
+
+def code_settings(config: Any, prefix: str = "") -> Iterator[tuple[str, Any, str]]:
+    """The settings of a configuration of plain values that run code: key, value, and what it does."""
+    parts = config.items() if isinstance(config, Mapping) else enumerate(config) if isinstance(config, list) else ()
+    for name, value in parts:
+        key = f"{prefix}{name}"
+        reason = next((CODE[end] for end in CODE if f".{key}".endswith(f".{end}")), None)
+        if reason is not None and value:
+            yield key, value, reason
+        else:
+            yield from code_settings(value, f"{key}.")
+
+
+def refuse_code(config: Mapping[str, Any], origin: str) -> None:
+    """Refuse a configuration, read from `origin`, that would run code which the user has not named.
+
+    Raises:
+        InputError: naming the setting and the flag that allows it.
+    """
+    for key, value, reason in code_settings(config):
+        named = _settings.get(key, "")
+        if named is not None and named.lower() != str(value).lower():
+            raise InputError(f"{origin}: {key} {reason}; if that is what you want: strop --allow {key} …")
 
 
 # ---------------------------------------------------------------------- what the user's code raises

@@ -23,7 +23,7 @@ class Stopped(BaseException):
 
 
 class _Asked:
-    """What signals have asked of this process, and whether its main thread is in a block that may be left at once."""
+    """The signals that have come, and whether the main thread is in a block that may be left at once."""
 
     def __init__(self) -> None:
         self.stop = False
@@ -83,6 +83,6 @@ def breakable() -> Iterator[None]:
 
 
 def hold() -> None:
-    """What is left of the `breakable` block is seen through: it changes what the end of the run keeps."""
+    """See the rest of the `breakable` block through: it changes what the end of the run keeps."""
     if threading.current_thread() is threading.main_thread():
         _ASKED.breakable = False

@@ -2,7 +2,7 @@
 
     from strop.base.lazy import torch
 
-A configuration names algorithm pieces, which compute with torch. Whoever only reads, checks or edits a configuration
+A configuration names algorithm pieces, which compute with torch. Code that only reads, checks or edits a configuration
 does not wait the seconds that torch takes to load. Modules above the pieces import torch as usual.
 """
 

@@ -1,4 +1,4 @@
-"""What this machine has, read from the kernel: memory and the presence of a GPU. No torch."""
+"""The machine, as the kernel describes it: memory and the presence of a GPU. No torch."""
 
 from __future__ import annotations
 

@@ -31,14 +31,19 @@ class Stat(Protocol):
 
 
 @dataclass(frozen=True)
-class Mean:
+class _Sums:
+    """A statistic whose fields are sums: two are merged by adding them up."""
+
+    def merge(self, other: Self) -> Self:
+        return replace(self, **{name: value + vars(other)[name] for name, value in vars(self).items()})
+
+
+@dataclass(frozen=True)
+class Mean(_Sums):
     """A mean as (sum, count)."""
 
     sum: Number
     count: Number
-
-    def merge(self, other: Mean) -> Mean:
-        return Mean(self.sum + other.sum, self.count + other.count)
 
     @property
     def value(self) -> float | None:
@@ -47,13 +52,10 @@ class Mean:
 
 
 @dataclass(frozen=True)
-class Total:
+class Total(_Sums):
     """A sum."""
 
     sum: Number
-
-    def merge(self, other: Total) -> Total:
-        return Total(self.sum + other.sum)
 
     @property
     def value(self) -> float | None:
@@ -61,15 +63,12 @@ class Total:
 
 
 @dataclass(frozen=True)
-class Variance:
+class Variance(_Sums):
     """A population variance as (count, sum, sum of squares); give sums in float64."""
 
     count: Number
     sum: Number
     squares: Number
-
-    def merge(self, other: Variance) -> Variance:
-        return Variance(self.count + other.count, self.sum + other.sum, self.squares + other.squares)
 
     @property
     def value(self) -> float | None:
@@ -157,18 +156,13 @@ class Ratio:
 
 
 @dataclass(frozen=True)
-class Covariance:
+class Covariance(_Sums):
     """The covariance of x and y, Σ(x − mean x)(y − mean y) / count, from plain sums."""
 
     sum_x: Number
     sum_y: Number
     sum_xy: Number
     count: Number
-
-    def merge(self, other: Covariance) -> Covariance:
-        return Covariance(
-            self.sum_x + other.sum_x, self.sum_y + other.sum_y, self.sum_xy + other.sum_xy, self.count + other.count
-        )
 
     @property
     def value(self) -> float | None:
@@ -179,15 +173,12 @@ class Covariance:
 
 
 @dataclass(frozen=True)
-class Deviation:
+class Deviation(_Sums):
     """A standard deviation (divided by the count) from a sum and a sum of squares."""
 
     sum: Number
     squares: Number
     count: Number
-
-    def merge(self, other: Deviation) -> Deviation:
-        return Deviation(self.sum + other.sum, self.squares + other.squares, self.count + other.count)
 
     @property
     def value(self) -> float | None:

@@ -12,11 +12,11 @@ import json
 import math
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, TextIO
 
-from strop.base.files import replacing, writing
+from strop.base.files import write_text, writing
 from strop.base.types import InputError
 
 
@@ -48,8 +48,7 @@ class MetricsFile:
         self.close()
         if self.path.exists():
             kept = [row for row in _parse_lines(self.path) if row["step"] <= step]
-            with replacing(self.path) as temporary:
-                temporary.write_text("".join(json.dumps(row) + "\n" for row in kept), encoding="utf-8")
+            write_text(self.path, "".join(json.dumps(row) + "\n" for row in kept))
 
     def close(self) -> None:
         """Close the file; the next `append` opens it again."""
@@ -77,6 +76,16 @@ def read_metrics(path: Path) -> list[dict[str, float | None]]:
     return [rows[step] for step in sorted(rows)]
 
 
+def by_step(rows: Iterable[Mapping[str, float | None]], name: str) -> dict[int, float]:
+    """The finite values of a metric by step, in order."""
+    found: dict[int, float] = {}
+    for row in rows:
+        step, value = row.get("step"), row.get(name)
+        if step is not None and value is not None and math.isfinite(value):
+            found[int(step)] = value
+    return dict(sorted(found.items()))
+
+
 def _parse_lines(path: Path) -> list[dict[str, Any]]:
     # Every whole line ends in a newline: what follows the last one is torn, even where it happens to be JSON.
     *lines, _ = path.read_bytes().split(b"\n")
@@ -84,7 +93,7 @@ def _parse_lines(path: Path) -> list[dict[str, Any]]:
     for number, line in enumerate(lines, start=1):
         try:
             row = json.loads(line)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise InputError(f"{path}, line {number}: not JSON ({error})") from error
         if not isinstance(row, dict) or not isinstance(row.get("step"), int):
             raise InputError(f"{path}, line {number}: no metric line (it has no whole number `step`)")

@@ -1,4 +1,4 @@
-"""What was probably meant by a name that nothing has; far-fetched guesses mislead, so that often it is nothing."""
+"""The known name that an unknown one probably means; none where that is far-fetched, for such guesses mislead."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""What of a run moved last. The parts of the loop say it; the watchdog and `strop status` ask.
+"""The last progress of a run. The parts of the loop report it; the watchdog and `strop status` read it.
 
     progress.made("a completion")
     progress.part("micro-batches", 3, 8)            # of something long, whose listener shows it
 
-There is one record a process, as there is one run: whoever makes something need not be handed it.
+There is one record a process, as there is one run: code that makes something need not be handed it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Progress:
         self.count += 1
 
     def part(self, name: str, done: int, total: int) -> None:
-        """`done` of `total` parts of something long are made; whoever listens is told.
+        """`done` of `total` parts of something long are made; listeners are called.
 
         The same number again counts as progress too: call it only where something moves.
         """
@@ -38,7 +38,7 @@ class Progress:
             self._listener(name, done, total)
 
     @contextmanager
-    def told(self, listener: Listener) -> Iterator[None]:
+    def reporting_to(self, listener: Listener) -> Iterator[None]:
         """Inside, `listener` hears of parts, in the thread that makes them."""
         self._listener = listener
         try:
@@ -53,7 +53,7 @@ class Progress:
 
     @property
     def what(self) -> str:
-        """What was made last."""
+        """The name of the last thing made."""
         return self._latest[0]
 
     @property

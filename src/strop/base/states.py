@@ -60,7 +60,7 @@ class States:
         self.values = dict(values)
 
     def numbers(self) -> dict[str, float | None]:
-        """What a log line says of them: every plain number as `state/PATH.KEY`."""
+        """Their values for a log line: every plain number as `state/PATH.KEY`."""
         return {
             f"state/{path}.{key}": float(value)
             for path, state in self.values.items()

@@ -1,4 +1,4 @@
-"""What passes between the parts of strop.
+"""The data that passes between the parts of strop.
 
 Every object is immutable and keeps its per-token fields aligned in one place, so that nothing can be re-ordered apart.
 Shapes: T completion tokens, L tokens of a whole sequence (prompt then completion), G samples a prompt.
@@ -84,7 +84,7 @@ FinishReason = Literal["stop", "length", "abort"]
 
 @dataclass(frozen=True, eq=False)
 class Completion:
-    """What an engine sampled for one request.
+    """One sample of an engine for a request.
 
     Example (T = 3, the last id being EOS): `token_ids=[17, 4, 2]`, `logprobs=[-0.1, -1.2, -0.01]`,
     `versions=(VersionSpan(7, 0, 2), VersionSpan(8, 2, 3))`, `injected=[False, False, False]`, `finish_reason="stop"`.
@@ -142,6 +142,9 @@ class Status(StrEnum):
     ERROR = "error"
 
 
+UNDECIDED = "unknown: "  # begins the detail of a wrong verdict on an answer that was proved neither right nor wrong
+
+
 @dataclass(frozen=True)
 class Verdict:
     """A verifier's judgement of one completion.
@@ -167,6 +170,11 @@ class Verdict:
     def value(self) -> float:
         """The number by which completions differ: the reward of the user's own functions, else the score."""
         return self.score if self.reward is None else self.reward
+
+    @property
+    def undecided(self) -> bool:
+        """Whether the verifier proved neither that the answer is right nor that it is wrong; no reward either way."""
+        return self.status is Status.WRONG and self.detail.startswith(UNDECIDED)
 
 
 @dataclass(frozen=True, eq=False)

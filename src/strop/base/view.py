@@ -1,4 +1,4 @@
-"""What a run shows while it runs: the `View` that the loop, SFT and the quickstart call, and its plain form.
+"""The display of a run while it runs: the `View` that the loop, SFT and the quickstart call, and its plain form.
 
 The parts below the command line know only the protocol. `LiveView` (in `report.console`, drawn by rich) serves a
 terminal, `PlainView` a log file or a pipe, `SilentView` tests and callers from Python.
@@ -33,7 +33,7 @@ class View(Protocol):
         ...
 
     def evaluated(self, step: int, metrics: Values) -> None:
-        """What was measured after `step`, an earlier one or before the first; it came in beside training."""
+        """Show an evaluation after `step`, an earlier one or before the first; it came in beside training."""
         ...
 
     def aside(self, name: str, done: int, total: int) -> None:

@@ -29,7 +29,8 @@ def main() -> None:
         line, code = _told(error)
         if line is None:
             raise
-        print(f"strop: {line}", file=sys.stderr)
+        shown = "".join(each if each.isprintable() or each == "\n" else repr(each)[1:-1] for each in line)
+        print(f"strop: {shown}", file=sys.stderr)
         sys.exit(code)
 
 
@@ -48,4 +49,6 @@ def _told(error: Exception) -> tuple[str | None, int]:
         return f"cannot write the output: {error.strerror}", 1
     if isinstance(error, OSError) and error.filename is not None and error.strerror is not None:
         return f"{error.filename}: {error.strerror}", 1
+    if isinstance(error, RecursionError) and blamed(error) is None:
+        return "a file is nested too deeply; is it one that strop has written?", InputError.exit_code
     return blamed(error), InputError.exit_code

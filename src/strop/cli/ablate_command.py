@@ -65,7 +65,7 @@ def ablate(
     """
     from strop.base.types import InputError
     from strop.lab.ablation.manifest import merged, parse_seeds, plan
-    from strop.lab.ablation.variants import Wanted, short_name, variants
+    from strop.lab.ablation.variants import VariantRequest, short_name, variants
 
     if not 0 < level < 1:
         raise InputError(f"--level {level:g}: must lie between 0 and 1, such as 0.9")
@@ -74,16 +74,16 @@ def ablate(
             raise InputError(
                 "strop ablate show takes the FOLDER of an ablation, and of the options --x, --level, --margin"
             )
-        allow(imports)
+        allow(imports, sets)
         _show(folder, x, level, margin, as_json)
         return
     if folder is not None:
         raise InputError(f"{folder}: name one recipe; the folder for the runs is given by --out {folder}")
     if not ray and (address is not None or cpus != 1.0 or gpus):
         raise InputError("--address, --cpus and --gpus are of a Ray cluster; add --ray")
-    allow(imports)
+    allow(imports, sets)
     changed = [*sets, *([f"steps={steps}"] if steps is not None else [])]
-    wanted = Wanted(tuple(grid), tuple(named), leave_one_out, baseline)
+    wanted = VariantRequest(tuple(grid), tuple(named), leave_one_out, baseline)
     manifest = plan(target, variants(target, wanted, changed, small), parse_seeds(seeds))
     where = out if out is not None else Path("runs") / f"ablate-{short_name(target)}{'-tiny' if small else ''}"
     if dry_run:
@@ -115,7 +115,7 @@ def _runner(ray: bool, address: str | None, jobs: int, cpus: float, gpus: int) -
 
 
 def _list(folder: Path, manifest: Manifest, as_json: bool) -> None:
-    """What would run."""
+    """List what would run."""
     from strop.lab.ablation.manifest import outline
 
     value = outline(folder, manifest)

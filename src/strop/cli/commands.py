@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import typer
 
 from strop.cli import (
@@ -72,8 +74,24 @@ app.command("doctor", short_help="Say what this machine has and lacks.")(inspect
 
 
 @app.callback(invoke_without_command=True)
-def root(version: bool = typer.Option(False, "--version", help="Print the version and end.")) -> None:
+def root(
+    allowed: Annotated[
+        list[str],
+        typer.Option(
+            "--allow",
+            metavar="KEY",
+            help="A setting that runs code and that a file or run folder may have, such as engine.python; may be "
+            "repeated. A --set of it says the same.",
+            show_default=False,
+        ),
+    ] = [],  # noqa: B006  (typer copies it)
+    version: Annotated[bool, typer.Option("--version", help="Print the version and end.")] = False,
+) -> None:
     """Options of strop itself."""
+    if allowed:
+        from strop.base.imports import allow_settings
+
+        allow_settings(allowed)
     if version:
         from strop import __version__
 

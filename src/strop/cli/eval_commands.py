@@ -147,7 +147,7 @@ def evaluate(
     from strop.base.files import free_folder
     from strop.base.types import InputError
 
-    allow(imports)
+    allow(imports, sets)
     named = _named(models)
     if benchmark is None and protocol is None:
         only = {"--data": data, "--out": out, "--baseline": baseline, "--metric": metric, "--template": template,
@@ -318,6 +318,8 @@ def _numbers(text: str | None) -> tuple[int, ...] | None:
 
 def _readable(name: str, value: object) -> str:
     """A value of the report for people: rates as percentages."""
+    if value is None:
+        return "not known"
     if isinstance(value, dict):
         return ", ".join(f"{key}: {_readable(name, entry)}" for key, entry in value.items())
     if isinstance(value, list):

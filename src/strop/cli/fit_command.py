@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -98,7 +97,7 @@ def fit(
     strop fit runs/scalerl --windows auto --out fit.json
     strop fit runs/ablate-scalerl --fit-until 8000 --plot leave-one-out.png     every variant and seed of an ablation
     """
-    from strop.base.files import replacing
+    from strop.base.files import write_json
     from strop.base.types import InputError
     from strop.lab.scaling import arguments
     from strop.lab.scaling.sources import read_sources
@@ -118,9 +117,7 @@ def fit(
         found = fit_study(recipes, chosen, computes, ranges, margin, tell)
     value = plain_values(found)
     if out is not None:
-        with replacing(out) as temporary:
-            text = json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False)
-            temporary.write_text(text + "\n", encoding="utf-8")
+        write_json(out, value)
     pictures = _draw(plot, found) if plot is not None else []
     show(as_json, value, lambda: _print(found, [*pictures, *([out] if out is not None else [])]))
     if all(each.refused is not None for each in found.fits):

@@ -51,7 +51,7 @@ def show_recipe(
     from strop.config.edits import flatten
     from strop.recipes.resolve import resolve
 
-    allow(imports)
+    allow(imports, sets)
     config = resolve(name, sets, small).model_dump(mode="json")
 
     def lines() -> None:
@@ -70,14 +70,12 @@ def diff_recipes(
     as_json: Json = False,
 ) -> None:
     """Show every setting in which two recipes differ; `-` where one has no such setting."""
-    from strop.config.edits import flatten
+    from strop.config.edits import differing
     from strop.recipes.resolve import resolve
 
     allow(imports)
-    sides = [dict(flatten(resolve(name, (), small).model_dump(mode="json"))) for name in (first, second)]
-    keys = [key for key in dict.fromkeys([*sides[0], *sides[1]]) if key != "recipe"]
-    rows = [(key, sides[0].get(key, "-"), sides[1].get(key, "-")) for key in keys]
-    found = [row for row in rows if row[1] != row[2]]
+    left, right = (resolve(name, (), small).model_dump(mode="json") for name in (first, second))
+    found = [row for row in differing(left, right) if row[0] != "recipe"]
     value = [{"key": key, first: left, second: right} for key, left, right in found]
     show(as_json, value, lambda: print_table(("setting", first, second), found))
 
@@ -109,7 +107,7 @@ def doctor(
     """
     from strop.run.doctor import as_json as plain_values
 
-    allow(imports)
+    allow(imports, sets)
     if target is None:
         from strop.run.doctor import examine
 

@@ -38,7 +38,7 @@ def sample(
         raise InputError("say what to ask: --prompt TEXT, or --source SOURCE for problems of a source")
     from strop.run import preflight
 
-    allow(imports)
+    allow(imports, sets)
     preflight.using(model, recipe, sets, source, path)  # says what is wrong before torch takes its seconds to load
     from strop.run import tasks
     from strop.run.benchmarking import parse_model

@@ -82,10 +82,11 @@ Source = Annotated[
 SourcePath = Annotated[str | None, typer.Option("--path", metavar="FILE", help="The file of a source that reads one.")]
 
 
-def allow(modules: Sequence[str]) -> None:
-    """Import what `--import` names; modules beside the current folder are found too."""
-    from strop.base.imports import allow_module
+def allow(modules: Sequence[str], sets: Sequence[str] = ()) -> None:
+    """Import what `--import` names, modules beside the current folder too, and allow the settings of `--set`."""
+    from strop.base.imports import allow_edits, allow_module
 
+    allow_edits(sets)
     if modules and "" not in sys.path and str(Path.cwd()) not in sys.path:
         sys.path.insert(0, str(Path.cwd()))
     for module in modules:

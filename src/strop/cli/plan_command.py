@@ -70,7 +70,7 @@ def plan(
     from strop.lab.planning.question import Question, answer, parse_lags
     from strop.lab.planning.question import as_json as plain_values
 
-    allow(imports)
+    allow(imports, sets)
     changes = {
         "generators": generators, "trainers": trainers, "slots": slots, "max_lag": max_lag,
         "prompt_tokens": prompt_tokens, "drop": drop, "devices_per_generator": per_generator,

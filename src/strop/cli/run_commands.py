@@ -87,7 +87,7 @@ def train(
     """
     from strop.base.types import InputError
 
-    allow(imports)
+    allow(imports, sets)
     if resume is not None:
         if target is not None or out is not None or small:
             raise InputError(
@@ -165,7 +165,7 @@ def sft(
 
     \b
     strop sft Qwen/Qwen3-0.6B --data worked-examples.jsonl
-    strop sft fresh --data tiny.jsonl --set training.steps=200 --set training.epochs=none
+    strop sft fresh --data tiny.jsonl --set training.steps=200
     strop sft --resume runs/sft
     """
     from strop.base.files import free_folder
@@ -173,7 +173,7 @@ def sft(
     from strop.run import preflight
     from strop.run.folder import RunFolder
 
-    allow(imports)
+    allow(imports, sets)
     folder = resume if resume is not None else out if out is not None else free_folder("sft")
     if resume is not None:
         if model is not None or demonstrations is not None or sets or out is not None:

@@ -1,4 +1,4 @@
-"""What a command says at its end, from the files that the run left behind."""
+"""The last lines of a command, from the files that the run left behind."""
 
 from __future__ import annotations
 

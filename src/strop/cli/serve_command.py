@@ -80,7 +80,7 @@ def serve(
     key = None if api_key_env is None else _key(api_key_env)
     from strop.run import preflight
 
-    allow(imports)
+    allow(imports, sets)
     preflight.using(model, recipe, sets)  # says what is wrong before torch takes its seconds to load
     from strop.serving import serve_model
 

@@ -37,13 +37,15 @@ def math(
     out: Out,
     extract: Annotated[Extract, typer.Option("--extract", help="Where a response states its answer.")] = "boxed",
     workers: Workers = None,
+    explain: Annotated[bool, typer.Option("--explain", help="Say kinds, forms and the proof of each.")] = False,
     as_json: Json = False,
 ) -> None:
     """Judge the responses of a file of cases; write one line a case, in order: score, status, milliseconds, detail.
 
     A case has `gold` and `response`, and may have `form` (raw: the gold has delimiters or a box of its own; bare: it is
     the answer), `match_types`, `precision`, `strict` and `allow_set_relation_comp`. Where cases have `expected`, the
-    summary says how many verdicts agree (those marked `contested` left out).
+    summary says how many verdicts agree (those marked `contested` left out). With --explain the detail names what kind
+    each side is, how it was read, and the proof or the separating point; it is printed too.
     """
     from strop.base.files import replacing
     from strop.verifiers.isolation import Isolation
@@ -51,7 +53,7 @@ def math(
     from strop.verifiers.math.cases import Judged, judge_cases, read_cases
     from strop.verifiers.process_pool import ProcessPool
 
-    base = MathVerifier(extract=extract, isolation=Isolation(workers=workers))
+    base = MathVerifier(extract=extract, explain=explain, isolation=Isolation(workers=workers))
     found = read_cases(cases, base)
     judged: list[Judged | None] = [None] * len(found)
     pool = ProcessPool(base)
@@ -69,6 +71,8 @@ def math(
             verdict = each.verdict
             line = {"score": verdict.score, "status": str(verdict.status), "milliseconds": round(each.milliseconds, 3)}
             lines.write(json.dumps({**line, "detail": verdict.detail}, ensure_ascii=False) + "\n")
+            if explain and not as_json:
+                print(f"{each.verdict.status}: {verdict.detail}")
     expected = [case.expected if not case.contested else None for case in found]
     summary = summarise(results, expected) | {"out": str(out)}
     show(as_json, summary, lambda: print_table(("", ""), [(name, _cell(value)) for name, value in summary.items()]))

@@ -38,6 +38,13 @@ def flatten(value: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, str]
             yield f"{prefix}{key}", _as_set_reads(entry)
 
 
+def differing(first: dict[str, Any], second: dict[str, Any]) -> list[tuple[str, str, str]]:
+    """(setting, its value in `first`, in `second`) for each that differs, as `flatten` writes them; `-` for none."""
+    left, right = dict(flatten(first)), dict(flatten(second))
+    rows = [(key, left.get(key, "-"), right.get(key, "-")) for key in dict.fromkeys([*left, *right])]
+    return [row for row in rows if row[1] != row[2]]
+
+
 def _as_set_reads(value: Any) -> str:
     if value is None:
         return "none"
@@ -61,12 +68,14 @@ def _value(raw: str) -> Any:
         return tomllib.loads(f"value = {raw}")["value"]
     except tomllib.TOMLDecodeError:
         return _json(raw)
+    except RecursionError as error:
+        raise InputError(f"--set {raw[:40]!r}…: it is nested too deeply") from error
 
 
 def _json(raw: str) -> Any:
     """A table or a list that is written as JSON has it; any other text as it is."""
     if raw.startswith(("{", "[")):
-        with contextlib.suppress(json.JSONDecodeError):
+        with contextlib.suppress(json.JSONDecodeError, RecursionError):
             return json.loads(raw)
     return raw
 

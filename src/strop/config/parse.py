@@ -6,6 +6,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from strop.base.imports import refuse_code
 from strop.base.types import InputError
 from strop.config.checks import validated
 from strop.config.edits import apply_edits, explain, parse_set
@@ -13,16 +14,27 @@ from strop.config.renamed import accepted
 from strop.config.schema import RunConfig
 
 
-def parse(data: dict[str, Any], origin: str) -> RunConfig:
+def parse(data: dict[str, Any], origin: str, to_run: bool = True) -> RunConfig:
     """A validated configuration from a plain dictionary, which may be an earlier version's (see `renamed`).
 
+    Args:
+        data: plain values, as a file or a run folder holds them.
+        origin: where they are from, for errors.
+        to_run: whether something is to be run by it; False where it is only looked at, or comes from this very user.
+
     Raises:
-        InputError: one line that names `origin`, the key, its value and what would be valid.
+        InputError: one line that names `origin`, the key, its value and what would be valid; or a setting that would
+            run code, which the user has not named.
     """
     try:
-        return validated(RunConfig.model_validate(accepted(data)))
+        config = validated(RunConfig.model_validate(accepted(data)))
     except ValidationError as error:
         raise InputError(f"{origin}: {explain(error)}") from error
+    except RecursionError as error:
+        raise InputError(f"{origin}: it is nested too deeply") from error
+    if to_run:
+        refuse_code(config.model_dump(mode="json"), origin)
+    return config
 
 
 def edit(config: RunConfig, sets: list[str] | tuple[str, ...]) -> RunConfig:
@@ -30,4 +42,4 @@ def edit(config: RunConfig, sets: list[str] | tuple[str, ...]) -> RunConfig:
     data = config.model_dump(mode="json")
     for text in sets:
         data = apply_edits(data, accepted(parse_set(text)), RunConfig)
-    return parse(data, "--set")
+    return parse(data, "--set", to_run=False)

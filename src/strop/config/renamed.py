@@ -18,13 +18,13 @@ from strop.base.types import InputError
 
 @dataclass(frozen=True)
 class Change:
-    """What has become of a setting.
+    """The new name or value of an old setting.
 
     Attributes:
         old: its dotted key; `key=value` where only this value is gone.
         new: the dotted key that it has now, or `key=value` where the value has another name; None where it was removed.
         reason: why it was removed.
-        default: the value that it had where nobody set it; leaving that out is not worth a note.
+        default: its default value; leaving that out is not worth a note.
     """
 
     old: str

@@ -44,7 +44,7 @@ HELD_OUT, HELD_OUT_COUNT = "data.held_out", 16
 
 
 def edits_of(sets: Sequence[str]) -> list[str]:
-    """What else changes in a tiny form that is then changed by `sets`, where they say nothing of it themselves.
+    """Further edits of a tiny form that is changed by `sets`, where they do not name these settings themselves.
 
     With generators, trainers or a lag of the user's the executor is chosen anew; with another source of problems those
     that are held out are drawn from it.
@@ -219,7 +219,7 @@ def _stages(config: RunConfig, longest: int, steps: int) -> tuple[Stage, ...]:
 
 
 def _problems(keeps: ProblemFilter | None) -> ProblemFilter | None:
-    """Of chain sums few are as hard as what a paper mines."""
+    """A filter by difficulty, with a bound that chain sums meet: few are as hard as what a paper mines."""
     return HardOnly(below=0.5) if isinstance(keeps, HardOnly) else keeps
 
 

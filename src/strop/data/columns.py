@@ -222,7 +222,7 @@ def _is_number(value: Any) -> bool:
 
 
 def _kind(value: Any) -> str:
-    """What a value is compared as."""
+    """The kind of a value; only values of one kind are compared."""
     if _is_number(value):
         return "a number"
     return {bool: "true or false", str: "a text"}.get(type(value), "nested")

@@ -79,7 +79,7 @@ class Dataset:
 
 @dataclass(frozen=True, eq=False)
 class Data:
-    """What a run trains on and what it is evaluated on.
+    """The training problems and the held-out problems of a run.
 
     Attributes:
         train: the training problems.
@@ -251,9 +251,9 @@ def assert_disjoint(held_out: Sequence[Problem], *others: Sequence[Problem]) -> 
     asked = {question_key(problem): problem.id for others_of_kind in others for problem in others_of_kind}
     shared = [problem for problem in held_out if question_key(problem) in asked]
     if shared:
-        twin = asked[question_key(shared[0])]
+        other = asked[question_key(shared[0])]
         raise InputError(
-            f"{len(shared)} held-out problems are also trained on, such as {shared[0].id!r} (the question of {twin!r})"
+            f"{len(shared)} held-out problems are also trained on, such as {shared[0].id!r} (the question of {other!r})"
         )
 
 

@@ -61,7 +61,7 @@ class Gsm8k(ProblemSource):
 
 
 def final_answer(solution: object) -> str:
-    """What follows the last `####`, thousands commas removed: `"… #### 1,250"` gives `"1250"`.
+    """The text after the last `####`, thousands commas removed: `"… #### 1,250"` gives `"1250"`.
 
     Raises:
         ValueError: there is no `####`, or nothing after it.

@@ -1,4 +1,4 @@
-"""What became of every training problem so far: its visits and pass rates, and the filters that read them.
+"""The history of every training problem: its visits and pass rates, and the filters that read them.
 
 A visit is one group of rollouts of a problem. The history is JSON-able, lives in the checkpoint, and is written to
 `pass_rates.jsonl` in the run folder, from where another run can read it (`read_pass_rates`).
@@ -99,7 +99,7 @@ def read_pass_rates(path: Path) -> dict[str, list[Visit]]:
         try:
             row = json.loads(line)
             found[row["id"]] = [Visit(v["step"], v["stage"], v["samples"], v["passed"]) for v in row["visits"]]
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, RecursionError, KeyError, TypeError) as error:
             raise InputError(f"{file}, line {number}: not a problem's pass rates: {error}") from error
     return found
 
@@ -167,7 +167,7 @@ def recalled(paths: Sequence[str], ids: Sequence[str]) -> dict[int, list[Visit]]
 
 
 class ProblemFilter(Piece):
-    """Which problems a new stage of training keeps, by what became of them before."""
+    """Which problems a new stage of training keeps, by their visits so far."""
 
     @abstractmethod
     def __call__(self, visits: Sequence[Visit], stage: int) -> bool:

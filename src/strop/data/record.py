@@ -42,7 +42,7 @@ class ProblemRecord:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> ProblemRecord:
-        """What `to_json` gave."""
+        """The record that `to_json` wrote."""
         return cls(frozenset(value["trained"]), tuple(value["held_out"]))
 
     def to_json(self) -> dict[str, Any]:

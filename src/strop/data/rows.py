@@ -43,6 +43,21 @@ class BrokenRow(NamedTuple):
         return InputError(f"{self.where}: {self.reason}")
 
 
+# What prompts and answers are called in the sets of GSM8K, verl, TRL, open-r1 and others.
+USUAL = {
+    "prompt": ("prompt", "problem", "question", "input", "query", "messages"),
+    "answer": ("answer", "reward_model.ground_truth", "ground_truth", "final_answer", "solution", "gold", "target"),
+}
+
+
+def _has(row: Mapping[str, Any], name: str) -> bool:
+    try:
+        pick(row, name)
+    except NoColumn:
+        return False
+    return True
+
+
 class Columns(Settings):
     """Which column holds what: `Columns(prompt="question")`. A dotted name reaches into nested columns.
 
@@ -70,6 +85,15 @@ class Columns(Settings):
     starter: str | None = None
     function: str | None = None
 
+    def advice(self, row: Mapping[str, Any]) -> str:
+        """Which settings would find what this row lacks, by the names that other sets have for it."""
+        settings = []
+        for field, present in (("prompt", self.prompt), ("answer", self.answer)):
+            if not _has(row, present):
+                found = next((name for name in USUAL[field] if _has(row, name)), "COLUMN")
+                settings.append(f"data.source.columns.{field}={found}")
+        return f"set {' and '.join(settings or ['data.source.columns'])}"
+
     def asked(self, row: Mapping[str, Any]) -> Prompt:
         """The prompt of a row.
 
@@ -87,7 +111,7 @@ class Columns(Settings):
         return last if isinstance(prompt, str) else (*prompt[:-1], Message(role=prompt[-1]["role"], content=last))
 
     def reference(self, row: Mapping[str, Any]) -> Any:
-        """What a row's answers are compared with.
+        """The reference of a row, which answers are compared with.
 
         Raises:
             ValueError: there is none, or it should be JSON and is not.
@@ -143,7 +167,7 @@ class RowSource(ProblemSource):
                 problem = self._problem(row)
                 check_problem(problem, self.needs_answers)
             except NoColumn as error:
-                raise InputError(f"{row.where}: {error} (set data.source.columns)") from error
+                raise InputError(f"{row.where}: {error}; {self.columns.advice(row.columns)}") from error
             except ValueError as error:
                 raise InputError(f"{row.where}: {error}") from error
             yield problem

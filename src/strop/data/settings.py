@@ -59,7 +59,7 @@ class HeldOutSettings(_WithSource):
 
 
 class DataSettings(_WithSource):
-    """What a run trains on.
+    """The problems of a run and their prompts.
 
     Fields:
         source: a source, or its short name: `gsm8k`, `chain_sum`, `reasoning-gym:TASK`, a `.jsonl` or `.parquet` file,

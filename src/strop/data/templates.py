@@ -20,7 +20,7 @@ DATE = "26 Jul 2024"  # what Llama 3.2's template writes where it cannot ask for
 
 
 class Tokenizer(Protocol):
-    """What a template needs of a tokenizer; those of transformers have it."""
+    """The methods of a tokenizer that templates use; those of transformers have it."""
 
     @property
     def bos_token_id(self) -> int | None: ...
@@ -36,7 +36,7 @@ class Tokenizer(Protocol):
 
 
 class Instruction(NamedTuple):
-    r"""What a prompt says about the form of the answer, so that the verifier can read it.
+    r"""The sentence of a prompt about the form of the answer, so that the verifier can read it.
 
     `mark` is what a prompt holds that says so already, such as `\\boxed`: it is then left as it is.
     """
@@ -224,7 +224,7 @@ def joined(problem: Problem) -> str:
 
 
 def opening(rendered: str) -> str:
-    """What of the response the prompt has already written: `<think>` where it ends with that, else nothing."""
+    """The part of the response that the prompt has already written: `<think>` where it ends with that, else nothing."""
     return THINK if rendered.rstrip().endswith(THINK) else ""
 
 

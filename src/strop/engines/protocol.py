@@ -164,7 +164,7 @@ class OpenRequests(dict[str, int]):
 
 @dataclass(frozen=True)
 class Capabilities:
-    """What an engine can honour: the longest prompt + completion, and its optional features.
+    """The limits and features of an engine: the longest prompt + completion, and its optional features.
 
     `interruptions` covers the budgets of thinking and answer too. `whole_logprobs`: recorded log-probs are of the whole
     vocabulary also where top-k or top-p cut it; without it they are NaN there.
@@ -207,7 +207,7 @@ WeightSource: TypeAlias = "Mapping[str, Tensor] | Iterable[tuple[str, Tensor]]"
 
 
 class Engine(Protocol):
-    """What the loop knows of a generator."""
+    """A generator as the loop sees it."""
 
     @property
     def capabilities(self) -> Capabilities: ...
@@ -259,7 +259,7 @@ class Engine(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class Drawn:
-    """What a running sample drew since it was last looked at: int32 [S] tokens and their float32 [S] log-probs."""
+    """The tokens that a running sample drew since the last look: int32 [S] tokens and their float32 [S] log-probs."""
 
     request_id: str
     index: int
@@ -269,7 +269,7 @@ class Drawn:
 
 @dataclass(frozen=True, eq=False)
 class Scores:
-    """What an engine's weights make of a sequence of L tokens; nothing predicts the first one.
+    """The scores of a sequence of L tokens under an engine's weights; nothing predicts the first one.
 
     Attributes:
         logprobs: float32 [L - 1] of the tokens after the first.
@@ -283,10 +283,10 @@ class Scores:
 
 @runtime_checkable
 class Streaming(Protocol):
-    """What an engine may offer besides: its running samples can be looked at between steps."""
+    """An optional feature of an engine: its running samples can be looked at between steps."""
 
     def drawn(self, since: Mapping[tuple[str, int], int]) -> list[Drawn]:
-        """What each running sample (request id, sample) of `since` drew after its first so many tokens.
+        """The tokens that each running sample (request id, sample) of `since` drew after its first so many tokens.
 
         A sample that waits, or has been reported, is left out.
         """
@@ -295,7 +295,7 @@ class Streaming(Protocol):
 
 @runtime_checkable
 class Scoring(Protocol):
-    """What an engine may offer besides: it scores given tokens, with the most probable ones beside them."""
+    """An optional feature of an engine: it scores given tokens, with the most probable ones beside them."""
 
     def score(self, sequences: Sequence[IntArray], temperature: float = 1.0, top: int = 0) -> list[Scores]:
         """Scores of every sequence [L] under logits / temperature (0: at temperature 1), K = `top`.

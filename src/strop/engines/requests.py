@@ -1,4 +1,4 @@
-"""What an engine can honour, and the check of a request against it."""
+"""The limits of an engine's requests, and the check of a request against it."""
 
 from __future__ import annotations
 

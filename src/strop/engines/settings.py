@@ -25,7 +25,7 @@ class EngineSettings(Piece):
         shrink: decode only as many rows as there are running sequences (a multiple of 16); False always decodes all
             slots, for machines whose matrix products change with the number of rows.
         native: on a CPU, compute attention, norms and the draw with kernels that the machine's own compiler makes when
-            they are first wanted; without a compiler, or if False, with torch's operators: the same, only slower.
+            they are first wanted; without a compiler, or if False, with the model's modules: the same, only slower.
     """
 
     modules: ClassVar[tuple[str, ...]] = ("strop.engines.vllm.settings",)

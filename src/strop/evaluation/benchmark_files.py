@@ -6,13 +6,12 @@ A file belongs to a benchmark when its name, in lower case and without `-` and `
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from strop.base.files import first_line
 from strop.base.types import InputError
-from strop.data.rows import HubDataset, JsonLines, ParquetFile, Row, existing_file
+from strop.data.rows import HubDataset, Row, RowSource
+from strop.data.source import parse_source
 
 SUFFIXES = (".parquet", ".jsonl", ".jsonl.gz", ".json")
 
@@ -55,7 +54,7 @@ def hub_rows(source: HubDataset, name: str, file: str) -> Iterator[Row]:
 
 
 def not_found(folder: Path, name: str, stems: Sequence[str], hub: str | None) -> str:
-    """What to say of a benchmark that a folder does not hold."""
+    """The error message for a benchmark that a folder does not hold."""
     if not folder.exists():
         return f"--data {folder}: there is no such folder"
     looked = " or ".join(stems)
@@ -72,13 +71,11 @@ def read_rows(file: Path) -> Iterator[Row]:
     Raises:
         InputError: the file cannot be read, or a row is broken (with its place).
     """
-    if file.name.endswith((".jsonl", ".jsonl.gz")):
-        return JsonLines(path=str(file)).rows()
-    if file.suffix == ".parquet":
-        return ParquetFile(path=str(file)).rows()
-    if file.suffix == ".json":
-        return _json_array(file)
-    raise InputError(f"{file}: a benchmark's file ends in {', '.join(SUFFIXES)}")
+    if not file.name.endswith(SUFFIXES):
+        raise InputError(f"{file}: a benchmark's file ends in {', '.join(SUFFIXES)}")
+    source = parse_source(str(file))
+    assert isinstance(source, RowSource)
+    return source.rows()
 
 
 def plain_name(text: str) -> str:
@@ -100,18 +97,3 @@ def _find(folder: Path, stems: Sequence[str]) -> list[Path]:
             if entry.is_dir() and plain_name(entry.name) == stem:
                 return [file for file in sorted(entry.iterdir()) if file.name.lower().endswith(SUFFIXES)]
     return []
-
-
-def _json_array(file: Path) -> Iterator[Row]:
-    path = existing_file(str(file))
-    try:
-        value = json.loads(path.read_text("utf-8-sig"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise InputError(f"{file}: not JSON that can be read ({first_line(error)})") from error
-    if not isinstance(value, list):
-        raise InputError(f"{file}: must hold an array of objects, not {type(value).__name__}")
-    for number, columns in enumerate(value, start=1):
-        where = f"{file}: entry {number}"
-        if not isinstance(columns, dict):
-            raise InputError(f"{where}: must be an object, not {type(columns).__name__}")
-        yield Row(number, where, columns)

@@ -59,7 +59,7 @@ def math_answer(row: Columns) -> str:
 
 
 def gsm8k_answer(row: Columns) -> str:
-    """What follows `####` of the worked solution."""
+    """The answer after `####` of the worked solution."""
     return final_answer(_first(row, ("answer",), "answer"))
 
 

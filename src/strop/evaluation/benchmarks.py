@@ -213,7 +213,7 @@ def refuse_unjudged(
 
     Args:
         name: of the benchmark.
-        note: is told, in one line, where it is some of them.
+        note: receives a line where it is some of them.
         other: how another verifier is named, for the message.
 
     Raises:
@@ -223,10 +223,10 @@ def refuse_unjudged(
     if not reasons:
         return
     first, why = reasons[0]
-    told = f"{name}: the verifier refuses {len(reasons)} of {len(problems)} problems, such as {first!r}: {why}"
+    refusals = f"{name}: the verifier refuses {len(reasons)} of {len(problems)} problems, such as {first!r}: {why}"
     if len(reasons) == len(problems):
-        raise InputError(f"{told}; name another verifier with {other}")
-    note(f"{told}; samples that it fails on count in no rate")
+        raise InputError(f"{refusals}; name another verifier with {other}")
+    note(f"{refusals}; samples that it fails on count in no rate")
 
 
 def with_instruction(template: PromptTemplate, kind: Kind) -> PromptTemplate:

@@ -1,4 +1,4 @@
-"""What kept samples say beside their mean: avg@n against the response budget, and problem by problem."""
+"""Curves from stored samples: avg@n against the response budget, and problem by problem."""
 
 from __future__ import annotations
 

@@ -108,13 +108,13 @@ def _collect(
 
 
 def _leave_idle(engine: Engine, outstanding: Counter[str]) -> None:
-    """Take back what was asked of the engine, so that whoever goes on with it does not meet our completions."""
+    """Take back what was asked of the engine, so that its next user does not meet our completions."""
     if not engine.health().ok:
         return
     for request_id, samples in outstanding.items():
         if samples > 0:
             engine.cancel(request_id)
-    engine.step()  # reports what was cancelled, to nobody
+    engine.step()  # reports what was cancelled; the reports are dropped
 
 
 class _Tally:
@@ -162,7 +162,7 @@ class _Tally:
         self._sampled[place] = drawn.sum()
 
     def judged(self) -> list[tuple[int, Rollout]]:
-        """What was judged since the last call, each with the number of samples judged by then."""
+        """The samples judged since the last call, each with the number of samples judged by then."""
         found: list[tuple[int, Rollout]] = []
         for key, verdict in self._judge.poll():
             completion, index = self._waiting.pop(key), self._index_of[key[0]]

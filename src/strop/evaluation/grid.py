@@ -9,12 +9,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from strop.base.files import read_json
 from strop.base.near import nearest
 from strop.base.types import InputError
 from strop.evaluation.intervals import Array, Interval, bootstrap_average
 from strop.evaluation.protocols import parse_metric
 from strop.evaluation.result import EvaluationResult, on_common_problems, paired_differences, paired_test
-from strop.evaluation.sample_store import SAMPLES, SETTINGS, load_result, read_json
+from strop.evaluation.sample_store import SAMPLES, SETTINGS, load_result
 
 ORDER = "evaluation.json"  # of an evaluation folder: its models and benchmarks in the order of the table
 AVERAGE = "Avg."
@@ -51,7 +52,7 @@ class Grid:
         return tuple(c.name for c in self.columns if all((model, c.name) in self.results for model in models))
 
     def notes(self) -> list[str]:
-        """What makes numbers of a column less comparable than they look: other sampling, problems left out."""
+        """Warnings about numbers of a column that are not comparable: other sampling, problems left out."""
         lines = []
         for column in self.columns:
             asked = {
@@ -62,8 +63,8 @@ class Grid:
             for key in sorted({key for values in asked.values() for key in values}):
                 values = {model: found.get(key) for model, found in asked.items()}
                 if len({str(value) for value in values.values()}) > 1:
-                    told = ", ".join(f"{model} {value}" for model, value in values.items())
-                    lines.append(f"{column.title}: {key} is not the same for all models: {told}")
+                    listed = ", ".join(f"{model} {value}" for model, value in values.items())
+                    lines.append(f"{column.title}: {key} is not the same for all models: {listed}")
         for (model, name), count in self.left_out.items():
             if count:
                 lines.append(f"{name}: {count} problems left out, {model} has no room for their prompts")
@@ -77,7 +78,7 @@ class Average(NamedTuple):
     interval: Interval
 
 
-class Comparison(NamedTuple):
+class ModelComparison(NamedTuple):
     """`after` against `before` on a benchmark, or on the average of those that both have (`AVERAGE`)."""
 
     before: str
@@ -145,7 +146,7 @@ def best_model(grid: Grid, benchmarks: Sequence[str]) -> str:
     return max(grid.models, key=lambda model: average(grid, model, benchmarks).value)
 
 
-def compare(grid: Grid, before: str, after: str, seed: int = 0) -> list[Comparison]:
+def compare(grid: Grid, before: str, after: str, seed: int = 0) -> list[ModelComparison]:
     """A paired comparison on every benchmark that both models have, and on their average.
 
     It is of the problems that both were asked.
@@ -159,17 +160,17 @@ def compare(grid: Grid, before: str, after: str, seed: int = 0) -> list[Comparis
     names = grid.shared((before, after))
     if not names:
         raise InputError(f"{before} and {after} have no benchmark in common")
-    rows: list[Comparison] = []
+    rows: list[ModelComparison] = []
     differences: list[Array] = []
     for name in names:
         pair = on_common_problems(grid.results[before, name], grid.results[after, name])
         found = paired_test(*pair, seed=seed)
         differences.append(paired_differences(*pair))
-        rows.append(Comparison(before, after, name, *found))
+        rows.append(ModelComparison(before, after, name, *found))
     if len(names) > 1:
         mean = float(np.mean([values.mean() for values in differences]))
         rows.append(
-            Comparison(
+            ModelComparison(
                 before, after, AVERAGE, mean, bootstrap_average(differences, seed), None, sum(map(len, differences))
             )
         )

@@ -13,9 +13,9 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Annotated, Any, NoReturn, Self
 
-from pydantic import AfterValidator, model_validator
+from pydantic import AfterValidator, ValidationError, model_validator
 
-from strop.base.pieces import Settings
+from strop.base.pieces import Settings, complaint
 from strop.base.types import InputError
 from strop.evaluation.benchmark_rows import column
 
@@ -73,12 +73,9 @@ def parse_window(text: str) -> Window:
     match = _WINDOW.fullmatch(text)
     if match is not None:
         try:
-            start, end = _day(match[1]), _day(match[2])
-        except ValueError as error:
-            raise InputError(f"livecodebench:{text}: {error}") from error
-        if start >= end:
-            raise InputError(f"livecodebench:{text}: a window ends after it starts")
-        return Window(start=start, end=end)
+            return Window(start=match[1], end=match[2])
+        except ValidationError as error:
+            raise InputError(f"livecodebench:{text}: {complaint(error.errors()[0])}") from error
     raise InputError(f"livecodebench:{text}: write v5, v6 or a window of dates such as 2024-08-01..2025-02-01")
 
 

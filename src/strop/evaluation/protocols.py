@@ -25,7 +25,7 @@ Metric = Annotated[str, Field(pattern=r"^(avg|pass|maj|pass@[1-9][0-9]*|maj@[1-9
 
 
 class Protocol(Settings):
-    """What an evaluation is made under; every field can be overridden on the command line.
+    """The conditions of an evaluation; every field can be overridden on the command line.
 
     Fields:
         name: of `--protocol`.

@@ -1,4 +1,4 @@
-"""What an evaluation found, and how two of them differ. Shapes: P problems, N samples a problem."""
+"""The result of an evaluation, and paired comparisons of two. Shapes: P problems, N samples a problem."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ class EvaluationResult:
         usable = self.usable.sum(axis=1).astype(np.int64)
         enough = usable >= k
         if k < 1 or not enough.any():
-            raise InputError(f"pass@{k} cannot be told from {self.samples_per_problem} samples a problem")
+            raise InputError(f"pass@{k} cannot be estimated from {self.samples_per_problem} samples a problem")
         correct = (self.correct & self.usable).sum(axis=1).astype(np.int64)
         return pass_at_k(correct[enough], usable[enough], k)
 
@@ -168,7 +168,7 @@ class EvaluationResult:
         usable = self.usable.sum(axis=1)
         enough = self.judged if k is None else usable >= k
         if (k is not None and k < 1) or not enough.any():
-            raise InputError(f"maj@{k} cannot be told from {self.samples_per_problem} samples a problem")
+            raise InputError(f"maj@{k} cannot be estimated from {self.samples_per_problem} samples a problem")
         votes: list[float] = []
         for index in np.flatnonzero(enough).tolist():
             mask = self.usable[index]
@@ -260,7 +260,7 @@ def paired_differences(before: EvaluationResult, after: EvaluationResult) -> Arr
         InputError: the results are of different problems, or none was judged in both.
     """
     if before.problem_ids != after.problem_ids:
-        raise InputError("a gain is told from two evaluations of the same problems in the same order")
+        raise InputError("a gain takes two evaluations of the same problems in the same order")
     both = before.judged & after.judged
     if not both.any():
         raise InputError("no problem was judged in both evaluations")

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from strop.base import rollout_table
-from strop.base.files import first_line, replacing
+from strop.base.files import first_line, read_json, replacing, write_json
 from strop.base.types import Group, InputError, Rollout
 from strop.evaluation.result import EvaluationResult
 from strop.verifiers.base import Verifier
@@ -115,8 +115,8 @@ class SampleStore:
         asked = self._settings
         keys = [key for key in {**stored, **asked} if stored.get(key) != asked.get(key)]
         if keys:
-            told = "; ".join(_difference(key, stored.get(key), asked.get(key)) for key in keys[:MOST_DIFFERENCES])
-            raise InputError(f"{self._folder} holds samples drawn under other settings ({told}); choose another --out")
+            diff = "; ".join(_difference(key, stored.get(key), asked.get(key)) for key in keys[:MOST_DIFFERENCES])
+            raise InputError(f"{self._folder} holds samples drawn under other settings ({diff}); choose another --out")
 
     def _stored_problems(self) -> set[str]:
         """Ids of the problems on disk; a part that a finished merge already took over counts once (see `finish`)."""
@@ -182,29 +182,6 @@ def load_result(folder: Path) -> EvaluationResult:
         version=int(versions[0][0]["version"]) if versions and versions[0] else 0,
         seconds=float(read_json(folder / SUMMARY)["seconds"]) if (folder / SUMMARY).exists() else 0.0,
     )
-
-
-def write_json(path: Path, value: Mapping[str, Any]) -> None:
-    """Write a JSON file whole or not at all."""
-    with replacing(path) as temporary:
-        temporary.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", "utf-8")
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """A JSON object of a file.
-
-    Raises:
-        InputError: there is no such file, or something else in it.
-    """
-    try:
-        value = json.loads(path.read_text("utf-8"))
-    except FileNotFoundError as error:
-        raise InputError(f"{path}: no such file; is this the folder of an evaluation?") from error
-    except (OSError, ValueError) as error:
-        raise InputError(f"{path}: not JSON that can be read ({first_line(error)})") from error
-    if not isinstance(value, dict):
-        raise InputError(f"{path}: must hold a JSON object")
-    return value
 
 
 def _difference(key: str, stored: Any, asked: Any) -> str:

@@ -1,4 +1,4 @@
-"""What a run measures itself on while it trains: its held-out problems, and benchmarks beside them.
+"""The sets that a run is measured on while it trains: its held-out problems, and benchmarks beside them.
 
     sets = (held_out(…), *benchmark_sets(…))
     results = measure(engine, [s for s in sets if s.due(step, last)], judges)
@@ -26,7 +26,7 @@ from strop.evaluation.benchmarks import (
     refuse_unjudged,
     with_instruction,
 )
-from strop.evaluation.evaluate import Progress, evaluate
+from strop.evaluation.evaluate import evaluate
 from strop.evaluation.result import EvaluationResult
 from strop.verifiers.base import Verifier
 from strop.verifiers.judges import Judges
@@ -35,7 +35,7 @@ PREFIX = "evaluation"
 # A benchmark's metrics stand beside the held-out problems' own.
 _TAKEN = ("pass_rate", "stderr", "entropy", "seconds")
 
-Told = Callable[[str, int, int], None]
+SetProgress = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,7 +93,7 @@ def benchmark_sets(
         template: the run's; it is made to ask for the form of the answer, as there.
         room: tokens of the model; problems whose prompt leaves too little of it are left out, and noted.
         seed: the run's.
-        note: is told, in one line each, what is measured and what is left out.
+        note: receives a line for each set that is measured, and for what is left out.
 
     Raises:
         InputError: a benchmark cannot be found, is named twice, or has no problem that can be asked or judged.
@@ -136,7 +136,7 @@ def measure(
     engine: Engine,
     sets: Sequence[ValidationSet],
     judges: Judges,
-    told: Told | None = None,
+    progress: SetProgress = lambda name, done, total: None,
     turn: Callable[[], None] | None = None,
 ) -> dict[str, EvaluationResult]:
     """The results of each set, by name, one set after the other.
@@ -144,7 +144,7 @@ def measure(
     Args:
         engine: idle; its weights are those that are evaluated.
         judges: of the sets' verifiers.
-        told: called as `told(name, done, total)` after each judged completion.
+        progress: called as `progress(name, done, total)` after each judged completion.
         turn: see `evaluate`.
 
     Raises:
@@ -153,25 +153,18 @@ def measure(
     results: dict[str, EvaluationResult] = {}
     for each in sets:
         judge = judges.of(each.verifier)
+
+        def report(done: int, total: int, rollout: Rollout, name: str = each.name) -> None:
+            progress(name, done, total)
+
         results[each.name] = evaluate(
-            engine, each.dataset, each.samples, each.sampling, each.verifier, each.seed,
-            progress=_telling(told, each.name), judge=judge, turn=turn,
-        )  # fmt: skip
+            engine, each.dataset, each.samples, each.sampling, each.verifier, each.seed, report, judge=judge, turn=turn
+        )
     return results
 
 
-def _telling(told: Told | None, name: str) -> Progress | None:
-    if told is None:
-        return None
-
-    def tell(done: int, total: int, rollout: Rollout) -> None:
-        told(name, done, total)
-
-    return tell
-
-
 def metrics(result: EvaluationResult, of: ValidationSet) -> dict[str, float | None]:
-    """What metrics.jsonl says of a result; with each domain's pass rate where held-out problems are of several."""
+    """A result's metrics for metrics.jsonl; with each domain's pass rate where held-out problems are of several."""
     own = of.name == HELD_OUT
     prefix = PREFIX if own else f"{PREFIX}/{of.name}"
     row: dict[str, float | None] = {f"{prefix}/pass_rate": result.pass_rate, f"{prefix}/stderr": result.stderr}

@@ -71,7 +71,7 @@ def stored_config(settings: ModelSettings) -> dict[str, Any]:
         return {}
     try:
         found = json.loads(file.read_text(encoding="utf-8"))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InputError(f"model.path {settings.path}: its config.json is not readable as JSON: {error}") from error
     if not isinstance(found, dict):
         raise InputError(f"model.path {settings.path}: its config.json holds no JSON object")
@@ -90,16 +90,15 @@ def dtype_name(settings: ModelSettings) -> DTypeName:
 
 
 def _stored_dtype(settings: ModelSettings) -> str | None:
-    """What a configuration says of the weights beside it, which the hub is asked for where it is not in a folder."""
+    """The type of the stored weights by their configuration, which comes from the hub where it is in no folder."""
     config = stored_config(settings)
     if not config and settings.path is not None and settings.path not in RESERVED:
-        from transformers import AutoConfig
+        from transformers import PretrainedConfig
 
-        place = locate(settings)
-        config = AutoConfig.from_pretrained(
-            place.source, revision=settings.revision, trust_remote_code=settings.trust_remote_code,
-            local_files_only=place.cached_only,
-        ).to_dict()  # fmt: skip
+        place = locate(settings)  # its text is enough, and runs none of the code that may lie beside it
+        config, _ = PretrainedConfig.get_config_dict(
+            place.source, revision=settings.revision, local_files_only=place.cached_only
+        )
     found = config.get("dtype") or config.get("torch_dtype")
     return None if found is None else str(found).removeprefix("torch.")
 

@@ -38,7 +38,7 @@ _INTEGERS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 class Adapter(nn.Module):
-    """Of one linear layer: lora_A [R, I] and lora_B [O, R] in float32, and W₀ [O, I] in the layer's own type."""
+    """The adapter of a linear layer: lora_A [R, I] and lora_B [O, R] in float32, W₀ [O, I] in the layer's own type."""
 
     base: Tensor
 
@@ -94,7 +94,7 @@ class AdaptedLinear(nn.Linear):
         return product
 
     def weight_with_gradient(self) -> Tensor:
-        """W [O, I], through which a gradient reaches the adapter; for who needs the weight itself (the head)."""
+        """W [O, I], through which a gradient reaches the adapter; for what needs the weight itself (the head)."""
         (adapter,) = self._adapters
         if adapter.off:
             return adapter.base
@@ -190,7 +190,7 @@ class Adapters(nn.Module):
             adapter.off = off
 
     def weights(self) -> dict[str, Tensor]:
-        """What a checkpoint keeps: every lora_A and lora_B by name, detached, and the frozen model's checksum."""
+        """The tensors of a checkpoint: every lora_A and lora_B by name, detached, and the frozen model's checksum."""
         return {name: value.detach() for name, value in self.named_parameters()} | {CHECKSUM: self.checksum}
 
     @torch.no_grad()

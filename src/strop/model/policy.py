@@ -162,7 +162,7 @@ class Policy(nn.Module):
         return {name: parameter.detach() for name, parameter in self.model.named_parameters()}
 
     def saved_weights(self) -> dict[str, Tensor]:
-        """What a checkpoint keeps: `weights`, or the adapters alone where there are any."""
+        """The tensors of a checkpoint: `weights`, or the adapters alone where there are any."""
         return self.weights() if self.adapters is None else self.adapters.weights()
 
     def load_weights(self, weights: Mapping[str, Tensor]) -> None:
@@ -190,7 +190,7 @@ class Policy(nn.Module):
             self.adapters.merge()
 
     def frozen_copy(self) -> Policy:
-        """The policy as it is now, as a plain model that nobody trains."""
+        """The policy as it is now, as a plain model without gradients."""
         copied = copy.deepcopy(self).requires_grad_(False)
         copied.adapters = None
         without_adapters(copied.model)
@@ -204,15 +204,20 @@ class Policy(nn.Module):
         """float32 logits [M, V] of hidden [M, E], undivided by any temperature."""
         return project(hidden, self.head_weight, self.head_bias, fp32)
 
-    def _use_kernels(self) -> None:
+    def use_kernels(self) -> None:
         """On a CPU let layers compute with the C kernels where there are any, and compare the result with before.
+
+        The first forward pass does it, and so does an engine that computes with the layers: the bits of both must not
+        depend on which of them came first.
 
         Raises:
             StropError: the hidden states differ by more than rounding.
         """
+        if self._kernels_tried:
+            return
+        self._kernels_tried = True
         from torch.distributed.tensor import DTensor
 
-        self._kernels_tried = True
         # Sharded parameters are whole only inside their layer's own forward, where nothing can be compared.
         sharded = any(isinstance(parameter, DTensor) for parameter in self.parameters())
         if sharded or self.device.type != "cpu" or not self.settings.cpu_kernels:
@@ -261,8 +266,7 @@ class Policy(nn.Module):
         """
         if self.settings.gradient_checkpointing and torch.is_grad_enabled() and not self.model.training:
             self.model.train()  # transformers checkpoints in training mode only; there is no dropout to switch on
-        if not self._kernels_tried:
-            self._use_kernels()
+        self.use_kernels()
         hidden = self._predicting(packed)
         head = self._head
         weight = head.weight_with_gradient() if isinstance(head, AdaptedLinear) else self.head_weight

@@ -1,4 +1,7 @@
-"""safetensors files written tensor by tensor, hashed on the way: no second copy in memory, and plain `OSError`s.
+"""safetensors files, written tensor by tensor and hashed on the way: no second copy in memory, and plain `OSError`s.
+
+Tensors of several processes lie in a file of each, which holds the process's rows of them; `read` puts the rows
+together, or takes from them what a process of any other number of them keeps.
 
 The library's own `save_file` needs every tensor on the CPU at once, refuses shared storage, and reports a full disk as
 a string. The format is small: a little-endian u64, that many bytes of JSON header, then the tensors end to end.
@@ -9,13 +12,16 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
-from safetensors.torch import load_file
+from safetensors import safe_open
 from torch import Tensor
+
+Groups = Mapping[str, Mapping[str, Tensor]]  # tensors by the name of their group and their own
 
 _DTYPES = {
     torch.float64: "F64", torch.int64: "I64", torch.uint64: "U64",
@@ -24,7 +30,6 @@ _DTYPES = {
     torch.int8: "I8", torch.uint8: "U8", torch.bool: "BOOL",
     torch.float8_e4m3fn: "F8_E4M3", torch.float8_e5m2: "F8_E5M2",
 }  # fmt: skip
-_NAMES = {name: dtype for dtype, name in _DTYPES.items()}
 _CHUNK = 1 << 24
 
 
@@ -80,31 +85,65 @@ def parts(tensors: Mapping[str, Tensor]) -> Iterator[bytes | memoryview]:
         yield from _chunks(tensors[name])
 
 
-def read(path: Path) -> dict[str, Tensor]:
-    """The tensors of a file, on the CPU."""
-    return load_file(path)
+class Layout(Protocol):
+    """Which rows of a tensor a process keeps, and how they lie in its memory."""
+
+    def rows(self, length: int) -> slice:
+        """The process's rows of a tensor of `length` rows."""
+        ...
+
+    def lay(self, own: Tensor, shape: torch.Size) -> Tensor:
+        """These rows, on the CPU, of a tensor of that shape as the process wants them."""
+        ...
 
 
-def view(content: memoryview) -> dict[str, Tensor]:
-    """The tensors of a file's content, without a copy: they live in `content`, which must be writable.
+class Whole:
+    """Everything, on the CPU."""
 
-    Raises:
-        ValueError: this is no safetensors file.
+    def rows(self, length: int) -> slice:
+        """All of them."""
+        return slice(0, length)
+
+    def lay(self, own: Tensor, shape: torch.Size) -> Tensor:
+        """The tensor itself."""
+        return own
+
+
+WHOLE = Whole()
+
+
+def read(paths: Sequence[Path], layout: Layout = WHOLE) -> dict[str, Tensor]:
+    """The tensors of a file, or of files that hold their rows one after the other, by name.
+
+    A scalar lies in the first file, and stays on the CPU as it is.
     """
-    length = int.from_bytes(content[:8], "little")
-    try:
-        header = json.loads(bytes(content[8 : 8 + length]))
-        header.pop("__metadata__", None)
-        return {name: _viewed(content, 8 + length, facts) for name, facts in header.items()}
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise ValueError(f"no safetensors file: {error}") from error
+    with ExitStack() as opened:
+        files = [opened.enter_context(safe_open(path, framework="pt")) for path in paths]
+        names = [set(file.keys()) for file in files]
+        return {
+            name: _joined(name, [file for file, known in zip(files, names, strict=True) if name in known], layout)
+            for name in files[0].keys()  # noqa: SIM118  (it is no dictionary)
+        }
 
 
-def _viewed(content: memoryview, base: int, facts: Mapping[str, Any]) -> Tensor:
-    dtype, (start, end) = _NAMES[facts["dtype"]], facts["data_offsets"]
-    if start == end:
-        return torch.empty(facts["shape"], dtype=dtype)
-    return torch.frombuffer(content[base + start : base + end], dtype=dtype).reshape(facts["shape"])
+def _joined(name: str, files: Sequence[Any], layout: Layout) -> Tensor:
+    """The rows that a layout keeps of a tensor whose rows lie in these files."""
+    shapes = [file.get_slice(name).get_shape() for file in files]
+    if not shapes[0]:
+        scalar: Tensor = files[0].get_tensor(name)
+        return scalar
+    shape = torch.Size([sum(part[0] for part in shapes), *shapes[0][1:]])
+    wanted = layout.rows(shape[0])
+    found, begin = [], 0
+    for file, (length, *_) in zip(files, shapes, strict=True):
+        first, last = max(wanted.start - begin, 0), min(wanted.stop - begin, length)
+        if first == 0 and last == length:
+            found.append(file.get_tensor(name))
+        elif first < last:
+            found.append(file.get_slice(name)[first:last])
+        begin += length
+    own = torch.cat(found) if len(found) > 1 else found[0] if found else files[0].get_tensor(name)[:0]
+    return layout.lay(own, shape)
 
 
 def _chunks(tensor: Tensor) -> list[memoryview]:

@@ -29,7 +29,7 @@ from strop.verifiers.judges import Judges
 
 
 class Weights(Protocol):
-    """Whoever has weights to evaluate: a learner, or `WeightsOf` a policy."""
+    """A holder of weights to evaluate: a learner, or `WeightsOf` a policy."""
 
     def weights(self) -> Mapping[str, Tensor]:
         """Every parameter whole, by its name in the model."""
@@ -57,7 +57,7 @@ class WeightsOf:
 
 @dataclass(frozen=True, eq=False)
 class Measured:
-    """What was measured of the weights after `step`.
+    """The results of evaluating the weights after `step`.
 
     Attributes:
         results: by the set's name.
@@ -85,7 +85,7 @@ class Evaluator(Protocol):
         ...
 
     def start(self, folder: Path, view: View) -> None:
-        """The run begins, and `folder` is its folder; `view` is told how far evaluations are."""
+        """The run begins, and `folder` is its folder; `view` shows how far evaluations are."""
         ...
 
     def begin(self, step: int, names: Sequence[str], weights: Weights) -> None:
@@ -97,7 +97,7 @@ class Evaluator(Protocol):
         ...
 
     def poll(self, patience: float = 0.0) -> list[Measured]:
-        """What is done since the last call; may wait up to `patience` seconds where something is outstanding.
+        """The evaluations finished since the last call; may wait up to `patience` seconds where some are outstanding.
 
         Raises:
             StropError: an evaluation cannot be done, now or ever.
@@ -110,10 +110,10 @@ class Evaluator(Protocol):
 
 
 class InProcessEvaluator:
-    """Measures when it is told to, in turn with training.
+    """Measures at `begin`, in turn with training.
 
     Args:
-        engine: idle at `begin`; closed by whoever made it, where that is not this.
+        engine: idle at `begin`; closed by its maker.
         sets: that may be asked for.
         judges: of their verifiers; closed with this.
         devices: that the engine keeps busy.
@@ -148,12 +148,12 @@ class InProcessEvaluator:
         begin = time.perf_counter()
         self.engine.update_weights(weights.weights().items(), step)
         with breakable():
-            results = measure(self.engine, by_name(self._sets, names), self._judges, self._tell)
+            results = measure(self.engine, by_name(self._sets, names), self._judges, self._report)
         seconds = time.perf_counter() - begin
         self._done.append(Measured(step, results, seconds, seconds * self._devices))
 
     def poll(self, patience: float = 0.0) -> list[Measured]:
-        """What is done; there is nothing to wait for."""
+        """The finished evaluations; there is nothing to wait for."""
         found, self._done = self._done, []
         done = {measured.step for measured in found}
         self._begun = [step for step in self._begun if step not in done]
@@ -163,5 +163,5 @@ class InProcessEvaluator:
         """Close the judges."""
         self._judges.close()
 
-    def _tell(self, name: str, done: int, total: int) -> None:
+    def _report(self, name: str, done: int, total: int) -> None:
         self._view.aside("evaluation", done, total)

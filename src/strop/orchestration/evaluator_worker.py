@@ -1,4 +1,4 @@
-"""The evaluator's side: an engine of its own that measures what it is told to, whatever connects it.
+"""The evaluator's side: an engine of its own that measures what the controller asks for, whatever connects it.
 
 The first message out is `Ready`. Weights come as they do to a generator (`Update`, answered by `Updated`), then
 `Evaluate`, answered by `Evaluated`; both are checked whole before the engine has them. A `StropError` ends the worker
@@ -13,30 +13,22 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from strop.orchestration.connection import ControllerConnection
+from strop.orchestration.generator import GeneratorSettings
 from strop.orchestration.messages import Evaluate, Evaluated, Evaluating, Ready, Update, Updated, Work
 
 if TYPE_CHECKING:
     from strop.engines.protocol import Engine
-    from strop.engines.settings import EngineSettings
     from strop.evaluation.validation import ValidationSet
-    from strop.model.settings import ModelSettings
     from strop.verifiers.judges import Judges
 
 IDLE_SECONDS = 1.0
-TOLD_SECONDS = 1.0
+REPORT_SECONDS = 1.0
 
 
-@dataclass(frozen=True)
-class EvaluatorSettings:
-    """What an evaluator builds its engine from, and the sets that it may be asked for.
+@dataclass(frozen=True, kw_only=True)
+class EvaluatorSettings(GeneratorSettings):
+    """The settings from which an evaluator builds its engine, as a generator does, and the sets that it may measure."""
 
-    `seed` is that of a fresh model's first parameters; `device` as torch names it.
-    """
-
-    model: ModelSettings
-    engine: EngineSettings
-    seed: int
-    device: str
     sets: tuple[ValidationSet, ...]
 
 
@@ -82,24 +74,24 @@ def _take(
         return
     if not isinstance(message, Evaluate):
         raise TypeError(f"an evaluator knows no message {type(message).__name__}")
-    telling = _Telling(connection, message.step)
-    # Between two tokens it is seen whether anybody still listens.
+    report = _ProgressReport(connection, message.step)
+    # Between two tokens it is checked whether the controller still listens.
     results = measure(
-        engine, by_name(sets, message.names), judges, telling.tell, turn=lambda: waiting.extend(connection.receive(0.0))
+        engine, by_name(sets, message.names), judges, report, turn=lambda: waiting.extend(connection.receive(0.0))
     )
     connection.send(Evaluated(message.step, results, time.perf_counter() - begin))
 
 
-class _Telling:
-    """Says how far an evaluation is, once a second."""
+class _ProgressReport:
+    """Sends how far an evaluation is, once a second."""
 
     def __init__(self, connection: ControllerConnection, step: int) -> None:
         self._connection = connection
         self._step = step
         self._said = time.monotonic()
 
-    def tell(self, name: str, done: int, total: int) -> None:
+    def __call__(self, name: str, done: int, total: int) -> None:
         """`done` of `total` samples of a set are judged."""
-        if done == total or time.monotonic() - self._said >= TOLD_SECONDS:
+        if done == total or time.monotonic() - self._said >= REPORT_SECONDS:
             self._said = time.monotonic()
             self._connection.send(Evaluating(self._step, name, done, total))

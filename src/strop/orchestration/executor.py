@@ -66,11 +66,11 @@ class Executor(Protocol):
         ...
 
     def cancel(self, request_id: str) -> None:
-        """Nobody wants the request any more: what runs of it may be reported as aborted. Unknown ids are none."""
+        """Give a request up: what runs of it may be reported as aborted. Unknown ids are none."""
         ...
 
     def poll(self, patience: float) -> list[Event]:
-        """What happened since the last call; may wait up to `patience` seconds where nothing did.
+        """The events since the last call; may wait up to `patience` seconds where there are none.
 
         Raises:
             StropError: the generators cannot go on.

@@ -77,7 +77,7 @@ class Fleet:
         transport: stores them where the generators read them.
         supervision: of the workers.
         kv: whether cached keys and values are kept or computed again when weights change.
-        note: is told of deaths, in one line each.
+        note: receives a line for each death.
     """
 
     def __init__(
@@ -158,7 +158,7 @@ class Fleet:
             generator.probed = None
 
         def waits() -> bool:
-            # Where all have died a newcomer must answer: without one to hold against the trainer nobody would serve.
+            # Where all have died a new one must answer: without a reference no generator would serve.
             asked = [m for m in self.generators if first or served.get(m.number) == m.life] or self.generators[:1]
             return not all(generator.has(version) for generator in asked)
 

@@ -38,7 +38,7 @@ IDLE_SECONDS = 1.0
 
 @dataclass(frozen=True)
 class GeneratorSettings:
-    """What a generator builds its engine from; its weights come from the store.
+    """The settings from which a generator builds its engine; its weights come from the store.
 
     `seed` is that of a fresh model's first parameters; `device` as torch names it.
     """

@@ -32,7 +32,7 @@ class GeneratorHandle:
         ready: its engine is built.
         serving: it has the current weights, was found to compute the right thing, and is given requests.
         loading: it has begun to load weights, and has not answered their probe.
-        pending: versions it was told to load, and of which it has not answered the probe yet.
+        pending: versions it was asked to load, and of which it has not answered the probe yet.
         probed: its answer to the last probe, with the version it has then.
         queue: requests it was not given yet.
         sent: requests it has, by id.

@@ -1,4 +1,4 @@
-"""What a run knows of its learner, whether it trains in this process or in ranks of its own."""
+"""The learner as a run sees it, whether it trains in this process or in ranks of its own."""
 
 from __future__ import annotations
 
@@ -11,34 +11,23 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
     from strop.base.types import FloatArray, Group, IntArray
+    from strop.model.tensor_file import Groups
     from strop.orchestration.messages import StoredWeights
     from strop.orchestration.weight_store import WeightStore
     from strop.training import checkpoint
-    from strop.training.dcp_file import Groups
-    from strop.training.result import TrainResult
+    from strop.training.result import Sizes, TrainResult
     from strop.training.settings import LearnerSettings
 
 
 class Learning(Protocol):
-    """What a run knows of its learner: in this process (`Learner`), or in several of its own (`GangLearner`)."""
+    """The learner as a run sees it: in this process (`Learner`), or in several of its own (`RankGroupLearner`)."""
 
     def start(self, folder: Path) -> None:
-        """Begin, for the run in `folder`; nothing else is called before."""
+        """Begin, for the run in `folder`; no other method is called before."""
         ...
 
-    @property
-    def parameters(self) -> int:
-        """How many parameters the policy has."""
-        ...
-
-    @property
-    def computing_parameters(self) -> int:
-        """How many of them a token is multiplied with (`Policy.computing_parameters`)."""
-        ...
-
-    @property
-    def devices(self) -> int:
-        """GPUs, or cores on a machine without, that training keeps busy."""
+    def sizes(self) -> Sizes:
+        """How large the policy is, and how many devices train it."""
         ...
 
     def enter(self, settings: LearnerSettings, updates: int) -> None:
@@ -52,7 +41,7 @@ class Learning(Protocol):
     def learn(
         self, groups: Sequence[Group], survivors: Collection[int], step: int, states: Mapping[str, Mapping[str, Any]]
     ) -> TrainResult | None:
-        """Train on a batch; see `Learner.learn`."""
+        """Train on a batch; None, and nothing changed, where no completion of it can be trained on."""
         ...
 
     def probe(self, token_ids: IntArray) -> FloatArray:

@@ -9,7 +9,7 @@ from strop.base.types import Completion, Group, Problem, Rollout, Verdict
 
 
 @dataclass
-class Entry:
+class OpenGroup:
     """An open group and what is known of its completions so far, by sample index."""
 
     ticket: int
@@ -30,27 +30,27 @@ class Ledger:
     """Groups from admission to training."""
 
     def __init__(self) -> None:
-        self._entries: dict[int, Entry] = {}
+        self._entries: dict[int, OpenGroup] = {}
         self._by_request: dict[str, int] = {}
 
-    def admit(self, ticket: int, index: int, problem: Problem, samples: int, attempt: int = 0) -> Entry:
+    def admit(self, ticket: int, index: int, problem: Problem, samples: int, attempt: int = 0) -> OpenGroup:
         """Write down a new group of `samples` completions; `index` is the problem's place in the data set."""
-        entry = Entry(ticket, index, problem, samples, attempt)
+        entry = OpenGroup(ticket, index, problem, samples, attempt)
         self._entries[ticket] = entry
         self._by_request[entry.request_id] = ticket
         return entry
 
-    def retry(self, request_id: str) -> Entry:
+    def retry(self, request_id: str) -> OpenGroup:
         """Start a lost group over: attempt + 1, nothing known."""
         old = self._entries[self._by_request.pop(request_id)]
         return self.admit(old.ticket, old.index, old.problem, old.samples, old.attempt + 1)
 
-    def find(self, request_id: str) -> Entry | None:
+    def find(self, request_id: str) -> OpenGroup | None:
         """The group a completion belongs to; None where it belongs to an attempt given up."""
         ticket = self._by_request.get(request_id)
         return None if ticket is None else self._entries[ticket]
 
-    def judge(self, entry: Entry, sample: int, verdict: Verdict, reward: float) -> Group | None:
+    def judge(self, entry: OpenGroup, sample: int, verdict: Verdict, reward: float) -> Group | None:
         """Write down a verdict; the whole group once it was the last one missing."""
         entry.rollouts[sample] = Rollout(entry.problem, entry.completions[sample], verdict, reward)
         if len(entry.rollouts) < entry.samples:
@@ -68,7 +68,7 @@ class Ledger:
         """Tickets of the open groups."""
         return list(self._entries)
 
-    def forget(self, ticket: int) -> Entry:
+    def forget(self, ticket: int) -> OpenGroup:
         """The group was trained, dropped or given up; what was known of it."""
         entry = self._entries.pop(ticket)
         del self._by_request[entry.request_id]

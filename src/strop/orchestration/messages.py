@@ -1,4 +1,4 @@
-"""What passes between the controller and its workers: small frozen values, whatever carries them.
+"""Messages between the controller and its workers: small frozen values, for any transport.
 
 Nothing here needs torch, so that a worker which computes nothing starts in a moment. Weights never travel as messages:
 `StoredWeights` says where they lie.
@@ -56,7 +56,7 @@ class StoredWeights:
 
 @dataclass(frozen=True)
 class Work:
-    """What a generator has done since it started: seconds of engine steps, seconds of waiting, tokens reported."""
+    """A generator's work since it started: seconds of engine steps, seconds of waiting, tokens reported."""
 
     busy: float = 0.0
     idle: float = 0.0
@@ -75,7 +75,7 @@ class Submit:
 
 @dataclass(frozen=True)
 class Cancel:
-    """Nobody wants this request any more; what it has so far is reported with finish_reason `abort`."""
+    """Stop this request; what it has so far is reported with finish_reason `abort`."""
 
     request_id: str
 

@@ -127,12 +127,14 @@ class _Free:
 
 
 def _spare_or_shared(role: str, free: _Free, shares: Sequence[Share]) -> Share:
-    """A GPU of the driver's host that is left, or the last one that somebody there has: a generator's, if any has."""
+    """A GPU of the driver's host that is left, or the last one that somebody there has: a generator's, if any has.
+    None where that host has no GPU: all of them are elsewhere in the cluster.
+    """
     try:
         return free.take(role, 1, everywhere=False)
     except _Short:
         here = [share for share in shares if share.host == 0 and share.gpus]
-        return Share(role, 0, here[-1].gpus[-1:])
+        return Share(role, 0, here[-1].gpus[-1:] if here else ())
 
 
 def _marked(share: Share, shares: Sequence[Share]) -> Share:

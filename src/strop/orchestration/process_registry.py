@@ -24,14 +24,14 @@ from pathlib import Path
 from typing import TextIO
 
 from strop.base.child_process import process_state, start_ticks
-from strop.base.files import replacing, writing
+from strop.base.files import write_json, writing
 from strop.base.types import InputError, StropError
 
-ROSTER = "processes.json"
+PROCESSES = "processes.json"
 STACKS = "stacks"
 DUMP_SIGNAL = signal.SIGUSR1
 ANSWER_SECONDS = 2.0
-_QUIET_SECONDS = 0.1  # a dump is written at once; a file that has not grown for so long is whole
+_LOOK_SECONDS = 0.05
 _files: list[TextIO] = []  # faulthandler writes to bare descriptors: they stay open as long as the process lives
 
 
@@ -59,7 +59,7 @@ class Worker:
 
     @property
     def here(self) -> bool:
-        """Whether it runs on this machine, so far as the name tells."""
+        """Whether it runs on this machine, as far as its name shows."""
         return self.host == socket.gethostname()
 
     @property
@@ -76,9 +76,8 @@ def write_processes(run: Path, workers: Sequence[Worker]) -> Path:
     roles = [worker.role for worker in workers]
     if len(set(roles)) < len(roles):
         raise ValueError(f"two processes have the same role: {roles}")
-    target = run / ROSTER
-    with replacing(target) as temporary:
-        temporary.write_text(json.dumps([asdict(worker) for worker in workers], indent=1) + "\n", encoding="utf-8")
+    target = run / PROCESSES
+    write_json(target, [asdict(worker) for worker in workers])
     return target
 
 
@@ -88,12 +87,12 @@ def read_processes(run: Path) -> tuple[Worker, ...]:
     Raises:
         InputError: the file is broken.
     """
-    target = run / ROSTER
+    target = run / PROCESSES
     try:
         return tuple(Worker(**row) for row in json.loads(target.read_text(encoding="utf-8")))
     except FileNotFoundError:
         return ()
-    except (ValueError, TypeError) as error:
+    except (ValueError, RecursionError, TypeError) as error:
         raise InputError(f"{target} is not a list of processes: {error}; remove it") from error
 
 
@@ -150,15 +149,14 @@ def register_dump(path: Path) -> None:
 
 
 def dump_stacks(run: Path, workers: Sequence[Worker] | None = None, seconds: float = ANSWER_SECONDS) -> dict[str, str]:
-    """Have the processes write their stacks, this one among them; what became of each, by role.
+    """Have the processes write their stacks, this one among them; the outcome of each, by role.
 
     A process that cannot answer within `seconds` (stopped, in the disk, or without `register_dump`) gets a line in its
     file that says so; it is not signalled where the signal would end it.
     """
-    found = read_processes(run) if workers is None else workers
     outcome: dict[str, str] = {}
-    asked: dict[str, tuple[Worker, int]] = {}
-    for worker in found:
+    asked: dict[Path, tuple[Worker, int]] = {}  # by file, with its size before
+    for worker in read_processes(run) if workers is None else workers:
         path = stacks_path(run, worker.role)
         if not worker.here:
             outcome[worker.role] = f"runs on {worker.host}, out of reach"
@@ -169,9 +167,15 @@ def dump_stacks(run: Path, workers: Sequence[Worker] | None = None, seconds: flo
         elif not _catches(worker.pid):
             outcome[worker.role] = f"does not answer signals for stacks (state {process_state(worker.pid)})"
         else:
-            asked[worker.role] = (worker, path.stat().st_size if path.exists() else 0)
+            asked[path] = (worker, _size(path))
             os.kill(worker.pid, DUMP_SIGNAL)
-    outcome |= _await_answers(run, asked, seconds)
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline and any(_size(path) == before for path, (_, before) in asked.items()):
+        time.sleep(_LOOK_SECONDS)
+    time.sleep(_LOOK_SECONDS if asked else 0.0)  # a dump is written at once: what has begun is whole by then
+    for path, (worker, before) in asked.items():
+        silent = f"did not answer within {seconds:g} s (state {process_state(worker.pid)})"
+        outcome[worker.role] = silent if _size(path) == before else "written"
     for role, said in outcome.items():
         if said != "written":
             with writing(stacks_path(run, role)):
@@ -179,6 +183,10 @@ def dump_stacks(run: Path, workers: Sequence[Worker] | None = None, seconds: flo
                 with stacks_path(run, role).open("a", encoding="utf-8") as file:
                     file.write(f"no stacks: the process {said}\n")
     return outcome
+
+
+def _size(path: Path) -> int:
+    return path.stat().st_size if path.exists() else 0
 
 
 def _dump_own(path: Path) -> str:
@@ -197,24 +205,3 @@ def _catches(pid: int) -> bool:
         return False
     caught = next((line.split()[1] for line in lines if line.startswith("SigCgt:")), "0")
     return bool(int(caught, 16) >> (DUMP_SIGNAL - 1) & 1)
-
-
-def _await_answers(run: Path, asked: dict[str, tuple[Worker, int]], seconds: float) -> dict[str, str]:
-    outcome: dict[str, str] = {}
-    deadline = time.monotonic() + seconds
-    sizes = {role: size for role, (_, size) in asked.items()}
-    grown: dict[str, float] = {}
-    while len(outcome) < len(asked) and time.monotonic() < deadline:
-        time.sleep(_QUIET_SECONDS / 4)
-        for role, (_, before) in asked.items():
-            path = stacks_path(run, role)
-            size = path.stat().st_size if path.exists() else 0
-            if size != sizes[role]:
-                sizes[role], grown[role] = size, time.monotonic()
-            elif size > before and time.monotonic() - grown[role] >= _QUIET_SECONDS:
-                outcome[role] = "written"
-    for role, (worker, before) in asked.items():
-        if role not in outcome:
-            partly = "wrote only a part of them" if sizes[role] > before else "did not answer"
-            outcome[role] = f"{partly} within {seconds:g} s (state {process_state(worker.pid)})"
-    return outcome

@@ -28,8 +28,8 @@ from strop.orchestration.connection import (
     overdue,
 )
 
-_LOOK_SECONDS = 0.5  # between two looks at who is silent
-_LAST_WORDS_SECONDS = 0.5  # the others of a dead member end of it too, and may say what it was
+_LOOK_SECONDS = 0.5  # between two checks for silent members
+_LAST_WORDS_SECONDS = 0.5  # the other members end for the same reason, and may say what it was
 _AGREE_SECONDS = 30.0  # for the others, once one has refused
 IDLE_SECONDS = 1.0
 
@@ -53,7 +53,7 @@ class Call:
 
 @dataclass(frozen=True, eq=False)
 class Answer:
-    """What came of a call: the value, from the first member alone, and a digest of it from all."""
+    """The answer to a call: the value, from the first member alone, and a digest of it from all."""
 
     number: int
     value: Any
@@ -148,7 +148,7 @@ class RankGroup:
         return [found[place] for place in sorted(found)]
 
     def _check(self, missing: Sequence[WorkerHandle]) -> None:
-        """Give the rank group up where somebody who is waited for will not answer."""
+        """Give the rank group up where a member that is waited for will not answer."""
         for handle in missing:
             reason = overdue(handle, self._silence, self._stall)
             if handle.death is None and reason is not None:
@@ -169,7 +169,7 @@ class RankGroup:
         return RankGroupLost(f"the trainer is lost ({said})") if fatal is None else StropError(fatal)
 
     def _end(self) -> None:
-        """What is left of it waits for those that are gone: no time for farewells."""
+        """Kill the members that are left: they wait for those that are gone and would not end by themselves."""
         self._open = False
         for handle in self.handles:
             if handle.death is None:
@@ -181,7 +181,7 @@ Handler = Callable[..., tuple[Any, str]]
 
 
 def serve(connection: ControllerConnection, first: bool, handlers: Mapping[str, Handler]) -> None:
-    """A member's side: do what is called for, until nobody calls any more.
+    """A member's side: do what is called for, until the connection is closed.
 
     Args:
         connection: to the controller.

@@ -45,7 +45,7 @@ class Hello:
 
 @dataclasses.dataclass(frozen=True)
 class Collected:
-    """What an actor had to say: pickled messages in order, the time its loop has not come round; `ended`: no more."""
+    """The output of an actor: pickled messages in order, the time its loop has not come round; `ended`: no more."""
 
     bodies: tuple[bytes, ...]
     stalled: float
@@ -98,7 +98,7 @@ class QueueConnection:
         return dataclasses.replace(message, weights=stored)
 
     def _stage(self, content: memoryview) -> str:
-        """A file without a name, which ends with this process at the latest; whoever reads it checks its digest."""
+        """A file without a name, which ends with this process at the latest; its reader checks the digest."""
         self._unstage()
         self._staged = os.memfd_create("strop-weights")
         while content:
@@ -122,7 +122,7 @@ class QueueConnection:
             self._changed.notify_all()
 
     def close(self) -> None:
-        """Nobody listens any more."""
+        """The controller has closed the connection."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
@@ -136,7 +136,7 @@ class QueueConnection:
             self._changed.notify_all()
 
     def collect(self) -> Collected:
-        """What the entry has sent since the last call; waits a heartbeat for the first."""
+        """The messages that the entry has sent since the last call; waits a heartbeat for the first."""
         with self._changed:
             self._changed.wait_for(lambda: self._out or self._ended, HEARTBEAT_SECONDS)
             found, self._out = self._out, []
@@ -170,11 +170,11 @@ class Host:
         self._connection.come(number, body, weights)
 
     def collect(self) -> Collected:
-        """What the worker has sent since; at least once in a heartbeat."""
+        """The messages that the worker has sent since; at least once in a heartbeat."""
         return self._connection.collect()
 
     def dismiss(self) -> None:
-        """Nobody listens any more."""
+        """The controller has closed the connection."""
         self._connection.close()
 
     def _run(self, content: bytes) -> None:

@@ -16,11 +16,13 @@ import logging
 import mmap
 import os
 import pickle
+import shutil
 import signal
 import socket
 import threading
 import time
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 from strop.base.child_process import import_path
@@ -38,6 +40,8 @@ START_SECONDS = 600.0  # for an actor's process: its node may have to read an en
 _LOOK_SECONDS = 1.0
 _KNOCK_SECONDS = 10.0
 _OBJECT_STORE_BYTES = 200 << 20  # of a cluster of our own, which has one node: weights do not go through it
+_SESSION_OWNER = "strop-owner"  # in the folder of a session that strop has started: the driver's process id
+_SESSION_SECONDS = 5.0  # for the processes of an ended session to write no more
 _CALLS_AT_ONCE = 4  # of an actor: one collects, others deliver
 _ADDRESS = "RAY_ADDRESS"
 _GPUS = "CUDA_VISIBLE_DEVICES"
@@ -99,6 +103,7 @@ class RayWorkers(WatchingLauncher):
             self._ray = require("ray", extra="ray", purpose="Ray clusters")
         self._workers = workers
         self._ours = False
+        self._session: Path | None = None
         self._threads: list[threading.Thread] = []
         self._put: tuple[StoredWeights, Any] | None = None
 
@@ -151,6 +156,9 @@ class RayWorkers(WatchingLauncher):
         if self._ours:
             self._ours = False
             self._ray.shutdown()
+            if self._session is not None:
+                _remove_session(self._session)
+                self._session = None
 
     # ------------------------------------------------------------------ the cluster
 
@@ -162,7 +170,7 @@ class RayWorkers(WatchingLauncher):
         try:
             if address is None:
                 with _loopback(self.settings):
-                    start_cluster(self._workers, self._own_gpus)
+                    self._session = start_cluster(self._workers, self._own_gpus)
             else:
                 _knock(address)
                 self._ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
@@ -253,7 +261,7 @@ class RayWorkers(WatchingLauncher):
         self._reap(handle, reason)
 
     def _answer(self, handle: RayHandle, reference: Any, seconds: float | None) -> Any:
-        """What a call gives; meanwhile it is noted that somebody listens."""
+        """The answer of a call; meanwhile the handle notes that this process listens."""
         begin = time.monotonic()
         while True:
             asked = time.monotonic()
@@ -292,12 +300,15 @@ class _Late(Exception):
     """An answer did not come in time."""
 
 
-def start_cluster(workers: int, own_gpus: int = 0) -> None:
+def start_cluster(workers: int, own_gpus: int = 0) -> Path:
     """Start a Ray cluster of this machine alone, which ends with this process; nothing of it listens to a network.
 
     Args:
         workers: for which there is room, however few processors there are.
         own_gpus: the first of this process's GPUs, which no actor is given.
+
+    Returns:
+        The folder of its session, which Ray never removes; those of runs that were killed are removed here.
     """
     import ray
 
@@ -311,7 +322,7 @@ def start_cluster(workers: int, own_gpus: int = 0) -> None:
         gpus, left = len(names), {_GPUS: ",".join(names)}
     # Ray's node and its workers have the environment of this moment.
     with _environment(left):
-        ray.init(
+        context: Any = ray.init(
             address="local",
             num_cpus=max(cpus, workers),
             num_gpus=gpus,
@@ -320,10 +331,28 @@ def start_cluster(workers: int, own_gpus: int = 0) -> None:
             log_to_driver=False,
             logging_level=logging.ERROR,
         )
+    session = Path(context.address_info["session_dir"])
+    (session / _SESSION_OWNER).write_text(str(os.getpid()))
+    for other in session.parent.glob(f"session_*/{_SESSION_OWNER}"):
+        with contextlib.suppress(OSError, ValueError):  # another process removes it too
+            if not Path(f"/proc/{int(other.read_text())}").exists():
+                _remove_session(other.parent)
+    return session
+
+
+def _remove_session(session: Path) -> None:
+    """Remove the folder of a session whose processes are ending; what cannot be removed goes with the next one."""
+    latest = session.with_name("session_latest")
+    if latest.is_symlink() and latest.readlink() == session:
+        latest.unlink(missing_ok=True)
+    end = time.monotonic() + _SESSION_SECONDS
+    while session.exists() and time.monotonic() < end:
+        shutil.rmtree(session, ignore_errors=True)
+        time.sleep(0.05)
 
 
 def gpus_left(visible: str | None, count: int, own: int) -> list[str]:
-    """What remains of this process's GPUs without its first `own` ones, as CUDA_VISIBLE_DEVICES names them.
+    """This process's GPUs without its first `own` ones, as CUDA_VISIBLE_DEVICES names them.
 
     Args:
         visible: that variable; None where it is not set.

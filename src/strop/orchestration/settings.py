@@ -15,7 +15,7 @@ WindowMode = Literal["adaptive", "full"]
 
 
 class RaySettings(Settings):
-    """Of the Ray cluster.
+    """Which Ray cluster, and what a worker needs of it.
 
     Fields:
         address: HOST:PORT of a running cluster; none takes RAY_ADDRESS, and where that is not set either, a cluster is
@@ -33,7 +33,7 @@ class RaySettings(Settings):
 
 
 class OrchestrationSettings(Settings):
-    """Who generates, how stale it may become (`lag_gate`), and what becomes of generators that fail.
+    """Who generates, how stale it may become (`lag_gate`), and what is done about generators that fail.
 
     Fields:
         max_lag: k; versions that may lie between the start of a group and its training.
@@ -52,7 +52,7 @@ class OrchestrationSettings(Settings):
         trainer_restarts: how often a run whose ranks were lost goes on from its last checkpoint.
         weights: how they get to workers that generate: `files` in the run's folder, or `shared_memory`, which `auto`
             takes too: files in memory, and in the run's folder where memory has no room.
-        kv: what becomes of the cached keys and values of running completions when weights change.
+        kv: whether the cached keys and values of running completions are kept when weights change.
         restarts: deaths of generators that a run survives, and as many of its evaluator.
         silence_seconds: a worker of which nothing was heard for so long is killed and counts as dead.
         stall_seconds: so does one that lives but makes nothing for so long: no token, no micro-batch; loading a model

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from strop.base.types import Completion, Group
-from strop.orchestration.ledger import Entry
+from strop.orchestration.ledger import OpenGroup
 
 _COUNTS = ("groups", "samples", "tokens", "groups_trained", "samples_trained", "tokens_trained")
 
@@ -23,7 +23,7 @@ class StaleGroups:
         self._counts = dict.fromkeys(_COUNTS, 0)
         self._awaited: dict[str, int] = {}  # samples of a dropped request that may still be reported
 
-    def dropped(self, entry: Entry) -> None:
+    def dropped(self, entry: OpenGroup) -> None:
         """A group is dropped; its completions that are in count now, the others when `aborted` hears of them."""
         self._counts["groups"] += 1
         for completion in entry.completions.values():
@@ -56,7 +56,7 @@ class StaleGroups:
         }
 
     def line(self, groups: int) -> str:
-        """What to tell the user of `groups` that were just dropped."""
+        """The line for the user about `groups` that were just dropped."""
         length, trained = self._mean("tokens", "samples"), self._mean("tokens_trained", "samples_trained")
         bias = ""
         if length is not None and trained is not None:

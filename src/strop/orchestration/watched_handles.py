@@ -1,4 +1,4 @@
-"""What the launchers of processes and of Ray actors share: handles that the launcher's threads fill, and waiting."""
+"""Parts of the launchers of both processes and Ray actors: handles that the launcher's threads fill, and waiting."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ that a reader finds all of it or none. The digest is SHA-256 of the SHA-256 of e
 for it, and the pieces are computed side by side, which makes it two to four times as fast as BLAKE2b.
 
 `claim` finds a place for the store: memory (/dev/shm) where there is room for it, else the run's own folder. What a
-killed run has left in memory goes at the next claim of anybody.
+killed run has left in memory goes at the next claim of any run.
 """
 
 from __future__ import annotations
@@ -115,14 +115,13 @@ def read(stored: StoredWeights) -> dict[str, Tensor]:
         StropError: the file is missing, or its content is not what was written.
     """
     try:
-        with open(stored.path, "rb") as file:
-            content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
+        with open(stored.path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+            whole = len(content) == stored.bytes and _digest_of(content) == stored.digest
+        if whole:
+            return tensor_file.read([Path(stored.path)])
     except (OSError, ValueError) as error:  # ValueError: an empty file cannot be mapped
         raise StropError(f"weights of version {stored.version}: cannot read {stored.path}: {error}") from error
-    view = memoryview(content)
-    if len(view) != stored.bytes or _digest_of(view) != stored.digest:
-        raise StropError(f"weights of version {stored.version}: {stored.path} is not what the trainer has written")
-    return tensor_file.view(view)
+    raise StropError(f"weights of version {stored.version}: {stored.path} is not what the trainer has written")
 
 
 class Digest:
@@ -173,9 +172,9 @@ def _piece_digest(parts: Sequence[memoryview]) -> bytes:
     return found.digest()
 
 
-def _digest_of(content: memoryview) -> str:
-    with Digest() as digest:
-        digest.update(content)
+def _digest_of(content: mmap.mmap) -> str:
+    with Digest() as digest, memoryview(content) as view:
+        digest.update(view)
         return digest.hexdigest()
 
 

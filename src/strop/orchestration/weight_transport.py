@@ -2,7 +2,7 @@
 
     trainer ─publish─▶ a file in memory, or in the run's folder ◀─read─ workers, each when it comes to it
 
-A worker that is told of a `StoredWeights` maps the file, checks its hash and swaps all of it in, or has nothing. Where
+A worker that receives a `StoredWeights` maps the file, checks its hash and swaps all of it in, or has nothing. Where
 memory is full the file goes into the run's folder; where that is full too, it is tried again after a while.
 """
 
@@ -26,11 +26,11 @@ DISK_FULL_SECONDS = 1.0
 
 
 class WeightTransport:
-    """Stores versions where workers read them, and removes those that nobody needs any more.
+    """Stores versions where workers read them, and removes those that are no longer needed.
 
     Args:
         version_bytes: about how large a version is, to choose where the files lie.
-        note: is told, in one line, that a place is full.
+        note: receives a line where a place is full.
         memory: the folder for files in memory; None stores in the run's folder only.
         within: the name of the folder in the run's folder.
 

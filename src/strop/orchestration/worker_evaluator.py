@@ -82,7 +82,7 @@ class WorkerEvaluator:
         return len(self._open) < AT_ONCE
 
     def start(self, folder: Path, view: View) -> None:
-        """Launch the worker, which builds its engine meanwhile; `view` is also told of deaths, in a line."""
+        """Launch the worker, which builds its engine meanwhile; `view` also shows a line for each death."""
         self._view = view
         self._folder = folder.resolve()
         self._launcher.attach(folder)
@@ -96,7 +96,7 @@ class WorkerEvaluator:
         self._hear()
 
     def poll(self, patience: float = 0.0) -> list[Measured]:
-        """What is done since the last call."""
+        """The evaluations finished since the last call."""
         self._hear()
         deadline = time.monotonic() + patience
         while self._open and not self._done and (left := deadline - time.monotonic()) > 0:

@@ -72,7 +72,7 @@ class NgramKeys:
 
 
 class CandidateIndex:
-    """Collects the keys of questions, then tells the pairs that share one."""
+    """Collects the keys of questions, then finds the pairs that share one."""
 
     def __init__(self, keys: MinHashKeys | NgramKeys | None) -> None:
         """`keys` None looks for questions that are typed differently only."""

@@ -1,4 +1,4 @@
-"""What a preparation does, read from a TOML file: sources in the order of their priority, then steps in their order."""
+"""The configuration of a preparation, from a TOML file: sources in order of priority, then steps in their order."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field, SerializeAsAny, ValidationError
 
+from strop.base.imports import refuse_code
 from strop.base.near import nearest
 from strop.base.pieces import Settings, complaint, find, spoken_row
 from strop.base.types import InputError
@@ -41,11 +42,12 @@ def load_config(path: Path | str) -> PrepareConfig:
     """
     try:
         given = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+        refuse_code(given, str(path))
     except OSError as error:
         raise InputError(
             f"{path}: {error.strerror}; `strop data prepare --example` prints one to begin with"
         ) from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise InputError(f"{path}: not a TOML file ({error})") from error
     return parse_config(given, str(path))
 

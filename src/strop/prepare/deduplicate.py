@@ -94,7 +94,7 @@ class Deduplicate(Step):
 
 
 class _Original(NamedTuple):
-    """What is remembered of a problem that has duplicates."""
+    """The fields of a problem with duplicates that are kept in memory."""
 
     id: str
     source: str

@@ -1,7 +1,7 @@
 """Difficulty: how often a model solves each problem, by sampling it and judging the completions.
 
 Two screens in a row (Archer) are two steps: a strong model's eight samples with `max_correct` open, which drops what
-nobody can solve, then eight of the policy to be trained, which drops what it always or never solves.
+no sample solves, then eight of the policy to be trained, which drops what it always or never solves.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ AHEAD = 2  # times the samples that the engine can run at once are submitted
 
 
 class Tally(NamedTuple):
-    """What came of a problem's samples: `samples` that could be judged, of which `correct` were right."""
+    """The outcome of a problem's samples: `samples` that could be judged, of which `correct` were right."""
 
     correct: int
     samples: int

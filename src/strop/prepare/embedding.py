@@ -84,8 +84,10 @@ class _Encoder:
 
         cached = hub.cached_only(path)
         try:
-            self._tokenizer: Any = AutoTokenizer.from_pretrained(path, local_files_only=cached)
-            self._model: Any = AutoModel.from_pretrained(path, local_files_only=cached).eval()
+            self._tokenizer: Any = AutoTokenizer.from_pretrained(
+                path, local_files_only=cached, trust_remote_code=False
+            )
+            self._model: Any = AutoModel.from_pretrained(path, local_files_only=cached, trust_remote_code=False).eval()
         except (OSError, ValueError) as error:
             raise InputError(f"embedding model {path}: cannot be loaded ({first_line(error)})") from error
         self._torch, self._max_tokens = torch, max_tokens

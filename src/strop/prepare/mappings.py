@@ -21,7 +21,7 @@ Row = Mapping[str, Any]
 
 
 class Fields(NamedTuple):
-    """What a row says of a problem; `id` is None where the set has none."""
+    """The fields of a problem in a row; `id` is None where the set has none."""
 
     prompt: Prompt
     reference: Any
@@ -202,7 +202,9 @@ def _taco(row: Row) -> Fields:
 
 
 def _leetcode(row: Row) -> Fields:
+    # What the published prompt defines (ListNode, is_same_list) is the tests' own, never the solution's.
     tests = {"test_code": pick(row, "test"), "entry_point": pick(row, "entry_point")}
+    tests["import_prefix"] = row.get("prompt") or ""
     solution = f"{row.get('prompt') or ''}\n{pick(row, 'completion')}"
     question = f"{_text(row, 'problem_description')}\n\n{row.get('starter_code') or ''}".strip()
     extra = {"solutions": [solution], "prelude": row.get("prompt") or "", "difficulty": row.get("difficulty")}

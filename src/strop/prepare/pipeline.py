@@ -24,10 +24,10 @@ from pathlib import Path
 from typing import Any
 
 import strop
-from strop.base.files import replacing, writing
+from strop.base.files import read_json, replacing, write_json, write_text, writing
 from strop.base.types import InputError, Problem
 from strop.base.view import View
-from strop.data.problem_table import ProblemWriter, count_rows, read_rows, to_columns
+from strop.data.problem_table import FIELDS, ProblemWriter, count_rows, read_rows, to_columns
 from strop.data.rows import BrokenRow
 from strop.prepare.config import PrepareConfig
 from strop.prepare.markdown_report import markdown
@@ -51,7 +51,7 @@ def prepare(config: PrepareConfig, view: View) -> dict[str, Any]:
     began = time.monotonic()
     folder = Path(config.out)
     with _locked(folder):
-        _write_json(folder / "config.json", config.model_dump(mode="json"))
+        write_json(folder / "config.json", config.model_dump(mode="json"))
         _check_inputs(config)
         rows = []
         key = ""
@@ -68,7 +68,7 @@ def prepare(config: PrepareConfig, view: View) -> dict[str, Any]:
                 resumed = False
             else:
                 resumed = True
-            rows.append({**_read_json(target / "step.json"), "resumed": resumed})
+            rows.append({**read_json(target / "step.json"), "resumed": resumed})
         _remove_others(place, names)
         return _finish(config, folder, [place / name for name in names], rows, time.monotonic() - began)
 
@@ -120,7 +120,7 @@ def _run(
         if stage.kept + stage.dropped + stage.held_out != stage.total:
             raise RuntimeError(f"step {name} lost problems: {row}")
     row["seconds"] = round(time.monotonic() - began, 3)
-    _write_json(partial / "step.json", row)
+    write_json(partial / "step.json", row)
     with writing(target):
         partial.rename(target)
 
@@ -182,16 +182,9 @@ def _row(made: Problem | BrokenRow, seen: set[int]) -> dict[str, str] | BrokenRo
 
 
 def _broken_columns(row: BrokenRow, source: Source) -> dict[str, str]:
-    blank = {
-        "id": row.where,
-        "prompt": "",
-        "reference": "",
-        "domain": "",
-        "source": source.label,
-        "extra": "{}",
-        "json": "",
-    }
-    return {**blank, "step": "sources", "reason": "broken row", "detail": row.reason, "duplicate_of": ""}
+    blank = dict.fromkeys((*FIELDS, *DROPPED_COLUMNS), "")
+    known = {"id": row.where, "source": source.label, "extra": "{}"}
+    return blank | known | {"step": "sources", "reason": "broken row", "detail": row.reason}
 
 
 def _told_apart(sources: tuple[Source, ...]) -> Iterator[Source]:
@@ -232,9 +225,8 @@ def _finish(
         "by_source": by_source,
         "steps": rows,
     }
-    _write_json(folder / "report.json", report)
-    with replacing(folder / "report.md") as target:
-        target.write_text(markdown(report, config), encoding="utf-8")
+    write_json(folder / "report.json", report)
+    write_text(folder / "report.md", markdown(report, config))
     return report
 
 
@@ -276,7 +268,7 @@ def _sources(path: Path) -> Counter[str]:
 
 
 def _key(before: str, config: PrepareConfig, step: Step | None) -> str:
-    """What the result of a step depends on."""
+    """A hash of everything that the result of a step depends on."""
     if step is None:
         sources = [source.model_dump(mode="json") for source in config.sources]
         parts: list[Any] = [FORMAT, sources, [source.stamp() for source in config.sources], config.broken_rows]
@@ -312,7 +304,7 @@ def _locked(folder: Path) -> Iterator[None]:
         raise InputError(f"{folder} is there and holds something else; choose another folder with out = … or --out")
     with writing(folder):
         (folder / "steps").mkdir(parents=True, exist_ok=True)
-        _write_json(folder / MARKER, {"format": FORMAT, "strop": strop.__version__})
+        write_json(folder / MARKER, {"format": FORMAT, "strop": strop.__version__})
         lock = (folder / ".lock").open("w")
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -323,13 +315,3 @@ def _locked(folder: Path) -> Iterator[None]:
         yield
     finally:
         lock.close()
-
-
-def _write_json(path: Path, value: Any) -> None:
-    with replacing(path) as temporary:
-        temporary.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    value: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    return value

@@ -24,7 +24,7 @@ class ReferenceSolutions(FilterStep):
         failing: `drop`: a problem none of whose solutions passes every test is dropped (Skywork-OR1); `prune`: the
             tests that the best solution fails are removed, and the problem is dropped when fewer than `min_tests` are
             left.
-        missing: what becomes of code problems without a solution.
+        missing: whether code problems without a solution are kept.
     """
 
     verifier: SerializeAsAny[Verifier]

@@ -99,7 +99,7 @@ class Source(Settings):
 
     @property
     def label(self) -> str:
-        """What the problems' `source` says."""
+        """The problems' `source`."""
         if self.name is not None:
             return self.name
         if self.mapping is not None:
@@ -131,7 +131,7 @@ class Source(Settings):
                 yield made
 
     def stamp(self) -> str:
-        """What changes when the file behind it does, for knowing whether earlier work still holds."""
+        """A stamp of the file behind it, which shows whether earlier work still holds."""
         if self.path is None:
             return ""
         try:

@@ -1,4 +1,4 @@
-"""What a step is, and what it works on.
+"""The steps of a preparation, and the stage on which a step works.
 
 A step sees every problem in order, and keeps it (changed or not) or drops it with a reason. `FilterStep` decides on
 each problem by itself; other steps define `run` and may go through the problems as often as they need.
@@ -138,7 +138,7 @@ class Step(Piece):
         return self.model_dump(mode="json")
 
     def inputs(self) -> str:
-        """What files the step reads, so that a change of them is noticed; see `Source.stamp`."""
+        """A stamp of the files that the step reads, so that a change of them is noticed (`Source.stamp`)."""
         return ""
 
     @abstractmethod

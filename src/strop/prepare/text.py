@@ -1,4 +1,4 @@
-"""What a question says, apart from how it is typed: its words, its numbers and its operators.
+"""The content of a question, apart from how it is typed: its words, its numbers and its operators.
 
 Two questions are the same when they differ in case, space or punctuation only, or in a few words; they are different
 when their numbers are, however alike the rest. So numbers are read out in one form (`1,250`, `1{,}250` and `1250.0` are

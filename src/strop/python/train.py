@@ -137,7 +137,7 @@ def _edited(base: RunConfig, edits: Mapping[str, Any]) -> RunConfig:
     data = base.model_dump(mode="json")
     for key, value in edits.items():
         data = apply_edits(data, accepted(nested(key, _plain(value))), RunConfig)
-    return parse(data, "strop.train")
+    return parse(data, "strop.train", to_run=False)  # by the caller's own hand
 
 
 def _judged_by(verifier: Verifier, base: RunConfig) -> dict[str, Any]:
@@ -216,6 +216,7 @@ def _resumed(folder: Path, edits: dict[str, Any], verifier: Verifier | None, qui
         edits["verifier"] = verifier
     before = dict(flatten(stored))
     given = [item for key, value in edits.items() for item in flatten(nested(key, _plain(value)))]
+    imports.allow_edits(f"{key}={text}" for key, text in given)
     sets = [f"{key}={text}" for key, text in given if before.get(key) != text]
     preflight.resuming(run_folder, sets)
     from strop.run import run

@@ -15,7 +15,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from strop import recipes
-from strop.base.imports import blamed, load_module
+from strop.base.imports import allow_edits, blamed, load_module, refuse_code
 from strop.base.types import InputError
 from strop.config.checks import validated
 from strop.config.edits import apply_edits, explain
@@ -31,18 +31,24 @@ def resolve(target: str, sets: list[str] | tuple[str, ...] = (), small: bool = F
     With `small` it is the tiny form of that (see `tiny`) which is edited.
 
     Raises:
-        InputError: no such recipe or file, or an invalid setting.
+        InputError: no such recipe or file, an invalid setting, or one of a file that runs code and that no edit names.
     """
     suffix = Path(target).suffix
     if suffix in (".toml", ".json", ".py"):
         if not Path(target).is_file():
             raise InputError(f"{target}: no such file; name a .toml, .json or .py file, or a recipe: strop recipes")
         config = {".toml": _from_toml, ".json": _from_json, ".py": _from_python}[suffix](Path(target))
+    elif "/" in target and Path(target).is_dir():  # a folder here may be called as a recipe is
+        raise InputError(f"{target} is a folder; name a recipe (strop recipes), or a .toml, .json or .py file")
     else:
         config = recipes.build(target)
     if small:
         config, sets = tiny(config), [*edits_of(sets), *sets]
-    return edit(config, sets) if sets else validated(config)
+    config = edit(config, sets) if sets else validated(config)
+    if suffix in (".toml", ".json"):
+        allow_edits(sets)
+        refuse_code(config.model_dump(mode="json"), target)
+    return config
 
 
 def _text(path: Path) -> str:
@@ -54,9 +60,11 @@ def _text(path: Path) -> str:
 
 def _from_json(path: Path) -> RunConfig:
     try:
-        return parse(json.loads(_text(path)), str(path))
+        return parse(json.loads(_text(path)), str(path), to_run=False)
     except json.JSONDecodeError as error:
         raise InputError(f"{path}, line {error.lineno}: not JSON: {error.msg}") from error
+    except RecursionError as error:
+        raise InputError(f"{path}: it is nested too deeply") from error
 
 
 def _from_toml(path: Path) -> RunConfig:
@@ -64,6 +72,8 @@ def _from_toml(path: Path) -> RunConfig:
         changes = tomllib.loads(_text(path))
     except tomllib.TOMLDecodeError as error:
         raise InputError(f"{path}: not TOML: {error}") from error
+    except RecursionError as error:
+        raise InputError(f"{path}: it is nested too deeply") from error
     name = changes.pop("recipe", None)
     if not isinstance(name, str):
         raise InputError(f'{path}: say which recipe it changes, e.g. recipe = "grpo"; the list: strop recipes')
@@ -71,7 +81,9 @@ def _from_toml(path: Path) -> RunConfig:
         data = apply_edits(recipes.build(name).model_dump(mode="json"), accepted(changes), RunConfig)
     except InputError as error:
         raise InputError(f"{path}: {error}") from error
-    return parse(data, str(path))
+    except RecursionError as error:
+        raise InputError(f"{path}: it is nested too deeply") from error
+    return parse(data, str(path), to_run=False)
 
 
 def _from_python(path: Path) -> RunConfig:

@@ -1,1 +1,1 @@
-"""What people look at: the console while a run trains, its plots, and the HTML report with its figures."""
+"""Everything that people look at: the console while a run trains, its plots, and the HTML report with its figures."""

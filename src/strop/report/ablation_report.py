@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from strop.base.files import replacing
+from strop.base.files import write_text
 from strop.lab.ablation import table
 from strop.lab.ablation.collect import Ablation
 
@@ -38,6 +38,5 @@ def write_report(found: Ablation) -> list[Path]:
         JSON: json.dumps(table.as_json(found), indent=2, ensure_ascii=False, allow_nan=False) + "\n",
     }
     for name, text in texts.items():
-        with replacing(folder / name) as temporary:
-            temporary.write_text(text, encoding="utf-8")
+        write_text(folder / name, text)
     return [folder / name for name in texts] + written

@@ -8,18 +8,19 @@ from pathlib import Path
 
 from transformers import PreTrainedTokenizerBase
 
-from strop.base.files import replacing
-from strop.base.types import InputError
+from strop.base.files import write_text
+from strop.base.types import UNDECIDED, InputError
 from strop.report.figures.tokens import TokenBatch, entropy_chart, spread_chart, token_batch, token_lists
 from strop.report.figures.training import not_drawn, training_charts
 from strop.report.figures.writer import PageFigures
-from strop.report.page import Block, Figures, Kinds, Page, Samples, Text
+from strop.report.page import Block, Figures, Kinds, Page, Samples, Table, Text
 from strop.report.runs import RunData, read_runs
 from strop.report.samples import recorded_answers, tokenizer_of
 from strop.report.summary import evaluations, summary
 
 PAGE = "report.html"
 SAMPLES = 8
+MOST_UNDECIDED = 10  # examples of a run
 Progress = Callable[[str], None]
 
 
@@ -68,8 +69,7 @@ def write_report(
     page.left_out += ["0 at every step: " + "; ".join(zero)] if zero else []
     page.left_out += ["without a metric: " + "; ".join(absent)] if absent else []
     _rollouts(runs, figures, page, samples, say)
-    with replacing(target) as temporary:
-        temporary.write_text(page.html(), encoding="utf-8")
+    write_text(target, page.html())
     return Written(target, tuple(figures.written), tuple(page.left_out))
 
 
@@ -119,6 +119,7 @@ def _rollouts(runs: Sequence[RunData], figures: PageFigures, page: Page, samples
     """Add what the recorded rollouts of each run show: statistics of their tokens, and some of them as they are."""
     tokens: list[Block] = []
     texts: list[Block] = []
+    undecided: list[Block] = []
     for place, run in enumerate(runs):
         say(f"{run.name}: rollouts")
         title: list[Block] = [Text(run.name, "heading")] if len(runs) > 1 else []
@@ -138,8 +139,21 @@ def _rollouts(runs: Sequence[RunData], figures: PageFigures, page: Page, samples
             texts += [*title, Samples(f"r{place}", "Rollouts of the first and of the last step.", answers)]
         elif samples:
             page.left_out.append(f"{run.name}: samples: it has no rollouts")
+    for run in runs:
+        found = undecided_answers(run)
+        note = f"{run.name}: answers of its last step that were proved neither right nor wrong; they score 0."
+        undecided += [Text(note), Table(("reference", "answer, and what was tried"), found)] if found else []
     page.section("Tokens", tokens)
     page.section("Samples", texts)
+    page.section("Undecided answers", undecided)
+
+
+def undecided_answers(run: RunData) -> list[tuple[str, str]]:
+    """References and details of different answers of the last step that the verifier could not decide."""
+    steps = run.folder.rollout_steps()
+    rows = run.folder.read_rollouts(steps[-1]) if steps else []
+    found = [(row["reference"], row["detail"]) for row in rows if (row["detail"] or "").startswith(UNDECIDED)]
+    return [(reference, detail.removeprefix(UNDECIDED)) for reference, detail in dict.fromkeys(found)][:MOST_UNDECIDED]
 
 
 def _latest_batch(run: RunData) -> TokenBatch | None:

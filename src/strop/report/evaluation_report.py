@@ -1,4 +1,4 @@
-"""What an evaluation leaves behind for people: report.md, results.json and figures."""
+"""The report of an evaluation: report.md, results.json and figures."""
 
 from __future__ import annotations
 
@@ -6,13 +6,22 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from strop.base.files import replacing
+from strop.base.files import write_json, write_text
 from strop.base.markdown import markdown_table
 from strop.base.near import nearest
 from strop.base.types import InputError
-from strop.evaluation.grid import AVERAGE, Comparison, Grid, average, best_model, compare, value_of, values_of
+from strop.evaluation.grid import (
+    AVERAGE,
+    Grid,
+    ModelComparison,
+    average,
+    best_model,
+    compare,
+    metric_title,
+    value_of,
+    values_of,
+)
 from strop.evaluation.intervals import Array, bootstrap
-from strop.evaluation.sample_store import write_json
 
 REPORT, RESULTS, PLOTS = "report.md", "results.json", "plots"
 DETAILS = (
@@ -65,8 +74,7 @@ def write_report(
         parts += ["## Compared", comparison_table(compared, grid), note]
     if value["averages"]:
         parts += ["## Best", *(_best_line(name, found) for name, found in value["averages"].items())]
-    with replacing(out / REPORT) as temporary:
-        temporary.write_text("\n\n".join(parts) + "\n", "utf-8")
+    write_text(out / REPORT, "\n\n".join(parts) + "\n")
     write_json(out / RESULTS, value)
     if pictures:
         from strop.report.figures.evaluation import draw_all
@@ -134,11 +142,6 @@ def _best_line(name: str, found: Mapping[str, Any]) -> str:
 # ---------------------------------------------------------------------- tables
 
 
-def metric_title(metric: str, samples: int) -> str:
-    """`avg@32` for `avg` of 32 samples."""
-    return metric if "@" in metric else f"{metric}@{samples}"
-
-
 def table(grid: Grid, metrics: Sequence[str] = ("avg",)) -> str:
     """Models × benchmarks in percent as Markdown, the highest of a column in bold, the average of avg@N at the end.
 
@@ -180,7 +183,7 @@ def details(grid: Grid) -> str:
     return markdown_table(("Model", "Benchmark", *DETAILS), rows, DETAILS)
 
 
-def comparison_table(rows: Sequence[Comparison], grid: Grid) -> str:
+def comparison_table(rows: Sequence[ModelComparison], grid: Grid) -> str:
     """Paired comparisons as Markdown; gains in points."""
     titles = {column.name: column.title for column in grid.columns}
     lines = [

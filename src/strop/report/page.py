@@ -19,7 +19,7 @@ from markupsafe import Markup
 import strop
 from strop.report.figures.tokens import TokenLists
 from strop.report.figures.writer import PageFigure
-from strop.report.samples import Answer, Token
+from strop.report.samples import ShownCompletion, Token
 from strop.report.texts import clip, visible
 
 FLAT = 1e-6  # a flow this small has no direction worth showing
@@ -78,7 +78,7 @@ class Samples(NamedTuple):
 
     key: str
     origin: str
-    answers: Sequence[Answer]
+    answers: Sequence[ShownCompletion]
     kind: str = "samples"
 
     @property

@@ -1,18 +1,18 @@
-"""What a report reads of a run folder: configuration, metrics, summary; each may be missing, and the reason is kept."""
+"""The parts of a run folder that a report reads: configuration, metrics, summary; each may be missing."""
 
 from __future__ import annotations
 
-import json
-import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from strop.base.files import distinct_names
+from strop.base.metrics_file import by_step
 from strop.base.types import InputError
 from strop.base.view import benchmark_rates, duration
+from strop.config.edits import differing
 from strop.config.parse import parse
 from strop.config.schema import RunConfig
 from strop.recipes import build
@@ -20,7 +20,7 @@ from strop.report.texts import plain
 from strop.run.folder import RunFolder
 
 Row = dict[str, float | None]
-Series = tuple[list[float], list[float]]
+Series = tuple[list[int], list[float]]
 ABSENT = "-"
 
 
@@ -77,14 +77,9 @@ class RunData:
         spent = self.series("seconds/step")[1]
         return sum(spent) if spent else None
 
-    def by_step(self, metric: str) -> dict[float, float]:
-        """The metric's finite values by step, in order; of several lines of one step the last counts."""
-        found: dict[float, float] = {}
-        for row in self.rows:
-            step, value = row.get("step"), row.get(metric)
-            if step is not None and value is not None and math.isfinite(value):
-                found[step] = value
-        return dict(sorted(found.items()))
+    def by_step(self, metric: str) -> dict[int, float]:
+        """The metric's finite values by step, in order."""
+        return by_step(self.rows, metric)
 
     def series(self, metric: str) -> Series:
         """The metric's steps and its finite values at them."""
@@ -138,7 +133,7 @@ def _config(raw: Mapping[str, Any], path: Path) -> tuple[RunConfig | None, str]:
     if "demonstrations" in raw:
         return None, "it is a fine-tuning run"
     try:
-        return parse(dict(raw), str(path)), ""
+        return parse(dict(raw), str(path), to_run=False), ""
     except InputError as error:
         return None, f"its configuration cannot be read ({error})"
 
@@ -147,7 +142,7 @@ def _config(raw: Mapping[str, Any], path: Path) -> tuple[RunConfig | None, str]:
 
 
 def changes(run: RunData) -> tuple[str, list[tuple[str, str, str]]]:
-    """What the run's configuration is compared with, and (setting, there, here) for each setting that differs.
+    """The name that the run's configuration is compared with, and (setting, there, here) for each that differs.
 
     It is compared with the recipe it names, or with that recipe's tiny form where that is nearer.
 
@@ -157,24 +152,8 @@ def changes(run: RunData) -> tuple[str, list[tuple[str, str, str]]]:
     from strop.config.tiny import tiny
 
     recipe = build(str(run.raw.get("recipe")))
-    found = _differences(recipe.model_dump(mode="json"), run.raw)
-    small = _differences(tiny(recipe).model_dump(mode="json"), run.raw)
+    found = differing(recipe.model_dump(mode="json"), dict(run.raw))
+    small = differing(tiny(recipe).model_dump(mode="json"), dict(run.raw))
     if len(small) < len(found):
         return f"the tiny form of the recipe {recipe.recipe}", small
     return f"the recipe {recipe.recipe}", found
-
-
-def _differences(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[tuple[str, str, str]]:
-    left, right = dict(settings(first)), dict(settings(second))
-    keys = dict.fromkeys([*left, *right])
-    rows = [(key, left.get(key, ABSENT), right.get(key, ABSENT)) for key in keys]
-    return [row for row in rows if row[1] != row[2]]
-
-
-def settings(value: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
-    """Every setting by its dotted name: `("optim.lr", "2e-06")`."""
-    for key, entry in value.items():
-        if isinstance(entry, Mapping) and entry:
-            yield from settings(entry, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", entry if isinstance(entry, str) else json.dumps(entry, ensure_ascii=False)

@@ -1,4 +1,4 @@
-"""What the model wrote early and late in a run, token by token with what generation recorded of each."""
+"""Completions from early and late in a run, token by token with the values that generation recorded."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Token(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Answer:
+class ShownCompletion:
     """A completion with its prompt: of which step, how it was judged, its first tokens and how many it has in all."""
 
     prompt: str
@@ -57,7 +57,7 @@ class Answer:
     length: int
 
 
-def recorded_answers(run: RunData, tokenizer: PreTrainedTokenizerBase, count: int) -> list[Answer]:
+def recorded_answers(run: RunData, tokenizer: PreTrainedTokenizerBase, count: int) -> list[ShownCompletion]:
     """About `count` rollouts, one a prompt, half of the first and half of the last step that has any."""
     steps = run.folder.rollout_steps()
     found = []
@@ -65,7 +65,7 @@ def recorded_answers(run: RunData, tokenizer: PreTrainedTokenizerBase, count: in
         rows = list({row["ticket"]: row for row in reversed(run.folder.read_rollouts(step))}.values())[::-1]
         for row in [row for row in rows if row["token_ids"]][: max(1, count // 2)]:
             found.append(
-                Answer(
+                ShownCompletion(
                     row["prompt"], row["reference"], f"Step {step}", row["status"], row["finish_reason"],
                     shown_tokens(tokenizer, row), len(row["token_ids"]),
                 )

@@ -6,9 +6,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from strop.base.types import InputError
 from strop.base.view import duration, number, percent
+from strop.config.edits import flatten
 from strop.report.figures.training import time_shares
 from strop.report.page import Block, Folded, Numbers, Table, Text
-from strop.report.runs import ABSENT, RunData, changes, settings
+from strop.report.runs import ABSENT, RunData, changes
 
 RATE, ERROR = "evaluation/pass_rate", "evaluation/stderr"
 
@@ -141,7 +142,7 @@ def _settings(run: RunData, left_out: list[str], prefix: str) -> Iterator[Block]
             yield Folded(f"{prefix}{differ} from {base}", content, is_open=0 < len(rows) <= 12)
         except InputError as error:
             left_out.append(f"{run.name}: its settings are not compared with a recipe: {error}")
-    every = list(settings(run.raw))
+    every = list(flatten(dict(run.raw)))
     if every:
         yield Folded(f"{prefix}every setting", Table(("setting", ""), every, mono=True), is_long=True)
 
@@ -186,7 +187,7 @@ def _benchmarks(run: RunData) -> Table | None:
     ]
     if not curves:
         return None
-    steps = sorted(set[float]().union(*(rates for rates, _ in curves)))
+    steps = sorted(set[int]().union(*(rates for rates, _ in curves)))
     rows = [
         (str(int(step)), *(_with_error(rates.get(step), errors.get(step)) for rates, errors in curves))
         for step in steps

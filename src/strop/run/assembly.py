@@ -58,7 +58,7 @@ SHOWN_IDS = 24
 
 @dataclass(frozen=True)
 class Parts:
-    """What a run is made of, and its configuration, fitted to the model's room where the user left it to the recipe."""
+    """The parts of a run, and its configuration, fitted to the model's room where the user left it to the recipe."""
 
     config: RunConfig
     tokenizer: PreTrainedTokenizerBase
@@ -93,11 +93,11 @@ def assemble(config: RunConfig, view: View) -> Parts:
     Raises:
         InputError: a model, a data set or a device that is not there, or cannot be used.
     """
+    placement = local_placement(config)  # first: what does not fit is refused before a model is loaded
     torch.manual_seed(derive(config.seed, "torch"))
     policy, tokenizer = load_policy(located(config.model, config.seed, view), seed=derive(config.seed, "model"))
     if config.model.fresh is not None:
         view.note("model: fresh, its weights are random; name one that can do something with --set model.path=…")
-    placement = local_placement(config)
     policy.to(driver_device(config, placement))
     data = load_data(config.data, tokenizer, config.verifier.instruction, trained_before(config.model.path))
     for line in (*data.report(), *first_prompt(data.train, config.data.template, tokenizer)):
@@ -113,9 +113,9 @@ def assemble(config: RunConfig, view: View) -> Parts:
     engine, measuring = _engines(config, policy, tokenizer, placement)
     room = measuring.capabilities.max_tokens
     longest = max(part.longest_prompt for part in (data.train, data.held_out) if part is not None)
-    config, told = preflight.fitted(config, longest, room)
-    if told is not None:
-        view.note(told)
+    config, change = preflight.fitted(config, longest, room)
+    if change is not None:
+        view.note(change)
     sets = validation_sets(config, data, tokenizer, room, view)
     registry = ProcessRegistry()
     launcher = _launcher(config, registry, seen_gpus(config) > 0)
@@ -159,7 +159,7 @@ def first_prompt(dataset: Dataset, template: PromptTemplate, tokenizer: PreTrain
 def validation_sets(
     config: RunConfig, data: Data, tokenizer: PreTrainedTokenizerBase, room: int, view: View
 ) -> tuple[ValidationSet, ...]:
-    """What a run is measured on while it trains: its held-out problems, then its benchmarks.
+    """The sets that a run is measured on while it trains: its held-out problems, then its benchmarks.
 
     Raises:
         InputError: a benchmark cannot be found or used.
@@ -228,7 +228,7 @@ def _version_bytes(policy: Policy) -> int:
 def _engines(
     config: RunConfig, policy: Policy, tokenizer: PreTrainedTokenizerBase, placement: Placement | None
 ) -> tuple[Engine | None, Engine]:
-    """What generates in this process (None: workers do), and what evaluates here; the same where they take turns.
+    """The engine that generates here (None: workers do), and the one that evaluates; the same where they take turns.
 
     Completions in flight must not meet those of an evaluation, for which the embedded engine does: it reads the
     trainer's own parameters, or, where these lie in other processes, a copy that follows what they publish.
@@ -241,7 +241,7 @@ def _engines(
         engine = build_engine(config.engine, config.model, tokenizer, policy, sampling=sampling, gpus=gpus)
         if orchestration.max_lag == 0:
             return engine, engine
-    shared = orchestration.trainers == 1 or config.evaluates_apart  # else nobody gives the worker's work to this one
+    shared = orchestration.trainers == 1 or config.evaluates_apart  # else it needs weights of its own
     return engine, evaluating_engine(config.engine, policy, tokenizer, config.sampling, shared)
 
 
@@ -314,7 +314,7 @@ def _learner(
 
 @dataclass(frozen=True)
 class Modules:
-    """What a learner trains, and what it holds on to: whole, or all of them sharded over the same ranks."""
+    """The modules that a learner trains, and its reference policy: whole, or all sharded over the same ranks."""
 
     policy: Policy
     critic: Critic | None = None

@@ -17,6 +17,7 @@ import numpy as np
 from pydantic import ValidationError
 from transformers import PreTrainedTokenizerBase
 
+from strop.base.files import read_json, write_json
 from strop.base.seeds import derive
 from strop.base.types import InputError, Problem, Rollout
 from strop.base.view import SilentView, View
@@ -41,7 +42,7 @@ from strop.evaluation.evaluate import evaluate
 from strop.evaluation.grid import ORDER, Grid, load_grid
 from strop.evaluation.protocols import Protocol
 from strop.evaluation.result import EvaluationResult
-from strop.evaluation.sample_store import SUMMARY, SampleStore, load_result, read_json, write_json
+from strop.evaluation.sample_store import SUMMARY, SampleStore, load_result
 from strop.model.files import load_tokenizer
 from strop.model.policy import Policy
 from strop.recipes.resolve import resolve

@@ -45,7 +45,7 @@ MEAN_LENGTH = 0.5  # of the budget, where no run says how long completions are
 
 
 class Subject(NamedTuple):
-    """What is looked at: a configuration, and the run that was made with it, if one was."""
+    """The subject of a critique: a configuration, and the run that was made with it, if one was."""
 
     config: RunConfig
     run: RunFolder | None
@@ -222,10 +222,10 @@ def _budgets(config: RunConfig, data: Data) -> Iterator[Finding]:
 
 def _fit(config: RunConfig, longest: int, room: int, found: str) -> Finding:
     try:
-        _, told = preflight.fitted(config, longest, room)
+        _, change = preflight.fitted(config, longest, room)
     except InputError as error:
         return Finding("budgets", "problem", found, str(error))
-    return Finding("budgets", "ok" if told is None else "note", found, told or "")
+    return Finding("budgets", "ok" if change is None else "note", found, change or "")
 
 
 def _data(config: RunConfig, data: Data) -> Iterator[Finding]:
@@ -237,9 +237,9 @@ def _data(config: RunConfig, data: Data) -> Iterator[Finding]:
         yield Finding("data", "note", found, f"a step takes {prompts} of them: lower batch.prompts_per_step")
     else:
         yield Finding("data", "ok", found)
-    told = contradictions.warning(data.train.name, data.train.problems)
-    if told is not None:
-        yield Finding("contradictions", "note", told, "remove one of each, or merge them: strop data prepare")
+    warning = contradictions.warning(data.train.name, data.train.problems)
+    if warning is not None:
+        yield Finding("contradictions", "note", warning, "remove one of each, or merge them: strop data prepare")
     yield _held_out(config, data.held_out, data.removed)
 
 

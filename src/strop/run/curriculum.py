@@ -1,4 +1,4 @@
-"""The curriculum: which stage of training the run is in, which problem comes next, and what became of each.
+"""The curriculum: which stage of training the run is in, which problem comes next, and the history of each.
 
     curriculum = Curriculum(config, dataset.problems, dataset.visits)
     index = curriculum.next()                       # the problem of the next group
@@ -98,7 +98,7 @@ class Curriculum:
         """After `step` steps, the last of which measured `row`: whether a new stage begins, which it then has.
 
         Raises:
-            StropError: the new stage keeps no problem, or nobody measures what the plateau watches.
+            StropError: the new stage keeps no problem, or the metric that the plateau watches is not measured.
         """
         if not self._stages or self.stage == len(self._stages) - 1:
             return False

@@ -100,8 +100,8 @@ def _demonstration(
     return Demonstration(prompt_ids, np.array([*completion, eos], dtype=np.int32))
 
 
-class Parts(NamedTuple):
-    """What a fine-tuning run is made of; `questions` are the digests of what it trains on."""
+class FineTuningParts(NamedTuple):
+    """The parts of a fine-tuning run; `questions` are the digests of what it trains on."""
 
     policy: Policy
     tokenizer: PreTrainedTokenizerBase
@@ -109,7 +109,7 @@ class Parts(NamedTuple):
     questions: frozenset[str]
 
 
-def assemble(config: SftConfig, view: View) -> Parts:
+def assemble(config: SftConfig, view: View) -> FineTuningParts:
     """Load the model and the demonstrations, before any folder is made."""
     policy, tokenizer = load_model(config)
     problems = config.source.load()
@@ -119,13 +119,13 @@ def assemble(config: SftConfig, view: View) -> Parts:
     view.note(f"{len(demonstrations)} demonstrations of {config.demonstrations}")
     if tuning.overflow is not None:
         view.note(tuning.overflow)
-    return Parts(policy, tokenizer, tuning, frozenset(map(question_digest, problems)))
+    return FineTuningParts(policy, tokenizer, tuning, frozenset(map(question_digest, problems)))
 
 
 class _FineTuningRun:
     """One process's share of a run."""
 
-    def __init__(self, config: SftConfig, parts: Parts, folder: RunFolder, view: View) -> None:
+    def __init__(self, config: SftConfig, parts: FineTuningParts, folder: RunFolder, view: View) -> None:
         self.config, self.folder, self.view = config, folder, view
         self.policy, self.tokenizer, self.tuning, _ = parts
         self.interrupted = False
@@ -138,7 +138,7 @@ class _FineTuningRun:
             self.policy.load_weights(found.tensors["policy"])
             self.tuning.trainer.load_state_dict(found.tensors["optimizer"], found.state["trainer"])
             self.view.note(f"going on after update {step} of {self.tuning.total}")
-        with on_interrupt(self._ask_to_stop), progress.CURRENT.told(self.view.aside):
+        with on_interrupt(self._ask_to_stop), progress.CURRENT.reporting_to(self.view.aside):
             try:
                 self._train(step)
             except Stopped:  # within an update, which is given up

@@ -38,7 +38,7 @@ from typing import Any, TextIO
 
 import strop
 from strop.base import imports
-from strop.base.files import TEMPORARY, replacing, writing
+from strop.base.files import TEMPORARY, read_json, replacing, write_json, write_text, writing
 from strop.base.imports import MARKER
 from strop.base.metrics_file import MetricsFile, read_metrics
 from strop.base.types import Group, InputError, Problem
@@ -77,6 +77,7 @@ class RunFolder:
         """
         target = Path(path)
         check_free(target, replace)
+        imports.allow_settings(key for key, *_ in imports.code_settings(config))  # this user's own
         began = time.strftime("%Y-%m-%dT%H:%M:%S%z")
         marker = {
             "format": FORMAT, "strop": strop.__version__, "began": began,
@@ -169,14 +170,11 @@ class RunFolder:
 
     def write_json(self, name: str, value: Mapping[str, Any]) -> Path:
         """Write `name` as JSON, in place of what was there; NaN and infinity are refused (ValueError)."""
-        target = self.path / name
-        with replacing(target) as temporary:
-            text = json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False)
-            temporary.write_text(text + "\n", encoding="utf-8")
-        return target
+        write_json(self.path / name, value)
+        return self.path / name
 
     def read_summary(self) -> dict[str, Any]:
-        """What the run wrote at its end; empty where it has not come to it.
+        """The summary that the run wrote at its end; empty where it has not come to it.
 
         Raises:
             InputError: the file is broken.
@@ -194,16 +192,7 @@ class RunFolder:
         Raises:
             InputError: the file is missing or broken.
         """
-        target = self.path / name
-        try:
-            value = json.loads(target.read_text(encoding="utf-8"))
-        except FileNotFoundError as error:
-            raise InputError(f"{self.path} has no {name}") from error
-        except ValueError as error:
-            raise InputError(f"{target} is not readable as JSON: {error}") from error
-        if not isinstance(value, dict):
-            raise InputError(f"{target} holds no JSON object")
-        return value
+        return read_json(self.path / name)
 
     def read_problems(self) -> ProblemRecord | None:
         """Which problems the run trains on and holds out; None where it was begun by a strop that kept no record.
@@ -221,8 +210,7 @@ class RunFolder:
     def write_pass_rates(self, lines: Iterable[str]) -> Path:
         """Write the pass-rate history of the training problems, a JSON line each."""
         target = self.path / PASS_RATES
-        with replacing(target) as temporary:
-            temporary.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+        write_text(target, "".join(f"{line}\n" for line in lines))
         return target
 
     def write_rollouts(self, step: int, groups: Sequence[Group]) -> Path:

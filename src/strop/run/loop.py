@@ -46,7 +46,7 @@ from strop.engines.protocol import Request
 from strop.orchestration.executor import PROBE_TOLERANCE, Executor, Lost, Publication, Quarantined
 from strop.orchestration.lag_gate import BatchTickets, LagGate
 from strop.orchestration.learning import Learning
-from strop.orchestration.ledger import Entry, Ledger
+from strop.orchestration.ledger import Ledger, OpenGroup
 from strop.orchestration.stale import StaleGroups
 from strop.run.curriculum import Curriculum
 from strop.training.result import TrainResult
@@ -73,7 +73,7 @@ class WeightMismatch(StropError):
 
 @dataclass(frozen=True)
 class StepRecord:
-    """What a finished training step leaves behind: its number, its metrics and every group it looked at."""
+    """The record of a finished training step: its number, its metrics and every group it looked at."""
 
     step: int
     metrics: dict[str, float | None]
@@ -109,7 +109,7 @@ class Loop:
         self._empty_batches = 0
         self._open: list[dict[str, Any]] = []  # groups open at the checkpoint that `load` took
         self._alerts: Memory = {}
-        self._told = 0  # of what was made, how much had been when the view was last told
+        self._reported = 0  # the count of what was made when the view was last updated
         self.stale = StaleGroups()
         self.quarantined: list[dict[str, Any]] = []
         self._enter_stage()
@@ -144,7 +144,7 @@ class Loop:
             samples = self.config.batch.samples_per_prompt
             self._request(self.ledger.admit(self.gate.admit(), index, self.dataset[index].problem, samples))
 
-    def _request(self, entry: Entry) -> None:
+    def _request(self, entry: OpenGroup) -> None:
         # The seed does not depend on the attempt: a group that was lost comes back the same.
         seed = derive(self.config.seed, "request", entry.ticket)
         prompt_ids = self.dataset[entry.index].prompt_ids
@@ -161,7 +161,7 @@ class Loop:
                 self._quarantine(event)
             else:
                 self._hand_to_judge(event)
-        self._tell()
+        self._report()
         with self.clock.section("verify"):
             if not self.executor.unfinished:
                 self.judge.wait(JUDGE_SECONDS)  # nothing else to do
@@ -171,11 +171,11 @@ class Loop:
         for (request_id, sample), verdict in verdicts:
             self._write_down(request_id, sample, verdict)
 
-    def _tell(self) -> None:
-        """Say how far the rollout is, where anything moved since it was said: tokens, or a completion."""
-        if progress.CURRENT.count > self._told:
+    def _report(self) -> None:
+        """Say how far the rollout is, where anything moved since the last report: tokens, or a completion."""
+        if progress.CURRENT.count > self._reported:
             progress.part("completions", *self.ledger.completions)
-            self._told = progress.CURRENT.count
+            self._reported = progress.CURRENT.count
 
     def _patience(self) -> float:
         if self.gate.batch() is not None:

@@ -1,4 +1,4 @@
-"""What a configuration alone shows to be impossible, found before torch is loaded and before anything is begun.
+"""Checks that need the configuration alone, made before torch is loaded and before anything is begun.
 
     preflight.training(config, Path("runs/mine"))      # refuses in a fraction of a second, or returns
     config = preflight.resuming(RunFolder.open(out), ["steps=400"])
@@ -20,7 +20,7 @@ from strop.base.extras import refuse_absent
 from strop.base.imports import MAIN, command, not_allowed
 from strop.base.machine import GIB
 from strop.base.types import InputError
-from strop.config.edits import flatten
+from strop.config.edits import differing
 from strop.config.parse import edit, parse
 from strop.config.schema import RunConfig, stage_configs
 from strop.data.mixture import Mixture
@@ -90,15 +90,15 @@ def fitted(config: RunConfig, longest_prompt: int, room: int) -> tuple[RunConfig
     left = room - longest_prompt
     if budget <= left:
         return config, None
-    told = f"the longest prompt ({longest_prompt} tokens) and sampling.max_new_tokens={budget} exceed the {room} tokens"
+    over = f"the longest prompt ({longest_prompt} tokens) and sampling.max_new_tokens={budget} exceed the {room} tokens"
     plain = config.sampling == Sampling(temperature=config.sampling.temperature, max_new_tokens=budget)
     alone = plain and not config.stages and not config.algorithm.shaping
     if left < LEAST_BUDGET or not alone or budget != _own_budget(config.recipe):
         raise InputError(
-            f"{told} of the model; lower sampling.max_new_tokens to {max(left, 1)}, or data.max_prompt_tokens"
+            f"{over} of the model; lower sampling.max_new_tokens to {max(left, 1)}, or data.max_prompt_tokens"
         )
     lowered = edit(config, [f"sampling.max_new_tokens={left}"])
-    return lowered, f"completions end at {left} tokens: {told} that the model has room for"
+    return lowered, f"completions end at {left} tokens: {over} that the model has room for"
 
 
 def _own_budget(name: str) -> int | None:
@@ -162,9 +162,8 @@ def resuming(folder: RunFolder, sets: Sequence[str] = ()) -> RunConfig:
     before = parse(stored, str(folder.config_path))
     config = edit(before, tuple(sets)) if sets else before
     in_session(config)
-    old, new = (dict(flatten(each.model_dump(mode="json"))) for each in (before, config))
-    for key in [*old, *new]:
-        if old.get(key) != new.get(key) and any(f"{key}.".startswith(f"{fixed}.") for fixed in FIXED):
+    for key, _, _ in differing(before.model_dump(mode="json"), config.model_dump(mode="json")):
+        if any(f"{key}.".startswith(f"{fixed}.") for fixed in FIXED):
             raise InputError(
                 f"--set {key}: a run keeps what it began with; start a new one with it: "
                 f"strop train {folder.config_path} --set {key}=…"
@@ -184,7 +183,10 @@ def fine_tuning(target: str, demonstrations: Path, sets: Sequence[str], out: Pat
 
     config = configure(target, demonstrations, sets)
     check_free(out)
-    next(config.source.problems(), None)
+    try:
+        next(config.source.problems(), None)
+    except InputError as error:  # the same setting has a shorter name here
+        raise InputError(str(error).replace("data.source.columns", "columns")) from error
     model(config.model, trains=True, device=config.device)
     return config
 
@@ -243,7 +245,7 @@ def checkpoint(run: RunFolder, step: str | int | None = None) -> None:
 
 
 def _last(sets: Sequence[str], key: str) -> str | None:
-    """What the last `--set` of a key says, for what must be known before a configuration is there."""
+    """The value of a key's last `--set`, for what must be known before a configuration is there."""
     found = [text.partition("=")[2].strip() for text in sets if text.partition("=")[0].strip() == key]
     return found[-1] if found else None
 

@@ -22,7 +22,7 @@ from strop.training.embedded_base import located
 
 @dataclass(frozen=True)
 class QuickstartSummary:
-    """What the quickstart came to. Rates and gain are fractions, the interval is 95 % over problems.
+    """The result of the quickstart. Rates and gain are fractions, the interval is 95 % over problems.
 
     `model` is the path of the trained model relative to the run folder; `seconds` has sft, eval_before, rl, eval_after
     and total.

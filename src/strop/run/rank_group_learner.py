@@ -1,6 +1,7 @@
 """The learner whose modules are sharded over processes of their own: what the run sees of them.
 
-Every rank is told the same and computes its share (`sharded_learner`); the first one answers, the others say a digest.
+Every rank is called with the same arguments and computes its share (`rank_worker`); the first one answers, and a digest
+of what the others have come to is compared with it.
 """
 
 from __future__ import annotations
@@ -8,25 +9,23 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import update_wrapper
+from inspect import signature
 from pathlib import Path
-from typing import Any
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from torch import Tensor
-from transformers import PreTrainedTokenizerBase
 
-from strop.base.types import FloatArray, Group, IntArray, StropError
+from strop.base.types import StropError
 from strop.config.schema import RunConfig
 from strop.orchestration.connection import Launcher, WorkerSpec
 from strop.orchestration.messages import StoredWeights
 from strop.orchestration.rank_group import RankGroup
 from strop.orchestration.weight_store import WeightStore, read
 from strop.run.devices import Seat
-from strop.training import checkpoint
-from strop.training.dcp_file import Groups
-from strop.training.result import TrainResult
-from strop.training.settings import LearnerSettings
+from strop.training.learner import Learner
 
 # One host: exchanges stay on the loopback device unless the user has said otherwise.
 _LOOPBACK = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"}
@@ -34,9 +33,9 @@ _LOOPBACK = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"}
 
 @dataclass(frozen=True)
 class RankSettings:
-    """What a rank's worker is told: the run's configuration as plain data, and the arguments of `join`.
+    """The settings of a rank's worker: the run's configuration as plain data, and the arguments of `join`.
 
-    `rendezvous` None: where they meet is told later, by the calls `host` and `meet`.
+    With `rendezvous` None the ranks learn where to meet by the calls `host` and `meet`.
     """
 
     config: dict[str, Any]
@@ -46,13 +45,29 @@ class RankSettings:
     seconds: float
 
 
-@dataclass(frozen=True)
-class Facts:
-    """What a rank says: parameters of the policy, and devices of all ranks."""
+P = ParamSpec("P")
+R = TypeVar("R")
 
-    parameters: int
-    computing_parameters: int
-    devices: int
+
+def forwarded(
+    method: Callable[Concatenate[Learner, P], R], changes_weights: bool = False
+) -> Callable[Concatenate[RankGroupLearner, P], R]:
+    """A method of `Learner` as one of `RankGroupLearner`: every rank is called with it, the first one's value returned.
+
+    Args:
+        method: what is called.
+        changes_weights: whether weights that lie in a store are old afterwards.
+    """
+
+    def call(self: RankGroupLearner, /, *given: P.args, **named: P.kwargs) -> R:
+        bound = signature(method).bind(self, *given, **named)
+        value: R = self.call(method.__name__, *bound.args[1:])
+        if changes_weights:
+            self.stored = None
+        return value
+
+    update_wrapper(call, method)
+    return call
 
 
 class RankGroupLearner:
@@ -62,7 +77,7 @@ class RankGroupLearner:
         config: of the run.
         launcher: starts the ranks.
         threads: of each rank, for computing on a CPU.
-        note: is told, in one line, what does not end the run.
+        note: receives, in one line, what does not end the run.
         scattered: ranks may be on several hosts, the first one on this; else what they say to each other stays here.
         seats: what each rank is given to compute on; none: this host's CPU.
     """
@@ -85,9 +100,8 @@ class RankGroupLearner:
         self._apart = scattered  # they have not met yet
         self._folder = Path()
         self._ranks: RankGroup | None = None
-        self._facts: Facts | None = None
         self._meeting: Path | None = None
-        self._stored: StoredWeights | None = None  # the present weights, where they lie in a store
+        self.stored: StoredWeights | None = None  # the present weights, where they lie in a store
 
     # ------------------------------------------------------------------ the ranks
 
@@ -96,7 +110,7 @@ class RankGroupLearner:
         self._launcher.attach(folder)
         self._folder = folder.resolve()
         rendezvous = None
-        if not self._scattered:  # ranks meet at a file: unlike a port it listens to nobody
+        if not self._scattered:  # ranks meet at a file: unlike a port no other process can connect to it
             self._meeting = Path(tempfile.mkdtemp(prefix="strop-ranks-"))
             rendezvous = f"file://{self._meeting}/meet"
         orchestration = self._config.orchestration
@@ -117,7 +131,12 @@ class RankGroupLearner:
         ]
         self._ranks = RankGroup(self._launcher, specs, orchestration.silence_seconds, orchestration.stall_seconds)
 
-    def _call(self, method: str, *arguments: Any) -> Any:
+    def call(self, method: str, *arguments: Any) -> Any:
+        """Have every rank do it; what the first one answers. Scattered ranks meet at the first call.
+
+        Raises:
+            StropError: see `RankGroup.call`.
+        """
         if self._ranks is None:
             raise StropError("the trainer's ranks are not started")
         if self._apart:
@@ -126,28 +145,6 @@ class RankGroupLearner:
                 place = self._ranks.call("host", mark.name)
             self._ranks.call("meet", place)
         return self._ranks.call(method, *arguments)
-
-    @property
-    def facts(self) -> Facts:
-        """What the ranks said of the model they hold; waits until they have loaded it."""
-        if self._facts is None:
-            self._facts = self._call("facts")
-        return self._facts
-
-    @property
-    def parameters(self) -> int:
-        """How many parameters the policy has."""
-        return self.facts.parameters
-
-    @property
-    def computing_parameters(self) -> int:
-        """How many of them a token is multiplied with."""
-        return self.facts.computing_parameters
-
-    @property
-    def devices(self) -> int:
-        """GPUs, or cores on a machine without, of all ranks together."""
-        return self.facts.devices
 
     def close(self) -> None:
         """End the ranks, once they have written what they were writing; may be called twice."""
@@ -159,39 +156,20 @@ class RankGroupLearner:
                 self._note(str(error))
             self._ranks.close()
         if self._meeting is not None:
-            shutil.rmtree(self._meeting, ignore_errors=True)  # nobody meets there any more
+            shutil.rmtree(self._meeting, ignore_errors=True)
 
-    # ------------------------------------------------------------------ training
+    # ------------------------------------------------------------------ what every rank does
 
-    def enter(self, settings: LearnerSettings, updates: int) -> None:
-        """Go on with the settings of a new stage."""
-        self._call("enter", settings.model_dump(mode="json"), updates)
-
-    def replan(self, updates_left: int, steps_left: int) -> None:
-        """After `load` with another configuration."""
-        self._call("replan", updates_left, steps_left)
-
-    def learn(
-        self, groups: Sequence[Group], survivors: Collection[int], step: int, states: Mapping[str, Mapping[str, Any]]
-    ) -> TrainResult | None:
-        """Train on a batch."""
-        self._stored = None
-        result = self._call("learn", list(groups), set(survivors), step, dict(states))
-        assert result is None or isinstance(result, TrainResult)
-        return result
-
-    def probe(self, token_ids: IntArray) -> FloatArray:
-        """The policy's log-probs of a probe."""
-        found: FloatArray = self._call("probe", token_ids)
-        return found
-
-    def broken(self) -> str | None:
-        """The name of a parameter that is not finite; None where all are."""
-        name = self._call("broken")
-        assert name is None or isinstance(name, str)
-        return name
-
-    # ------------------------------------------------------------------ weights
+    sizes = forwarded(Learner.sizes)
+    enter = forwarded(Learner.enter)
+    replan = forwarded(Learner.replan)
+    learn = forwarded(Learner.learn, changes_weights=True)
+    probe = forwarded(Learner.probe)
+    broken = forwarded(Learner.broken)
+    save = forwarded(Learner.save)
+    settle = forwarded(Learner.settle)
+    load = forwarded(Learner.load, changes_weights=True)
+    export = forwarded(Learner.export)
 
     def publish(self, store: WeightStore, version: int) -> StoredWeights:
         """Have the first rank write the weights as `version` of a store.
@@ -199,35 +177,16 @@ class RankGroupLearner:
         Raises:
             DiskFull: there is no room for them.
         """
-        stored = self._call("publish", str(store.root.resolve()), version)
+        stored = self.call("publish", str(store.root.resolve()), version)
         assert isinstance(stored, StoredWeights)
-        self._stored = stored
+        self.stored = stored
         return stored
 
     def weights(self) -> Mapping[str, Tensor]:
         """Every parameter whole, in a mapped file; it may be gone after the next publication."""
-        if self._stored is not None:
-            return read(self._stored)
+        if self.stored is not None:
+            return read(self.stored)
         with tempfile.TemporaryDirectory(prefix="strop-weights-") as place:
             found = read(self.publish(WeightStore(Path(place)), 0))  # stays mapped when the file is gone
-        self._stored = None
+        self.stored = None
         return found
-
-    # ------------------------------------------------------------------ the disk
-
-    def save(self, entry: checkpoint.Entry, extra: Groups) -> None:
-        """Begin a checkpoint."""
-        self._call("save", replace(entry, root=entry.root.resolve()), extra)
-
-    def settle(self, wait: bool) -> bool:
-        """Whether no save is under way."""
-        return bool(self._call("settle", wait))
-
-    def load(self, root: Path, step: int) -> None:
-        """Take back a checkpoint."""
-        self._stored = None
-        self._call("load", root.resolve(), step)
-
-    def export(self, tokenizer: PreTrainedTokenizerBase, model: Path, critic: Path) -> None:
-        """Have the first rank write the policy, and the critic where there is one."""
-        self._call("export", tokenizer, model.resolve(), critic.resolve())

@@ -1,4 +1,4 @@
-"""The learner of one of several ranks: the same `Learner`, its modules sharded and its trainers told of the ranks.
+"""The learner of one of several ranks: the same `Learner`, its modules sharded, its trainers aware of the ranks.
 
     learner = join(config, rank=1, size=2, rendezvous="file:///tmp/meet", seconds=1800.0)
 """
@@ -9,19 +9,19 @@ import datetime
 import hashlib
 import json
 import socket
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import Store, TCPStore
 from torch.distributed.device_mesh import init_device_mesh
-from transformers import PreTrainedTokenizerBase
 
 from strop.base.metrics import plain, values
 from strop.base.seeds import derive
-from strop.base.types import Group, InputError, IntArray
+from strop.base.types import InputError
 from strop.base.view import SilentView
 from strop.config.schema import RunConfig
 from strop.model.device import pick_device
@@ -30,17 +30,14 @@ from strop.orchestration.messages import StoredWeights
 from strop.orchestration.rank_group import Handler, serve
 from strop.orchestration.weight_store import WeightStore
 from strop.run.assembly import Modules, check_tokens, make_learner, wants_reference
-from strop.run.rank_group_learner import Facts, RankSettings
-from strop.training import checkpoint
-from strop.training.dcp_file import Groups
+from strop.run.rank_group_learner import RankSettings
 from strop.training.embedded_base import located
 from strop.training.learner import Learner
 from strop.training.ranks import Together
 from strop.training.rendezvous import open_store, reach_store, use_interface_of
 from strop.training.result import TrainResult
-from strop.training.settings import LearnerSettings
 from strop.training.sharding import Place, sharded_critic, sharded_policy
-from strop.training.storage import ShardedStorage
+from strop.training.storage import Storage
 
 
 def join(config: RunConfig, rank: int, size: int, rendezvous: str | Store, seconds: float) -> Learner:
@@ -68,7 +65,7 @@ def join(config: RunConfig, rank: int, size: int, rendezvous: str | Store, secon
     place = Place(init_device_mesh(device.type, (size,)), device)
     # Groups of their own: exchanges of different threads and of different backends must not meet.
     ranks = Together(dist.new_group(backend="gloo", timeout=timeout))
-    storage = ShardedStorage(place, ranks, dist.new_group(backend="gloo", timeout=timeout))
+    storage = Storage(place, ranks, Together(dist.new_group(backend="gloo", timeout=timeout)))
     return make_learner(config, sharded_modules(config, place), ranks, storage)
 
 
@@ -103,12 +100,12 @@ def sharded_modules(config: RunConfig, place: Place) -> Modules:
 def main(connection: ControllerConnection, settings: RankSettings) -> None:
     """Join the other ranks, then do what the controller calls for."""
     if settings.rendezvous is None:
-        handlers = Scattered(settings, connection.address).handlers
+        calls = Scattered(settings, connection.address).handlers
     else:
         config = RunConfig.model_validate(settings.config)
         learner = join(config, settings.rank, settings.size, settings.rendezvous, settings.seconds)
-        handlers = RankServer(learner).handlers()
-    serve(connection, settings.rank == 0, handlers)
+        calls = handlers(learner)
+    serve(connection, settings.rank == 0, calls)
 
 
 class Scattered:
@@ -146,91 +143,47 @@ class Scattered:
         store = self._store or reach_store(place, settings.size, settings.seconds)
         config = RunConfig.model_validate(settings.config)
         learner = join(config, settings.rank, settings.size, store, settings.seconds)
-        self.handlers.update(RankServer(learner).handlers())
+        self.handlers.update(handlers(learner))
         return None, ""
 
 
-class RankServer:
-    """The calls of `RankGroupLearner`, each with the digest of what all ranks must agree on ('' for none)."""
+def handlers(learner: Learner) -> dict[str, Handler]:
+    """By name, what a rank does when `RankGroupLearner` calls: it gives a value and the digest all ranks must share."""
 
-    def __init__(self, learner: Learner) -> None:
-        self._learner = learner
+    def learn(*arguments: Any) -> TrainResult | None:
+        result = learner.learn(*arguments)
+        return None if result is None else TrainResult(result.samples, plain(result.metrics))
 
-    def handlers(self) -> dict[str, Handler]:
-        """By the name of the call."""
-        return {
-            "facts": self.facts, "enter": self.enter, "replan": self.replan, "learn": self.learn, "probe": self.probe,
-            "broken": self.broken, "publish": self.publish, "save": self.save, "settle": self.settle, "load": self.load,
-            "export": self.export,
-        }  # fmt: skip
-
-    def facts(self) -> tuple[Facts, str]:
-        """Sizes of the policy, and the devices of all ranks."""
-        learner = self._learner
-        devices = sum(learner.trainer.ranks.gather(learner.devices))
-        return Facts(learner.parameters, learner.computing_parameters, devices), ""
-
-    def enter(self, settings: dict[str, Any], updates: int) -> tuple[None, str]:
-        """Go on with the settings of a new stage."""
-        self._learner.enter(LearnerSettings.model_validate(settings), updates)
-        return None, ""
-
-    def replan(self, updates_left: int, steps_left: int) -> tuple[None, str]:
-        """Learning rates end with the run that is planned now."""
-        self._learner.replan(updates_left, steps_left)
-        return None, ""
-
-    def learn(
-        self, groups: Sequence[Group], survivors: Collection[int], step: int, states: Mapping[str, Mapping[str, Any]]
-    ) -> tuple[TrainResult | None, str]:
-        """Train on a batch; all ranks must have trained on the same samples and report the same metrics."""
-        result = self._learner.learn(groups, survivors, step, states)
-        if result is None:
-            return None, ""
-        found = TrainResult(result.samples, plain(result.metrics))
-        return found, digest(found)
-
-    def probe(self, token_ids: IntArray) -> tuple[Any, str]:
-        """Log-probs; every rank computes all of them from the same gathered weights."""
-        found = self._learner.probe(token_ids)
-        return found, hashlib.blake2b(found.tobytes(), digest_size=16).hexdigest()
-
-    def broken(self) -> tuple[str | None, str]:
-        """The name of a parameter that is not finite."""
-        name = self._learner.broken()
-        return name, str(name)
-
-    def publish(self, root: str, version: int) -> tuple[StoredWeights | None, str]:
-        """Gather the weights; the first rank writes them."""
-        weights = self._learner.weights()
+    def publish(root: str, version: int) -> tuple[StoredWeights | None, str]:
+        weights = learner.weights()  # of all ranks together; the first one has them and writes them
         return (WeightStore(Path(root)).write(version, weights.items()) if weights else None), ""
 
-    def save(self, entry: checkpoint.Entry, extra: Groups) -> tuple[None, str]:
-        """Begin a checkpoint."""
-        self._learner.save(entry, extra)
-        return None, ""
-
-    def settle(self, wait: bool) -> tuple[bool, str]:
-        """Whether no save is under way."""
-        done = self._learner.settle(wait)
-        return done, str(done)
-
-    def load(self, root: Path, step: int) -> tuple[None, str]:
-        """Take back a checkpoint."""
-        self._learner.load(root, step)
-        return None, ""
-
-    def export(self, tokenizer: PreTrainedTokenizerBase, model: Path, critic: Path) -> tuple[None, str]:
-        """Gather the policy and the critic; the first rank writes them."""
-        self._learner.export(tokenizer, model, critic)
-        return None, ""
+    same = (
+        learner.sizes, learner.enter, learner.replan, learner.probe, learner.broken, learner.save, learner.settle,
+        learner.load, learner.export,
+    )  # fmt: skip
+    calls: dict[str, Callable[..., Any]] = {method.__name__: method for method in same} | {"learn": learn}
+    return {name: _agreed(call) for name, call in calls.items()} | {"publish": publish}
 
 
-def digest(result: TrainResult) -> str:
-    """A number that two results share where they trained on the same samples and report the same metrics."""
+def _agreed(call: Callable[..., Any]) -> Handler:
+    def handle(*arguments: Any) -> tuple[Any, str]:
+        value = call(*arguments)
+        return value, digest(value)
+
+    return handle
+
+
+def digest(value: Any) -> str:
+    """A digest that ranks share where they came to the same: train results by their samples and metrics."""
     found = hashlib.blake2b(digest_size=16)
-    for sample in result.samples:
-        found.update(sample.id.to_bytes(8, "little", signed=True))
-        found.update(sample.advantages.tobytes())
-    found.update(json.dumps(values(result.metrics), sort_keys=True).encode())
+    if isinstance(value, np.ndarray):
+        found.update(value.tobytes())
+    elif isinstance(value, TrainResult):
+        for sample in value.samples:
+            found.update(sample.id.to_bytes(8, "little", signed=True))
+            found.update(sample.advantages.tobytes())
+        found.update(json.dumps(values(value.metrics), sort_keys=True).encode())
+    else:
+        found.update(str(value).encode())
     return found.hexdigest()

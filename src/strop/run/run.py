@@ -134,7 +134,7 @@ def _to_the_end(
             run = _Run(config, parts, folder, view, evaluations)
             if at is not None:
                 run.go_on(at.found)
-            return Outcome(run.go(), evaluations, parts.learner.parameters, time.perf_counter() - begin)
+            return Outcome(run.go(), evaluations, parts.learner.sizes().parameters, time.perf_counter() - begin)
         except RankGroupLost as error:
             losses += 1
             stopping = run is not None and run.loop.interrupted
@@ -172,8 +172,9 @@ class _Run:
         else:
             (folder.path / PLACEMENT).unlink(missing_ok=True)
         self.loop = Loop(config, parts.data.train, parts.executor, parts.judge, parts.learner, self.view)
-        trainers, generators = devices_apart(config, parts.learner.devices)
-        self.compute = ComputeMeter(trainers, parts.learner.computing_parameters, generators)
+        sizes = parts.learner.sizes()
+        trainers, generators = devices_apart(config, sizes.devices)
+        self.compute = ComputeMeter(trainers, sizes.computing_parameters, generators)
         self.validation = Validation(parts.validation, parts.evaluator, config.steps, self.compute, evaluations)
         self.boundary: dict[str, Any] | None = None  # the loop after the last step that this process has finished
         self.saved: int | None = None
@@ -199,7 +200,7 @@ class _Run:
         self.loop.load(found.state["loop"])
         self.compute.load(found.state["compute"])
         self._measure_again(self.validation.load(found.state, self.folder.read_metrics(), found.step))
-        self.parts.learner.load(self.folder.checkpoints, found.step)
+        self.parts.learner.load(self.folder.checkpoints.resolve(), found.step)
         torch.set_rng_state(found.tensors["rng"]["torch"])
         if found.state["config"] != self.config.model_dump(mode="json"):
             changed = f"{self.folder.config_path} was changed since step {found.step}"
@@ -259,7 +260,7 @@ class _Run:
             self.config.trackers, self.folder, self.config.model_dump(mode="json"), self.resumed_at
         )
         try:
-            with on_interrupt(self._ask_to_stop), progress.CURRENT.told(self.view.aside):
+            with on_interrupt(self._ask_to_stop), progress.CURRENT.reporting_to(self.view.aside):
                 try:
                     self.loop.reopen()
                     self.loop.clock.lap()  # starting generators is no part of a step
@@ -331,12 +332,12 @@ class _Run:
             self._save_checkpoint()
 
     def _list_quarantined(self) -> None:
-        """Write down who was left out, if anybody; a driver that is killed later has it written."""
+        """Write down which problems were left out, if any; a driver that is killed later has it written."""
         if self.loop.quarantined:
             self.folder.write_json(QUARANTINE, {"problems": [*self.quarantined_before, *self.loop.quarantined]})
 
     def _forget_quarantined(self, after: int) -> None:
-        """Forget whom later steps left out: their groups are generated again."""
+        """Forget the problems that later steps left out: their groups are generated again."""
         if (self.folder.path / QUARANTINE).exists():
             found = self.folder.read_json(QUARANTINE)["problems"]
             self.quarantined_before = [row for row in found if row["step"] <= after]
@@ -399,13 +400,13 @@ class _Run:
         extra = {"rng": {"torch": torch.get_rng_state()}}
         rates = list(self.loop.curriculum.history.lines([p.id for p in self.parts.data.train.problems]))
         metric = self.validation.held_out.get(step)
-        learner.save(checkpoint.Entry(self.folder.checkpoints, step, state, metric, keep), extra)
+        learner.save(checkpoint.Entry(self.folder.checkpoints.resolve(), step, state, metric, keep), extra)
         self.saving = _Save(step, rates)
         if last:
             self._settle(wait=True, last=True)
 
     def _settle(self, wait: bool, last: bool = False) -> None:
-        """What became of the save that was begun."""
+        """See the save that was begun through, if `wait`; take over its outcome once it is known."""
         if self.saving is None:
             return
         try:
@@ -423,7 +424,8 @@ class _Run:
         self.saving = None
 
     def _finish(self) -> Summary:
-        self.parts.learner.export(self.parts.tokenizer, self.folder.model, self.folder.path / "critic")
+        path = self.folder.path.resolve()  # a rank may run in another folder
+        self.parts.learner.export(self.parts.tokenizer, path / self.folder.model.name, path / "critic")
         trained = [row["pass_rate"] for row in self.folder.read_metrics() if "pass_rate" in row]
         summary = Summary(
             steps=self.loop.step,

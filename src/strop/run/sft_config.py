@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, SerializeAsAny, ValidationError
 
-from strop.base.imports import command
+from strop.base.imports import command, refuse_code
 from strop.base.pieces import Settings
 from strop.base.types import InputError
 from strop.config.edits import apply_edits, explain, parse_set
@@ -72,12 +72,14 @@ def stored_config(folder: RunFolder) -> SftConfig:
     """The configuration of a fine-tuning run.
 
     Raises:
-        InputError: it is a run of another kind.
+        InputError: it is a run of another kind, or would run code that the user has not named.
     """
     if not is_fine_tuning(folder):
         going_on = command("train --resume", folder.path)
         raise InputError(f"{folder.path} is no fine-tuning run; go on with it by: {going_on}")
-    return _parse(folder.read_json("config.json"), str(folder.config_path))
+    config = _parse(folder.read_json("config.json"), str(folder.config_path))
+    refuse_code(config.model_dump(mode="json"), str(folder.config_path))
+    return config
 
 
 def _parse(data: dict[str, Any], origin: str) -> SftConfig:

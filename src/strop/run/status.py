@@ -1,4 +1,4 @@
-"""What a run folder says of its run: is it alive, how far is it, how quick, and which processes belong to it."""
+"""The status of a run by its folder: is it alive, how far is it, how quick, and which processes belong to it."""
 
 from __future__ import annotations
 
@@ -12,12 +12,14 @@ from typing import Any, Literal
 
 from strop.base.child_process import process_state
 from strop.base.imports import command
+from strop.base.metrics_file import by_step
 from strop.base.view import benchmark_rates
 from strop.orchestration.process_registry import Worker, read_processes
 from strop.run.folder import PLACEMENT, SUMMARY, RunFolder
 from strop.run.watchdog import STATUS
 
 State = Literal["new", "running", "stalled", "finished", "interrupted", "failed", "stuck", "dead", "unknown"]
+Rows = Sequence[dict[str, float | None]]
 STALE_SECONDS = 30.0  # without a heartbeat, which comes every second
 PACE_STEPS = 20
 SAMPLE_SECONDS = 0.2
@@ -45,14 +47,14 @@ class ProcessStatus:
 
 @dataclass(frozen=True)
 class RunStatus:
-    """What is known of a run; None where the folder does not say.
+    """The status of a run; None where the folder does not say.
 
     Attributes:
         state: `new`: nothing has been trained yet; `running`; `stalled`: alive without a heartbeat; `finished`;
             `interrupted` by Ctrl-C; `failed` with `error`; `stuck`: ended by the watchdog; `dead`: its driver is gone
             without a word; `unknown`: no heartbeat was written, or its host cannot be asked.
         explanation: the state in words, where it takes some.
-        step: the last one that is known of, from the metrics, or where they are gone from what else tells.
+        step: the last one that is known of, from the metrics, or where they are gone from other files.
         held_out_step: after which the held-out pass rate was measured; evaluations beside training lag behind `step`.
         benchmarks: of each benchmark measured in training, the last pass rate and after which step it was.
         eta: seconds left at the pace of the last steps.
@@ -130,7 +132,7 @@ def read_status(folder: RunFolder, now: float | None = None) -> RunStatus:
         eta=pace * max(steps - step, 0) if going and pace is not None and steps is not None else None,
         pass_rate=_last(rows, "pass_rate"),
         held_out_pass_rate=_last(rows, "evaluation/pass_rate"),
-        held_out_step=_measured_at(rows, "evaluation/pass_rate"),
+        held_out_step=next(reversed(by_step(rows, "evaluation/pass_rate")), None),
         benchmarks=_benchmarks(rows),
         step_seconds=pace,
         shares=_shares(rows),
@@ -178,32 +180,28 @@ def _state(
 
 def _step_without_metrics(folder: RunFolder, said: dict[str, Any] | None) -> int:
     """How far a run came whose metrics are not there; 0 where nothing says that it began."""
-    told = [folder.read_summary().get("steps"), None if said is None else said["step"], *folder.checkpoint_steps()]
-    return max((step for step in told if step is not None), default=0)
+    known = [folder.read_summary().get("steps"), None if said is None else said["step"], *folder.checkpoint_steps()]
+    return max((step for step in known if step is not None), default=0)
 
 
-def _last(rows: Sequence[dict[str, float | None]], name: str) -> float | None:
+def _last(rows: Rows, name: str) -> float | None:
     """The latest value of a metric that is not at every step."""
-    return next((row[name] for row in reversed(rows) if row.get(name) is not None), None)
+    return next(reversed(by_step(rows, name).values()), None)
 
 
-def _measured_at(rows: Sequence[dict[str, float | None]], name: str) -> int | None:
-    return next((int(row["step"] or 0) for row in reversed(rows) if row.get(name) is not None), None)
-
-
-def _benchmarks(rows: Sequence[dict[str, float | None]]) -> dict[str, tuple[float, int]]:
+def _benchmarks(rows: Rows) -> dict[str, tuple[float, int]]:
     found: dict[str, tuple[float, int]] = {}
     for row in rows:
         found |= {name: (rate, int(row["step"] or 0)) for name, rate in benchmark_rates(row).items()}
     return found
 
 
-def _mean(rows: Sequence[dict[str, float | None]], name: str) -> float | None:
-    found = [value for row in rows if (value := row.get(name)) is not None]
+def _mean(rows: Rows, name: str) -> float | None:
+    found = by_step(rows, name).values()
     return sum(found) / len(found) if found else None
 
 
-def _shares(rows: Sequence[dict[str, float | None]]) -> dict[str, float]:
+def _shares(rows: Rows) -> dict[str, float]:
     whole = rows[-1].get("seconds/step") if rows else None
     if not whole:
         return {}

@@ -1,4 +1,4 @@
-"""What the command line does with a finished model: measure it, let it answer, write it out.
+"""The tasks of the command line on a finished model: measure it, let it answer, write it out.
 
 A model is named by a run folder, a model folder or a hub name; prompt template, verifier and sampling come from the
 run's own configuration, or from a recipe.
@@ -263,6 +263,9 @@ def problems_of(asked: Asked, tokenizer: PreTrainedTokenizerBase, view: View) ->
         chosen = kept.subset(range(len(kept))[: asked.limit])
         kind = "held-out problems" if data.held_out is not None else "problems (none are held out)"
     trained_on = None if record is None else record.trained_on(chosen.problems)
+    place = asked.config.model.path
+    if record is None and place is not None and is_run(Path(place).expanduser().absolute().parent):
+        trained_on = sum(map(trained_before(place), chosen.problems))
     view.note(f"{len(chosen)} {kind} of {chosen.name}")
     if trained_on:
         view.note(f"{trained_on} of these {len(chosen)} problems were trained on; their pass rate is no measure")

@@ -32,19 +32,6 @@ class Tracker(Protocol):
         ...
 
 
-class JsonlTracker:
-    """metrics.jsonl of the run folder."""
-
-    def __init__(self, run: RunFolder) -> None:
-        self._run = run
-
-    def log(self, step: int, metrics: Mapping[str, float | None]) -> None:
-        self._run.append_metrics(step, metrics)
-
-    def close(self) -> None:
-        pass
-
-
 class TensorBoardTracker:
     """Event files under `tensorboard/` of the run folder: `tensorboard --logdir RUN/tensorboard`."""
 
@@ -116,17 +103,21 @@ class TrackioTracker:
 
 
 class Trackers:
-    """Several trackers as one."""
+    """metrics.jsonl of the run folder, and any trackers besides."""
 
-    def __init__(self, trackers: Sequence[Tracker]) -> None:
-        self._trackers = tuple(trackers)
+    def __init__(self, run: RunFolder, others: Sequence[Tracker]) -> None:
+        self._run = run
+        self._others = tuple(others)
 
     def log(self, step: int, metrics: Mapping[str, float | None]) -> None:
-        for tracker in self._trackers:
+        """Record the metrics of `step` everywhere."""
+        self._run.append_metrics(step, metrics)
+        for tracker in self._others:
             tracker.log(step, metrics)
 
     def close(self) -> None:
-        for tracker in self._trackers:
+        """Close the trackers; the run folder stays open."""
+        for tracker in self._others:
             tracker.close()
 
 
@@ -140,17 +131,17 @@ def open_trackers(
     Raises:
         InputError: an unknown tracker, or one whose extra is not installed (with the command that installs it).
     """
-    trackers: list[Tracker] = [JsonlTracker(run)]
+    opened: list[Tracker] = []
     for name in names:
         if name == "tensorboard":
-            trackers.append(TensorBoardTracker(run, None if resumed_at is None else resumed_at + 1))
+            opened.append(TensorBoardTracker(run, None if resumed_at is None else resumed_at + 1))
         elif name == "trackio":
-            trackers.append(TrackioTracker(run, config, resumed_at is not None))
+            opened.append(TrackioTracker(run, config, resumed_at is not None))
         elif name == "wandb":
-            trackers.append(WandbTracker(run, config))
+            opened.append(WandbTracker(run, config))
         else:
             raise InputError(f"trackers: no tracker is called {name!r}; known: {', '.join(TRACKERS)}")
-    return Trackers(trackers)
+    return Trackers(run, opened)
 
 
 def without_secrets(config: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What a run measures of itself, and when: evaluations begun, outstanding and known, whoever does them.
+"""The evaluations of a run while it trains, and when they are due: evaluations begun, outstanding and known.
 
     validation.begin(step, learner)                       # the sets that are due after it
     for at, row in validation.collect(): ...              # lines for metrics.jsonl, perhaps of an earlier step
@@ -26,7 +26,7 @@ class Validation:
 
     Args:
         sets: what is measured.
-        evaluator: who does it.
+        evaluator: does it.
         steps: of the run.
         compute: counts what it takes.
         results: receives what was found on the held-out problems, by step.
@@ -63,7 +63,7 @@ class Validation:
             self._evaluator.begin(step, names, weights)
 
     def collect(self, patience: float = 0.0) -> list[tuple[int, Row]]:
-        """What has come in, by step; waits up to `patience` seconds where something is outstanding."""
+        """The metrics that have come in, by step; waits up to `patience` seconds where something is outstanding."""
         return [(measured.step, self._row(measured)) for measured in self._evaluator.poll(patience)]
 
     @property

@@ -8,7 +8,7 @@ A thread of its own does both, so that they go on whatever the main thread hangs
 
 1. every process writes its stacks under RUN/stacks (`stacks.dump_stacks`);
 2. `NoProgress` is raised in the main thread, by a signal: it comes out of a sleep, a lock or a read as any error does;
-3. the run's workers are killed, so that nobody waits for them;
+3. the run's workers are killed, so that the main thread does not wait for them;
 4. where the main thread is not out within `GRACE_SECONDS`, its children are killed and the process ends by `os._exit`.
 
 Should the interpreter's own lock never be released, this thread cannot run either: a timer of `faulthandler`, in C,
@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import contextlib
 import faulthandler
-import json
 import os
 import signal
 import threading
@@ -29,7 +28,7 @@ from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any, Self
 
-from strop.base.files import replacing
+from strop.base.files import write_json
 from strop.base.imports import command
 from strop.base.progress import CURRENT, Progress
 from strop.base.types import StropError
@@ -166,8 +165,7 @@ class Watch:
         if not self._writing.acquire(timeout=1.0):
             return
         try:
-            with replacing(self.run / STATUS) as temporary:
-                temporary.write_text(json.dumps(value, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
+            write_json(self.run / STATUS, value)
             self._unwritable = None
         except StropError as error:
             # The heartbeat only informs: the parts whose files matter meet the full disk themselves.
@@ -207,7 +205,7 @@ class Watch:
             f"go on with: {command('train --resume', self.run)}"
         )
         workers = [self._me]
-        with contextlib.suppress(StropError):  # a broken registry or a full disk: what can be told is told
+        with contextlib.suppress(StropError):  # a broken registry or a full disk
             workers += [worker for worker in read_processes(self.run) if worker.pid != self._me.pid]
         with contextlib.suppress(StropError):
             dump_stacks(self.run, workers)

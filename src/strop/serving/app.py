@@ -143,6 +143,9 @@ class App:
     async def _answer(self, scope: Scope, receive: Receive, reply: Reply) -> None:
         method, path = scope["method"], scope["path"]
         headers = {name.lower(): value for name, value in scope["headers"]}
+        if b"transfer-encoding" in headers and b"content-length" in headers:  # two lengths smuggle a second request
+            close = ((b"connection", b"close"),)
+            raise Refusal(400, "Transfer-Encoding and Content-Length together; send one of them", headers=close)
         self._check_host(headers)
         if path == "/health":
             _only(method, "GET")

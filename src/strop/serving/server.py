@@ -26,6 +26,7 @@ from strop.serving.responses import Answers
 from strop.serving.tokens import Tokens
 
 KEEP_ALIVE = 30  # seconds that an idle connection stays open
+HEAD_SECONDS = 30.0  # for the head of a request to arrive
 
 
 @dataclass(frozen=True)
@@ -109,7 +110,7 @@ class Server:
             app,
             lifespan="off",
             ws="none",
-            http="h11",
+            http=_impatient(min(HEAD_SECONDS, limits.seconds)),
             log_config=None,
             log_level="warning",
             access_log=False,
@@ -131,6 +132,35 @@ class Server:
             await driver.close()
             self.answered = endpoint.answered
         return failures[0] if failures else None
+
+
+def _impatient(seconds: float) -> Any:
+    """uvicorn's side of a connection, which it closes where the head of a request does not arrive in time."""
+    from uvicorn.protocols.http.h11_impl import H11Protocol
+
+    class Impatient(H11Protocol):
+        def connection_made(self, transport: Any) -> None:
+            super().connection_made(transport)
+            self._closing: asyncio.TimerHandle | None = self.loop.call_later(seconds, transport.close)
+
+        def data_received(self, data: bytes) -> None:
+            super().data_received(data)  # which stops the clock of idle connections
+            between = self.cycle is None or self.cycle.response_complete
+            if not between:
+                self._stop()
+            elif self._closing is None:
+                self._closing = self.loop.call_later(seconds, self.transport.close)
+
+        def connection_lost(self, exc: Exception | None) -> None:
+            self._stop()
+            super().connection_lost(exc)
+
+        def _stop(self) -> None:
+            if self._closing is not None:
+                self._closing.cancel()
+                self._closing = None
+
+    return Impatient
 
 
 @contextmanager

@@ -3,8 +3,8 @@
     save(root, step=12, tensors={"policy": …, "optimizer": …}, state={"updates": 12}, retention=Retention())
     root/step-00000012/{policy.safetensors, optimizer.safetensors, state.json, manifest.json}
 
-One rank writes safetensors and JSON, never pickles. Several ranks write their shards beside each other
-(`sharded_checkpoint`, the folder `sharded`); `load` reads either, for one rank or for one of any number.
+Safetensors and JSON, never pickles. Of several ranks each writes its rows of every tensor (`sharded_checkpoint`), to
+`policy.0.safetensors`, `policy.1.safetensors` …; `load` reads either, for one rank or for one of any number.
 
 A save is written to `.tmp-step-00000012`, every file fsynced, `manifest.json` (sizes and BLAKE2b of the others) last;
 then the folder is renamed and `root` fsynced. A kill at any moment leaves the old checkpoints or the new one beside
@@ -22,6 +22,7 @@ import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import count, takewhile
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -31,10 +32,9 @@ from torch import Tensor
 from strop.base.pieces import Settings
 from strop.base.types import StropError
 from strop.model import tensor_file
-from strop.training import dcp_file
+from strop.model.tensor_file import WHOLE, Layout
 
-SHARDED = "sharded"
-_FORMATS = (1, 2)  # 2: with a folder of shards
+_FORMATS = (1, 3)  # 3: a file of each rank; 2 was that of torch.distributed.checkpoint, which is pickled
 _FOLDER = re.compile(r"step-(\d{8,})")
 _GROUP = re.compile(r"[A-Za-z0-9_-]+")
 _PARTIAL = ".tmp-"
@@ -62,25 +62,20 @@ class Retention(Settings):
 class Groups(Mapping[str, dict[str, Tensor]]):
     """The groups of a checkpoint by name; each is read when it is asked for, in a layout, and anew every time."""
 
-    def __init__(self, folder: Path, whole: Sequence[str], sharded: Sequence[str], layout: dcp_file.Layout) -> None:
-        self._folder, self._whole, self._sharded, self._layout = folder, whole, sharded, layout
+    def __init__(self, files: Mapping[str, Sequence[Path]], layout: Layout) -> None:
+        self._files, self._layout = files, layout
 
     def __getitem__(self, group: str) -> dict[str, Tensor]:
-        if group in self._sharded:
-            return dcp_file.read(self._folder / SHARDED, group, self._layout)
-        if group not in self._whole:
-            raise KeyError(group)
-        stored = tensor_file.read(self._folder / f"{group}.safetensors")
-        return {name: self._layout.lay(tensor) for name, tensor in stored.items()}
+        return tensor_file.read(self._files[group], self._layout)
 
     def __contains__(self, group: object) -> bool:
-        return group in self._whole or group in self._sharded  # without reading it
+        return group in self._files  # without reading it
 
     def __iter__(self) -> Iterator[str]:
-        return iter((*self._whole, *self._sharded))
+        return iter(self._files)
 
     def __len__(self) -> int:
-        return len(self._whole) + len(self._sharded)
+        return len(self._files)
 
 
 @dataclass(frozen=True, eq=False)
@@ -194,7 +189,7 @@ def steps(root: Path) -> list[int]:
 
 
 def load(
-    root: Path, step: int | None = None, layout: dcp_file.Layout = dcp_file.WHOLE, check: bool = True
+    root: Path, step: int | None = None, layout: Layout = WHOLE, check: bool = True
 ) -> Checkpoint:
     """Read the checkpoint of `step` (None: the newest), after checking every file's size and hash.
 
@@ -219,8 +214,8 @@ def load(
         raise StropError(f"{folder} holds step {manifest['step']}; the folder was renamed")
     for name, facts in manifest["files"].items() if check else ():
         _verify(folder / name, facts)
-    groups = Groups(folder, manifest["groups"], manifest.get("sharded", []), layout)
-    return Checkpoint(found, folder, groups, json.loads((folder / "state.json").read_text()))
+    files = {group: _files_of(group, manifest, folder) for group in manifest["groups"]}
+    return Checkpoint(found, folder, Groups(files, layout), json.loads((folder / "state.json").read_text()))
 
 
 def rewind(root: Path, step: int) -> None:
@@ -238,34 +233,44 @@ def sweep(root: Path) -> None:
 Facts = dict[str, dict[str, Any]]  # size and hash of files, by name
 
 
-def write_groups(folder: Path, tensors: Mapping[str, Mapping[str, Tensor]]) -> Facts:
-    """Write each group as a safetensors file; the files' facts."""
+def write_groups(folder: Path, tensors: tensor_file.Groups, rank: int | None = None) -> Facts:
+    """Write each group as a safetensors file, or as the file of a rank; the files' facts."""
     for group in tensors:
         if not _GROUP.fullmatch(group):
             raise ValueError(f"tensor group {group!r} cannot be a file name")
     files: Facts = {}
     for group, members in tensors.items():
-        name = f"{group}.safetensors"
+        name = _file_name(group, rank)
         size, digest = tensor_file.write(folder / name, members)
         files[name] = {"size": size, "blake2b": digest}
     return files
 
 
-def facts_of(path: Path) -> dict[str, Any]:
-    """Size and hash of a file that is there."""
-    return {"size": path.stat().st_size, "blake2b": _digest(path)}
+def _file_name(group: str, rank: int | None) -> str:
+    return f"{group}.safetensors" if rank is None else f"{group}.{rank}.safetensors"
+
+
+def _files_of(group: str, manifest: Mapping[str, Any], folder: Path) -> list[Path]:
+    """The file of a group, or those of all ranks in their order."""
+    files = manifest["files"]
+    if _file_name(group, None) in files:
+        return [folder / _file_name(group, None)]
+    found = list(takewhile(files.__contains__, (_file_name(group, rank) for rank in count())))
+    if len(found) != manifest.get("ranks"):
+        raise StropError(f"{folder} is damaged: its manifest names {len(found)} files of {group}; take another --step")
+    return [folder / name for name in found]
 
 
 def seal(
-    folder: Path, step: int, files: Facts, groups: Sequence[str], state: Any, metric: Any, sharded: Sequence[str] = ()
+    folder: Path, step: int, files: Facts, groups: Sequence[str], state: Any, metric: Any, ranks: int | None = None
 ) -> None:
-    """Write the state and, last, the manifest, and make all of it durable."""
+    """Write the state and, last, the manifest, and make all of it durable; `ranks` have written their rows each."""
     text = json.dumps(state, allow_nan=False).encode()
     _write_bytes(folder / "state.json", text)
     files["state.json"] = {"size": len(text), "blake2b": tensor_file.new_hash(text).hexdigest()}
-    manifest = {"format": 2 if sharded else 1, "step": step, "metric": metric, "groups": list(groups), "files": files}
-    if sharded:
-        manifest["sharded"] = list(sharded)
+    manifest = {"format": 1, "step": step, "metric": metric, "groups": list(groups), "files": files}
+    if ranks is not None:
+        manifest |= {"format": 3, "ranks": ranks}
     _write_bytes(folder / "manifest.json", json.dumps(manifest, indent=1, allow_nan=False).encode())
     _sync_folder(folder)
 
@@ -293,10 +298,15 @@ def _manifest(folder: Path) -> dict[str, Any]:
         manifest = json.loads(path.read_text())
     except FileNotFoundError as error:
         raise StropError(f"{folder} is no whole checkpoint: manifest.json is missing; take another --step") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise StropError(f"{folder} is damaged: manifest.json is not JSON; take another --step") from error
+    if isinstance(manifest, dict) and manifest.get("format") == 2:
+        raise StropError(
+            f"{folder} holds a pickle, as several ranks of an earlier strop wrote it, and pickles are not loaded; "
+            "begin a run from its exported model: --set model.path=RUN/model"
+        )
     if not isinstance(manifest, dict) or manifest.get("format") not in _FORMATS:
-        raise StropError(f"{path} is not a manifest of format 1 or 2; take another --step")
+        raise StropError(f"{path} is not a manifest of format 1 or 3; take another --step")
     return manifest
 
 

@@ -108,7 +108,7 @@ def _make(settings: EmbeddedBase, folder: Path, view: View) -> None:
 
 
 def demonstrations(settings: EmbeddedBase, tokenizer: PreTrainedTokenizerBase) -> list[Demonstration]:
-    """What the demonstrator writes for questions of the training part; a question may come more than once."""
+    """Completions by the demonstrator for questions of the training part; a question may come more than once."""
     rng = random.Random(derive(settings.seed, "demonstrations"))
     questions: list[str] = []
     completions: list[str] = []

@@ -30,17 +30,17 @@ from strop.base.seeds import derive
 from strop.base.types import FloatArray, Group, IntArray, Sample, StropError
 from strop.model.critic import Critic
 from strop.model.policy import Packed, Policy, WithoutAdapters, copy_parameters
+from strop.model.tensor_file import Groups
 from strop.training import checkpoint
 from strop.training.compute import devices_of
-from strop.training.dcp_file import Groups
 from strop.training.optimizer import own_part
 from strop.training.packing import pack, split_into_updates
-from strop.training.result import TrainResult
+from strop.training.result import Sizes, TrainResult
 from strop.training.samples import Candidate, make_candidates, make_samples
 from strop.training.scoring import score_samples
 from strop.training.settings import CriticSettings, LearnerSettings
 from strop.training.step import NonFiniteLoss, Trainer
-from strop.training.storage import PlainStorage, Storage
+from strop.training.storage import Storage
 
 Stored = TypeVar("Stored", covariant=True)
 
@@ -84,7 +84,7 @@ class Learner:
         self.trainer = trainer
         self.critic = critic
         self.reference = reference
-        self.storage: Storage = PlainStorage() if storage is None else storage
+        self.storage = Storage() if storage is None else storage
         self._reference_moved = False
 
     def start(self, folder: Path) -> None:
@@ -97,20 +97,11 @@ class Learner:
         assert isinstance(policy, Policy)
         return policy
 
-    @property
-    def parameters(self) -> int:
-        """How many parameters the policy has."""
-        return sum(weight.numel() for weight in self.policy.weights().values())
-
-    @property
-    def computing_parameters(self) -> int:
-        """How many of them a token is multiplied with."""
-        return self.policy.computing_parameters
-
-    @property
-    def devices(self) -> int:
-        """GPUs, or cores on a machine without, of this process."""
-        return devices_of(self.policy.device)
+    def sizes(self) -> Sizes:
+        """How large the policy is, and how many devices train it: those of all ranks together."""
+        parameters = sum(weight.numel() for weight in self.policy.weights().values())
+        devices = sum(self.trainer.ranks.gather(devices_of(self.policy.device)))
+        return Sizes(parameters, self.policy.computing_parameters, devices)
 
     def enter(self, settings: LearnerSettings, updates: int) -> None:
         """Go on with the settings of a new stage; a changed optimizer starts its schedule, of `updates`, anew."""
@@ -200,7 +191,7 @@ class Learner:
         return score_samples(module, samples, self.settings.temperature, budget, self.trainer.ranks)
 
     def _token_rewards(self, sample: Sample) -> FloatArray | None:
-        """KL in the reward of each token, float32 [L]; None where there is none, or nobody asked for this sample."""
+        """KL in the reward of each token, float32 [L]; None where there is none, or this sample was not scored."""
         piece = self.settings.algorithm.kl_in_reward
         if piece is None or sample.reference_logprobs is None:
             return None

@@ -148,7 +148,7 @@ class MasterAdamW:
 
 
 def own_part(tensor: Tensor) -> Tensor:
-    """What this rank holds of a tensor: all of a plain one, its shard of a sharded one."""
+    """This rank's part of a tensor: all of a plain one, its shard of a sharded one."""
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 

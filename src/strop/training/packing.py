@@ -36,7 +36,7 @@ class TooFewGroups(StropError):
 
 @dataclass(frozen=True, eq=False)
 class MicroBatch:
-    """What one forward and backward sees: `packed` feeds the policy, `tokens` the objective; their M rows align."""
+    """The input of one forward and backward: `packed` feeds the policy, `tokens` the objective; their M rows align."""
 
     packed: Packed
     tokens: Tokens

@@ -75,7 +75,7 @@ def deal(tokens: Sequence[int], ranks: int) -> list[list[int | None]]:
     """Which micro-batches each rank computes, one a round; None stands for an empty one, so that all have as many.
 
     Ranks wait for each other in every round. So a round is of micro-batches of similar size, longest first; within it
-    whoever has computed least so far takes the longest. A single rank keeps the order given.
+    the rank that has computed least so far takes the longest. A single rank keeps the order given.
 
     Example: sizes [5, 9, 7] over 2 ranks → [[1, None], [2, 0]].
     """

@@ -56,7 +56,7 @@ def reach_store(place: str, size: int, seconds: float) -> TCPStore:
     """The store that rank 0 has opened at HOST:PORT.
 
     Raises:
-        StropError: nobody answers there.
+        StropError: no server answers there.
     """
     host, _, port = place.rpartition(":")
     try:

@@ -1,4 +1,4 @@
-"""What training on a batch gives back."""
+"""Results of a learner: how large it is, and what training on a batch gave."""
 
 from __future__ import annotations
 
@@ -6,6 +6,18 @@ from dataclasses import dataclass
 
 from strop.base.metrics import Metrics
 from strop.base.types import Sample
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """The policy's parameters, those of them that a token is multiplied with, and the devices that train it.
+
+    Devices are GPUs, or cores on a machine without.
+    """
+
+    parameters: int
+    computing_parameters: int
+    devices: int
 
 
 @dataclass(frozen=True)

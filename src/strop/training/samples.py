@@ -88,7 +88,7 @@ def is_trained_on(group: Group, algorithm: AlgorithmSettings) -> bool:
 
 
 def outcomes(candidates: Sequence[Candidate], token_rewards: Sequence[FloatArray | None] = ()) -> Outcomes:
-    """What the completions came to.
+    """The completions as candidates for training.
 
     Args:
         candidates: S completions; the critic's values are taken from their samples, where they are.

@@ -1,4 +1,4 @@
-"""What a module says of samples, without gradient: the policy's log-probs and entropies, a critic's values.
+"""Scores of samples by a module, without gradient: the policy's log-probs and entropies, a critic's values.
 
     logprobs, entropies = score_samples(policy, samples, temperature=1.0, tokens_per_microbatch=16_384)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from typing import Annotated, Literal, Self
+from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, SerializeAsAny, field_validator, model_validator
 
@@ -146,7 +146,7 @@ class CheckpointSettings(Settings):
 
 
 class LearnerSettings(Settings):
-    """What a learner knows of its run's configuration; a stage may change all but the seed and the critic.
+    """The part of a run's configuration that a learner receives; a stage may change all but the seed and the critic.
 
     Fields:
         seed: of the run; how a batch is split into updates follows from it.
@@ -173,6 +173,8 @@ class SftSettings(Settings):
         seed: of the shuffle of each epoch.
         optimizer: AdamW, learning rate 3e-5.
     """
+
+    alternatives: ClassVar[tuple[str, ...]] = ("epochs", "steps")
 
     tokens_per_batch: Count = 2_000_000
     max_length: Count = 12_288

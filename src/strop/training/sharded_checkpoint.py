@@ -1,6 +1,6 @@
-"""Checkpoints of several ranks: each writes its shards, the first one what is not sharded and the manifest, last.
+"""Checkpoints of any number of ranks: each writes its rows, the first what is not sharded and the manifest, last.
 
-    root/step-00000012/{sharded/{.metadata, __0_0.distcp, __1_0.distcp}, rng.safetensors, state.json, manifest.json}
+    root/step-00000012/{policy.0.safetensors, policy.1.safetensors, rng.safetensors, state.json, manifest.json}
 
 Every rank reaches every exchange, whatever happens to it, so that a full disk of one is an error of all and nobody
 waits for a rank that has given up. `checkpoint.load` reads the folder, for any number of ranks.
@@ -8,52 +8,61 @@ waits for a rank that has given up. `checkpoint.load` reads the folder, for any 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
-import torch.distributed as dist
 from torch import Tensor
+from torch.distributed.tensor import DTensor
 
 from strop.base.types import StropError
-from strop.training import checkpoint, dcp_file
-from strop.training.ranks import Together
+from strop.model.tensor_file import Groups
+from strop.training import checkpoint
+from strop.training.ranks import Ranks
 
 T = TypeVar("T")
 
 
-def save(
-    entry: checkpoint.Entry,
-    staged: Mapping[str, Tensor],
-    extra: Mapping[str, Mapping[str, Tensor]],
-    group: dist.ProcessGroup,
-) -> None:
-    """`checkpoint.save` by all ranks of `group`, which nobody else uses meanwhile.
+def save(entry: checkpoint.Entry, own: Groups, extra: Groups, ranks: Ranks) -> None:
+    """`checkpoint.save` by all ranks, through which nobody else talks meanwhile.
 
     Args:
         entry: `root` is a folder that the ranks share; the first rank's `state` is written.
-        staged: this rank's shards, from `dcp_file.stage`.
+        own: this rank's rows of every tensor, from `own_rows`.
         extra: groups that are whole; the first rank's are written.
-        group: moves tensors of the CPU.
+        ranks: all of them.
 
     Raises:
         DiskFull: no space (or quota) left for a rank; earlier checkpoints are untouched.
         StropError: a checkpoint of that step is there.
     """
-    ranks = Together(group)
+    if ranks.size == 1:
+        tensors = {**extra, **own}
+        checkpoint.save(entry.root, entry.step, tensors, entry.state, metric=entry.metric, retention=entry.retention)
+        return
     first = ranks.rank == 0
     root, step = entry.root, entry.step
     with ExitStack() as open_folder, _told_alike(checkpoint.folder_of(root, step)):
         partial = _all(ranks, lambda: open_folder.enter_context(checkpoint.filling(root, step)) if first else None)[0]
         assert partial is not None
-        shards = partial / checkpoint.SHARDED
-        _all(ranks, lambda: shards.mkdir() if first else None)
-        files = _all(ranks, lambda: _shards(shards, staged, group))
-        _all(ranks, lambda: _rest(partial, entry, files, staged, extra) if first else None)
+        files = _all(ranks, lambda: checkpoint.write_groups(partial, own, ranks.rank))
+        _all(ranks, lambda: _rest(partial, entry, files, own, extra) if first else None)
         _all(ranks, open_folder.close)  # the first rank renames the folder into its place
     if first and entry.retention is not None:
         checkpoint.prune(root, entry.retention)
+
+
+def own_rows(groups: Groups, first: bool) -> dict[str, dict[str, Tensor]]:
+    """Copies of this rank's rows on the CPU, to be written while the tensors change; the `first` has what is whole."""
+    return {
+        group: {
+            name: (tensor.to_local() if isinstance(tensor, DTensor) else tensor).detach().to("cpu", copy=True)
+            for name, tensor in members.items()
+            if first or isinstance(tensor, DTensor)
+        }
+        for group, members in groups.items()
+    }
 
 
 @contextmanager
@@ -68,7 +77,7 @@ def _told_alike(folder: Path) -> Iterator[None]:
         raise told from error
 
 
-def _all(ranks: Together, work: Callable[[], T]) -> list[T]:
+def _all(ranks: Ranks, work: Callable[[], T]) -> list[T]:
     """Do the work on every rank: its result by rank. Where a rank fails, every rank raises that."""
     outcome: T | Exception
     try:
@@ -84,20 +93,10 @@ def _all(ranks: Together, work: Callable[[], T]) -> list[T]:
     return list(found)
 
 
-def _shards(folder: Path, staged: Mapping[str, Tensor], group: dist.ProcessGroup) -> checkpoint.Facts:
-    written = dcp_file.write(folder, staged, group)
-    return {f"{folder.name}/{file.name}": checkpoint.facts_of(file) for file in written}
-
-
 def _rest(
-    partial: Path,
-    entry: checkpoint.Entry,
-    files: Sequence[checkpoint.Facts],
-    staged: Mapping[str, Tensor],
-    extra: Mapping[str, Mapping[str, Tensor]],
+    partial: Path, entry: checkpoint.Entry, files: Sequence[checkpoint.Facts], own: Groups, extra: Groups
 ) -> None:
     facts = checkpoint.write_groups(partial, extra)
     for part in files:
         facts |= part
-    sharded = sorted({key.split("/")[0] for key in staged})
-    checkpoint.seal(partial, entry.step, facts, list(extra), entry.state, entry.metric, sharded)
+    checkpoint.seal(partial, entry.step, facts, [*extra, *own], entry.state, entry.metric, len(files))

@@ -56,23 +56,11 @@ class Place:
         start = min(self.mesh.get_local_rank() * each, length)
         return slice(start, min(start + each, length))
 
-    def lay(self, tensor: Tensor) -> Tensor:
-        """A whole tensor as this rank's rows of it, a `DTensor` on the rank's device; a scalar stays as it is."""
-        if not tensor.dim():
-            return tensor
-        return self._sharded(tensor[self.rows(len(tensor))].to(self.device, copy=True), tensor.shape)
-
-    def empty(self, shape: torch.Size, dtype: torch.dtype) -> Tensor:
-        """Room for `lay(tensor)` of a tensor of that shape."""
-        if not shape:
-            return torch.empty(shape, dtype=dtype)
-        rows = self.rows(shape[0])
-        own = torch.empty((rows.stop - rows.start, *shape[1:]), dtype=dtype, device=self.device)
-        return self._sharded(own, shape)
-
-    def _sharded(self, own: Tensor, shape: torch.Size) -> DTensor:
+    def lay(self, own: Tensor, shape: torch.Size) -> Tensor:
+        """This rank's rows of a tensor of that shape, as a `DTensor` on the rank's device."""
         stride = torch.empty(shape, device="meta").stride()
-        return DTensor.from_local(own, self.mesh, [Shard(0)], run_check=False, shape=shape, stride=stride)
+        local = own.to(self.device, copy=True)
+        return DTensor.from_local(local, self.mesh, [Shard(0)], run_check=False, shape=shape, stride=stride)
 
 
 def shard(module: Policy | Critic, place: Place) -> None:

@@ -37,7 +37,7 @@ class NonFiniteLoss(StropError):
 
 
 class TrainingObjective(Protocol):
-    """What a `Trainer` minimises."""
+    """The objective of a `Trainer`."""
 
     @property
     def needs_scores(self) -> bool:
@@ -65,7 +65,7 @@ class WantsCollision(Protocol):
 
 @runtime_checkable
 class Merges(Protocol):
-    """A policy whose weights follow from what the optimizer changes (LoRA): it is told of every step."""
+    """A policy whose weights follow from what the optimizer changes (LoRA): it is updated after every step."""
 
     def merge(self) -> None: ...
 

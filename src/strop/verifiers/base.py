@@ -75,13 +75,13 @@ class Verifier(Piece):
         return ()
 
     def instruction(self, problem: Problem) -> Instruction | None:
-        """What the problem's prompt should say about the form of the answer; None where any form is read."""
+        """The form of the answer that the problem's prompt should ask for; None where any form is read."""
         return None
 
     def answer(self, problem: Problem, text: str) -> str | None:
         """The answer that a completion gives, in a form in which equal answers are equal texts, for majority votes.
 
-        None where it gives none, or where this verifier cannot tell.
+        None where it gives none, or where this verifier does not know.
         """
         return None
 

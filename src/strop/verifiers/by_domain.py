@@ -41,7 +41,7 @@ class ByDomain(Verifier):
         return tuple(name for member in self.members.values() for name in member.session_functions())
 
     def instruction(self, problem: Problem) -> Instruction | None:
-        """What the problem's own verifier asks for."""
+        """The instruction of the problem's own verifier."""
         member = self.members.get(problem.domain)
         return None if member is None else member.instruction(problem)
 

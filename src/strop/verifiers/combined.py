@@ -44,7 +44,7 @@ class Combined(Verifier):
         return tuple(name for member in self.members for name in member.session_functions())
 
     def instruction(self, problem: Problem) -> Instruction | None:
-        """What the first member asks for."""
+        """The instruction of the first member."""
         return self.members[0].instruction(problem)
 
     def answer(self, problem: Problem, text: str) -> str | None:
@@ -121,7 +121,7 @@ class WeightedSum(Combined):
         return scored(min(total / sum(weights), LARGEST), detail, partial_credit=True)
 
     def refuses(self, problem: Problem) -> str | None:
-        """What any member refuses: all of them judge every problem."""
+        """The first member's reason to refuse the problem: all of them judge every problem."""
         return next((reason for member in self.members if (reason := member.refuses(problem)) is not None), None)
 
 

@@ -47,12 +47,12 @@ def extract_answer(text: str, where: Where, box_required: bool = False) -> str |
 
 
 def instruction_for(where: Where) -> Instruction | None:
-    """What a prompt should ask for, so that the answer stands there; None where the last number is taken anyway."""
+    """The instruction of a prompt, so that the answer stands there; None where the last number is taken anyway."""
     return {"boxed": BOXED, "any": BOXED, "answer_tag": TAGGED, "last_number": None}[where]
 
 
 def after_thinking(text: str) -> str | None:
-    """What follows the last `</think>`; all of a text without thinking; None where a think block was left open."""
+    """The text after the last `</think>`; all of a text without thinking; None where a think block was left open."""
     _, _, final = text.rpartition("</think>")
     return None if "<think>" in final else final
 

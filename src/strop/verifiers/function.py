@@ -60,7 +60,7 @@ class PythonFunction(Verifier):
         return function
 
     def judge(self, problem: Problem, text: str, truncated: bool) -> Verdict:
-        """What the function returns, as a verdict."""
+        """The function's result as a verdict."""
         try:
             result = resolve(self.function)(problem, text)
         except Exception as error:  # the user's code may raise anything; it becomes a verdict that says so

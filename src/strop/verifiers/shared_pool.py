@@ -28,7 +28,7 @@ def judge_in_worker(verifier: Verifier, problem: Problem, text: str, truncated: 
 
 
 def refuses_in_worker(verifier: Verifier, problem: Problem) -> str | None:
-    """What `verifier.refuses` says in a worker; a reference that takes too long is refused."""
+    """The result of `verifier.refuses` in a worker; a reference that takes too long is refused."""
     return _result(verifier, "refuses", Problem(problem.id, "", problem.reference)).refusal
 
 

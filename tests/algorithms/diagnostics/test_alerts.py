@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from tests.runs import small_config
 
-from strop.algorithms.diagnostics.alerts import STEPS_OF_CALM, Limits, alerts
+from strop.algorithms.diagnostics.alerts import STEPS_OF_CALM, AlertLimits, alerts
 from strop.base.types import InputError
 from strop.base.view import SilentView
 from strop.recipes.resolve import resolve
@@ -26,7 +26,7 @@ CALM: dict[str, float | None] = {
 }
 
 
-def follow(rows: list[dict[str, float | None]], limits: Limits | None = None) -> list[list[str]]:
+def follow(rows: list[dict[str, float | None]], limits: AlertLimits | None = None) -> list[list[str]]:
     """The lines of each step; the memory makes the way through JSON that a checkpoint makes."""
     memory: dict[str, Any] = {}
     said = []
@@ -64,7 +64,7 @@ def test_one_that_flickers_is_not_said_again_but_one_that_comes_back_is() -> Non
 
 
 def test_a_collapse_of_the_pass_rate_is_measured_against_its_best() -> None:
-    limits = Limits(window=2)
+    limits = AlertLimits(window=2)
     rates = [0.1, 0.4, 0.6, 0.3, 0.2, 0.2]  # means of two: .25, .5 (best), .45, .25 (just half), .2
     said = follow([CALM | {"pass_rate": rate} for rate in rates], limits)
     assert [len(lines) for lines in said] == [0, 0, 0, 0, 0, 1]
@@ -91,6 +91,6 @@ def test_the_limits_are_the_runs_own(tmp_path: Path, limit: float, said: bool) -
     # A random model ends by itself now and then, so that its truncation rate lies between the two limits.
     train(small_config("steps=1", "evaluation.every=none", f"alerts.truncation={limit}"), tmp_path / "run", view)
     assert any("were cut at the token limit" in line for line in view.lines) == said
-    assert resolve("grpo").alerts == Limits()
+    assert resolve("grpo").alerts == AlertLimits()
     with pytest.raises(InputError, match="alerts.truncation"):
         small_config("alerts.truncation=2")

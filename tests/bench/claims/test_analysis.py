@@ -8,31 +8,80 @@ from typing import get_args
 
 import numpy as np
 import pytest
-from bench.claims.analysis import Says, Verdict, judge, rank_correlation, ranks
+from bench.claims.analysis import (
+    ERROR,
+    LOOKS,
+    Says,
+    Verdict,
+    false_verdicts,
+    judge,
+    rank_correlation,
+    ranks,
+)
 from bench.claims.catalogue import CLAIMS
 from bench.claims.execute import Curve
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.claims import loops
+from bench.claims import fits, loops, timing
 from bench.claims import measures as m
 from strop.lab.scaling import Sigmoid
 
+T_FIRST = 9.924843  # Student's t with 2 degrees of freedom at 99.5 %
+T_SECOND = 2.998528  # with 4 at 98 %
+
 
 def test_the_interval_is_students_t_of_the_paired_differences() -> None:
-    """Mean 0.2, s = 0.1, t with 2 degrees of freedom at 97.5 % is 4.302653."""
+    """Mean 0.2, s = 0.1, and at three seeds a level of 99 %."""
     found = judge({2: 0.3, 0: 0.1, 1: 0.2}, "above", 0.02)
     assert found.effect is not None and found.effect.interval is not None
-    assert list(found.values) == [0, 1, 2]
+    assert list(found.values) == [0, 1, 2] and found.effect.level == 0.99
     assert found.effect.value == pytest.approx(0.2)
-    half = 4.302653 * 0.1 / math.sqrt(3)
+    half = T_FIRST * 0.1 / math.sqrt(3)
     assert found.effect.interval == pytest.approx((0.2 - half, 0.2 + half), abs=1e-6)
-    assert found.verdict == "undecided"  # -0.048 to 0.448
+    assert found.verdict == "undecided"
+
+
+def test_what_three_seeds_leave_undecided_five_may_decide() -> None:
+    values = {0: 0.1, 1: 0.2, 2: 0.3, 3: 0.2, 4: 0.2}
+    found = judge(values, "above", 0.02)
+    assert found.effect is not None and found.effect.interval is not None
+    half = T_SECOND * math.sqrt(0.005) / math.sqrt(5)
+    assert found.effect.interval == pytest.approx((0.2 - half, 0.2 + half), abs=1e-6)
+    assert found.verdict == "agrees" and found.effect.n == 5
+    four = judge({seed: value for seed, value in values.items() if seed < 4}, "above", 0.02)
+    assert four.effect is not None and four.effect.n == 3 and len(four.values) == 4  # no look at four was planned
+
+
+def test_the_first_look_that_decides_counts() -> None:
+    """Three seeds that agree are not undone by two that do not."""
+    found = judge({0: 0.2, 1: 0.2001, 2: 0.1999, 3: -9.0, 4: -9.0}, "above", 0.02)
+    assert found.verdict == "agrees" and found.effect is not None and found.effect.n == 3
+
+
+def told_apart(effect: float, looks: dict[int, float], says: Says = "apart", margin: float = 0.0) -> float:
+    """The share of 6,000 claims that agree, of five normal differences each with this mean and a deviation of 1."""
+    draws = effect + np.random.default_rng(5).normal(size=(6_000, 5))
+    verdicts = [judge(dict(enumerate(row)), says, margin, looks).verdict for row in draws.tolist()]
+    return sum(verdict == "agrees" for verdict in verdicts) / len(verdicts)
+
+
+def test_adding_seeds_keeps_false_verdicts_within_the_error() -> None:
+    """Where there is no effect at most 5 % are told apart from 0; the same 95 % interval at each look tells more."""
+    assert pytest.approx(0.05) == ERROR
+    rate = told_apart(0.0, LOOKS)
+    assert 0.035 < rate <= 0.05
+    assert told_apart(0.0, dict.fromkeys(LOOKS, 0.05)) > 0.065
+    # Worst cases of the other verdicts: an effect as large as the margin is said to be within it or below it.
+    assert told_apart(3.0, LOOKS, "not above", 3.0) <= ERROR / 2 + 0.005
+    assert told_apart(3.0, LOOKS, "same", 3.0) <= ERROR / 2 + 0.005
+    assert told_apart(0.0, LOOKS, "above") <= ERROR / 2 + 0.005
+    assert false_verdicts(80) == pytest.approx(4.0)
 
 
 def around(mean: float, half: float) -> dict[int, float]:
-    """Three values whose 95 % interval is mean ± half."""
-    spread = half * math.sqrt(3) / 4.302653  # s of (mean − s, mean, mean + s)
+    """Three values whose interval at the first look is mean ± half."""
+    spread = half * math.sqrt(3) / T_FIRST  # s of (mean − s, mean, mean + s)
     return {0: mean - spread, 1: mean, 2: mean + spread}
 
 
@@ -101,6 +150,13 @@ def test_measures_of_steps() -> None:
     made = curve(x=[None, 8.0, 4.0, 2.0, 6.0, 1.0, 3.0, 5.0, 7.0])
     assert m.last_quarter("x")(made) == 6.0 and m.first("x", 2)(made) == 6.0
     assert m.smallest("x")(made) == 1.0 and m.mean("x")(made) == 4.5 and m.total("x")(made) == 36.0
+    assert m.largest("x")(made) == 8.0 and m.at("x", 3)(made) == 2.0 and m.at("x", 0)(made) is None
+    assert m.falls("x")(made) == 3.0 and m.falls("y")(made) is None
+
+
+def test_a_penalty_is_what_rewards_lack_to_right_and_wrong() -> None:
+    made = curve(reward__mean=[None, 0.4, -0.1], pass_rate=[None, 0.75, 0.5])  # 0.5 and 0 without a penalty
+    assert m.mean_penalty(made) == pytest.approx(0.1)
 
 
 def test_unsteadiness_counts_rise_and_fall_alike() -> None:
@@ -117,8 +173,8 @@ def test_effects_between_arms() -> None:
     assert m.log_ratio(measure, "a", "b")(arms) == pytest.approx(math.log(2))
     assert m.of(measure, "a", 1.0)(arms) == 3.0
     assert m.minus(measure, "a", "c")(arms) is None and m.log_ratio(measure, "a", "c")(arms) is None
-    grows = {"a": curve(x=[2.0, 8.0])}
-    assert m.growth(measure, "a", "x", -1.0)(grows) == pytest.approx(-math.log(4))
+    assert m.ratio_log(m.first("x"), measure)(curve(x=[2.0, 8.0])) == pytest.approx(-math.log(4))
+    assert m.log_over(8.0, measure, "b")(arms) == pytest.approx(math.log(4))
 
 
 def test_a_fit_to_the_first_half_is_held_against_the_second() -> None:
@@ -134,10 +190,10 @@ def test_a_fit_to_the_first_half_is_held_against_the_second() -> None:
         rows.append(row)
     made = Curve("made", 0, None, 1.0, tuple(rows))
     for x in ("steps", "tokens"):
-        found = m.half_fit(made, x)
+        found = fits.half_fit(made, x)
         assert not isinstance(found, str)
         assert found["points"] == 8 and found["mean_absolute"] < 1e-3 < found["power_law"]
-    assert m.points(made, "tokens").compute[-1] == spent
+    assert fits.points(made, "tokens").compute[-1] == spent
 
 
 def test_every_claim_says_what_can_be_judged() -> None:
@@ -155,15 +211,16 @@ def test_a_gap_is_of_the_steps_that_have_both() -> None:
 
 def test_the_updates_until_a_pass_rate() -> None:
     made = curve(evaluation__pass_rate=[0.2, None, 0.4, 0.6], updates=[None, 8.0, 8.0, 8.0])
-    assert m.updates_until(made, 0.5) == pytest.approx(16 + 0.5 * 8)
-    assert m.updates_until(made, 0.3) == pytest.approx(8.0)
-    assert m.updates_until(made, 0.1) == 0.0 and m.updates_until(made, 0.7) is None
+    assert timing.updates_until(made, 0.5) == pytest.approx(16 + 0.5 * 8)
+    assert timing.updates_until(made, 0.3) == pytest.approx(8.0)
+    assert timing.updates_until(made, 0.1) == 0.0 and timing.updates_until(made, 0.7) is None
 
 
 def test_pipelining_is_as_much_faster_as_its_schedule_says() -> None:
-    off, pipelined = m.update_seconds(20, 0)
-    update = 16 * 8 * 20 * (0.95 + 0.05 * 30) * m.DECODE / (m.GENERATORS * m.SLOTS)  # its tokens with all slots busy
-    longest = 20 * 30 * m.DECODE
+    off, pipelined = timing.update_seconds(20, 0)
+    tokens = 16 * 8 * 20 * (0.95 + 0.05 * 30)
+    update = tokens * timing.DECODE / (timing.GENERATORS * timing.SLOTS)  # with all slots busy
+    longest = 20 * 30 * timing.DECODE
     # Pipelined: a group is admitted at most nine updates before its own ends. Alternating: eight updates, and before
     # them their tokens' generation, which ends with a straggler.
     assert 1.0 <= pipelined / ((longest + update) / 9) < 1.1
@@ -172,9 +229,9 @@ def test_pipelining_is_as_much_faster_as_its_schedule_says() -> None:
         name: curve(name, length__mean=[None, 20.0], evaluation__pass_rate=[0.2, 0.6], updates=[None, n])
         for name, n in (("fast", 16.0), ("slow", 8.0))
     }
-    assert m.schedule_gain("fast")(curves) == pytest.approx(math.log(off / pipelined))
+    assert timing.schedule_gain("fast")(curves) == pytest.approx(math.log(off / pipelined))
     # The pipelined arm needs twice the updates here, of its own seconds each.
-    assert m.sooner("fast", "slow", 0.5)(curves) == pytest.approx(math.log(off / (2 * pipelined)))
+    assert timing.sooner("fast", "slow", 0.5)(curves) == pytest.approx(math.log(off / (2 * pipelined)))
 
 
 def test_demonstrations_fall_into_loops_and_are_cut_at_the_limit() -> None:

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 from bench.claims.arms import ARMS, Arm
-from bench.claims.catalogue import CLAIMS, Claim
+from bench.claims.catalogue import CLAIMS
+from bench.claims.claim import Claim
 from bench.claims.command import main
 from bench.claims.execute import curve_path, load
 
@@ -73,7 +74,7 @@ def test_a_curve_counts_although_settings_were_added_since(tmp_path: Path) -> No
 
     def kept(base: str | None = None, **sections: object) -> bool:
         """Whether the curve of a configuration with these sections is taken for that of `config`, not of `changed`."""
-        stored = {"arm": "small", "seed": 0, "base": base, "seconds": 1.0}
+        stored = {"arm": "small", "seed": 0, "base": base, "seconds": 1.0, "made": "2026-01-02"}
         stored |= {"config": config.model_dump(mode="json") | sections}
         path.write_text(json.dumps(stored | {"rows": [{"step": 0}]}))
         assert load(tmp_path, "small", 0, changed) is None and load(tmp_path, "small", 0) is not None
@@ -93,7 +94,7 @@ def test_a_claim_that_was_not_run_is_told_as_such(tmp_path: Path, capsys: pytest
     (line,) = map(json.loads, capsys.readouterr().out.splitlines())
     assert line["verdict"] == "undecided" and line["effect"] is None and line["values"] == {}
     told = (tmp_path / "claims.md").read_text()
-    assert "1 were not run" in told and "| not run |" in told and "high ∣ low" in told
+    assert "Besides: 1 not run." in told and "| not run |" in told and "high ∣ low" in told
 
 
 def test_an_unknown_claim_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
@@ -110,5 +111,17 @@ def test_the_page_is_changed_between_its_marks_alone() -> None:
 
 def test_the_page_in_docs_has_its_marks() -> None:
     page = Path(__file__).parents[3] / "docs" / "claims.md"
-    for name in ("summary", "table", "halves", "arms"):
+    for name in ("summary", "table", "questions", "halves", "arms"):
         report.between(page.read_text(encoding="utf-8"), name, "")
+
+
+def test_rows_of_runs_that_are_not_at_hand_stay(tmp_path: Path) -> None:
+    """An arm of more seeds than there are curves keeps its row, unless it is another arm now."""
+    about = ARMS["base"].about
+    page = "<!-- begin: arms -->\n| arm | what it is | seeds | a | b |\n| --- | --- | --- | --- | --- |\n"
+    page += f"| `base` | {about} | 5 | 0.288, 0.800 | 0.264, 0.046 |\n| `kl` | another | 5 | 1, 1 | 1, 1 |\n"
+    told = report.arms_table(tmp_path, report.rows_of(page + "<!-- end: arms -->\n", "arms"))
+    assert f"| `base` | {about} | 5 | 0.288, 0.800 | 0.264, 0.046 |" in told
+    assert f"| `kl` | {ARMS['kl'].about} | 0 |  |  |" in told and len(told.splitlines()) == 2 + len(ARMS)
+    half = [["`long`, seed 1", "steps", "refused: flat", "", "", ""], ["`other`, seed 1", "steps", "", "", "", ""]]
+    assert report.halves_table(tmp_path, half).count("seed 1") == 1

@@ -9,7 +9,7 @@ import numpy as np
 from tests.runs import small_config
 
 from strop.lab.ablation.manifest import Manifest, RunEntry, plan, write_manifest
-from strop.lab.ablation.variants import Wanted, variants
+from strop.lab.ablation.variants import VariantRequest, variants
 from strop.lab.scaling import Sigmoid
 from strop.run.folder import RunFolder
 
@@ -26,7 +26,7 @@ def write_base(folder: Path, *sets: str) -> Path:
 def small_plan(folder: Path, seeds: Sequence[int], named: Sequence[str], *sets: str) -> Manifest:
     """The plan of an ablation of the small recipe."""
     target = write_base(folder, *sets)
-    return plan("small", variants(str(target), Wanted(named=tuple(named))), seeds)
+    return plan("small", variants(str(target), VariantRequest(named=tuple(named))), seeds)
 
 
 def write_run(

@@ -14,7 +14,7 @@ from tests.runs import metrics, small_config
 from strop.base.types import InputError
 from strop.lab.ablation.manifest import is_finished, write_manifest
 from strop.lab.ablation.ray_runner import RunActor
-from strop.lab.ablation.runner import Job
+from strop.lab.ablation.runner import RunJob
 from strop.lab.ablation.scheduler import Progress
 
 
@@ -24,7 +24,7 @@ def test_a_run_that_is_asked_to_stop_saves_its_step(tmp_path: Path) -> None:
     write_manifest(out, manifest)
     entry = manifest.runs[0]
     path = manifest.path(out, entry)
-    job = Job(entry.label, path, manifest.config(entry).model_dump(mode="json"), manifest.log(out, entry))
+    job = RunJob(entry.label, path, manifest.config(entry).model_dump(mode="json"), manifest.log(out, entry))
     actor, progress, deadline = RunActor(), Progress(path / "metrics.jsonl"), time.monotonic() + 120
     with forking(), ThreadPoolExecutor(1) as pool:
         result = pool.submit(actor.run, job)
@@ -39,6 +39,6 @@ def test_a_run_that_is_asked_to_stop_saves_its_step(tmp_path: Path) -> None:
 
 
 def test_a_node_that_does_not_see_the_folder_says_so(tmp_path: Path) -> None:
-    job = Job("base seed 0", tmp_path / "out" / "runs" / "base", small_config().model_dump(), tmp_path / "out/logs/x")
+    job = RunJob("base seed 0", tmp_path / "out/runs/base", small_config().model_dump(), tmp_path / "out/logs/x")
     with pytest.raises(InputError, match=r"does not see .*out; put it where all nodes do"):
         RunActor().run(job)

@@ -20,7 +20,7 @@ from strop.lab.ablation import run_process
 from strop.lab.ablation.collect import collect
 from strop.lab.ablation.local_runner import environment
 from strop.lab.ablation.manifest import read_manifest, write_manifest
-from strop.lab.ablation.runner import Ended, Job
+from strop.lab.ablation.runner import Ended, RunJob
 from strop.lab.ablation.scheduler import LOSSES, Progress, execute
 from strop.run.folder import RunFolder
 from strop.run.run import train
@@ -194,7 +194,7 @@ class Losing:
         self.started: list[tuple[str, int]] = []
         self.closed: list[str] = []
 
-    def start(self, job: Job, slot: int) -> "LosingRun":
+    def start(self, job: RunJob, slot: int) -> "LosingRun":
         self.started.append((job.label, slot))
         return LosingRun(self, job)
 
@@ -203,7 +203,7 @@ class Losing:
 
 
 class LosingRun:
-    def __init__(self, runner: Losing, job: Job) -> None:
+    def __init__(self, runner: Losing, job: RunJob) -> None:
         self._runner, self._job = runner, job
         job.folder.mkdir(parents=True, exist_ok=True)
         with (job.folder / "metrics.jsonl").open("a") as file:

@@ -11,7 +11,7 @@ from tests.runs import small_config
 from strop.base.types import InputError
 from strop.config.parse import edit
 from strop.lab.ablation.differences import differences
-from strop.lab.ablation.variants import Wanted, split, variants
+from strop.lab.ablation.variants import VariantRequest, split, variants
 from strop.recipes.resolve import resolve
 
 
@@ -22,7 +22,7 @@ def small(tmp_path: Path) -> str:
 
 def test_a_grid_is_the_product_without_the_base_itself(small: str) -> None:
     grid = ("optim.lr=1e-3,2e-3", "batch.samples_per_prompt=4,2")
-    found = variants(small, Wanted(grid=grid))
+    found = variants(small, VariantRequest(grid=grid))
     assert [variant.name for variant in found.all] == [
         "base", "lr=1e-3,samples_per_prompt=2", "lr=2e-3,samples_per_prompt=4", "lr=2e-3,samples_per_prompt=2",
     ]  # fmt: skip
@@ -36,7 +36,7 @@ def test_a_grid_is_the_product_without_the_base_itself(small: str) -> None:
 
 def test_a_named_variant_changes_several_settings(small: str) -> None:
     text = 'both:algorithm.loss={piece="PpoClip", clip_high=0.28},optim.lr=2e-3'
-    (_, found) = variants(small, Wanted(named=(text,))).all
+    (_, found) = variants(small, VariantRequest(named=(text,))).all
     assert found.name == "both" and found.config == edit(
         small_config(), ['algorithm.loss={piece="PpoClip", clip_high=0.28}', "optim.lr=2e-3"]
     )
@@ -44,7 +44,7 @@ def test_a_named_variant_changes_several_settings(small: str) -> None:
 
 
 def test_sets_hold_for_every_variant(small: str) -> None:
-    found = variants(small, Wanted(grid=("optim.lr=2e-3",)), ["steps=9"])
+    found = variants(small, VariantRequest(grid=("optim.lr=2e-3",)), ["steps=9"])
     assert [variant.config.steps for variant in found.all] == [9, 9]
 
 
@@ -58,7 +58,7 @@ def test_another_piece_is_one_difference() -> None:
 
 def test_leaving_one_out_against_a_baseline_goes_back_one_setting_at_a_time() -> None:
     base, baseline = resolve("scalerl"), resolve("grpo")
-    found = variants("scalerl", Wanted(leave_one_out=True, baseline="grpo"))
+    found = variants("scalerl", VariantRequest(leave_one_out=True, baseline="grpo"))
     names = {variant.name: variant for variant in found.all[1:]}
     assert {"no-loss", "no-aggregation", "no-truncation_mask", "no-selection"} <= set(names)
     loss = names["no-loss"].config.algorithm
@@ -71,7 +71,7 @@ def test_leaving_one_out_against_a_baseline_goes_back_one_setting_at_a_time() ->
 
 
 def test_what_needs_each_other_goes_back_together() -> None:
-    found = variants("open_reasoner_zero.0.5b", Wanted(leave_one_out=True, baseline="grpo"), small=True)
+    found = variants("open_reasoner_zero.0.5b", VariantRequest(leave_one_out=True, baseline="grpo"), small=True)
     names = {variant.name: variant.config for variant in found.all}
     assert "no-advantage" not in names and "no-critic" not in names
     together = names["no-advantage+critic"]
@@ -89,7 +89,7 @@ def loo_slow(): return small_config("optim.lr=1e-4")
 def test_a_file_declares_what_may_be_left_out(tmp_path: Path) -> None:
     path = tmp_path / "own_recipe.py"
     path.write_text(DECLARES)
-    found = variants(str(path), Wanted(leave_one_out=True), ["steps=5"])
+    found = variants(str(path), VariantRequest(leave_one_out=True), ["steps=5"])
     assert [variant.name for variant in found.all] == ["base", "clip", "slow"]
     assert all(variant.config.steps == 5 for variant in found.all)
     assert found.all[2].changes == {"optim.lr": ("0.001", "0.0001")}
@@ -101,7 +101,7 @@ def test_a_recipe_declares_what_may_be_left_out_by_name(monkeypatch: pytest.Monk
     known = recipes._all()
     declared = {"grpo.loo_slow": lambda: edit(resolve("grpo"), ["optim.lr=1e-7"]), "grpo.other": known["grpo"]}
     monkeypatch.setattr(recipes, "_all", lambda: known | declared)
-    found = variants("grpo", Wanted(leave_one_out=True))
+    found = variants("grpo", VariantRequest(leave_one_out=True))
     assert [variant.name for variant in found.all] == ["base", "slow"]
     assert list(found.all[1].changes) == ["optim.lr"]
 
@@ -109,22 +109,22 @@ def test_a_recipe_declares_what_may_be_left_out_by_name(monkeypatch: pytest.Monk
 @pytest.mark.parametrize(
     ("wanted", "expected"),
     [
-        (Wanted(), "say what to vary"),
-        (Wanted(leave_one_out=True), r"declares no leave-one-out variants \(grpo.loo_NAME\).* such as --baseline grpo"),
-        (Wanted(leave_one_out=True), "declares no leave-one-out variants .* such as --baseline grpo"),
-        (Wanted(leave_one_out=True, baseline="grpo"), "--baseline grpo: its algorithm is that of the recipe"),
-        (Wanted(grid=("optim.lr",)), "write key=a,b,c"),
-        (Wanted(grid=("optim.lr=1", "optim.lr=2")), "names optim.lr twice"),
-        (Wanted(grid=("optim.lx=1",)), "--grid: unknown setting optim.lx=1; did you mean optim.lr"),
-        (Wanted(grid=("seed=1,2",)), "give them by --seeds"),
-        (Wanted(grid=("optim.lr=1e-3",)), "nothing differs"),
-        (Wanted(named=("a",)), "write NAME:key=value"),
-        (Wanted(named=("a:optim.lr=2", "a:optim.lr=3")), "two variants are called 'a'"),
-        (Wanted(named=("base:optim.lr=2",)), "cannot be called 'base'"),
-        (Wanted(grid=("optim.lr=2",), baseline="grpo"), "add --leave-one-out"),
+        (VariantRequest(), "say what to vary"),
+        (VariantRequest(leave_one_out=True), r"declares no leave-one-out variants \(grpo.loo_NAME\)"),
+        (VariantRequest(leave_one_out=True), "declares no leave-one-out variants .* such as --baseline grpo"),
+        (VariantRequest(leave_one_out=True, baseline="grpo"), "--baseline grpo: its algorithm is that of the recipe"),
+        (VariantRequest(grid=("optim.lr",)), "write key=a,b,c"),
+        (VariantRequest(grid=("optim.lr=1", "optim.lr=2")), "names optim.lr twice"),
+        (VariantRequest(grid=("optim.lx=1",)), "--grid: unknown setting optim.lx=1; did you mean optim.lr"),
+        (VariantRequest(grid=("seed=1,2",)), "give them by --seeds"),
+        (VariantRequest(grid=("optim.lr=1e-3",)), "nothing differs"),
+        (VariantRequest(named=("a",)), "write NAME:key=value"),
+        (VariantRequest(named=("a:optim.lr=2", "a:optim.lr=3")), "two variants are called 'a'"),
+        (VariantRequest(named=("base:optim.lr=2",)), "cannot be called 'base'"),
+        (VariantRequest(grid=("optim.lr=2",), baseline="grpo"), "add --leave-one-out"),
     ],
 )
-def test_refusals(small: str, wanted: Wanted, expected: str) -> None:
+def test_refusals(small: str, wanted: VariantRequest, expected: str) -> None:
     target = "grpo" if wanted.leave_one_out else small
     with pytest.raises(InputError, match=expected):
         variants(target, wanted)

@@ -20,7 +20,7 @@ from transformers.models.qwen3.modeling_qwen3 import apply_rotary_pos_emb
 from strop.base.types import StropError
 from strop.model.kernels import native
 from strop.model.kernels.modules import fuse
-from strop.model.kernels.native import Kernels
+from strop.model.kernels.native import LayerKernels
 from strop.model.kernels.sharing import Layout
 from strop.model.policy import Packed, Policy
 from strop.model.settings import FreshModel, ModelSettings
@@ -33,7 +33,7 @@ DTYPES = list(CLOSE)
 
 
 @pytest.fixture(scope="module")
-def kernels() -> Kernels:
+def kernels() -> LayerKernels:
     if shutil.which("cc") is None:
         pytest.skip("no C compiler here")
     found = native.load()
@@ -65,7 +65,7 @@ def held_against(
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(("rows", "features"), [(1, 16), (63, 48), (130, 256)])
-def test_rms_norm(rows: int, features: int, dtype: torch.dtype, kernels: Kernels):
+def test_rms_norm(rows: int, features: int, dtype: torch.dtype, kernels: LayerKernels):
     held_against(
         lambda x, weight: kernels.rms_norm(x, weight, 1e-6),
         lambda x, weight: x / (x.square().mean(-1, keepdim=True) + 1e-6).sqrt() * weight,
@@ -76,7 +76,7 @@ def test_rms_norm(rows: int, features: int, dtype: torch.dtype, kernels: Kernels
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("normed", [False, True])
 @pytest.mark.parametrize(("tokens", "heads", "features"), [(1, 1, 32), (70, 3, 64)])
-def test_rotary(tokens: int, heads: int, features: int, normed: bool, dtype: torch.dtype, kernels: Kernels):
+def test_rotary(tokens: int, heads: int, features: int, normed: bool, dtype: torch.dtype, kernels: LayerKernels):
     angle = torch.arange(tokens)[:, None] * 0.37 ** torch.arange(features // 2)
     cos, sin = (part.repeat(1, 2).to(dtype) for part in (angle.cos(), angle.sin()))
 
@@ -94,12 +94,12 @@ def test_rotary(tokens: int, heads: int, features: int, normed: bool, dtype: tor
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("features", [16, 80, 20])  # the last is torch's
-def test_swiglu(features: int, dtype: torch.dtype, kernels: Kernels):
+def test_swiglu(features: int, dtype: torch.dtype, kernels: LayerKernels):
     leaves = [noise(9, features, seed=5) * 4, noise(9, features, seed=6)]
     held_against(kernels.swiglu, lambda gate, up: F.silu(gate) * up, leaves, dtype)
 
 
-def test_swiglu_of_large_and_broken_numbers(kernels: Kernels):
+def test_swiglu_of_large_and_broken_numbers(kernels: LayerKernels):
     gate = torch.tensor([-1e4, -100.0, 100.0, 1e4, float("nan"), float("inf"), *[0.0] * 10]).requires_grad_()
     y = kernels.swiglu(gate, torch.ones(16))
     (slope,) = torch.autograd.grad(y.sum(), gate)
@@ -120,7 +120,7 @@ def exact_attention(lengths: list[int], query: Tensor, key: Tensor, value: Tenso
     return torch.cat(parts)
 
 
-def attended(kernels: Kernels, lengths: list[int], query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+def attended(kernels: LayerKernels, lengths: list[int], query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     """Sequences that share nothing."""
     ends = torch.tensor((0, *lengths)).cumsum(0)
     return kernels.attention(query, key, value, ends, torch.arange(len(ends)), 0.3)
@@ -128,7 +128,7 @@ def attended(kernels: Kernels, lengths: list[int], query: Tensor, key: Tensor, v
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(("heads", "kv_heads", "features"), [(4, 2, 32), (3, 3, 16), (6, 1, 64), (2, 1, 144)])
-def test_attention(heads: int, kv_heads: int, features: int, dtype: torch.dtype, kernels: Kernels):
+def test_attention(heads: int, kv_heads: int, features: int, dtype: torch.dtype, kernels: LayerKernels):
     lengths = [1, 16, 17, 31, 32, 33, 100]
     leaves = [noise(sum(lengths), count, features, seed=seed)
               for seed, count in enumerate((heads, kv_heads, kv_heads))]  # fmt: skip
@@ -140,7 +140,7 @@ def test_attention(heads: int, kv_heads: int, features: int, dtype: torch.dtype,
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_attention_with_shared_beginnings(dtype: torch.dtype, kernels: Kernels):
+def test_attention_with_shared_beginnings(dtype: torch.dtype, kernels: LayerKernels):
     """Three groups; outputs of a token and gradients are those of whole sequences, beginnings repeated in each."""
     groups = [[20, 3, 1, 40], [7], [33, 65]]  # the beginning, then what goes on from it
     sizes = [size for group in groups for size in group]
@@ -186,7 +186,7 @@ def test_a_sequences_bits_do_not_depend_on_its_neighbours(lengths: list[int], be
     assert torch.equal(pieces, alone)
 
 
-def test_far_scores_and_broken_numbers(kernels: Kernels):
+def test_far_scores_and_broken_numbers(kernels: LayerKernels):
     """A score hundreds above the others takes everything, and what is not finite comes out as it."""
     query, key, value = (torch.ones(20, 1, 32) for _ in range(3))
     key[7], value[7] = 90.0, 5.0
@@ -262,7 +262,9 @@ def learned(of: Policy) -> tuple[Tensor, dict[str, Tensor]]:
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("checkpointing", [False, True])
 @pytest.mark.parametrize("model", ["qwen3", "qwen2", "llama"])
-def test_a_policy_with_kernels_is_the_plain_one(model: str, checkpointing: bool, dtype: torch.dtype, kernels: Kernels):
+def test_a_policy_with_kernels_is_the_plain_one(
+    model: str, checkpointing: bool, dtype: torch.dtype, kernels: LayerKernels
+):
     fused = policy(model, dtype, gradient_checkpointing=checkpointing)
     exact = policy(model, dtype, cpu_kernels=False).double()
     plain = policy(model, dtype, cpu_kernels=False)
@@ -278,7 +280,7 @@ def test_a_policy_with_kernels_is_the_plain_one(model: str, checkpointing: bool,
     assert torch.equal(again, found)
 
 
-def test_other_models_are_left_alone_and_a_fused_one_stays_as_it_is(kernels: Kernels):
+def test_other_models_are_left_alone_and_a_fused_one_stays_as_it_is(kernels: LayerKernels):
     gelu = Qwen3ForCausalLM(Qwen3Config(**SMALL, head_dim=32, hidden_act="gelu"))
     assert fuse(gelu, kernels) == 0 and not any(type(m).__name__.startswith("Fused") for m in gelu.modules())
     of = policy("qwen3", torch.float32)
@@ -296,13 +298,13 @@ def test_without_a_compiler_a_policy_computes_as_it_did(monkeypatch: pytest.Monk
     assert all(torch.equal(gradient, plain[1][name]) for name, gradient in found[1].items())
 
 
-def test_kernels_that_compute_something_else_are_refused(monkeypatch: pytest.MonkeyPatch, kernels: Kernels):
-    monkeypatch.setattr(Kernels, "swiglu", lambda self, gate, up: gate * up)
+def test_kernels_that_compute_something_else_are_refused(monkeypatch: pytest.MonkeyPatch, kernels: LayerKernels):
+    monkeypatch.setattr(LayerKernels, "swiglu", lambda self, gate, up: gate * up)
     with pytest.raises(StropError, match="cpu_kernels=false"):
         learned(policy("qwen2", torch.float32))
 
 
-def test_bits_do_not_depend_on_the_number_of_threads(kernels: Kernels):
+def test_bits_do_not_depend_on_the_number_of_threads(kernels: LayerKernels):
     found = []
     before = torch.get_num_threads()
     try:

@@ -1,9 +1,10 @@
-"""What is refused before it is parsed, and that nothing makes a caller wait for more than three seconds."""
+"""What is refused before it is computed, and that no text makes a caller wait or a worker time out."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from itertools import cycle, product
 
 import pytest
@@ -11,14 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from strop.base.types import Problem, Status, Verdict
-from strop.verifiers.isolation import Isolation
-from strop.verifiers.math.bound_checks import broken_bound
+from strop.verifiers.extract import boxes
+from strop.verifiers.math import MathVerifier
 from strop.verifiers.math.bounds import Bounds
-from strop.verifiers.math.dressing import undressed
-from strop.verifiers.math.normalise import canonical, choice_of, prepared
-from strop.verifiers.math.residue import residue
-from strop.verifiers.math.units import without_units
-from strop.verifiers.math.verifier import MathVerifier
+from strop.verifiers.math.expressions import TooMuch, Unreadable
+from strop.verifiers.math.grammar import read
+from strop.verifiers.math.latex import tokens
+from strop.verifiers.math.prose import Finder
 
 TOO_MUCH = {
     "9^{9^{9^{9}}}": "exponent",
@@ -27,45 +27,59 @@ TOO_MUCH = {
     "2^{1000000}": "exponent",
     "x^{10!}": "exponent",
     "2^{2^{2^{2^{2^{2}}}}}": "exponent",
-    "((7^{9999})^{9999})": "powers",
+    "((7^{9999})^{9999})": "exponent",
     "(10^{9})!": "factorial",
     "100000!": "factorial",
     "((9!)!)!": "factorial",
     r"\binom{10^{12}}{3}": "binomial",
     r"\binom{1000000}{500000}": "binomial",
-    r"\sum_{k=1}^{10000000} k": "sum",
-    r"\sum_{k=1}^{10^7} k": "sum",
-    r"\prod_{k=1}^{10000000} k": "sum",
+    "(" * 17 + "1" + ")" * 17: "parentheses",
     "(" * 400 + "1" + ")" * 400: "parentheses",
-    "{" * 400 + "1" + "}" * 400: "braces",
+    "{" * 25 + "1" + "}" * 25: "braces",
     "7" * 2000: "digits",
     "7" * 100_000: "characters",
     r"\pm 1" * 20: "±",
+    r"\{" + ",".join(map(str, range(1000))) + r"\}": "members",
+    r"\begin{vmatrix}" + r"\\".join(["&".join("123456789")] * 9) + r"\end{vmatrix}": "determinant",
 }
 FINE = (
     "x^{2023}", "2^{2023}-1", "2^{2^{10}}", "2023!", "(2n+1)!", "(3!)!", r"\binom{2023}{1011}", r"\sum_{k=1}^{n} k^2",
     r"\sum_{k=1}^{2023} k", "((((x))))", r"\frac{1}{1+\frac{1}{1+\frac{1}{2}}}", "1" * 50, r"1 \pm \sqrt{2}", "10^{23}",
-    "(x^{15}+x^{14}+1)^{2}", "e^{-x^2}", "10^{-9}", "n \\neq 3", "x!=3",
+    "(x^{15}+x^{14}+1)^{2}", "e^{-x^2}", "10^{-9}", "n \\neq 3", "10^{-100000}", "{" * 15 + "1" + "}" * 15,
+    "(" * 15 + "x" + ")" * 15,
 )  # fmt: skip
 
 
+def refused(answer: str) -> str | None:
+    """Why an answer is refused before anything is computed, or None."""
+    bounds = Bounds()
+    try:
+        return bounds.refuse(answer) or bounds.refuse_answer(read(answer).answer)
+    except TooMuch as limit:
+        return str(limit)
+
+
 @pytest.mark.parametrize(("answer", "what"), TOO_MUCH.items(), ids=range(len(TOO_MUCH)))
-def test_too_much_is_refused(answer: str, what: str) -> None:
-    reason = broken_bound(answer, Bounds())
-    assert reason is not None
-    assert what in reason
+def test_too_much_is_refused_at_once(answer: str, what: str) -> None:
+    begin = time.process_time()
+    reason = refused(answer)
+    assert reason is not None and what in reason
+    assert time.process_time() - begin < 0.1
 
 
 @pytest.mark.parametrize("answer", FINE)
 def test_answers_of_data_sets_are_within_the_bounds(answer: str) -> None:
-    assert broken_bound(answer, Bounds()) is None
+    assert refused(answer) is None
 
 
 def test_bounds_are_fields() -> None:
-    assert broken_bound("x^{11}", Bounds(exponent=10)) is not None
-    assert broken_bound("(" * 400 + ")" * 400, Bounds(parentheses=500, characters=9000)) is None
+    assert Bounds(exponent=10).refuse_answer(read("x^{11}").answer) is not None
+    assert Bounds(parentheses=500, characters=9000).refuse("(" * 400 + ")" * 400) is None
 
 
+INTEGRAL = r"\int_0^1 \frac{\sin(x^5+e^x)}{\ln(x+\sin x)} dx"
+NESTED = r"\sqrt{2+" * 12 + "x" + "}" * 12
+ROOTS = "+".join(r"\sqrt{%d}" % number for number in range(2, 60))  # noqa: UP031
 HEAVY = (
     *(rf"\boxed{{{answer}}}" for answer in TOO_MUCH),
     "the answer is 9^9^9^9",
@@ -76,101 +90,83 @@ HEAVY = (
     r"\boxed{" * 20_000,
     "<think>" * 20_000,
     r"\boxed{(a+b+c+d+e+f)^{400}}",
-    r"\boxed{\int_0^1 \frac{\sin(x^5+e^x)}{\ln(x+\sin x)} dx}",
+    r"\boxed{(a+b+c+d+e+f)^{40}(a-b+c-d+e-f)^{40}}",
+    rf"\boxed{{{INTEGRAL}}}",
     r"\boxed{\frac{\sin^{99}(x)\cos^{99}(y)+\tan(x+y+z)^{50}}{(x+y+z)^{70}}}",
+    rf"\boxed{{{NESTED}}}",
+    rf"\boxed{{{ROOTS}}}",
+    r"\boxed{\sum_{k=1}^{100000} \frac{1}{k^2}}",
+    rf"\boxed{{{'|' * 60}x{'|' * 60}}}",
+    rf"\boxed{{{'-' * 3000}1}}",
+    rf"\boxed{{{'x^' * 50}2}}",
+    rf"\boxed{{{'!' * 200}}}",
+    rf"\boxed{{3{'!' * 9}}}",
+    rf"\boxed{{{' or '.join(f'x<{n}' for n in range(60))}}}",
+    *(rf"\boxed{{{nest * 15}x{')' * 15}}}" for nest in (r"\sin(", r"\tan(", r"\max(x,", r"\min(x,y+", r"\log(", "f(")),
+    rf"\boxed{{{'+'.join(rf'{chr(92)}frac1{{x+{n}}}' for n in range(60))}}}",
+    rf"\boxed{{x{'!' * 2000}}}",
 )
-
-
-INTEGRAL = r"\int_0^1 \frac{\sin(x^5+e^x)}{\ln(x+\sin x)} dx"
-GOLDS = ("3", "(a+b+c+d+e+f)^{399}(a+b+c+d+e+f)+1", INTEGRAL.replace("sin", "cos"))
+GOLDS = ("3", "(a+b+c+d+e+f)^{399}(a+b+c+d+e+f)+1", INTEGRAL.replace("sin", "cos"), r"\sqrt{2+\sqrt{3+x}}", r"\{1,2\}")
 PAIRS = tuple(product(GOLDS, HEAVY))
 EVERY_TEXT = tuple(zip(cycle(GOLDS), HEAVY, strict=False))
 
 
 @pytest.mark.parametrize("pairs", [EVERY_TEXT, pytest.param(PAIRS, marks=pytest.mark.slow)], ids=len)
-def test_no_input_hangs(pairs: Sequence[tuple[str, str]]) -> None:
-    """A text that passes every bound is killed, tried again, killed again; then there is a verdict."""
-    verifier = MathVerifier(extract="any", isolation=Isolation(seconds=0.7, retry_seconds=0.3))
+def test_no_text_chooses_a_timeout(pairs: Sequence[tuple[str, str]]) -> None:
+    """Every text gets a verdict that counts, at once: a policy cannot leave the loss, nor burn a worker's time."""
+    verifier = MathVerifier(extract="any")
     verifier(Problem("warm", "", "x^2"), r"\boxed{x \cdot x}")
-    timeouts = 0
     for gold, text in pairs:
         begin = time.monotonic()
         verdict = verifier(Problem("p", "", gold), text)
-        assert time.monotonic() - begin < 3.0, text[:60]
-        assert verdict.status is not Status.CORRECT
-        assert verdict.status is not Status.ERROR, verdict
-        timeouts += verdict.status is Status.TIMEOUT
-    assert timeouts > 0 and {text for _, text in pairs} == set(HEAVY)
+        assert time.monotonic() - begin < 2.0, text[:60]
+        assert verdict.status in (Status.WRONG, Status.UNPARSED), (gold, text[:60], verdict)
 
 
-def test_with_the_default_limits_the_caller_waits_three_seconds_at_most() -> None:
-    verifier = MathVerifier()
-    verifier(Problem("warm", "", "x^2"), r"\boxed{x \cdot x}")
+def test_the_worker_is_killed_where_all_else_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The limits of `Isolation` hold for what no bound foresees, here an impossible time."""
+    from strop.verifiers.isolation import Isolation
+
+    verifier = MathVerifier(isolation=Isolation(seconds=1e-4, retry_seconds=1e-4))
     begin = time.monotonic()
-    verdict = verifier(Problem("p", "", INTEGRAL.replace("sin", "cos")), rf"\boxed{{{INTEGRAL}}}")
-    assert time.monotonic() - begin < 3.0
+    verdict = verifier(Problem("p", "", r"\sqrt{2-\sqrt3}"), r"\boxed{\frac{\sqrt6-\sqrt2}{2}}")
+    assert time.monotonic() - begin < 10.0
     assert verdict == Verdict(0.0, Status.TIMEOUT, "took too long twice")
 
 
+def work(text: str) -> None:
+    finder = Finder(Bounds())
+    for attempt in (lambda: finder.read(text), lambda: finder.in_prose(text)):
+        with suppress(TooMuch, RecursionError):
+            attempt()
+
+
 @settings(max_examples=300, deadline=None)
-@given(st.text(alphabet=r"\{}()[]$^_,.!~ 019abxfrcstqe%+-=/", max_size=400))
+@given(st.text(alphabet=r"\{}()[]$^_,.!~ 019abxfrcstqe%+-=/|", max_size=400))
 def test_text_work_is_quick_on_any_text(text: str) -> None:
     begin = time.process_time()
-    canonical(prepared(text))
-    choice_of(text)
-    broken_bound(text, Bounds())
+    work(text)
     assert time.process_time() - begin < 0.5
 
 
-UNITS = ("a ", "{", r"\text{", "1,", "m ", "s", "1 ", "^{", "(", "~", "\\", "!", ". ", r"\,1", "9^", r"\sqrt(",
-         "5cm", "m/", r"5\text{m}", r"\text{ m}/", "5 thousand", r"\,~ ", r"\pmod", "per ")  # fmt: skip
+UNITS = ("a ", "{", r"\text{", "1,", "m ", "s", "1 ", "^{", "(", "~", "\\", "!", ". ", r"\,1", "9^", r"\sqrt(", "is ",
+         "5cm", "m/", r"5\text{m}", r"\text{ m}/", "5 thousand", r"\,~ ", r"\pmod", "per ", "A: ", "####", "answer is ",
+         "and ", "or ", "0.1", "$1$ ", r"\boxed{1}", r"\frac", r"\begin{pmatrix}", "|", "x_", "'", "not ")  # fmt: skip
 
 
 @pytest.mark.parametrize("unit", UNITS)
 def test_text_work_does_not_backtrack(unit: str) -> None:
     text = unit * (4000 // len(unit))
     begin = time.process_time()
-    canonical(prepared(text), lone_letters=True)
-    without_units(undressed(prepared(text)))
-    residue(text)
-    broken_bound(text, Bounds())
-    assert time.process_time() - begin < 0.5
+    work(text)
+    boxes(text)
+    assert time.process_time() - begin < 1.0
 
 
-@pytest.mark.parametrize(
-    ("written", "key"),
-    [
-        (r"\dfrac12", r"\frac{1}{2}"),
-        (r"\frac{3}4", r"\frac{3}{4}"),
-        (r"$5\text{ cm}^2$.", "5"),
-        (r"45^{\circ}", "45"),
-        (r"\left( 1 , 2 \right)", "(1,2)"),
-        ("1,234,567", "1234567"),
-        ("1,23", "1,23"),
-        ("1 2", "1 2"),
-        (r"\text{Even}", "even"),
-        (r"\mathrm{E}", "E"),
-        ("(C)", "C"),
-        (r"28 \text{ percent}", "28%"),
-        (r"x^{2}", "x^2"),
-        ("42 square", "42"),
-        ("3 or 4", "3or4"),
-        ("2√3", r"2\sqrt3"),
-        ("x ≤ 3", r"x\leq3"),
-        (r"1.5e3", r"1.5\times10^3"),
-        (r"\sqrt(x+(1))", r"\sqrt{x+(1)}"),
-        (r"0.1\overline{6}", r"\frac{15}{90}"),
-        ("<|im_start|>42<|im_end|>", "42"),
-    ],
-)
-def test_canonical(written: str, key: str) -> None:
-    assert canonical(prepared(written)) == key
-
-
-def test_powers_in_powers_are_looked_at_once() -> None:
-    """A find of `bench/fuzz.py`: every depth doubled the work, a second for these 55 characters."""
-    text = "^^^^^^^^((\\U^^^^^((\\^^^(\\^^^(\\^^^(@2^^^(\\^^^(@2!_^^)"
-    begin = time.process_time()
-    broken_bound(text, Bounds())
-    broken_bound(text.replace("2", "2" + text), Bounds())
-    assert time.process_time() - begin < 0.2
+@given(st.text(max_size=200))
+def test_any_text_has_tokens_or_is_unreadable(text: str) -> None:
+    try:
+        found = tokens(text)
+    except Unreadable:
+        return
+    assert all(token.text for token in found)

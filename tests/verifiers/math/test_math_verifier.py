@@ -206,7 +206,9 @@ def test_a_reference_without_a_value_is_the_verifiers_failure() -> None:
 def test_equal_answers_have_equal_canonical_texts() -> None:
     problem, verifier = Problem("p", "", "1"), MathVerifier(extract="any")
     texts = (r"\boxed{\dfrac{1}{2}}", r"\boxed{\frac12}", r"so \boxed{ \frac{1}{2} }.", r"\boxed{\tfrac{1}{2}}")
-    assert {verifier.answer(problem, text) for text in texts} == {r"\frac{1}{2}"}
+    assert {verifier.answer(problem, text) for text in (*texts, r"\boxed{0.50}")} == {"1/2"}
+    words = (r"\boxed{\text{Monday}}", r"\boxed{ \textbf{Monday} }.")
+    assert {verifier.answer(problem, text) for text in words} == {"Monday"}
     assert verifier.answer(problem, "") is None
 
 

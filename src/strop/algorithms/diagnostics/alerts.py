@@ -16,7 +16,7 @@ STEPS_OF_CALM = 10  # without them an alert that comes back is the old one, at i
 Share = Annotated[float, Field(ge=0, le=1)]
 
 
-class Limits(Settings):
+class AlertLimits(Settings):
     """Beyond which an alert begins.
 
     Fields:
@@ -38,7 +38,7 @@ class Limits(Settings):
     window: Annotated[int, Field(ge=1)] = 10
 
 
-def alerts(row: Row, memory: Memory, limits: Limits | None = None) -> tuple[list[str], Memory]:
+def alerts(row: Row, memory: Memory, limits: AlertLimits | None = None) -> tuple[list[str], Memory]:
     """The alerts that begin with a step.
 
     Args:
@@ -49,7 +49,7 @@ def alerts(row: Row, memory: Memory, limits: Limits | None = None) -> tuple[list
     Returns:
         A line for each alert that begins, and the memory for the next step.
     """
-    limits = limits or Limits()
+    limits = limits or AlertLimits()
     pass_rates, best = _remember_pass_rate(row, memory, limits.window)
     found = _by_limit(row, limits) | {"pass rate": _pass_rate_line(pass_rates, best, limits)}
     calm: dict[str, int] = {}  # by alert that has begun: steps since it last held
@@ -65,7 +65,7 @@ def alerts(row: Row, memory: Memory, limits: Limits | None = None) -> tuple[list
     return lines, {"calm": calm, "pass_rates": pass_rates, "best_pass_rate": best}
 
 
-def _by_limit(row: Row, limits: Limits) -> dict[str, str]:
+def _by_limit(row: Row, limits: AlertLimits) -> dict[str, str]:
     """A line for each alert that holds by this row alone, an empty one for the others."""
 
     def above(name: str, limit: float) -> float | None:
@@ -117,7 +117,7 @@ def _remember_pass_rate(row: Row, memory: Memory, window: int) -> tuple[list[flo
     return recent, best
 
 
-def _pass_rate_line(recent: list[float], best: float | None, limits: Limits) -> str:
+def _pass_rate_line(recent: list[float], best: float | None, limits: AlertLimits) -> str:
     if best is None or len(recent) < limits.window:
         return ""
     now = sum(recent) / limits.window

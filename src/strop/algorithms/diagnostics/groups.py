@@ -1,4 +1,4 @@
-"""What a step's groups say: rewards, pass rates, truncation, what was solved, how much of the batch is trained on."""
+"""Metrics of a step's groups: rewards, pass rates, truncation, what was solved, how much of the batch is trained on."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ def group_metrics(groups: Sequence[Group], survivors: Collection[int]) -> Metric
         **_pass_rates(usable),
         "truncation_rate": _share([r.completion.truncated for r in rollouts]),
         "unparsed_rate": _share([r.verdict.status is Status.UNPARSED for r in rollouts]),
+        "unknown_rate": _share([r.verdict.undecided for r in rollouts]),
         "well_formed_rate": _share([r.verdict.status is not Status.UNPARSED for r in usable]),
         "verifier/failures": Total(len(rollouts) - len(usable)),
         "verifier/failure_share": Mean(len(rollouts) - len(usable), len(rollouts)),

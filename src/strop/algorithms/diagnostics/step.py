@@ -1,4 +1,4 @@
-"""Every diagnostic of a training step that its groups and samples can tell."""
+"""Every diagnostic of a training step that follows from its groups and samples."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from strop.base.types import Group, Sample
 
 
 def step_diagnostics(groups: Sequence[Group], samples: Sequence[Sample], survivors: Collection[int]) -> Metrics:
-    """Every diagnostic of a step that its groups and samples can tell (docs/metrics.md names them).
+    """Every diagnostic of a step that follows from its groups and samples (docs/metrics.md names them).
 
     Args:
         groups: all that the step looked at, dropped ones included.

@@ -1,4 +1,4 @@
-"""What a step's completions look like: their lengths, reflection and repetition."""
+"""Diagnostics of a step's completions: their lengths, reflection and repetition."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ class NoRoom(InputError):
 
 
 class Reply(NamedTuple):
-    """What a model answered, and the tokens that were counted for it."""
+    """A model's answer, and the tokens that were counted for it."""
 
     text: str
     prompt_tokens: int
@@ -144,14 +144,14 @@ def _reply(value: Any) -> Reply:
 
 
 def _message(error: HTTPError) -> tuple[str, str | None]:
-    """What an error says, and its code, where it has OpenAI's shape."""
+    """The message and the code of an error, where it has OpenAI's shape."""
     try:
         text = error.read(LONGEST_ERROR).decode("utf-8", "replace")
     except (OSError, HTTPException):  # the body of an error that was cut off says nothing more
         return str(error.reason), None
     try:
-        told = json.loads(text)["error"]
-        message, code = str(told["message"]), told.get("code")
+        given = json.loads(text)["error"]
+        message, code = str(given["message"]), given.get("code")
     except (ValueError, LookupError, TypeError, AttributeError):  # another shape
         message, code = text, None
     return " ".join(message.split())[:200], code if isinstance(code, str) else None

@@ -1,6 +1,6 @@
 """A model behind an OpenAI-compatible endpoint as an `Engine`, so that an evaluation can ask it like any other.
 
-Whoever asks an endpoint has no tokenizer of the model. Prompts are therefore handed over as the bytes of their text
+A client of an endpoint has no tokenizer of the model. Prompts are therefore handed over as the bytes of their text
 (`EndpointTokenizer`), a chat as the bytes of its messages; a chat goes to /chat/completions, a text to /completions.
 What comes back is text: token ids are -1 and log-probs NaN, as many as the endpoint says the completion had.
 """
@@ -19,14 +19,14 @@ from strop.base.types import Completion, FinishReason, FloatArray, InputError, I
 from strop.engines.endpoint.client import ChatEndpoint
 from strop.engines.protocol import Capabilities, Health, KvMode, PauseMode, Request, Sampling, WeightSource
 
-UNKNOWN = -1  # a token id that the endpoint does not tell
+UNKNOWN = -1  # a token id that the endpoint does not give
 NO_LIMIT = 2**31 - 1
 STEP_SECONDS = 0.5
 _CHAT = "\0messages\0"
 
 
 class EndpointTokenizer:
-    """What a prompt template needs of a tokenizer: a chat becomes its messages as JSON, a token is a byte of text."""
+    """A tokenizer for prompt templates: a chat becomes its messages as JSON, a token is a byte of text."""
 
     bos_token_id = None
     chat_template: Any = True  # the endpoint's, of which only that it is there is taken for granted
@@ -74,7 +74,7 @@ class EndpointEngine:
 
     @property
     def weight_version(self) -> int:
-        """The latest that an answer told; 0 where none does."""
+        """The latest that an answer named; 0 where none does."""
         return self._version
 
     @property
@@ -83,7 +83,7 @@ class EndpointEngine:
 
     @property
     def dollars(self) -> float:
-        """What the answers cost by the endpoint's prices."""
+        """The cost of the answers by the endpoint's prices."""
         return self._endpoint.cost(self.tokens["prompt"], self.tokens["completion"])
 
     def submit(self, request: Request) -> None:

@@ -25,7 +25,7 @@ from strop.engines.protocol import Health, KvMode, Scores, WeightSource
 from strop.engines.requests import Limits
 from strop.engines.settings import EngineSettings
 from strop.engines.slots import Entry, Sequence, Slots
-from strop.engines.torch.fused_forward import Lean
+from strop.engines.torch.fused_forward import FusedForward
 from strop.engines.torch.kv import Ids, PrefillJob, SlotCache
 from strop.engines.torch.runner import Runner
 from strop.engines.torch.scheduler import LEAST_ROWS, ROWS_APART, Scheduler
@@ -62,11 +62,13 @@ class TorchEngine(BaseEngine):
         self.settings = settings
         self._dtypes = frozenset((own, wanted))
         self._slots = Slots(settings.slots, self._limits.max_tokens)
-        self._lean = Lean.of(policy, settings.native)
-        cache = SlotCache(settings.slots, policy.device, None if self._lean is None else self._lean.kernels)
-        unit = ROWS_APART if self._lean is not None and self._lean.rows_apart else LEAST_ROWS
+        self._fused = FusedForward.of(policy, settings.native)
+        if self._fused is None:
+            policy.use_kernels()
+        cache = SlotCache(settings.slots, policy.device, None if self._fused is None else self._fused.kernels)
+        unit = ROWS_APART if self._fused is not None and self._fused.rows_apart else LEAST_ROWS
         self._scheduler = Scheduler(self._slots, cache, settings.shrink, unit)
-        self._runner = Runner(policy, self._slots, cache, settings.prefill_tokens, self._lean)
+        self._runner = Runner(policy, self._slots, cache, settings.prefill_tokens, self._fused)
 
     @torch.inference_mode()
     def step(self) -> list[Completion]:
@@ -107,8 +109,8 @@ class TorchEngine(BaseEngine):
             InputError: the version is below the present one.
         """
         self._refuse_older(version)
-        if self._lean is not None:
-            self._lean.refresh()
+        if self._fused is not None:
+            self._fused.refresh()
         self._scheduler.epoch += 1
         slots = self._slots
         jobs: list[PrefillJob] = []

@@ -1,9 +1,9 @@
 """The forward pass of the known families without their modules: what an engine step on a CPU costs beside its products.
 
 A step of few rows through transformers' layers is mostly calls: some 35 operators a layer. Here a layer is four matrix
-products over weights joined and packed once a weight version (query, key and value; gate and up), and four kernels
-(`native`, or plain torch where there is no compiler). It rounds wherever the modules round, so that a generator in
-bfloat16 is as far from its trainer as the modules were. Other families go through their modules as before.
+products over weights joined and packed once a weight version (query, key and value; gate and up), and four compiled
+kernels (`native`). It rounds wherever the modules round, so that a generator in bfloat16 is as far from its trainer as
+the modules were. Other families, and machines without a compiler, go through the modules.
 
 Shapes: N rows, E hidden size, H query heads, K key/value heads, D head dimension, V vocabulary, P positions.
 """
@@ -12,85 +12,36 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from strop.engines.torch.native import Kernels, Packed, load
+from strop.base import machine
+from strop.engines.torch.native import DecodeKernels, Packed, load
 from strop.model.attention import AttentionContext
+from strop.model.kernels.modules import family_of
 from strop.model.policy import Policy
 
-# Decoders that all compute a layer as this module does; an expert layer's inner part stays the module's.
-_FAMILIES = frozenset(f"{name}ForCausalLM" for name in ("Llama", "Mistral", "Qwen2", "Qwen3", "Qwen3Moe"))
 # Positions whose rotation depends on nothing but the position.
 _ROTATIONS = frozenset({"default", "linear", "llama3", "yarn"})
-# Joined weights are a second copy of the layers' own: none is made of larger models, whose products outweigh the calls.
-_MOST_COPIED = 1 << 30
-
-
-class Operators(Protocol):
-    """What a layer needs beside matrix products; see `native.Kernels`."""
-
-    def add_norm(self, x: Tensor, delta: Tensor | None, weight: Tensor, eps: float) -> Tensor: ...
-
-    def rotate(
-        self, x: Tensor, norms: tuple[Tensor, Tensor] | None, tables: tuple[Tensor, Tensor], positions: Tensor,
-        heads: int, kv_heads: int, head_dim: int, eps: float,
-    ) -> None: ...  # fmt: skip
-
-    def gate(self, x: Tensor) -> Tensor: ...
-
-
-class TorchOperators:
-    """The same by torch's own operators."""
-
-    def add_norm(self, x: Tensor, delta: Tensor | None, weight: Tensor, eps: float) -> Tensor:
-        """x [N, E] += delta, in place; RMSNorm(x) · weight [N, E]."""
-        if delta is not None:
-            x += delta
-        return _normed(x, weight, eps)
-
-    def rotate(
-        self, x: Tensor, norms: tuple[Tensor, Tensor] | None, tables: tuple[Tensor, Tensor], positions: Tensor,
-        heads: int, kv_heads: int, head_dim: int, eps: float,
-    ) -> None:  # fmt: skip
-        """Norm (where a model does) and turn the query and key heads in x [N, (H + 2 K) D], in place."""
-        both = x.view(len(x), -1, head_dim)[:, : heads + kv_heads]
-        if norms is not None:
-            both[:, :heads] = _normed(both[:, :heads], norms[0], eps)
-            both[:, heads:] = _normed(both[:, heads:], norms[1], eps)
-        cosine, sine = (table[positions][:, None] for table in tables)
-        first, second = both.chunk(2, dim=-1)
-        both.copy_(both * cosine + torch.cat((-second, first), dim=-1) * sine)
-
-    def gate(self, x: Tensor) -> Tensor:
-        """silu(x[:, :F]) · x[:, F:] [N, F] of x [N, 2 F]."""
-        gate, up = x.chunk(2, dim=-1)
-        return F.silu(gate) * up
-
-
-def _normed(x: Tensor, weight: Tensor, eps: float) -> Tensor:
-    """RMSNorm as transformers' modules round it."""
-    wide = x.float()
-    return weight * (wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps)).to(x.dtype)
+# Joined weights are a second copy of the layers' own, of at most this part of the memory that there is.
+_COPIED_PART = 1 / 6
 
 
 class Product:
     """x [N, I] times the weights of one or more linear layers that share it, outputs side by side [N, O].
 
-    Their weights are joined in a copy, packed as the compiled kernels or torch's oneDNN like them best.
+    Their weights are joined in a copy, packed where the kernels multiply on this processor.
     """
 
-    def __init__(self, layers: Sequence[nn.Linear], kernels: Kernels | None, float_out: bool = False) -> None:
+    def __init__(self, layers: Sequence[nn.Linear], kernels: DecodeKernels, float_out: bool = False) -> None:
         """`float_out` sums and returns float32 whatever the type of the weights."""
         self._layers = tuple(layers)
-        dtype = layers[0].weight.dtype
         self._float_out = float_out
-        self._kernels = kernels if kernels is not None and kernels.multiplies(dtype) else None
-        self._packed = packs(torch.float32 if float_out else dtype)
-        self._by: Packed | None = None
+        self._kernels = kernels if kernels.multiplies(layers[0].weight.dtype) else None
+        self._packed: Packed | None = None
         self.refresh()
 
     def refresh(self) -> None:
@@ -101,24 +52,17 @@ class Product:
             bias = torch.cat([part.new_zeros(len(part)) if layer.bias is None else layer.bias.detach()
                               for part, layer in zip(parts, self._layers, strict=True)])  # fmt: skip
         if self._kernels is not None:
-            self._by = self._kernels.pack(parts, bias, self._by)
+            self._packed = self._kernels.pack(parts, bias, self._packed)
             return
         weight = torch.cat(parts)
-        if self._float_out:
-            weight, bias = weight.float(), None if bias is None else bias.float()
-        self._bias = bias
-        self._weight = torch.ops.mkldnn._reorder_linear_weight(weight, None) if self._packed else weight
+        self._weight = weight.float() if self._float_out else weight
+        self._bias = bias.float() if self._float_out and bias is not None else bias
 
     def __call__(self, x: Tensor) -> Tensor:
         """The product, without a gradient."""
-        if self._kernels is not None and self._by is not None:
-            return self._kernels.multiply(x, self._by, self._float_out)
-        if self._float_out:
-            x = x.float()
-        if self._packed:
-            product: Tensor = torch.ops.mkldnn._linear_pointwise(x, self._weight, self._bias, "none", [], "")
-            return product
-        return F.linear(x, self._weight, self._bias)
+        if self._kernels is not None and self._packed is not None:
+            return self._kernels.multiply(x, self._packed, self._float_out)
+        return F.linear(x.to(self._weight.dtype), self._weight, self._bias)
 
 
 class Uncopied:
@@ -131,15 +75,6 @@ class Uncopied:
         """The product."""
         found = [F.linear(x, layer.weight, layer.bias) for layer in self._layers]
         return found[0] if len(found) == 1 else torch.cat(found, dim=-1)
-
-
-def packs(dtype: torch.dtype) -> bool:
-    """Whether this torch multiplies with packed weights of a type: a tenth to a quarter less time at few rows."""
-    if not torch.backends.mkldnn.is_available() or not hasattr(torch.ops.mkldnn, "_linear_pointwise"):
-        return False
-    if dtype == torch.bfloat16:
-        return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
-    return dtype == torch.float32
 
 
 @dataclass(frozen=True, eq=False)
@@ -173,15 +108,11 @@ class _Layer:
         )
 
 
-class Lean:
-    """A policy's forward pass for engine steps, on the policy's parameters as they were at the last `refresh`.
+class FusedForward:
+    """A policy's forward pass for engine steps, on the policy's parameters as they were at the last `refresh`."""
 
-    Attributes:
-        kernels: the compiled kernels, if every one of them fits the model.
-    """
-
-    def __init__(self, policy: Policy, kernels: Kernels | None) -> None:
-        """For a policy that `serves`; `kernels` None computes with torch's operators."""
+    def __init__(self, policy: Policy, kernels: DecodeKernels) -> None:
+        """For a policy that `serves`, with kernels that fit it."""
         config = policy.model.config
         self.policy = policy
         self.heads, self.kv_heads = int(config.num_attention_heads), int(config.num_key_value_heads)
@@ -189,7 +120,6 @@ class Lean:
         self.eps = float(config.rms_norm_eps)
         self.dtype = policy.head_weight.dtype
         self.kernels = kernels
-        self._operators: Operators = TorchOperators() if kernels is None else kernels
         self._tables: tuple[Tensor, Tensor] | None = None
         self._products: dict[tuple[Any, ...], Product] = {}  # by type of weights and layers
         self.refresh()
@@ -197,31 +127,31 @@ class Lean:
     @property
     def rows_apart(self) -> bool:
         """Whether a row's bits never depend on how many rows there are, as they do in torch's products of few."""
-        own = self.kernels is not None and self.kernels.multiplies(self.dtype)
-        return own and self._head is not None and all(layer.down is not None for layer in self._layers)
+        own = self.kernels.multiplies(self.dtype)
+        return own and all(isinstance(layer.down, Product) for layer in self._layers)
 
     @classmethod
-    def of(cls, policy: Policy, native: bool) -> Lean | None:
-        """For a policy on a CPU of a known family; None for any other. `native` allows compiled kernels."""
-        if not serves(policy):
+    def of(cls, policy: Policy, native: bool) -> FusedForward | None:
+        """For a policy on a CPU of a known family; None for any other, without a compiler, or where `native` is off."""
+        if not native or not serves(policy):
             return None
         config = policy.model.config
         sizes = config.hidden_size, config.to_dict().get("intermediate_size") or 16
-        fits = native and Kernels.fits(policy.head_weight.dtype, _head_dim(policy), *sizes)
-        return cls(policy, load() if fits else None)
+        fits = DecodeKernels.fits(policy.head_weight.dtype, _head_dim(policy), *sizes)
+        kernels = load() if fits else None
+        return None if kernels is None else cls(policy, kernels)
 
     def refresh(self) -> None:
         """Take the parameters as they are now."""
         base: Any = self.policy.model.base_model
         own = sum(parameter.nbytes for parameter in self.policy.model.parameters())
         head: Any = self.policy.model.get_output_embeddings()
-        self._head: Product | None = None
+        room = machine.memory()[0] * _COPIED_PART
         with torch.no_grad():
-            if own <= _MOST_COPIED:
-                self._layers = [_Layer.of(one, self._joined) for one in base.layers]
-                self._head = self._joined((head,), self.policy.settings.generator_fp32_head)
-            else:
-                self._layers = [_Layer.of(one, Uncopied) for one in base.layers]
+            # Before all the head: without a copy its product in float32 converts all of it at every step.
+            fits = head.weight.nbytes <= room
+            self._head = self._joined((head,), self.policy.settings.generator_fp32_head) if fits else None
+            self._layers = [_Layer.of(one, self._joined if own <= room else Uncopied) for one in base.layers]
         self._parameters = tuple(self.policy.model.parameters())
         self._seen = self._versions()
 
@@ -242,24 +172,24 @@ class Lean:
         if self._versions() != self._seen:
             self.refresh()
         base: Any = self.policy.model.base_model
-        operators, eps, d = self._operators, self.eps, self.head_dim
+        kernels, eps, d = self.kernels, self.eps, self.head_dim
         tables = self._rotation(int(positions.max()) + 1)
         rows, h, kv = len(token_ids), self.heads, self.kv_heads
         x = F.embedding(token_ids, base.embed_tokens.weight)
         delta: Tensor | None = None
         for index, layer in enumerate(self._layers):
-            states = layer.qkv(operators.add_norm(x, delta, layer.norm, eps))
-            operators.rotate(states, layer.query_key_norms, tables, positions, h, kv, d, eps)
+            states = layer.qkv(kernels.add_norm(x, delta, layer.norm, eps))
+            kernels.rotate(states, layer.query_key_norms, tables, positions, h, kv, d, eps)
             split = states.view(rows, -1, d)
             attended = context.attend(index, split[:, :h], split[:, h : h + kv], split[:, h + kv :], d**-0.5)
             delta = layer.out(attended.reshape(rows, h * d))
-            inner = operators.add_norm(x, delta, layer.inner_norm, eps)
+            inner = kernels.add_norm(x, delta, layer.inner_norm, eps)
             if layer.gate_up is None or layer.down is None:
                 experts: Any = layer.module.mlp
                 delta = experts(inner[None])[0]
             else:
-                delta = layer.down(operators.gate(layer.gate_up(inner)))
-        return operators.add_norm(x, delta, base.norm.weight, eps)
+                delta = layer.down(kernels.gate(layer.gate_up(inner)))
+        return kernels.add_norm(x, delta, base.norm.weight, eps)
 
     def logits(self, hidden: Tensor) -> Tensor:
         """float32 logits [N, V] of hidden [N, E], as the policy's settings want a generator's head."""
@@ -278,15 +208,14 @@ class Lean:
 
 
 def serves(policy: Policy) -> bool:
-    """Whether `Lean` computes this policy: a known family on a CPU, with the usual rotation and activation."""
+    """Whether `FusedForward` computes this policy: a known family on a CPU, with the usual rotation and activation."""
     model = policy.model
-    kind = type(model)
-    if policy.device.type != "cpu" or kind.__name__ not in _FAMILIES or not kind.__module__.startswith("transformers."):
+    if policy.device.type != "cpu" or family_of(model) is None:
         return False
     base: Any = model.base_model
     one_type = len({parameter.dtype for parameter in model.parameters()}) == 1
     known = policy.head_weight.dtype in (torch.float32, torch.bfloat16)
-    return one_type and known and model.config.hidden_act == "silu" and base.rotary_emb.rope_type in _ROTATIONS
+    return one_type and known and base.rotary_emb.rope_type in _ROTATIONS
 
 
 def _head_dim(policy: Policy) -> int:

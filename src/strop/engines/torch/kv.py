@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from strop.engines.torch.native import Kernels
+from strop.engines.torch.native import DecodeKernels
 from strop.model.attention import PackedContext
 
 # Keys are read, and capacity grows, by whole blocks of tokens, so that shapes repeat.
@@ -65,7 +65,7 @@ def keys_read(parts: Sequence[Span]) -> int:
 class SlotCache:
     """Per layer, keys and values [slots, K, C, D]; C grows with the longest running sequence."""
 
-    def __init__(self, slots: int, device: torch.device, kernels: Kernels | None = None) -> None:
+    def __init__(self, slots: int, device: torch.device, kernels: DecodeKernels | None = None) -> None:
         """With `kernels`, which must take the keys' size and type, every row reads its own keys and no more."""
         self.slots = slots
         self.device = device

@@ -16,7 +16,7 @@ from strop.base.types import FloatArray, IntArray
 from strop.engines.protocol import Scores
 from strop.engines.sampling import Draw, draw, uniforms
 from strop.engines.slots import Slots
-from strop.engines.torch.fused_forward import Lean
+from strop.engines.torch.fused_forward import FusedForward
 from strop.engines.torch.kv import Ids, Prefill, PrefillJob, SlotCache, SlotContext, blocks
 from strop.engines.torch.scheduler import LEAST_ROWS
 from strop.model.attention import AttentionContext, PackedContext
@@ -26,12 +26,14 @@ from strop.model.policy import Packed, Policy
 class Runner:
     """Runs a policy over the slots; `prefill_tokens` bounds the prompt tokens of one forward pass.
 
-    `lean` computes in the place of the policy's modules where it can.
+    `fused` computes in the place of the policy's modules where it can.
     """
 
-    def __init__(self, policy: Policy, slots: Slots, cache: SlotCache, prefill_tokens: int, lean: Lean | None) -> None:
+    def __init__(
+        self, policy: Policy, slots: Slots, cache: SlotCache, prefill_tokens: int, fused: FusedForward | None
+    ) -> None:
         self.policy = policy
-        self.lean = lean
+        self.fused = fused
         self.slots = slots
         self.cache = cache
         self.prefill_tokens = prefill_tokens
@@ -129,16 +131,16 @@ class Runner:
         return self._hidden(_sent(ids, device), _sent(positions, device), context)
 
     def _hidden(self, token_ids: Tensor, positions: Tensor, context: AttentionContext) -> Tensor:
-        return (self.policy if self.lean is None else self.lean).hidden(token_ids, positions, context)
+        return (self.policy if self.fused is None else self.fused).hidden(token_ids, positions, context)
 
     def _logits(self, hidden: Tensor) -> Tensor:
-        if self.lean is not None:
-            return self.lean.logits(hidden)
+        if self.fused is not None:
+            return self.fused.logits(hidden)
         return self.policy.logits(hidden, self.policy.settings.generator_fp32_head)
 
     def _draw(self, logits: Tensor, width: int) -> tuple[Tensor, Tensor, Tensor]:
         """Tokens, log-probs and entropies [W]; by the compiled kernel unless a row has a top-k or top-p."""
-        slots, kernels = self.slots, None if self.lean is None else self.lean.kernels
+        slots, kernels = self.slots, None if self.fused is None else self.fused.kernels
         if kernels is None or slots.truncated[:width].any():
             return draw(logits, self._how(width))
         part = slice(0, width)

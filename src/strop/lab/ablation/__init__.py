@@ -1,7 +1,7 @@
 """Ablations: variants of a recipe trained with paired seeds, one table and one figure for all of them.
 
     folder = Path("runs/ablate")
-    found = variants("scalerl", Wanted(leave_one_out=True), ["steps=200"])
+    found = variants("scalerl", VariantRequest(leave_one_out=True), ["steps=200"])
     execute(folder, plan("scalerl", found, seeds=(0, 1, 2)), view, jobs=2)
     write_report(collect(folder))
 

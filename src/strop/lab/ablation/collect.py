@@ -1,13 +1,12 @@
-"""What the runs of an ablation came to, from their folders alone; while they run as well as afterwards."""
+"""The results of an ablation's runs, from their folders alone; while they run as well as afterwards."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from strop.base.metrics_file import read_metrics
+from strop.base.metrics_file import by_step, read_metrics
 from strop.base.types import InputError
 from strop.lab.ablation.manifest import Manifest, RunEntry, read_manifest
 from strop.lab.ablation.statistics import Mean, Paired, Verdict, mean, paired, spikes, verdict
@@ -118,7 +117,7 @@ class VariantResult:
 
     @property
     def by(self) -> str | None:
-        """What the verdict rests on: `A`, `B`, `C_mid`, or `final` for the final pass rate; None where undecided."""
+        """The basis of the verdict: `A`, `B`, `C_mid`, or `final` for the final pass rate; None where undecided."""
         if self.verdict in (None, "undecided"):
             return None
         if self.comparison is None or self.comparison.verdict == "undecided":
@@ -215,12 +214,12 @@ def _pairs(runs: Sequence[RunResult], base: Sequence[RunResult]) -> tuple[float,
 def _run_result(folder: Path, manifest: Manifest, run: RunEntry, x: XAxis, settings: FitSettings) -> RunResult:
     path = manifest.path(folder, run)
     rows: Rows = read_metrics(path / "metrics.jsonl")
-    rates = [(row["step"], row[PASS_RATE]) for row in rows if row.get(PASS_RATE) is not None]
-    trained = [rate for step, rate in rates if step and rate is not None]
+    rates = by_step(rows, PASS_RATE)
+    trained = [rate for step, rate in rates.items() if step]
     curve = _curve(path, run, x) if trained else None
     entropies, norms = _values(rows, "entropy"), _values(rows, "grad_norm")
     tail = entropies[-max(1, len(entropies) // 10) :]
-    latest = rates[-1][1] if rates else None
+    latest = list(rates.values())[-1] if rates else None
     return RunResult(
         entry=run,
         step=max((int(row["step"] or 0) for row in rows), default=0),
@@ -249,5 +248,4 @@ def _curve(path: Path, run: RunEntry, x: XAxis) -> Curve | None:
 
 
 def _values(rows: Rows, name: str) -> list[float]:
-    found = (row.get(name) for row in rows)
-    return [value for value in found if value is not None and math.isfinite(value)]
+    return list(by_step(rows, name).values())

@@ -11,7 +11,7 @@ from typing import Any
 from strop.base.child_process import start_module, thread_environment
 from strop.base.files import writing
 from strop.base.framing import Channel
-from strop.lab.ablation.runner import Ended, Job
+from strop.lab.ablation.runner import Ended, RunJob
 
 
 class LocalRunner:
@@ -24,7 +24,7 @@ class LocalRunner:
     def __init__(self, jobs: int = 1) -> None:
         self._jobs = jobs
 
-    def start(self, job: Job, slot: int) -> RunProcess:
+    def start(self, job: RunJob, slot: int) -> RunProcess:
         """Begin a run."""
         return RunProcess(job, environment(slot, self._jobs))
 
@@ -40,7 +40,7 @@ class RunProcess:
         environment: variables besides those of this process.
     """
 
-    def __init__(self, job: Job, environment: Mapping[str, str]) -> None:
+    def __init__(self, job: RunJob, environment: Mapping[str, str]) -> None:
         self._job = job
         self._stopping = False
         with writing(job.log):
@@ -76,7 +76,7 @@ class RunProcess:
         self._channel.close()
 
     def _answer(self) -> dict[str, Any] | None:
-        """What the ended run said of itself; None where it was killed before."""
+        """The answer of a run that has ended; None where it was killed before."""
         with contextlib.suppress(EOFError):
             for message in self._channel.receive():
                 answer: dict[str, Any] = json.loads(message)

@@ -16,7 +16,7 @@ from typing import Any, Literal
 from pydantic import ValidationError
 
 import strop
-from strop.base.files import replacing, writing
+from strop.base.files import write_text, writing
 from strop.base.pieces import Settings
 from strop.base.types import InputError
 from strop.config.edits import explain
@@ -157,8 +157,8 @@ def merged(folder: Path, wanted: Manifest) -> Manifest:
     for entry in kept.variants:
         if entry.name not in here:
             raise InputError(_changed(folder, f"it has the variant {entry.name}, which this command does not make"))
-        ours = parse(here[entry.name].config, entry.name)
-        theirs = parse(entry.config, f"{folder / FILE}: {entry.name}")
+        ours = parse(here[entry.name].config, entry.name, to_run=False)
+        theirs = parse(entry.config, f"{folder / FILE}: {entry.name}", to_run=False)
         if theirs != ours:
             raise InputError(_changed(folder, f"its {entry.name} has {_differing(theirs, ours)}"))
     gone = set(kept.seeds) - set(wanted.seeds)
@@ -179,7 +179,7 @@ def _changed(folder: Path, what: str) -> str:
 
 
 def read_manifest(folder: Path, live: bool = True) -> Manifest:
-    """The manifest, with the states as they are now where `live`: finished by their summaries, stopped where nobody
+    """The manifest, with the states as they are now where `live`: finished by their summaries, stopped where no process
     works on them any more.
 
     Raises:
@@ -213,8 +213,8 @@ def is_finished(run: Path) -> bool:
 
 
 def write_manifest(folder: Path, manifest: Manifest) -> None:
-    with replacing(folder / FILE) as temporary:
-        temporary.write_text(manifest.model_dump_json(indent=1) + "\n", encoding="utf-8")
+    """Write the manifest of an ablation into its folder."""
+    write_text(folder / FILE, manifest.model_dump_json(indent=1) + "\n")
 
 
 @contextmanager

@@ -17,7 +17,7 @@ from strop.base.extras import require
 from strop.base.types import InputError, StropError
 from strop.lab.ablation.local_runner import RunProcess
 from strop.lab.ablation.manifest import FILE
-from strop.lab.ablation.runner import Ended, Job
+from strop.lab.ablation.runner import Ended, RunJob
 from strop.orchestration.ray_workers import RayWorkers
 from strop.orchestration.settings import RaySettings
 
@@ -26,7 +26,7 @@ SHARED = ("STROP_CACHE", "XDG_CACHE_HOME", "HF_HOME")  # of the environment, wha
 
 
 class Needs(NamedTuple):
-    """What each run reserves on one node."""
+    """The cores and GPUs that each run reserves on one node."""
 
     cpus: float = 1.0
     gpus: int = 0
@@ -51,7 +51,7 @@ class RayRunner:
         self._needs = needs
         self._patience = patience
 
-    def start(self, job: Job, slot: int) -> RayRun:
+    def start(self, job: RunJob, slot: int) -> RayRun:
         """Queue a run."""
         environment = {name: os.environ[name] for name in SHARED if name in os.environ}
         environment |= thread_environment(max(1, int(self._needs.cpus))) | {"PYTHONPATH": import_path()}
@@ -69,7 +69,7 @@ class RayRunner:
 class RayRun:
     """A `Running` over an actor."""
 
-    def __init__(self, ray: Any, actor: Any, job: Job, needs: Needs, deadline: float) -> None:
+    def __init__(self, ray: Any, actor: Any, job: RunJob, needs: Needs, deadline: float) -> None:
         self._ray = ray
         self._actor = actor
         self._needs = needs
@@ -126,7 +126,7 @@ class RayRun:
 
 
 class RunActor:
-    """What Ray starts on a node: one run in a subprocess."""
+    """The actor that Ray starts on a node: one run in a subprocess."""
 
     def __init__(self) -> None:
         self._stopping = False
@@ -138,7 +138,7 @@ class RunActor:
         """Have the run save its last finished step and end."""
         self._stopping = True
 
-    def run(self, job: Job) -> Ended:
+    def run(self, job: RunJob) -> Ended:
         """Make the run, until it ends or is asked to stop.
 
         Raises:

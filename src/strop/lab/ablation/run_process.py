@@ -39,21 +39,22 @@ def main() -> int:
 
 
 def _run(folder: Path, data: dict[str, Any], imports: list[str]) -> None:
-    from strop.base.imports import allow_module
+    from strop.base.imports import allow_module, allow_settings, code_settings
     from strop.config.parse import parse
     from strop.run.folder import RunFolder, is_run
     from strop.run.run import resume, train
 
     for module in imports:
         allow_module(module)
-    config = parse(data, str(folder))
+    config = parse(data, str(folder), to_run=False)  # what was allowed is the business of the process that asks
+    allow_settings(key for key, *_ in code_settings(data))
     view = PlainView(sys.stderr)
     try:
         if not is_run(folder):
             train(config, folder, view)
             return
         kept = RunFolder.open(folder)
-        if parse(kept.read_json("config.json"), str(kept.config_path)) != config:
+        if parse(kept.read_json("config.json"), str(kept.config_path), to_run=False) != config:
             raise InputError(f"{kept.config_path} is not that of the ablation; remove {folder} to run it again")
         resume(folder, view)
     finally:

@@ -1,4 +1,4 @@
-"""What the scheduler of an ablation knows of a runner: it starts a job, polls it, and asks it to stop."""
+"""The protocol between an ablation's scheduler and a runner: start a job, poll it, ask it to stop."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Literal, NamedTuple, Protocol
 Outcome = Literal["finished", "failed", "stopped", "lost"]
 
 
-class Job(NamedTuple):
+class RunJob(NamedTuple):
     """A run to make: its name, its folder, its configuration as plain data, and where what it says is written."""
 
     label: str
@@ -52,9 +52,9 @@ class Running(Protocol):
 
 
 class Runner(Protocol):
-    """What makes runs."""
+    """Starts runs."""
 
-    def start(self, job: Job, slot: int) -> Running:
+    def start(self, job: RunJob, slot: int) -> Running:
         """Begin a job, in place `slot` of those side by side (from 0), and return without waiting for it."""
         ...
 

@@ -14,7 +14,7 @@ from strop.base.types import StropError
 from strop.base.view import View, duration, percent
 from strop.lab.ablation.local_runner import LocalRunner
 from strop.lab.ablation.manifest import Manifest, RunEntry, held, is_finished, merged, write_manifest
-from strop.lab.ablation.runner import Ended, Job, Runner, Running
+from strop.lab.ablation.runner import Ended, RunJob, Runner, Running
 
 LOSSES = 3  # of what a run is made on, after which it is not begun again
 INTERVAL = 0.2  # seconds between two looks at the runs
@@ -187,7 +187,7 @@ class _Scheduler:
             path, log = self.manifest.path(self.folder, run), self.manifest.log(self.folder, run)
             progress = Progress(path / "metrics.jsonl")
             progress.look()
-            job = Job(run.label, path, self.manifest.config(run).model_dump(mode="json"), log, self.imports)
+            job = RunJob(run.label, path, self.manifest.config(run).model_dump(mode="json"), log, self.imports)
             self._slots[slot] = _Work(run, self.runner.start(job, slot), progress, time.monotonic())
             self._done[run] = progress.step
             self.manifest = self.manifest.marked(run, "running")
@@ -208,7 +208,7 @@ class _Scheduler:
                 write_manifest(self.folder, self.manifest)
 
     def _checked(self, run: RunEntry, ended: Ended) -> Ended:
-        """What an end means: no run is finished without its summary, and none is lost for ever."""
+        """The end as it counts: no run is finished without its summary, and one lost too often has failed."""
         if ended.outcome == "finished" and not is_finished(self.manifest.path(self.folder, run)):
             return Ended("failed", f"ended without a summary; see {self.manifest.log(self.folder, run)}")
         if ended.outcome != "lost":

@@ -132,7 +132,7 @@ def _mean(found: Mean | None, form: str) -> str:
 
 
 def notes(found: Ablation) -> list[str]:
-    """What a reader should know besides: failures, refused fits, verdicts in words, what was left out."""
+    """Notes below the table: failures, refused fits, verdicts in words, what was left out."""
     lines = [f"{run.label} failed: {run.error}" for run in found.failures]
     for variant in found.variants:
         lines += [f"{variant.name}: {reason}" for reason in _refusals(variant)]
@@ -152,7 +152,7 @@ def _refusals(variant: VariantResult) -> list[str]:
 
 
 def explanation(found: Ablation) -> str:
-    """What the columns mean, in a few lines."""
+    """The meaning of the columns, in a few lines."""
     shared = "" if found.asymptote is None else f" (to {found.asymptote:.3f}, the average of all fits)"
     return (
         f"Means ± standard errors over the finished of the seeds {', '.join(map(str, found.manifest.seeds))}. "

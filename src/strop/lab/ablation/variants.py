@@ -1,4 +1,4 @@
-"""What an ablation compares: a base and its variants, from a grid, from named changes, or by leaving one thing out.
+"""The variants of an ablation: a base and its variants, from a grid, from named changes, or by leaving one thing out.
 
 Three ways, which may be combined:
 
@@ -36,7 +36,7 @@ SINGLE = (
 
 
 @dataclass(frozen=True)
-class Wanted:
+class VariantRequest:
     """Which variants to make: `grid` and `named` as on the command line, and leaving one out."""
 
     grid: tuple[str, ...] = ()
@@ -66,7 +66,7 @@ class Variants:
     notes: tuple[str, ...]
 
 
-def variants(target: str, wanted: Wanted, sets: Sequence[str] = (), small: bool = False) -> Variants:
+def variants(target: str, wanted: VariantRequest, sets: Sequence[str] = (), small: bool = False) -> Variants:
     """The base and its variants; `sets` and `small` (the tiny form) hold for all of them.
 
     Raises:
@@ -105,7 +105,7 @@ def _add(variant: Variant, found: list[Variant], notes: list[str]) -> None:
 
 
 def _every(
-    target: str, base: RunConfig, wanted: Wanted, sets: Sequence[str], small: bool
+    target: str, base: RunConfig, wanted: VariantRequest, sets: Sequence[str], small: bool
 ) -> Iterator[tuple[Variant | str, str | None]]:
     """Variants, or names of such that cannot be made with the reason."""
     if wanted.leave_one_out:
@@ -268,7 +268,7 @@ def _back(base: RunConfig, theirs: dict[str, Any], keys: list[str]) -> Variant:
     for key in keys:
         first, _, second = key.partition(".")
         data[first] = data[first] | {second: theirs[first][second]} if second else theirs[first]
-    config = parse(data, keys[0])
+    config = parse(data, keys[0], to_run=False)
     return Variant(f"no-{'+'.join(map(_label, keys))}", config, differences(base, config))
 
 

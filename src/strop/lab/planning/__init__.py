@@ -1,4 +1,4 @@
-"""What a run will cost in time: a simulation by discrete events, its bound, and costs measured from a run folder.
+"""Prediction of a run's time: a simulation by discrete events, its bound, and costs measured from a run folder.
 
     costs = Costs(decode_step=0.01, decode_sequence=1e-3, train_token=6e-5, trainer_ranks …)
     found = simulate(Setup(prompts_per_step=48, samples_per_prompt=16, max_lag=8, generators=64), costs, LogNormal(…))

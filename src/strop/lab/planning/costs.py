@@ -1,4 +1,4 @@
-"""What a token, an update and a publication cost, in seconds."""
+"""The costs of a token, an update and a publication, in seconds."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ class FitQuality:
 
 @dataclass(frozen=True)
 class Measured:
-    """What a run folder says of its costs.
+    """The costs of a run, measured from its folder.
 
     Attributes:
         config: the run's.
@@ -112,7 +112,7 @@ def measure(folders: Sequence[RunFolder]) -> Measured:
 
 
 def _read(folder: RunFolder) -> tuple[RunConfig, Setup, list[_Step]]:
-    config = parse(folder.read_json("config.json"), str(folder.config_path))
+    config = parse(folder.read_json("config.json"), str(folder.config_path), to_run=False)
     setup = setup_of(config)
     if setup.max_lag > 0:
         raise InputError(

@@ -1,4 +1,4 @@
-"""What `strop plan` is asked, and its answer: a simulation of each setup, or of its best split of the devices."""
+"""The question of `strop plan` and its answer: a simulation of each setup, or of its best split of the devices."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from strop.run.folder import RunFolder
 
 @dataclass(frozen=True)
 class Question:
-    """What is planned.
+    """A run to plan.
 
     Attributes:
         setup: batch, lag, generators and trainers.
         costs: seconds of everything.
         lengths: of completions.
         measured: where costs and lengths come from; None where they were given.
-        assumed: which of "costs" and "lengths" nobody gave, so that they are those of published runs.
+        assumed: which of "costs" and "lengths" were not given, so that they are those of published runs.
         split: whether the split of the devices is given.
     """
 

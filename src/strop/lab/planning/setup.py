@@ -73,7 +73,7 @@ class Setup:
 
     @property
     def name(self) -> str:
-        """What papers call it."""
+        """Its name in papers."""
         if self.max_lag:
             return f"PipelineRL-{self.max_lag}"
         return "synchronous" if self.updates_per_step == 1 else f"PPO-off-policy-{self.updates_per_step}"

@@ -27,7 +27,7 @@ MAX_EMPTY_BATCHES = 1000
 
 @dataclass(frozen=True)
 class Simulation:
-    """What a simulated run was like. Seconds by step; shares are of the whole time.
+    """The outcome of a simulated run. Seconds by step; shares are of the whole time.
 
     Attributes:
         step_seconds: of each training step, from the end of the one before.

@@ -20,7 +20,7 @@ from strop.lab.scaling.curves import Curve
 from strop.lab.scaling.fitted import Fit, FitSettings, Interval, quantiles
 from strop.lab.scaling.fitting import fit, r0_weight, redraw
 from strop.lab.scaling.sigmoid import Sigmoid
-from strop.lab.scaling.solve import Problem, solve
+from strop.lab.scaling.solve import FitProblem, solve
 
 Array = NDArray[np.float64]
 
@@ -114,7 +114,7 @@ def refit(found: Fit, asymptote: float) -> Refit:
     rates, r0 = np.concatenate([used.pass_rate[None, :], drawn]), np.concatenate([[used.r0], r0])
     moves = r0_weight(used, found.weight, found.settings)
     y, at = rates - r0[:, None], np.log(used.compute)
-    solution = solve(Problem(at, y, found.weight, r0, asymptote=asymptote, r0_weight=moves), 1)
+    solution = solve(FitProblem(at, y, found.weight, r0, asymptote=asymptote, r0_weight=moves), 1)
     sigmoid = Sigmoid(asymptote, float(solution.b[0]), float(solution.mid[0]), used.r0 + float(solution.shift[0]))
     sse = float(((used.pass_rate - sigmoid.value(used.compute)) ** 2).sum())
     return Refit(found, sigmoid, sse, np.stack([solution.b, solution.mid], axis=1)[1:])

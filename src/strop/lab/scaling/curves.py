@@ -114,7 +114,7 @@ def read_curve(
     Args:
         path: a run folder of strop, or a .csv file.
         x: the x-axis.
-        r0: R_0, exact. It takes the place of what rows at compute 0 say, which a note then tells; None takes those.
+        r0: R_0, exact. It takes the place of what rows at compute 0 say, as a note then says; None takes those.
         name: by default the name of the folder, or of the file without its ending.
         metric: of a run, the evaluation metric; its standard error is beside it, under `stderr`.
 
@@ -260,7 +260,7 @@ def _run_rows(path: Path, x: XAxis, metric: str) -> tuple[list[_Row], str, tuple
 
 
 def _spent(rows: Sequence[Mapping[str, float | None]], x: XAxis, recorded: bool) -> Iterator[float]:
-    """What was spent up to and with each row."""
+    """The compute, steps or tokens spent up to and with each row."""
     total = 0.0
     for row in rows:
         if x == "steps":

@@ -72,7 +72,7 @@ class HeldBack(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Fit:
-    """What came of fitting a curve; `refused` says in one line why there is nothing, else None.
+    """The result of fitting a curve; `refused` says in one line why there is nothing, else None.
 
     Attributes:
         curve: what was given. `used` and `held_back` are its points before and after the cut-offs.

@@ -16,7 +16,7 @@ from strop.lab.scaling import paper_grid, support
 from strop.lab.scaling.curves import Curve
 from strop.lab.scaling.fitted import Fit, FitSettings, quantiles
 from strop.lab.scaling.sigmoid import Sigmoid, share
-from strop.lab.scaling.solve import Problem, Solution, solve
+from strop.lab.scaling.solve import FitProblem, Solution, solve
 
 Array = NDArray[np.float64]
 
@@ -84,11 +84,11 @@ def _solve(used: Curve, weight: Array, settings: FitSettings) -> Solution:
     if settings.method == "paper":
         return paper_grid.solve_on_grid(np.log(used.compute), y, r0, _cells(used, settings))
     moves = r0_weight(used, weight, settings)
-    return solve(Problem(np.log(used.compute), y, weight, r0, settings.ceiling, r0_weight=moves), STARTS)
+    return solve(FitProblem(np.log(used.compute), y, weight, r0, settings.ceiling, r0_weight=moves), STARTS)
 
 
 def r0_weight(used: Curve, weight: Array, settings: FitSettings) -> float | None:
-    """What a shift of R_0 costs, in the unit of `weight`; None where R_0 does not move."""
+    """The price of a shift of R_0, in the unit of `weight`; None where R_0 does not move."""
     if settings.exact_r0 or settings.method == "paper" or used.r0_stderr == 0.0:
         return None
     if used.r0_stderr is None or used.stderr is None:
@@ -141,7 +141,7 @@ def _bootstrap(
     else:
         guess = np.array([sigmoid.A - used.r0, np.log(sigmoid.B), np.log(sigmoid.C_mid), sigmoid.R_0 - used.r0])
         moves = r0_weight(used, weight, settings)
-        found = solve(Problem(log_compute, y, weight, r0, settings.ceiling, r0_weight=moves), 1, guess)
+        found = solve(FitProblem(log_compute, y, weight, r0, settings.ceiling, r0_weight=moves), 1, guess)
     return np.stack([r0 + found.gain, found.b, found.mid, r0 + found.shift], axis=1)
 
 

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from strop.lab.scaling.sigmoid import share
-from strop.lab.scaling.solve import GAIN, LOG_B, LOG_MID, Minimum, Problem, Solution, minimise
+from strop.lab.scaling.solve import GAIN, LOG_B, LOG_MID, FitProblem, Minimum, Solution, minimise
 
 Array = NDArray[np.float64]
 Grid = tuple[float, float, int]
@@ -52,11 +52,11 @@ class PaperGrid:
 def solve_on_grid(log_compute: Array, y: Array, r0: Array, grid: PaperGrid) -> Solution:
     """The best cell of every data set. log_compute [n]; y [S, n], pass rates minus R_0; r0 [S]."""
     candidates = _scan(log_compute, y, r0, grid, CANDIDATES if len(y) == 1 else 1)
-    problem = Problem(log_compute, y, np.ones(len(log_compute)), r0)
+    problem = FitProblem(log_compute, y, np.ones(len(log_compute)), r0)
     return Solution.of([_best(problem, row, cells, grid) for row, cells in enumerate(candidates)])
 
 
-def _best(problem: Problem, row: int, cells: Array, grid: PaperGrid) -> Minimum:
+def _best(problem: FitProblem, row: int, cells: Array, grid: PaperGrid) -> Minimum:
     """The best of the candidate cells [K, 3] of a data set, (A, log B, log C_mid) each."""
     r0 = problem.r0[row]
     starts = {(a, mid): np.array([a - r0, b, mid, 0.0]) for a, b, mid in cells[::-1].tolist()}

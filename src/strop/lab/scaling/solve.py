@@ -32,7 +32,7 @@ PRECISION, EVALUATIONS = 1e-12, 100
 
 
 @dataclass(frozen=True, eq=False)
-class Problem:
+class FitProblem:
     """S data sets on the same points.
 
     log_compute [n]; y [S, n], pass rates minus measured R_0; weight [n]; r0 [S], the measured R_0; top, the largest A.
@@ -91,7 +91,7 @@ class Solution:
         return cls(theta[:, GAIN], b, mid, theta[:, SHIFT], np.array([each.sse for each in found]))
 
 
-def solve(problem: Problem, starts: int = 1, guess: Array | None = None) -> Solution:
+def solve(problem: FitProblem, starts: int = 1, guess: Array | None = None) -> Solution:
     """The least-squares sigmoid of each data set.
 
     Scipy starts from the `starts` best grid cells; with a `guess` [4] from that, and from the best cell only where this
@@ -110,7 +110,7 @@ def solve(problem: Problem, starts: int = 1, guess: Array | None = None) -> Solu
     return Solution.of(found)
 
 
-def minimise(problem: Problem, row: int, start: Array, free: Sequence[int]) -> Minimum:
+def minimise(problem: FitProblem, row: int, start: Array, free: Sequence[int]) -> Minimum:
     """The minimum next to `start` [4] over the parameters `free`; the others stay where they are.
 
     Levenberg-Marquardt, and where it leaves the bounds the slower search of scipy that respects them.
@@ -136,9 +136,9 @@ def minimise(problem: Problem, row: int, start: Array, free: Sequence[int]) -> M
 
 
 class _Errors:
-    """What is minimised for one data set, as a function of its free parameters."""
+    """The weighted errors of one data set, as a function of its free parameters."""
 
-    def __init__(self, problem: Problem, row: int, start: Array, free: Sequence[int]) -> None:
+    def __init__(self, problem: FitProblem, row: int, start: Array, free: Sequence[int]) -> None:
         self.free = list(free)
         self._start = start
         self._at, self._y = problem.log_compute, problem.y[row]
@@ -170,7 +170,7 @@ class _Errors:
         return columns[:, self.free]
 
 
-def _grid(problem: Problem, starts: int) -> tuple[Array, Array]:
+def _grid(problem: FitProblem, starts: int) -> tuple[Array, Array]:
     """The `starts` best cells of a (B, C_mid) grid for each data set, [S, starts, 4], and their errors [S, starts]."""
     low, high = problem.bounds(0)
     b = np.linspace(low[LOG_B] + 0.5, high[LOG_B] - 0.5, B_CELLS)
@@ -186,7 +186,7 @@ def _grid(problem: Problem, starts: int) -> tuple[Array, Array]:
     return cells, np.take_along_axis(sse, chosen, 1)
 
 
-def _best_gain(problem: Problem, shares: Array) -> tuple[Array, Array]:
+def _best_gain(problem: FitProblem, shares: Array) -> tuple[Array, Array]:
     """The gain of each cell that fits best, and what is left: [S, G] each. The gain enters linearly."""
     weighted = shares * problem.weight
     cross = problem.y @ weighted.T  # [S, G]

@@ -10,7 +10,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from itertools import combinations
 from typing import Any
 
@@ -29,7 +29,7 @@ from strop.lab.scaling.curves import Curve
 from strop.lab.scaling.fitted import Fit, FitSettings
 from strop.lab.scaling.fitting import fit
 
-MOST_RECIPES = 12  # whose pairs are compared: beyond that nobody reads the table
+MOST_RECIPES = 12  # whose pairs are compared: beyond that the table cannot be read
 
 
 @dataclass(frozen=True, eq=False)
@@ -182,18 +182,8 @@ def _refit(each: Refit) -> dict[str, Any]:
 
 
 def _comparison(each: Comparison) -> dict[str, Any]:
-    return {
-        "first": each.first,
-        "second": each.second,
-        "verdict": each.verdict,
-        "by": each.by,
-        "better": each.better,
-        "difference": each.difference,
-        "interval": list(each.interval),
-        "margin": each.margin,
-        "A": each.asymptote,
-        "text": str(each),
-    }
+    value = asdict(each)
+    return value | {"interval": list(each.interval), "A": value.pop("asymptote"), "text": str(each)}
 
 
 def _seeds(each: Seeds) -> dict[str, Any]:

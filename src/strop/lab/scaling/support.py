@@ -34,7 +34,7 @@ EXACT = 1e-7  # pass rates closer than this are equal: rounding of a file, not n
 
 @dataclass(frozen=True)
 class Noise:
-    """What a fit leaves: variance of one unit of weight, its degrees of freedom, and whether stderrs were known."""
+    """The noise left by a fit: variance of one unit of weight, its degrees of freedom, whether stderrs were known."""
 
     variance: float
     freedom: int

@@ -1,4 +1,4 @@
-"""What `strop fit` says on a terminal: tables and lines, in their order."""
+"""The output of `strop fit` on a terminal: tables and lines, in their order."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from strop.lab.scaling.fitted import Fit
 from strop.lab.scaling.study import Study
 
 
-class Table(NamedTuple):
+class TextTable(NamedTuple):
     """Columns, and rows of as many cells."""
 
     columns: Sequence[str]
     rows: Sequence[Sequence[str]]
 
 
-def tables(found: Study) -> Iterator[Table | str]:
+def tables(found: Study) -> Iterator[TextTable | str]:
     """The fits, refusals and notes, predictions, windows, the joint refit, seeds and comparisons."""
     level = f"{100 * found.fits[0].settings.level:g} % intervals"
-    yield Table((level, "A", "B", "C_mid"), [(each.name, *_parameters(each, "refused")) for each in found.fits])
+    yield TextTable((level, "A", "B", "C_mid"), [(each.name, *_parameters(each, "refused")) for each in found.fits])
     columns = ("", "R_0", "points", "sse", "power law sse", "power law A")
-    yield Table(columns, [_points_row(each) for each in found.fits])
+    yield TextTable(columns, [_points_row(each) for each in found.fits])
     for each in found.fits:
         if each.refused is not None:
             yield f"{each.name}: refused, {each.refused}"
@@ -36,14 +36,14 @@ def tables(found: Study) -> Iterator[Table | str]:
         for window, each in fits.items()
     ]
     if windows:
-        yield Table(("windows", "compute", "points", "A", "B", "C_mid"), windows)
+        yield TextTable(("windows", "compute", "points", "A", "B", "C_mid"), windows)
     if len(found.joint) > 1:
         rows = [
             (each.fit.name, with_interval(each.sigmoid.B, each.b_interval, ".2f"),
              with_interval(each.sigmoid.C_mid, each.c_mid_interval), f"{each.sse:.3g}")
             for each in found.joint
         ]  # fmt: skip
-        yield Table((f"A fixed to {found.joint[0].sigmoid.A:.3f}", "B", "C_mid", "sse"), rows)
+        yield TextTable((f"A fixed to {found.joint[0].sigmoid.A:.3f}", "B", "C_mid", "sse"), rows)
     for spread in found.seeds:
         if spread.asymptotes:
             few = "" if spread.enough else "; three seeds at least make a margin"
@@ -75,14 +75,14 @@ def _points_row(each: Fit) -> tuple[str, ...]:
     return each.name, f"{each.curve.r0:.3f}", points, f"{each.sse:.3g}", f"{law.sse:.3g}", f"{law.A:.3f}"
 
 
-def _predictions(found: Study) -> Iterator[Table]:
+def _predictions(found: Study) -> Iterator[TextTable]:
     rows = [
         (each.name, f"{p.compute:,.6g}", with_interval(p.pass_rate, p.interval, ".3f"),
          f"{p.measured[0]:.3f} to {p.measured[1]:.3f}", f"{float(each.power_law().value(p.compute)):.3f}")
         for each in found.fits if each.sigmoid is not None for p in each.predict(found.predict)
     ]  # fmt: skip
     if rows:
-        yield Table(("prediction", "at", "pass rate", "of a measurement", "power law"), rows)
+        yield TextTable(("prediction", "at", "pass rate", "of a measurement", "power law"), rows)
     held = [(each.name, each.held_back_error()) for each in found.fits]
     lines = [
         (name, str(e.points), f"{e.mean_error:+.4f}", f"{e.mean_absolute_error:.4f}", f"{e.largest_error:+.4f}",
@@ -91,7 +91,7 @@ def _predictions(found: Study) -> Iterator[Table]:
     ]  # fmt: skip
     if lines:
         columns = ("held back", "points", "mean error", "mean |error|", "largest", "in interval", "power law |error|")
-        yield Table(columns, lines)
+        yield TextTable(columns, lines)
 
 
 def slope(refits: Sequence[Refit]) -> str:

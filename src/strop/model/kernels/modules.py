@@ -2,7 +2,7 @@
 
     fuse(model, strop.model.kernels.native.load())     # RMSNorm, rotary attention and SwiGLU in C
 
-Models are Llama, Qwen2 and Qwen3; others are left alone. A module changes its class, not its parameters: names, hooks,
+Models are those of `FAMILIES`; others are left alone. A module changes its class, not its parameters: names, hooks,
 adapters, copies and exports stay what they are. Where its input does not fit the kernels it computes as before.
 """
 
@@ -14,14 +14,14 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from strop.model.attention import strop_attention
-from strop.model.kernels.native import Kernels
+from strop.model.kernels.native import LayerKernels
 
-# model_type: the name its classes begin with.
-FAMILIES = {"llama": "Llama", "qwen2": "Qwen2", "qwen3": "Qwen3"}
+# What the names of a family's classes begin with. All compute a decoder layer alike; experts stay the module's.
+FAMILIES = ("Llama", "Mistral", "Qwen2", "Qwen3", "Qwen3Moe")
 
 
 class _Fused:
-    kernels: ClassVar[Kernels]
+    kernels: ClassVar[LayerKernels]
 
 
 class _FusedNorm(_Fused, nn.Module):
@@ -101,21 +101,29 @@ _PARTS: dict[str, type[nn.Module]] = {"RMSNorm": _FusedNorm, "MLP": _FusedGate, 
 _made: dict[tuple[type[nn.Module], int], type[nn.Module]] = {}
 
 
-def _fused(plain: type[nn.Module], how: type[nn.Module], kernels: Kernels) -> type[nn.Module]:
+def _fused(plain: type[nn.Module], how: type[nn.Module], kernels: LayerKernels) -> type[nn.Module]:
     made = _made.get((plain, id(kernels)))
     if made is None:
         made = _made[plain, id(kernels)] = type(f"Fused{plain.__name__}", (how, plain), {"kernels": kernels})
     return made
 
 
-def fuse(model: PreTrainedModel, kernels: Kernels) -> int:
+def family_of(model: PreTrainedModel) -> str | None:
+    """The family whose layers the C kernels compute; None for another model, or one whose gate is not SiLU."""
+    kind = type(model)
+    known = next((name for name in FAMILIES if kind.__name__ == f"{name}ForCausalLM"), None)
+    if known is None or not kind.__module__.startswith("transformers.") or model.config.hidden_act != "silu":
+        return None
+    return known
+
+
+def fuse(model: PreTrainedModel, kernels: LayerKernels) -> int:
     """Let the modules of a supported model with strop's attention compute with kernels; how many of them now do.
 
-    0, and nothing is changed, for another model or one that gates with something else than SiLU.
+    0, and nothing is changed, for a model of another family.
     """
-    config = model.config
-    family = FAMILIES.get(config.model_type)
-    if family is None or config.hidden_act != "silu":
+    family = family_of(model)
+    if family is None:
         return 0
     changed = 0
     for module in model.modules():

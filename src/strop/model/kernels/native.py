@@ -1,4 +1,4 @@
-"""What a decoder layer computes between its matrix products, on a CPU: kernels in C, forward and backward.
+"""Kernels in C for the parts of a decoder layer between its matrix products, on a CPU, forward and backward.
 
     kernels = load()      # None where there is no compiler: the modules compute as before then
 
@@ -41,7 +41,7 @@ _BLOCK = 64  # rows that are summed together in layers.c
 _LANES = 16
 
 
-class Kernels:
+class LayerKernels:
     """The functions of the sources over tensors."""
 
     def __init__(self, library: ctypes.CDLL) -> None:
@@ -113,7 +113,7 @@ class Kernels:
 
 class _Norm(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, eps: float, kernels: Kernels) -> Tensor:
+    def forward(ctx: Any, x: Tensor, weight: Tensor, eps: float, kernels: LayerKernels) -> Tensor:
         x = x.contiguous()
         features = x.shape[-1]
         y, scale = torch.empty_like(x), torch.empty(x.numel() // features)
@@ -135,7 +135,7 @@ class _Norm(torch.autograd.Function):
 class _Rotary(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, weight: Tensor | None, cos: Tensor, sin: Tensor, eps: float, kernels: Kernels
+        ctx: Any, x: Tensor, weight: Tensor | None, cos: Tensor, sin: Tensor, eps: float, kernels: LayerKernels
     ) -> Tensor:
         x, cos, sin = x.contiguous(), cos.contiguous(), sin.contiguous()
         tokens, heads, features = x.shape
@@ -159,7 +159,7 @@ class _Rotary(torch.autograd.Function):
 
 class _Gate(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, gate: Tensor, up: Tensor, kernels: Kernels) -> Tensor:
+    def forward(ctx: Any, gate: Tensor, up: Tensor, kernels: LayerKernels) -> Tensor:
         gate, up = gate.contiguous(), up.contiguous()
         y = torch.empty_like(gate)
         kernels.call("gate_forward", gate, up, y, y.numel())
@@ -180,7 +180,7 @@ class _Attention(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any, query: Tensor, key: Tensor, value: Tensor, ends: Tensor, groups: Tensor, scale: float,
-        kernels: Kernels,
+        kernels: LayerKernels,
     ) -> Tensor:  # fmt: skip
         query, key, value = query.contiguous(), key.contiguous(), value.contiguous()
         tokens, heads, features = query.shape
@@ -204,7 +204,7 @@ class _Attention(torch.autograd.Function):
 
 
 @functools.cache
-def load() -> Kernels | None:
+def load() -> LayerKernels | None:
     """The kernels, compiled once a machine (a second or two); None where they cannot be made (see `compiled`)."""
     library = compiled("layers", _SOURCES)
-    return None if library is None else Kernels(library)
+    return None if library is None else LayerKernels(library)

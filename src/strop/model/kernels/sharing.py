@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from strop.base.types import IntArray
-from strop.model.kernels.native import Kernels
+from strop.model.kernels.native import LayerKernels
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,7 +34,7 @@ class Layout:
         token_ids: int64 [L].
         positions: int64 [L].
         rows: int64 [M], indices into L of the hidden states that predict the targets.
-        ends: int64 [pieces + 1], see `Kernels.attention`.
+        ends: int64 [pieces + 1], see `LayerKernels.attention`.
         groups: int64 [groups + 1], likewise.
     """
 
@@ -99,7 +99,7 @@ def _pieces(ids: IntArray, starts: IntArray, rows: IntArray) -> tuple[list[tuple
 class SharedContext:
     """Causal attention of a layout."""
 
-    def __init__(self, layout: Layout, kernels: Kernels) -> None:
+    def __init__(self, layout: Layout, kernels: LayerKernels) -> None:
         self.layout = layout
         self.kernels = kernels
 

@@ -57,7 +57,7 @@ OVERVIEW = (
 
 
 def plot_run(run: Path, target: Path | None = None) -> Path:
-    """Draw the most telling curves of a run folder as one PNG, `plots/training.png` unless `target` is given.
+    """Draw the most important curves of a run folder as one PNG, `plots/training.png` unless `target` is given.
 
     Raises:
         InputError: there is no metric to draw yet.
@@ -107,7 +107,7 @@ def curves_chart(curves: Curves, runs: Sequence[RunData]) -> Chart:
             for number, (metric, label) in enumerate(curves.lines.items()):
                 series = run.series(metric)
                 color = SERIES[(place if several else number) % len(SERIES)]
-                # Of several metrics one alone may be known: without a label nobody could tell which.
+                # Of several metrics one alone may be known: without a label it would be unclear which.
                 named = label if len(curves.lines) > 1 and not several else ""
                 _line(axes, series, color, DASHES[number % len(DASHES)] if several else "-", named)
         if several:
@@ -201,9 +201,9 @@ def _benchmarks(runs: Sequence[RunData]) -> Iterator[Chart]:
 
 def _against_compute(runs: Sequence[RunData]) -> Iterator[Chart]:
     """Held-out pass rate against device-hours, the x-axis by which recipes are compared."""
-    curves: list[tuple[RunData, list[float], list[float], list[float]]] = []
+    curves: list[tuple[RunData, list[int], list[float], list[float]]] = []
     for run in runs:
-        spent = run.by_step("compute/device_seconds") | {0.0: 0.0}
+        spent = run.by_step("compute/device_seconds") | {0: 0.0}
         kept = [(step, rate) for step, rate in run.by_step("evaluation/pass_rate").items() if step in spent]
         if len(kept) > 1:
             steps = [step for step, _ in kept]
@@ -223,7 +223,7 @@ def _against_compute(runs: Sequence[RunData]) -> Iterator[Chart]:
 
 
 def _band(
-    axes: Axes, runs: Sequence[RunData], run: RunData, steps: Sequence[float], x: Sequence[float],
+    axes: Axes, runs: Sequence[RunData], run: RunData, steps: Sequence[int], x: Sequence[float],
     values: Sequence[float],
 ) -> None:  # fmt: skip
     """Held-out pass rates `values` of a run at `steps`, drawn at `x`, with a standard error either side."""
@@ -267,7 +267,7 @@ def _stack(
 ) -> None:  # fmt: skip
     """Metrics as layers over the steps."""
     columns = [run.by_step(name) for name in metrics]
-    steps = sorted(set[float]().union(*columns))
+    steps = sorted(set[int]().union(*columns))
     layers = [[column.get(step, 0.0) for step in steps] for column in columns]
     axes.stackplot(steps, *layers, labels=labels, colors=colors, alpha=0.85)
     axes.margins(x=0)

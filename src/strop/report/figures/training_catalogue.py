@@ -71,8 +71,13 @@ GROUPS: dict[str, tuple[Curves, ...]] = {
         ),
         Curves(
             "truncation", "Truncation and form", "percent",
-            "Ended by the token budget; without an answer; interrupted.",
-            {"truncation_rate": "truncated", "unparsed_rate": "no answer", "interruption/share": "interrupted"},
+            "Ended by the token budget; without an answer; neither proved right nor wrong; interrupted.",
+            {
+                "truncation_rate": "truncated",
+                "unparsed_rate": "no answer",
+                "unknown_rate": "undecided",
+                "interruption/share": "interrupted",
+            },
         ),
         Curves(
             "reflection", "Reflection", "percent",

@@ -1,6 +1,6 @@
 """The figure writer: canvas, colours, axes, legends, and the files that figures are written to.
 
-A `Draw` puts one panel on matplotlib's axes and labels what has to be told apart; whoever writes the figure adds grid
+A `Draw` puts one panel on matplotlib's axes and labels what has to be told apart; the writer of the figure adds grid
 and legend. The same panel serves a PNG, an SVG file, and an SVG within a page, whose colours are CSS variables so that
 it follows the page's light, dark or printed theme. matplotlib is imported when something is drawn.
 """
@@ -216,7 +216,7 @@ def short_number(value: float, _: object = None) -> str:
 
 @dataclass(frozen=True)
 class Chart:
-    """What a figure shows: one or several panels under a title; `key` names its file."""
+    """The content of a figure: one or several panels under a title; `key` names its file."""
 
     key: str
     title: str

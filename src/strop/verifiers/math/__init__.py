@@ -1,4 +1,4 @@
-"""Mathematical answers: found, normalised, bounded, then compared by `math-verify` and sympy."""
+"""Mathematical answers: found, read by kind, bounded, and proved equal or different."""
 
 from strop.verifiers.math.verifier import MathVerifier
 

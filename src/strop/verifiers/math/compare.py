@@ -1,172 +1,358 @@
-"""When two parsed answers are the same: first by sampling, which is quick, then by math-verify's rules."""
+"""Two answers by their kinds: each kind has its rule, and only what is proved equal is equal.
+
+The reference comes first. A rule may read the reference's form (what it leaves out, the question has fixed) but never
+loosens a value: units convert by their factors, decimals stand for a value from `precision` digits on.
+"""
 
 from __future__ import annotations
 
-import random
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from fractions import Fraction
+from itertools import pairwise
+from typing import NamedTuple
 
-POINTS = 8
-ENOUGH = 3
-MOST_NAMES = 6
-EXACT = 1e-40  # a relative gap above it is no error of rounding: sympy works to 100 digits to tell it from 0
-AGREE, DIFFER = 1e-9, 1e-4  # with decimals: below the one equal, above the other not
+from strop.verifiers.math import expressions as ex
+from strop.verifiers.math.conventions import (
+    TRIGONOMETRIC,
+    as_family,
+    factor_between,
+    renamed,
+)
+from strop.verifiers.math.decimals import approximates
+from strop.verifiers.math.evaluate import rational
+from strop.verifiers.math.expressions import Effort, Node, TooMuch
+from strop.verifiers.math.grammar import Reading, is_region, label
+from strop.verifiers.math.normal import Field
+from strop.verifiers.math.proof import Outcome, Proof, compare, different, equal, unknown
+from strop.verifiers.math.quantities import in_letters
+from strop.verifiers.math.regions import Unsolved, line, same
+from strop.verifiers.math.values import UNDONE, compare_digits, compare_quantities, decided, parted
+from strop.verifiers.math.wordings import words
+
+_SEVERAL = ("tuple", "list", "set", "ratio")
+_ATOMIC = ("words", "title", "clock", "date", "division", "…")
 
 
 class Rules(NamedTuple):
-    """Settings of the comparison, as math-verify names them."""
+    """Settings of the comparison; see `MathVerifier`."""
 
     precision: int = 6
     strict: bool = True
     allow_set_relation_comp: bool = False
+    ordered_lists: bool = True
 
 
-def same(gold: Any, given: Any, rules: Rules) -> bool:
-    """Whether two parsed answers are equal; raises what sympy raises."""
-    from math_verify import verify
+def judge(gold: Reading, given: Reading, rules: Rules) -> Proof:
+    """Whether an answer is the reference's."""
+    if gold.letters is not None and given.letters is not None:
+        return _choices(gold.letters, given.letters)
+    Effort.begin()
+    reference, answer = gold.answer, given.answer
+    if not ex.names_in(reference) and ex.names_in(answer):
+        answer = in_letters(given.tokens) or answer
+    elif reference.op == "decimal" and [token.text for token in given.tokens][1:-1] == [","]:  # a decimal comma
+        answer = Node("decimal", (), ".".join((given.tokens[0].text, given.tokens[2].text)))
+    elif answer.op == "measure" and ex.names_in(reference) and not ex.names_in(answer):
+        reference = in_letters(gold.tokens) or reference
+    said = {each.text.replace(" ", "").lower() for each in (gold, given)}
+    if "words" in (reference.op, answer.op) and len(said) == 1:
+        return equal("the same words")
+    try:
+        return _Comparison(rules).answers(reference, answer)
+    except TooMuch as limit:
+        return unknown(str(limit))
+    except MemoryError:
+        raise
+    except Exception as error:  # a policy that could raise an error here would leave the loss
+        return unknown(f"{type(error).__name__} in the comparison")
 
-    gold, given = _one_unit(*_one_naming(gold, given))
-    sampled = sampling(gold, given) if rules.strict else None
-    if sampled is not None:
-        return sampled
+
+def exact_value(answer: Node) -> Fraction | None:
+    """The number that an answer is, where it is one without unit and words, and rational."""
+    return rational(answer)
+
+
+def without_value(answer: Node) -> bool:
+    """Whether something is divided by 0 in an answer."""
+    for each in ex.parts(answer):
+        base, exponent = map(rational, each.args) if each.op == "power" else (None, None)
+        if base == 0 and exponent is not None and exponent < 0:
+            return True
+    return False
+
+
+def _choices(gold: str, given: str) -> Proof:
+    first, second = gold.replace(",", ""), given.replace(",", "")
     if (
-        verify(
-            gold,
-            given,
-            float_rounding=rules.precision,
-            strict=rules.strict,
-            allow_set_relation_comp=rules.allow_set_relation_comp,
-            timeout_seconds=None,
-            raise_on_error=True,
+        "," in gold and "," in given and first == "".join(sorted(first))
+    ):  # an order other than the alphabet's is an answer
+        second = "".join(sorted(second))
+    return equal(f"the choice {gold}") if first == second else different(f"the choices {gold} and {given}")
+
+
+class _Comparison:
+    def __init__(self, rules: Rules) -> None:
+        self.rules = rules
+
+    def answers(self, gold: Node, given: Node) -> Proof:
+        """Two answers of any kinds."""
+        gold, given = _plain(gold), _plain(given)
+        ops = gold.op, given.op
+        if "relation" in ops or is_region(gold) or is_region(given):
+            found = self._relations(gold, given)
+            if found is not None:
+                return found
+        rules = {"family": self._families, "residue": self._residues, "digits": compare_digits}
+        for kind in (*rules, *_SEVERAL):
+            if kind in ops:
+                return rules.get(kind, self._several)(gold, given)
+        if ops == ("cases", "cases"):
+            return self._sets(gold.args, given.args)
+        if ops == ("case", "case"):
+            return self._all(gold.args, given.args)
+        if ops == ("matrix", "matrix"):
+            return self._entries(gold, given)
+        if ops == ("date", "date"):  # the year may be missing
+            return decided(gold.value[:2] == given.value[:2] and (len({*gold.value[2:], *given.value[2:]}) < 2), "date")
+        if set(ops) == {"words", "title"}:  # TRUE and true
+            said = {words(each.value).value if each.op == "title" else each.value for each in (gold, given)}
+            return decided(len(said) == 1, "words")
+        if ops[0] in _ATOMIC or ops[1] in _ATOMIC or {"matrix", "cases"}.intersection(ops):
+            return decided(gold == given, ops[0]) if ops[0] == ops[1] else unknown(f"{ops[0]} and {ops[1]}")
+        return compare_quantities(gold, given, self.rules.precision, self.rules.strict)
+
+    def _all(self, golds: Sequence[Node], givens: Sequence[Node]) -> Proof:
+        """Pairs of answers: different where one is, equal where all are."""
+        proofs = [self.answers(gold, given) for gold, given in zip(golds, givens, strict=True)]
+        for outcome in (Outcome.DIFFERENT, Outcome.UNKNOWN):
+            found = next((proof for proof in proofs if proof.outcome is outcome), None)
+            if found is not None:
+                return found
+        return equal("; ".join(dict.fromkeys(proof.why for proof in proofs)))
+
+    def _entries(self, gold: Node, given: Node) -> Proof:
+        if [len(row.args) for row in gold.args] != [len(row.args) for row in given.args]:
+            return different("of different sizes")
+        return self._all(*([entry for row in each.args for entry in row.args] for each in (gold, given)))
+
+    # ------------------------------------------------------------------ relations and sets of numbers
+
+    def _relations(self, gold: Node, given: Node) -> Proof | None:
+        equations = [each.op == "relation" and set(each.value) <= {"=", "≈"} for each in (gold, given)]
+        if all(equations):
+            return self._equations(gold, given)
+        if gold.op == given.op == "relation" and gold.value == given.value and not is_region(gold):
+            return self._all(gold.args, given.args)
+        if is_region(gold) or is_region(given):
+            return self._regions(gold, given)
+        if gold.op == given.op:
+            return unknown("two relations of different kinds")
+        wrong = self._unequal_chain(given) if equations[1] else None
+        stated = [_stated_value(each, bare=each is gold) if each.op == "relation" else each for each in (gold, given)]
+        return wrong or (unknown("it states no value") if None in stated else self.answers(*stated))  # type: ignore[arg-type]
+
+    def _regions(self, gold: Node, given: Node) -> Proof | None:
+        if gold.op == "tuple" and ex.holds(given, "relation") and not self.rules.allow_set_relation_comp:
+            return unknown("a pair, and a relation")
+        if gold.op == given.op == "interval" and gold.value == given.value:
+            ends = self._all(gold.args, given.args)
+            if ends.equal:
+                return ends
+        gold, given = (_as_region(each) if each.op == "list" else each for each in (gold, given))
+        if "list" in (gold.op, given.op) or {gold.op, given.op} == {"set", "interval"}:
+            return unknown("a set of numbers, and an interval")
+        try:
+            first, second = line(gold), line(given)
+            if self.rules.strict and len({first.variable, second.variable} - {None}) > 1:
+                return different(f"sets of {first.variable} and of {second.variable}")
+            return decided(same(first, second), "set of numbers")
+        except Unsolved:
+            return self._inequalities(gold, given)
+
+    def _inequalities(self, gold: Node, given: Node) -> Proof:
+        """Inequalities that cannot be solved: the same up to a positive factor."""
+        if gold.op in ("∪", "∩") and gold.op == given.op:
+            return self._sets(gold.args, given.args)
+        field, forms = Field(), []
+        for each in (gold, given):
+            if each.op != "relation" or len(each.value) != 1 or each.value[0] not in ("<", ">", "≤", "≥"):
+                return unknown("sets of numbers that cannot be solved")
+            sides = each.args if each.value[0] in (">", "≥") else each.args[::-1]
+            forms.append((field.difference(*sides), each.value[0] in ("<", ">")))
+        factor = factor_between(forms[0][0], forms[1][0])
+        proved = forms[0][1] == forms[1][1] and factor is not None and factor > 0
+        return (
+            equal("one inequality, up to a positive factor")
+            if proved
+            else unknown("inequalities that cannot be solved")
         )
-    ):
-        return True
-    return same_inequalities(gold, given)
+
+    def _equations(self, gold: Node, given: Node) -> Proof:
+        wrong = self._unequal_chain(given)
+        if wrong is not None:
+            return wrong
+        labels = label(gold), label(given)
+        if None not in labels:  # x = 5, y = x = 5
+            found = self.answers(gold.args[-1], given.args[-1])
+            function, value_of = labels[0].op.removeprefix("apply "), labels[1]  # type: ignore[union-attr]
+            named = value_of in (ex.name("y"), ex.name(function)) and function != labels[0].op  # type: ignore[union-attr]
+            if labels[0] == labels[1] or named or not self.rules.strict:
+                return found
+            given = renamed(gold, given)
+        if len(gold.args) > 2 or len(given.args) > 2:
+            gold, given = (Node("relation", (each.args[0], each.args[-1]), ("=",)) for each in (gold, given))
+        sides = gold.args + given.args
+        simple = None not in labels and not ex.names_in(gold.args[1])
+        if simple or any(side.op in (*_ATOMIC, *_SEVERAL, "measure") for side in sides):
+            return self._all(gold.args, given.args)
+        field = Field()
+        one, other = field.difference(*gold.args), field.difference(*given.args)
+        if factor_between(one, other) is not None:
+            return equal(f"one equation, up to a factor: {field.node(one)} = 0")
+        polynomial = all(atom.kind in ("name", "prime") for atom in field.atoms[3:])
+        return different("not multiples of each other") if polynomial else unknown("not multiples of each other")
+
+    def _unequal_chain(self, given: Node) -> Proof | None:
+        """A chain of values that are not all proved equal, or rounded, offers several answers."""
+        labelled = label(given) is not None
+        values = [place for place, side in enumerate(given.args) if not (labelled and place == 0) and _is_value(side)]
+        for place, following in pairwise(values):
+            one, other = given.args[place], given.args[following]
+            rounded = "≈" in given.value[place:following] and approximates(parted(other)[0], parted(one)[0])
+            if not rounded and not self.answers(one, other).equal:
+                return different("a chain of unequal constants")
+        return None
+
+    # ------------------------------------------------------------------ several answers
+
+    def _several(self, gold: Node, given: Node) -> Proof:
+        ops = (gold.op, given.op)
+        if set(ops) == {"set", "tuple"} and all(part.op not in _SEVERAL for part in (*gold.args, *given.args)):
+            return different("a set is not a pair or an interval")
+        parts = [each.args if each.op in _SEVERAL else (each,) for each in (gold, given)]
+        if not set(ops) <= set(_SEVERAL) and any(part.op == "words" for part in (*parts[0], *parts[1])):
+            return unknown("words, and several answers")
+        if "ratio" in ops:
+            if ops != ("ratio", "ratio") or len(parts[0]) != len(parts[1]):
+                return unknown("a ratio, and none like it")
+            return self._all(*([ex.over(part, each[0]) for part in each[1:]] for each in parts))
+        if "set" in ops:
+            one_of = [each.op == "set" and each.value == "or" for each in (gold, given)]
+            return self._sets(*parts) if one_of[0] == one_of[1] else unknown("all, or one of several")
+        if len(parts[0]) != len(parts[1]):
+            return different(f"{len(parts[0])} and {len(parts[1])} answers")
+        in_order = self._all(*parts)
+        if in_order.equal or ops != ("list", "list"):
+            return in_order
+        among = self._sets(*parts)
+        ordered = self.rules.ordered_lists and not any(
+            part.op in (*_SEVERAL, "relation", "interval") for part in parts[0]
+        )
+        return among if not ordered else unknown("the same answers in another order") if among.equal else in_order
+
+    def _sets(self, gold: Sequence[Node], given: Sequence[Node]) -> Proof:
+        proofs = [[self.answers(part, answer) for answer in given] for part in gold]
+        alone = [row for row in proofs if not any(proof.equal for proof in row)]
+        alone += [list(column) for column in zip(*proofs, strict=True) if not any(proof.equal for proof in column)]
+        if not alone:
+            return equal(f"each of {len(gold)} is among the other's")
+        if any(all(proof.outcome is Outcome.DIFFERENT for proof in row) for row in alone):
+            return different("a member is missing")
+        return unknown("a member is not proved to be among the other's")
+
+    # ------------------------------------------------------------------ families and residues
+
+    def _families(self, gold: Node, given: Node) -> Proof:
+        gold, given = (as_family(each) if each.op == "residue" else each for each in (gold, given))
+        if gold.op != "family":
+            return self.answers(gold, given.args[0])
+        answer = given.args[0] if given.op == "family" else given
+        others = ex.names_in(answer) - ex.names_in(gold)
+        index = given.value if given.op == "family" else next(iter(others)) if len(others) == 1 else gold.value
+        for step in (0, 1, -1, 2, -2, 3, -3):
+            for turn in (1, -1):
+                moved = ex.plus(ex.times(ex.number(turn), ex.name(gold.value)), ex.number(step))
+                proof = self.answers(gold.args[0], ex.replaced(answer, ex.name(index), moved))
+                if proof.equal:
+                    return proof
+        return unknown(f"not proved the same for each integer {gold.value}")
+
+    def _residues(self, gold: Node, given: Node) -> Proof:
+        moduli = [each.args[1] for each in (gold, given) if each.op == "residue"]
+        sides = [each.args[0] if each.op == "residue" else each for each in (gold, given)]
+        if len(moduli) == 2 and not compare(*moduli).equal:
+            return different("another modulus")
+        modulus = rational(moduli[0])
+        if len(moduli) == 1 and any(map(ex.names_in, sides)):  # x = 7k + 5
+            return self._families(gold, given) if gold.op == "residue" else self.answers(gold, as_family(given))
+        parts = [each.args if each.op in ("list", "set") else (each,) for each in sides]
+        first, second = ([found for part in each if (found := rational(part)) is not None] for each in parts)
+        integers = [each for each in (*first, *second) if each.denominator == 1]
+        if modulus is None or modulus < 1 or len(integers) != sum(map(len, parts)):
+            return self.answers(*sides) if len(moduli) == 2 else unknown("a residue, and no integer")
+        residues = {each % modulus if gold.op == "residue" else each for each in first}  # a bare number is its own
+        return decided(residues == {each % modulus for each in second}, f"residue modulo {modulus}")
 
 
-def _one_naming(gold: Any, given: Any) -> tuple[Any, Any]:
-    """A name is the same on both sides; math-verify assumes of it what the text around it suggests."""
-    from sympy import Expr
-
-    if not isinstance(gold, Expr) or not isinstance(given, Expr):
-        return gold, given
-    known = {str(name): name for name in gold.free_symbols}
-    changed = {name: known[str(name)] for name in given.free_symbols if known.get(str(name), name) != name}
-    return gold, given.subs(changed) if changed else given
+# ---------------------------------------------------------------------- helpers
 
 
-def _one_unit(gold: Any, given: Any) -> tuple[Any, Any]:
-    """Where one side knows i as the imaginary unit, the name i is it on both; math-verify guesses for each alone."""
-    from sympy import Expr, I
-
-    if not isinstance(gold, Expr) or not isinstance(given, Expr):
-        return gold, given
-    units = {name for name in gold.free_symbols | given.free_symbols if str(name) == "i"}
-    if not (gold.has(I) or given.has(I) or any(name.is_real is False for name in units)):
-        return gold, given
-    unit = dict.fromkeys(units, I)
-    return gold.subs(unit), given.subs(unit)
-
-
-def same_inequalities(gold: Any, given: Any) -> bool:
-    """Whether inequalities in one and the same name have the same solutions: `|x| < 3` and `-3 < x < 3`."""
-    from sympy import And, S, Symbol
-
-    parts = [_inequalities(side) for side in (gold, given)]
-    names = {name for members in parts for member in members for name in member.free_symbols}
-    if not all(parts) or len(names) != 1:
-        return False
-    plain = Symbol(str(names.pop()), real=True)
-    sets = [And(*(member.subs(dict.fromkeys(member.free_symbols, plain)) for member in members)) for members in parts]
+def _as_region(answer: Node) -> Node:
+    """Inequalities at commas hold together; where no number fulfils them all, it is enough that one does."""
+    if not all(each.op == "relation" and is_region(each) for each in answer.args):
+        return answer
     try:
-        first, second = (each.as_set() if each not in (S.true, S.false) else each for each in sets)
-    except (NotImplementedError, TypeError, ValueError):  # sympy cannot solve them
-        return False
-    return bool(first == second)
+        together = line(Node("∩", answer.args))
+    except Unsolved:
+        return answer
+    return Node("∩" if any(together.inside) else "∪", answer.args)
 
 
-def _inequalities(side: Any) -> list[Any]:
-    """The inequalities that an answer is made of, all of which hold; none where it is anything else."""
-    from latex2sympy2_extended.logic import And
-    from sympy import Eq, FiniteSet
-    from sympy.core.relational import Relational
+def _plain(answer: Node) -> Node:
+    """Without brackets around one answer; both values of a ±; what words say of numbers as such."""
+    if answer.op in ("tuple", "list", "set") and len(answer.args) == 1 and answer.args[0].op != "words":
+        return _plain(answer.args[0])
+    if answer.op == "words" and answer.value in (("∞",), ("ℝ",)):
+        return (
+            ex.INFINITY
+            if answer.value == ("∞",)
+            else Node("interval", (ex.minus(ex.INFINITY), ex.INFINITY), (False, False))
+        )
+    if answer.op in ("list", "set"):  # -2, 1 ± √5
+        spread = [
+            part.args if part.op == "set" and ex.holds(before, "±") else (before,)
+            for before, part in ((each, _plain(each)) for each in answer.args)
+        ]
+        return answer._replace(args=tuple(part for each in spread for part in each))
+    if ex.holds(answer, "±", "∓") and answer.op not in (*_SEVERAL, "relation", "family", "cases"):
+        return Node("set", tuple(ex.variants(answer)))
+    return answer
 
-    if isinstance(side, FiniteSet):
-        members = list(side.args)
-    else:
-        members = list(side._unsorted_args) if isinstance(side, And) else [side]
-    return members if all(isinstance(each, Relational) and not isinstance(each, Eq) for each in members) else []
 
+def _stated_value(relation: Node, bare: bool) -> Node | None:
+    """The value that an equation states; None where it states none.
 
-def sampling(gold: Any, given: Any) -> bool | None:
-    r"""Compare two expressions as real functions, at points drawn once and for all.
-
-    Points count where every root and logarithm in either is real: so `\sqrt{1/n}` is `1/\sqrt{n}`, which has no meaning
-    for negative n, and `|x|` is not `x`. None: not expressions, too few points, or a gap so small that the
-    precision of the comparison must decide.
+    `bare`: the value is to stand for the equation, as 5 does for x = 5; for a curve such as x² + y² = 25 none does.
     """
-    from sympy import Expr, Float, Rational, Symbol
-    from sympy.core.function import AppliedUndef
-
-    if not isinstance(gold, Expr) or not isinstance(given, Expr):
+    if relation.value == ("∈",) and relation.args[0].op in ("name", "tuple"):
+        return relation.args[1]
+    if not set(relation.value) <= {"=", "≈"}:
         return None
-    if isinstance(gold, Symbol) or isinstance(given, Symbol):
-        return None
-    names = sorted(gold.free_symbols | given.free_symbols, key=str)
-    if not names or len(names) > MOST_NAMES:
-        return None
-    if any(side.has(AppliedUndef) or _unevaluated(side) for side in (gold, given)):
-        return None
-    domain = _domain(gold) | _domain(given)
-    exact = not (gold.has(Float) or given.has(Float))
-    difference = gold - given
-    draw = random.Random(7)
-    equal = 0
-    for number in range(POINTS):
-        signs = (1,) if number < POINTS // 2 else (-1, 1)
-        # Some points lie near 0, where no high power hides what is added to it.
-        low, high = ((30, 150), (200, 900), (500, 2300))[number % 3]
-        point = {name: Rational(draw.choice(signs) * draw.randint(low, high), 1000) for name in names}
-        if not all(_is_positive(condition, point) for condition in domain):
-            continue
-        gap, scale = _at(difference, point), _at(gold, point)
-        if gap is None or scale is None:
-            continue
-        relative = abs(gap) / max(1e-3, abs(scale))
-        if relative > (EXACT if exact else DIFFER):
-            return False
-        if not exact and relative > AGREE:
-            return None
-        equal += 1
-    return True if equal >= ENOUGH and gold.free_symbols == given.free_symbols else None
+    first, last, named = relation.args[0], relation.args[-1], label(relation) is not None
+    if last.op == "name" and not ex.names_in(first):  # 5 = x
+        return first
+    if "≈" in relation.value and not named:  # √3/3 ≈ 0.577
+        last = relation.args[relation.value.index("≈")]
+    names = ex.names_in(first)
+    curve = bare and not ex.holds(first, "ln", *TRIGONOMETRIC)
+    computed = ex.holds(first, *UNDONE) or (
+        not ex.names_in(last) and not curve and (len(names) > 1 or ex.holds(first, "ln", *TRIGONOMETRIC))
+    )
+    equation = ex.names_in(last) if not names else len(relation.value) == 1  # 9 = x + 1, x² = 9
+    return last if named or computed or not equation else None
 
 
-def _unevaluated(expression: Any) -> bool:
-    from sympy import Derivative, Integral, Limit, Product, Sum
-
-    return bool(expression.has(Sum, Product, Integral, Limit, Derivative))
-
-
-def _domain(expression: Any) -> set[Any]:
-    """What must be positive for every root and logarithm to be real."""
-    from sympy import Pow, Rational, log
-
-    conditions = {power.base for power in expression.atoms(Pow) if not _is_whole(power.exp, Rational)}
-    return {base for base in conditions | {each.args[0] for each in expression.atoms(log)} if base.free_symbols}
-
-
-def _is_whole(exponent: Any, rational: Any) -> bool:
-    return isinstance(exponent, rational) and exponent.q == 1
-
-
-def _is_positive(condition: Any, point: dict[Any, Any]) -> bool:
-    value = _at(condition, point)
-    return value is not None and value > 0
-
-
-def _at(expression: Any, point: dict[Any, Any]) -> float | None:
-    """The real value of an expression at a point; None where there is none."""
-    try:
-        value = complex(expression.evalf(15, subs=point, maxn=100))
-    except (TypeError, ValueError, ArithmeticError, AttributeError):  # no number there: a pole, an unknown function
-        return None
-    return value.real if abs(value) < 1e100 and abs(value.imag) <= AGREE * max(1.0, abs(value.real)) else None
+def _is_value(node: Node) -> bool:
+    """Whether an answer has a value of its own: there are no names in it, and nothing is left to be computed."""
+    undone = (part.op in UNDONE or part.op.startswith("apply ") for part in ex.parts(node))
+    return not ex.names_in(node) and not any(undone)

@@ -1,6 +1,6 @@
-"""What a decode step on a CPU computes, compiled by the machine's own compiler.
+"""Kernels in C for a decode step on a CPU, compiled by the machine's own compiler.
 
-    kernels = load()      # None where there is no compiler: plain torch computes the same then, only slower
+    kernels = load()      # None where there is no compiler: the modules compute then, only slower
 
 The sources are compiled once a machine (some seconds; see `strop.model.kernels.compiled`). A call costs
 some microseconds where the operators that it stands for cost ten times as much.
@@ -42,14 +42,14 @@ _PANEL = 32  # of product.c
 
 @dataclass(frozen=True, eq=False)
 class Packed:
-    """A weight [O, I] as `Kernels.multiply` reads it, O padded to whole panels, and its bias, float32, padded too."""
+    """A weight [O, I] as `multiply` reads it, O padded to whole panels, and its bias, float32, padded too."""
 
     weight: Tensor
     bias: Tensor | None
     outputs: int
 
 
-class Kernels:
+class DecodeKernels:
     """The functions of the sources over tensors; what they demand of shapes `fits` tells beforehand."""
 
     def __init__(self, library: ctypes.CDLL) -> None:
@@ -67,7 +67,7 @@ class Kernels:
     @staticmethod
     def fits(dtype: torch.dtype, head_dim: int, *sizes: int) -> bool:
         """Whether every kernel takes rows of these sizes and this type."""
-        return Kernels.attends(dtype, head_dim) and all(size % 16 == 0 for size in sizes)
+        return DecodeKernels.attends(dtype, head_dim) and all(size % 16 == 0 for size in sizes)
 
     def multiplies(self, dtype: torch.dtype) -> bool:
         """Whether `multiply` is for this processor and type."""
@@ -159,7 +159,7 @@ class Kernels:
 
 
 @functools.cache
-def load() -> Kernels | None:
+def load() -> DecodeKernels | None:
     """The kernels; None where they cannot be made (see `compiled`)."""
     library = compiled("step", _SOURCES)
-    return None if library is None else Kernels(library)
+    return None if library is None else DecodeKernels(library)

@@ -3,7 +3,9 @@
 A handle can be asked for attributes and items, called, iterated, and combined with another handle; the solution
 answers. It is never equal to a value, has no order beside one, and an operator never hands it one, so that
 `abs(f(2) - 4) < 1e-6` cannot be won by an object that answers 0. Two handles are compared by the solution, for both are
-its own.
+its own. Between two calls an object gives one answer to one question: it is the same number wherever it is used.
+
+Which names are the solution's is decided by the text of the tests alone (`names`), whatever the solution says it has.
 
 Results go to the trusted process over a pipe of which the solution knows nothing:
 
@@ -12,7 +14,6 @@ Results go to the trusted process over a pipe of which the solution knows nothin
 
 from __future__ import annotations
 
-import ast
 import builtins
 import json
 import os
@@ -23,6 +24,7 @@ from typing import Any, NoReturn
 
 from .codec import CodecError, decode, encode
 from .frames import FrameError, frame, write_all
+from .names import names_of
 from .program import SYNTAX_ERRORS, forget_prelude
 from .solution import MODULE, OPERATIONS, Channel
 
@@ -37,6 +39,8 @@ from fractions import Fraction
 from math import inf, isclose, nan
 from typing import *
 """
+READS = ("get", "item", "op")
+EFFECTS = ("iter", "next", "delitem")  # operations that may change something
 PUBLIC_DUNDERS = ("__name__", "__doc__", "__dict__", "__qualname__")
 
 
@@ -55,6 +59,7 @@ class Remote:
         self._channel = channel
         self._functions: list[Any] = []  # of the tests, passed to the solution
         self._exceptions: dict[int, type[BaseException]] = {}
+        self._answers: dict[str, Any] = {}  # to what was asked since the last request that may change something
         self.lost = ""
         self.used = False  # whether the tests have met anything of the solution's
 
@@ -69,11 +74,25 @@ class Remote:
             self._raise(message)
 
     def ask(self, *request: Any) -> Any:
-        """One request and its answer, see `solution`."""
-        return self._value(self._exchange(list(request)))
+        """One request and its answer, see `solution`.
+
+        Raises:
+            RuntimeError: the answer is a StopIteration to anything but `next`, which `map` and `all` would take for the
+                end of what they were to go through.
+        """
+        self.used = self.used or request[0] not in ("names", "methods")
+        reads = request[0] in READS and request[1] not in EFFECTS
+        if not reads:
+            self._answers.clear()
+        question = json.dumps(request) if reads else ""
+        if question not in self._answers:
+            self._answers[question] = self._exchange(list(request))
+        return self._value(self._answers[question])
 
     def call(self, number: int, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
         """Call an object; what the call changed in its arguments is changed here too."""
+        self.used = True
+        self._answers.clear()
         pairs = [[name, self.write(value)] for name, value in keywords.items()]
         response = self._exchange(["call", number, [self.write(value) for value in arguments], pairs])
         result = self._value(response)
@@ -99,7 +118,7 @@ class Remote:
             if message[0] == "value" and len(message) == 3:
                 return message
             if message[0] == "raise":
-                self._raise(message)
+                self._raise(message, ends=request[:2] == ["op", "next"])
             if message[0] != "callback":
                 self._lose("an answer of no known kind")
             self._channel.send(self._called_back(message))
@@ -129,12 +148,14 @@ class Remote:
         except Exception as error:  # the function is the test's and may raise anything; the solution sees it
             return ["raised", type(error).__name__, str(error)[:1000]]
 
-    def _raise(self, message: list[Any]) -> NoReturn:
+    def _raise(self, message: list[Any], ends: bool = False) -> NoReturn:
         try:
             _, name, base, text, own = message
             kind = self.exception(name, base, own)
         except (ValueError, TypeError) as error:
             self._lose(str(error), error)
+        if issubclass(kind, StopIteration | StopAsyncIteration) and not ends:
+            raise RuntimeError(f"the solution raised {kind.__name__}")
         raise kind(text)
 
     def exception(self, name: str, base: str, own: int | None) -> type[BaseException]:
@@ -273,48 +294,32 @@ class Tests:
         self._helpers = {*vars(builtins), *self._names, *FOREIGN}
         self._borrowed: dict[str, Any] = {}  # names that now stand for the solution's
         self._offered: set[str] = set()  # names that may stand for the solution's
-        self._wanted: list[set[str]] = []
+        self._read: list[set[str]] = []
 
     def compile(self) -> list[types.CodeType]:
-        """The snippets as code; also finds which names they use.
+        """The snippets as code; also decides which of their names are the solution's.
 
         Raises:
             SYNTAX_ERRORS: one of them is no Python.
         """
-        codes = []
-        for snippet in self._snippets:
-            tree = ast.parse(snippet)
-            nodes = list(ast.walk(tree))
-            self._wanted.append({node.id for node in nodes if isinstance(node, ast.Name)})
-            codes.append(compile(tree, "<test>", "exec", dont_inherit=True))
-        return codes
-
-    def meet(self) -> None:
-        """Wait for the solution. Its names win over builtins and the prelude only where it has no other to offer.
-
-        `assert sum(10, 15) == 6` tests a function called sum; in `assert abs(f(2) - 4) < 1e-6` abs is ours, whatever
-        the solution calls abs.
-        """
-        self._remote.start()
-        solution = _SolutionModule(self._remote)
-        sys.modules[MODULE] = solution
-        wanted = set().union(*self._wanted)
-        builtin = set(vars(builtins))
-        tiers = [wanted - self._helpers, (wanted & self._helpers) - builtin, wanted & builtin]
-        for tier in tiers:
-            self._offered |= tier
-            if "Solution" in tier or any(there is True for there, _ in self._remote.ask("names", sorted(tier))):
-                break
-        for name in sorted(wanted & set(FOREIGN) - self._offered):
+        found = names_of(self._snippets, self._helpers, set(vars(builtins)))
+        self._offered, self._read = found.offered, found.read
+        for name in sorted(found.wanted & set(FOREIGN) - self._offered):
             try:
                 self._names[name] = __import__(FOREIGN[name])
             except ImportError:  # then the name is missing, and the test says so
                 continue
+        return [compile(snippet, "<test>", "exec", dont_inherit=True) for snippet in self._snippets]
+
+    def meet(self) -> None:
+        """Wait until the solution's module has run."""
+        self._remote.start()
+        sys.modules[MODULE] = _SolutionModule(self._remote)
 
     def run(self, place: int, code: types.CodeType) -> str:
         """Run a snippet; "" if it passed, else why not."""
         try:
-            self._borrow(self._wanted[place])
+            self._borrow(self._read[place])
             exec(code, self._names)
         except BaseException as error:  # every way out but the end of the snippet is a failure
             return self._remote.lost or f"{type(error).__name__}: {error}"[:300]
@@ -325,16 +330,20 @@ class Tests:
                 del self._borrowed[name]  # bound anew by the test
         return self._remote.lost
 
-    def _borrow(self, wanted: set[str]) -> None:
+    def _borrow(self, read: set[str]) -> None:
         made_here = set(self._names) - set(self._borrowed) - self._helpers
-        names = sorted((wanted & self._offered) - made_here)
+        names = sorted(self._offered - made_here)
         for name, (there, value) in zip(names, self._remote.ask("names", names), strict=True):
             if there is True:
                 self._names[name] = self._borrowed[name] = value
-                self._remote.used = True
             elif name == "Solution":
-                self._names[name] = self._borrowed[name] = self._remote.ask("methods")
-                self._remote.used = True
+                self._names[name] = self._borrowed[name] = value = self._remote.ask("methods")
+            else:
+                if name in self._borrowed:
+                    del self._names[name], self._borrowed[name]
+                continue
+            if type(value) is not Handle and name in read:
+                self._remote.used = True  # a value is all there is to ask for
 
 
 class _SolutionModule(types.ModuleType):
@@ -350,7 +359,7 @@ class _SolutionModule(types.ModuleType):
         ((there, value),) = self._remote.ask("names", [name])
         if there is not True:
             raise AttributeError(f"the solution has no {name}")
-        self._remote.used = True
+        self._remote.used = self._remote.used or type(value) is not Handle
         return value
 
 

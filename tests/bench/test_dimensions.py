@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import runpy
+from pathlib import Path
+
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
-from strop.training.compute import Dimensions
-
+Dimensions = runpy.run_path(str(Path(__file__).parents[2] / "bench" / "dimensions.py"))["Dimensions"]
 SMALL = Dimensions(layers=2, hidden=8, inner=12, heads=4, kv_heads=2, head_dim=4, vocabulary=30)
 
 

@@ -1,0 +1,79 @@
+"""The record of verdicts, docs/claims/results.json: one object a claim, and how it is carried on.
+
+Curves are not kept with the source, so a claim whose runs are not at hand keeps its line of the record, with the day
+of its runs; its values are judged by today's rule. Lines of the first version do not say what the arms showed: such a
+claim is marked as an earlier version's, and does not count as tried. A line is carried on only while the claim measures
+what it measured then, on the same arms.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from bench.claims.analysis import LOOKS, Result, judge
+from bench.claims.arms import ARMS
+from bench.claims.claim import Claim
+
+Results = Mapping[str, Result]
+
+
+def path_in(docs: Path) -> Path:
+    """Where the record lies in a folder of documentation."""
+    return docs / "claims" / "results.json"
+
+
+def lines(claims: Sequence[Claim], results: Results) -> Iterator[dict[str, Any]]:
+    """One JSON-able object a claim."""
+    for claim in claims:
+        found = results[claim.name]
+        effect = found.effect
+        bounded = effect if effect is not None and effect.interval is not None else None
+        yield _test(claim) | {
+            "bench": "claims",
+            "claim": claim.name,
+            "paper": claim.paper,
+            "quote": claim.quote,
+            "unit": claim.unit,
+            "verdict": found.verdict,
+            "untried": found.untried or None,
+            "made": found.made or None,
+            "effect": None if effect is None else round(effect.value, 5),
+            "interval": None if bounded is None else [round(v, 5) for v in bounded.interval or ()],
+            "level": None if bounded is None else bounded.level,
+            "values": {str(seed): round(value, 5) for seed, value in found.values.items()},
+            "shown": None if found.earlier else {words: _short(values) for words, values in found.shown.items()},
+        }
+
+
+def _short(values: Sequence[float | None]) -> list[float | None]:
+    return [None if value is None else float(f"{value:.5g}") for value in values]
+
+
+def _test(claim: Claim) -> dict[str, Any]:
+    """What must be alike for two lines to be of one test."""
+    arms = {arm: [ARMS[arm].recipe, *ARMS[arm].sets] for arm in claim.arms}
+    return {"measured": claim.measured, "says": claim.says, "margin": claim.margin, "arms": arms}
+
+
+def completed(results: Results, claims: Sequence[Claim], docs: Path) -> dict[str, Result]:
+    """`results`, with the record's verdict on each claim that has too few runs for a look."""
+    path = path_in(docs)
+    kept = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else []
+    by_name = {line["claim"]: line for line in kept}
+    return {claim.name: _completed(results[claim.name], claim, by_name.get(claim.name)) for claim in claims}
+
+
+def _completed(found: Result, claim: Claim, line: Mapping[str, Any] | None) -> Result:
+    test = _test(claim)
+    if line is None or found.untried or {key: line.get(key) for key in test} != test:
+        return found
+    values = {int(seed): float(value) for seed, value in line["values"].items()}
+    if len(found.values) >= min(min(LOOKS), len(values)):
+        return found
+    shown, untried = line.get("shown"), line.get("untried") or ""
+    result = judge(values, claim.says, claim.margin)._replace(made=line["made"], untried=untried)
+    result = result._replace(shown=shown or {}, earlier=shown is None)
+    return result._replace(verdict="not tried") if untried else result

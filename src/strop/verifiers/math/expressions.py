@@ -1,0 +1,229 @@
+"""Trees: expressions, and the answers that are made of them.
+
+An answer is a tree too. Where it is more than an expression its operation says what kind of answer it is:
+
+    measure                      an expression with a `Measure`: in a unit, in percent, of things, with words
+    words                        words in lower case, synonyms made one (the value is a tuple of them)
+    title                        a geometrical name, in which letters have an order and a case: `ABC`, `angle ABC`
+    clock, date, division        9:30, January 5, 5 R 2 (the value says which)
+    digits                       digits and their base: 2516_8
+    tuple, list, ratio           several answers: in parentheses, at commas, a:b:c
+    set                          in braces, or joined by "and", "or", ";"
+    interval                     two ends; the value says which of them belong to it
+    ∪, ∩, ∖                      sets of numbers
+    relation                     sides; the value has the signs between them
+    residue                      values modulo the second argument
+    family                       an answer for each integer value of a name (the value)
+    matrix of row, cases of case entries; values with their conditions
+    …                            the dots in 1, 3, …, 2n − 1
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from fractions import Fraction
+from itertools import product
+from typing import Any, NamedTuple
+
+
+class Unreadable(Exception):
+    """A text that is an answer of no kind; its message says where reading stopped."""
+
+
+class TooMuch(Exception):
+    """A value or a proof that takes more work than the limits allow."""
+
+
+class Effort:
+    """The work of one verdict, counted where it is done, so that it ends at the same step on every machine.
+
+    A unit is a step of 10 to 30 µs: a node evaluated, two terms multiplied. Normal forms may take half of it, so that
+    there is enough left to find a point that separates.
+    """
+
+    most = 20_000
+    spent = 0
+
+    @classmethod
+    def begin(cls) -> None:
+        """Count from 0: another verdict."""
+        cls.spent = 0
+
+    @classmethod
+    def spend(cls, units: int, share: int = 1) -> None:
+        """Count some work; raises `TooMuch` where more than one part in `share` of what a verdict may take is spent."""
+        if (cls.spent + units) * share > cls.most:
+            raise TooMuch("too much work")
+        cls.spent += units
+
+
+class Token(NamedTuple):
+    r"""A piece of an answer.
+
+    Attributes:
+        kind: `number`, `letter`, `word`, `command` (`frac`, `sin` …) or `symbol`.
+        text: what it says, synonyms made one.
+        space: whether white space stands before it.
+    """
+
+    kind: str
+    text: str
+    space: bool = False
+
+
+class Node(NamedTuple):
+    """An expression or an answer.
+
+    Attributes:
+        op: `number`, `decimal`, `name`, `constant` (`pi`, `e`, `i`, `inf`), `sum`, `product`, `power`, the name of a
+            function, or a kind of answer (see above).
+        args: the operands.
+        value: the exact value of a number, the digits of a decimal, the text of a name or constant, or what the kind
+            says.
+    """
+
+    op: str
+    args: tuple[Node, ...] = ()
+    value: Any = None
+
+    def __str__(self) -> str:
+        return written(self)
+
+
+def number(value: Fraction | int) -> Node:
+    """An exact number."""
+    return Node("number", (), Fraction(value))
+
+
+def name(text: str) -> Node:
+    """A variable, or anything that is only known by its name."""
+    return Node("name", (), text)
+
+
+# Operations that say of what kind an answer is; all others are expressions.
+KINDS = frozenset(
+    ("measure", "words", "title", "clock", "date", "division", "digits", "tuple", "list", "ratio", "set", "interval",
+     "∪", "∩", "∖", "relation", "residue", "family", "matrix", "cases", "…")
+)  # fmt: skip
+PI, E, UNIT, INFINITY = (Node("constant", (), each) for each in ("pi", "e", "i", "inf"))
+ZERO, ONE, MINUS_ONE, HALF = number(0), number(1), number(-1), number(Fraction(1, 2))
+
+
+def plus(*terms: Node) -> Node:
+    """A sum; of one term the term itself."""
+    return terms[0] if len(terms) == 1 else Node("sum", terms)
+
+
+def times(*factors: Node) -> Node:
+    """A product; of one factor the factor itself."""
+    return factors[0] if len(factors) == 1 else Node("product", factors)
+
+
+def minus(node: Node) -> Node:
+    """The negative of an expression."""
+    return number(-node.value) if node.op == "number" else times(MINUS_ONE, node)
+
+
+def power(base: Node, exponent: Node) -> Node:
+    """A power."""
+    return Node("power", (base, exponent))
+
+
+def over(top: Node, bottom: Node) -> Node:
+    """A quotient."""
+    return times(top, power(bottom, MINUS_ONE))
+
+
+def call(function: str, *args: Node) -> Node:
+    """A function of some arguments, or a kind of answer."""
+    return Node(function, args)
+
+
+# Functions that are defined by others.
+DEFINITIONS: dict[str, Callable[..., Node]] = {
+    "tan": lambda x: over(call("sin", x), call("cos", x)), "cot": lambda x: over(call("cos", x), call("sin", x)),
+    "sec": lambda x: over(ONE, call("cos", x)), "csc": lambda x: over(ONE, call("sin", x)),
+    "sinh": lambda x: times(HALF, plus(power(E, x), minus(power(E, minus(x))))),
+    "cosh": lambda x: times(HALF, plus(power(E, x), power(E, minus(x)))),
+    "tanh": lambda x: over(call("sinh", x), call("cosh", x)),
+    "arccos": lambda x: plus(times(HALF, PI), minus(call("arcsin", x))),
+    "arccot": lambda x: plus(times(HALF, PI), minus(call("arctan", x))),
+    "degree": lambda x: times(x, PI, number(Fraction(1, 180))),
+    "ceil": lambda x: minus(call("floor", minus(x))), "min": lambda *args: minus(call("max", *map(minus, args))),
+}  # fmt: skip
+
+
+def parts(node: Node) -> Iterator[Node]:
+    """A tree and all trees in it, the innermost first."""
+    for arg in node.args:
+        yield from parts(arg)
+    yield node
+
+
+def names_in(node: Node) -> frozenset[str]:
+    """The names that occur in a tree."""
+    return frozenset(each.value for each in parts(node) if each.op == "name")
+
+
+def holds(node: Node, *ops: str) -> bool:
+    """Whether an operation occurs anywhere in a tree."""
+    return any(each.op in ops for each in parts(node))
+
+
+def is_infinite(node: Node) -> bool:
+    """Whether an expression is ∞ or -∞."""
+    return node in (INFINITY, minus(INFINITY))
+
+
+def replaced(node: Node, old: Node, new: Node) -> Node:
+    """A tree with one part put in place of another, wherever it stands."""
+    if node == old:
+        return new
+    return node._replace(args=tuple(replaced(arg, old, new) for arg in node.args)) if node.args else node
+
+
+def variants(node: Node) -> list[Node]:
+    r"""What an expression with `\pm` stands for: each `±` both ways, each `∓` against the first of them.
+
+    Raises:
+        TooMuch: more than four signs.
+    """
+    if not holds(node, "±"):  # `1 ∓ √2` alone is `1 ± √2`
+        node = _turned(node)
+    count = sum(each.op == "±" for each in parts(node))
+    if count > 4:
+        raise TooMuch("too many ±")
+    made = (_signed(node, iter(signs), signs[0] if signs else 1) for signs in product((1, -1), repeat=count))
+    return list(dict.fromkeys(made))
+
+
+def _turned(node: Node) -> Node:
+    return node._replace(op="±" if node.op == "∓" else node.op, args=tuple(map(_turned, node.args)))
+
+
+def _signed(node: Node, signs: Iterator[int], first: int) -> Node:
+    if node.op in ("±", "∓"):
+        sign = next(signs) if node.op == "±" else -first
+        inner = _signed(node.args[0], signs, first)
+        return inner if sign == 1 else minus(inner)
+    return node._replace(args=tuple(_signed(arg, signs, first) for arg in node.args)) if node.args else node
+
+
+def written(node: Node) -> str:
+    """A tree in plain text, for people: `(x**2 + (1/2))`."""
+    inner = list(map(written, node.args))
+    if node.op == "sum":
+        return f"({' + '.join(inner)})"
+    if node.op == "product":
+        return "*".join(inner)
+    if node.op == "power":
+        return "**".join(
+            f"({text})" if arg.op in ("product", "power") else text for arg, text in zip(node.args, inner, strict=True)
+        )
+    if node.args:
+        said = f" {node.value}" if node.op == "measure" else "".join(node.value) if node.op == "relation" else ""
+        return f"{node.op}({', '.join(inner)}){said}"
+    if node.op == "number" and node.value.numerator.bit_length() + node.value.denominator.bit_length() > 600:
+        return "a long number"
+    text = str(node.value)
+    return f"({text})" if node.op == "number" and not text.isdigit() else text

@@ -1,0 +1,307 @@
+r"""Answers by kind: what a text is (a quantity, a word, a time, an interval …) is decided before it is compared.
+
+One recursive reader over the tokens: `;`, then "or", "and" and `,`, then relations, then what stands alone. The kinds
+are those of `expressions`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from strop.verifiers.math import expressions as ex
+from strop.verifiers.math.expressions import Node, Token, Unreadable
+from strop.verifiers.math.latex import tokens
+from strop.verifiers.math.matrices import matrix_of
+from strop.verifiers.math.parser import Parser
+from strop.verifiers.math.quantities import quantity_of
+from strop.verifiers.math.token_lists import (
+    OPENERS,
+    closing_place,
+    depth_of,
+    is_symbol,
+    pieces_of,
+    split_at,
+    text_of,
+    trimmed,
+)
+from strop.verifiers.math.wordings import as_words, choice_letters, date_of, special_kind, unlabelled, words
+
+
+class Reading(NamedTuple):
+    """An answer as it was read.
+
+    Attributes:
+        answer: by kind.
+        letters: the letters of the choices that it may be, commas between those that are listed; None where it is none.
+        tokens: what it was read from.
+    """
+
+    answer: Node
+    letters: str | None
+    tokens: tuple[Token, ...]
+
+    @property
+    def text(self) -> str:
+        """What was read, with the same spacing for the same tokens."""
+        return " ".join(token.text for token in self.tokens)
+
+    @property
+    def kind(self) -> str:
+        """What it is, in a word."""
+        op = self.answer.op
+        return "choice" if self.letters else op if op in ex.KINDS or not self.answer.args else "expression"
+
+
+_RELATIONS = ("=", "≠", "<", ">", "≤", "≥", "≈", "≡", "∈", "∉")
+_CONDITIONS = ("where", "for", "if", "when", "with", "see", "but", "which", "maybe")
+_EXCEPT = re.compile(r"(?:all )?(?:real numbers|reals)(?: x)? (?:except|except for|other than|but)")
+
+
+def read(text: str) -> Reading:
+    """Read an answer.
+
+    Raises:
+        Unreadable: it is of no kind.
+        TooMuch: it is of a kind, and too large.
+    """
+    found = trimmed(tokens(text))
+    letters = choice_letters(found)
+    try:
+        answer = _answer(found)
+    except Unreadable:
+        if letters is None:
+            raise
+        answer = words(letters)
+    return Reading(answer, letters, tuple(found))
+
+
+def is_region(answer: Node) -> bool:
+    """Whether an answer is a set of real numbers that intervals or inequalities describe."""
+    if answer.op == "relation":
+        return set(answer.value) <= {"<", ">", "≤", "≥", "≠"} or (answer.value == ("∈",) and is_region(answer.args[1]))
+    return answer.op in ("interval", "∪", "∩", "∖")
+
+
+# ---------------------------------------------------------------------- lists of tokens
+
+
+# ---------------------------------------------------------------------- what is said of several things
+
+
+def _answer(found: Sequence[Token]) -> Node:
+    found = unlabelled(trimmed(found))
+    if not found:
+        raise Unreadable("nothing stands there")
+    whole = as_words(found) or special_kind(found)
+    if whole is not None:
+        return whole
+    groups = [_listed(group) for group in pieces_of(found, ";")]
+    if len(groups) > 1 and all(
+        group.op == "list" and all(part.op == "relation" for part in group.args) for group in groups
+    ):
+        return Node("set", tuple(group._replace(op="tuple") for group in groups))  # p = 5, q = 2; p = 7, q = 2
+    return _joined("set", groups)
+
+
+def _listed(found: Sequence[Token]) -> Node:
+    inequality = any(is_symbol(token, "<", ">", "≤", "≥") for token in found)  # x ≤ -3 ∪ x ≥ 5
+    for word, op in (("or", "∪"), ("and", "∩")):
+        parts = pieces_of(found, word, op) if inequality else pieces_of(found, word)
+        if len(parts) > 1:
+            compound = quantity_of([token for token in found if token.text != "and"]) if word == "and" else None
+            if compound is not None and compound.op == "measure" and compound.value.unit is not None:
+                return compound  # 2 hours and 30 minutes
+            read_parts = list(map(_listed, parts))
+            if all(map(is_region, read_parts)):
+                return Node(op, tuple(read_parts))
+            choice = word == "or" and any(part.op in ("words", "title") for part in read_parts)
+            return _joined("set", read_parts)._replace(value="or" if choice else None)
+    pieces = pieces_of(found, ",")
+    if not pieces:
+        raise Unreadable("nothing stands there")
+    date = date_of(found) if len(pieces) > 1 else None
+    if date is not None:
+        return date
+    index = _index(pieces[-1]) if len(pieces) > 1 else None
+    if index is not None:
+        rest = [token for piece in pieces[:-1] for token in (Token("symbol", ","), *piece)]
+        return Node("family", (_listed(rest[1:]),), index)
+    said = next((place for place, token in enumerate(found) if place and token.text in ("for", "where")), None)
+    index = _index(found[said:]) if said is not None else None
+    if index is not None:  # 7m + 5 for integers m
+        return Node("family", (_listed(found[:said]),), index)
+    found_parts = list(map(_related, pieces))
+    if any(
+        part.op == "relation" and "∈" in part.value or (part.op == "words" and part.value[0] in _CONDITIONS)
+        for part in found_parts[1:]
+    ):
+        raise Unreadable("a condition")
+    first = found_parts[0]
+    if label(first) is not None and all(part.op != "relation" for part in found_parts[1:]):  # x = 1, 2
+        found_parts[1:] = [Node("relation", (first.args[0], part), ("=",)) for part in found_parts[1:]]
+    return _joined("list", found_parts)
+
+
+def _joined(how: str, found: list[Node]) -> Node:
+    """Parts as one answer; lists joined by words become one, and what has one name is a set: `x = 1, x = 2`."""
+    if len(found) == 1:
+        return found[0]
+    if how == "set":
+        found = [part for each in found for part in (each.args if each.op in ("list", "set") else (each,))]
+    names = [label(part) for part in found]
+    if None not in names and len(set(names)) in (1, len(names)):  # values of one name; a value of each of several
+        how = "set" if len(set(names)) == 1 else "list"
+    return Node(how, tuple(found))
+
+
+def label(part: Node) -> Node | None:
+    """What an equation gives the value of: a name, a function of names, |AB|, words; None for anything else."""
+    if part.op != "relation" or not set(part.value) <= {"=", "≈"}:
+        return None
+    first = part.args[0]
+    if first.op in ("name", "words", "title", "tuple") or first.op.startswith("apply "):
+        return first
+    return first if first.op in ("abs", "norm", "det") and ex.names_in(first) and not ex.holds(first, "sum") else None
+
+
+def _index(piece: Sequence[Token]) -> str | None:
+    r"""k, where a piece says `k \in \mathbb{Z}` or "where k is an integer"."""
+    names = [
+        token.text
+        for token in piece
+        if token.kind == "letter" or (len(token.text) == 1 and token.text.isalpha() and token.text != "a")
+    ]
+    said = [token.text.lower() for token in piece]
+    integer = ("∈" in said and said[-1] in ("ℤ", "ℕ")) or "integer" in said or "integers" in said
+    names = [each for each in names if each not in "ℤℕ"]
+    return names[0] if len(names) == 1 and integer else None
+
+
+def _related(found: Sequence[Token]) -> Node:
+    found = unlabelled(trimmed(found))
+    residue = _residue(found)
+    if residue is not None:
+        return residue
+    sides, ops = split_at(found, lambda token: is_symbol(token, *_RELATIONS))
+    if not ops:
+        return _alone(found)
+    return Node("relation", tuple(map(_alone, sides)), ops)
+
+
+def _residue(found: Sequence[Token]) -> Node | None:
+    r"""`x \equiv 5 \pmod{7}`, `5 \pmod 7`, `5 (mod 7)`; not `17 \bmod 5 = 2`."""
+    place = next(
+        (place for place, token in enumerate(found) if place and token.text in ("pmod", "mod", "modulo")), None
+    )
+    if place is None:
+        return None
+    before = [token for token in found[: place - is_symbol(found[place - 1], "(")] if not is_symbol(token, ",")]
+    named, ops = split_at(before, lambda token: is_symbol(token, "≡"))
+    modulus = [token for token in found[place + 1 :] if not is_symbol(token, "(", ")", "{", "}")]
+    marked = found[place].text == "pmod" or is_symbol(found[place - 1], "(") or bool(ops)
+    if not marked or not modulus or any(is_symbol(token, *_RELATIONS) for token in modulus):
+        return None
+    residue = found[len(before) - len(named[-1]) : place - is_symbol(found[place - 1], "(")]
+    return Node("residue", (_listed(residue), Parser(modulus).whole()))
+
+
+# ---------------------------------------------------------------------- words, times, names
+
+
+# ---------------------------------------------------------------------- what stands alone
+
+
+def _alone(found: Sequence[Token]) -> Node:
+    found = trimmed(found)
+    if not found:
+        raise Unreadable("nothing stands there")
+    if len(found) == 1 and is_symbol(found[0], "∅", "…", *"ℝℤℕℚℂ"):
+        return Node("…") if found[0].text == "…" else words(found[0].text)
+    special = as_words(found) or special_kind(found)
+    if special is not None:
+        return special
+    found = _difference(found)
+    for op in ("∪", "∖", "∩"):
+        parts, ops = split_at(found, lambda token, op=op: is_symbol(token, op))  # type: ignore[misc]
+        if ops:
+            return Node(op, tuple(map(_alone, parts)))
+    if found[0][:2] == ("command", "begin cases"):
+        return _cases(found[1:-1])
+    enclosed = _enclosed(found)
+    if enclosed is not None:
+        return enclosed
+    ratio, colons = split_at(found, lambda token: is_symbol(token, ":") or token.text == "to")
+    if colons:
+        nodes = tuple(Parser(part).whole() for part in ratio)
+        return ex.over(*nodes) if len(nodes) == 2 else Node("ratio", nodes)
+    quantity = quantity_of(found)
+    if quantity is None:
+        raise Unreadable(f"cannot be read: {text_of(found)[:60]}")
+    return matrix_of(quantity) or quantity
+
+
+def _difference(found: Sequence[Token]) -> list[Token]:
+    r"""`\mathbb{R} - \{2\}`, "all real numbers except 2" with the sign of a difference of sets."""
+    minus, braces = Token("symbol", "∖"), (Token("symbol", "⦃"), Token("symbol", "⦄"))
+    if len(found) > 2 and is_symbol(found[0], *"ℝℤℕℚℂ") and is_symbol(found[1], "-"):
+        return [found[0], minus, *found[2:]]
+    end = next((place for place, token in enumerate(found) if token.kind not in ("word", "letter")), 0)
+    if end and _EXCEPT.fullmatch(text_of(found[:end]).lower()):
+        return [Token("symbol", "ℝ"), minus, braces[0], *found[end:], braces[1]]
+    return list(found)
+
+
+def _enclosed(found: Sequence[Token]) -> Node | None:
+    """Intervals, tuples and sets: what one pair of brackets encloses; `]a, b[` is an interval, too."""
+    first, last, inner = found[0], found[-1], found[1:-1]
+    opens, closes = is_symbol(first, "(", "["), is_symbol(last, "[", "]")
+    turned = (is_symbol(first, "]") and closes) or (opens and is_symbol(last, "["))
+    if not turned and not (is_symbol(first, *OPENERS) and closing_place(found) == len(found) - 1):
+        return None
+    if is_symbol(first, "⦃"):
+        return _set(inner)
+    parts = pieces_of(inner, ",", ";")
+    if len(parts) < 2:
+        return (
+            _alone(inner)
+            if inner and all(token.kind in ("number", "letter", "word") or depth_of(token) for token in inner)
+            else None
+        )
+    nodes = tuple(map(_alone, parts))
+    closed = (is_symbol(first, "["), is_symbol(last, "]"))
+    if len(nodes) == 2 and (any(closed) or turned or any(map(ex.is_infinite, nodes))):
+        return Node("interval", nodes, closed)
+    return Node("list" if all(closed) else "tuple", nodes)
+
+
+def _set(inner: Sequence[Token]) -> Node:
+    r"""What stands in `\{ \}`: members, or a condition after a bar."""
+    bar = next((place for place, token in enumerate(inner[:6]) if is_symbol(token, "|", ":")), None)
+    if bar and sum(is_symbol(token, "|") for token in inner) % 2 == (inner[bar].text == "|"):
+        return _listed(inner[bar + 1 :])
+    found = _listed(inner) if inner else words("∅")
+    if not inner:
+        return found
+    return found._replace(op="set") if found.op in ("list", "set") else Node("set", (found,))
+
+
+def _cases(inner: Sequence[Token]) -> Node:
+    rows = []
+    for row in pieces_of(inner, "\\\\"):
+        parts = pieces_of(row, "&")
+        if len(parts) != 2:
+            raise Unreadable("a case without its condition")
+        condition = [
+            token for token in parts[1] if token.text.lower() not in ("if", "for", "when", "where", "is", "are")
+        ]
+        try:
+            read_condition = _listed(condition)
+        except Unreadable:
+            read_condition = words(text_of(condition))
+        rows.append(Node("case", (_answer(parts[0]), read_condition)))
+    return Node("cases", tuple(rows))
+
+
+# ---------------------------------------------------------------------- quantities

@@ -1,0 +1,177 @@
+r"""Answers that are no expressions: words, names of angles, times, dates, quotients with remainder, digits, choices."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from fractions import Fraction
+
+from strop.verifiers.math import expressions as ex
+from strop.verifiers.math.expressions import Node, Token
+from strop.verifiers.math.token_lists import is_symbol, text_of
+
+_MONTHS = "january february march april may june july august september october november december"
+_COPULAS = ("is", "are", "equals", "be", "equal", "was")
+HEDGES = (
+    "not no never neither nor cannot wrong incorrect false more less fewer greater than most least over under between "
+    "maybe perhaps possibly probably might could if unless or either instead except almost nearly above below exceeds"
+)
+_SYNONYMS = {
+    **dict.fromkeys(("no solution", "no solutions", "no real solution", "no real solutions", "no real roots",
+                     "no values", "nothing", "empty", "empty set", "∅"), "none"),
+    **dict.fromkeys(("dne", "doesnotexist", "no limit"), "does not exist"),
+    **dict.fromkeys(("infinite", "infinity", "infinitely many", "infinitely many solutions"), "∞"),
+    **dict.fromkeys(("all real numbers", "all reals", "real numbers", "reals", "any real number"), "ℝ"),
+    **dict.fromkeys(("integers", "all integers"), "ℤ"), "not possible": "impossible", "not defined": "undefined",
+    "north": "n", "south": "s", "east": "e", "west": "w", "bce": "bc", "ce": "ad",
+}  # fmt: skip
+_NUMBERS = "zero one two three four five six seven eight nine ten eleven twelve"
+# What a sentence says before "no solution" and the like; words at the end of a quantity that say nothing of it.
+_SAYS = re.compile(
+    r"^(?:limit|equation|system|problem|integral|series|inequality|value|sum|expression|there|it|this) "
+    r"(?:(?:is|are|has|have) )?(?=does not exist$|no (?:real )?solutions?$)"
+)
+_REMAINDERS = ("r", "remainder", "rem", "with remainder", "with a remainder of")
+_CLOCK = re.compile(r"(\d{1,2})(?: : (\d\d))?(?: : \d\d)?(?: (a|p)(?: \.)? ?m(?: \.)?)?", re.IGNORECASE)
+_CHOICE = re.compile(r"(?:\(([A-J])\)|([A-J])[.:)])(?=.)")
+
+
+def words(text: str) -> Node:
+    """Words, synonyms made one."""
+    text = _SAYS.sub("", re.sub(r"^(?:the|an?) ", "", text.lower()))
+    return Node("words", (), tuple(_SYNONYMS.get(text, text).split()))
+
+
+def unlabelled(found: Sequence[Token]) -> list[Token]:
+    """Without words in front that only say that the answer comes: `The answer is`, `Answer:`, `Area is`."""
+    end = next((place for place, token in enumerate(found) if token.kind not in ("word", "letter")), len(found))
+    if not end or found[0].kind != "word":
+        return list(found)
+    said = [token.text.lower() for token in found[:end]]
+    hedged = [place for place, word in enumerate(said) if word in HEDGES.split()]
+    if end < len(found) and is_symbol(found[end], ":") and not hedged:
+        return list(found[end + 1 :])
+    last = max(
+        (place for place, word in enumerate(said) if word in _COPULAS and place < len(found) - 1), default=None
+    )
+    return list(found) if last is None or any(place <= last for place in hedged) else list(found[last + 1 :])
+
+
+def as_words(found: Sequence[Token]) -> Node | None:
+    """The words that all of an answer are; small numbers in words are numbers."""
+    inner = ("-", "′", ".")  # well-known, Tom's, a.m.
+    if any(token.kind not in ("word", "letter") and not is_symbol(token, *inner) for token in found):
+        return None
+    if is_symbol(found[0], *inner) or is_symbol(found[-1], "-", "′"):
+        return None
+    text = " ".join(token.text for token in found if token.kind != "symbol").lower()
+    if not any(token.kind == "word" and len(token.text) > 1 for token in found):
+        return None
+    if {"and", "or"}.intersection(text.split()):
+        return None
+    numbers = _NUMBERS.split()
+    return ex.number(numbers.index(text)) if text in numbers else words(text)
+
+
+def special_kind(found: Sequence[Token]) -> Node | None:
+    """Names, times, dates, divisions, digits in a base."""
+    shape = found[0].text if found[0].text in ("angle", "triangle") else ""
+    letters = [token for token in found[1:] if not is_symbol(token, "{", "}")] if shape else found
+    named = bool(letters) and all(token.kind in ("letter", "word") and token.text.isupper() for token in letters)
+    if (
+        named
+        and (shape or len("".join(token.text for token in found)) > 1)
+        and not any(token.space for token in found[1:] if not shape)
+    ):
+        text = "".join(token.text for token in letters)
+        if shape == "angle" and len(text) == 3:  # ABC and CBA are one angle
+            text = min(text, text[::-1])
+        return Node("title", (), f"{shape} {text}".strip())
+    return _clock(found) or date_of(found) or _division(found) or _based(found)
+
+
+def _clock(found: Sequence[Token]) -> Node | None:
+    """The minute of the day; without am or pm as it stands."""
+    text = text_of([token for token in found if not is_symbol(token, "{", "}")]).lower()
+    match = _CLOCK.fullmatch(text.replace("12 : 00 noon", "12 pm").replace("12 noon", "12 pm"))
+    if match is None or (match[2] is None and match[3] is None):
+        return None
+    hour, minute, half = int(match[1]), int(match[2] or 0), (match[3] or "").lower()
+    if hour > 24 or minute > 59 or (half and not 1 <= hour <= 12):
+        return None
+    return Node("clock", (), 60 * (hour % 12 + 12 * (half == "p") if half else hour) + minute)
+
+
+def date_of(found: Sequence[Token]) -> Node | None:
+    """Month, day and, where there is one, year."""
+    said = [token for token in found if not is_symbol(token, ",", ".") and token.text.lower() not in ("of", "the")]
+    numbers = [int(token.text) for token in said if token.kind == "number" and token.text.isdigit()]
+    months = [month for token in said if token.kind == "word" and (month := _month(token.text.lower()))]
+    if (
+        len(months) != 1
+        or not numbers
+        or len(said) != len(months) + len(numbers)
+        or len(numbers) > 2
+        or not 1 <= numbers[0] <= 31
+    ):
+        return None
+    return Node("date", (), (months[0], *numbers))
+
+
+def _month(word: str) -> int:
+    months = _MONTHS.split()
+    return next(
+        (
+            place
+            for place, month in enumerate(months, 1)
+            if word == month or (len(word) > 2 and word == month[: len(word)])
+        ),
+        0,
+    )
+
+
+def _division(found: Sequence[Token]) -> Node | None:
+    """Quotient and remainder: `5 R 2`, `5 \\text{ remainder } 2`."""
+    if (
+        len(found) < 3
+        or found[0].kind != "number"
+        or found[-1].kind != "number"
+        or text_of(found[1:-1]).lower() not in _REMAINDERS
+    ):
+        return None
+    return Node("division", (), (Fraction(found[0].text), Fraction(found[-1].text)))
+
+
+def _based(found: Sequence[Token]) -> Node | None:
+    """Digits and their base: `2516_8`."""
+    texts = [token.text for token in found if not is_symbol(token, "{", "}", "(", ")")]
+    if len(texts) < 3 or texts[-2] != "_":
+        return None
+    numbers = {word: str(number) for number, word in enumerate(_NUMBERS.split())}
+    digits, said = "".join(texts[:-2]).upper(), numbers.get(texts[-1], texts[-1])
+    if said not in map(str, range(2, 37)):
+        return None
+    base = int(said)
+    plain = digits.isalnum() and digits.isascii() and digits[0].isdigit() and len(digits) < 200
+    if not plain or any(int(digit, 36) >= base for digit in digits):
+        return None
+    return Node("digits", (), (digits.lstrip("0") or "0", base))
+
+
+def choice_letters(found: Sequence[Token]) -> str | None:
+    r"""The letters of multiple choice that an answer may be: `B`, `(B)`, `B. 12`, `\textbf{(B)}\ 12`; `A,C`, `AC`."""
+    found = [token for token in found if not is_symbol(token, "{", "}")]
+    while len(found) > 1 and found[0].text.lower() in ("option", "choice", "answer", "options", "choices"):
+        found = found[1:]
+    text = "".join(
+        f" {token.text} " if token.kind == "word" and len(token.text) > 1 else token.text for token in found
+    ).strip()
+    listed = [part.strip(" ().") for part in re.split(r",|;| and | or ", text)]
+    listed = [part for part in listed if part]
+    if len(listed) > 1 and all(len(part) == 1 and part in "ABCDEFGHIJ" for part in listed):
+        return ("|" if " or " in text else ",").join(listed)
+    bare = text.rstrip(".)").lstrip("(").strip()
+    if 0 < len(bare) < 6 and set(bare) <= set("ABCDEFGHIJ") and not any(token.space for token in found[1:]):
+        return bare
+    labelled = _CHOICE.match(text)
+    return (labelled[1] or labelled[2]) if labelled is not None else None
