@@ -47,7 +47,7 @@ def opened(chromium: Any, url: str, width: int = 1280, scheme: str = "light") ->
     page.on("pageerror", lambda error: wrong.append(str(error)))
     page.on("console", lambda said: wrong.append(said.text) if said.type == "error" else None)
     page.on("request", lambda request: None if request.url.startswith((url, "data:")) else wrong.append(request.url))
-    page.on("dialog", lambda dialog: (wrong.append(dialog.message), dialog.dismiss()))
+    page.on("dialog", lambda dialog: wrong.append(dialog.message))
     page.goto(url)
     page.wait_for_selector(".chart canvas")
     return page, wrong
