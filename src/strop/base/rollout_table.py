@@ -11,7 +11,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from strop.base.types import BoolArray, Group, Rollout
+from strop.base.near import nearest
+from strop.base.types import BoolArray, Group, InputError, Rollout
 
 SCHEMA = pa.schema(
     [
@@ -73,6 +74,24 @@ def injected_spans(injected: BoolArray) -> list[dict[str, int]]:
     """The stretches of injected tokens [start, end) of a mask, bool [T]."""
     edges = np.flatnonzero(np.diff(injected, prepend=False, append=False))
     return [{"start": int(start), "end": int(end)} for start, end in edges.reshape(-1, 2)]
+
+
+def read_table(path: Path, columns: Sequence[str] | None = None) -> pa.Table:
+    """The rows as a table of `SCHEMA`, or of these columns of it; columns that the file lacks are null.
+
+    Raises:
+        InputError: there is no such column.
+    """
+    names = SCHEMA.names if columns is None else list(columns)
+    for name in names:
+        if name not in SCHEMA.names:
+            raise InputError(f"rollouts have no column {name!r}; {nearest(name, SCHEMA.names)}")
+    found = pq.read_table(path, columns=[name for name in names if name in pq.read_schema(path).names])
+    whole = [
+        found[name] if name in found.column_names else pa.nulls(found.num_rows, SCHEMA.field(name).type)
+        for name in names
+    ]
+    return pa.table(whole, names=names)
 
 
 def _row(step: int, ticket: int, sample: int, rollout: Rollout) -> dict[str, Any]:

@@ -147,16 +147,29 @@ UNDECIDED = "unknown: "  # begins the detail of a wrong verdict on an answer tha
 
 @dataclass(frozen=True)
 class Verdict:
-    """A verifier's judgement of one completion: `score` in [0, 1], its status, and why in a few words."""
+    """A verifier's judgement of one completion.
+
+    Attributes:
+        score: in [0, 1]; pass rates and groups are counted by it.
+        status: how it came about.
+        detail: why, in a few words.
+        reward: what reward functions of the user's own returned, any finite number; None from verifiers.
+    """
 
     score: float
     status: Status
     detail: str = ""
+    reward: float | None = None
 
     @property
     def usable(self) -> bool:
         """False where the verifier itself failed: the sample then leaves the loss and the group's statistics."""
         return self.status not in (Status.TIMEOUT, Status.ERROR)
+
+    @property
+    def value(self) -> float:
+        """The number by which completions differ: the reward of the user's own functions, else the score."""
+        return self.score if self.reward is None else self.reward
 
     @property
     def undecided(self) -> bool:

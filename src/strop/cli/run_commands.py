@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from strop.cli.options import Imports, Out, Plain, Sets, Tiny, allow, free_folder, viewing
+from strop.cli.completion import recipe_names, run_folders
+from strop.cli.options import Imports, Out, Plain, Sets, Tiny, allow, viewing
 
 
 def quickstart(
@@ -42,12 +43,17 @@ def quickstart(
 def train(
     target: Annotated[
         str | None,
-        typer.Argument(metavar="RECIPE|FILE", help="A recipe (see strop recipes), or a .toml, .json or .py file."),
+        typer.Argument(
+            metavar="RECIPE|FILE",
+            help="A recipe (see strop recipes), or a .toml, .json or .py file.",
+            autocompletion=recipe_names,
+        ),
     ] = None,
     sets: Sets = [],  # noqa: B006  (typer copies it)
     out: Out = None,
     resume: Annotated[
-        Path | None, typer.Option(metavar="RUN", help="Go on with a run from its newest checkpoint.")
+        Path | None,
+        typer.Option(metavar="RUN", help="Go on with a run from its newest checkpoint.", autocompletion=run_folders),
     ] = None,
     step: Annotated[
         int | None, typer.Option(help="With --resume: the checkpoint to go on from; later ones are dropped.", min=0)
@@ -98,6 +104,7 @@ def train(
         raise InputError("name what to train: a recipe (see strop recipes), a file, or --resume RUN")
     if step is not None:
         raise InputError("--step says which checkpoint to go on from; it needs --resume RUN")
+    from strop.base.files import free_folder
     from strop.recipes.resolve import resolve
     from strop.run import preflight
 
@@ -165,6 +172,7 @@ def sft(
     strop sft fresh --data tiny.jsonl --set training.steps=200
     strop sft --resume runs/sft
     """
+    from strop.base.files import free_folder
     from strop.base.types import InputError
     from strop.run import preflight
     from strop.run.folder import RunFolder

@@ -93,7 +93,7 @@ class RunConfig(Settings):
     orchestration: OrchestrationSettings = OrchestrationSettings()
     evaluation: EvaluationSettings = EvaluationSettings()
     checkpoint: CheckpointSettings = CheckpointSettings()
-    trackers: OneOrMore[Literal["tensorboard", "wandb"]] = ()
+    trackers: OneOrMore[Literal["tensorboard", "trackio", "wandb"]] = ()
     alerts: AlertLimits = AlertLimits()
 
     @property

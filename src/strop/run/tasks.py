@@ -18,10 +18,11 @@ from transformers import PreTrainedTokenizerBase
 from strop.base.seeds import derive
 from strop.base.types import Completion, InputError, Problem, Rollout, Verdict
 from strop.base.view import SilentView, View
-from strop.config.edits import explain
+from strop.config.edits import explain, flatten
 from strop.config.parse import parse
 from strop.config.schema import RunConfig, evaluation_sampling
 from strop.data.dataset import Dataset, Example, build_dataset, load_data, make_example
+from strop.data.source import ProblemSource
 from strop.engines.build import build_engine
 from strop.engines.protocol import Engine, Request, Sampling
 from strop.evaluation.evaluate import evaluate
@@ -30,6 +31,7 @@ from strop.model.files import export
 from strop.model.lora import export_adapter
 from strop.model.policy import Policy, load_policy
 from strop.recipes.resolve import resolve
+from strop.run import preflight
 from strop.run.assembly import play_of, responder_of
 from strop.run.fine_tuning import is_fine_tuning, load_model, stored_config
 from strop.run.folder import RunFolder, is_run, trained_before
@@ -73,7 +75,7 @@ def configure(
     model: str,
     recipe: str | None = None,
     sets: Sequence[str] = (),
-    source: str | None = None,
+    source: str | ProblemSource | None = None,
     path: str | None = None,
     limit: int | None = None,
     step: int | None = None,
@@ -96,7 +98,9 @@ def configure(
             base = str(run.config_path)
     edits = [] if step is not None else ["model.fresh=none", "model.lora=none", f"model.path={json.dumps(place)}"]
     if source is not None:
-        edits += [f"data.source={json.dumps(source)}", "data.held_out=none", "evaluation.every=none"]
+        named = source if isinstance(source, str) else source.model_dump(mode="json")
+        edits += [f"{key}={text}" for key, text in flatten({"data": {"source": named}})]
+        edits += ["data.held_out=none", "evaluation.every=none"]
     if path is not None:
         edits.append(f"data.path={json.dumps(path)}")
     other = source is not None or path is not None or any(text.strip().startswith(_PROBLEMS) for text in sets)
@@ -120,6 +124,7 @@ def evaluate_model(
         StropError: the model or the problems cannot be used.
     """
     config = asked.config
+    preflight.in_session(config)
     policy, tokenizer = open_model(config, view, stored)
     dataset, trained_on = problems_of(asked, tokenizer, view)
     sampling = _sampling(config, temperature, None)
@@ -145,7 +150,7 @@ def evaluate_model(
 
 def sample_model(
     asked: Asked,
-    prompt: str | None,
+    prompts: Sequence[str] | None,
     count: int,
     temperature: float | None,
     max_new_tokens: int | None,
@@ -153,18 +158,22 @@ def sample_model(
     view: View,
     stored: Stored | None = None,
 ) -> list[dict[str, Any]]:
-    """`count` completions of `prompt`, or of each of the configured problems where it is None, in order.
+    """`count` completions of each prompt, or of each of the configured problems where there are none, in order.
 
     A completion of a problem is judged; its `status` and `reference` are None for a prompt without a reference.
     """
     config = asked.config
     policy, tokenizer = open_model(config, view, stored)
-    if prompt is None:
+    if prompts is None:
         examples: Sequence[Example] = problems_of(asked, tokenizer, view)[0].examples
     else:
-        problem = Problem("prompt", prompt, reference=None, verbatim=True)
-        instruction = config.instruction(problem)
-        examples = (make_example(problem, config.data.template, tokenizer, instruction),)
+        problems = [
+            Problem(f"prompt-{number}", prompt, reference=None, verbatim=True) for number, prompt in enumerate(prompts)
+        ]
+        examples = [
+            make_example(problem, config.data.template, tokenizer, config.instruction(problem))
+            for problem in problems
+        ]
     sampling = _sampling(config, temperature, max_new_tokens)
     engine = build_engine(config.engine, config.model, tokenizer, policy, sampling=sampling)
     sampling = fitted(sampling, max(len(example.prompt_ids) for example in examples), engine, view)

@@ -69,11 +69,13 @@ def read_problem(fields: dict[str, Any]) -> Problem:
 def write_result(result: Result) -> bytes:
     """A result as JSON."""
     verdict = result.verdict
-    fields = [verdict.score, str(verdict.status), verdict.detail, result.refusal, result.milliseconds]
+    fields = [
+        verdict.score, str(verdict.status), verdict.detail, verdict.reward, result.refusal, result.milliseconds
+    ]  # fmt: skip
     return json.dumps(fields).encode()
 
 
 def read_result(body: bytes) -> Result:
     """The result that `write_result` wrote."""
-    score, status, detail, refusal, milliseconds = json.loads(body)
-    return Result(Verdict(score, Status(status), detail), refusal, milliseconds)
+    score, status, detail, reward, refusal, milliseconds = json.loads(body)
+    return Result(Verdict(score, Status(status), detail, reward), refusal, milliseconds)
