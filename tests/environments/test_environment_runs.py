@@ -124,3 +124,16 @@ def test_a_failing_session_costs_its_own_sample(how: str, tmp_path: Path) -> Non
     said = {"reset": "cannot begin", "raise": "no such move", "flood": "100000 characters", "nonsense": "gave str"}
     uncut = [row for row in by_status["error"] if row["finish_reason"] == "stop"]
     assert len(uncut) > 5 and all(said[how] in row["detail"] for row in uncut)
+
+
+def test_generators_of_their_own_come_to_the_same(tmp_path: Path, forked: None) -> None:
+    train(chatty("steps=2"), tmp_path / "one", SilentView())
+    sets = ("steps=2", "orchestration.executor=embedded", "orchestration.generators=2")
+    train(chatty(*sets), tmp_path / "other", SilentView())
+    assert metrics(tmp_path / "one") == metrics(tmp_path / "other")
+
+
+def test_turns_go_on_while_weights_change(tmp_path: Path) -> None:
+    train(chatty("orchestration.max_lag=2", "steps=6"), tmp_path / "run", SilentView())
+    rows = metrics(tmp_path / "run")
+    assert 0 < max(row["lag/max"] for row in rows[1:]) <= 2
