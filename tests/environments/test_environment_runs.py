@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from collections import defaultdict
 from pathlib import Path
@@ -17,6 +18,7 @@ from strop.base.imports import allow_module
 from strop.base.types import Completion
 from strop.base.view import SilentView
 from strop.config.schema import RunConfig
+from strop.engines.protocol import Request
 from strop.engines.torch import TorchEngine
 from strop.run.folder import RunFolder
 from strop.run.run import resume, train
@@ -67,13 +69,14 @@ def injected(row: dict[str, Any]) -> np.ndarray[Any, Any]:
     return mask
 
 
-@pytest.mark.parametrize("template", [QWEN_LIKE, LLAMA_LIKE, None])
+@pytest.mark.parametrize(("template", "budget"), [(QWEN_LIKE, 140), (LLAMA_LIKE, 140), (None, 60)])
 def test_what_is_trained_is_what_was_sampled(
-    template: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    template: str | None, budget: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     speak(monkeypatch, template)
     found = record(monkeypatch)
-    config = chatty("steps=6", "sampling.interruption.after=[3,9]", "sampling.interruption.phrase=stop")
+    interrupted = ("sampling.interruption.after=[3,9]", "sampling.interruption.phrase=stop")
+    config = chatty("steps=14", f"sampling.max_new_tokens={budget}", "evaluation.every=none", *interrupted)
     train(config, tmp_path / "run", SilentView())
     turns: dict[str, list[Completion]] = defaultdict(list)
     for (name, index), completion in found.items():
@@ -82,7 +85,7 @@ def test_what_is_trained_is_what_was_sampled(
             turns[f"{group}/{rest.partition('@')[0] or index}"].append(completion)
     folder = RunFolder.open(tmp_path / "run")
     rows = [row for step in folder.rollout_steps() for row in folder.read_rollouts(step)]
-    assert len(rows) == 6 * 24 and max(map(len, turns.values())) >= 3
+    assert len(rows) == 14 * 24 and max(map(len, turns.values())) >= 3
     assert {row["finish_reason"] for row in rows} == {"stop", "length"}
     for row in rows:
         played = turns[f"{row['ticket']}.0/{row['sample']}"]
@@ -96,7 +99,7 @@ def test_what_is_trained_is_what_was_sampled(
         for turn in played:  # what the policy read at each turn is the beginning of what is trained
             read = np.concatenate([turn.prompt_ids, turn.token_ids])
             assert np.array_equal(read, whole[: len(read)])
-        assert len(ids) <= 140
+        assert len(ids) <= budget
 
 
 def test_a_run_with_turns_is_the_same_again_and_after_an_interruption(tmp_path: Path) -> None:
@@ -130,6 +133,24 @@ def test_generators_of_their_own_come_to_the_same(tmp_path: Path, forked: None) 
     train(chatty("steps=2"), tmp_path / "one", SilentView())
     sets = ("steps=2", "orchestration.executor=embedded", "orchestration.generators=2")
     train(chatty(*sets), tmp_path / "other", SilentView())
+    assert metrics(tmp_path / "one") == metrics(tmp_path / "other")
+
+
+def test_a_generator_that_dies_in_a_later_turn_changes_nothing(
+    tmp_path: Path, forked: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    submit, driver, died = TorchEngine.submit, os.getpid(), tmp_path / "died"
+
+    def submit_or_die(engine: TorchEngine, request: Request) -> None:
+        if "/" in request.id and os.getpid() != driver and not died.exists():
+            died.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        submit(engine, request)
+
+    monkeypatch.setattr(TorchEngine, "submit", submit_or_die)
+    train(chatty("steps=2"), tmp_path / "one", SilentView())
+    train(chatty("steps=2", "orchestration.executor=embedded"), tmp_path / "other", SilentView())
+    assert died.exists()
     assert metrics(tmp_path / "one") == metrics(tmp_path / "other")
 
 
