@@ -74,11 +74,6 @@ def read_json(path: Path) -> dict[str, Any]:
     return value
 
 
-def first_line(error: Exception) -> str:
-    """The message of another library's error, short enough for one line of ours; its type where it says nothing."""
-    return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
-
-
 def free_folder(name: str) -> Path:
     """`runs/NAME`, or `runs/NAME-2`, `-3` … where that is taken."""
     folder = Path("runs") / name

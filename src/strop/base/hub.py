@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from strop.base.files import first_line
+from strop.base.types import first_line
 
 SECONDS = 5.0  # to answer one small request; what is downloaded afterwards has the patience of the libraries
 

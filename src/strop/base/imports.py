@@ -21,8 +21,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from strop.base.files import first_line
-from strop.base.types import InputError
+from strop.base.types import InputError, first_line
 
 MARKER = "run.json"
 MAIN = "__main__"  # the module of a script or notebook: what it defines, no other process can import

@@ -34,6 +34,11 @@ class InputError(StropError):
     exit_code = 2
 
 
+def first_line(error: Exception) -> str:
+    """The message of another library's error, short enough for one line of ours; its type where it says nothing."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
+
+
 class Message(TypedDict):
     """One turn of a chat prompt."""
 

@@ -7,8 +7,7 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from strop.base.files import first_line
-from strop.base.types import InputError
+from strop.base.types import InputError, first_line
 from strop.data.rows import BrokenRow, FileSource, Row, existing_file
 
 LONGEST_CELL = 2**31 - 1

@@ -16,9 +16,8 @@ from typing import Any, NamedTuple
 
 from strop.base import hub
 from strop.base.extras import require
-from strop.base.files import first_line
 from strop.base.pieces import Settings
-from strop.base.types import InputError, Message, Problem, Prompt
+from strop.base.types import InputError, Message, Problem, Prompt, first_line
 from strop.data.columns import NoColumn, Where, condition, pick
 from strop.data.problem_table import from_columns, is_problem_table
 from strop.data.source import ProblemSource, check_problem

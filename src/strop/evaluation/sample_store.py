@@ -20,8 +20,8 @@ from typing import Any
 import numpy as np
 
 from strop.base import rollout_table
-from strop.base.files import first_line, read_json, replacing, write_json
-from strop.base.types import Group, InputError, Rollout
+from strop.base.files import read_json, replacing, write_json
+from strop.base.types import Group, InputError, Rollout, first_line
 from strop.evaluation.result import EvaluationResult
 from strop.verifiers.base import Verifier
 

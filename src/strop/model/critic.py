@@ -23,8 +23,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from transformers import AutoModel, PreTrainedModel, PreTrainedTokenizerBase
 
-from strop.base.files import first_line
-from strop.base.types import InputError
+from strop.base.types import InputError, first_line
 from strop.model.attention import NAME, PackedContext
 from strop.model.files import DTYPES, refuse_incomplete, replacing_folder, without_progress_bars
 from strop.model.location import dtype_name

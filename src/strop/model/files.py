@@ -24,8 +24,8 @@ from transformers import (
 )
 from transformers.utils import logging
 
-from strop.base.files import first_line, writing
-from strop.base.types import InputError, StropError
+from strop.base.files import writing
+from strop.base.types import InputError, StropError, first_line
 from strop.model.attention import NAME
 from strop.model.location import dtype_name, locate
 from strop.model.settings import DTypeName, FreshModel, ModelSettings

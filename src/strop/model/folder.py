@@ -17,8 +17,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from strop.base.files import first_line, writing
-from strop.base.types import InputError
+from strop.base.files import writing
+from strop.base.types import InputError, first_line
 from strop.model import tensor_file
 
 _DTYPES = {"F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}

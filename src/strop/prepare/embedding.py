@@ -10,8 +10,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from strop.base import hub
-from strop.base.files import first_line
-from strop.base.types import FloatArray, InputError
+from strop.base.types import FloatArray, InputError, first_line
 from strop.prepare.deduplicate import Duplicate, Share, write
 from strop.prepare.stage import Stage, Step
 from strop.prepare.text import normalize

@@ -10,8 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from strop.base import hub
-from strop.base.files import first_line
-from strop.base.types import InputError, Problem, Status, Verdict
+from strop.base.types import InputError, Problem, Status, Verdict, first_line
 from strop.prepare.code_tests import count_tests, is_code, select_tests
 from strop.prepare.stage import Dropped, FilterStep
 from strop.prepare.text import collapsed, fold

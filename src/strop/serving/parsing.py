@@ -11,8 +11,7 @@ import numpy as np
 from pydantic import ValidationError
 from transformers import PreTrainedTokenizerBase
 
-from strop.base.files import first_line
-from strop.base.types import InputError, IntArray, Message, Problem
+from strop.base.types import InputError, IntArray, Message, Problem, first_line
 from strop.data.templates import ChatTemplate, encode_prompt
 from strop.engines.protocol import Request, Sampling
 from strop.serving.limits import ServeLimits

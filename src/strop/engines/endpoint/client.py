@@ -17,9 +17,8 @@ from urllib.request import Request, urlopen
 
 from pydantic import Field, field_validator
 
-from strop.base.files import first_line
 from strop.base.pieces import Settings
-from strop.base.types import InputError, StropError
+from strop.base.types import InputError, StropError, first_line
 
 TRANSIENT = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 529})
 LONGEST_BODY, LONGEST_ERROR = 16 * 2**20, 64 * 2**10
