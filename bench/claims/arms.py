@@ -112,14 +112,15 @@ def _heads(whole: bool) -> tuple[str, str]:
 BF16 = ("model.dtype=bfloat16", "steps=6", "evaluation.every=6")
 SHORT = 30  # tokens: too few for about half of the sums worked out in full, which take 26 to 36
 HIGHER = ("algorithm.loss.clip_high=0.28",)
-IN_TURN = ("evaluation.asynchronous=false", "orchestration.window=full")  # the window matters to workers alone
+IN_PROCESS = "orchestration.executor=in_process"  # so that a run can be repeated bit for bit
+IN_TURN = ("evaluation.asynchronous=false", "orchestration.window=full", IN_PROCESS)  # a window is the workers'
 ARCHER = ("steps=8", "evaluation.every=2")
 LONG = ("steps=32", "evaluation.every=2")
 STAGE_ONE, AWAY_BETA = 12, 0.1
 ADAPTIVE_TARGET = 0.1
 CAP = 4.0  # the smaller of CISPO's caps
 ROOM = 44  # tokens: enough for every sum
-CONTROLLED = ("orchestration.max_lag=0", "engine.slots=64", f"sampling.max_new_tokens={ROOM}")
+CONTROLLED = ("orchestration.max_lag=0", IN_PROCESS, "engine.slots=64", f"sampling.max_new_tokens={ROOM}")
 LARGE = ("steps=2", "evaluation.every=1", "batch.prompts_per_step=128", *_updates(8))
 
 ARMS: dict[str, Arm] = {
