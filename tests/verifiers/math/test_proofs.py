@@ -7,6 +7,7 @@ whose value is computed with fractions; one leaf is changed so that the value is
 from __future__ import annotations
 
 import math
+import os
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -22,6 +23,8 @@ from strop.verifiers.math.latex import tokens
 from strop.verifiers.math.normal import Field
 from strop.verifiers.math.parser import Parser
 from strop.verifiers.math.proof import Outcome, compare
+
+TIMES = int(os.environ.get("STROP_EXAMPLES", "1"))  # how many times as many pairs are drawn as in every run
 
 
 def expression(text: str):  # noqa: ANN201
@@ -133,7 +136,7 @@ def fractions(text: Fraction) -> list[str]:
 numbers = st.fractions(min_value=-10_000, max_value=10_000, max_denominator=60)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300 * TIMES, deadline=None)
 @given(numbers, numbers, st.data())
 def test_numbers(first: Fraction, second: Fraction, data: st.DataObject) -> None:
     one, other = data.draw(st.sampled_from(fractions(first))), data.draw(st.sampled_from(fractions(second)))
@@ -141,7 +144,7 @@ def test_numbers(first: Fraction, second: Fraction, data: st.DataObject) -> None
     both(one, other, first == second)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200 * TIMES, deadline=None)
 @given(st.integers(1, 10**7), st.integers(0, 8), st.integers(-30, 30), st.integers(0, 6), st.integers(1, 9))
 def test_decimals(digits: int, places: int, power: int, place: int, change: int) -> None:
     assume(len(str(digits)) > place)
@@ -165,7 +168,7 @@ UNITS = {
 }  # fmt: skip
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150 * TIMES, deadline=None)
 @given(numbers, st.sampled_from(sorted(UNITS)), st.sampled_from(sorted(UNITS)), numbers)
 def test_units(number: Fraction, first: str, second: str, other: Fraction) -> None:
     (one, factor), (two, again) = UNITS[first], UNITS[second]
@@ -196,7 +199,7 @@ WORDS = (
 )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200 * TIMES, deadline=None)
 @given(
     st.sampled_from(WORDS),
     st.sampled_from(WORDS),
@@ -208,7 +211,7 @@ def test_words(first: str, second: str, written: str) -> None:
     both(rf"\text{{{first}}}", rf"\text{{{first}, {second}}}", False)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200 * TIMES, deadline=None)
 @given(
     st.text("PQRSTUVW", min_size=2, max_size=4),
     st.text("PQRSTUVW", min_size=2, max_size=4),
@@ -219,7 +222,7 @@ def test_names(first: str, second: str, shape: str) -> None:
     both(shape + first, shape + "+".join(first), False)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200 * TIMES, deadline=None)
 @given(st.integers(0, 23), st.integers(0, 59), st.integers(0, 23), st.integers(0, 59))
 def test_times(hour: int, minute: int, other: int, later: int) -> None:
     half = "a.m." if hour < 12 else "p.m."
@@ -243,7 +246,7 @@ MONTHS = (
 )
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100 * TIMES, deadline=None)
 @given(
     st.sampled_from(MONTHS), st.integers(1, 28), st.sampled_from(MONTHS), st.integers(1, 28), st.integers(1900, 2100)
 )
@@ -256,7 +259,7 @@ def test_dates(month: str, day: int, other: str, later: int, year: int) -> None:
 members = st.lists(st.integers(-50, 50), min_size=2, max_size=5, unique=True)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150 * TIMES, deadline=None)
 @given(members, members, st.data())
 def test_tuples_lists_and_sets(first: list[int], second: list[int], data: st.DataObject) -> None:
     shuffled = data.draw(st.permutations(first))
@@ -288,7 +291,7 @@ class Range:
 ranges = st.builds(Range, st.integers(-20, 0), st.integers(1, 20), st.booleans(), st.booleans())
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150 * TIMES, deadline=None)
 @given(ranges, ranges, st.integers(1, 2), st.integers(0, 2))
 def test_intervals_and_inequalities(first: Range, second: Range, way: int, other: int) -> None:
     pair = not other and not first.left and not first.right  # (1, 2) may be a pair; then no relation is it
@@ -298,7 +301,7 @@ def test_intervals_and_inequalities(first: Range, second: Range, way: int, other
         assert (outcome(first.written(way), second.written(other)) == "equal") is (first == second)
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80 * TIMES, deadline=None)
 @given(st.lists(st.integers(-30, 30), min_size=4, max_size=4, unique=True), st.integers(0, 3), st.integers(1, 5))
 def test_unions(ends: list[int], place: int, change: int) -> None:
     a, b, c, d = sorted(ends)
@@ -313,7 +316,7 @@ def test_unions(ends: list[int], place: int, change: int) -> None:
     both(gold, rf"[{a},{b})\cup({c},{d}]", False)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100 * TIMES, deadline=None)
 @given(st.integers(2, 60), st.integers(-200, 200), st.integers(-200, 200), st.integers(2, 60))
 def test_residues(modulus: int, first: int, second: int, other: int) -> None:
     same = (first - second) % modulus == 0
@@ -325,7 +328,7 @@ def test_residues(modulus: int, first: int, second: int, other: int) -> None:
 matrices = st.lists(st.lists(st.integers(-9, 9), min_size=2, max_size=2), min_size=2, max_size=2)
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80 * TIMES, deadline=None)
 @given(matrices, matrices)
 def test_matrices(first: list[list[int]], second: list[list[int]]) -> None:
     def written(rows: list[list[int]], kind: str, factor: int = 1) -> str:
@@ -419,7 +422,7 @@ trees = st.recursive(
 POINT = {"x": Fraction(17, 3), "y": Fraction(-5, 7), "n": Fraction(29, 11)}
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=500 * TIMES, deadline=None)
 @given(trees, st.lists(st.integers(0, 11), min_size=6, max_size=6), st.integers(0, 5), leaves)
 def test_expressions(tree: Tree, ways: list[int], place: int, leaf: Tree) -> None:
     try:
@@ -446,7 +449,7 @@ FUNCTIONS = (
 )
 
 
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=250 * TIMES, deadline=None)
 @given(
     trees, st.sampled_from(FUNCTIONS), st.lists(st.integers(0, 11), min_size=6, max_size=6), st.integers(0, 5), leaves
 )
@@ -468,7 +471,7 @@ def _nodes(tree: Tree) -> list[Tree]:
     return [tree, *(node for arg in tree.args for node in _nodes(arg))]
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=120 * TIMES, deadline=None)
 @given(st.integers(2, 99), st.integers(2, 99), st.integers(-9, 9), st.integers(1, 9), st.integers(1, 4))
 def test_surds(first: int, second: int, shift: int, factor: int, change: int) -> None:
     gold = rf"{shift}+{factor}\sqrt{{{first}}}"
@@ -481,7 +484,7 @@ def test_surds(first: int, second: int, shift: int, factor: int, change: int) ->
     both(rf"\sqrt{{{first}}}+\sqrt{{{second}}}", rf"\sqrt{{{first + second}}}", False)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100 * TIMES, deadline=None)
 @given(st.integers(1, 9), st.integers(-9, 9), st.integers(-9, 9), st.integers(2, 5), st.integers(1, 3))
 def test_equations(a: int, b: int, c: int, factor: int, change: int) -> None:
     assume(b and c)

@@ -52,6 +52,31 @@ def test_what_is_stated(text: str, answer: str) -> None:
 
 
 @pytest.mark.parametrize(
+    "around",
+    [
+        "**{}**", "- {}", "({})", r"\({}\)", r"\[ x = {} \]", "<answer>{}</answer>", "It is 3. {}", "2 + 3 = {}",
+        "$f(3) = {}$", "{}: done", "{} units.", "so {}, as desired", "{} - that is it", "{} apples remain",
+        "&= {}.",
+    ],
+)  # fmt: skip
+def test_what_stands_around_a_box_is_no_part_of_the_answer(around: str) -> None:
+    assert states(around.replace("{}", r"\boxed{5}"), "5")
+
+
+@pytest.mark.parametrize(
+    "around",
+    [
+        "-{}", "2^{}", "{}^2", "{}!", "{}x", "{}.5", "0.{}", "1{}", "{}0", r"\log {}", "|x|<{}", r"x \neq {}", "x > {}",
+        "${}$ or $6$", "either {} or 6", "{} is too small", "{}? No.", "less than {}", "at least {}", "{} mod 3",
+        "{} = 6", r"{}\ldots", r"{}\pm1", r"e^{}", "{} < x",
+        "I doubt that it is {}", "if it is {}", "{}/7", "3{}", "{}i",
+    ],
+)  # fmt: skip
+def test_a_box_that_is_part_of_a_formula_or_denied_states_nothing(around: str) -> None:
+    assert not states(around.replace("{}", r"\boxed{5}"), "5")
+
+
+@pytest.mark.parametrize(
     ("text", "lucky"),
     [
         ("The answer is not 5.", "5"), ("x is not 5", "5"), ("The answer is greater than 5.", "5"),

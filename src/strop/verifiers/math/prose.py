@@ -36,10 +36,11 @@ _MARKER = _pattern(
       \s+(?:is|are|must\ be|should\ be|equals|=)(?![a-z])\s*:?"""
 )
 _NEGATED = _pattern(
-    r"\b(?:not|never|isn't|cannot|wrong|incorrect|rather\ than|instead\ of)[\s:$*{(\\\[]*(?:text\{)?\s*$"
+    r"""\b(?:not|never|isn't|cannot|wrong|incorrect|rather\ than|instead\ of|either|between|at\ (?:least|most)
+    |(?:less|more|fewer|greater|larger|smaller)\ than)[\s:$*{(\\\[]*(?:text\{)?\s*$"""
 )
 _TAKEN_BACK = _pattern(
-    r"\W{0,8}(?:is|was|would\ be|seems|looks)\s+(?:wrong|incorrect|not|false|impossible|a\ mistake)\b"
+    r"\W{0,8}(?:is|was|would\ be|seems|looks)\s+(?:wrong|incorrect|not|false|impossible|a\ mistake|too)\b"
 )
 # What makes a clause say that something is not, or may not be, the answer; what takes an answer back after it.
 _DOUBTED = _pattern(
@@ -70,10 +71,18 @@ _UNIT_AFTER = _pattern(
 _PERCENT_AFTER = _pattern(r"\s*(?:\$|\\\)|\\\])?\s*(?:\\?%|percent\b|percentage\b|pct\b)")
 _BASE_AFTER = re.compile(r"\s*_\s*(?:\{\s*(\d{1,2})\s*\}|(\d{1,2}))")
 _GOES_ON = re.compile(
-    r"\s*(?:[\^!*/·×÷+]|\\(?:times|cdot|pi|sqrt|frac|div|pm|infty|ln|log|sin|cos|tan|left)(?![A-Za-z])|-\s*[\d\\a-z]|"
-    r"[a-zπ√](?![A-Za-z]))"
+    r"\s*(?:[\^!*/·×÷+_\d]|\.\d|\\(?:times|cdot|pm|sqrt|frac|div|pi|infty|ln|log|sin|cos|tan|left|[lc]?dots)(?![A-Za-z])"
+    r"|-\s*(?:[\d\\(]|[a-z](?![a-z]))|[a-zπ√](?![A-Za-z]))"
 )
-_COMES_FROM = re.compile(r"(?:[-+*/^·×÷({\d)]|\\(?:times|cdot|pm|sqrt|div|left\()|\\frac\s?\{|\}\s?\{)\s*$")
+_COMPARED_AFTER = re.compile(  # also beyond the end of the formula
+    r"(?:\s|\$|\\[)\]])*(?:[=<>≤≥≠?]|\\(?:[lg]eq?|neq?|b?mod|pmod)(?![A-Za-z])|b?mod\b|or\b\s*[\d$\\]|and\b\s*[$\d])"
+)
+_COMES_FROM = re.compile(
+    r"(?:[-+*/^·×÷({<>≤≥≠]|(?:^|[^\w.])\d+\.?|\\(?:times|cdot|pm|sqrt|div|left\(|[lg]eq?|neq?|log|ln|sin|cos|tan)"
+    r"|\\frac\s?\{|\}\s?\{)$"
+)
+_MARKUP = re.compile(r"&|\*\*|</?[a-z]{1,12}>")
+_BULLET = re.compile(r"(?:^|\n)\s*[-+*>]+\s+$")
 _OPENED = re.compile(r"(?:\s|\$|\\[(\[])+$")  # the delimiter of a formula
 _ASIDE = _pattern(r"(?s)[,;]?\s+(?:see|as|since|because|where|so\ that|i\.e\.|when)\b.*$")
 _SAYS = _pattern(
@@ -179,7 +188,8 @@ class Finder(NamedTuple):
         if len(group) > 1 or not contents:
             worded = _JOINED.search(text[group[0].outer_end : group[-1].outer_begin]) is not None
             return self.read((r"\text{ and }" if worded else ",").join(contents)) if contents else NO_ANSWER
-        before, after = text[: group[0].outer_begin][-200:].replace("&", ""), text[group[0].outer_end :][:80]
+        before = _MARKUP.sub("", text[: group[0].outer_begin][-200:])
+        after = _MARKUP.sub("", text[group[0].outer_end :][:80])
         if _NEGATED.search(before[-40:]) or _DOUBTED.search(before) or _TAKEN_BACK.match(after):
             return "the boxed answer is denied"
         answer, base, percent = contents[0], _BASE_AFTER.match(after), _PERCENT_AFTER.match(after)
@@ -188,8 +198,8 @@ class Finder(NamedTuple):
         if percent is not None:
             return self.read(answer if answer.endswith("%") else rf"{answer}\%")
         unit = _UNIT_AFTER.match(after)
-        goes_on = _GOES_ON.match(after[unit.end() if unit is not None else 0 :])
-        if goes_on or _COMES_FROM.search(_OPENED.sub("", before)):
+        rest = after[unit.end() if unit is not None else 0 :]
+        if _is_part(before, rest):
             return "the box is part of a formula"
         return self.read(answer + (unit[1] if unit is not None else ""))
 
@@ -237,6 +247,17 @@ class Finder(NamedTuple):
                 earlier = (sentence[verb.end() : begin] for verb in _SAYS.finditer(sentence[:begin]))
                 return "a sentence with several answers" if not marked and any(map(_TWO.search, earlier)) else found
         return self.read(_stripped(sentence)) if marked and sentence else NO_ANSWER
+
+
+def _is_part(before: str, after: str) -> bool:
+    """Whether a box is an operand of what stands before or after it."""
+    if _GOES_ON.match(after) or _COMPARED_AFTER.match(after):
+        return True
+    opened = _OPENED.sub("", before)
+    number = opened[-1:].isdigit() or opened.endswith(".")
+    if (number and opened != before) or _BULLET.search(before) or (opened.endswith("(") and after.startswith(")")):
+        return False
+    return _COMES_FROM.search(opened) is not None
 
 
 def _window(text: str) -> str:
