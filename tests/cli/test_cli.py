@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from strop.base.files import free_folder
 from strop.cli.run_endings import report_quickstart
 from strop.config.edits import flatten
 from strop.run import doctor
 from strop.run.folder import RunFolder
+from strop.run.runs import free_folder
 
 COMMANDS = (
     "quickstart", "train", "sft", "eval", "compare", "sample", "recipes", "verify", "data", "plot", "report", "fit",

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from strop.base.types import InputError
 from strop.cli.commands import app
 from strop.cli.completion import recipe_names, run_folders, setting_keys
-from strop.config.edits import edits_of_file
+from strop.config.parse import edits_of_file
 from strop.recipes.resolve import resolve
 from strop.run.folder import RunFolder
 from strop.run.runs import runs_in

@@ -20,7 +20,10 @@ from strop.dashboard import rollouts
 from strop.dashboard.app import Dashboard
 from strop.dashboard.reading import Runs
 from strop.dashboard.rollouts import Filters, page
+from strop.model.byte_tokenizer import byte_tokenizer
+from strop.recipes.resolve import resolve
 from strop.run.folder import RunFolder
+from strop.training.embedded_base import WORDS
 
 HTML = "<script>alert(1)</script><b>bold</b>"
 
@@ -34,7 +37,7 @@ def row(step: int, place: int, **changes: Any) -> dict[str, Any]:
         "completion": f"answer {place} of {step}",
         "prompt_ids": [1], "token_ids": list(range(65, 65 + length)), "logprobs": [-0.5] * length,
         "entropies": [0.25] * length, "versions": [{"version": step - 1, "start": 0, "end": length}],
-        "interrupted_at": None, "injected_tokens": 0, "finish_reason": "length" if place % 2 else "stop",
+        "interrupted_at": None, "injected": [], "finish_reason": "length" if place % 2 else "stop",
         "reward": place / 10, "score": float(place % 3 == 0), "status": "correct" if place % 3 == 0 else "wrong",
         "detail": "",
     } | changes  # fmt: skip
@@ -220,3 +223,15 @@ def test_a_page_of_a_hundred_thousand_completions_is_quick(tmp_path: Path) -> No
         spent, found = slowest(**filters)
         assert len(found) == expected and spent < 0.5, filters
     assert slowest(status="timeout")[1] == [(1, 0)]
+
+
+def test_the_embedded_model_writes_in_its_own_words(tmp_path: Path) -> None:
+    """Its tokenizer has a word that plain bytes have not, also before the run has exported a model."""
+    run = RunFolder.create(tmp_path / "run", resolve("quickstart").model_dump(mode="json"))
+    (run.path / "rollouts").mkdir()
+    ids = byte_tokenizer(WORDS).encode("1+1=2 \\boxed{2}")
+    recorded = row(1, 0, token_ids=ids, logprobs=[0.0] * len(ids), entropies=None, versions=[])
+    pq.write_table(pa.Table.from_pylist([recorded], schema=SCHEMA), run.rollouts_path(1))
+    run.close()
+    tokens = Runs([run.path]).completion("run", 1, 0)["tokens"]
+    assert "".join(token["text"] for token in tokens) == "1+1=2 \\boxed{2}"

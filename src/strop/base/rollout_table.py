@@ -57,11 +57,16 @@ def table(step: int, groups: Sequence[Group]) -> pa.Table:
 
 
 def read(path: Path) -> list[dict[str, Any]]:
-    """The rows as dictionaries by column; `entropies` are None in tables that were written without them.
+    """The rows as dictionaries by column; `entropies` are None in tables that were written without them."""
+    return completed(pq.read_table(path))
+
+
+def completed(table: pa.Table) -> list[dict[str, Any]]:
+    """The rows of a table, which may be of an earlier strop, as dictionaries by the columns of `SCHEMA`.
 
     Tables written before there were environments know of one injected span, that of an interruption.
     """
-    rows: list[dict[str, Any]] = pq.read_table(path).to_pylist()
+    rows: list[dict[str, Any]] = table.to_pylist()
     for row in rows:
         row.setdefault("entropies", None)
         if "injected" not in row:

@@ -144,8 +144,8 @@ def evaluate(
     if show_list:
         _list(as_json)
         return
-    from strop.base.files import free_folder
     from strop.base.types import InputError
+    from strop.run.runs import free_folder
 
     allow(imports, sets)
     named = _named(models)

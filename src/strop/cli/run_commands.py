@@ -104,9 +104,9 @@ def train(
         raise InputError("name what to train: a recipe (see strop recipes), a file, or --resume RUN")
     if step is not None:
         raise InputError("--step says which checkpoint to go on from; it needs --resume RUN")
-    from strop.base.files import free_folder
     from strop.recipes.resolve import resolve
     from strop.run import preflight
+    from strop.run.runs import free_folder
 
     config = resolve(target, sets, small)
     folder = out if out is not None else free_folder(f"{config.recipe}-tiny" if small else config.recipe)
@@ -172,10 +172,10 @@ def sft(
     strop sft fresh --data tiny.jsonl --set training.steps=200
     strop sft --resume runs/sft
     """
-    from strop.base.files import free_folder
     from strop.base.types import InputError
     from strop.run import preflight
     from strop.run.folder import RunFolder
+    from strop.run.runs import free_folder
 
     allow(imports, sets)
     folder = resume if resume is not None else out if out is not None else free_folder("sft")

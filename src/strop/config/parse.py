@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tomllib
+from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
@@ -9,7 +11,7 @@ from pydantic import ValidationError
 from strop.base.imports import refuse_code
 from strop.base.types import InputError
 from strop.config.checks import validated
-from strop.config.edits import apply_edits, explain, parse_set
+from strop.config.edits import apply_edits, explain, flatten, parse_set
 from strop.config.renamed import accepted
 from strop.config.schema import RunConfig
 
@@ -43,3 +45,19 @@ def edit(config: RunConfig, sets: list[str] | tuple[str, ...]) -> RunConfig:
     for text in sets:
         data = apply_edits(data, accepted(parse_set(text)), RunConfig)
     return parse(data, "--set", to_run=False)
+
+
+def edits_of_file(path: Path) -> list[str]:
+    """The settings of a TOML file as `--set` takes them one by one, the choice of a piece before its fields.
+
+    Raises:
+        InputError: there is no such file, or it is not TOML.
+    """
+    try:
+        changes = tomllib.loads(path.read_text(encoding="utf-8-sig"))
+    except FileNotFoundError as error:
+        raise InputError(f"--set @{path}: no such file") from error
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise InputError(f"--set @{path}: not a TOML file that can be read: {error}") from error
+    found = sorted(flatten(changes), key=lambda item: not item[0].endswith(".piece"))
+    return [f"{key}={value}" for key, value in found]

@@ -9,6 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from strop.base.rollout_table import completed
 from strop.base.types import InputError
 from strop.config.edits import flatten
 from strop.report.runs import RunData, read_runs
@@ -96,7 +97,7 @@ class Runs:
         table = pq.read_table(path) if path.is_file() else None
         if table is None or not 0 <= row < table.num_rows:
             raise InputError(f"{name} has no completion {row} of step {step}")
-        (found,) = table.slice(row, 1).to_pylist()
+        (found,) = completed(table.slice(row, 1))
         with self._decoding:
             tokens = _tokens(self._known[name], found)
         kept = {key: value for key, value in found.items() if key not in PER_TOKEN}
@@ -118,7 +119,7 @@ def _tokens(run: RunData, row: Mapping[str, Any]) -> list[dict[str, Any]] | None
     tokenizer = _tokenizer(run.path)
     if tokenizer is None:
         return None
-    tokens = [token._asdict() for token in shown_tokens(tokenizer, {"entropies": None} | dict(row))]
+    tokens = [token._asdict() for token in shown_tokens(tokenizer, row)]
     for span in row["versions"] or ():
         for token in tokens[span["start"] : span["end"]]:
             token["version"] = span["version"]

@@ -18,7 +18,6 @@ from pydantic import BaseModel
 from strop.algorithms.losses import PolicyLoss
 from strop.algorithms.rewards import DirectReward
 from strop.base import imports
-from strop.base.files import free_folder
 from strop.base.pieces import Piece
 from strop.base.types import InputError
 from strop.base.view import SilentView, View
@@ -33,6 +32,7 @@ from strop.python.rewards import Reward, takes_over, verifier_of
 from strop.recipes.resolve import resolve
 from strop.run import preflight
 from strop.run.folder import RunFolder, is_run
+from strop.run.runs import free_folder
 from strop.verifiers.base import Verifier
 from strop.verifiers.reward_function import RewardFunction
 

@@ -16,10 +16,10 @@ from strop.algorithms.statistics import entropy_flow
 from strop.base.types import FloatArray
 from strop.model.byte_tokenizer import byte_tokenizer
 from strop.model.files import load_tokenizer
-from strop.model.settings import EMBEDDED, EMBEDDED_CALLER, EMBEDDED_EXPERTS
 from strop.report.figures.tokens import QUANTILE, injected
 from strop.report.runs import RunData
 from strop.report.texts import pieces
+from strop.training.embedded_base import named_base
 
 SHOWN_TOKENS = 600  # most of a completion that is shown
 
@@ -111,8 +111,9 @@ def tokenizer_of(run: RunData) -> PreTrainedTokenizerBase | None:
     model = None if run.config is None else run.config.model
     places = [str(run.folder.model)] if run.folder.model.is_dir() else []
     if model is not None:
-        if model.path is None or model.path in (EMBEDDED, EMBEDDED_EXPERTS, EMBEDDED_CALLER):
-            return byte_tokenizer()
+        base = None if model.path is None else named_base(model.path, 0)
+        if model.path is None or base is not None:
+            return byte_tokenizer(() if base is None else base.words)
         places.append(str(Path(model.path).expanduser()))
     for place in places:
         try:

@@ -36,6 +36,16 @@ class ListedRun:
         return found | {name: value for name, value in self.status.as_json().items() if name in kept}
 
 
+def free_folder(name: str) -> Path:
+    """`runs/NAME`, or `runs/NAME-2`, `-3` … where that is taken."""
+    folder = Path("runs") / name
+    count = 1
+    while folder.exists() and any(folder.iterdir()):
+        count += 1
+        folder = Path("runs") / f"{name}-{count}"
+    return folder
+
+
 def runs_in(root: Path) -> list[Path]:
     """The run folders below `root`, itself included, the ones begun last first; runs within runs are not looked for.
 
