@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from strop.base.types import InputError, StropError
+from strop.base.types import InputError, StropError, first_line
 
 TEMPORARY = ".partial"
 
