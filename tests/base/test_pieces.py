@@ -22,6 +22,12 @@ from strop.data.mixture import Mixture
 from strop.data.reasoning_gym import ReasoningGym
 from strop.data.rows import HubDataset, JsonLines, ParquetFile
 from strop.engines.endpoint.client import ChatEndpoint
+from strop.environments.games import GuessingGame
+from strop.environments.openenv import OpenEnv
+from strop.environments.outside import OutsideClass
+from strop.environments.retry import Retry
+from strop.environments.search import Search
+from strop.environments.source import FromEnvironment
 from strop.model.settings import ModelSettings
 from strop.prepare.decontaminate import Decontaminate
 from strop.prepare.difficulty import Difficulty
@@ -54,6 +60,11 @@ EXAMPLES: dict[str, Piece] = {
     "HubDataset": HubDataset(dataset="a/b"),
     "ReasoningGym": ReasoningGym(task="chain_sum"),
     "PythonFunction": PythonFunction(function="operator:eq"),
+    "FromEnvironment": FromEnvironment(environment=GuessingGame()),
+    "Search": Search(corpus="a.txt"),
+    "OutsideClass": OutsideClass(cls="operator:itemgetter"),
+    "Retry": Retry(verifier=Answer()),
+    "OpenEnv": OpenEnv(url="http://localhost:8000"),
     "RewardFunction": RewardFunction(functions=("__main__:brief", "operator:eq"), weights=(0.5, 1.0)),
 }
 
