@@ -42,6 +42,7 @@ from strop.verifiers.function import PythonFunction
 from strop.verifiers.reward_function import RewardFunction
 
 allow_module("operator")
+allow_module("codecs")
 
 EXAMPLES: dict[str, Piece] = {
     "Mixture": Mixture(sources=(ChainSum(), ChainSum(terms=2)), domains=("long", "short")),
@@ -62,7 +63,7 @@ EXAMPLES: dict[str, Piece] = {
     "PythonFunction": PythonFunction(function="operator:eq"),
     "FromEnvironment": FromEnvironment(environment=GuessingGame()),
     "Search": Search(corpus="a.txt"),
-    "OutsideClass": OutsideClass(cls="operator:itemgetter"),
+    "OutsideClass": OutsideClass(cls="codecs:IncrementalEncoder"),
     "Retry": Retry(verifier=Answer()),
     "OpenEnv": OpenEnv(url="http://localhost:8000"),
     "RewardFunction": RewardFunction(functions=("__main__:brief", "operator:eq"), weights=(0.5, 1.0)),

@@ -84,11 +84,6 @@ def free_folder(name: str) -> Path:
     return folder
 
 
-def first_line(error: Exception) -> str:
-    """The message of another library's error, short enough for one line of ours; its type where it says nothing."""
-    return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
-
-
 def distinct_names(paths: Sequence[Path]) -> list[str]:
     """The last part of each path, with as many folders before it as it takes to tell it from the others."""
     names = []
