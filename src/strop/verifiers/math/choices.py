@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from strop.verifiers.math.expressions import Token
 from strop.verifiers.math.token_lists import is_symbol
+from strop.verifiers.math.wordings import COPULAS, HEDGES
 
 _OPTIONS = "ABCDEFGHIJ"
 _ANNOUNCED = ("option", "choice", "answer", "options", "choices")
@@ -42,7 +43,10 @@ def choice_letters(found: Sequence[Token]) -> str | None:
     if labelled is None or labelled.end() == len(text):
         return None
     first = labelled[1] or labelled[2]
-    others = _others(found[labelled.end() :])
+    rest = found[labelled.end() :]
+    if rest[:1] and rest[0].text in COPULAS and any(token.text.lower() in HEDGES.split() for token in rest):
+        return None  # (B) is wrong
+    others = _others(rest)
     return ",".join(dict.fromkeys((first, *others)))
 
 
@@ -91,4 +95,4 @@ def _is_named(rest: Sequence[Token], place: int, grouped: bool) -> bool:
     label = follows is not None and follows.text in (".", ")", ":") and len(after) > 1
     led = before[-1].text in (",", ";", "/", "|", "&", ".", "\\\\") or before[-1].text.lower() in _CONNECTIVES
     joined = is_option(before[-1]) and rest[place].space
-    return not grouped and ends and (led or joined or (label and rest[place].space and before[-1].kind != "word"))
+    return not grouped and ends and (led or joined or (label and rest[place].space))

@@ -234,8 +234,8 @@ class _Comparison:
         """Why a chain offers several answers, or None.
 
         A chain that begins with a name states its last member, whatever stands before it. The values of any other must
-        be equal, but for one computation and its result. After ≈ stands a rounded value; a decimal after an exact value is a
-        remark, which need not be right.
+        be equal, but for one computation and its result. After ≈ stands a rounded value; a decimal after an exact value
+        is a remark, which need not be right.
         """
         begin = given.value == ("=",) and is_computation(given.args[0])
         places = [place for place, side in enumerate(given.args) if place >= begin and is_value(side)]

@@ -26,9 +26,11 @@ _MOST_TERMS = 2000  # products in the entries of a product of matrices
 
 def matrix_of(node: Node) -> Node | None:
     """The matrix that a matrix, a sum or product of matrices, or a number times one is; None for anything else."""
-    if node.op == "matrix" or node.op not in ("sum", "product") or not any(map(matrix_of, node.args)):
+    if node.op not in ("sum", "product"):
         return node if node.op == "matrix" else None
     parts = list(map(matrix_of, node.args))
+    if not any(parts):
+        return None
     matrices = [part for part in parts if part is not None]
     rest = [arg for arg, part in zip(node.args, parts, strict=True) if part is None]
     if node.op == "product":

@@ -65,7 +65,7 @@ def true_rounding(relation: Node) -> Node | None:
 def is_remark(exact: Node, rounded: Node) -> bool:
     """Whether a decimal follows a value that is exact, and so only says about how large that is."""
     exact, rounded = parted(exact)[0], parted(rounded)[0]
-    whole = is_value(exact) and not ex.holds(exact, "decimal") and exact.op not in ex.KINDS
+    whole = is_value(exact) and not ex.holds(exact, "decimal") and (exact.op not in ex.KINDS or exact.op == rounded.op)
     return whole and not ex.is_infinite(exact) and ex.holds(rounded, "decimal") and is_value(rounded)
 
 
@@ -89,7 +89,8 @@ def is_quantity(node: Node) -> bool:
     numbers = {part.value for part in ex.parts(node) if part.op == "number"}
     factors = node.args if node.op == "product" else (node,)
     if all(map(_is_point, names)):  # lengths, areas and angles: also their sums and squares
-        return numbers <= {-1, 2} and not any(part.op == "number" for part in factors)
+        sides = (part.args for part in ex.parts(node) if part.op in ("sum", "product"))
+        return numbers <= {-1, 2} and not any(each.op == "number" for side in sides for each in side)
     plain = all(part.op == "name" or (part.op == "power" and part.args[1] == ex.MINUS_ONE) for part in factors)
     divided = any(part.op == "power" for part in factors)
     return plain and len(set(names)) > 1 and (divided or not _COORDINATES.intersection(names))

@@ -11,7 +11,7 @@ from strop.verifiers.math.expressions import Node, Token
 from strop.verifiers.math.token_lists import is_symbol, text_of
 
 _MONTHS = "january february march april may june july august september october november december"
-_COPULAS = ("is", "are", "equals", "be", "equal", "was")
+COPULAS = ("is", "are", "equals", "be", "equal", "was")
 HEDGES = (
     "not no never neither nor cannot wrong incorrect false more less fewer greater than most least over under between "
     "maybe perhaps possibly probably might could if unless or either instead except almost nearly above below exceeds"
@@ -51,7 +51,7 @@ def unlabelled(found: Sequence[Token]) -> list[Token]:
     if end < len(found) and is_symbol(found[end], ":") and not hedged:
         return list(found[end + 1 :])
     last = max(
-        (place for place, word in enumerate(said) if word in _COPULAS and place < len(found) - 1), default=None
+        (place for place, word in enumerate(said) if word in COPULAS and place < len(found) - 1), default=None
     )
     return list(found) if last is None or any(place <= last for place in hedged) else list(found[last + 1 :])
 
