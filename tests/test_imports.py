@@ -17,8 +17,9 @@ ROOT = Path(strop.__file__).parent
 
 # From the ground up: a room imports from itself and from those before it.
 ROOMS = (
-    "base", "algorithms", "data", "verifiers", "model", "engines", "training", "evaluation", "orchestration", "prepare",
-    "config", "recipes", "run", "lab", "report", "serving", "cli", "__main__",
+    "base", "algorithms", "data", "verifiers", "model", "engines", "environments", "training", "evaluation",
+    "orchestration", "prepare", "config", "recipes", "run", "lab", "report", "serving", "dashboard", "python", "cli",
+    "__main__",
 )  # fmt: skip
 
 

@@ -33,6 +33,7 @@ from strop.verifiers.answer import Answer
 from strop.verifiers.by_domain import ByDomain
 from strop.verifiers.combined import WeightedSum
 from strop.verifiers.function import PythonFunction
+from strop.verifiers.reward_function import RewardFunction
 
 allow_module("operator")
 
@@ -53,6 +54,7 @@ EXAMPLES: dict[str, Piece] = {
     "HubDataset": HubDataset(dataset="a/b"),
     "ReasoningGym": ReasoningGym(task="chain_sum"),
     "PythonFunction": PythonFunction(function="operator:eq"),
+    "RewardFunction": RewardFunction(functions=("__main__:brief", "operator:eq"), weights=(0.5, 1.0)),
 }
 
 

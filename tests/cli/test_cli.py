@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from strop.cli.options import free_folder
+from strop.base.files import free_folder
 from strop.cli.run_endings import report_quickstart
 from strop.config.edits import flatten
 from strop.run import doctor
@@ -19,7 +19,7 @@ from strop.run.folder import RunFolder
 
 COMMANDS = (
     "quickstart", "train", "sft", "eval", "compare", "sample", "recipes", "verify", "data", "plot", "report", "fit",
-    "ablate", "serve", "status", "plan", "export", "doctor",
+    "ablate", "serve", "status", "dashboard", "runs", "plan", "export", "doctor",
 )  # fmt: skip
 
 

@@ -32,6 +32,7 @@ from tests.tiny import byte_tokenizer, tiny_qwen3, tiny_settings
 from strop.base import imports
 from strop.base.view import SilentView
 from strop.cli import app, main
+from strop.dashboard import server as dashboard
 from strop.lab.scaling import Sigmoid
 from strop.model.files import export
 from strop.model.policy import load_policy
@@ -79,6 +80,7 @@ SMALL = {
     "ablate": "--dry-run --out runs/ablation",
     "fit": "--bootstrap 20",
     "serve": "--port 0",
+    "dashboard": "--port 0",
 }
 TRAINED = (
     "strop train grpo --set model.path=Qwen/Qwen3-0.6B --set data.source=problems.jsonl",
@@ -281,6 +283,7 @@ def there(furnished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> P
     monkeypatch.setattr(imports, "_allowed", {})
     # An endpoint serves until it is told to end; here it has listened, and that is enough.
     monkeypatch.setattr(Server, "run", lambda self: None)
+    monkeypatch.setattr(dashboard.Server, "run", lambda self: None)
     # Of a report's two dozen figures, each of which takes a quarter of a second, one is drawn.
     few = "strop.report.build.training_charts"
     monkeypatch.setattr(few, lambda runs: [(name, charts[:1]) for name, charts in training_charts(runs)[:1]])

@@ -23,13 +23,19 @@ from strop.model.policy import Packed
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(600)]
 
 SETS = ("engine=Vllm", "engine.slots=16", "engine.eager=true", "engine.kv_cache_gib=0.25")
+TEMPLATE = (
+    "{% for message in messages %}{{ message['role'] }}: {{ message['content'] }}\n{% endfor %}"
+    "{% if add_generation_prompt %}assistant: {% endif %}"
+)
 BODY = {"prompt": "3+5-2=", "max_tokens": 20, "seed": 11, "return_token_ids": True, "logprobs": 0}
 
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
     folder = tmp_path_factory.mktemp("serve") / "small"
-    export(model(0, tie=True).model, byte_tokenizer(), folder)
+    tokenizer = byte_tokenizer()
+    tokenizer.chat_template = TEMPLATE
+    export(model(0, tie=True).model, tokenizer, folder)
     command = [sys.executable, "-m", "strop", "serve", f"small={folder}", "--port", "0", "--json"]
     command += [part for item in SETS for part in ("--set", item)]
     with subprocess.Popen(

@@ -25,7 +25,7 @@ from strop.model.byte_tokenizer import byte_tokenizer
 from strop.model.policy import Packed
 from strop.verifiers.answer import Answer
 from strop.verifiers.base import Verifier
-from strop.verifiers.judge import Key
+from strop.verifiers.judge import Judge, Key
 
 TOKENIZER = byte_tokenizer()
 
@@ -211,7 +211,7 @@ def test_sampled_entropy_is_that_of_the_whole_vocabulary() -> None:
     assert error < 0.05 and abs(result.entropy - exact) < 4 * error
 
 
-class SlowJudge:
+class SlowJudge(Judge):
     """Gives each verdict some polls late and the latest first, as processes beside the engine may."""
 
     def __init__(self, verifier: Verifier, polls: int) -> None:
@@ -223,7 +223,7 @@ class SlowJudge:
     def pending(self) -> int:
         return len(self._queue)
 
-    def submit(self, key: Key, problem: Problem, completion: Completion) -> None:
+    def submit(self, key: Key, problem: Problem, completion: Completion, seed: int = 0) -> None:
         self._queue.append((self._now + self._polls, key, problem, completion))
 
     def poll(self) -> list[tuple[Key, Verdict]]:

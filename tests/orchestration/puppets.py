@@ -21,7 +21,7 @@ from strop.orchestration.connection import Death, WorkerHandle, WorkerSpec
 from strop.orchestration.generator import Server
 from strop.orchestration.messages import Ready
 from strop.orchestration.worker_process import LOOPBACK
-from strop.verifiers.judge import Key
+from strop.verifiers.judge import Judge, Key
 
 KILLED = "it was ended by SIGKILL"
 
@@ -214,7 +214,7 @@ class Puppets:
         """Nothing to end."""
 
 
-class SlowJudge:
+class SlowJudge(Judge):
     """Verdicts in any order and at any time; the verifier fails at some first samples."""
 
     def __init__(self, chance: random.Random) -> None:
@@ -225,7 +225,7 @@ class SlowJudge:
     def pending(self) -> int:
         return len(self._queue)
 
-    def submit(self, key: Key, problem: Problem, completion: Completion) -> None:
+    def submit(self, key: Key, problem: Problem, completion: Completion, seed: int = 0) -> None:
         self._queue.append((key, completion))
 
     def poll(self) -> list[tuple[Key, Verdict]]:

@@ -278,7 +278,7 @@ RUN_ABOVE = {
     "scalerl.loo_8op", "scalerl.loo_fp32", "scalerl.loo_dapo", "scalerl.math_code", "scalerl.scout", "scalerl_base",
     "scalerl_base.gspo",
 }  # fmt: skip
-ELSEWHERE = {"quickstart"}  # has tests of its own
+ELSEWHERE = {"quickstart", "quickstart.calculator"}  # have tests of their own
 
 
 def pieces(config: RunConfig) -> set[str]:
@@ -329,7 +329,7 @@ def test_siblings_train(run: Runner, name: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", sorted(recipe.name for recipe in catalogue() if recipe.name != "quickstart"))
+@pytest.mark.parametrize("name", sorted(recipe.name for recipe in catalogue() if recipe.name not in ELSEWHERE))
 def test_twenty_steps(tmp_path: Path, name: str) -> None:
     config = tiny(build(name))
     train(config, tmp_path / "run", SilentView())

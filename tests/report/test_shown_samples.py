@@ -32,7 +32,7 @@ def test_without_entropies_only_the_surprise_is_known() -> None:
 
 def test_tokens_that_were_forced_in_are_marked_and_nothing_is_said_of_them() -> None:
     entropies = [0.125, 9.0, 9.0, 0.5]
-    tokens = shown_tokens(byte_tokenizer(), row(tokens=4, interrupted_at=1, injected_tokens=2, entropies=entropies))
+    tokens = shown_tokens(byte_tokenizer(), row(tokens=4, injected=[{"start": 1, "end": 3}], entropies=entropies))
     assert [token.injected for token in tokens] == [False, True, True, False]
     assert [token.entropy for token in tokens] == [0.125, None, None, 0.5]
     assert [token.reasoning for token in tokens] == [False, False, False, True]

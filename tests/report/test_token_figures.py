@@ -30,13 +30,13 @@ def batch(*rollouts: tuple[int, Sequence[float]], token_id: Sequence[int] = ()) 
 
 
 def test_injected_tokens_and_rollouts_without_entropies_are_left_out() -> None:
-    rows = [row(1, 4, interrupted_at=1, injected_tokens=2, entropies=[0.5, 9.0, 9.0, 0.25]), row(2, 3, entropies=None)]
+    rows = [row(1, 4, injected=[{"start": 1, "end": 3}], entropies=[0.5, 9.0, 9.0, 0.25]), row(2, 3, entropies=None)]
     found = token_batch(7, [*rows, row(3, 1)])
     assert found is not None and found.step == 7 and found.ticket.tolist() == [1, 3]
     assert found.entropy.tolist() == [0.5, 0.25, 0.25] and found.rollout.tolist() == [0, 0, 1]
     assert found.token_id.tolist() == [10, 13, 10] and found.by_rollout().tolist() == [0.375, 0.25]
     assert token_batch(7, rows[1:]) is None
-    assert token_batch(7, [row(1, 2, interrupted_at=0, injected_tokens=2)]) is None
+    assert token_batch(7, [row(1, 2, injected=[{"start": 0, "end": 2}])]) is None
 
 
 def test_tokens_are_ranked_by_mean_entropy() -> None:

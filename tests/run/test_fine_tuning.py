@@ -78,7 +78,8 @@ def test_wrong_settings_are_named(demonstrations: Path) -> None:
     with pytest.raises(InputError, match=r"did you mean training\?"):
         sft_config.configure("fresh", demonstrations, ["trainig.steps=3"])
     with pytest.raises(InputError, match="give either epochs or steps"):
-        sft_config.configure("fresh", demonstrations, ["training.steps=3"])
+        sft_config.configure("fresh", demonstrations, ["training={epochs=2, steps=3}"])
+    assert sft_config.configure("fresh", demonstrations, ["training.steps=3"]).training.epochs is None
 
 
 def test_a_broken_line_is_named(tmp_path: Path) -> None:
@@ -90,7 +91,7 @@ def test_a_broken_line_is_named(tmp_path: Path) -> None:
 
 def test_sample_answers_in_order_and_judges_what_has_a_reference(run: Path) -> None:
     config = tasks.configure(str(run))
-    asked = tasks.sample_model(config, "2+3=", 2, 0.0, 8, 0, SilentView())
+    asked = tasks.sample_model(config, ["2+3="], 2, 0.0, 8, 0, SilentView())
     assert len(asked) == 2 and asked[0] == asked[1] and asked[0]["status"] is None
     config = tasks.configure(str(run), source="chain_sum", limit=3)
     answers = tasks.sample_model(config, None, 2, 1.0, 8, 0, SilentView())

@@ -1,6 +1,12 @@
 """Trackers: absent extras, secrets, what reaches TensorBoard's files."""
 
 import importlib
+import json
+import os
+import sqlite3
+import subprocess
+import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -18,7 +24,7 @@ def test_metrics_jsonl_is_always_written(tmp_path: Path) -> None:
     assert [row["loss"] for row in run.read_metrics()] == [1.0]
 
 
-@pytest.mark.parametrize("name", ["tensorboard", "wandb"])
+@pytest.mark.parametrize("name", ["tensorboard", "trackio", "wandb"])
 def test_an_absent_extra_is_named_with_the_command(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     real = importlib.import_module
 
@@ -34,7 +40,7 @@ def test_an_absent_extra_is_named_with_the_command(tmp_path: Path, name: str, mo
 
 
 def test_an_unknown_tracker_is_an_input_error(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="known: tensorboard, wandb"):
+    with pytest.raises(InputError, match="known: tensorboard, trackio, wandb"):
         open_trackers(("mlflow",), RunFolder.create(tmp_path, {}), {})
 
 
@@ -82,3 +88,27 @@ def test_wandb_writes_a_local_run_without_secrets(tmp_path: Path) -> None:
     files = [path for path in (tmp_path / "wandb").rglob("*") if path.is_file()]
     assert any(path.suffix == ".wandb" for path in files)
     assert not any(b"do-not-write-me" in path.read_bytes() for path in files)
+
+
+@pytest.mark.slow
+def test_trackio_keeps_a_run_on_this_machine(tmp_path: Path) -> None:
+    """In a process of its own: it starts threads, and reads where it keeps things when it is imported."""
+    pytest.importorskip("trackio", reason='needs the extra trackio: pip install "strop[trackio]"')
+    program = (
+        "from pathlib import Path\nfrom strop.run.folder import RunFolder\n"
+        "from strop.run.tracking import open_trackers\n"
+        f"run = RunFolder.create(Path({str(tmp_path / 'mine')!r}), {{}})\n"
+        "first = open_trackers(('trackio',), run, {'steps': 3, 'api_key': 'do-not-write-me'})\n"
+        "first.log(1, {'reward/mean': 0.5, 'entropy': None})\nfirst.close()\n"
+        "again = open_trackers(('trackio',), run, {}, resumed_at=1)\n"
+        "again.log(2, {'reward/mean': 0.75})\nagain.close()\n"
+    )
+    environment = os.environ | {"TRACKIO_DIR": str(tmp_path / "kept"), "HF_HUB_OFFLINE": "1"}
+    subprocess.run([sys.executable, "-c", program], check=True, env=environment, timeout=120)
+    with closing(sqlite3.connect(tmp_path / "kept" / "strop.db")) as kept:
+        rows = kept.execute("SELECT step, run_name, metrics FROM metrics ORDER BY step").fetchall()
+    assert [(step, name, json.loads(values)["reward/mean"]) for step, name, values in rows] == [
+        (1, "mine", 0.5),
+        (2, "mine", 0.75),
+    ]
+    assert not any(b"do-not-write-me" in file.read_bytes() for file in (tmp_path / "kept").rglob("*") if file.is_file())

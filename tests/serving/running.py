@@ -18,7 +18,8 @@ from strop.engines.protocol import Engine, Request, Sampling
 from strop.engines.torch import EngineSettings, TorchEngine
 from strop.serving import ServeLimits
 from strop.serving.app import Log
-from strop.serving.server import Served, Server, background, listen
+from strop.serving.listening import listen
+from strop.serving.server import Served, Server, background
 
 VERSION = 7  # of the weights
 ARGUED = "{% if enable_thinking is defined %}thinking: {{ enable_thinking }}\n{% endif %}"

@@ -17,9 +17,8 @@ from tests.serving.running import Running, endpoint, tiny_engine
 from strop.base.types import Completion, InputError, StropError
 from strop.engines.torch import TorchEngine
 from strop.serving import ServeLimits
-from strop.serving.app import is_loopback
 from strop.serving.driver import EngineFailure
-from strop.serving.server import listen
+from strop.serving.listening import is_loopback, listen
 
 LONG = {"prompt": "3+5-2=", "max_tokens": 490, "n": 64, "seed": 0}
 SHORT = {"prompt": "3+5-2=", "max_tokens": 2, "seed": 0}

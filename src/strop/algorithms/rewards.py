@@ -35,6 +35,13 @@ class BinaryReward(Reward):
         return self.wrong + (self.correct - self.wrong) * verdict.score
 
 
+class DirectReward(Reward):
+    """What reward functions of the user's own returned, as it is; a verifier's score where there are none."""
+
+    def __call__(self, completion: Completion, verdict: Verdict) -> float:
+        return verdict.value
+
+
 Count = Annotated[int, Field(ge=1)]
 
 

@@ -25,6 +25,7 @@ from strop.base.files import first_line
 from strop.base.types import InputError
 
 MARKER = "run.json"
+MAIN = "__main__"  # the module of a script or notebook: what it defines, no other process can import
 
 _allowed: dict[str, str] = {}  # what `--import` calls it, by the module's name
 _recorded: dict[str, str] = {}  # the same of runs that were opened, which are not allowed by that
@@ -93,6 +94,8 @@ def is_allowed(module: str) -> bool:
 
 def not_allowed(named: str, module: str) -> str:
     """Why `named`, of a module that is not allowed, is refused, and what allows it."""
+    if module == MAIN:
+        return f"{named!r} is of the script or notebook that began the run; go on there: strop.train(…, resume=True)"
     return f"{named!r} lives in module {module!r}; allow it with --import {_recorded.get(module, module)}"
 
 
@@ -112,7 +115,10 @@ def modules_named(written: str) -> list[tuple[str, str]]:
 
 def to_record(written: str) -> list[dict[str, str]]:
     """The entry of run.json about the modules that a configuration written as JSON names."""
-    return [{"module": name, "file": file, "import": _allowed[name]} for name, file in modules_named(written)]
+    found = [{"module": name, "file": file, "import": _allowed[name]} for name, file in modules_named(written)]
+    if f'"{MAIN}:' in written and MAIN not in _allowed:  # a function that this session remembers
+        found.append({"module": MAIN, "file": "", "import": MAIN})
+    return found
 
 
 def recorded(run: Path) -> list[str]:
@@ -128,7 +134,10 @@ def recorded(run: Path) -> list[str]:
 
 def command(words: str, run: Path, more: str = "") -> str:
     """A command on a run as a shell takes it: `strop train --resume runs/mine --import my_losses`."""
-    flags = "".join(f" --import {shlex.quote(module)}" for module in recorded(run))
+    modules = recorded(run)
+    if MAIN in modules and "--resume" in words:
+        return f"strop.train(…, out={str(run)!r}, resume=True), in the script or notebook that began it"
+    flags = "".join(f" --import {shlex.quote(module)}" for module in modules if module != MAIN)
     try:
         config = json.loads((run / "config.json").read_text(encoding="utf-8"))
         allowed = "".join(f"--allow {shlex.quote(key)} " for key, _, _ in code_settings(config))

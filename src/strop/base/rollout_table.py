@@ -7,10 +7,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from strop.base.types import Group, Rollout
+from strop.base.near import nearest
+from strop.base.types import BoolArray, Group, InputError, Rollout
 
 SCHEMA = pa.schema(
     [
@@ -29,7 +31,7 @@ SCHEMA = pa.schema(
         ("entropies", pa.list_(pa.float32())),  # null where the engine does not know them
         ("versions", pa.list_(pa.struct([("version", pa.int32()), ("start", pa.int32()), ("end", pa.int32())]))),
         ("interrupted_at", pa.int32()),
-        ("injected_tokens", pa.int32()),
+        ("injected", pa.list_(pa.struct([("start", pa.int32()), ("end", pa.int32())]))),
         ("finish_reason", pa.string()),
         ("reward", pa.float64()),
         ("score", pa.float64()),
@@ -55,9 +57,41 @@ def table(step: int, groups: Sequence[Group]) -> pa.Table:
 
 
 def read(path: Path) -> list[dict[str, Any]]:
-    """The rows as dictionaries by column; `entropies` are None in tables that were written without them."""
+    """The rows as dictionaries by column; `entropies` are None in tables that were written without them.
+
+    Tables written before there were environments know of one injected span, that of an interruption.
+    """
     rows: list[dict[str, Any]] = pq.read_table(path).to_pylist()
-    return [{"entropies": None} | row for row in rows]
+    for row in rows:
+        row.setdefault("entropies", None)
+        if "injected" not in row:
+            start = row["interrupted_at"]
+            row["injected"] = [] if start is None else [{"start": start, "end": start + row["injected_tokens"]}]
+    return rows
+
+
+def injected_spans(injected: BoolArray) -> list[dict[str, int]]:
+    """The stretches of injected tokens [start, end) of a mask, bool [T]."""
+    edges = np.flatnonzero(np.diff(injected, prepend=False, append=False))
+    return [{"start": int(start), "end": int(end)} for start, end in edges.reshape(-1, 2)]
+
+
+def read_table(path: Path, columns: Sequence[str] | None = None) -> pa.Table:
+    """The rows as a table of `SCHEMA`, or of these columns of it; columns that the file lacks are null.
+
+    Raises:
+        InputError: there is no such column.
+    """
+    names = SCHEMA.names if columns is None else list(columns)
+    for name in names:
+        if name not in SCHEMA.names:
+            raise InputError(f"rollouts have no column {name!r}; {nearest(name, SCHEMA.names)}")
+    found = pq.read_table(path, columns=[name for name in names if name in pq.read_schema(path).names])
+    whole = [
+        found[name] if name in found.column_names else pa.nulls(found.num_rows, SCHEMA.field(name).type)
+        for name in names
+    ]
+    return pa.table(whole, names=names)
 
 
 def _row(step: int, ticket: int, sample: int, rollout: Rollout) -> dict[str, Any]:
@@ -78,7 +112,7 @@ def _row(step: int, ticket: int, sample: int, rollout: Rollout) -> dict[str, Any
         "entropies": completion.entropies,
         "versions": [span._asdict() for span in completion.versions],
         "interrupted_at": completion.interrupted_at,
-        "injected_tokens": int(completion.injected.sum()),
+        "injected": injected_spans(completion.injected),
         "finish_reason": completion.finish_reason,
         "reward": rollout.reward,
         "score": verdict.score,

@@ -96,10 +96,10 @@ class Completion:
         logprobs: float32 [T]; natural log-prob of each sampled token under logits / temperature over the whole
             vocabulary; 0.0 where `injected`; NaN where the engine does not know it (under top-k or top-p on vLLM).
         versions: spans that cover 0..T without gap, in order.
-        injected: bool [T]; tokens forced into the context by an interruption, never trained.
+        injected: bool [T]; tokens forced into the context by an interruption or an environment, never trained.
         text: the decoded completion, special tokens left out.
         finish_reason: `stop` (EOS, stop id or stop string), `length` (budget spent), `abort` (cancelled).
-        interrupted_at: index of the first injected token, or None.
+        interrupted_at: index of the first token that an interruption injected, or None.
         entropies: float32 [T], nats, of the distributions that `logprobs` are of; 0.0 where `injected`. None where the
             engine does not know them.
     """
@@ -147,11 +147,19 @@ UNDECIDED = "unknown: "  # begins the detail of a wrong verdict on an answer tha
 
 @dataclass(frozen=True)
 class Verdict:
-    """A verifier's judgement of one completion: `score` in [0, 1], its status, and why in a few words."""
+    """A verifier's judgement of one completion.
+
+    Attributes:
+        score: in [0, 1]; pass rates and groups are counted by it.
+        status: how it came about.
+        detail: why, in a few words.
+        reward: what reward functions of the user's own returned, any finite number; None from verifiers.
+    """
 
     score: float
     status: Status
     detail: str = ""
+    reward: float | None = None
 
     @property
     def usable(self) -> bool:
@@ -159,9 +167,25 @@ class Verdict:
         return self.status not in (Status.TIMEOUT, Status.ERROR)
 
     @property
+    def value(self) -> float:
+        """The number by which completions differ: the reward of the user's own functions, else the score."""
+        return self.score if self.reward is None else self.reward
+
+    @property
     def undecided(self) -> bool:
         """Whether the verifier proved neither that the answer is right nor that it is wrong; no reward either way."""
         return self.status is Status.WRONG and self.detail.startswith(UNDECIDED)
+
+
+@dataclass(frozen=True, eq=False)
+class Observation:
+    """What an environment says between two turns: `token_ids`, int32 [K], put behind what was sampled, and as text.
+
+    The tokens are injected: they have log-prob 0 and are never trained.
+    """
+
+    token_ids: IntArray
+    text: str
 
 
 @dataclass(frozen=True, eq=False)

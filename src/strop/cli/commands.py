@@ -8,7 +8,9 @@ import typer
 
 from strop.cli import (
     ablate_command,
+    dashboard_command,
     data_commands,
+    env_commands,
     eval_commands,
     fit_command,
     inspect_commands,
@@ -16,6 +18,7 @@ from strop.cli import (
     plan_command,
     report_command,
     run_commands,
+    runs_commands,
     serve_command,
     status_command,
     verify_code_commands,
@@ -25,7 +28,6 @@ from strop.cli import (
 app = typer.Typer(
     name="strop",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,  # the plain help keeps paragraphs and examples as they are written, and is quicker
     help="""Reinforcement learning from verifiable rewards for reasoning models.
@@ -58,6 +60,7 @@ app.add_typer(verify_commands.verify_app, name="verify", short_help="Run verifie
 verify_commands.verify_app.command("code", short_help="Judge programs by their tests, in the sandbox.")(
     verify_code_commands.code
 )
+app.add_typer(env_commands.env_app, name="env", short_help="Check an environment of several turns.")
 app.add_typer(data_commands.data_app, name="data", short_help="Prepare problems for training, and look at them.")
 app.command("plot", short_help="Draw the curves of a run as a PNG.")(inspect_commands.plot)
 app.command("fit", short_help="Fit compute-performance curves, predict, compare recipes.")(fit_command.fit)
@@ -65,6 +68,8 @@ app.command("ablate", short_help="Run variants of a recipe with paired seeds.")(
 app.command("report", short_help="Write one HTML page on a run, or on several compared.")(report_command.report)
 app.command("serve", short_help="Serve a model at an OpenAI-compatible endpoint.")(serve_command.serve)
 app.command("status", short_help="Say what a run is doing, from its folder.")(status_command.status)
+app.command("dashboard", short_help="Follow runs in a browser.")(dashboard_command.dashboard)
+app.add_typer(runs_commands.runs_app, name="runs", short_help="List, compare, rename and delete runs.")
 app.command("plan", short_help="Simulate a run: step time, idle shares, best split of devices.")(plan_command.plan)
 app.command("export", short_help="Write a checkpoint as a Hugging Face folder.")(model_commands.export)
 app.command("doctor", short_help="Say what this machine has and lacks.")(inspect_commands.doctor)

@@ -17,7 +17,6 @@ from strop.cli.options import (
     Source,
     SourcePath,
     allow,
-    free_folder,
     print_json,
     print_table,
     show,
@@ -145,6 +144,7 @@ def evaluate(
     if show_list:
         _list(as_json)
         return
+    from strop.base.files import free_folder
     from strop.base.types import InputError
 
     allow(imports, sets)

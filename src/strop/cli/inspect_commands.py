@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from strop.cli.options import Imports, Json, Sets, Tiny, allow, print_table, show, viewing
+from strop.cli.options import Imports, Json, Run, Sets, Tiny, allow, print_table, show, viewing
 
 MARKS = {"ok": "ok", "note": "note", "problem": "PROBLEM"}
 
@@ -135,7 +135,7 @@ def doctor(
 
 
 def plot(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")],
+    run: Run,
     out: Annotated[
         Path | None, typer.Option("--out", metavar="FILE", help="The PNG to write; by default RUN/plots/training.png.")
     ] = None,

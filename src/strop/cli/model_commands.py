@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from strop.cli.options import Imports, Json, Model, Recipe, Sets, Source, SourcePath, allow, print_json, viewing
+from strop.cli.options import Imports, Json, Model, Recipe, Run, Sets, Source, SourcePath, allow, print_json, viewing
 
 
 def sample(
@@ -45,8 +45,9 @@ def sample(
 
     named = parse_model(model)
     asked = tasks.configure(named.place, recipe, sets, source, path, limit, named.step)
+    prompts = None if prompt is None else [prompt]
     with viewing(True, "strop · sample", "stopped", to_stderr=True) as view:
-        answers = tasks.sample_model(asked, prompt, count, temperature, max_new_tokens, seed, view, named.stored)
+        answers = tasks.sample_model(asked, prompts, count, temperature, max_new_tokens, seed, view, named.stored)
     if as_json:
         print_json(answers)
         return
@@ -58,7 +59,7 @@ def sample(
 
 
 def export(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")],
+    run: Run,
     out: Annotated[
         Path | None, typer.Option("--out", metavar="FOLDER", help="Where to write; by default RUN/model.")
     ] = None,

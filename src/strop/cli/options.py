@@ -11,18 +11,33 @@ from typing import TYPE_CHECKING, Annotated, Any, Protocol
 
 import typer
 
+from strop.cli.completion import run_folders, setting_keys
+
 if TYPE_CHECKING:
     from strop.base.view import View
 
 INTERRUPTED = 130
+
+
+
+def _from_files(sets: list[str]) -> list[str]:
+    """What `--set` was given, the settings of a file (`@changes.toml`) in its place."""
+    if not any(text.startswith("@") for text in sets):
+        return sets
+    from strop.config.edits import edits_of_file
+
+    return [edit for text in sets for edit in (edits_of_file(Path(text[1:])) if text.startswith("@") else [text])]
+
 
 Sets = Annotated[
     list[str],
     typer.Option(
         "--set",
         metavar="KEY=VALUE",
-        help="Change a setting, such as optim.lr=2e-6; may be repeated.",
+        help="Change a setting, such as optim.lr=2e-6, or those of a TOML file, @changes.toml; may be repeated.",
         show_default=False,
+        callback=_from_files,
+        autocompletion=setting_keys,
     ),
 ]
 Imports = Annotated[
@@ -50,6 +65,9 @@ Out = Annotated[
 Model = Annotated[
     str, typer.Argument(metavar="MODEL", help="A run folder, a model folder, or a hub name; RUN@STEP is a checkpoint.")
 ]
+Run = Annotated[
+    Path, typer.Argument(metavar="RUN", help="A run folder.", autocompletion=run_folders)
+]
 Recipe = Annotated[
     str | None,
     typer.Option(
@@ -73,16 +91,6 @@ def allow(modules: Sequence[str], sets: Sequence[str] = ()) -> None:
         sys.path.insert(0, str(Path.cwd()))
     for module in modules:
         allow_module(module)
-
-
-def free_folder(name: str) -> Path:
-    """`runs/NAME`, or `runs/NAME-2`, `-3` … where that is taken."""
-    folder = Path("runs") / name
-    count = 1
-    while folder.exists() and any(folder.iterdir()):
-        count += 1
-        folder = Path("runs") / f"{name}-{count}"
-    return folder
 
 
 @contextmanager

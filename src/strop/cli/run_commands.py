@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from strop.cli.options import Imports, Out, Plain, Sets, Tiny, allow, free_folder, viewing
+from strop.cli.completion import recipe_names, run_folders
+from strop.cli.options import Imports, Out, Plain, Sets, Tiny, allow, viewing
 
 
 def quickstart(
@@ -15,6 +16,9 @@ def quickstart(
     out: Annotated[Path, typer.Option(metavar="FOLDER", help="The run folder; a former run in it is replaced.")] = Path(
         "runs/quickstart"
     ),
+    environment: Annotated[
+        bool, typer.Option("--environment", help="Several turns: it learns to call a calculator on longer sums.")
+    ] = False,
     plain: Plain = False,
 ) -> None:
     """Watch a small language model learn to reason better, from nothing, in minutes.
@@ -26,24 +30,30 @@ def quickstart(
     \b
     strop quickstart
     strop quickstart --seed 1 --out runs/again
+    strop quickstart --environment
     """
     from strop.cli.run_endings import report_quickstart
     from strop.run import quickstart as heavy
 
     with viewing(plain, f"strop · quickstart · {out}", "stopped; begin again with: strop quickstart") as view:
-        heavy.run(seed, out, view)
+        heavy.run(seed, out, view, environment)
     report_quickstart(out)
 
 
 def train(
     target: Annotated[
         str | None,
-        typer.Argument(metavar="RECIPE|FILE", help="A recipe (see strop recipes), or a .toml, .json or .py file."),
+        typer.Argument(
+            metavar="RECIPE|FILE",
+            help="A recipe (see strop recipes), or a .toml, .json or .py file.",
+            autocompletion=recipe_names,
+        ),
     ] = None,
     sets: Sets = [],  # noqa: B006  (typer copies it)
     out: Out = None,
     resume: Annotated[
-        Path | None, typer.Option(metavar="RUN", help="Go on with a run from its newest checkpoint.")
+        Path | None,
+        typer.Option(metavar="RUN", help="Go on with a run from its newest checkpoint.", autocompletion=run_folders),
     ] = None,
     step: Annotated[
         int | None, typer.Option(help="With --resume: the checkpoint to go on from; later ones are dropped.", min=0)
@@ -94,6 +104,7 @@ def train(
         raise InputError("name what to train: a recipe (see strop recipes), a file, or --resume RUN")
     if step is not None:
         raise InputError("--step says which checkpoint to go on from; it needs --resume RUN")
+    from strop.base.files import free_folder
     from strop.recipes.resolve import resolve
     from strop.run import preflight
 
@@ -161,6 +172,7 @@ def sft(
     strop sft fresh --data tiny.jsonl --set training.steps=200
     strop sft --resume runs/sft
     """
+    from strop.base.files import free_folder
     from strop.base.types import InputError
     from strop.run import preflight
     from strop.run.folder import RunFolder

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from strop.cli.options import Json, print_json, print_table
+from strop.cli.options import Json, Run, print_json, print_table
 
 if TYPE_CHECKING:
     from strop.run.status import ProcessStatus, RunStatus
@@ -16,7 +15,7 @@ REFRESH_SECONDS = 2.0
 
 
 def status(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")],
+    run: Run,
     watch: Annotated[bool, typer.Option("--watch", help="Show it again every two seconds until the run ends.")] = False,
     as_json: Json = False,
 ) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import json
 import tomllib
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
@@ -65,9 +67,33 @@ def _value(raw: str) -> Any:
     try:
         return tomllib.loads(f"value = {raw}")["value"]
     except tomllib.TOMLDecodeError:
-        return raw
+        return _json(raw)
     except RecursionError as error:
         raise InputError(f"--set {raw[:40]!r}…: it is nested too deeply") from error
+
+
+def _json(raw: str) -> Any:
+    """A table or a list that is written as JSON has it; any other text as it is."""
+    if raw.startswith(("{", "[")):
+        with contextlib.suppress(json.JSONDecodeError, RecursionError):
+            return json.loads(raw)
+    return raw
+
+
+def edits_of_file(path: Path) -> list[str]:
+    """The settings of a TOML file as `--set` takes them one by one, the choice of a piece before its fields.
+
+    Raises:
+        InputError: there is no such file, or it is not TOML.
+    """
+    try:
+        changes = tomllib.loads(path.read_text(encoding="utf-8-sig"))
+    except FileNotFoundError as error:
+        raise InputError(f"--set @{path}: no such file") from error
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise InputError(f"--set @{path}: not a TOML file that can be read: {error}") from error
+    found = sorted(flatten(changes), key=lambda item: not item[0].endswith(".piece"))
+    return [f"{key}={value}" for key, value in found]
 
 
 def apply_edits(data: dict[str, Any], edits: dict[str, Any], model: type[BaseModel], path: str = "") -> dict[str, Any]:

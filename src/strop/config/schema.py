@@ -15,12 +15,14 @@ from pydantic import AfterValidator, Field, SerializeAsAny, ValidationError
 from strop.algorithms.diagnostics.alerts import AlertLimits
 from strop.algorithms.settings import AlgorithmSettings
 from strop.base.pieces import OneOrMore, Settings
-from strop.base.types import InputError
+from strop.base.types import InputError, Problem
 from strop.config.edits import apply_edits, explain, nested
 from strop.data.history import ProblemFilter
 from strop.data.settings import DataSettings
+from strop.data.templates import Instruction
 from strop.engines.protocol import Sampling
 from strop.engines.settings import EngineSettings
+from strop.environments.base import Environment
 from strop.evaluation.validation_settings import EvaluationSettings
 from strop.model.settings import ModelSettings
 from strop.orchestration.settings import OrchestrationSettings
@@ -80,6 +82,7 @@ class RunConfig(Settings):
     model: ModelSettings
     data: DataSettings
     verifier: SerializeAsAny[Verifier]
+    environment: SerializeAsAny[Environment] | None = None
     batch: BatchSettings = BatchSettings()
     sampling: Sampling = Sampling()
     algorithm: AlgorithmSettings
@@ -90,7 +93,7 @@ class RunConfig(Settings):
     orchestration: OrchestrationSettings = OrchestrationSettings()
     evaluation: EvaluationSettings = EvaluationSettings()
     checkpoint: CheckpointSettings = CheckpointSettings()
-    trackers: OneOrMore[Literal["tensorboard", "wandb"]] = ()
+    trackers: OneOrMore[Literal["tensorboard", "trackio", "wandb"]] = ()
     alerts: AlertLimits = AlertLimits()
 
     @property
@@ -111,11 +114,18 @@ class RunConfig(Settings):
             critic=self.critic,
         )
 
+    def instruction(self, problem: Problem) -> Instruction | None:
+        """What the problem's prompt should say: which form of answer the verifier reads, and which tools there are."""
+        asked = self.verifier.instruction(problem)
+        tools = () if self.environment is None else tuple(tool.schema() for tool in self.environment.tools)
+        return (asked or NOTHING)._replace(tools=tools) if tools else asked
+
     def to_json(self) -> str:
         """The configuration as JSON text that `resolve` reads back, as a run's config.json."""
         return json.dumps(self.model_dump(mode="json"), indent=2) + "\n"
 
 
+NOTHING = Instruction("", "")  # every prompt holds its mark
 STAGED = ("batch", "sampling", "algorithm", "optim")
 SCHEDULE = ("lr", "schedule", "warmup_steps")
 

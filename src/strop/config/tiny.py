@@ -24,7 +24,7 @@ from strop.data.settings import DataSettings, HeldOutSettings
 from strop.data.source import ProblemSource
 from strop.engines.protocol import Interruption, Sampling
 from strop.engines.settings import EngineSettings
-from strop.model.settings import EMBEDDED, EMBEDDED_EXPERTS, ModelSettings
+from strop.model.settings import EMBEDDED, EMBEDDED_CALLER, EMBEDDED_EXPERTS, ModelSettings
 from strop.training.settings import AdamW, BatchSettings, CriticSettings, LinearDecay
 from strop.verifiers.answer import Answer
 
@@ -108,6 +108,8 @@ def _slots(config: RunConfig) -> int:
 def _model(config: RunConfig) -> ModelSettings:
     """The embedded base, in float32; in bfloat16 where the precision of the head matters."""
     name = EMBEDDED_EXPERTS if config.model.mixture_of_experts else EMBEDDED
+    if config.environment is not None:
+        name = EMBEDDED_CALLER
     heads = (config.model.trainer_fp32_head, config.model.generator_fp32_head)
     half = config.recipe.partition(".")[0] in COMPARE_HEADS or not all(heads)
     dtype = "bfloat16" if half else "float32"

@@ -42,6 +42,10 @@ class FallibleDemonstrator(Settings):
             raise ValueError(f"guess={self.guess} and partial={self.partial} must not exceed 1 together")
         return self
 
+    def turns(self, question: str, rng: random.Random, end: str) -> list[tuple[str, str]]:
+        """What was read and written: the question, and one completion."""
+        return [(question, self(question, rng))]
+
     def __call__(self, question: str, rng: random.Random) -> str:
         """One completion."""
         terms = signed_terms(question)
@@ -66,3 +70,32 @@ class FallibleDemonstrator(Settings):
         if draw < self.guess + self.partial and steps > 1:
             return rng.randint(1, steps - 1)
         return steps
+
+
+CALL, CALL_END = '<tool_call>{"name": "calculator", "arguments": {"expression": "', '"}}</tool_call>'
+
+
+class CallingDemonstrator(Settings):
+    r"""Completions of chain sums too long to be worked out: mostly guesses, now and then what a calculator says.
+
+    Example, for `345+678=` (answer 1023): a guess `\boxed{870}`; or a call of the calculator, which answers `1023`, and
+    then `\boxed{1023}`.
+
+    Fields:
+        calls: share that calls the calculator.
+        spread: how far a guess lies off at most.
+    """
+
+    calls: Share = 0.15
+    spread: Annotated[int, Field(ge=1)] = 500
+
+    def turns(self, question: str, rng: random.Random, end: str) -> list[tuple[str, str]]:
+        """What was read and written in each turn, `end` being the token that ends one.
+
+        What the calculator says is read, so that nobody imitates it.
+        """
+        result = sum(int(term) for term in signed_terms(question))
+        if rng.random() >= self.calls:
+            return [(question, f"\\boxed{{{abs(result + rng.randint(-self.spread, self.spread))}}}")]
+        call = f"{CALL}{question.removesuffix('=')}{CALL_END}"
+        return [(question, call), (f"{question}{call}{end}{result}", f"\\boxed{{{result}}}")]

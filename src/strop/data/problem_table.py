@@ -1,7 +1,8 @@
 """Problems as a Parquet file that gives them back whole: the form in which `strop data prepare` writes them.
 
 Columns: id, prompt, reference, domain, source, extra. Text stands as it is; `json` names the fields that are JSON (chat
-messages, a reference that is not text), and `extra` always is. Any reader of Parquet can use the file.
+messages, a reference that is not text), and `verbatim` where that is true; `extra` always is JSON. Any reader of
+Parquet can use the file.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ def to_columns(problem: Problem) -> dict[str, str]:
     """
     values = {"prompt": problem.prompt, "reference": problem.reference}
     encoded = [name for name, value in values.items() if not isinstance(value, str)]
+    encoded += ["verbatim"] if problem.verbatim else []
     row = {
         "id": problem.id,
         "prompt": _text(problem.prompt),
@@ -58,6 +60,7 @@ def from_columns(row: Mapping[str, Any]) -> Problem:
         domain=row["domain"],
         source=row["source"],
         extra=json.loads(row["extra"]) if row["extra"] != "{}" else {},
+        verbatim="verbatim" in encoded,
     )
 
 

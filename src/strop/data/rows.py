@@ -165,7 +165,7 @@ class RowSource(ProblemSource):
             kept += 1
             try:
                 problem = self._problem(row)
-                check_problem(problem)
+                check_problem(problem, self.needs_answers)
             except NoColumn as error:
                 raise InputError(f"{row.where}: {error}; {self.columns.advice(row.columns)}") from error
             except ValueError as error:
@@ -246,6 +246,11 @@ class ParquetFile(FileSource):
 
     def _problem(self, row: Row) -> Problem:
         return from_columns(row.columns) if self.prepared else super()._problem(row)
+
+    @property
+    def needs_answers(self) -> bool:
+        """A file of whole problems says itself which of them have none."""
+        return not self.prepared
 
     @cached_property
     def prepared(self) -> bool:

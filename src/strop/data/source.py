@@ -41,6 +41,7 @@ class ProblemSource(Piece):
         "strop.data.flat_files",
         "strop.data.mixture",
         "strop.data.reasoning_gym",
+        "strop.environments.source",
     )
 
     @classmethod
@@ -51,6 +52,11 @@ class ProblemSource(Piece):
             ValueError: no such source; names the nearest.
         """
         return expand_source(text)
+
+    @property
+    def needs_answers(self) -> bool:
+        """Whether a problem without an answer is refused; reward functions of the user's own may do without."""
+        return True
 
     @property
     @abstractmethod
@@ -80,7 +86,7 @@ class ProblemSource(Piece):
         seen: set[str] = set()
         for problem in self.problems():
             try:
-                check_problem(problem)
+                check_problem(problem, self.needs_answers)
             except ValueError as error:
                 raise InputError(f"{self.label}: problem {problem.id!r}: {error}") from error
             if problem.id in seen:
@@ -89,8 +95,8 @@ class ProblemSource(Piece):
             yield problem
 
 
-def check_problem(problem: Problem) -> None:
-    """Refuse a problem that cannot be asked or judged.
+def check_problem(problem: Problem, needs_answer: bool = True) -> None:
+    """Refuse a problem that cannot be asked or judged; without `needs_answer` its reference may be None.
 
     Raises:
         ValueError: says what is wrong: an empty id, an empty prompt, a message that is not one, a missing answer.
@@ -107,7 +113,7 @@ def check_problem(problem: Problem) -> None:
     except UnicodeEncodeError as error:
         raise ValueError("the prompt holds half of a surrogate pair, which is no character") from error
     reference = problem.reference
-    if reference is None or (isinstance(reference, str) and not reference.strip()):
+    if (reference is None and needs_answer) or (isinstance(reference, str) and not reference.strip()):
         raise ValueError("the answer is empty")
     if isinstance(reference, float) and not math.isfinite(reference):
         raise ValueError(f"the answer is {reference}")

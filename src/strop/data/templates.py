@@ -6,8 +6,10 @@ it opened itself, the response will not repeat the opening, so `opening` tells t
 
 from __future__ import annotations
 
+import json
 import re
 from abc import abstractmethod
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Literal, NamedTuple, Protocol
 
 import numpy as np
@@ -38,11 +40,13 @@ class Tokenizer(Protocol):
 class Instruction(NamedTuple):
     r"""The sentence of a prompt about the form of the answer, so that the verifier can read it.
 
-    `mark` is what a prompt holds that says so already, such as `\\boxed`: it is then left as it is.
+    `mark` is what a prompt holds that says so already, such as `\\boxed`: it is then left as it is. `tools` are JSON
+    schemas of what the policy may call, for the model's chat template to describe.
     """
 
     text: str
     mark: str
+    tools: tuple[dict[str, Any], ...] = ()
 
 
 # The sentence that the sets of the DeepSeek-R1 family end a question with.
@@ -102,6 +106,15 @@ class ChatTemplate(PromptTemplate):
     system: str | None = None
     instruction: str | None = None
     arguments: dict[str, Any] = {}
+
+    def resolved(self, problem: Problem, tokenizer: Tokenizer, instruction: Instruction | None) -> PromptTemplate:
+        """Itself, with the tools that the policy may call."""
+        if instruction is None or not instruction.tools:
+            return self
+        if "tools" in str(tokenizer.chat_template):
+            return self.model_copy(update={"arguments": {**self.arguments, "tools": list(instruction.tools)}})
+        system = "\n\n".join(filter(None, (self.system, described(instruction.tools))))
+        return self.model_copy(update={"system": system})
 
     def messages(self, problem: Problem) -> list[Message]:
         """The chat that is rendered.
@@ -165,17 +178,27 @@ class Auto(PromptTemplate):
 
     def resolved(self, problem: Problem, tokenizer: Tokenizer, instruction: Instruction | None) -> PromptTemplate:
         """`ChatTemplate` or `Plain`, with the instruction that this problem needs."""
-        wanted = instruction if self.instruct else None
-        if wanted is not None and wanted.mark in joined(problem):
-            wanted = None
+        text = instruction.text if instruction is not None and self.instruct else None
+        if text is not None and instruction is not None and instruction.mark in joined(problem):
+            text = None
         if tokenizer.chat_template:
-            text = None if wanted is None else wanted.text
-            return ChatTemplate(system=self.system, instruction=text, arguments=self.arguments)
-        return Plain() if wanted is None or problem.verbatim else Plain(suffix=f"\n{wanted.text}\n")
+            chat = ChatTemplate(system=self.system, instruction=text, arguments=self.arguments)
+            return chat.resolved(problem, tokenizer, instruction)
+        return Plain() if text is None or problem.verbatim else Plain(suffix=f"\n{text}\n")
 
     def render(self, problem: Problem, tokenizer: Tokenizer) -> str:
         """The prompt as text, without an instruction."""
         return self.resolved(problem, tokenizer, None).render(problem, tokenizer)
+
+
+def described(tools: Sequence[Mapping[str, Any]]) -> str:
+    """Tools as a system message, for a chat template that does not describe them itself."""
+    listed = "\n".join(json.dumps(tool, ensure_ascii=False) for tool in tools)
+    return (
+        f"You may call these functions:\n<tools>\n{listed}\n</tools>\n"
+        "For each call return a JSON object with the function's name and its arguments within tags:\n"
+        '<tool_call>\n{"name": ..., "arguments": {...}}\n</tool_call>'
+    )
 
 
 class OpenReasonerZero(PromptTemplate):

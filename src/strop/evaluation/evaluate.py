@@ -9,12 +9,13 @@ from collections.abc import Callable
 import numpy as np
 
 from strop.base.seeds import derive
-from strop.base.types import Completion, InputError, Rollout, StropError, Verdict
+from strop.base.types import Completion, InputError, Observation, Problem, Rollout, StropError, Verdict
 from strop.data.dataset import Dataset
 from strop.engines.protocol import Engine, Request, Sampling
+from strop.environments.turns import joined, next_turn, out_of_room
 from strop.evaluation.result import EvaluationResult
 from strop.verifiers.base import Verifier
-from strop.verifiers.judge import InlineJudge, Judge, Key
+from strop.verifiers.judge import InlineJudge, Key, Responder
 
 Progress = Callable[[int, int, Rollout], None]
 
@@ -31,7 +32,7 @@ def evaluate(
     seed: int = 0,
     progress: Progress | None = None,
     stall_seconds: float = STALL_SECONDS,
-    judge: Judge | None = None,
+    judge: Responder | None = None,
     turn: Callable[[], None] | None = None,
 ) -> EvaluationResult:
     """Sample every problem `samples_per_problem` times and judge the completions.
@@ -48,7 +49,8 @@ def evaluate(
         seed: of the samples.
         progress: called as `progress(done, total, rollout)` after each judged completion.
         stall_seconds: how long neither a completion nor a verdict may arrive.
-        judge: of `verifier`, which may work in processes of its own and stays open; None judges in this process.
+        judge: of `verifier`, which may work in processes of its own, or an environment in front of it; stays open.
+            None judges in this process.
         turn: called between two steps of the engine; what it raises ends the evaluation.
 
     Raises:
@@ -60,17 +62,20 @@ def evaluate(
     if engine.unfinished:
         raise InputError(f"the engine still has {engine.unfinished} sequences to finish; evaluate when it is idle")
     started = time.monotonic()
-    tally = _Tally(dataset, samples_per_problem, verifier, judge if judge is not None else InlineJudge(verifier))
+    judge = judge if judge is not None else InlineJudge(verifier)
+    tally = _Tally(dataset, samples_per_problem, sampling, verifier, judge, seed)
     outstanding: Counter[str] = Counter()  # samples that the engine has yet to report, by request
     try:
         for index, example in enumerate(dataset):
-            stream = derive(seed, "evaluation", example.problem.id)
+            stream = _stream(seed, example.problem)
             request = Request(_request_id(index), example.prompt_ids, sampling, stream, samples_per_problem)
             engine.submit(request)
             outstanding[request.id] = samples_per_problem
         _collect(engine, tally, outstanding, progress, stall_seconds, turn)
     except BaseException:
         _leave_idle(engine, outstanding)
+        for index in range(len(dataset)):
+            judge.forget(_request_id(index))
         raise
     return tally.result(engine.weight_version, time.monotonic() - started, sampling)
 
@@ -93,6 +98,9 @@ def _collect(
         for completion in completions:
             tally.take(completion)
         rollouts = tally.judged()
+        for request in tally.next_turns():
+            engine.submit(request)
+            outstanding[request.id] = 1
         for done, rollout in rollouts:
             if progress is not None:
                 progress(done, tally.total, rollout)
@@ -120,9 +128,14 @@ def _leave_idle(engine: Engine, outstanding: Counter[str]) -> None:
 class _Tally:
     """The verdicts so far, each in its place."""
 
-    def __init__(self, dataset: Dataset, samples: int, verifier: Verifier, judge: Judge) -> None:
-        self._dataset, self._verifier, self._judge = dataset, verifier, judge
+    def __init__(
+        self, dataset: Dataset, samples: int, sampling: Sampling, verifier: Verifier, judge: Responder, seed: int
+    ) -> None:
+        self._dataset, self._sampling, self._verifier, self._judge = dataset, sampling, verifier, judge
+        self._seed = seed
         self._waiting: dict[Key, Completion] = {}
+        self._turns: dict[str, tuple[Key, Observation]] = {}  # those that are being sampled, by request
+        self._next: list[Request] = []
         self._index_of = {_request_id(index): index for index in range(len(dataset))}
         shape = (len(dataset), samples)
         self._verdicts: dict[tuple[int, int], Verdict] = {}
@@ -143,33 +156,55 @@ class _Tally:
         return len(self._verdicts)
 
     def take(self, completion: Completion) -> None:
-        """Record a completion and have it judged."""
-        index = self._index_of.get(completion.request_id)
-        if index is None:
+        """Have a completion, or the next turn of one, judged."""
+        key, observation = self._turns.pop(completion.request_id, ((completion.request_id, completion.index), None))
+        if key[0] not in self._index_of:
             raise StropError(f"evaluation: the engine reported request {completion.request_id!r}, which is not ours")
         if completion.finish_reason == "abort":
-            raise StropError(f"evaluation: sample {completion.index} of {completion.request_id!r} was aborted")
-        problem = self._dataset[index].problem
-        place = index, completion.index
-        key = completion.request_id, completion.index
-        self._waiting[key] = completion
-        self._judge.submit(key, problem, completion)
-        self._answers[index][completion.index] = self._verifier.answer(problem, completion.text)
+            raise StropError(f"evaluation: sample {key[1]} of {key[0]!r} was aborted")
+        whole = completion if observation is None else joined(self._waiting[key], observation, completion)
+        self._submit(key, whole, completion)
+
+    def _submit(self, key: Key, whole: Completion, turn: Completion) -> None:
+        problem = self._dataset[self._index_of[key[0]]].problem
+        self._waiting[key] = whole
+        self._answers[self._index_of[key[0]]][key[1]] = self._verifier.answer(problem, turn.text)
+        self._judge.submit(key, problem, turn, _stream(self._seed, problem))
+
+    def judged(self) -> list[tuple[int, Rollout]]:
+        """What was judged since the last call, each with the number of samples judged by then."""
+        found: list[tuple[int, Rollout]] = []
+        for key, answer in self._judge.poll():
+            if isinstance(answer, Observation):
+                self._go_on(key, answer)
+                continue
+            completion, index = self._waiting.pop(key), self._index_of[key[0]]
+            self._record((index, key[1]), completion, answer)
+            reward = answer.score if answer.usable else 0.0
+            found.append((self.done, Rollout(self._dataset[index].problem, completion, answer, reward)))
+        return found
+
+    def next_turns(self) -> list[Request]:
+        """What is to be sampled next behind the observations that came in."""
+        found, self._next = self._next, []
+        return found
+
+    def _go_on(self, key: Key, observation: Observation) -> None:
+        whole, problem = self._waiting[key], self._dataset[self._index_of[key[0]]].problem
+        request = next_turn(whole, observation, self._sampling, _stream(self._seed, problem))
+        if request is None:
+            self._submit(key, *out_of_room(whole))
+        else:
+            self._turns[request.id] = key, observation
+            self._next.append(request)
+
+    def _record(self, place: tuple[int, int], completion: Completion, verdict: Verdict) -> None:
+        self._verdicts[place] = verdict
         self._truncated[place] = completion.truncated
         self._lengths[place] = len(completion.token_ids)
         drawn = ~completion.injected
         self._surprise[place] = -completion.logprobs[drawn].sum(dtype=np.float64)
         self._sampled[place] = drawn.sum()
-
-    def judged(self) -> list[tuple[int, Rollout]]:
-        """The samples judged since the last call, each with the number of samples judged by then."""
-        found: list[tuple[int, Rollout]] = []
-        for key, verdict in self._judge.poll():
-            completion, index = self._waiting.pop(key), self._index_of[key[0]]
-            self._verdicts[index, completion.index] = verdict
-            reward = verdict.score if verdict.usable else 0.0
-            found.append((self.done, Rollout(self._dataset[index].problem, completion, verdict, reward)))
-        return found
 
     def result(self, version: int, seconds: float, sampling: Sampling) -> EvaluationResult:
         """Everything recorded, of completions drawn as `sampling` says."""
@@ -194,6 +229,10 @@ class _Tally:
             surprise=self._surprise if whole else None,
             sampled=self._sampled if whole else None,
         )
+
+
+def _stream(seed: int, problem: Problem) -> int:
+    return derive(seed, "evaluation", problem.id)
 
 
 def _request_id(index: int) -> str:

@@ -18,6 +18,7 @@ from strop.base.types import InputError, Rollout
 from strop.data.dataset import Dataset, Example, make_example
 from strop.data.templates import PromptTemplate, Tokenizer
 from strop.engines.protocol import Engine, Sampling
+from strop.environments.judge import Play
 from strop.evaluation.benchmarks import (
     HELD_OUT,
     benchmark,
@@ -50,6 +51,7 @@ class ValidationSet:
         sampling: how they are drawn.
         verifier: judges them.
         seed: of the samples, the same at every step, so that points compare.
+        play: the environment they are asked in; None asks them in one turn.
     """
 
     name: str
@@ -59,6 +61,7 @@ class ValidationSet:
     sampling: Sampling
     verifier: Verifier
     seed: int
+    play: Play | None = None
 
     def due(self, step: int, last: int) -> bool:
         """Whether it is measured after `step` of `last`; step 0 is before training."""
@@ -152,7 +155,7 @@ def measure(
     """
     results: dict[str, EvaluationResult] = {}
     for each in sets:
-        judge = judges.of(each.verifier)
+        judge = judges.of(each.verifier, each.play)
 
         def report(done: int, total: int, rollout: Rollout, name: str = each.name) -> None:
             progress(name, done, total)

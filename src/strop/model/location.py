@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 from strop.base import hub
 from strop.base.imports import MARKER
 from strop.base.types import InputError
-from strop.model.settings import EMBEDDED, EMBEDDED_EXPERTS, DTypeName, ModelSettings
+from strop.model.settings import EMBEDDED, EMBEDDED_CALLER, EMBEDDED_EXPERTS, DTypeName, ModelSettings
 
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model", "tekken.json")
-RESERVED = (EMBEDDED, EMBEDDED_EXPERTS)
+RESERVED = (EMBEDDED, EMBEDDED_EXPERTS, EMBEDDED_CALLER)
 
 
 class Located(NamedTuple):

@@ -52,8 +52,9 @@ class FreshModel(Settings):
 
 
 ALL_LINEAR = "all-linear"
-# Reserved paths: the base that is made on the spot, and the same with mixtures of experts as feed-forward layers.
-EMBEDDED, EMBEDDED_EXPERTS = "embedded", "embedded-moe"
+# Reserved paths: the base that is made on the spot, the same with mixtures of experts as feed-forward layers, and one
+# that now and then calls a calculator.
+EMBEDDED, EMBEDDED_EXPERTS, EMBEDDED_CALLER = "embedded", "embedded-moe", "embedded-caller"
 
 
 class Lora(Settings):

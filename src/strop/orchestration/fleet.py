@@ -259,10 +259,10 @@ class Fleet:
         lost = generator.reborn(self._launcher.launch(self._specs[generator.number]))
         lost = [item for item in lost if not item.cancelled]
         if generating:  # else it was not any of them that it died of
-            self._deaths.update(item.ticket for item in lost)
-        suspects = [item for item in lost if generating and self._deaths[item.ticket] >= DEATHS_OF_A_SUSPECT]
+            self._deaths.update({item.ticket for item in lost})
+        suspects = {item.ticket for item in lost if generating and self._deaths[item.ticket] >= DEATHS_OF_A_SUSPECT}
         for item in lost:
-            convicted = item in suspects and (item.alone or len(suspects) == 1)
+            convicted = item.ticket in suspects and (item.alone or len(suspects) == 1)
             kind = Quarantined if convicted else Lost
             self._events.append(kind(item.request.id, f"{role} died: {death.reason}"))
 

@@ -5,12 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from strop.base.types import Completion, Group, Problem, Rollout, Verdict
+from strop.base.types import Completion, Group, Observation, Problem, Rollout, Verdict
+from strop.environments.turns import joined
 
 
 @dataclass
 class OpenGroup:
-    """An open group and what is known of its completions so far, by sample index."""
+    """An open group and what is known of its completions so far, by sample index.
+
+    Of samples in an environment `completions` hold the turns that are in, and `turns` those that are being sampled: by
+    the turn's request, the sample and what the environment said before.
+    """
 
     ticket: int
     index: int
@@ -19,11 +24,17 @@ class OpenGroup:
     attempt: int
     completions: dict[int, Completion] = field(default_factory=dict)
     rollouts: dict[int, Rollout] = field(default_factory=dict)
+    turns: dict[str, tuple[int, Observation]] = field(default_factory=dict)
 
     @property
     def request_id(self) -> str:
         """The engine's name for this attempt; completions of an earlier one no longer match."""
         return f"{self.ticket}.{self.attempt}"
+
+    @property
+    def request_ids(self) -> tuple[str, ...]:
+        """The requests of this attempt that may be unfinished: its own, and those of later turns."""
+        return (self.request_id, *self.turns)
 
 
 class Ledger:
@@ -42,13 +53,28 @@ class Ledger:
 
     def retry(self, request_id: str) -> OpenGroup:
         """Start a lost group over: attempt + 1, nothing known."""
-        old = self._entries[self._by_request.pop(request_id)]
+        old = self.forget(self._by_request[request_id])
         return self.admit(old.ticket, old.index, old.problem, old.samples, old.attempt + 1)
 
     def find(self, request_id: str) -> OpenGroup | None:
         """The group a completion belongs to; None where it belongs to an attempt given up."""
         ticket = self._by_request.get(request_id)
         return None if ticket is None else self._entries[ticket]
+
+    def take_turn(self, entry: OpenGroup, request_id: str, sample: int, observation: Observation) -> None:
+        """Write down that a later turn of a sample is being sampled, behind `observation`."""
+        entry.turns[request_id] = sample, observation
+        self._by_request[request_id] = entry.ticket
+
+    def record(self, entry: OpenGroup, completion: Completion) -> int:
+        """Write down a completion, joined to the turns before it where it is a later one; its sample index."""
+        if completion.request_id not in entry.turns:
+            entry.completions[completion.index] = completion
+            return completion.index
+        del self._by_request[completion.request_id]
+        sample, observation = entry.turns.pop(completion.request_id)
+        entry.completions[sample] = joined(entry.completions[sample], observation, completion)
+        return sample
 
     def judge(self, entry: OpenGroup, sample: int, verdict: Verdict, reward: float) -> Group | None:
         """Write down a verdict; the whole group once it was the last one missing."""
@@ -71,7 +97,8 @@ class Ledger:
     def forget(self, ticket: int) -> OpenGroup:
         """The group was trained, dropped or given up; what was known of it."""
         entry = self._entries.pop(ticket)
-        del self._by_request[entry.request_id]
+        for request_id in entry.request_ids:
+            del self._by_request[request_id]
         return entry
 
     def state(self) -> list[dict[str, Any]]:

@@ -13,8 +13,9 @@ from strop.data.chain_sum import ChainSum
 from strop.data.settings import DataSettings, HeldOutSettings
 from strop.engines.protocol import Sampling
 from strop.engines.settings import EngineSettings
+from strop.environments.calculator import Calculator
 from strop.evaluation.validation_settings import EvaluationSettings
-from strop.model.settings import ModelSettings
+from strop.model.settings import EMBEDDED_CALLER, ModelSettings
 from strop.training.settings import AdamW, BatchSettings, CheckpointSettings
 from strop.verifiers.answer import Answer
 
@@ -46,4 +47,19 @@ def recipe() -> RunConfig:
         engine=EngineSettings(slots=128),
         evaluation=EvaluationSettings(every=8, samples_per_problem=8),
         checkpoint=CheckpointSettings(every=12),
+    )
+
+
+def calculator() -> RunConfig:
+    """Quickstart with a tool: a base that guesses at sums of four long numbers learns to call a calculator."""
+    base = recipe()
+    return base.model_copy(
+        update={
+            "model": base.model.model_copy(update={"path": EMBEDDED_CALLER}),
+            "data": DataSettings(
+                source=ChainSum(terms=4, digits=3, part="train", count=4096, seed=1),
+                held_out=HeldOutSettings(source=ChainSum(terms=4, digits=3, part="held_out", count=256, seed=2)),
+            ),
+            "environment": Calculator(max_turns=4),
+        }
     )

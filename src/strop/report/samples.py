@@ -16,7 +16,7 @@ from strop.algorithms.statistics import entropy_flow
 from strop.base.types import FloatArray
 from strop.model.byte_tokenizer import byte_tokenizer
 from strop.model.files import load_tokenizer
-from strop.model.settings import EMBEDDED, EMBEDDED_EXPERTS
+from strop.model.settings import EMBEDDED, EMBEDDED_CALLER, EMBEDDED_EXPERTS
 from strop.report.figures.tokens import QUANTILE, injected
 from strop.report.runs import RunData
 from strop.report.texts import pieces
@@ -111,7 +111,7 @@ def tokenizer_of(run: RunData) -> PreTrainedTokenizerBase | None:
     model = None if run.config is None else run.config.model
     places = [str(run.folder.model)] if run.folder.model.is_dir() else []
     if model is not None:
-        if model.path is None or model.path in (EMBEDDED, EMBEDDED_EXPERTS):
+        if model.path is None or model.path in (EMBEDDED, EMBEDDED_EXPERTS, EMBEDDED_CALLER):
             return byte_tokenizer()
         places.append(str(Path(model.path).expanduser()))
     for place in places:

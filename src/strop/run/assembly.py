@@ -20,11 +20,14 @@ from strop.engines.build import build_engine, embedded_settings, evaluating_engi
 from strop.engines.protocol import Engine
 from strop.engines.settings import EngineSettings
 from strop.engines.vllm.settings import Vllm
+from strop.environments.judge import Play
+from strop.environments.tokens import TurnTokens
 from strop.evaluation.benchmarks import HELD_OUT
 from strop.evaluation.validation import ValidationSet, Wanted, benchmark_sets
 from strop.model.critic import HEAD_FILE, Critic
+from strop.model.location import RESERVED
 from strop.model.policy import Policy, WithoutAdapters, load_policy
-from strop.model.settings import EMBEDDED, EMBEDDED_EXPERTS, ModelSettings
+from strop.model.settings import ModelSettings
 from strop.orchestration.connection import Launcher, WorkerSpec
 from strop.orchestration.evaluator import Evaluator, InProcessEvaluator
 from strop.orchestration.evaluator_worker import EvaluatorSettings
@@ -50,7 +53,7 @@ from strop.training.learner import Learner, objective_of
 from strop.training.ranks import ALONE, Ranks
 from strop.training.step import Trainer
 from strop.training.storage import Storage
-from strop.verifiers.judge import Judge
+from strop.verifiers.judge import Responder
 from strop.verifiers.judges import Judges, first_refusal, judge_for
 
 SHOWN_IDS = 24
@@ -64,7 +67,7 @@ class Parts:
     tokenizer: PreTrainedTokenizerBase
     data: Data
     executor: Executor
-    judge: Judge
+    judge: Responder
     learner: Learning
     validation: tuple[ValidationSet, ...]
     evaluator: Evaluator
@@ -99,7 +102,7 @@ def assemble(config: RunConfig, view: View) -> Parts:
     if config.model.fresh is not None:
         view.note("model: fresh, its weights are random; name one that can do something with --set model.path=…")
     policy.to(driver_device(config, placement))
-    data = load_data(config.data, tokenizer, config.verifier.instruction, trained_before(config.model.path))
+    data = load_data(config.data, tokenizer, config.instruction, trained_before(config.model.path))
     for line in (*data.report(), *first_prompt(data.train, config.data.template, tokenizer)):
         view.note(line)
     contradiction = contradictions.warning(data.train.name, data.train.problems)
@@ -116,21 +119,41 @@ def assemble(config: RunConfig, view: View) -> Parts:
     config, change = preflight.fitted(config, longest, room)
     if change is not None:
         view.note(change)
-    sets = validation_sets(config, data, tokenizer, room, view)
+    play = play_of(config, tokenizer)
+    for line in () if play is None else play.tokens.notes():
+        view.note(line)
+    sets = validation_sets(config, data, tokenizer, room, view, play)
     registry = ProcessRegistry()
     launcher = _launcher(config, registry, seen_gpus(config) > 0)
     # By default the trainer's ranks meet on this host, also where generators live in a cluster.
     in_cluster = config.orchestration.ray.train_in_cluster
     learner = _learner(config, policy, launcher if in_cluster else Processes(registry=registry), placement, view)
-    judge = judge_for(config.verifier)
+    judge = responder_of(config, play)
     executor = _executor(config, policy, engine, learner, launcher, placement, view)
     if sets and config.evaluates_apart:
         evaluator: Evaluator = _worker_evaluator(config, policy, sets, launcher, placement, view)
     else:
         # A judge is shared where nothing else is judged meanwhile.
-        judges = Judges([(config.verifier, judge)] if engine is measuring else [])
+        judges = Judges([(config.verifier, play, judge)] if engine is measuring else [])
         evaluator = InProcessEvaluator(measuring, sets, judges, devices_of(policy.device))
     return Parts(config, tokenizer, data, executor, judge, learner, sets, evaluator, policy, launcher, placement)
+
+
+def play_of(config: RunConfig, tokenizer: PreTrainedTokenizerBase) -> Play | None:
+    """The environment of a run with the tokens of its turns; None where there is none.
+
+    Raises:
+        InputError: the chat template cannot render a second turn.
+    """
+    if config.environment is None:
+        return None
+    return Play(config.environment, TurnTokens(tokenizer, config.data.template))
+
+
+def responder_of(config: RunConfig, play: Play | None) -> Responder:
+    """The verifier's judge, behind the environment where there is one; closed by the caller."""
+    judge = judge_for(config.verifier)
+    return judge if play is None else play.responder(judge)
 
 
 def preview(config: RunConfig, view: View) -> None:
@@ -140,7 +163,7 @@ def preview(config: RunConfig, view: View) -> None:
         InputError: the tokenizer or the data cannot be used.
     """
     tokenizer = tokenizer_of(config.model)
-    data = load_data(config.data, tokenizer, config.verifier.instruction, trained_before(config.model.path))
+    data = load_data(config.data, tokenizer, config.instruction, trained_before(config.model.path))
     for line in (*data.report(), *first_prompt(data.train, config.data.template, tokenizer)):
         view.note(line)
 
@@ -157,9 +180,9 @@ def first_prompt(dataset: Dataset, template: PromptTemplate, tokenizer: PreTrain
 
 
 def validation_sets(
-    config: RunConfig, data: Data, tokenizer: PreTrainedTokenizerBase, room: int, view: View
+    config: RunConfig, data: Data, tokenizer: PreTrainedTokenizerBase, room: int, view: View, play: Play | None = None
 ) -> tuple[ValidationSet, ...]:
-    """The sets that a run is measured on while it trains: its held-out problems, then its benchmarks.
+    """The sets that a run is measured on while it trains: its held-out problems, asked as in training, and benchmarks.
 
     Raises:
         InputError: a benchmark cannot be found or used.
@@ -169,7 +192,8 @@ def validation_sets(
     if settings.every is not None and data.held_out is not None:
         seed = derive(config.seed, "evaluation")
         count = settings.samples_per_problem
-        held_out = (ValidationSet(HELD_OUT, data.held_out, settings.every, count, sampling, config.verifier, seed),)
+        own = ValidationSet(HELD_OUT, data.held_out, settings.every, count, sampling, config.verifier, seed, play)
+        held_out = (own,)
     wanted = [
         Wanted(
             one.name,
@@ -392,7 +416,7 @@ def check_tokens(critic: Critic, policy: Policy, path: str) -> None:
 
 def _warn_of_seen_questions(config: RunConfig, data: Data, view: View) -> None:
     """The embedded base was fine-tuned on the training part of chain sums; what is held out should be of the other."""
-    if config.model.path not in (EMBEDDED, EMBEDDED_EXPERTS) or data.held_out is None:
+    if config.model.path not in RESERVED or data.held_out is None:
         return
     seen = [p for p in data.held_out.problems if p.source == "chain_sum" and part_of(p.question) == "train"]
     if seen:

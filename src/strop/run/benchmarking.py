@@ -268,6 +268,8 @@ def _held_out(plan: Plan) -> _HeldOut:
     dataset, _ = problems_of(asked, load_tokenizer(str(run.model)), SilentView())
     if config.data.held_out is None:
         raise InputError(f"benchmark {HELD_OUT}: {run.path} held out no problems")
+    if config.environment is not None:
+        raise InputError(f"benchmark {HELD_OUT}: {run.path} was trained in an environment; use strop eval {run.path}")
     # The template of the run may have written the beginning of the response; each model asked here has its own.
     problems = tuple(
         replace(problem, extra={key: value for key, value in problem.extra.items() if key != "opening"})

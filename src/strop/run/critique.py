@@ -80,7 +80,7 @@ def criticise(
         return [Finding("configuration", "problem", "cannot be trained", str(error))]
     tokenizer = tokenizer_of(config.model)
     try:
-        data = load_data(config.data, tokenizer, config.verifier.instruction, trained_before(config.model.path))
+        data = load_data(config.data, tokenizer, config.instruction, trained_before(config.model.path))
     except InputError as error:
         return [Finding("data", "problem", "cannot be used", str(error))]
     return [

@@ -13,6 +13,7 @@
     critic/                      the exported critic, where there is one
     plots/                       pictures
     report/                      what `strop report` wrote
+    evaluations/                 samples of benchmarks that were measured from Python
     summary.json                 what came out of it
     status.json                  the driver's heartbeat, every second (`supervision/watch.py`)
     processes.json, logs/, stacks/   the run's processes, what they print, and their stacks where they were asked for
@@ -50,7 +51,7 @@ SUMMARY = "summary.json"
 PLACEMENT = "placement.json"  # who computes on which GPU, where there are any
 CONTENTS = (
     "checkpoints", "metrics.jsonl", "rollouts", "model", "critic", "plots", "report", SUMMARY, "tensorboard",
-    "wandb", PASS_RATES, "processes.json", "logs", "stacks", "quarantine.json", "weights",
+    "wandb", "evaluations", PASS_RATES, "processes.json", "logs", "stacks", "quarantine.json", "weights",
     "weights-evaluated", "status.json", PLACEMENT, PROBLEMS,
 )  # fmt: skip
 _STEP_FILE = re.compile(r"step_(\d+)\.parquet")
@@ -84,7 +85,7 @@ class RunFolder:
         }  # fmt: skip
         if is_run(target):
             run = cls(target)
-            run._acquire()
+            run.lock()
             run._clear()  # first of all the checkpoints: none may be resumed under another configuration
             run.write_json("config.json", config)
             run.write_json(MARKER, marker)
@@ -94,7 +95,7 @@ class RunFolder:
         try:
             with writing(target):
                 run.path.mkdir(parents=True, exist_ok=True)
-            run._acquire()
+            run.lock()
             run.write_json("config.json", config)
             run.write_json(MARKER, marker)
             with writing(target):
@@ -134,7 +135,7 @@ class RunFolder:
             InputError: as `open`; or another process is writing to it.
         """
         run = cls.open(path)
-        run._acquire()
+        run.lock()
         for left_over in run.path.rglob(f"*{TEMPORARY}"):
             if left_over.is_file():
                 left_over.unlink()
@@ -269,8 +270,12 @@ class RunFolder:
 
     # ------------------------------------------------------------------ inside
 
-    def _acquire(self) -> None:
-        """Hold the folder for this process; the lock dies with the process, so a crash leaves none behind."""
+    def lock(self) -> None:
+        """Hold the folder for this process until `close`; the lock dies with it, so a crash leaves none behind.
+
+        Raises:
+            InputError: another process holds it.
+        """
         if self._lock is not None:
             return
         with writing(self.path):

@@ -7,7 +7,8 @@ There is one loop for strict on-policy training and for PipelineRL-k; only the l
     admit    gate opens a group, sampler names a problem ──request──▶ sample tokens, each with its
                                                                       log-prob and weight version
     collect  completion ◀──────────────────────────────completion──── (n a request, as they finish)
-             └─▶ judge (verifier, beside generation) ─▶ verdict
+             └─▶ judge (verifier or environment, beside generation) ─▶ verdict
+                 └─▶ or an observation, and the turn behind it ──request──▶ as any other
     resolve  the last verdict of a group: selection keeps or drops it; the gate hears of it
     train    gate.batch() names the P oldest resolved groups, once the rest can still be in time
              learner: scores ─▶ advantages ─▶ samples ─▶ updates ─▶ optimizer
@@ -38,11 +39,12 @@ from strop.base.clock import Clock
 from strop.base.metrics import merge, values
 from strop.base.seeds import derive
 from strop.base.states import States
-from strop.base.types import Completion, Group, InputError, StropError, Verdict
+from strop.base.types import Completion, Group, InputError, Observation, StropError, Verdict
 from strop.base.view import View
 from strop.config.schema import RunConfig
 from strop.data.dataset import Dataset
 from strop.engines.protocol import Request
+from strop.environments.turns import next_turn, out_of_room
 from strop.orchestration.executor import PROBE_TOLERANCE, Executor, Lost, Publication, Quarantined
 from strop.orchestration.lag_gate import BatchTickets, LagGate
 from strop.orchestration.learning import Learning
@@ -51,7 +53,7 @@ from strop.orchestration.stale import StaleGroups
 from strop.run.curriculum import Curriculum
 from strop.training.result import TrainResult
 from strop.training.samples import is_trained_on
-from strop.verifiers.judge import Judge
+from strop.verifiers.judge import Responder
 
 EMPTY_BATCHES_BEFORE_GIVING_UP = 50
 JUDGE_SECONDS = 0.2
@@ -84,7 +86,7 @@ class Loop:
     """The controller. `next_step` trains one step and returns its record; the caller writes it down."""
 
     def __init__(
-        self, config: RunConfig, dataset: Dataset, executor: Executor, judge: Judge, learner: Learning, view: View
+        self, config: RunConfig, dataset: Dataset, executor: Executor, judge: Responder, learner: Learning, view: View
     ) -> None:
         self.dataset = dataset
         self.executor = executor
@@ -145,11 +147,13 @@ class Loop:
             self._request(self.ledger.admit(self.gate.admit(), index, self.dataset[index].problem, samples))
 
     def _request(self, entry: OpenGroup) -> None:
-        # The seed does not depend on the attempt: a group that was lost comes back the same.
-        seed = derive(self.config.seed, "request", entry.ticket)
         prompt_ids = self.dataset[entry.index].prompt_ids
-        request = Request(entry.request_id, prompt_ids, self.config.sampling, seed, entry.samples)
+        request = Request(entry.request_id, prompt_ids, self.config.sampling, self._seed(entry), entry.samples)
         self.executor.submit(request, entry.ticket, entry.attempt)
+
+    def _seed(self, entry: OpenGroup) -> int:
+        """It does not depend on the attempt: a group that was lost comes back the same."""
+        return derive(self.config.seed, "request", entry.ticket)
 
     def _collect(self) -> None:
         with self.clock.section("rollout"):
@@ -165,11 +169,14 @@ class Loop:
         with self.clock.section("verify"):
             if not self.executor.unfinished:
                 self.judge.wait(JUDGE_SECONDS)  # nothing else to do
-            verdicts = self.judge.poll()
-        if verdicts:
+            answers = self.judge.poll()
+        if answers:
             progress.made("a verdict")
-        for (request_id, sample), verdict in verdicts:
-            self._write_down(request_id, sample, verdict)
+        for (request_id, sample), answer in answers:
+            if isinstance(answer, Observation):
+                self._go_on(request_id, sample, answer)
+            else:
+                self._write_down(request_id, sample, answer)
 
     def _report(self) -> None:
         """Say how far the rollout is, where anything moved since the last report: tokens, or a completion."""
@@ -183,8 +190,10 @@ class Loop:
         return BRIEFLY if self.judge.pending else PATIENCE
 
     def _regenerate(self, lost: Lost) -> None:
-        if self.ledger.find(lost.request_id) is None:
+        old = self.ledger.find(lost.request_id)
+        if old is None:
             return
+        self._cancel(old)
         entry = self.ledger.retry(lost.request_id)
         self.gate.restart(entry.ticket)
         self.view.note(f"group {entry.ticket} is generated again (attempt {entry.attempt + 1}): {lost.reason}")
@@ -195,7 +204,7 @@ class Loop:
         entry = self.ledger.find(event.request_id)
         if entry is None:
             return
-        self.ledger.forget(entry.ticket)
+        self._cancel(self.ledger.forget(entry.ticket))
         self.gate.give_up(entry.ticket)
         self.curriculum.sampler.retire([entry.index])
         row = {"problem": entry.problem.id, "group": entry.ticket, "step": self.step + 1, "reason": event.reason}
@@ -210,8 +219,28 @@ class Loop:
             return
         entry = self.ledger.find(completion.request_id)
         if entry is not None:
-            entry.completions[completion.index] = completion
-            self.judge.submit((completion.request_id, completion.index), entry.problem, completion)
+            sample = self.ledger.record(entry, completion)
+            self.judge.submit((entry.request_id, sample), entry.problem, completion, self._seed(entry))
+
+    def _go_on(self, request_id: str, sample: int, observation: Observation) -> None:
+        """An environment has answered a sample: its next turn is sampled behind the observation."""
+        entry = self.ledger.find(request_id)
+        if entry is None:
+            return
+        whole = entry.completions[sample]
+        request = next_turn(whole, observation, self.config.sampling, self._seed(entry))
+        if request is None:
+            entry.completions[sample], turn = out_of_room(whole)
+            self.judge.submit((request_id, sample), entry.problem, turn, self._seed(entry))
+            return
+        self.ledger.take_turn(entry, request.id, sample, observation)
+        self.executor.submit(request, entry.ticket, entry.attempt)
+
+    def _cancel(self, entry: OpenGroup) -> None:
+        """What is generated and judged of the group is not wanted any more."""
+        self.judge.forget(entry.request_id)
+        for request_id in entry.request_ids:
+            self.executor.cancel(request_id)
 
     def _write_down(self, request_id: str, sample: int, verdict: Verdict) -> None:
         entry = self.ledger.find(request_id)
@@ -308,7 +337,7 @@ class Loop:
             self._resolved.pop(ticket, None)
             entry = self.ledger.forget(ticket)
             self.stale.dropped(entry)
-            self.executor.cancel(entry.request_id)
+            self._cancel(entry)
         if tickets:
             self.view.note(f"step {self.step + 1}: {self.stale.line(len(tickets))}")
 
@@ -318,7 +347,7 @@ class Loop:
         Only a plateau, with max_lag > 0, ends a stage while there are any.
         """
         for ticket in self.ledger.open:
-            self.executor.cancel(self.ledger.forget(ticket).request_id)
+            self._cancel(self.ledger.forget(ticket))
             self.gate.give_up(ticket)
             self._resolved.pop(ticket, None)
 

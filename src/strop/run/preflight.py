@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from strop import recipes
-from strop.base import machine
+from strop.base import machine, session
 from strop.base.extras import refuse_absent
-from strop.base.imports import command
+from strop.base.imports import MAIN, command, not_allowed
 from strop.base.machine import GIB
 from strop.base.types import InputError
 from strop.config.edits import differing
@@ -43,7 +43,9 @@ SLOT_BYTES = 4096  # of the keys and values of a slot in the smallest of models
 OPTIMIZER_BYTES = 12  # a parameter's gradient and two moments in float32
 DEFAULT_RECIPE = "grpo"
 WITHOUT_EVALUATION = ("data.held_out=none", "evaluation.every=none")
-EXTRAS = {"tensorboard": "curves in TensorBoard", "wandb": "curves in Weights & Biases"}
+EXTRAS = {
+    "tensorboard": "curves in TensorBoard", "trackio": "curves in trackio", "wandb": "curves in Weights & Biases",
+}  # fmt: skip
 # What a run is, rather than how it goes on: a checkpoint of another is of no use.
 FIXED = ("recipe", "seed", "model.path", "model.fresh", "model.revision", "model.lora", "model.dtype", "data")
 
@@ -57,6 +59,7 @@ def training(config: RunConfig, out: Path | None = None, replace: bool = False) 
     if out is not None:
         check_free(out, replace)
     named(config)
+    in_session(config)
     _engine(config)
     _packages(config)
     _sizes(config)
@@ -119,6 +122,34 @@ def named(config: RunConfig) -> None:
         )
 
 
+def in_session(config: RunConfig) -> None:
+    """Refuse a run whose reward functions or pieces are of a Python session that is not this one.
+
+    Raises:
+        InputError: naming the function, or the setting that wants it in another process.
+    """
+    functions = config.verifier.session_functions()
+    for name in functions:
+        module = name.partition(":")[0]
+        if session.recall(name) is None and module != MAIN:
+            raise InputError(f"the reward function {not_allowed(name, module)}")
+        if session.recall(name) is None:
+            raise InputError(
+                f"the reward function {name.removeprefix(f'{MAIN}:')!r} is not here: only the script or notebook that "
+                "defines it has it; go on from there: strop.train(…, resume=True), or set another verifier"
+            )
+    if functions and config.evaluates_apart:
+        raise InputError(
+            f"evaluation.asynchronous={config.evaluation.asynchronous} wants the reward function {functions[0]!r} in "
+            "another process; set evaluation.asynchronous=false"
+        )
+    if config.orchestration.trainers > 1 and f'"{MAIN}:' in config.learner.model_dump_json():
+        raise InputError(
+            f"orchestration.trainers={config.orchestration.trainers} want a piece of {MAIN} in other processes; define "
+            "it in a module of its own and import it"
+        )
+
+
 def resuming(folder: RunFolder, sets: Sequence[str] = ()) -> RunConfig:
     """The configuration with which a run goes on, `sets` applied.
 
@@ -130,6 +161,7 @@ def resuming(folder: RunFolder, sets: Sequence[str] = ()) -> RunConfig:
         raise InputError(f"{folder.path} is a fine-tuning run; go on with it by {command('sft --resume', folder.path)}")
     before = parse(stored, str(folder.config_path))
     config = edit(before, tuple(sets)) if sets else before
+    in_session(config)
     for key, _, _ in differing(before.model_dump(mode="json"), config.model_dump(mode="json")):
         if any(f"{key}.".startswith(f"{fixed}.") for fixed in FIXED):
             raise InputError(

@@ -13,8 +13,7 @@ from typing import Any
 from strop.base.view import View
 from strop.config.parse import edit
 from strop.evaluation.result import paired_test
-from strop.model.settings import ModelSettings
-from strop.recipes.quickstart import recipe
+from strop.recipes.quickstart import calculator, recipe
 from strop.run.folder import SUMMARY, RunFolder
 from strop.run.run import Outcome, train
 from strop.training.embedded_base import located
@@ -39,13 +38,16 @@ class QuickstartSummary:
     seconds: dict[str, float]
 
 
-def run(seed: int, out: Path, view: View) -> QuickstartSummary:
-    """Make the base, train it, write summary.json and the curves into `out`; a former quickstart there is replaced."""
+def run(seed: int, out: Path, view: View, environment: bool = False) -> QuickstartSummary:
+    """Make the base, train it, write summary.json and the curves into `out`; a former quickstart there is replaced.
+
+    With `environment` it is the quickstart of several turns, whose model learns to call a calculator.
+    """
     begin = time.perf_counter()
-    base = located(ModelSettings(path="embedded"), seed, view).path
+    config = edit(calculator() if environment else recipe(), [f"seed={seed}"])
+    base = located(config.model, seed, view).path
     sft_seconds = time.perf_counter() - begin
     view.note(f"base model: {base}")
-    config = edit(recipe(), [f"seed={seed}"])
     outcome = train(config, out, view, replace=True)
     summary = _summary(outcome, seed, sft_seconds, time.perf_counter() - begin)
     folder = RunFolder.open(out)

@@ -42,7 +42,7 @@ class SftConfig(Settings):
     seed: Annotated[int, Field(ge=0)] = 0
     device: Literal["auto", "cpu", "cuda"] = "auto"
     checkpoint_every: Annotated[int, Field(ge=1)] = 100
-    trackers: tuple[Literal["tensorboard", "wandb"], ...] = ()
+    trackers: tuple[Literal["tensorboard", "trackio", "wandb"], ...] = ()
 
     @property
     def source(self) -> JsonLines:

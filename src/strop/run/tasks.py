@@ -16,12 +16,13 @@ from pydantic import ValidationError
 from transformers import PreTrainedTokenizerBase
 
 from strop.base.seeds import derive
-from strop.base.types import Completion, InputError, Problem, Rollout
+from strop.base.types import Completion, InputError, Problem, Rollout, Verdict
 from strop.base.view import SilentView, View
-from strop.config.edits import explain
+from strop.config.edits import explain, flatten
 from strop.config.parse import parse
 from strop.config.schema import RunConfig, evaluation_sampling
 from strop.data.dataset import Dataset, Example, build_dataset, load_data, make_example
+from strop.data.source import ProblemSource
 from strop.engines.build import build_engine
 from strop.engines.protocol import Engine, Request, Sampling
 from strop.evaluation.evaluate import evaluate
@@ -30,11 +31,12 @@ from strop.model.files import export
 from strop.model.lora import export_adapter
 from strop.model.policy import Policy, load_policy
 from strop.recipes.resolve import resolve
+from strop.run import preflight
+from strop.run.assembly import play_of, responder_of
 from strop.run.fine_tuning import is_fine_tuning, load_model, stored_config
 from strop.run.folder import RunFolder, is_run, trained_before
 from strop.training import checkpoint
 from strop.training.embedded_base import located
-from strop.verifiers.judges import judge_for
 
 DEFAULT_RECIPE = "grpo"
 _PROBLEMS = ("data.source", "data.path", "data.limit", "data.held_out")  # settings that name other problems
@@ -73,7 +75,7 @@ def configure(
     model: str,
     recipe: str | None = None,
     sets: Sequence[str] = (),
-    source: str | None = None,
+    source: str | ProblemSource | None = None,
     path: str | None = None,
     limit: int | None = None,
     step: int | None = None,
@@ -96,7 +98,9 @@ def configure(
             base = str(run.config_path)
     edits = [] if step is not None else ["model.fresh=none", "model.lora=none", f"model.path={json.dumps(place)}"]
     if source is not None:
-        edits += [f"data.source={json.dumps(source)}", "data.held_out=none", "evaluation.every=none"]
+        named = source if isinstance(source, str) else source.model_dump(mode="json")
+        edits += [f"{key}={text}" for key, text in flatten({"data": {"source": named}})]
+        edits += ["data.held_out=none", "evaluation.every=none"]
     if path is not None:
         edits.append(f"data.path={json.dumps(path)}")
     other = source is not None or path is not None or any(text.strip().startswith(_PROBLEMS) for text in sets)
@@ -120,6 +124,7 @@ def evaluate_model(
         StropError: the model or the problems cannot be used.
     """
     config = asked.config
+    preflight.in_session(config)
     policy, tokenizer = open_model(config, view, stored)
     dataset, trained_on = problems_of(asked, tokenizer, view)
     sampling = _sampling(config, temperature, None)
@@ -133,7 +138,7 @@ def evaluate_model(
         correct += rollout.verdict.score == 1
         view.advance(done, {"pass_rate": correct / done})
 
-    judge = judge_for(config.verifier)
+    judge = responder_of(config, play_of(config, tokenizer))
     try:
         seed = derive(config.seed, "evaluation")
         result = evaluate(engine, dataset, samples, sampling, config.verifier, seed, progress, judge=judge)
@@ -145,7 +150,7 @@ def evaluate_model(
 
 def sample_model(
     asked: Asked,
-    prompt: str | None,
+    prompts: Sequence[str] | None,
     count: int,
     temperature: float | None,
     max_new_tokens: int | None,
@@ -153,21 +158,27 @@ def sample_model(
     view: View,
     stored: Stored | None = None,
 ) -> list[dict[str, Any]]:
-    """`count` completions of `prompt`, or of each of the configured problems where it is None, in order.
+    """`count` completions of each prompt, or of each of the configured problems where there are none, in order.
 
     A completion of a problem is judged; its `status` and `reference` are None for a prompt without a reference.
     """
     config = asked.config
     policy, tokenizer = open_model(config, view, stored)
-    if prompt is None:
+    if prompts is None:
         examples: Sequence[Example] = problems_of(asked, tokenizer, view)[0].examples
     else:
-        problem = Problem("prompt", prompt, reference=None, verbatim=True)
-        instruction = config.verifier.instruction(problem)
-        examples = (make_example(problem, config.data.template, tokenizer, instruction),)
+        problems = [
+            Problem(f"prompt-{number}", prompt, reference=None, verbatim=True) for number, prompt in enumerate(prompts)
+        ]
+        examples = [
+            make_example(problem, config.data.template, tokenizer, config.instruction(problem))
+            for problem in problems
+        ]
     sampling = _sampling(config, temperature, max_new_tokens)
     engine = build_engine(config.engine, config.model, tokenizer, policy, sampling=sampling)
     sampling = fitted(sampling, max(len(example.prompt_ids) for example in examples), engine, view)
+    if config.environment is not None:
+        return _played(config, examples, count, sampling, seed, engine, tokenizer)
     completions: dict[tuple[str, int], Completion] = {}
     try:
         for place, example in enumerate(examples):
@@ -180,6 +191,28 @@ def sample_model(
         _answer(config, example.problem, completions[str(place), index])
         for place, example in enumerate(examples)
         for index in range(count)
+    ]
+
+
+def _played(
+    config: RunConfig, examples: Sequence[Example], count: int, sampling: Sampling, seed: int, engine: Engine,
+    tokenizer: PreTrainedTokenizerBase,
+) -> list[dict[str, Any]]:  # fmt: skip
+    """Trajectories in the run's environment, its turns in the completion's text."""
+    found: dict[tuple[str, int], Rollout] = {}
+
+    def progress(done: int, total: int, rollout: Rollout) -> None:
+        found[rollout.problem.id, rollout.completion.index] = rollout
+
+    judge = responder_of(config, play_of(config, tokenizer))
+    try:
+        evaluate(engine, Dataset("", tuple(examples)), count, sampling, config.verifier, seed, progress, judge=judge)
+    finally:
+        judge.close()
+        engine.close()
+    rollouts = [found[example.problem.id, index] for example in examples for index in range(count)]
+    return [
+        _row(one.problem, one.completion, None if one.problem.reference is None else one.verdict) for one in rollouts
     ]
 
 
@@ -247,11 +280,11 @@ def problems_of(asked: Asked, tokenizer: PreTrainedTokenizerBase, view: View) ->
         source = settings.source if settings.held_out is None else settings.held_out.source or settings.source
         problems = record.held_out_of(source.load(), source.label)[: asked.limit]
         template, room = settings.template, settings.max_prompt_tokens
-        chosen = build_dataset(source.label, problems, template, tokenizer, room, asked.config.verifier.instruction)
+        chosen = build_dataset(source.label, problems, template, tokenizer, room, asked.config.instruction)
         kind = "held-out problems"
     else:
         seen = trained_before(asked.config.model.path)
-        data = load_data(settings, tokenizer, asked.config.verifier.instruction, seen)
+        data = load_data(settings, tokenizer, asked.config.instruction, seen)
         kept = data.held_out if data.held_out is not None else data.train
         chosen = kept.subset(range(len(kept))[: asked.limit])
         kind = "held-out problems" if data.held_out is not None else "problems (none are held out)"
@@ -297,6 +330,10 @@ def fitted(sampling: Sampling, longest_prompt: int, engine: Engine, view: View) 
 def _answer(config: RunConfig, problem: Problem, completion: Completion) -> dict[str, Any]:
     judged = problem.reference is not None
     verdict = config.verifier(problem, completion.text, completion.truncated) if judged else None
+    return _row(problem, completion, verdict)
+
+
+def _row(problem: Problem, completion: Completion, verdict: Verdict | None) -> dict[str, Any]:
     return {
         "prompt": problem.question,
         "completion": completion.text,

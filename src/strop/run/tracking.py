@@ -1,6 +1,6 @@
 """Trackers: where the metrics of a run go beside the terminal.
 
-metrics.jsonl is always written; TensorBoard and Weights & Biases are extras, imported only when asked for.
+metrics.jsonl is always written; TensorBoard, trackio and Weights & Biases are extras, imported only when asked for.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from strop.base.extras import require
 from strop.base.types import InputError
 from strop.run.folder import RunFolder
 
-TRACKERS = ("tensorboard", "wandb")
+TRACKERS = ("tensorboard", "trackio", "wandb")
 SECRET_KEY = re.compile(r"token|secret|password|passwd|api_?key|credential", re.IGNORECASE)
 # Counts that happen to contain a telling word, such as `max_new_tokens` or `tokens_per_microbatch`, are no secrets.
 NO_SECRET_KEY = re.compile(r"tokens|tokenizer|_token_ids?$", re.IGNORECASE)
@@ -82,6 +82,26 @@ class WandbTracker:
         self._run.finish()
 
 
+class TrackioTracker:
+    """A run of trackio, kept on this machine (TRACKIO_DIR) and shown by `trackio show`; nothing is sent anywhere."""
+
+    def __init__(self, run: RunFolder, config: Mapping[str, Any], resumes: bool, project: str = "strop") -> None:
+        trackio = require("trackio", extra="trackio", purpose="trackers: runs of trackio")
+        self._run = trackio.init(
+            project=os.environ.get("TRACKIO_PROJECT", project),
+            name=run.path.name,
+            config=without_secrets(config),
+            resume="allow" if resumes else "never",
+            embed=False,
+        )
+
+    def log(self, step: int, metrics: Mapping[str, float | None]) -> None:
+        self._run.log({name: value for name, value in metrics.items() if value is not None}, step=step)
+
+    def close(self) -> None:
+        self._run.finish()
+
+
 class Trackers:
     """metrics.jsonl of the run folder, and any trackers besides."""
 
@@ -115,6 +135,8 @@ def open_trackers(
     for name in names:
         if name == "tensorboard":
             opened.append(TensorBoardTracker(run, None if resumed_at is None else resumed_at + 1))
+        elif name == "trackio":
+            opened.append(TrackioTracker(run, config, resumed_at is not None))
         elif name == "wandb":
             opened.append(WandbTracker(run, config))
         else:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import hmac
-import ipaddress
 import json
 import logging
 import time
@@ -24,6 +23,7 @@ from typing import Any
 from strop.serving.driver import EngineFailure
 from strop.serving.endpoint import Endpoint
 from strop.serving.limits import ServeLimits
+from strop.serving.listening import host_of, is_loopback
 from strop.serving.parsing import Ask, Asking
 from strop.serving.refusal import Refusal
 from strop.serving.schemas import ChatBody, CompletionBody, DetokenizeBody, TokenizeBody, read
@@ -299,8 +299,7 @@ class App:
             raise Refusal(401, "this endpoint wants its key: Authorization: Bearer KEY", None, "invalid_api_key", ask)
 
     def _check_host(self, headers: Mapping[bytes, bytes]) -> None:
-        host = headers.get(b"host", b"").decode("latin-1")
-        if self._local_only and not is_loopback(host.rpartition(":")[0] if _has_port(host) else host):
+        if self._local_only and not is_loopback(host_of(headers)):
             raise Refusal(403, "this endpoint answers on this machine only: ask for it as localhost or 127.0.0.1")
 
 
@@ -316,20 +315,6 @@ async def _hung_up(receive: Receive) -> None:
     """Return when the client closes the connection."""
     while (await receive())["type"] != "http.disconnect":
         pass
-
-
-def is_loopback(host: str) -> bool:
-    """Whether a host name or address means this machine alone."""
-    if host.lower() == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host.removeprefix("[").removesuffix("]")).is_loopback
-    except ValueError:
-        return False
-
-
-def _has_port(host: str) -> bool:
-    return host.rpartition(":")[2].isdigit() and (host.count(":") == 1 or "]:" in host)
 
 
 def _only(method: str, allowed: str) -> None:

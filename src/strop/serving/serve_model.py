@@ -20,8 +20,9 @@ from strop.engines.protocol import Engine
 from strop.run.benchmarking import NamedModel, open_named, parse_models
 from strop.run.folder import RunFolder, is_run
 from strop.serving import ServeLimits
-from strop.serving.app import Log, is_loopback
-from strop.serving.server import Served, Server, listen
+from strop.serving.app import Log
+from strop.serving.listening import is_loopback, listen
+from strop.serving.server import Served, Server
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ import asyncio
 import copy
 import socket
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,42 +15,18 @@ from transformers import PreTrainedTokenizerBase
 
 from strop.base.extras import require
 from strop.base.interrupt import on_interrupt
-from strop.base.types import InputError
 from strop.engines.protocol import Engine
-from strop.serving.app import App, Log, is_loopback
+from strop.serving.app import App, Log
 from strop.serving.driver import Driver, EngineFailure
 from strop.serving.endpoint import Endpoint
 from strop.serving.limits import ServeLimits
+from strop.serving.listening import quiet
 from strop.serving.parsing import Asking
 from strop.serving.responses import Answers
 from strop.serving.tokens import Tokens
 
 KEEP_ALIVE = 30  # seconds that an idle connection stays open
 HEAD_SECONDS = 30.0  # for the head of a request to arrive
-
-
-def listen(host: str, port: int, key: str | None, insecure: bool) -> socket.socket:
-    """A socket that listens; port 0 takes a free one.
-
-    Raises:
-        InputError: others could reach it without a key, or the address cannot be had.
-    """
-    if key is None and not is_loopback(host) and not insecure:
-        raise InputError(
-            f"--host {host}: whoever reaches this machine could use the model; name a key with --api-key-env, or say "
-            "--insecure"
-        )
-    # asyncio switches Nagle's algorithm off (40 ms an answer) where the protocol is named, as create_server does not.
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-    try:
-        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listening.bind((host, port))
-        listening.listen(1024)
-        return listening
-    except (OSError, OverflowError) as error:
-        listening.close()
-        raise InputError(f"cannot listen on {host}, port {port}: {error}; choose another with --port") from error
 
 
 @dataclass(frozen=True)
@@ -143,7 +119,7 @@ class Server:
             timeout_keep_alive=KEEP_ALIVE,
             timeout_graceful_shutdown=max(1, round(limits.grace)),
         )
-        server = _quiet(self._uvicorn)(config)
+        server = quiet(self._uvicorn)(config)
         driver.start()
         serving = asyncio.create_task(server.serve(sockets=[self._socket]))
         try:
@@ -156,17 +132,6 @@ class Server:
             await driver.close()
             self.answered = endpoint.answered
         return failures[0] if failures else None
-
-
-def _quiet(uvicorn: Any) -> Callable[[Any], Any]:
-    """uvicorn's server without its own signal handlers, which would end the process after the first signal."""
-
-    class Quiet(uvicorn.Server):
-        @contextmanager
-        def capture_signals(self) -> Iterator[None]:
-            yield
-
-    return Quiet
 
 
 def _impatient(seconds: float) -> Any:

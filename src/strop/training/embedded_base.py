@@ -25,17 +25,18 @@ from strop.base.seeds import derive
 from strop.base.types import InputError
 from strop.base.view import View
 from strop.data.chain_sum import draw_question, part_of
-from strop.data.demonstrator import FallibleDemonstrator
-from strop.model.byte_tokenizer import byte_tokenizer
+from strop.data.demonstrator import CALL, CALL_END, CallingDemonstrator, FallibleDemonstrator
+from strop.model.byte_tokenizer import EOS, byte_tokenizer
 from strop.model.files import export, load_tokenizer
-from strop.model.location import RESERVED, locate
+from strop.model.location import locate
 from strop.model.policy import load_policy
-from strop.model.settings import EMBEDDED, EMBEDDED_EXPERTS, FreshModel, ModelSettings
+from strop.model.settings import EMBEDDED, EMBEDDED_CALLER, EMBEDDED_EXPERTS, FreshModel, ModelSettings
 from strop.training.settings import AdamW, Cosine, SftSettings
 from strop.training.sft import Demonstration, FineTuning
 
 FORMAT = 3  # raise it when the same settings would make another model
 WORDS = ("\\boxed{",)
+CALLER_WORDS = (*WORDS, CALL, CALL_END)
 
 
 class EmbeddedBase(Settings):
@@ -45,7 +46,7 @@ class EmbeddedBase(Settings):
     terms: Annotated[int, Field(ge=2)] = 5
     digits: Annotated[int, Field(ge=1)] = 1
     demonstrations: Annotated[int, Field(ge=1)] = 40_000
-    demonstrator: FallibleDemonstrator = FallibleDemonstrator()
+    demonstrator: FallibleDemonstrator | CallingDemonstrator = FallibleDemonstrator()
     model: FreshModel = FreshModel(
         hidden_size=128, layers=3, heads=8, kv_heads=4, head_dim=32, intermediate_size=384, max_positions=256,
         tie_embeddings=False, rope_theta=100.0, initializer_range=0.08,
@@ -57,6 +58,11 @@ class EmbeddedBase(Settings):
         ),
     )  # fmt: skip
 
+    @property
+    def words(self) -> tuple[str, ...]:
+        """Strings that are one token each."""
+        return CALLER_WORDS if isinstance(self.demonstrator, CallingDemonstrator) else WORDS
+
     def key(self) -> str:
         """The name of the base in the cache."""
         # A dense base is named as before there were experts, so that the one in the cache is found.
@@ -66,8 +72,10 @@ class EmbeddedBase(Settings):
 
 
 def named_base(name: str, seed: int) -> EmbeddedBase | None:
-    """The base that the reserved path `embedded` or `embedded-moe` means; None for any other path."""
+    """The base that a reserved path means; None for any other path."""
     base = EmbeddedBase(seed=seed)
+    if name == EMBEDDED_CALLER:
+        return base.model_copy(update={"terms": 4, "digits": 3, "demonstrator": CallingDemonstrator()})
     if name == EMBEDDED_EXPERTS:
         return base.model_copy(update={"model": base.model.model_copy(update={"experts": 4, "experts_per_token": 2})})
     return base if name == EMBEDDED else None
@@ -96,7 +104,7 @@ def embedded_base(settings: EmbeddedBase, view: View) -> Path:
 
 
 def _make(settings: EmbeddedBase, folder: Path, view: View) -> None:
-    tokenizer = byte_tokenizer(WORDS)
+    tokenizer = byte_tokenizer(settings.words)
     model = ModelSettings(fresh=settings.model)
     policy, _ = load_policy(model, tokenizer, derive(settings.seed, "model"))
     training = settings.training.model_copy(update={"seed": derive(settings.seed, "shuffle") % 2**32})
@@ -115,8 +123,9 @@ def demonstrations(settings: EmbeddedBase, tokenizer: PreTrainedTokenizerBase) -
     while len(questions) < settings.demonstrations:
         question = draw_question(rng, settings.terms, settings.digits)
         if part_of(question) == "train":
-            questions.append(question)
-            completions.append(settings.demonstrator(question, rng))
+            for prompt, completion in settings.demonstrator.turns(question, rng, EOS):
+                questions.append(prompt)
+                completions.append(completion)
     prompt_ids = tokenizer(questions, add_special_tokens=False)["input_ids"]
     completion_ids = tokenizer(completions, add_special_tokens=False)["input_ids"]
     return [
@@ -134,8 +143,9 @@ def tokenizer_of(model: ModelSettings) -> PreTrainedTokenizerBase:
     """
     if model.path is None:
         return byte_tokenizer()
-    if model.path in RESERVED:
-        return byte_tokenizer(WORDS)
+    base = named_base(model.path, 0)
+    if base is not None:
+        return byte_tokenizer(base.words)
     place = locate(model)
     return load_tokenizer(place.source, model.revision, model.trust_remote_code, place.cached_only)
 

@@ -36,6 +36,7 @@ class Verifier(Piece):
         "strop.verifiers.combined",
         "strop.verifiers.by_domain",
         "strop.verifiers.function",
+        "strop.verifiers.reward_function",
         "strop.verifiers.gym",
     )
 
@@ -68,6 +69,10 @@ class Verifier(Piece):
     def refuses(self, problem: Problem) -> str | None:
         """Why this verifier can never judge the problem, or None; asked before training begins."""
         return None
+
+    def session_functions(self) -> tuple[str, ...]:
+        """The functions of the running Python session that it calls (see `strop.base.session`)."""
+        return ()
 
     def instruction(self, problem: Problem) -> Instruction | None:
         """The form of the answer that the problem's prompt should ask for; None where any form is read."""

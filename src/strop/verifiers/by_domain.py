@@ -36,6 +36,10 @@ class ByDomain(Verifier):
             return f"its domain {problem.domain!r} has no verifier; there are {', '.join(sorted(self.members))}"
         return member.refuses(problem)
 
+    def session_functions(self) -> tuple[str, ...]:
+        """Those of every member."""
+        return tuple(name for member in self.members.values() for name in member.session_functions())
+
     def instruction(self, problem: Problem) -> Instruction | None:
         """The instruction of the problem's own verifier."""
         member = self.members.get(problem.domain)

@@ -29,13 +29,19 @@ class Combined(Verifier):
     members: Members
 
     def isolated(self) -> Isolation | None:
-        """The worker processes of the first member that needs some; None where none does."""
+        """The worker processes of the first member that needs some; None where none does, or a function is of here."""
+        if self.session_functions():
+            return None
         return next((found for found in (member.isolated() for member in self.members) if found is not None), None)
 
     def warm(self) -> None:
         """Warm every member."""
         for member in self.members:
             member.warm()
+
+    def session_functions(self) -> tuple[str, ...]:
+        """Those of every member."""
+        return tuple(name for member in self.members for name in member.session_functions())
 
     def instruction(self, problem: Problem) -> Instruction | None:
         """The instruction of the first member."""

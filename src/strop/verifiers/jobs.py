@@ -43,7 +43,14 @@ def write_job(operation: str, verifier: str, problem: Problem, text: str, trunca
     Raises:
         TypeError: the problem holds something that JSON does not know.
     """
-    fields = {
+    fields = problem_fields(problem)
+    job = {"do": operation, "verifier": verifier, "problem": fields, "text": text, "truncated": truncated}
+    return json.dumps(job).encode()
+
+
+def problem_fields(problem: Problem) -> dict[str, Any]:
+    """A problem as JSON knows it, where its reference and what it has extra do."""
+    return {
         "id": problem.id,
         "prompt": problem.prompt,
         "reference": problem.reference,
@@ -51,8 +58,6 @@ def write_job(operation: str, verifier: str, problem: Problem, text: str, trunca
         "source": problem.source,
         "extra": dict(problem.extra),
     }
-    job = {"do": operation, "verifier": verifier, "problem": fields, "text": text, "truncated": truncated}
-    return json.dumps(job).encode()
 
 
 def read_problem(fields: dict[str, Any]) -> Problem:
@@ -64,11 +69,13 @@ def read_problem(fields: dict[str, Any]) -> Problem:
 def write_result(result: Result) -> bytes:
     """A result as JSON."""
     verdict = result.verdict
-    fields = [verdict.score, str(verdict.status), verdict.detail, result.refusal, result.milliseconds]
+    fields = [
+        verdict.score, str(verdict.status), verdict.detail, verdict.reward, result.refusal, result.milliseconds
+    ]  # fmt: skip
     return json.dumps(fields).encode()
 
 
 def read_result(body: bytes) -> Result:
     """The result that `write_result` wrote."""
-    score, status, detail, refusal, milliseconds = json.loads(body)
-    return Result(Verdict(score, Status(status), detail), refusal, milliseconds)
+    score, status, detail, reward, refusal, milliseconds = json.loads(body)
+    return Result(Verdict(score, Status(status), detail, reward), refusal, milliseconds)

@@ -2,32 +2,41 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 
-from strop.base.types import Completion, Problem, Verdict
+from strop.base.types import Completion, Observation, Problem, Verdict
 from strop.verifiers.base import Verifier
 
 Key = tuple[str, int]
 
 
-class Judge(Protocol):
-    """Judges completions; the order of verdicts is free."""
+class Responder(Protocol):
+    """What answers completions: a judge with a verdict on each, an environment perhaps with an observation first.
+
+    Behind an observation the next turn is sampled; the completion of that turn is submitted under the same key. The
+    order of answers is free.
+    """
 
     @property
     def pending(self) -> int:
-        """Completions submitted whose verdict was not yet polled."""
+        """Completions submitted whose answer was not yet polled."""
         ...
 
-    def submit(self, key: Key, problem: Problem, completion: Completion) -> None:
-        """Begin to judge a completion."""
+    def submit(self, key: Key, problem: Problem, completion: Completion, seed: int = 0) -> None:
+        """Begin to judge a completion, or one turn of it; an environment draws from `seed`, a verifier ignores it."""
         ...
 
-    def poll(self) -> list[tuple[Key, Verdict]]:
-        """The verdicts that are there; does not wait."""
+    def poll(self) -> Sequence[tuple[Key, Verdict | Observation]]:
+        """The answers that are there; does not wait."""
         ...
+
+    def forget(self, request_id: str) -> None:
+        """Nobody wants the samples of this request any more; verdicts on them may still come."""
+        return None
 
     def wait(self, seconds: float) -> None:
-        """Sleep until a verdict is there, at most `seconds`; for callers that have nothing else to do."""
+        """Sleep until an answer is there, at most `seconds`; for callers that have nothing else to do."""
         ...
 
     def close(self) -> None:
@@ -35,7 +44,15 @@ class Judge(Protocol):
         ...
 
 
-class InlineJudge:
+class Judge(Responder, Protocol):
+    """Judges completions: every answer is a verdict."""
+
+    def poll(self) -> list[tuple[Key, Verdict]]:
+        """The verdicts that are there; does not wait."""
+        ...
+
+
+class InlineJudge(Judge):
     """Judges in the calling process, at `poll`: right for verifiers that are quick and cannot hang."""
 
     def __init__(self, verifier: Verifier) -> None:
@@ -47,7 +64,7 @@ class InlineJudge:
         """Completions submitted and not yet judged."""
         return len(self._queue)
 
-    def submit(self, key: Key, problem: Problem, completion: Completion) -> None:
+    def submit(self, key: Key, problem: Problem, completion: Completion, seed: int = 0) -> None:
         """Queue a completion."""
         self._queue.append((key, problem, completion))
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Protocol
 
 from strop.base.types import Completion, Problem, Status, Verdict
 from strop.verifiers.base import Verifier
 from strop.verifiers.by_domain import ByDomain
 from strop.verifiers.code.verifier import CodeVerifier
-from strop.verifiers.judge import InlineJudge, Judge, Key
+from strop.verifiers.judge import InlineJudge, Judge, Key, Responder
 from strop.verifiers.process_pool import ProcessPool
 
 
@@ -27,33 +28,42 @@ def judge_for(verifier: Verifier) -> Judge:
     return InlineJudge(verifier) if verifier.isolated() is None else ProcessJudge(verifier)
 
 
+class Wraps(Protocol):
+    """What stands between completions and the judge of a verifier: an environment."""
+
+    def responder(self, judge: Judge) -> Responder:
+        """Itself before `judge`, which is closed with it."""
+        ...
+
+
 class Judges:
     """A judge for each verifier, opened at its first use: one that works in processes takes seconds to start.
 
     Args:
-        known: judges that are open already; the caller closes them.
+        known: of a verifier, alone or behind something; open already, and closed by the caller.
     """
 
-    def __init__(self, known: Sequence[tuple[Verifier, Judge]] = ()) -> None:
+    def __init__(self, known: Sequence[tuple[Verifier, Wraps | None, Responder]] = ()) -> None:
         self._known = tuple(known)
-        self._own: list[tuple[Verifier, Judge]] = []
+        self._own: list[tuple[Verifier, Wraps | None, Responder]] = []
 
-    def of(self, verifier: Verifier) -> Judge:
-        """The judge of `verifier`."""
-        for known, judge in (*self._known, *self._own):
-            if known == verifier:
-                return judge
-        self._own.append((verifier, judge_for(verifier)))
-        return self._own[-1][1]
+    def of(self, verifier: Verifier, before: Wraps | None = None) -> Responder:
+        """The judge of `verifier`, or what stands before it."""
+        for known, wraps, responder in (*self._known, *self._own):
+            if known == verifier and wraps is before:
+                return responder
+        judge = judge_for(verifier)
+        self._own.append((verifier, before, judge if before is None else before.responder(judge)))
+        return self._own[-1][2]
 
     def close(self) -> None:
         """End those that were opened here; may be called twice."""
-        for _, judge in self._own:
-            judge.close()
+        for _, _, responder in self._own:
+            responder.close()
         self._own = []
 
 
-class ProcessJudge:
+class ProcessJudge(Judge):
     """Judges in worker processes while the caller generates: `submit` starts the work, `poll` only collects.
 
     A worker that hangs, crashes or eats memory is killed by the supervisor, also while this process does not poll.
@@ -69,7 +79,7 @@ class ProcessJudge:
         """Completions submitted whose verdict was not yet polled."""
         return len(self._keys) + len(self._ready)
 
-    def submit(self, key: Key, problem: Problem, completion: Completion) -> None:
+    def submit(self, key: Key, problem: Problem, completion: Completion, seed: int = 0) -> None:
         """Send a completion to the workers; raises `WorkersLost` where they cannot be kept alive."""
         try:
             number = self._pool.submit("judge", problem, completion.text, completion.truncated)
@@ -99,7 +109,7 @@ class ProcessJudge:
             self._ready.append((self._keys.pop(number), result.verdict))
 
 
-class DomainJudge:
+class DomainJudge(Judge):
     """Hands each completion to the judge of its problem's domain."""
 
     def __init__(self, members: Mapping[str, Judge]) -> None:
@@ -111,7 +121,7 @@ class DomainJudge:
         """Completions submitted whose verdict was not yet polled."""
         return len(self._strays) + sum(member.pending for member in self._members.values())
 
-    def submit(self, key: Key, problem: Problem, completion: Completion) -> None:
+    def submit(self, key: Key, problem: Problem, completion: Completion, seed: int = 0) -> None:
         """Begin to judge a completion; one of a domain without a judge is an error."""
         member = self._members.get(problem.domain)
         if member is None:

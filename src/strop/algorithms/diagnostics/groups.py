@@ -25,7 +25,7 @@ def group_metrics(groups: Sequence[Group], survivors: Collection[int]) -> Metric
         "well_formed_rate": _share([r.verdict.status is not Status.UNPARSED for r in usable]),
         "verifier/failures": Total(len(rollouts) - len(usable)),
         "verifier/failure_share": Mean(len(rollouts) - len(usable), len(rollouts)),
-        "groups/zero_variance_share": _share([len({r.verdict.score for r in g.usable}) <= 1 for g in groups]),
+        "groups/zero_variance_share": _share([len({r.verdict.value for r in g.usable}) <= 1 for g in groups]),
         "groups/zero_variance_reward_share": _share([len({r.reward for r in g.usable}) <= 1 for g in groups]),
         "groups/without_baseline": Total(sum(len(g.usable) == 1 < len(g.rollouts) for g in groups)),
         "groups/trained": Total(len(survivors)),

@@ -74,8 +74,8 @@ def token_batch(step: int, rows: Sequence[Mapping[str, Any]]) -> TokenBatch | No
 def injected(row: Mapping[str, Any]) -> NDArray[np.bool_]:
     """Which completion tokens of a row of the rollout table were forced into the context, bool [T]."""
     mask = np.zeros(len(row["token_ids"]), np.bool_)
-    if row["interrupted_at"] is not None:
-        mask[row["interrupted_at"] : row["interrupted_at"] + row["injected_tokens"]] = True
+    for span in row["injected"]:
+        mask[span["start"] : span["end"]] = True
     return mask
 
 

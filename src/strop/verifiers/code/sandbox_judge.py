@@ -7,10 +7,10 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from strop.base.types import Completion, Problem, Status, Verdict
 from strop.verifiers.base import response
 from strop.verifiers.code.verifier import CodeVerifier
-from strop.verifiers.judge import Key
+from strop.verifiers.judge import Judge, Key
 
 
-class SandboxJudge:
+class SandboxJudge(Judge):
     """A `Judge` for a `CodeVerifier`, with a sandbox of its own.
 
     Args:
@@ -31,7 +31,7 @@ class SandboxJudge:
         """Completions submitted whose verdict was not yet polled."""
         return len(self._running)
 
-    def submit(self, key: Key, problem: Problem, completion: Completion) -> None:
+    def submit(self, key: Key, problem: Problem, completion: Completion, seed: int = 0) -> None:
         """Queue a completion; returns at once.
 
         Raises:

@@ -1,0 +1,22 @@
+"""Three rewards with weights: right above all, in a box at all, and brief."""
+
+import strop
+from strop.data.chain_sum import ChainSum
+
+
+def right(problem: strop.Problem, text: str) -> bool:
+    return f"\\boxed{{{problem.reference}}}" in text
+
+
+def boxed(problem: strop.Problem, text: str) -> bool:
+    return "\\boxed{" in text
+
+
+def brief(problem: strop.Problem, text: str) -> float:
+    return -len(text) / 100
+
+
+run = strop.train("embedded", ChainSum(part="train"), reward={right: 1.0, boxed: 0.1, brief: 0.2}, recipe="quickstart")
+print(run)
+for row in run.rollouts(run.summary["steps"], ["prompt", "completion", "reward", "detail"]).slice(0, 5).to_pylist():
+    print(row)

@@ -1,0 +1,132 @@
+"""strop runs: list, compare, rename and delete runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from strop.cli.completion import run_folders
+from strop.cli.options import Json, Run, print_table, show
+
+if TYPE_CHECKING:
+    from strop.run.runs import ListedRun
+
+runs_app = typer.Typer(
+    rich_markup_mode=None,
+    help="""Runs: list them, compare two or more, rename and delete them.
+
+    \b
+    strop runs
+    strop runs list runs
+    strop runs compare runs/grpo runs/dapo
+    strop runs rename runs/one best
+    strop runs delete runs/one runs/two --yes
+    """,
+)
+
+
+@runs_app.callback(invoke_without_command=True)
+def runs(context: typer.Context, as_json: Json = False) -> None:
+    """List the runs below runs/."""
+    if context.invoked_subcommand is None:
+        list_runs(Path("runs"), as_json)
+
+
+@runs_app.command("list")
+def list_runs(
+    root: Annotated[Path, typer.Argument(metavar="FOLDER", help="Where to look; by default runs/.")] = Path("runs"),
+    as_json: Json = False,
+) -> None:
+    """List the runs below a folder, the newest first: state, steps, pass rates, when they began, how large they are."""
+    from strop.run.runs import listed, runs_in
+
+    found = [listed(run) for run in runs_in(root)]
+    columns = ("run", "state", "recipe", "step", "pass rate", "held out", "began", "size")
+
+    def table() -> None:
+        print_table(columns, [_row(run) for run in found])
+        for run in found:
+            if run.unread:
+                print(run.unread)
+
+    show(as_json, [run.as_json() for run in found], table)
+
+
+@runs_app.command("compare")
+def compare_runs(
+    folders: Annotated[
+        list[Path], typer.Argument(metavar="RUN…", help="Two or more run folders.", autocompletion=run_folders)
+    ],
+    as_json: Json = False,
+) -> None:
+    """Show what runs came to side by side, and every setting in which they differ."""
+    from strop.base.files import distinct_names
+    from strop.base.types import InputError
+    from strop.run.folder import RunFolder
+    from strop.run.runs import differences, listed
+
+    if len(folders) < 2:
+        raise InputError("name two runs or more: strop runs compare runs/first runs/second")
+    for folder in folders:
+        RunFolder.open(folder)
+    names = distinct_names([folder.resolve() for folder in folders])
+    found = [listed(folder) for folder in folders]
+    settings = differences(folders)
+    value = {
+        "runs": [run.as_json() for run in found],
+        "settings": [{"key": key, **dict(zip(names, values, strict=True))} for key, values in settings],
+    }
+
+    def tables() -> None:
+        rows = [list(each) for each in zip(*(_row(run)[1:6] for run in found), strict=True)]
+        titles = ("state", "recipe", "step", "pass rate", "held out")
+        print_table(("", *names), [[title, *row] for title, row in zip(titles, rows, strict=True)])
+        print_table(("setting", *names), [[key, *values] for key, values in settings])
+
+    show(as_json, value, tables)
+
+
+@runs_app.command("rename")
+def rename_run(
+    run: Run, name: Annotated[str, typer.Argument(metavar="NAME", help="Its new name, or a path to move it to.")]
+) -> None:
+    """Give a run another name. One that is going on is refused."""
+    from strop.run.runs import rename
+
+    print(rename(run, name))
+
+
+@runs_app.command("delete")
+def delete_runs(
+    folders: Annotated[
+        list[Path], typer.Argument(metavar="RUN…", help="Run folders.", autocompletion=run_folders)
+    ],
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+) -> None:
+    """Delete runs with all that is in their folders, after asking. One that is going on is refused."""
+    from strop.run.folder import RunFolder
+    from strop.run.runs import delete, listed
+
+    for folder in folders:
+        RunFolder.open(folder)
+    if not yes:
+        rows = [_row(listed(folder)) for folder in folders]
+        print_table(("run", "state", "step", "size"), [[row[0], row[1], row[3], row[7]] for row in rows])
+        typer.confirm("delete?", abort=True)
+    for folder in folders:
+        delete(folder)
+        print(f"deleted {folder}")
+
+
+def _row(run: ListedRun) -> list[str]:
+    from strop.base.view import percent
+
+    began, size = run.began[:16].replace("T", " "), f"{run.size / 2**20:,.1f} MiB"
+    found = run.status
+    if found is None:
+        return [str(run.path), "unreadable", "", "", "", "", began, size]
+    rates = ["-" if rate is None else percent(rate) for rate in (found.pass_rate, found.held_out_pass_rate)]
+    steps = f"{found.step}" if found.steps is None else f"{found.step}/{found.steps}"
+    return [str(run.path), found.state, found.recipe or "fine-tuning", steps, *rates, began, size]

@@ -1,0 +1,117 @@
+"""The HTTP side of the dashboard: a plain ASGI application that answers GET alone, to this machine alone.
+
+    GET /                       the page; /static/NAME its parts, which lie in this package
+    GET /api/runs               every run with its status
+    GET /api/metrics?run=&offset=      lines of metrics.jsonl from a byte on
+    GET /api/rollouts?run=&…    a page of completions, by the fields of `rollouts.Filters`
+    GET /api/completion?run=&step=&row=
+    GET /api/settings?run=&run=        what runs differ in
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import Awaitable, Callable, MutableMapping
+from importlib import resources
+from typing import Any
+from urllib.parse import parse_qs
+
+from pydantic import ValidationError
+
+from strop.base.types import InputError
+from strop.config.edits import explain
+from strop.dashboard.reading import Runs
+from strop.dashboard.rollouts import Filters, page
+from strop.serving.listening import host_of, is_loopback
+
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+Query = dict[str, list[str]]
+
+KINDS = {
+    ".html": "text/html; charset=utf-8", ".js": "text/javascript; charset=utf-8", ".css": "text/css; charset=utf-8",
+}  # fmt: skip
+PAGE = "index.html"
+HEADERS = (
+    (b"content-security-policy", b"default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; "
+     b"connect-src 'self'; img-src 'self' data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"),
+    (b"x-content-type-options", b"nosniff"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"cache-control", b"no-store"),
+)  # fmt: skip
+_logger = logging.getLogger(__name__)
+
+
+class Dashboard:
+    """The application, over the runs that it shows."""
+
+    def __init__(self, runs: Runs) -> None:
+        self._runs = runs
+        self._files = {
+            each.name: each.read_bytes()
+            for each in resources.files("strop.dashboard").joinpath("static").iterdir()
+            if each.name.endswith(tuple(KINDS))
+        }
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """One request."""
+        if scope["type"] != "http":
+            return
+        status, kind, body = await self._answer(scope)
+        headers = [(b"content-type", kind.encode()), (b"content-length", str(len(body)).encode()), *HEADERS]
+        await send({"type": "http.response.start", "status": status, "headers": headers})
+        await send({"type": "http.response.body", "body": b"" if scope["method"] == "HEAD" else body})
+
+    async def _answer(self, scope: Scope) -> tuple[int, str, bytes]:
+        if scope["method"] not in ("GET", "HEAD"):
+            return _error(405, "the dashboard only reads")
+        # A page of elsewhere that a name points here must not be let in.
+        if not is_loopback(host_of(dict(scope["headers"]))):
+            return _error(403, "the dashboard answers to this machine's own name alone")
+        path = scope["path"]
+        name = PAGE if path == "/" else path.removeprefix("/static/")
+        if name in self._files and path in ("/", f"/static/{name}"):
+            return 200, KINDS[name[name.rindex(".") :]], self._files[name]
+        if not path.startswith("/api/"):
+            return _error(404, f"there is no {path}")
+        try:
+            query = parse_qs(scope["query_string"].decode(), strict_parsing=bool(scope["query_string"]))
+            found = await asyncio.to_thread(self._read, path.removeprefix("/api/"), query)
+        except InputError as error:
+            return _error(404, str(error))
+        except ValidationError as error:
+            return _error(400, explain(error))
+        except ValueError as error:
+            return _error(400, str(error))
+        except Exception as error:  # a defect of ours, or a file that is being replaced
+            _logger.exception("%s failed", path)
+            return _error(500, f"{type(error).__name__}; the program's output says more")
+        return 200, "application/json", json.dumps(found, ensure_ascii=False).encode()
+
+    def _read(self, what: str, query: Query) -> Any:
+        if what == "runs":
+            return self._runs.overview()
+        if what == "settings":
+            return self._runs.settings(query.get("run") or self._runs.names)
+        run = _one(query, "run")
+        if what == "metrics":
+            return self._runs.metrics(run, int(query.get("offset", ["0"])[0]))
+        if what == "completion":
+            return self._runs.completion(run, int(_one(query, "step")), int(_one(query, "row")))
+        if what == "rollouts":
+            given = {name: values[0] for name, values in query.items() if name != "run"}
+            return page(self._runs.folder(run), Filters.model_validate(given))
+        raise InputError(f"there is no /api/{what}")
+
+
+def _one(query: Query, name: str) -> str:
+    if name not in query:
+        raise ValueError(f"say which {name}: ?{name}=…")
+    return query[name][0]
+
+
+def _error(status: int, reason: str) -> tuple[int, str, bytes]:
+    return status, "application/json", json.dumps({"error": reason}, ensure_ascii=False).encode()

@@ -1,0 +1,75 @@
+"""The dashboard's server: uvicorn on a loopback socket until Ctrl-C, or on a thread beside other work."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from strop.base.extras import require
+from strop.base.interrupt import on_interrupt
+from strop.dashboard.app import Dashboard
+from strop.dashboard.reading import Runs
+from strop.serving.listening import listen, quiet
+
+HOST = "127.0.0.1"
+
+
+class Server:
+    """Serves the dashboard of some runs to this machine; `run` blocks, `stop` may be called from any thread.
+
+    Args:
+        runs: their folders.
+        port: 0 takes a free one.
+
+    Raises:
+        InputError: a folder is no run, the port is taken, or the package uvicorn is missing.
+    """
+
+    def __init__(self, runs: Sequence[Path], port: int = 0) -> None:
+        self._uvicorn = require("uvicorn", extra="serve", purpose="dashboards")
+        self._app = Dashboard(Runs(runs))
+        self._socket: socket.socket = listen(HOST, port, None, False)
+        self._stop = threading.Event()
+
+    @property
+    def url(self) -> str:
+        """Where a browser finds it."""
+        return f"http://{HOST}:{self._socket.getsockname()[1]}/"
+
+    def stop(self) -> None:
+        """End."""
+        self._stop.set()
+
+    def run(self) -> None:
+        """Serve until `stop` or the first Ctrl-C."""
+        with on_interrupt(self.stop):
+            asyncio.run(self._serve())
+
+    async def _serve(self) -> None:
+        config = self._uvicorn.Config(
+            self._app, lifespan="off", ws="none", http="h11", log_config=None, log_level="warning", access_log=False,
+            server_header=False, proxy_headers=False, timeout_graceful_shutdown=1,
+        )  # fmt: skip
+        server = quiet(self._uvicorn)(config)
+        serving = asyncio.create_task(server.serve(sockets=[self._socket]))
+        while not self._stop.is_set() and not serving.done():
+            await asyncio.sleep(0.05)
+        server.should_exit = True
+        await serving
+
+
+@contextmanager
+def background(runs: Sequence[Path], port: int = 0) -> Iterator[str]:
+    """A dashboard on a thread while the block runs; its URL."""
+    server = Server(runs, port)
+    thread = threading.Thread(target=server.run, name="strop-dashboard", daemon=True)
+    thread.start()
+    try:
+        yield server.url
+    finally:
+        server.stop()
+        thread.join()

@@ -1,0 +1,113 @@
+// The page: runs and their state, the tabs, and asking again every two seconds while anything goes on.
+"use strict";
+const EVERY = 2000;
+const PARTS = {rollout: 0, verify: 1, update: 2, evaluation: 3, other: 7};
+
+function card(run) {
+  const status = run.status || {}, notes = (status.notes || []).slice(-3);
+  const spent = Object.entries(status.shares || {});
+  const busy = (status.processes || []).filter(each => each.cpu !== null).map(
+    each => `${each.role} ${each.cpu.toFixed(1)} cores, ${Math.round(each.memory / 2 ** 20)} MiB`);
+  const rates = [["training", status.pass_rate], ["held out", status.held_out_pass_rate],
+    ...Object.entries(status.benchmarks || {}).map(([name, [rate]]) => [name, rate])].filter(([, rate]) => rate !== null && rate !== undefined);
+  const box = el("input", {type: "checkbox", checked: run.shown, onchange: event => { run.shown = event.target.checked; drawAll(); settings(); }});
+  const left = status.eta === null || status.eta === undefined ? "" : `, about ${duration(status.eta)} left`;
+  return el("article", {class: "run", style: `--run:${colour(run.place)}`, "data-run": run.name},
+    el("label", {}, box, ` ${run.name}`),
+    el("p", {}, el("b", {}, status.state || "unreadable"), ` · step ${status.step ?? "–"} of ${status.steps ?? "–"}${left} · ${status.recipe || "fine-tuning"}`),
+    rates.length ? el("p", {}, "pass rate: ", rates.map(([name, rate]) => `${name} ${percent(rate)}`).join(", ")) : null,
+    spent.length ? el("div", {class: "shares", title: spent.map(([name, share]) => `${name} ${percent(share)}`).join(", ")},
+      ...spent.map(([name, share]) => el("i", {style: `width:${100 * share}%;background:${colour(PARTS[name])}`}))) : null,
+    spent.length ? el("p", {}, `${number(status.step_seconds, 3)} s a step: `, spent.filter(([, share]) => share >= 0.005).map(([name, share]) => `${name} ${Math.round(100 * share)} %`).join(", "),
+      status.lag_max ? `; lag ${number(status.lag_mean)} mean, ${number(status.lag_max)} at most` : "") : null,
+    busy.length ? el("p", {}, busy.join("; ")) : null,
+    status.explanation ? el("p", {}, status.explanation) : null,
+    status.error || run.error ? el("p", {class: "error"}, status.error || run.error) : null,
+    ...notes.map(note => el("p", {class: "alert"}, note)));
+}
+
+async function follow() {
+  const found = await ask("runs");
+  found.forEach((each, place) => {
+    const known = runs.find(run => run.name === each.name);
+    if (known) Object.assign(known, {error: undefined}, each);
+    else runs.push({...each, place, shown: true, rows: [], offset: 0});
+  });
+  const kept = document.activeElement && document.activeElement.closest("[data-run]");
+  document.getElementById("runs").replaceChildren(...runs.map(card));
+  if (kept) document.querySelector(`[data-run="${CSS.escape(kept.dataset.run)}"] input`)?.focus();
+  for (const run of runs) {
+    for (;;) {
+      const more = await ask("metrics", {run: run.name, offset: run.offset});
+      if (more.reset) run.rows = [];
+      run.rows.push(...more.rows);
+      run.offset = more.offset;
+      if (!more.rows.length) break;
+    }
+  }
+  lists.forEach(offer);
+  drawAll();
+}
+
+async function settings() {
+  const box = document.getElementById("settings");
+  if (box.hidden || !shown().length) return;
+  const found = await ask("settings", {run: shown().map(run => run.name)});
+  const title = found.runs.length > 1 ? "The settings in which these runs differ" : "Every setting";
+  box.replaceChildren(el("h2", {style: "margin-top:14px"}, title), el("div", {class: "wide"}, el("table", {},
+    el("thead", {}, el("tr", {}, el("th", {}, "setting"), ...found.runs.map(name => el("th", {}, name)))),
+    el("tbody", {}, ...found.rows.map(([key, values]) => el("tr", {}, el("td", {}, key), ...values.map(value => el("td", {}, value))))))));
+}
+
+const tabs = [...document.querySelectorAll("[role=tab]")];
+
+function open(tab) {
+  for (const each of tabs) {
+    const chosen = each === tab;
+    each.setAttribute("aria-selected", chosen);
+    each.tabIndex = chosen ? 0 : -1;
+    document.getElementById(each.getAttribute("aria-controls")).hidden = !chosen;
+  }
+  history.replaceState(null, "", `#${tab.getAttribute("aria-controls")}`);
+  drawAll();
+  settings();
+  if (tab.id === "tab-completions" && !lists.length) fill(makeList(), true);
+}
+
+tabs.forEach((tab, place) => {
+  tab.addEventListener("click", () => open(tab));
+  tab.addEventListener("keydown", event => {
+    const move = {ArrowRight: 1, ArrowLeft: -1}[event.key];
+    if (!move) return;
+    const next = tabs[(place + move + tabs.length) % tabs.length];
+    next.focus();
+    open(next);
+  });
+});
+document.getElementById("more").addEventListener("change", event => { if (event.target.value) added.push(event.target.value); drawAll(); });
+document.getElementById("smooth").addEventListener("input", drawAll);
+document.getElementById("beside").addEventListener("change", event => {
+  if (event.target.checked) { const list = makeList(); offer(list); if (list.step.options.length > 2) list.step.selectedIndex = list.step.options.length - 1; fill(list, true); }
+  else lists.splice(1).forEach(list => list.box.remove());
+});
+addEventListener("resize", () => drawAll());
+dark.addEventListener("change", () => { document.getElementById("runs").replaceChildren(...runs.map(card)); drawAll(); });
+
+async function forEver() {
+  const state = document.getElementById("state");
+  try {
+    await follow();
+    const going = runs.filter(run => ["running", "stalled"].includes((run.status || {}).state)).length;
+    state.className = "";
+    state.textContent = going ? `${going} of ${runs.length} going on` : `${runs.length} ${runs.length > 1 ? "runs" : "run"}, none going on`;
+  } catch (error) {
+    state.className = "lost";
+    state.textContent = error instanceof TypeError ? "the dashboard has ended" : error.message;
+  }
+  setTimeout(forEver, document.hidden ? 5 * EVERY : EVERY);
+}
+
+forEver().then(() => {
+  const asked = tabs.find(tab => `#${tab.getAttribute("aria-controls")}` === location.hash);
+  if (asked) open(asked);
+});

@@ -1,0 +1,1 @@
+"""Environments: problems that take several turns, with tools or without."""

@@ -1,0 +1,138 @@
+"""The environment family: several turns on a problem, with tools or without.
+
+    session = Environment.open()
+    session.reset(problem, seed=3)
+    session.step("<tool_call>…</tool_call>")   # Reply(messages): what the environment says; the next turn follows
+    session.step("It is \\\\boxed{46}")          # a Verdict; or None: the run's verifier judges this turn
+
+An environment speaks text. How its messages become tokens is the business of `tokens`; the loop puts them behind the
+sampled tokens exactly as these are. What the policy caused scores 0 (`wrong`, `unparsed`); what fails in the
+environment itself is `error`, which is never a reward.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, NamedTuple, TypeAlias
+
+from pydantic import Field
+
+from strop.base.pieces import Piece
+from strop.base.types import Message, Problem, Verdict
+
+
+@dataclass(frozen=True)
+class Reply:
+    """The messages that an environment adds to the conversation, after which the policy has the next turn."""
+
+    messages: tuple[Message, ...]
+
+
+class Tool(NamedTuple):
+    """A function that the policy may call; `parameters` is the JSON schema of its arguments, an object."""
+
+    name: str
+    description: str
+    parameters: dict[str, Any]
+
+    def schema(self) -> dict[str, Any]:
+        """The tool as chat templates take it."""
+        return {"type": "function", "function": self._asdict()}
+
+
+SEED = "environment_seed"  # in `Problem.extra`: the seed of every session of the problem
+Count = Annotated[int, Field(ge=1)]
+Outcome: TypeAlias = Reply | Verdict | None
+
+
+class Session(ABC):
+    """One trajectory in an environment. `reset`, `step` and `close` may be `async`."""
+
+    def reset(self, problem: Problem, seed: int) -> Awaitable[str | None] | str | None:
+        """Begin: equal problems and seeds must give equal sessions. Called once, before the first step.
+
+        Returns:
+            What the environment says first. It is read where problems are made from it (`FromEnvironment`); in training
+            the problem's prompt has said it already.
+        """
+        return None
+
+    @abstractmethod
+    def step(self, reply: str) -> Outcome | Awaitable[Outcome]:
+        """Take the policy's turn (special tokens left out).
+
+        Returns:
+            A `Reply`; a `Verdict`, which ends the trajectory; or None, by which it ends and the run's verifier judges
+            this turn.
+        """
+
+    def end(self, reply: str) -> Verdict | None:
+        """The trajectory ends without a verdict, because its turns or its tokens are spent.
+
+        Args:
+            reply: what the policy had sampled of the turn that was cut off; empty where it had no turn left.
+
+        Returns:
+            A verdict; None: the run's verifier judges the policy's last turn.
+        """
+        return None
+
+    def close(self) -> Awaitable[None] | None:
+        """The trajectory has ended, or is not wanted any more."""
+        return None
+
+
+class Environment(Piece):
+    """Opens sessions; its fields are the limits and whatever else a subclass needs.
+
+    Sessions run in worker processes, many in each: plain functions in threads, `async` ones on its event loop. One that
+    hangs, raises, floods or ends its process costs its own sample alone. The others of an ended process are rebuilt in
+    a fresh one by playing their turns again.
+
+    Fields:
+        max_turns: turns of the policy; an observation after the last of them ends the trajectory (`Session.end`).
+        reply_characters: most characters of one reply; a longer one is an error of the environment.
+        step_seconds: most seconds of one `reset` or `step`; a longer one is an error of the environment.
+        processes: how many; None: one less than the cores this process may use, at least 1 and at most 8.
+        threads: plain functions that run at once in one process.
+        memory_mib: address space of one process.
+    """
+
+    modules: ClassVar[tuple[str, ...]] = (
+        "strop.environments.one_turn",
+        "strop.environments.calculator",
+        "strop.environments.python_tool",
+        "strop.environments.search",
+        "strop.environments.retry",
+        "strop.environments.games",
+        "strop.environments.outside",
+        "strop.environments.openenv",
+    )
+
+    max_turns: Count = 8
+    reply_characters: Count = 20_000
+    step_seconds: Annotated[float, Field(gt=0)] = 30.0
+    processes: Count | None = None
+    threads: Count = 64
+    memory_mib: Count = 8192
+
+    @property
+    def inline(self) -> bool:
+        """Whether its sessions are so quick and safe that they run in the loop's own process."""
+        return False
+
+    @property
+    def repeatable(self) -> bool:
+        """Whether equal problems, seeds and turns give equal sessions, so that a lost one can be played again."""
+        return True
+
+    @property
+    def tools(self) -> tuple[Tool, ...]:
+        """What the policy may call; described in the prompt by the model's chat template."""
+        return ()
+
+    @abstractmethod
+    def open(self) -> Session:
+        """A session that has not begun."""

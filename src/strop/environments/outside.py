@@ -1,0 +1,143 @@
+"""Environments written for other libraries, used as they are: classes in the shape that TRL takes.
+
+    class Guess:
+        def reset(self, **row): ...            # the problem's columns; a text it returns is said to the policy first
+        def guess(self, number: int) -> str:   # every other public method is a tool, described by its docstring
+            ...
+        def get_reward(self) -> float: ...     # of the finished trajectory; or an attribute `reward`
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, get_args, get_origin, get_type_hints
+
+from pydantic import field_validator
+
+from strop.base import imports
+from strop.base.types import Problem, Verdict
+from strop.environments.base import Tool
+from strop.environments.tools import ToolEnvironment, Tools, ToolSession
+from strop.verifiers.base import scored
+
+_NOT_TOOLS = ("reset", "step", "close", "get_reward")
+_JSON: Mapping[Any, str] = {
+    str: "string", int: "integer", float: "number", bool: "boolean", dict: "object", list: "array",
+}  # fmt: skip
+
+
+class OutsideClass(ToolEnvironment):
+    """Plays a class `module:Class` whose public methods are the tools; its module must be named with `--import`.
+
+    `reset` is given the problem's `prompt`, `reference` and what it has extra, as far as it takes them. The trajectory
+    ends with the first turn that calls nothing; `get_reward()` (a float in [0, 1]) is its score. A method that raises
+    tells the policy what it raised. Where the class has neither `get_reward` nor `reward` the run's verifier judges.
+
+    Fields:
+        cls: the class.
+    """
+
+    cls: str
+
+    @field_validator("cls")
+    @classmethod
+    def _must_have_tools(cls, name: str) -> str:
+        found = class_of(name)
+        if not list(_methods(found)):
+            raise ValueError(f"{name} has no public method beside {', '.join(_NOT_TOOLS)} that could be a tool")
+        return name
+
+    @property
+    def tools(self) -> tuple[Tool, ...]:
+        """The public methods."""
+        return tuple(_tool(name, method) for name, method in _methods(class_of(self.cls)))
+
+    def open_tools(self, problem: Problem, seed: int) -> Tools:
+        """An object of the class, reset with the problem."""
+        return _Object(class_of(self.cls)(), problem, seed)
+
+    def open(self) -> ToolSession:
+        """A session that ends with the object's reward."""
+        return _Rewarded(self)
+
+
+class _Object(Tools):
+    def __init__(self, thing: Any, problem: Problem, seed: int) -> None:
+        self._thing = thing
+        row = {"prompt": problem.prompt, "reference": problem.reference, "seed": seed, **problem.extra}
+        parameters = inspect.signature(thing.reset).parameters
+        if not any(one.kind is inspect.Parameter.VAR_KEYWORD for one in parameters.values()):
+            row = {name: value for name, value in row.items() if name in parameters}
+        first = thing.reset(**row)
+        self.first = first if isinstance(first, str) else None
+
+    def call(self, name: str, arguments: dict[str, Any]) -> str:
+        """What the method returned, as text; what it raised, likewise."""
+        try:
+            return str(getattr(self._thing, name)(**arguments))
+        except Exception as error:  # a move that is not allowed; the policy is told, as TRL tells it
+            return f"error: {error}"
+
+    def reward(self) -> float | None:
+        """The reward of the trajectory so far; None where the class has none."""
+        if hasattr(self._thing, "get_reward"):
+            return float(self._thing.get_reward())
+        return float(self._thing.reward) if hasattr(self._thing, "reward") else None
+
+    def close(self) -> None:
+        """Close the object, where it can be."""
+        if hasattr(self._thing, "close"):
+            self._thing.close()
+
+
+class _Rewarded(ToolSession):
+    def ended(self, reply: str) -> Verdict | None:
+        """The object's reward as a verdict."""
+        assert isinstance(self.opened, _Object)
+        reward = self.opened.reward()
+        return None if reward is None else scored(reward, "", partial_credit=True)
+
+
+def class_of(name: str) -> Any:
+    """The class called `module:Class`.
+
+    Raises:
+        ValueError: it is not written so, its module was not allowed, or it has no such class with a `reset`.
+    """
+    module, _, attribute = name.partition(":")
+    if not module or not attribute:
+        raise ValueError(f"{name!r} is not written module:Class")
+    if not imports.is_allowed(module):
+        raise ValueError(imports.not_allowed(name, module))
+    found = vars(importlib.import_module(module)).get(attribute)
+    if not inspect.isclass(found) or not hasattr(found, "reset"):
+        raise ValueError(f"module {module!r} has no class {attribute!r} with a method reset")
+    return found
+
+
+def _methods(found: Any) -> Iterator[tuple[str, Any]]:
+    for name, method in inspect.getmembers(found, inspect.isfunction):
+        if not name.startswith("_") and name not in _NOT_TOOLS:
+            yield name, method
+
+
+def _tool(name: str, method: Any) -> Tool:
+    """A method as a tool: its summary, and its arguments by their annotations and the docstring's `Args:`."""
+    text = inspect.getdoc(method) or ""
+    hints = get_type_hints(method)
+    described = dict(re.findall(r"^\s+(\w+)\s*(?:\([^)]*\))?:\s*(.+)$", text.partition("Args:")[2], re.MULTILINE))
+    properties, required = {}, []
+    for argument in list(inspect.signature(method).parameters.values())[1:]:
+        kind = get_origin(hints.get(argument.name)) or hints.get(argument.name)
+        inner = next((one for one in get_args(hints.get(argument.name)) if one in _JSON), None)
+        schema: dict[str, Any] = {"type": _JSON[found]} if (found := kind if kind in _JSON else inner) else {}
+        if argument.name in described:
+            schema["description"] = described[argument.name].strip()
+        properties[argument.name] = schema
+        if argument.default is inspect.Parameter.empty:
+            required.append(argument.name)
+    summary = text.strip().partition("\n")[0] or name
+    return Tool(name, summary, {"type": "object", "properties": properties, "required": required})

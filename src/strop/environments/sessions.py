@@ -1,0 +1,196 @@
+"""Running sessions: a turn of each goes in, what the environment says comes out, and no session can hurt another."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol, TypeAlias
+
+from strop.base.types import Problem, Status, Verdict
+from strop.environments.base import Environment, Outcome, Reply, Session
+from strop.verifiers.judge import Key
+
+Call: TypeAlias = Callable[[Callable[[], Any]], Awaitable[Any]]
+
+
+class Turn(NamedTuple):
+    """A turn of the policy in the session `key`, which begins with its first one, on `problem` and from `seed`.
+
+    Attributes:
+        reply: its text.
+        cut: it was cut off by the budget of tokens, and the trajectory ends with it.
+        past: earlier turns, where the session is to be rebuilt from them first.
+    """
+
+    key: Key
+    problem: Problem
+    seed: int
+    reply: str
+    cut: bool
+    past: tuple[str, ...] = ()
+
+
+class Sessions(Protocol):
+    """Where sessions run. Every turn has one outcome; after one that is no `Reply` the session is over."""
+
+    @property
+    def pending(self) -> int:
+        """Turns whose outcome was not yet polled."""
+        ...
+
+    def take(self, turn: Turn) -> None:
+        """Begin a turn."""
+        ...
+
+    def poll(self) -> list[tuple[Key, Outcome]]:
+        """The outcomes that are there; does not wait."""
+        ...
+
+    def forget(self, key: Key) -> None:
+        """End a session without an outcome."""
+        ...
+
+    def wait(self, seconds: float) -> None:
+        """Sleep until an outcome is there, at most `seconds`."""
+        ...
+
+    def close(self) -> None:
+        """End all sessions."""
+        ...
+
+
+@dataclass
+class _Running:
+    session: Session
+    turns: int = 0
+
+
+class Host:
+    """The sessions of one environment in one process, by key.
+
+    Args:
+        environment: what opens them.
+        call: awaits a function of a session that may block; the default calls it here and now.
+    """
+
+    def __init__(self, environment: Environment, call: Call | None = None) -> None:
+        self._environment = environment
+        self._call = call or _here
+        self._running: dict[Key, _Running] = {}
+        self._closing: set[asyncio.Future[None]] = set()
+
+    async def turn(self, turn: Turn) -> Outcome:
+        """The outcome of a turn. What a session raises, or says wrongly, is a verdict of status error."""
+        try:
+            outcome = await self._outcome(turn)
+        except TimeoutError:
+            outcome = failed(f"a step took longer than {self._environment.step_seconds:g} s")
+        except Exception as error:  # the user's code may raise anything; it costs this sample
+            outcome = failed(f"{type(error).__name__} in the environment: {' '.join(str(error).split())[:120]}")
+        if not isinstance(outcome, Reply):
+            self.forget(turn.key)
+        return outcome
+
+    def forget(self, key: Key) -> None:
+        """Close a session; an unknown one is none."""
+        running = self._running.pop(key, None)
+        if running is not None:
+            with suppress(Exception):  # its trajectory is judged already, or not wanted
+                closing = running.session.close()
+                if inspect.isawaitable(closing):
+                    task = asyncio.ensure_future(closing)
+                    self._closing.add(task)  # an event loop keeps no task alive
+                    task.add_done_callback(self._closing.discard)
+
+    def close(self) -> None:
+        """Close every session."""
+        for key in list(self._running):
+            self.forget(key)
+
+    async def _outcome(self, turn: Turn) -> Outcome:
+        running = self._running.get(turn.key)
+        if running is None:
+            running = self._running[turn.key] = _Running(self._environment.open())
+            await self._of(running.session.reset, turn.problem, turn.seed)
+            for reply in turn.past:
+                running.turns += 1
+                if not isinstance(await self._of(running.session.step, reply), Reply):
+                    raise RuntimeError("played again, the session ended earlier")
+        if turn.cut:
+            return _checked(running.session.end(turn.reply))
+        running.turns += 1
+        outcome: Outcome = await self._of(running.session.step, turn.reply)
+        if not isinstance(outcome, Reply):
+            return _checked(outcome)
+        size = sum(len(message["content"]) for message in outcome.messages)
+        if size > self._environment.reply_characters:
+            allowed = self._environment.reply_characters
+            return failed(f"the environment's reply has {size} characters of {allowed} allowed")
+        if running.turns >= self._environment.max_turns:
+            return _checked(running.session.end(""))
+        return outcome
+
+    async def _of(self, function: Callable[..., Any], *arguments: object) -> Any:
+        if inspect.iscoroutinefunction(function):
+            return await asyncio.wait_for(function(*arguments), self._environment.step_seconds)
+        return await self._call(lambda: function(*arguments))
+
+
+def failed(reason: str) -> Verdict:
+    """The verdict where the environment failed: the sample leaves the loss."""
+    return Verdict(0.0, Status.ERROR, reason)
+
+
+async def _here(function: Callable[[], Any]) -> Any:
+    return function()
+
+
+def _checked(outcome: object) -> Verdict | None:
+    if outcome is None or isinstance(outcome, Verdict):
+        return outcome
+    raise TypeError(f"a session gave {type(outcome).__name__}, not Reply, Verdict or None")
+
+
+class InlineSessions:
+    """Sessions in the calling process, stepped at `poll`: right for environments that are quick and cannot hang."""
+
+    def __init__(self, environment: Environment) -> None:
+        self._host = Host(environment)
+        self._loop = asyncio.new_event_loop()
+        self._waiting: list[Turn] = []
+
+    @property
+    def pending(self) -> int:
+        """Turns taken and not yet played."""
+        return len(self._waiting)
+
+    def take(self, turn: Turn) -> None:
+        """Queue a turn."""
+        self._waiting.append(turn)
+
+    def poll(self) -> list[tuple[Key, Outcome]]:
+        """Play every turn that waits."""
+        turns, self._waiting = self._waiting, []
+        if not turns:
+            return []
+        outcomes = self._loop.run_until_complete(self._play(turns))
+        return [(turn.key, outcome) for turn, outcome in zip(turns, outcomes, strict=True)]
+
+    async def _play(self, turns: list[Turn]) -> list[Outcome]:
+        return await asyncio.gather(*(self._host.turn(turn) for turn in turns))
+
+    def forget(self, key: Key) -> None:
+        """End a session."""
+        self._waiting = [turn for turn in self._waiting if turn.key != key]
+        self._host.forget(key)
+
+    def wait(self, seconds: float) -> None:
+        """Nothing to wait for: `poll` does the work."""
+
+    def close(self) -> None:
+        """End all sessions."""
+        self._host.close()
+        self._loop.close()

@@ -1,0 +1,120 @@
+"""From an environment's messages to the tokens put behind a turn; what was sampled is never rendered again.
+
+    ⟨prompt⟩ ⟨sampled …, <|im_end|>⟩ ⟨\\n<|im_start|>user\\n46<|im_end|>\\n<|im_start|>assistant\\n⟩ ⟨sampled …⟩
+                                     └─ rendered alone, from where the sampled tokens have got to ─┘
+
+A chat template is asked how new messages follow a turn of the assistant by rendering them behind a placeholder. So
+neither the sampled tokens nor the templates' habit of rewriting earlier turns (Qwen3's drops their thinking) can change
+what the model has seen: the trajectory is one sequence that grows at its end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import numpy as np
+from jinja2 import TemplateError
+
+from strop.base.types import Completion, InputError, IntArray, Message, Observation
+from strop.data.templates import Auto, ChatTemplate, PromptTemplate, Tokenizer
+
+_TURN = "placeholder4turn"  # no white space at its ends, which templates trim
+_QUESTION: Message = {"role": "user", "content": "?"}
+_NEXT: Message = {"role": "user", "content": "Go on."}
+_TOOL: Message = {"role": "tool", "content": "46"}
+_LONGEST_END = 16  # tokens by which a template ends a turn, at most
+
+
+class TurnTokenizer(Tokenizer, Protocol):
+    """A tokenizer that says which tokens are special."""
+
+    @property
+    def all_special_tokens(self) -> list[str]: ...
+
+
+class TurnTokens:
+    """Renders observations for one tokenizer and prompt template.
+
+    Without a chat template, or with a prompt template that does not use it, messages are put down as plain text.
+
+    Args:
+        tokenizer: of the model.
+        template: by which its prompts are rendered.
+
+    Raises:
+        InputError: the chat template cannot render a second turn.
+    """
+
+    def __init__(self, tokenizer: TurnTokenizer, template: PromptTemplate) -> None:
+        self._tokenizer = tokenizer
+        self._arguments: dict[str, Any] | None = None
+        if tokenizer.chat_template and isinstance(template, Auto | ChatTemplate):
+            self._arguments = template.arguments
+            self._rendered((_NEXT,))  # refuses a template that cannot do it before anything is sampled
+
+    def observation(self, turn: Completion, messages: Sequence[Message]) -> Observation:
+        """What is put behind `turn`, a completion as the engine gave it, so that the model reads `messages` next.
+
+        The end of the assistant's turn, as the template writes it, is completed where the sampled tokens lack it (all
+        of it after a stop string, a new line after `<|im_end|>`); the beginning of the next turn is included.
+        """
+        if self._arguments is None:
+            text = "".join(self._harmless(message["content"]) for message in messages)
+            return Observation(self._encode(text), text)
+        text = self._rendered(messages)
+        ids = self._encode(text)
+        sampled = turn.token_ids[-_LONGEST_END:]
+        overlap = max(k for k in range(len(sampled) + 1) if np.array_equal(sampled[len(sampled) - k :], ids[:k]))
+        return Observation(ids[overlap:], text)
+
+    def notes(self) -> list[str]:
+        """What the user should know of the chat template, in a line each."""
+        if self._arguments is None:
+            return ["turns: plain text, one behind the other; no chat template is used"]
+        try:
+            self._rendered((_TOOL,))
+        except InputError as error:
+            return [f"turns: {error}; tools will not work"]
+        found = []
+        for reply, habit in (("<think>\nx\n</think>\n\n2", "drops the thinking of"), ("2", "rewrites")):
+            asked = self._render([_QUESTION], True)
+            later = self._render([_QUESTION, {"role": "assistant", "content": reply}, _NEXT], True)
+            if not later.startswith(asked + reply):
+                found.append(
+                    f"turns: the model's chat template {habit} earlier turns; here they stay as they were sampled, and "
+                    "so should they where the model is used"
+                )
+                break
+        return found or ["turns: the model's chat template leaves earlier turns as they were"]
+
+    def _rendered(self, messages: Sequence[Message]) -> str:
+        """What the template writes from the end of an assistant's turn to the beginning of the next."""
+        harmless = [Message(role=m["role"], content=self._harmless(m["content"])) for m in messages]
+        text = self._render([_QUESTION, {"role": "assistant", "content": _TURN}, *harmless], True)
+        _, found, after = text.partition(_TURN)
+        if not found or _TURN in after or not after:
+            raise InputError("the model's chat template does not show an earlier turn of the assistant as it was")
+        return after
+
+    def _render(self, messages: Sequence[Message], add_generation_prompt: bool) -> str:
+        chat = [dict(role=message["role"], content=message["content"]) for message in messages]
+        assert self._arguments is not None
+        try:
+            return str(
+                self._tokenizer.apply_chat_template(
+                    chat, tokenize=False, add_generation_prompt=add_generation_prompt, **self._arguments
+                )
+            )
+        except TemplateError as error:
+            roles = ", ".join(message["role"] for message in messages)
+            raise InputError(f"the model's chat template refuses a chat of {roles}: {error}") from error
+
+    def _harmless(self, content: str) -> str:
+        """`content` in which no special token is spelt out: an environment must not end or open turns."""
+        for special in self._tokenizer.all_special_tokens:
+            content = content.replace(special, f"{special[0]} {special[1:]}")
+        return content
+
+    def _encode(self, text: str) -> IntArray:
+        return np.array(self._tokenizer.encode(text, add_special_tokens=False), dtype=np.int32)

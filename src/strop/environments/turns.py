@@ -1,0 +1,100 @@
+"""A trajectory of several turns as one completion: sampled tokens exactly as sampled, observations injected between.
+
+    request = next_turn(whole, observation, sampling, seed)     # None where the budget leaves no room for it
+    whole = joined(whole, observation, completion)              # the completion of that request
+
+Every turn is an ordinary request whose prompt is everything so far. Its seed follows from the group's request, the
+sample and the place in the trajectory, so that a trajectory that is generated again comes out the same.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from strop.base.seeds import derive
+from strop.base.types import Completion, FloatArray, Observation, VersionSpan
+from strop.engines.protocol import Request, Sampling
+
+
+def next_turn(whole: Completion, observation: Observation, sampling: Sampling, seed: int) -> Request | None:
+    """The request of the turn after `observation`.
+
+    Args:
+        whole: the trajectory so far.
+        sampling: of the run; its `max_new_tokens` is the budget of the whole trajectory, injected tokens included.
+        seed: of the group's request.
+
+    Returns:
+        A request of one sample; None where the budget has no room for the observation and a token after it.
+    """
+    length = len(whole.token_ids) + len(observation.token_ids)
+    left = sampling.max_new_tokens - length
+    if left < 1:
+        return None
+    return Request(
+        id=f"{whole.request_id}/{whole.index}@{length}",
+        prompt_ids=np.concatenate([whole.prompt_ids, whole.token_ids, observation.token_ids]).astype(np.int32),
+        sampling=_within(sampling, left),
+        seed=derive(seed, "turn", whole.index, length),
+    )
+
+
+def _within(sampling: Sampling, left: int) -> Sampling:
+    """The same sampling within `left` tokens; without an interruption that these may have no room for."""
+    shorter = sampling.model_copy(update={"max_new_tokens": left})
+    if sampling.interruption is None:
+        return shorter
+    try:
+        shorter.fits(len(sampling.interruption.phrase.encode()))  # a token is a byte at least
+    except ValueError:
+        return shorter.model_copy(update={"interruption": None})
+    return shorter
+
+
+def out_of_room(whole: Completion) -> tuple[Completion, Completion]:
+    """The trajectory ended by its budget, and the turn that it has no room for, of which nothing was sampled."""
+    ended = replace(whole, finish_reason="length")
+    return ended, replace(ended, text="")
+
+
+def joined(before: Completion, observation: Observation, turn: Completion) -> Completion:
+    """The trajectory `before`, what the environment then said, and the turn after it, as one completion of T tokens."""
+    start = len(before.token_ids)
+    first = start + len(observation.token_ids)
+
+    def column(old: FloatArray, new: FloatArray) -> FloatArray:
+        return np.concatenate([old, np.zeros(first - start, np.float32), new])
+
+    entropies = None
+    if before.entropies is not None and turn.entropies is not None:
+        entropies = column(before.entropies, turn.entropies)
+    interrupted_at = before.interrupted_at
+    if interrupted_at is None and turn.interrupted_at is not None:
+        interrupted_at = first + turn.interrupted_at
+    return replace(
+        before,
+        token_ids=np.concatenate([before.token_ids, observation.token_ids, turn.token_ids]).astype(np.int32),
+        logprobs=column(before.logprobs, turn.logprobs),
+        versions=_joined_spans(before.versions, start, first, turn.versions),
+        injected=np.concatenate([before.injected, np.ones(first - start, np.bool_), turn.injected]),
+        text=before.text + observation.text + turn.text,
+        finish_reason=turn.finish_reason,
+        interrupted_at=interrupted_at,
+        entropies=entropies,
+    )
+
+
+def _joined_spans(
+    before: tuple[VersionSpan, ...], start: int, first: int, turn: tuple[VersionSpan, ...]
+) -> tuple[VersionSpan, ...]:
+    """The spans of both, without a gap: an observation [start, first) counts to the turn after it, if that has any."""
+    later = [VersionSpan(version, begin + first, end + first) for version, begin, end in turn]
+    if later:
+        later[0] = later[0]._replace(start=start)
+    elif before and first > start:
+        later = [VersionSpan(before[-1].version, start, first)]
+    if before and later and before[-1].version == later[0].version:
+        return (*before[:-1], later[0]._replace(start=before[-1].start), *later[1:])
+    return (*before, *later)

@@ -1,0 +1,138 @@
+"""A process of sessions: turns in, outcomes out, thousands at once on one event loop.
+
+    loop's process ──turns──▶ socket ─▶ event loop ─▶ `async` steps here, plain ones in threads
+                   ◀─outcomes─         ◀─
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import resource
+import sys
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from pydantic import TypeAdapter
+
+from strop.base.child_process import connect_to_parent
+from strop.base.framing import Channel
+from strop.base.imports import allow_modules
+from strop.base.types import Message, Status, Verdict
+from strop.environments.base import Environment, Outcome, Reply
+from strop.environments.sessions import Host, Turn, failed
+from strop.verifiers.jobs import numbered, read_problem, split_number
+
+READY = 0  # the number of the message that says so; turns count from 1
+MOST_STUCK = 32  # threads lost to steps that never returned, after which the process gives up and is replaced
+
+
+def write_outcome(outcome: Outcome) -> bytes:
+    """An outcome as JSON."""
+    if isinstance(outcome, Reply):
+        return json.dumps({"messages": outcome.messages}).encode()
+    if outcome is None:
+        return b"null"
+    return json.dumps({"verdict": [outcome.score, str(outcome.status), outcome.detail]}).encode()
+
+
+def read_outcome(body: bytes) -> Outcome:
+    """The outcome that `write_outcome` wrote."""
+    found = json.loads(body)
+    if found is None:
+        return None
+    if "messages" in found:
+        return Reply(tuple(Message(role=message["role"], content=message["content"]) for message in found["messages"]))
+    score, status, detail = found["verdict"]
+    return Verdict(score, Status(status), detail)
+
+
+class Worker:
+    """Serves the process at the other end of `channel`."""
+
+    def __init__(self, channel: Channel, environment: Environment) -> None:
+        self._channel = channel
+        self._environment = environment
+        self._host = Host(environment, self._in_thread)
+        self._threads = ThreadPoolExecutor(environment.threads + MOST_STUCK)
+        self._room = asyncio.Semaphore(environment.threads)
+        self._stuck = 0
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def serve(self) -> None:
+        """Until the other side closes its end, which ends the process."""
+        loop = asyncio.new_event_loop()
+        loop.add_reader(self._channel.socket, self._receive, loop)
+        self._send(loop, numbered(READY))
+        loop.call_soon(self._receive, loop)  # turns that came in together with the setup
+        loop.run_forever()
+
+    def _receive(self, loop: asyncio.AbstractEventLoop) -> None:
+        try:
+            for message in self._channel.receive():
+                number, body = split_number(message)
+                task = loop.create_task(self._play(loop, number, json.loads(body)))
+                self._tasks.add(task)  # the loop itself keeps no task alive
+                task.add_done_callback(self._tasks.discard)
+        except EOFError:
+            os._exit(0)  # threads of sessions must not keep the process
+
+    async def _play(self, loop: asyncio.AbstractEventLoop, number: int, job: dict[str, Any]) -> None:
+        key = job["key"][0], job["key"][1]
+        if job["do"] == "forget":
+            self._host.forget(key)
+            return
+        problem, past = read_problem(job["problem"]), tuple(job["past"])
+        outcome = await self._host.turn(Turn(key, problem, job["seed"], job["reply"], job["cut"], past))
+        try:
+            body = write_outcome(outcome)
+        except (TypeError, ValueError) as error:
+            body = write_outcome(failed(f"the environment's reply is no JSON: {error}"))
+        self._send(loop, numbered(number, body))
+        if self._stuck >= MOST_STUCK:
+            os._exit(1)  # what was running is played again in a fresh process
+
+    async def _in_thread(self, function: Callable[[], Any]) -> Any:
+        async with self._room:
+            future = asyncio.get_running_loop().run_in_executor(self._threads, function)
+            try:
+                return await asyncio.wait_for(future, self._environment.step_seconds)
+            except TimeoutError:
+                self._stuck += 1
+                raise
+
+    def _send(self, loop: asyncio.AbstractEventLoop, message: bytes) -> None:
+        try:
+            self._channel.send(message)
+            if self._channel.unsent:
+                loop.add_writer(self._channel.socket, self._flush, loop)
+        except OSError:
+            os._exit(0)
+
+    def _flush(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._channel.flush()
+        if not self._channel.unsent:
+            loop.remove_writer(self._channel.socket)
+
+
+def main() -> None:
+    """Serve the process that started this one."""
+    channel = Channel(connect_to_parent())
+    setup = json.loads(channel.next())
+    try:
+        sys.path[:] = setup["path"]
+        allow_modules(setup["modules"])
+        family: TypeAdapter[Environment] = TypeAdapter(Environment)
+        environment = family.validate_json(setup["environment"])
+    except Exception as error:  # importing a user's module may raise anything; the other side shows the last line
+        sys.exit(f"{type(error).__name__}: {' '.join(str(error).split())[:300]}")
+    limit = environment.memory_mib * 2**20
+    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    Worker(channel, environment).serve()
+
+
+if __name__ == "__main__":
+    main()

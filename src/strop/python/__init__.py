@@ -1,0 +1,1 @@
+"""Strop from Python: `strop.train` and `strop.load`, for scripts and notebooks."""

@@ -1,0 +1,155 @@
+"""Problems given as Python objects: rows, tables and `Problem`s become a source that a configuration can name.
+
+They are written to the cache as one Parquet file under a hash of what they are, so that a resumed run, an evaluation
+and workers in other processes read the same problems.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+
+from strop.base.files import cache_folder, replacing
+from strop.base.near import nearest
+from strop.base.types import InputError, Problem
+from strop.data.problem_table import ProblemWriter, to_columns
+from strop.data.rows import Columns, ParquetFile
+from strop.data.source import ProblemSource, check_problem, parse_source
+
+# Where a row has no columns of the usual names, the first of these that it has.
+PROMPT_COLUMNS = ("prompt", "question", "problem", "messages", "input", "instruction")
+ANSWER_COLUMNS = ("answer", "reference", "final_answer", "ground_truth", "solution", "target", "label")
+ROW_NUMBER = "__index_level_"  # what Arrow calls the index of a pandas table
+
+
+@runtime_checkable
+class ArrowTable(Protocol):
+    """A table that hands itself over as Arrow: of pyarrow, pandas, polars, DuckDB …"""
+
+    def __arrow_c_stream__(self, requested_schema: object | None = None) -> object: ...
+
+
+Row = Mapping[str, Any] | Problem | str
+# A source or its short name, a file, a table, or rows one by one (a list of dictionaries, a `datasets.Dataset` …).
+Problems = str | Path | ProblemSource | ArrowTable | Iterable[Row]
+
+
+def source_of(given: Problems, columns: Columns | Mapping[str, str] | None = None) -> ProblemSource:
+    """The source of `given`: itself where it is one, else what its name means, else a file in the cache.
+
+    Args:
+        columns: which column holds the prompt and which the answer; by default those of the usual names.
+
+    Raises:
+        InputError: a row that makes no problem, or nothing that problems could be.
+    """
+    if isinstance(given, ProblemSource):
+        return given
+    if isinstance(given, str | Path):
+        return parse_source(str(given))
+    table: ArrowTable | Iterable[Row] = given
+    if isinstance(given, Problem | Mapping) or not isinstance(given, ArrowTable | Iterable):
+        raise InputError(f"problems: give a list, a table, a file or a source, not one {type(given).__name__}")
+    return stored(problems_of(table, columns))
+
+
+def count_of(source: ProblemSource) -> int | None:
+    """How many problems a file of the cache holds; None of other sources, which would have to be read."""
+    if not isinstance(source, ParquetFile):
+        return None
+    from strop.data.problem_table import count_rows
+
+    return count_rows(Path(source.path).expanduser())
+
+
+def problems_of(
+    given: ArrowTable | Iterable[Row], columns: Columns | Mapping[str, str] | None = None
+) -> tuple[Problem, ...]:
+    """The problems of a table or of rows; columns that are neither prompt nor id are kept in `Problem.extra`.
+
+    Raises:
+        InputError: there is none, a row makes no problem, or two of them have one id.
+    """
+    rows = _table_rows(given) if isinstance(given, ArrowTable) else given
+    wanted = columns if columns is None or isinstance(columns, Columns) else Columns.model_validate(dict(columns))
+    found: list[Problem] = []
+    seen: set[str] = set()
+    for number, row in enumerate(rows, start=1):
+        try:
+            problem = row if isinstance(row, Problem) else _problem(number, row, wanted)
+            check_problem(problem, needs_answer=False)
+        except ValueError as error:
+            raise InputError(f"problems: row {number}: {error}") from error
+        if problem.id in seen:
+            raise InputError(f"problems: row {number}: another problem has the id {problem.id!r}; ids must be unique")
+        seen.add(problem.id)
+        found.append(problem)
+    if not found:
+        raise InputError("problems: there is none")
+    return tuple(found)
+
+
+def stored(problems: Sequence[Problem]) -> ParquetFile:
+    """The problems as a file of the cache, written where it is not there yet."""
+    digest = hashlib.blake2b(digest_size=8)
+    for problem in problems:
+        digest.update(json.dumps(to_columns(problem)).encode() + b"\n")
+    path = cache_folder() / "problems" / f"{digest.hexdigest()}.parquet"
+    if not path.is_file():
+        own = path.with_name(f"{path.stem}.{os.getpid()}.parquet")  # two runs may begin with the same problems at once
+        with replacing(own) as temporary, ProblemWriter(temporary) as writer:
+            for problem in problems:
+                writer.write(problem)
+        own.replace(path)
+    return ParquetFile(path=str(path))
+
+
+def _table_rows(table: ArrowTable) -> Iterable[dict[str, Any]]:
+    import pyarrow as pa
+
+    whole = pa.table(table)
+    kept = whole.select([name for name in whole.column_names if not name.startswith(ROW_NUMBER)])
+    for batch in kept.to_batches(max_chunksize=1024):
+        yield from batch.to_pylist()
+
+
+def _problem(number: int, row: object, columns: Columns | None) -> Problem:
+    if isinstance(row, str):
+        row = {"prompt": row}
+    if not isinstance(row, Mapping):
+        raise ValueError(f"a row is a dictionary, a Problem or a text, not {type(row).__name__}")
+    fields = {str(name): _plain(value) for name, value in row.items()}
+    chosen = _columns(fields) if columns is None else columns
+    answered = columns is not None or chosen.answer in fields
+    domain = fields.get("domain")
+    return Problem(
+        id=str(fields.get(chosen.id or "id", f"row-{number}")),
+        prompt=chosen.asked(fields),
+        reference=chosen.reference(fields) if answered else None,
+        domain=domain if isinstance(domain, str) else "math",
+        source="python",
+        extra={name: value for name, value in fields.items() if name not in (chosen.prompt, "id")},
+    )
+
+
+def _columns(row: Mapping[str, Any]) -> Columns:
+    prompt = next((name for name in PROMPT_COLUMNS if name in row), None)
+    if prompt is None:
+        raise ValueError(
+            f"no column is the prompt (has {', '.join(row)}); {nearest('prompt', PROMPT_COLUMNS)}, or name it with "
+            'columns={"prompt": …, "answer": …}'
+        )
+    return Columns(prompt=prompt, answer=next((name for name in ANSWER_COLUMNS if name in row), ANSWER_COLUMNS[0]))
+
+
+def _plain(value: Any) -> Any:
+    """Numbers and arrays of numpy as Python's own."""
+    if isinstance(value, np.generic | np.ndarray):
+        return value.tolist()
+    return value

@@ -1,0 +1,223 @@
+"""A run as Python sees it: its curves and rollouts as Arrow tables, its model to be asked and measured.
+
+    run = strop.load("runs/grpo")
+    run.metrics.to_pandas(), run.rollouts(40, columns=["problem_id", "completion", "reward"])
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from strop.base.types import InputError
+from strop.base.view import SilentView, percent
+from strop.data.rows import Columns
+from strop.python.problems import Problems, source_of
+from strop.run.folder import RunFolder
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+EVALUATIONS = "evaluations"
+SAMPLES = 4
+
+
+def load(run: str | Path) -> Run:
+    """A run that was trained before, or is being trained now, from its folder.
+
+    Raises:
+        InputError: there is no such folder, it is not a run, or a later strop wrote it.
+    """
+    return Run(RunFolder.open(run).path)
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A PNG file, which a notebook shows."""
+
+    path: Path
+
+    def __fspath__(self) -> str:
+        return str(self.path)
+
+    def _repr_png_(self) -> bytes:
+        return self.path.read_bytes()
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run folder. Everything is read when it is asked for, so that a run that goes on may be looked at.
+
+    Attributes:
+        path: the folder.
+    """
+
+    path: Path
+
+    @property
+    def folder(self) -> RunFolder:
+        """The folder's files."""
+        return RunFolder.open(self.path)
+
+    @property
+    def model(self) -> Path:
+        """The trained model, a Hugging Face folder.
+
+        Raises:
+            InputError: the run has written none yet.
+        """
+        model = self.folder.model
+        if not model.is_dir():
+            raise InputError(f"{self.path} has no model yet; it is written when the run ends")
+        return model
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """The resolved configuration."""
+        return self.folder.read_json("config.json")
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        """How the run ended; empty while it goes on."""
+        return self.folder.read_summary()
+
+    # ------------------------------------------------------------------ curves and rollouts
+
+    @property
+    def metrics(self) -> pa.Table:
+        """metrics.jsonl as an Arrow table, a row a line, its columns called as in docs/metrics.md."""
+        import pyarrow as pa
+
+        rows = self.folder.read_metrics()
+        names = dict.fromkeys(name for row in rows for name in row)
+        columns = {name: pa.array([row.get(name) for row in rows], pa.float64()) for name in names}
+        if "step" in columns:
+            columns["step"] = columns["step"].cast(pa.int64())
+        return pa.table(columns)
+
+    @property
+    def pass_rates(self) -> dict[int, float]:
+        """The pass rate on the held-out problems by step (0: before training), a fraction.
+
+        Where none are held out, that of the training problems.
+        """
+        held_out = self._by_step("evaluation/pass_rate")
+        return held_out or self._by_step("pass_rate")
+
+    def rollouts(
+        self, steps: int | Iterable[int] | None = None, columns: Sequence[str] | None = None
+    ) -> pa.Table:
+        """The completions of one step, of several, or of all (None), a row each, as an Arrow table.
+
+        Args:
+            columns: which columns; None: all, the tokens and their log-probs among them.
+
+        Raises:
+            InputError: the run has no rollouts of such a step, or there is no such column.
+        """
+        import pyarrow as pa
+
+        from strop.base import rollout_table
+
+        folder = self.folder
+        known = folder.rollout_steps()
+        wanted = known if steps is None else [steps] if isinstance(steps, int) else list(steps)
+        absent = [step for step in wanted if step not in known]
+        if absent or not wanted:
+            raise InputError(f"{self.path} has no rollouts of step {absent[0] if absent else 1}")
+        return pa.concat_tables(rollout_table.read_table(folder.rollouts_path(step), columns) for step in wanted)
+
+    def plot(self, out: str | Path | None = None) -> Picture:
+        """The training curves as one PNG, in RUN/plots unless `out` is given; a notebook shows it."""
+        from strop.report.figures.training import plot_run
+
+        return Picture(plot_run(self.path, None if out is None else Path(out)))
+
+    # ------------------------------------------------------------------ the model
+
+    def sample(
+        self, prompt: str | Sequence[str], n: int = 1, *, temperature: float | None = None,
+        max_new_tokens: int | None = None, seed: int = 0,
+    ) -> list[str]:  # fmt: skip
+        """What the trained model answers: `n` texts for each prompt, in order.
+
+        Args:
+            temperature: 0 is greedy; None: the run's own.
+            max_new_tokens: None: the run's own.
+
+        Raises:
+            StropError: the run has no model yet, or a prompt leaves no room for an answer.
+        """
+        from strop.run import tasks
+
+        asked = tasks.configure(str(self.path))
+        prompts = [prompt] if isinstance(prompt, str) else list(prompt)
+        answers = tasks.sample_model(asked, prompts, n, temperature, max_new_tokens, seed, SilentView())
+        return [answer["completion"] for answer in answers]
+
+    def evaluate(
+        self, on: Problems | None = None, *, samples: int = SAMPLES, temperature: float | None = None,
+        limit: int | None = None, columns: Columns | Mapping[str, str] | None = None, out: str | Path | None = None,
+    ) -> dict[str, Any]:  # fmt: skip
+        """Measure the trained model: `pass_rate`, its `interval`, `pass_at`, `mean_length` …
+
+        Args:
+            on: a benchmark as `strop eval --list` names it (`math500`), other problems, or None for those held out.
+            samples: completions of each problem.
+            temperature: None: as the run measures itself; of a benchmark: as its protocol does.
+            limit: the first so many problems only.
+            columns: which column of other problems is what.
+            out: where a benchmark's samples are kept; by default in the run folder. The same again goes on with it.
+
+        Raises:
+            StropError: the run has no model yet, or there is no such benchmark.
+        """
+        from strop.run import tasks
+
+        if isinstance(on, str) and _is_benchmark(on):
+            return self._on_benchmark(on, samples, temperature, limit, None if out is None else Path(out))
+        source = None if on is None else source_of(on, columns)
+        asked = tasks.configure(str(self.path), source=source, limit=limit)
+        return tasks.evaluate_model(asked, samples, temperature, SilentView())
+
+    def _on_benchmark(
+        self, name: str, samples: int, temperature: float | None, limit: int | None, out: Path | None
+    ) -> dict[str, Any]:
+        from strop.evaluation import protocols
+        from strop.evaluation.benchmarks import benchmarks_named
+        from strop.run import benchmarking
+
+        folder = out or self.path / EVALUATIONS / f"{name.replace('/', '-')}-{samples}"
+        protocol = protocols.changed(protocols.protocol(None), temperature=temperature, samples=str(samples))
+        (model,) = benchmarking.parse_models([str(self.path)])
+        (measured,) = benchmarks_named([name])
+        plan = benchmarking.Plan((model,), (measured,), protocol, folder, limit=limit)
+        return benchmarking.measure(plan, SilentView()).results[model.label, measured.name].summary()
+
+    # ------------------------------------------------------------------ inside
+
+    def _by_step(self, metric: str) -> dict[int, float]:
+        found = {}
+        for row in self.folder.read_metrics():
+            value = row.get(metric)
+            if value is not None:
+                found[int(row["step"] or 0)] = value
+        return dict(sorted(found.items()))
+
+    def __repr__(self) -> str:
+        rates = list(self.pass_rates.values())
+        said = f", pass rate {percent(rates[0])} → {percent(rates[-1])}" if rates else ""
+        return f"<strop run {self.path}: {self.summary.get('steps', 'not finished,')} steps{said}>"
+
+
+def _is_benchmark(name: str) -> bool:
+    """Whether a name is a benchmark's, rather than a file's or a source's."""
+    from strop.evaluation.benchmark_files import SUFFIXES
+    from strop.evaluation.benchmarks import benchmark
+
+    try:
+        return not name.endswith(SUFFIXES) and bool(benchmark(name).name)
+    except InputError:
+        return False

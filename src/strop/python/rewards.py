@@ -1,0 +1,60 @@
+"""The reward that a user gives in Python, as the verifier that a configuration names."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from strop.base import session
+from strop.base.types import InputError, Verdict
+from strop.verifiers.base import Verifier
+from strop.verifiers.combined import WeightedSum
+from strop.verifiers.reward_function import RewardFunction, reward_functions
+
+# f(problem, text) -> float, bool or Verdict; or f(prompts, completions, **columns) -> list of floats, as TRL has it.
+RewardCallable = Callable[..., float | bool | Verdict | Sequence[float | None] | None]
+One = RewardCallable | Verifier
+# One, several of weight 1, or several with their weights.
+Reward = One | Sequence[One] | Mapping[Any, float]  # a mapping of One; a narrower type would refuse most of them
+
+
+def verifier_of(reward: Reward) -> Verifier:
+    """The verifier that gives this reward.
+
+    Functions alone make a `RewardFunction`, whose weighted sum is the reward as it is. Where verifiers are among them
+    it is a `WeightedSum`, and every score lies in [0, 1].
+
+    Raises:
+        InputError: it is nothing of the kind, or a function cannot be called as a reward.
+    """
+    if isinstance(reward, Verifier):
+        return reward
+    if isinstance(reward, Mapping):
+        parts, weights = list(reward), [float(weight) for weight in reward.values()]
+    else:
+        parts, weights = list(reward) if isinstance(reward, Sequence) else [reward], []
+    if not parts:
+        raise InputError("reward: give at least one function or verifier")
+    for part in parts:
+        if not (isinstance(part, Verifier) or callable(part)) or isinstance(part, type):
+            raise InputError(
+                f"reward: {part!r:.60} is neither a function nor a verifier; define f(problem, text) -> float"
+            )
+    functions = [part for part in parts if not isinstance(part, Verifier)]
+    if len(functions) == len(parts):
+        return reward_functions(functions, weights)
+    members = tuple(part if isinstance(part, Verifier) else reward_functions([part]) for part in parts)
+    if weights and min(weights) <= 0:
+        raise InputError(f"reward: beside verifiers every weight must be above 0, not {min(weights):g}")
+    return WeightedSum(members=members, weights=tuple(weights))
+
+
+def takes_over(reward: Verifier, stored: Mapping[str, Any]) -> bool:
+    """Let the functions of `reward` stand for those that a run's stored verifier names; False where it has others."""
+    if not isinstance(reward, RewardFunction) or len(stored.get("functions", ())) != len(reward.functions):
+        return False
+    found = [session.recall(name) for name in reward.functions]  # before any name changes its function
+    for name, function in zip(stored["functions"], found, strict=True):
+        assert function is not None  # `reward_functions` has just remembered it
+        session.bind(name, function)
+    return True

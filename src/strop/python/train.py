@@ -1,0 +1,241 @@
+"""`strop.train`: a run from Python, with problems, rewards and losses that are Python objects.
+
+    run = strop.train("Qwen/Qwen3-0.6B", problems, reward=lambda problem, text: float("42" in text), steps=100)
+    run.pass_rates, run.plot(), run.sample("What is 6 × 7?"), run.evaluate("math500")
+
+It is the same run as `strop train` makes, in the same kind of folder.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel
+
+from strop.algorithms.losses import PolicyLoss
+from strop.algorithms.rewards import DirectReward
+from strop.base import imports
+from strop.base.files import free_folder
+from strop.base.pieces import Piece
+from strop.base.types import InputError
+from strop.base.view import SilentView, View
+from strop.config.edits import apply_edits, flatten, nested
+from strop.config.parse import parse
+from strop.config.renamed import accepted
+from strop.config.schema import RunConfig
+from strop.data.rows import Columns
+from strop.python.problems import Problems, count_of, source_of
+from strop.python.result import Run
+from strop.python.rewards import Reward, takes_over, verifier_of
+from strop.recipes.resolve import resolve
+from strop.run import preflight
+from strop.run.folder import RunFolder, is_run
+from strop.verifiers.base import Verifier
+from strop.verifiers.reward_function import RewardFunction
+
+HELD_OUT = 64  # problems at most, and a fifth of those given
+EVALUATIONS = 4  # of a run whose recipe does not say how often
+
+Recipe = str | Path | RunConfig | Callable[[], RunConfig]
+
+
+def train(
+    model: str | Path | Run | None,
+    problems: Problems | None = None,
+    *,
+    reward: Reward | None = None,
+    recipe: Recipe = "grpo",
+    steps: int | None = None,
+    loss: PolicyLoss | None = None,
+    held_out: Problems | int | None = None,
+    columns: Columns | Mapping[str, str] | None = None,
+    settings: Mapping[str, Any] | None = None,
+    out: str | Path | None = None,
+    resume: bool = False,
+    quiet: bool = False,
+) -> Run:
+    """Train a model by reinforcement learning from verifiable rewards, and return the finished run.
+
+    Args:
+        model: a folder, a name on the Hugging Face hub, `embedded` (a small model made on the spot), or an earlier run;
+            None: the recipe's own.
+        problems: dictionaries, `Problem`s, a `datasets.Dataset`, a table of pandas or Arrow, a file, or a source's
+            name; None takes the recipe's own. A row has a prompt (text or chat messages) and may have an answer.
+        reward: `f(problem, text) -> float`; or TRL's `f(prompts, completions, **columns) -> list`; a verifier; several
+            in a list, or in a dictionary with their weights. What functions return is the reward itself. None: the
+            recipe's verifier, which compares answers.
+        recipe: a name (`strop recipes`), a file, a `RunConfig`, or a function that returns one.
+        steps: training steps; None: the recipe's.
+        loss: a policy loss instead of the recipe's.
+        held_out: problems to evaluate on, or how many of `problems`; 0 for none. None: a fifth of them, at most 64.
+        columns: which column is what: `{"prompt": "question", "answer": "final"}`.
+        settings: other settings by their dotted keys: `{"optim.lr": 2e-6, "batch.samples_per_prompt": 16}`.
+        out: the run folder; by default a new one under `runs/`.
+        resume: go on with the run in `out` where there is one; begin it where there is none.
+        quiet: show nothing while it runs.
+
+    Raises:
+        InputError: one line that names what cannot be used, before anything is trained.
+        Interrupted: Ctrl-C; the last finished step is saved, and `resume=True` goes on from there.
+    """
+    base = _recipe(recipe)
+    edits: dict[str, Any] = {}
+    if model is not None:
+        edits["model.path"] = str(model.model if isinstance(model, Run) else model)
+    if problems is not None:
+        edits["data.source"] = source_of(problems, columns)
+    if loss is not None:
+        edits["algorithm.loss"] = loss
+    if steps is not None:
+        edits["steps"] = steps
+    edits |= settings or {}
+    verifier = None if reward is None else verifier_of(reward)
+    if out is not None and resume and is_run(Path(out)):
+        return _resumed(Path(out), edits, verifier, quiet)
+    if resume and out is None:
+        raise InputError("resume=True goes on with the run in `out`; name its folder")
+    if verifier is not None:
+        edits = {**_judged_by(verifier, base), **edits}
+    edits = {**_held_out(held_out, columns, edits, base), **edits}
+    config = _edited(base, edits)
+    folder = Path(out) if out is not None else free_folder(config.recipe)
+    preflight.training(config, folder)
+    from strop.run import run
+
+    with _viewing(quiet, folder) as view:
+        run.train(config, folder, view)
+    return Run(folder)
+
+
+# ---------------------------------------------------------------------- settings
+
+
+def _recipe(recipe: Recipe) -> RunConfig:
+    """The configuration that a recipe is; the modules of the user's pieces in it may then be named.
+
+    Raises:
+        InputError: there is no such recipe, or the function returns something else.
+    """
+    if isinstance(recipe, str | Path):
+        return resolve(str(recipe))
+    config = recipe if isinstance(recipe, RunConfig) else recipe()
+    if not isinstance(config, RunConfig):
+        raise InputError(f"recipe: the function returned {type(config).__name__}, not a strop.config.schema.RunConfig")
+    _allow_pieces(config)
+    return config
+
+
+def _edited(base: RunConfig, edits: Mapping[str, Any]) -> RunConfig:
+    """`base` with settings by their dotted keys, whose values may be pieces.
+
+    Raises:
+        InputError: an unknown setting, or a value that it cannot have.
+    """
+    data = base.model_dump(mode="json")
+    for key, value in edits.items():
+        data = apply_edits(data, accepted(nested(key, _plain(value))), RunConfig)
+    return parse(data, "strop.train", to_run=False)  # by the caller's own hand
+
+
+def _judged_by(verifier: Verifier, base: RunConfig) -> dict[str, Any]:
+    """The settings that go with a verifier: functions give the reward itself, and run in this process alone."""
+    edits: dict[str, Any] = {"verifier": verifier}
+    if isinstance(verifier, RewardFunction):
+        edits["algorithm.reward"] = DirectReward()
+    if verifier.session_functions() and base.evaluation.asynchronous == "auto":
+        edits["evaluation.asynchronous"] = False
+    return edits
+
+
+def _held_out(
+    wanted: Problems | int | None,
+    columns: Columns | Mapping[str, str] | None,
+    edits: Mapping[str, Any],
+    base: RunConfig,
+) -> dict[str, Any]:
+    """The settings of the problems to evaluate on, and of how often; none where the recipe's own stay."""
+    source, own = edits.get("data.source"), base.data.held_out
+    if any(key.startswith("data.held_out") for key in edits):
+        return {}
+    found: dict[str, Any] = {}
+    if wanted is None and source is not None:
+        known = count_of(source)
+        wanted = min(HELD_OUT, known // 5) if known is not None else HELD_OUT if own is None else own.count or HELD_OUT
+    if isinstance(wanted, int):
+        if wanted == 0:
+            return {"data.held_out": None, "evaluation.every": None}
+        found["data.held_out"] = {"count": wanted, "source": None}
+    elif wanted is not None:
+        found["data.held_out"] = {"count": None, "source": source_of(wanted, columns)}
+    elif own is None:
+        return {}
+    if base.evaluation.every is None:
+        found["evaluation.every"] = max(int(edits.get("steps", base.steps)) // EVALUATIONS, 1)
+    return found
+
+
+def _plain(value: Any) -> Any:
+    """A setting as JSON has it; the modules of the user's pieces in it may then be named."""
+    _allow_pieces(value)
+    if isinstance(value, BaseModel):
+        return value.model_dump(mode="json")
+    if isinstance(value, Mapping):
+        return {key: _plain(entry) for key, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(entry) for entry in value]
+    return str(value) if isinstance(value, Path) else value
+
+
+def _allow_pieces(value: object) -> None:
+    """Allow the modules, the script's or notebook's own too, of the pieces in a setting: they are given by their user.
+
+    Raises:
+        InputError: such a module cannot be imported.
+    """
+    if isinstance(value, Piece) and type(value).__module__.partition(".")[0] != "strop":
+        imports.allow_module(type(value).__module__)
+    inside = vars(value).values() if isinstance(value, BaseModel) else value
+    if isinstance(inside, Mapping):
+        inside = inside.values()
+    if not isinstance(inside, str | bytes) and isinstance(inside, Iterable):
+        for entry in inside:
+            _allow_pieces(entry)
+
+
+# ---------------------------------------------------------------------- going on
+
+
+def _resumed(folder: Path, edits: dict[str, Any], verifier: Verifier | None, quiet: bool) -> Run:
+    """Go on with a run from its newest checkpoint, with what is given otherwise than it was; a finished one stays."""
+    run_folder = RunFolder.open(folder)
+    stored = run_folder.read_json("config.json")
+    if verifier is not None and not takes_over(verifier, stored.get("verifier", {})):
+        edits["verifier"] = verifier
+    before = dict(flatten(stored))
+    given = [item for key, value in edits.items() for item in flatten(nested(key, _plain(value)))]
+    imports.allow_edits(f"{key}={text}" for key, text in given)
+    sets = [f"{key}={text}" for key, text in given if before.get(key) != text]
+    preflight.resuming(run_folder, sets)
+    from strop.run import run
+
+    with _viewing(quiet, folder) as view:
+        run.resume(folder, view, sets=sets)
+    return Run(folder)
+
+
+@contextmanager
+def _viewing(quiet: bool, folder: Path) -> Iterator[View]:
+    """What is shown while a run goes on: the live view of a terminal, lines elsewhere, nothing if `quiet`."""
+    if quiet:
+        yield SilentView()
+        return
+    from strop.report.console import open_view
+
+    view = open_view(title=f"strop · {folder}")
+    try:
+        yield view
+    finally:
+        view.close()

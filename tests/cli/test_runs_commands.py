@@ -1,0 +1,133 @@
+"""strop runs: what is listed, compared, renamed and deleted, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from strop.base.types import InputError
+from strop.cli.commands import app
+from strop.cli.completion import recipe_names, run_folders, setting_keys
+from strop.config.edits import edits_of_file
+from strop.recipes.resolve import resolve
+from strop.run.folder import RunFolder
+from strop.run.runs import runs_in
+
+Invoke = Callable[..., str]
+
+
+def make_run(path: Path, *sets: str, rates: tuple[float, ...] = ()) -> None:
+    """A run folder with a configuration and a metric line a step."""
+    run = RunFolder.create(path, resolve("grpo", ["model.path=somewhere", *sets]).model_dump(mode="json"))
+    for step, rate in enumerate(rates, start=1):
+        run.append_metrics(step, {"pass_rate": rate})
+    run.close()
+
+
+@pytest.fixture
+def invoke(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Invoke:
+    monkeypatch.chdir(tmp_path)
+    make_run(Path("runs/first"), "steps=4", rates=(0.25, 0.5))
+    make_run(Path("runs/sweep/second"), "steps=8", "optim.lr=2e-6")
+
+    def run(*arguments: str, answer: str = "") -> str:
+        done = CliRunner().invoke(app, ["runs", *arguments], input=answer)
+        if done.exception is not None and not isinstance(done.exception, SystemExit):
+            raise done.exception
+        return done.output
+
+    return run
+
+
+def test_runs_are_listed_the_newest_first(invoke: Invoke) -> None:
+    first, second = sorted(json.loads(invoke("list", "--json")), key=lambda run: str(run["run"]))
+    assert (first["run"], first["step"], first["steps"], first["pass_rate"]) == ("runs/first", 2, 4, 0.5)
+    assert (second["run"], second["state"], second["step"]) == ("runs/sweep/second", "new", 0)
+    assert first["bytes"] == sum(file.stat().st_size for file in Path("runs/first").rglob("*") if file.is_file())
+    table = invoke()
+    assert "runs/first" in table and "2/4" in table and "50.0%" in table
+    Path("runs/first/config.json").write_text("{")
+    assert "config.json is not readable as JSON" in invoke("list")
+    with pytest.raises(InputError, match="no folder elsewhere"):
+        invoke("list", "elsewhere")
+
+
+def test_runs_are_compared_by_what_differs(invoke: Invoke) -> None:
+    found = json.loads(invoke("compare", "runs/first", "runs/sweep/second", "--json"))
+    assert {row["key"]: (row["first"], row["second"]) for row in found["settings"]} == {
+        "steps": ("4", "8"), "optim.lr": ("1e-06", "2e-06"),
+    }  # fmt: skip
+    assert "optim.lr" in invoke("compare", "runs/first", "runs/sweep/second")
+    with pytest.raises(InputError, match="two runs or more"):
+        invoke("compare", "runs/first")
+
+
+def test_a_run_is_renamed_and_deleted(invoke: Invoke) -> None:
+    assert invoke("rename", "runs/first", "best") == "runs/best\n"
+    assert RunFolder.open("runs/best").read_metrics()[-1]["pass_rate"] == 0.5 and not Path("runs/first").exists()
+    with pytest.raises(InputError, match="is there already"):
+        invoke("rename", "runs/sweep/second", "runs/best")
+    invoke("delete", "runs/best", answer="n\n")
+    assert Path("runs/best").is_dir()
+    assert "deleted runs/best" in invoke("delete", "runs/best", "--yes")
+    assert runs_in(Path("runs")) == [Path("runs/sweep/second")]
+
+
+def test_what_is_no_run_or_in_use_stays(invoke: Invoke) -> None:
+    Path("mine").mkdir()
+    Path("mine/thesis.txt").write_text("years of work")
+    for words in ("delete mine --yes", "delete runs/first mine --yes", "rename mine other"):
+        with pytest.raises(InputError, match="mine is not a run"):
+            invoke(*words.split())
+    assert Path("mine/thesis.txt").exists() and Path("runs/first").is_dir()
+    code = "from strop.run.folder import RunFolder; run = RunFolder.resume('runs/first'); print(1, flush=True); input()"
+    with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+        assert other.stdout is not None and other.stdout.readline() == b"1\n"
+        for command in (["delete", "runs/first", "--yes"], ["rename", "runs/first", "other"]):
+            with pytest.raises(InputError, match="written by another process"):
+                invoke(*command)
+        other.communicate(b"\n")
+    assert Path("runs/first").is_dir()
+
+
+def test_completion_offers_what_there_is(invoke: Invoke) -> None:
+    assert "scalerl" in recipe_names("sca") and not recipe_names("nothing")
+    assert run_folders("runs/f") == ["runs/first"] and run_folders("runs/sweep/") == ["runs/sweep/second"]
+    assert "optim.lr=" in setting_keys("optim.l") and "steps=" in setting_keys("st")
+
+
+@pytest.mark.parametrize(
+    ("toml", "expected"),
+    [
+        ("steps = 7\noptim.lr = 2e-6", {"steps": 7, "optim.lr": 2e-6}),
+        ("[algorithm.loss]\nmax_ratio = 3.0\npiece = 'Cispo'", {"algorithm.loss.max_ratio": 3.0}),
+        ("data.history = ['a', 'b']", {"data.history": ("a", "b")}),
+        ("[[stages]]\nsteps = 3\n[stages.set]\n'sampling.max_new_tokens' = 99\n[[stages]]", {"stages.0.steps": 3}),
+        ("data.held_out = 'none'\nevaluation.every = 'none'", {"data.held_out": None}),
+    ],
+)
+def test_settings_of_a_file(tmp_path: Path, toml: str, expected: dict[str, Any]) -> None:
+    file = tmp_path / "changes.toml"
+    file.write_text(toml)
+    config = resolve("grpo", edits_of_file(file))
+    for key, value in expected.items():
+        found: Any = config
+        for name in key.split("."):
+            found = found[int(name)] if name.isdigit() else vars(found)[name]
+        assert found == value
+
+
+def test_a_file_of_settings_on_the_command_line(tmp_path: Path, invoke: Invoke) -> None:
+    file = tmp_path / "changes.toml"
+    file.write_text("steps = 7")
+    shown = CliRunner().invoke(app, ["recipes", "show", "grpo", "--set", f"@{file}", "--set", "seed=3"]).output
+    assert "steps=7" in shown.splitlines() and "seed=3" in shown.splitlines()
+    done = CliRunner().invoke(app, ["recipes", "show", "grpo", "--set", "@nowhere.toml"])
+    assert isinstance(done.exception, InputError) and "@nowhere.toml: no such file" in str(done.exception)

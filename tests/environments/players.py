@@ -1,0 +1,200 @@
+"""Environments and tokenizers for tests."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import signal
+import time
+
+from transformers import PreTrainedTokenizerFast
+
+from strop.base.types import Message, Problem, Status, Verdict
+from strop.environments.base import Environment, Reply, Session
+from strop.model.byte_tokenizer import byte_tokenizer
+
+# The shape of Qwen's templates: tool results in the user's name, thinking dropped from earlier turns.
+QWEN_LIKE = (
+    "{% for m in messages %}{% if m.role == 'tool' %}<|im_start|>user\n<tool_response>\n{{ m.content }}\n"
+    "</tool_response><|im_end|>\n{% elif m.role == 'assistant' %}<|im_start|>assistant\n"
+    "{{ m.content.split('</think>')[-1].lstrip('\n') }}<|im_end|>\n{% else %}"
+    "<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endif %}{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+# The shape of Llama's: headers, no new line behind a turn, every content trimmed.
+LLAMA_LIKE = (
+    "{% for m in messages %}<|start_header_id|>{{ 'ipython' if m.role == 'tool' else m.role }}<|end_header_id|>\n\n"
+    "{{ m.content | trim }}<|eot_id|>{% endfor %}"
+    "{% if add_generation_prompt %}<|start_header_id|>assistant<|end_header_id|>\n\n{% endif %}"
+)
+STRICT = (
+    "{% for m in messages %}{% if m.role == 'assistant' %}{{ raise_exception('one turn only') }}{% endif %}{% endfor %}"
+)
+
+
+def chat_tokenizer(template: str) -> PreTrainedTokenizerFast:
+    """A byte tokenizer with the special tokens of the templates above."""
+    specials = ("<|im_start|>", "<|im_end|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>")
+    tokenizer = byte_tokenizer(specials)
+    tokenizer.add_special_tokens({"additional_special_tokens": list(specials)})
+    tokenizer.chat_template = template
+    return tokenizer
+
+
+class Chatty(Environment):
+    """Answers with random text for a random number of turns, then judges by the parity of all that was said."""
+
+    most: int = 4
+    here: bool = True
+
+    @property
+    def inline(self) -> bool:
+        return self.here
+
+    def open(self) -> Session:
+        return _Chatty(self.most)
+
+
+class _Chatty(Session):
+    def __init__(self, most: int) -> None:
+        self._most = most
+
+    def reset(self, problem: Problem, seed: int) -> None:
+        self._chance = random.Random(seed)
+        self._turns = self._chance.randint(1, self._most)
+        self._heard = 0
+
+    def step(self, reply: str) -> Reply | Verdict:
+        self._turns -= 1
+        self._heard += len(reply.encode())
+        if self._turns:
+            role = self._chance.choice(("user", "tool"))
+            text = "".join(self._chance.choices("ab 1=\n", k=self._chance.randint(1, 6)))
+            return Reply((Message(role=role, content=text),))
+        return self._judged()
+
+    def end(self, reply: str) -> Verdict:
+        self._heard += len(reply.encode())
+        return self._judged()
+
+    def _judged(self) -> Verdict:
+        right = self._heard % 2 == 0
+        return Verdict(float(right), Status.CORRECT if right else Status.WRONG)
+
+
+class Faulty(Environment):
+    """Fails in one of several ways in the sessions whose seed is even."""
+
+    how: str
+
+    @property
+    def inline(self) -> bool:
+        return True
+
+    def open(self) -> Session:
+        return _Faulty(self.how)
+
+
+class _Faulty(Session):
+    def __init__(self, how: str) -> None:
+        self._how = how
+
+    def reset(self, problem: Problem, seed: int) -> None:
+        self._strikes = seed % 2 == 0
+        if self._how == "reset" and self._strikes:
+            raise RuntimeError("cannot begin")
+
+    def step(self, reply: str) -> object:  # type: ignore[override]
+        if not self._strikes:
+            return Verdict(1.0, Status.CORRECT)
+        if self._how == "raise":
+            raise ValueError("no such\nmove")
+        if self._how == "flood":
+            return Reply((Message(role="user", content="x" * 100_000),))
+        return "what?"
+
+    def end(self, reply: str) -> object:  # type: ignore[override]
+        return self.step(reply)
+
+
+class Slow(Environment):
+    """Takes its time for one step."""
+
+    awaits: bool
+    seconds: float
+
+    def open(self) -> Session:
+        return _SlowAsync(self.seconds) if self.awaits else _SlowPlain(self.seconds)
+
+
+class _SlowAsync(Session):
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+
+    async def step(self, reply: str) -> Verdict:
+        await asyncio.sleep(self._seconds)
+        return Verdict(1.0, Status.CORRECT)
+
+
+class _SlowPlain(Session):
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+
+    def step(self, reply: str) -> Verdict:
+        time.sleep(self._seconds)
+        return Verdict(1.0, Status.CORRECT)
+
+
+class Harmful(Environment):
+    """Three turns; the sessions of seeds 5 and 17 do harm in their second."""
+
+    how: str
+    again: bool = True
+
+    @property
+    def repeatable(self) -> bool:
+        return self.again
+
+    def open(self) -> Session:
+        return _HarmfulAsync(self.how) if self.how in ("awaits", "blocks") else _Harmful(self.how)
+
+
+class _Harmful(Session):
+    def __init__(self, how: str) -> None:
+        self._how, self._turns = how, 0
+
+    def reset(self, problem: Problem, seed: int) -> None:
+        self._seed = seed
+
+    def step(self, reply: str) -> Reply | Verdict:
+        if self.strikes():
+            self.harm()
+        return self.answer()
+
+    def strikes(self) -> bool:
+        self._turns += 1
+        return self._turns == 2 and self._seed in (5, 17)
+
+    def harm(self) -> None:
+        if self._how == "exit":
+            os._exit(3)
+        if self._how == "kill":
+            os.kill(os.getpid(), signal.SIGKILL)
+        if self._how == "memory":
+            raise MemoryError if len(bytearray(1 << 40)) else AssertionError
+        time.sleep(1000)
+
+    def answer(self) -> Reply | Verdict:
+        if self._turns < 3:
+            return Reply((Message(role="user", content=str(self._turns)),))
+        return Verdict(1.0, Status.CORRECT, str(self._seed))
+
+
+class _HarmfulAsync(_Harmful):
+    async def step(self, reply: str) -> Reply | Verdict:  # type: ignore[override]
+        if self.strikes():
+            if self._how == "awaits":
+                await asyncio.sleep(1000)
+            time.sleep(1000)
+        return self.answer()

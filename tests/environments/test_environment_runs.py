@@ -1,0 +1,126 @@
+"""Whole runs in environments: token for token, the same again, and one turn as it was without an environment."""
+
+from __future__ import annotations
+
+import signal
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.environments.players import LLAMA_LIKE, QWEN_LIKE, chat_tokenizer
+from tests.run.test_run import StopsAfter
+from tests.runs import assert_same_run, metrics, small_config
+
+from strop.base.imports import allow_module
+from strop.base.types import Completion
+from strop.base.view import SilentView
+from strop.config.schema import RunConfig
+from strop.engines.torch import TorchEngine
+from strop.run.folder import RunFolder
+from strop.run.run import resume, train
+
+PLAYERS = "tests.environments.players"
+STOPS = f"sampling.stop_token_ids={list(range(0, 256, 12))}"  # a random model would go on for ever
+CHATTY = (
+    f"environment.piece={PLAYERS}:Chatty", STOPS, "sampling.max_new_tokens=140", "model.fresh.max_positions=512",
+    "data.max_prompt_tokens=200", "data.template=Auto", "algorithm.selection.zero_variance=keep",
+)  # fmt: skip
+
+
+def chatty(*sets: str) -> RunConfig:
+    allow_module(PLAYERS)
+    return small_config(*CHATTY, *sets)
+
+
+def test_one_turn_is_the_run_without_an_environment(tmp_path: Path) -> None:
+    train(small_config(), tmp_path / "verifier", SilentView())
+    train(small_config("environment=OneTurn"), tmp_path / "environment", SilentView())
+    assert_same_run(tmp_path / "verifier", tmp_path / "environment")
+
+
+def record(monkeypatch: pytest.MonkeyPatch) -> dict[tuple[str, int], Completion]:
+    """Every completion that the engine gives from now on, by request and sample."""
+    found: dict[tuple[str, int], Completion] = {}
+    step = TorchEngine.step
+
+    def recorded(engine: TorchEngine) -> list[Completion]:
+        completions = step(engine)
+        found.update({(one.request_id, one.index): one for one in completions})
+        return completions
+
+    monkeypatch.setattr(TorchEngine, "step", recorded)
+    return found
+
+
+def speak(monkeypatch: pytest.MonkeyPatch, template: str | None) -> None:
+    """Have models with the chat template of `template`."""
+    if template is not None:
+        monkeypatch.setattr("strop.model.policy.byte_tokenizer", lambda: chat_tokenizer(template))
+
+
+def injected(row: dict[str, Any]) -> np.ndarray[Any, Any]:
+    mask = np.zeros(len(row["token_ids"]), np.bool_)
+    for span in row["injected"]:
+        mask[span["start"] : span["end"]] = True
+    return mask
+
+
+@pytest.mark.parametrize("template", [QWEN_LIKE, LLAMA_LIKE, None])
+def test_what_is_trained_is_what_was_sampled(
+    template: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    speak(monkeypatch, template)
+    found = record(monkeypatch)
+    config = chatty("steps=6", "sampling.interruption.after=[3,9]", "sampling.interruption.phrase=stop")
+    train(config, tmp_path / "run", SilentView())
+    turns: dict[str, list[Completion]] = defaultdict(list)
+    for (name, index), completion in found.items():
+        if not name.startswith("evaluation"):
+            group, _, rest = name.partition("/")
+            turns[f"{group}/{rest.partition('@')[0] or index}"].append(completion)
+    folder = RunFolder.open(tmp_path / "run")
+    rows = [row for step in folder.rollout_steps() for row in folder.read_rollouts(step)]
+    assert len(rows) == 6 * 24 and max(map(len, turns.values())) >= 3
+    assert {row["finish_reason"] for row in rows} == {"stop", "length"}
+    for row in rows:
+        played = turns[f"{row['ticket']}.0/{row['sample']}"]
+        ids, forced = np.array(row["token_ids"]), injected(row)
+        sampled = np.concatenate([turn.token_ids[~turn.injected] for turn in played])
+        assert np.array_equal(ids[~forced], sampled)
+        logprobs = np.concatenate([turn.logprobs[~turn.injected] for turn in played])
+        assert np.array_equal(np.array(row["logprobs"], np.float32)[~forced], logprobs)
+        assert not np.array(row["logprobs"])[forced].any()
+        whole = np.array([*row["prompt_ids"], *ids])
+        for turn in played:  # what the policy read at each turn is the beginning of what is trained
+            read = np.concatenate([turn.prompt_ids, turn.token_ids])
+            assert np.array_equal(read, whole[: len(read)])
+        assert len(ids) <= 140
+
+
+def test_a_run_with_turns_is_the_same_again_and_after_an_interruption(tmp_path: Path) -> None:
+    train(chatty(), tmp_path / "one", SilentView())
+    train(chatty(), tmp_path / "other", SilentView())
+    assert_same_run(tmp_path / "one", tmp_path / "other")
+    with pytest.raises(Exception, match="--resume"):
+        train(chatty(), tmp_path / "cut", StopsAfter(2, signal.SIGINT))
+    resume(tmp_path / "cut", SilentView())
+    assert metrics(tmp_path / "cut") == metrics(tmp_path / "one")
+
+
+@pytest.mark.parametrize("how", ["reset", "raise", "flood", "nonsense"])
+def test_a_failing_session_costs_its_own_sample(how: str, tmp_path: Path) -> None:
+    allow_module(PLAYERS)
+    config = small_config(
+        f"environment.piece={PLAYERS}:Faulty", f"environment.how={how}", "steps=2", "evaluation.every=none", STOPS,
+        "algorithm.selection.zero_variance=keep",
+    )  # fmt: skip
+    train(config, tmp_path / "run", SilentView())
+    rows = [row for step in (1, 2) for row in RunFolder.open(tmp_path / "run").read_rollouts(step)]
+    by_status = {status: [row for row in rows if row["status"] == status] for status in ("correct", "error")}
+    assert len(by_status["correct"]) + len(by_status["error"]) == len(rows) == 48
+    assert 12 <= len(by_status["error"]) <= 36 and all(row["reward"] == 0 for row in by_status["error"])
+    said = {"reset": "cannot begin", "raise": "no such move", "flood": "100000 characters", "nonsense": "gave str"}
+    uncut = [row for row in by_status["error"] if row["finish_reason"] == "stop"]
+    assert len(uncut) > 5 and all(said[how] in row["detail"] for row in uncut)

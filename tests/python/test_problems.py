@@ -1,0 +1,104 @@
+"""Problems from every kind of Python object come to the same, and what makes no problem is refused with its row."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+
+from strop.base.types import InputError, Problem
+from strop.data.chain_sum import ChainSum
+from strop.data.rows import Columns, ParquetFile
+from strop.python.problems import count_of, problems_of, source_of
+
+ROWS: list[dict[str, Any]] = [
+    {"prompt": "1+1=", "answer": "2", "level": 1},
+    {"prompt": "2+3=", "answer": "5", "level": 2},
+]
+CHAT = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "What is 1+1?"}]
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("STROP_CACHE", str(tmp_path / "cache"))
+
+
+def _dataset() -> Any:
+    return pytest.importorskip("datasets").Dataset.from_list(ROWS)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        lambda: ROWS,
+        lambda: tuple(ROWS),
+        lambda: (row for row in ROWS),
+        _dataset,
+        lambda: pa.Table.from_pylist(ROWS),
+        lambda: pa.RecordBatch.from_pylist(ROWS),
+        lambda: pd.DataFrame(ROWS),
+        lambda: pd.DataFrame(ROWS, index=[7, 9]),
+    ],
+    ids=["list", "tuple", "generator", "datasets", "arrow", "batch", "pandas", "pandas with an index"],
+)
+def test_every_kind_of_table_comes_to_the_same(given: Any) -> None:
+    found = source_of(given()).load()
+    assert [(p.id, p.prompt, p.reference) for p in found] == [("row-1", "1+1=", "2"), ("row-2", "2+3=", "5")]
+    assert [dict(p.extra) for p in found] == [{"answer": "2", "level": 1}, {"answer": "5", "level": 2}]
+
+
+def test_problems_are_kept_whole() -> None:
+    given = list(ChainSum(count=3, seed=4).load())
+    source = source_of(given)
+    assert list(source.load()) == given
+    assert source_of(given) == source, "the same problems are the same file"
+    assert source_of(given[:2]) != source
+    assert count_of(source) == 3
+
+
+def test_chat_messages_and_texts_are_prompts() -> None:
+    chat, text = problems_of([{"messages": CHAT, "answer": 2}, "What is 1+2?"])
+    assert chat.prompt == (CHAT[0], CHAT[1]) and chat.reference == 2
+    assert text.prompt == "What is 1+2?" and text.reference is None
+    assert [problem.reference for problem in source_of([chat, text]).load()] == [2, None]
+
+
+def test_columns_are_named_or_guessed() -> None:
+    (guessed,) = problems_of([{"question": "q", "solution": "long", "answer": "short", "id": 5}])
+    assert (guessed.id, guessed.prompt, guessed.reference) == ("5", "q", "short")
+    rows = [{"text": "q", "final": np.float64(0.5), "question": "other"}]
+    for columns in ({"prompt": "text", "answer": "final"}, Columns(prompt="text", answer="final")):
+        (named,) = problems_of(rows, columns)
+        assert (named.prompt, named.reference) == ("q", 0.5)
+        assert named.extra == {"final": 0.5, "question": "other"}
+
+
+def test_a_source_its_name_and_a_file_stay_what_they_are(tmp_path: Path) -> None:
+    assert source_of(ChainSum(count=3)) == ChainSum(count=3)
+    assert source_of("chain_sum") == ChainSum()
+    file = tmp_path / "train.parquet"
+    assert source_of(file) == ParquetFile(path=str(file))
+
+
+@pytest.mark.parametrize(
+    ("given", "named"),
+    [
+        ([], "there is none"),
+        ([{"answer": "2"}], "row 1: no column is the prompt"),
+        ([{"prompt": "a"}, {"prompt": " "}], "row 2: the prompt is empty"),
+        ([{"prompt": "a"}, 5], "row 2: a row is a dictionary"),
+        ([{"prompt": "a", "id": "x"}, {"prompt": "b", "id": "x"}], "row 2: another problem has the id 'x'"),
+        ([{"prompt": [{"role": "bot", "content": "a"}]}], "row 1: unknown role 'bot'"),
+        ([{"prompt": "a", "answer": float("nan")}], "row 1: the answer is nan"),
+        ({"prompt": "a"}, "not one dict"),
+        (Problem("p", "a", "b"), "not one Problem"),
+        (5, "not one int"),
+    ],
+)
+def test_what_makes_no_problem_is_refused(given: Any, named: str) -> None:
+    with pytest.raises(InputError, match=named):
+        source_of(given)

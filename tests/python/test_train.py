@@ -1,0 +1,220 @@
+"""`strop.train` with Python's objects: a run by value, the same by TRL's signature, going on, and clean refusals."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow.compute as pc
+import pytest
+from tests.runs import metrics, small_config
+
+import strop
+from strop.algorithms.losses import PolicyLoss, PpoClip
+from strop.base import session
+from strop.base.types import InputError, Problem
+from strop.config.parse import parse
+from strop.config.schema import RunConfig
+from strop.data.chain_sum import ChainSum
+from strop.python.train import train
+from strop.run import preflight
+from strop.run.folder import RunFolder
+from strop.verifiers.answer import Answer
+
+PROBLEMS = [{"prompt": sum.prompt, "answer": sum.reference} for sum in ChainSum(terms=2, count=40).load()]
+FEW: dict[str, Any] = {"settings": {"evaluation.every": None}, "held_out": 0, "quiet": True}
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("STROP_CACHE", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+    yield
+    session.forget()
+
+
+def vowels(problem: Problem, text: str) -> float:
+    """Something that a random model does now and then."""
+    return sum(letter in "aeiou0123456789" for letter in text) / 4
+
+
+def trl_vowels(prompts: list[str], completions: list[str], answer: list[str], **kwargs: Any) -> list[float]:
+    assert len(prompts) == len(answer) == len(completions)
+    return [sum(letter in "aeiou0123456789" for letter in text) / 4 for text in completions]
+
+
+class Doubled(PpoClip):
+    """A loss of the user's own."""
+
+
+def recipe() -> RunConfig:
+    return small_config("steps=2")
+
+
+def test_a_run_from_python(tmp_path: Path) -> None:
+    """Problems, reward, loss and recipe of Python; curves, rollouts, samples and evaluation back."""
+    run = strop.train(
+        None, PROBLEMS, reward=vowels, recipe=recipe, loss=Doubled(clip_low=0.3), held_out=8,
+        settings={"optim.lr": 2e-3, "sampling.max_new_tokens": 8}, quiet=True,
+    )  # fmt: skip
+    assert run.path == Path("runs/grpo") and run.config["steps"] == 2 and run.summary["steps"] == 2
+    assert run.config["algorithm"]["loss"] == {"piece": f"{__name__}:Doubled", **PpoClip(clip_low=0.3).model_dump()} | {
+        "piece": f"{__name__}:Doubled"
+    }
+    assert run.config["algorithm"]["reward"]["piece"] == "DirectReward"
+    rows = run.rollouts()
+    assert rows.num_rows == 2 * 6 * 4 and set(rows["step"].to_pylist()) == {1, 2}
+    few = run.rollouts(2, ["completion", "reward", "score"]).to_pandas()
+    assert list(few["reward"]) == [vowels(Problem("", "", ""), text) for text in few["completion"]]
+    assert len(set(few["reward"])) > 1 and all(few["score"] == few["reward"].clip(0, 1))
+    assert set(run.pass_rates) == {0, 2} and run.metrics["step"].to_pylist() == [0, 1, 2]
+    mean = pc.mean(run.rollouts(1, ["reward"])["reward"]).as_py()
+    assert run.metrics["reward/mean"].to_pylist()[1] == pytest.approx(mean)
+    assert len(run.sample("1+1=", n=2)) == 2 and run.sample(["1+1=", "2+2="], temperature=0.0)[0]
+    measured = run.evaluate(samples=2)
+    assert measured["problems"] == 8 and measured["trained_on"] == 0
+    others = run.evaluate(PROBLEMS[:3], samples=2)
+    assert others["problems"] == 3
+    assert run.plot()._repr_png_().startswith(b"\x89PNG")
+    assert "2 steps, pass rate" in repr(run)
+    assert strop.load(run.path) == run
+    with pytest.raises(InputError, match="no column 'rewards'; did you mean 'reward'"):
+        run.rollouts(1, ["rewards"])
+    with pytest.raises(InputError, match="no rollouts of step 9"):
+        run.rollouts(9)
+
+
+def test_trls_signature_trains_the_same(tmp_path: Path) -> None:
+    for name, reward in (("own", vowels), ("trl", trl_vowels)):
+        train(None, PROBLEMS, reward=reward, recipe=small_config("steps=2"), out=name, **FEW)
+    assert metrics(tmp_path / "own") == metrics(tmp_path / "trl")
+
+
+def test_a_verifier_keeps_the_recipes_rewards() -> None:
+    config = small_config("steps=1", "algorithm.reward.wrong=-1")
+    run = train(None, PROBLEMS, reward=Answer(extract="last_number"), recipe=config, **FEW)
+    assert run.config["algorithm"]["reward"] == {"piece": "BinaryReward", "correct": 1.0, "wrong": -1.0}
+    assert set(run.rollouts(1, ["reward"])["reward"].to_pylist()) <= {-1.0, 1.0}
+    assert run.pass_rates.keys() == {1}, "nothing is held out: the training problems' own"
+
+
+def test_a_verifier_and_a_function_are_weighed() -> None:
+    def brief(problem: Problem, text: str) -> float:
+        return 0.5
+
+    reward = {Answer(extract="last_number"): 1.0, brief: 3.0}
+    run = train(None, PROBLEMS, reward=reward, recipe=small_config("steps=1"), **FEW)
+    assert set(run.rollouts(1, ["reward"])["reward"].to_pylist()) <= {0.375, 0.625}
+
+
+def test_what_is_held_out_follows_the_problems() -> None:
+    run = train(None, PROBLEMS, reward=vowels, recipe=small_config("steps=1"), quiet=True)
+    assert run.config["data"]["held_out"]["count"] == 8
+    few = train(None, PROBLEMS[:4], reward=vowels, recipe=small_config("steps=1"), quiet=True)
+    assert few.config["data"]["held_out"] is None and few.config["evaluation"]["every"] is None
+    other = train(None, PROBLEMS[:30], held_out=PROBLEMS[30:], recipe=small_config("steps=1"), quiet=True)
+    assert other.evaluate(samples=1)["problems"] == 10
+
+
+def test_going_on_with_the_function_given_again(tmp_path: Path) -> None:
+    """A run of three steps is, bit for bit, one of two that is gone on with by a session that defines it anew."""
+    whole = train(None, PROBLEMS, reward=lambda problem, text: vowels(problem, text), recipe=recipe, steps=3,
+                  out="whole", **FEW)  # fmt: skip
+
+    def begun(steps: int) -> strop.Run:
+        reward = lambda problem, text: vowels(problem, text)  # noqa: E731
+        return train(None, PROBLEMS, reward=reward, recipe=recipe, steps=steps, out="begun", resume=True, **FEW)
+
+    begun(2)
+    session.forget()
+    config = RunFolder.open("begun").read_json("config.json")
+    assert parse(config, "config.json").verifier.session_functions(), "it can be read without the function"
+    with pytest.raises(InputError, match=r"<lambda>' is not here: .*strop\.train\(…, resume=True\)"):
+        preflight.resuming(RunFolder.open("begun"))
+    run = begun(3)
+    assert metrics(run.path) == metrics(whole.path)
+    assert begun(3).summary == run.summary, "a run that is done stays as it is"
+    with pytest.raises(InputError, match="data.source.path: a run keeps what it began with"):
+        train(None, PROBLEMS[:30], reward=vowels, recipe=recipe, out="begun", resume=True, **FEW)
+
+
+SCRIPT = """
+import sys
+import strop
+from strop.algorithms.losses import PpoClip
+from tests.runs import small_config
+
+class MyLoss(PpoClip):
+    pass
+
+def brief(problem, text):
+    return len(set(text)) / 20
+
+problems = [{"prompt": f"{a}+{b}=", "answer": a + b} for a in range(6) for b in range(6)]
+run = strop.train(None, problems, reward=brief, recipe=lambda: small_config("steps=1"), steps=int(sys.argv[1]),
+                  loss=MyLoss(), held_out=0, out="mine", resume=True, quiet=True)
+print(len(run.rollouts()), run.config["algorithm"]["loss"]["piece"])
+"""
+
+
+def _python(*arguments: str) -> subprocess.CompletedProcess[str]:
+    root = str(Path(__file__).parents[2])
+    environment = {**os.environ, "PYTHONPATH": f"{Path(strop.__file__).parents[1]}:{root}"}
+    return subprocess.run([sys.executable, *arguments], capture_output=True, text=True, env=environment)
+
+
+def test_a_script_trains_with_what_it_defines_and_the_command_line_says_who_can_go_on(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT)
+    assert _python(str(script), "1").stdout.split() == ["24", "__main__:MyLoss"]
+    refused = _python("-m", "strop", "train", "--resume", "mine")
+    assert refused.returncode == 2 and refused.stderr.count("\n") == 1
+    assert "MyLoss" in refused.stderr and "strop.train(…, resume=True)" in refused.stderr
+    assert _python(str(script), "2").stdout.split() == ["48", "__main__:MyLoss"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        ({"reward": lambda text: 1.0}, "define it as f"),
+        ({"reward": vowels, "settings": {"optim.lrr": 1}}, "did you mean optim.lr?"),
+        ({"reward": []}, "at least one"),
+        ({"reward": 5}, "5 is neither a function nor a verifier"),
+        ({"reward": Answer}, "is neither a function nor a verifier"),
+        ({"reward": {Answer(): -1.0, vowels: 1.0}}, "above 0"),
+        ({"reward": [vowels], "resume": True}, "name its folder"),
+        ({"recipe": "gpro"}, "did you mean 'grpo'"),
+        ({"recipe": lambda: 5}, "the function returned int"),
+        ({"recipe": "grpo"}, "names no model"),
+        ({"problems": [{"answer": 2}]}, "no column is the prompt"),
+        ({"reward": lambda completions, hint: [1.0]}, "takes the column 'hint'"),
+    ],
+)
+def test_what_cannot_be_trained_is_refused_and_leaves_nothing(arguments: dict[str, Any], named: str) -> None:
+    given: dict[str, Any] = {"problems": PROBLEMS, "recipe": small_config("steps=1"), "quiet": True} | arguments
+    with pytest.raises(InputError, match=named):
+        strop.train(None, **given)
+    assert not Path("runs").exists()
+
+
+def test_a_piece_of_the_script_cannot_be_in_other_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    local = type("Local", (PpoClip,), {"__module__": "__main__"})
+    assert issubclass(local, PolicyLoss)
+    with pytest.raises(InputError, match="define it in a module of its own"):
+        train(None, PROBLEMS, recipe=small_config("orchestration.trainers=2"), loss=local(), quiet=True)
+
+
+def test_import_takes_no_time() -> None:
+    code = (
+        "import sys, time\nbegin = time.perf_counter()\nimport strop\nspent = time.perf_counter() - begin\n"
+        "print(spent < 0.2, *[m for m in ('torch', 'numpy', 'pydantic', 'pyarrow') if m in sys.modules])\n"
+        "strop.load, strop.train\nprint(*[m for m in ('torch', 'transformers', 'matplotlib') if m in sys.modules])"
+    )
+    assert _python("-c", code).stdout == "True\n\n"
+    assert {"load", "train"} <= set(strop.__all__)
+    with pytest.raises(AttributeError, match="no attribute 'trian'"):
+        vars(strop)["__getattr__"]("trian")
