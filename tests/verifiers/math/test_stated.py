@@ -100,7 +100,8 @@ def test_decimal_commas(gold: str, answer: str, same: bool) -> None:
         ("A:B=1", "1"), (r"\angle ABC=30^\circ", "30"), (r"AB\cdot CD=12", "12"), ("AB:CD=2:3", "2/3"), ("ab=6", "6"),
         ("a:b:c=1:2:3", "2:4:6"), (r"\frac{a}{b}=3", "3"), ("AB^2=25", "25"), ("f(3)=7", "7"), ("AB+CD=5", "5"),
         (r"\angle A+\angle B=90^\circ", r"90^\circ"), ("S_{ABC}:S_{DEF}=4", "4"), (r"m\angle A=30", "30"),
-        (r"\overrightarrow{AB}\cdot\overrightarrow{AC}=3", "3"), (r"|\vec a|=3", "3"), ("f(1)+f(2)=7", "7"),
+        (r"\overrightarrow{AB}\cdot\overrightarrow{AC}=3", "3"), (r"|\vec a|=3", "3"), ("x=AB", "AB"),
+        ("f(1)+f(2)=7", "7"),
     ],
 )  # fmt: skip
 def test_the_value_stands_for_a_named_quantity(gold: str, answer: str) -> None:
@@ -129,7 +130,8 @@ def test_no_value_stands_for_an_equation_to_be_solved(gold: str, answer: str) ->
         (r"x=\frac13\approx0.33", "0.33"), ("x=5+5+1=7=11", "11"), ("x=7=11", "11"), (r"x\approx5", "5"), ("x=5", "5"),
         (r"\sqrt{50}\approx7.07", r"\sqrt{50}"), (r"x=\frac{1000}3\approx333", "333"), ("2+3=5=x", "5"),
         (r"x=\frac{1000}3\approx333", r"\frac{1000}3"), (r"(x,y)=(\frac13,2)\approx(0.3,2)", r"(\frac13,2)"),
-        ("x=5=7", "x=7"), (r"x=\frac13\approx1.3", r"x=\frac13"), ("3+4=7", "7"),
+        ("x=5=7", "x=7"), (r"x=7.4\approx7", "7"),
+        (r"7.4\approx7", "7.4"), (r"x=\frac13\approx1.3", r"x=\frac13"), ("3+4=7", "7"),
     ],
 )  # fmt: skip
 def test_a_chain_states_its_last_exact_member(answer: str, states: str) -> None:
@@ -145,6 +147,7 @@ def test_a_chain_states_its_last_exact_member(answer: str, states: str) -> None:
         ("5-1=5=4", "4"), (r"\frac13\approx0.3\approx\frac12", r"\frac12"), (r"x=\frac12\approx0.333333", "0.333333"),
         (r"x=\frac17\approx0.3", "0.3"), (r"x=\frac12\approx0.333333", r"\frac13"), ("x=7=5=8", "7"),
         (r"x=\frac{1000}3\approx334", "334"),
+        (r"x=7.4\approx7", "7.4"), (r"7.4\approx7", "7"), (r"\sqrt{50}\approx7", "7"), (r"7\approx7.1", "7.1"),
         (r"1\frac12\approx9", r"1\frac12"), ("(x,y)=(1,2)=(2,1)", "(1,2)"),
     ],
 )  # fmt: skip

@@ -163,7 +163,8 @@ class _Comparison:
         if wrong is not None:
             return wrong
         rounding = true_rounding(given) if equations[1] else None
-        if rounding is not None and gold.op != "relation" and self.answers(gold, rounding).equal:
+        asked = gold.op == "decimal" or label(given) is not None
+        if rounding is not None and asked and self.answers(gold, rounding).equal:
             return equal("the rounding that it states")
         stated = [stated_value(each, bare=each is gold) if each.op == "relation" else each for each in (gold, given)]
         return unknown("it states no value") if None in stated else self.answers(*stated)  # type: ignore[arg-type]

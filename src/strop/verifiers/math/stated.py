@@ -24,8 +24,8 @@ def stated_value(relation: Node, bare: bool) -> Node | None:
         return None
     relation = without_remarks(relation)
     first, last, named = relation.args[0], relation.args[-1], label(relation) is not None
-    if bare and (last.op == "title" or (first.op == "abs" and ex.names_in(first) & _CURVE)):  # AB = CD, |x| = 1
-        return None
+    if bare and (first.op == last.op == "title" or (first.op == "abs" and ex.names_in(first) & _CURVE)):
+        return None  # AB = CD, |x| = 1
     if last.op == "name" and not ex.names_in(first):  # 5 = x
         return next(side for side in reversed(relation.args) if not ex.names_in(side))
     if "≈" in relation.value and not named:
@@ -46,8 +46,7 @@ def without_remarks(relation: Node) -> Node:
     args, signs = [relation.args[0]], []
     for sign, side in zip(relation.value, relation.args[1:], strict=True):
         before = args[-1]
-        rounds = is_value(before) and is_value(side) and approximates(parted(side)[0], parted(before)[0])
-        if sign == "≈" and (is_remark(before, side) or rounds):
+        if sign == "≈" and (is_remark(before, side) or _is_rounded(before, side)):
             continue
         args.append(side)
         signs.append(sign)
@@ -57,9 +56,14 @@ def without_remarks(relation: Node) -> Node:
 def true_rounding(relation: Node) -> Node | None:
     """The rounded value at the end of a chain, where it is one of the exact value before it."""
     before, last = relation.args[-2:]
-    if relation.value[-1] != "≈" or not is_value(before) or not is_value(last):
-        return None
-    return last if approximates(parted(last)[0], parted(before)[0]) else None
+    return last if relation.value[-1] == "≈" and _is_rounded(before, last) else None
+
+
+def _is_rounded(exact: Node, rounded: Node) -> bool:
+    """Whether a value is one without decimals in it, rounded: 333 for 1000/3, but not 7 for 7.4."""
+    if not is_value(exact) or not is_value(rounded) or ex.holds(exact, "decimal"):
+        return False
+    return approximates(parted(rounded)[0], parted(exact)[0])
 
 
 def is_remark(exact: Node, rounded: Node) -> bool:
