@@ -63,7 +63,9 @@ def _is_rounded(exact: Node, rounded: Node) -> bool:
     """Whether a value is one without decimals in it, rounded: 333 for 1000/3, but not 7 for 7.4."""
     if not is_value(exact) or not is_value(rounded) or ex.holds(exact, "decimal"):
         return False
-    return approximates(parted(rounded)[0], parted(exact)[0])
+    (value, of_value), (shown, of_shown) = parted(exact), parted(rounded)
+    percent = of_shown.percent and not of_value.percent  # 1/3 ≈ 33.3%
+    return approximates(shown, ex.times(ex.number(100), value) if percent else value)
 
 
 def is_remark(exact: Node, rounded: Node) -> bool:
