@@ -12,21 +12,25 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from strop.verifiers.math import expressions as ex
-from strop.verifiers.math.conventions import (
-    TRIGONOMETRIC,
-    as_family,
-    factor_between,
-    renamed,
-)
+from strop.verifiers.math.choices import lower_choice, options_in
+from strop.verifiers.math.conventions import as_family, factor_between, renamed
 from strop.verifiers.math.decimals import approximates
 from strop.verifiers.math.evaluate import rational
 from strop.verifiers.math.expressions import Effort, Node, TooMuch
-from strop.verifiers.math.grammar import Reading, is_region, label
+from strop.verifiers.math.grammar import Reading, is_region, label, with_decimal_comma
 from strop.verifiers.math.normal import Field
 from strop.verifiers.math.proof import Outcome, Proof, compare, different, equal, unknown
 from strop.verifiers.math.quantities import in_letters
 from strop.verifiers.math.regions import Unsolved, line, same
-from strop.verifiers.math.values import UNDONE, compare_digits, compare_quantities, decided, parted
+from strop.verifiers.math.stated import (
+    is_computation,
+    is_remark,
+    is_value,
+    stated_value,
+    true_rounding,
+    without_remarks,
+)
+from strop.verifiers.math.values import compare_digits, compare_quantities, decided, parted
 from strop.verifiers.math.wordings import words
 
 _SEVERAL = ("tuple", "list", "set", "ratio")
@@ -44,16 +48,24 @@ class Rules(NamedTuple):
 
 def judge(gold: Reading, given: Reading, rules: Rules) -> Proof:
     """Whether an answer is the reference's."""
-    if gold.letters is not None and given.letters is not None:
-        return _choices(gold.letters, given.letters)
+    letters = given.letters
+    if letters is None and gold.letters is not None and len(gold.letters) == 1:
+        letters = lower_choice(given.tokens)
+        if letters is None and len(options_in(given.tokens)) > 1:
+            return different(f"the choice {gold.letters}, and several letters")
+    if gold.letters is not None and letters is not None:
+        return _choices(gold.letters, letters)
     Effort.begin()
     reference, answer = gold.answer, given.answer
     if not ex.names_in(reference) and ex.names_in(answer):
         answer = in_letters(given.tokens) or answer
-    elif reference.op == "decimal" and [token.text for token in given.tokens][1:-1] == [","]:  # a decimal comma
-        answer = Node("decimal", (), ".".join((given.tokens[0].text, given.tokens[2].text)))
     elif answer.op == "measure" and ex.names_in(reference) and not ex.names_in(answer):
         reference = in_letters(gold.tokens) or reference
+    several = [each.op in _SEVERAL for each in (reference, answer)]
+    if several == [False, True]:
+        answer = with_decimal_comma(given.tokens, any_whole=reference.op == "decimal") or answer
+    elif several == [True, False]:
+        reference = with_decimal_comma(gold.tokens) or reference
     said = {each.text.replace(" ", "").lower() for each in (gold, given)}
     if "words" in (reference.op, answer.op) and len(said) == 1:
         return equal("the same words")
@@ -148,8 +160,14 @@ class _Comparison:
         if gold.op == given.op:
             return unknown("two relations of different kinds")
         wrong = self._unequal_chain(given) if equations[1] else None
-        stated = [_stated_value(each, bare=each is gold) if each.op == "relation" else each for each in (gold, given)]
-        return wrong or (unknown("it states no value") if None in stated else self.answers(*stated))  # type: ignore[arg-type]
+        if wrong is not None:
+            return wrong
+        rounding = true_rounding(given) if equations[1] else None
+        asked = gold.op == "decimal" or label(given) is not None
+        if rounding is not None and asked and self.answers(gold, rounding).equal:
+            return equal("the rounding that it states")
+        stated = [stated_value(each, bare=each is gold) if each.op == "relation" else each for each in (gold, given)]
+        return unknown("it states no value") if None in stated else self.answers(*stated)  # type: ignore[arg-type]
 
     def _regions(self, gold: Node, given: Node) -> Proof | None:
         if gold.op == "tuple" and ex.holds(given, "relation") and not self.rules.allow_set_relation_comp:
@@ -191,6 +209,7 @@ class _Comparison:
         wrong = self._unequal_chain(given)
         if wrong is not None:
             return wrong
+        gold, given = map(without_remarks, (gold, given))
         labels = label(gold), label(given)
         if None not in labels:  # x = 5, y = x = 5
             found = self.answers(gold.args[-1], given.args[-1])
@@ -213,12 +232,21 @@ class _Comparison:
         return different("not multiples of each other") if polynomial else unknown("not multiples of each other")
 
     def _unequal_chain(self, given: Node) -> Proof | None:
-        """A chain of values that are not all proved equal, or rounded, offers several answers."""
-        labelled = label(given) is not None
-        values = [place for place, side in enumerate(given.args) if not (labelled and place == 0) and _is_value(side)]
-        for place, following in pairwise(values):
+        """Why a chain offers several answers, or None.
+
+        A chain that begins with a name states its last member, whatever stands before it. The values of any other must
+        be equal, but for one computation and its result. After ≈ stands a rounded value; a decimal after an exact value
+        is a remark, which need not be right.
+        """
+        begin = given.value == ("=",) and is_computation(given.args[0])
+        places = [place for place, side in enumerate(given.args) if place >= begin and is_value(side)]
+        derived = label(given) is not None
+        for place, following in pairwise(places):
             one, other = given.args[place], given.args[following]
-            rounded = "≈" in given.value[place:following] and approximates(parted(other)[0], parted(one)[0])
+            if "≈" in given.value[place:following]:
+                rounded = is_remark(one, other) or approximates(parted(other)[0], parted(one)[0])
+            else:
+                rounded = derived
             if not rounded and not self.answers(one, other).equal:
                 return different("a chain of unequal constants")
         return None
@@ -241,6 +269,8 @@ class _Comparison:
             return self._sets(*parts) if one_of[0] == one_of[1] else unknown("all, or one of several")
         if len(parts[0]) != len(parts[1]):
             return different(f"{len(parts[0])} and {len(parts[1])} answers")
+        if all(label(part) is not None for part in (*parts[0], *parts[1])):  # p = 5, q = 2 and q = 2, p = 5
+            return self._sets(*parts)
         in_order = self._all(*parts)
         if in_order.equal or ops != ("list", "list"):
             return in_order
@@ -327,32 +357,3 @@ def _plain(answer: Node) -> Node:
     if ex.holds(answer, "±", "∓") and answer.op not in (*_SEVERAL, "relation", "family", "cases"):
         return Node("set", tuple(ex.variants(answer)))
     return answer
-
-
-def _stated_value(relation: Node, bare: bool) -> Node | None:
-    """The value that an equation states; None where it states none.
-
-    `bare`: the value is to stand for the equation, as 5 does for x = 5; for a curve such as x² + y² = 25 none does.
-    """
-    if relation.value == ("∈",) and relation.args[0].op in ("name", "tuple"):
-        return relation.args[1]
-    if not set(relation.value) <= {"=", "≈"}:
-        return None
-    first, last, named = relation.args[0], relation.args[-1], label(relation) is not None
-    if last.op == "name" and not ex.names_in(first):  # 5 = x
-        return first
-    if "≈" in relation.value and not named:  # √3/3 ≈ 0.577
-        last = relation.args[relation.value.index("≈")]
-    names = ex.names_in(first)
-    curve = bare and not ex.holds(first, "ln", *TRIGONOMETRIC)
-    computed = ex.holds(first, *UNDONE) or (
-        not ex.names_in(last) and not curve and (len(names) > 1 or ex.holds(first, "ln", *TRIGONOMETRIC))
-    )
-    equation = ex.names_in(last) if not names else len(relation.value) == 1  # 9 = x + 1, x² = 9
-    return last if named or computed or not equation else None
-
-
-def _is_value(node: Node) -> bool:
-    """Whether an answer has a value of its own: there are no names in it, and nothing is left to be computed."""
-    undone = (part.op in UNDONE or part.op.startswith("apply ") for part in ex.parts(node))
-    return not ex.names_in(node) and not any(undone)

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from strop.verifiers.math import expressions as ex
+from strop.verifiers.math.choices import choice_letters, lower_choice
 from strop.verifiers.math.expressions import Node, Token, Unreadable
 from strop.verifiers.math.latex import tokens
 from strop.verifiers.math.matrices import matrix_of
@@ -26,7 +27,7 @@ from strop.verifiers.math.token_lists import (
     text_of,
     trimmed,
 )
-from strop.verifiers.math.wordings import as_words, choice_letters, date_of, special_kind, unlabelled, words
+from strop.verifiers.math.wordings import as_words, date_of, special_kind, unlabelled, words
 
 
 class Reading(NamedTuple):
@@ -71,10 +72,32 @@ def read(text: str) -> Reading:
     try:
         answer = _answer(found)
     except Unreadable:
-        if letters is None:
+        if letters is None and lower_choice(found) is None:
             raise
-        answer = words(letters)
+        answer = words(letters or text_of(found))
     return Reading(answer, letters, tuple(found))
+
+
+def with_decimal_comma(found: Sequence[Token], any_whole: bool = False) -> Node | None:
+    """What an answer is with its comma as a decimal point: `0,111`; None where it may not be one.
+
+    Before it stands a single 0, with `any_whole` any integer, and there is no other comma.
+    """
+    commas = [place for place, token in enumerate(found) if is_symbol(token, ",")]
+    if len(commas) != 1 or any(depth_of(token) and token.text not in "{}" for token in found[: commas[0]]):
+        return None
+    place = commas[0]
+    around = [token for token in (*found[place - 1 : place], *found[place + 1 : place + 2])]
+    if len(around) != 2 or any(not token.text.isdigit() for token in around) or found[place].space or around[1].space:
+        return None
+    whole, digits = (token.text for token in around)
+    if whole != "0" and not any_whole:
+        return None
+    number = Token("number", f"{whole}.{digits}", around[0].space)
+    try:
+        return _answer([*found[: place - 1], number, *found[place + 2 :]])
+    except Unreadable:
+        return None
 
 
 def is_region(answer: Node) -> bool:
@@ -97,12 +120,7 @@ def _answer(found: Sequence[Token]) -> Node:
     whole = as_words(found) or special_kind(found)
     if whole is not None:
         return whole
-    groups = [_listed(group) for group in pieces_of(found, ";")]
-    if len(groups) > 1 and all(
-        group.op == "list" and all(part.op == "relation" for part in group.args) for group in groups
-    ):
-        return Node("set", tuple(group._replace(op="tuple") for group in groups))  # p = 5, q = 2; p = 7, q = 2
-    return _joined("set", groups)
+    return _joined("set", [_listed(group) for group in pieces_of(found, ";")])
 
 
 def _listed(found: Sequence[Token]) -> Node:
@@ -151,9 +169,31 @@ def _joined(how: str, found: list[Node]) -> Node:
     if how == "set":
         found = [part for each in found for part in (each.args if each.op in ("list", "set") else (each,))]
     names = [label(part) for part in found]
+    assigned = _assigned(found, names)
+    if assigned is not None:
+        return assigned
     if None not in names and len(set(names)) in (1, len(names)):  # values of one name; a value of each of several
         how = "set" if len(set(names)) == 1 else "list"
     return Node(how, tuple(found))
+
+
+def _assigned(found: list[Node], names: list[Node | None]) -> Node | None:
+    """Values of several names, given more than once: `p = 5, q = 2; p = 7, q = 2` as a set of tuples; None otherwise.
+
+    A tuple begins where a name comes again, and each of them has the same names.
+    """
+    groups: list[dict[Node, Node]] = [{}]
+    if all(part.op == "tuple" and all(label(each) is not None for each in part.args) for part in found):
+        return Node("set", tuple(found)) if len(found) > 1 else None
+    for name, part in zip(names, found, strict=True):
+        if name is None:
+            return None
+        if name in groups[-1]:
+            groups.append({})
+        groups[-1][name] = part
+    if len(groups) == 1 or len(groups[0]) == 1 or any(group.keys() != groups[0].keys() for group in groups):
+        return None
+    return Node("set", tuple(Node("tuple", tuple(group.values())) for group in groups))
 
 
 def label(part: Node) -> Node | None:
@@ -263,6 +303,8 @@ def _enclosed(found: Sequence[Token]) -> Node | None:
     if is_symbol(first, "⦃"):
         return _set(inner)
     parts = pieces_of(inner, ",", ";")
+    if len(parts) > 1 and is_symbol(first, "(") and all(any(is_symbol(t, "=") for t in part) for part in parts):
+        return Node("tuple", tuple(map(_related, parts)))  # (p = 5, q = 2)
     if len(parts) < 2:
         return (
             _alone(inner)

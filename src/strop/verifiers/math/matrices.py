@@ -1,6 +1,8 @@
-"""Matrices: sums and multiples of them, and determinants."""
+"""Matrices: sums, products and multiples of them, and determinants."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 from strop.verifiers.math import expressions as ex
 from strop.verifiers.math.expressions import Node, TooMuch, Unreadable
@@ -19,19 +21,41 @@ def determinant(rows: list[tuple[Node, ...]]) -> Node:
     return ex.plus(*map(ex.times, signs, rows[0], minors))
 
 
+_MOST_TERMS = 2000  # products in the entries of a product of matrices
+
+
 def matrix_of(node: Node) -> Node | None:
-    """The matrix that a matrix, a sum of matrices, or a number times one is; None for anything else."""
-    if node.op == "matrix" or node.op not in ("sum", "product") or not any(map(matrix_of, node.args)):
+    """The matrix that a matrix, a sum or product of matrices, or a number times one is; None for anything else."""
+    if node.op not in ("sum", "product"):
         return node if node.op == "matrix" else None
     parts = list(map(matrix_of, node.args))
-    matrices = [part.args for part in parts if part is not None]
+    if not any(parts):
+        return None
+    matrices = [part for part in parts if part is not None]
     rest = [arg for arg, part in zip(node.args, parts, strict=True) if part is None]
-    shapes = {tuple(len(row.args) for row in rows) for rows in matrices}
-    if len(shapes) > 1 or (rest if node.op == "sum" else len(matrices) > 1):
+    if node.op == "product":
+        found = matrices[0]
+        for each in matrices[1:]:
+            found = _product(found, each)
+        return _entrywise(lambda entry: ex.times(*rest, entry), [found]) if rest else found
+    if rest or len({tuple(len(row.args) for row in each.args) for each in matrices}) > 1:
         raise Unreadable("matrices that do not fit")
-    combine = ex.plus if node.op == "sum" else lambda *entry: ex.times(*rest, *entry)
-    rows = (
-        tuple(combine(*entries) for entries in zip(*(row.args for row in each), strict=True))
-        for each in zip(*matrices, strict=True)
-    )
+    return _entrywise(ex.plus, matrices)
+
+
+def _entrywise(combine: Callable[..., Node], matrices: list[Node]) -> Node:
+    rows = zip(*(each.args for each in matrices), strict=True)
+    return _matrix([tuple(map(combine, *(row.args for row in each))) for each in rows])
+
+
+def _product(first: Node, second: Node) -> Node:
+    if len(first.args[0].args) != len(second.args):
+        raise Unreadable("matrices that do not fit")
+    columns = list(zip(*(row.args for row in second.args), strict=True))
+    if len(first.args) * len(columns) * max(sum(1 for _ in ex.parts(each)) for each in (first, second)) > _MOST_TERMS:
+        raise TooMuch("too large a product of matrices")
+    return _matrix([tuple(ex.plus(*map(ex.times, row.args, each)) for each in columns) for row in first.args])
+
+
+def _matrix(rows: list[tuple[Node, ...]]) -> Node:
     return Node("matrix", tuple(Node("row", row) for row in rows))

@@ -96,8 +96,9 @@ _LEADS = _pattern(
     |step\ \d+|we\ (?:get|have|find)|it\ follows\ that|(?:this|which)\ gives)\b[\s,:]* | ^[\s,:>*\#]+(?=\S)"""
 )
 _ENDS = _pattern(
-    r"""\s+(?:is\ the\ (?:final\ |correct\ )?answer|left(?:\s+over)?|in\ total|in\ all|altogether|total|remaining|each
-    |respectively|more|now|too|long|old|away|apart|tall|high|wide|deep)\s*$"""
+    r"""\s+(?:is\ (?:the|our|my)\ (?:final\ |correct\ |required\ |desired\ )?(?:answer|solution|result)
+    |left(?:\s+over)?|in\ total|in\ all|altogether|total|remaining|each|respectively|more|now|too|long|old|away|apart
+    |tall|high|wide|deep)\s*$"""
 )
 # A text that is a choice and nothing else.
 _CHOICE = re.compile(r"\s*\$?(?:\\(?:text|math)[a-z]{0,2}\{)?\(?([A-J])\)?\}?\$?\s*\.?\s*")

@@ -11,7 +11,7 @@ from strop.verifiers.math.expressions import Node, Token
 from strop.verifiers.math.token_lists import is_symbol, text_of
 
 _MONTHS = "january february march april may june july august september october november december"
-_COPULAS = ("is", "are", "equals", "be", "equal", "was")
+COPULAS = ("is", "are", "equals", "be", "equal", "was")
 HEDGES = (
     "not no never neither nor cannot wrong incorrect false more less fewer greater than most least over under between "
     "maybe perhaps possibly probably might could if unless or either instead except almost nearly above below exceeds"
@@ -33,7 +33,6 @@ _SAYS = re.compile(
 )
 _REMAINDERS = ("r", "remainder", "rem", "with remainder", "with a remainder of")
 _CLOCK = re.compile(r"(\d{1,2})(?: : (\d\d))?(?: : \d\d)?(?: (a|p)(?: \.)? ?m(?: \.)?)?", re.IGNORECASE)
-_CHOICE = re.compile(r"(?:\(([A-J])\)|([A-J])[.:)])(?=.)")
 
 
 def words(text: str) -> Node:
@@ -52,7 +51,7 @@ def unlabelled(found: Sequence[Token]) -> list[Token]:
     if end < len(found) and is_symbol(found[end], ":") and not hedged:
         return list(found[end + 1 :])
     last = max(
-        (place for place, word in enumerate(said) if word in _COPULAS and place < len(found) - 1), default=None
+        (place for place, word in enumerate(said) if word in COPULAS and place < len(found) - 1), default=None
     )
     return list(found) if last is None or any(place <= last for place in hedged) else list(found[last + 1 :])
 
@@ -156,22 +155,3 @@ def _based(found: Sequence[Token]) -> Node | None:
     if not plain or any(int(digit, 36) >= base for digit in digits):
         return None
     return Node("digits", (), (digits.lstrip("0") or "0", base))
-
-
-def choice_letters(found: Sequence[Token]) -> str | None:
-    r"""The letters of multiple choice that an answer may be: `B`, `(B)`, `B. 12`, `\textbf{(B)}\ 12`; `A,C`, `AC`."""
-    found = [token for token in found if not is_symbol(token, "{", "}")]
-    while len(found) > 1 and found[0].text.lower() in ("option", "choice", "answer", "options", "choices"):
-        found = found[1:]
-    text = "".join(
-        f" {token.text} " if token.kind == "word" and len(token.text) > 1 else token.text for token in found
-    ).strip()
-    listed = [part.strip(" ().") for part in re.split(r",|;| and | or ", text)]
-    listed = [part for part in listed if part]
-    if len(listed) > 1 and all(len(part) == 1 and part in "ABCDEFGHIJ" for part in listed):
-        return ("|" if " or " in text else ",").join(listed)
-    bare = text.rstrip(".)").lstrip("(").strip()
-    if 0 < len(bare) < 6 and set(bare) <= set("ABCDEFGHIJ") and not any(token.space for token in found[1:]):
-        return bare
-    labelled = _CHOICE.match(text)
-    return (labelled[1] or labelled[2]) if labelled is not None else None
