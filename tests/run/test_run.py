@@ -485,6 +485,7 @@ def test_the_users_modules_are_recorded_and_named_in_every_command(
         "from strop.algorithms.rewards import BinaryReward\n\n\nclass Mine(BinaryReward):\n    '''Nothing new.'''\n"
     )
     monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(imports, "_allowed", {})  # what other tests of this process have allowed is not recorded
     allow_module("my_rewards")
     out = tmp_path / "a run"
     config = small_config("algorithm.reward=my_rewards:Mine", "checkpoint.every=100")

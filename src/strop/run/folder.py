@@ -337,6 +337,11 @@ def trained_before(model: str | None) -> Callable[[Problem], bool]:
     return lambda problem: question_digest(problem) in trained
 
 
+def has_record(path: Path) -> bool:
+    """Whether the folder is that of a run that recorded its problems."""
+    return is_run(path) and RunFolder.open(path).read_problems() is not None
+
+
 def is_run(path: Path) -> bool:
     """Whether the folder was written by strop."""
     return (path / MARKER).is_file()

@@ -34,7 +34,7 @@ from strop.recipes.resolve import resolve
 from strop.run import preflight
 from strop.run.assembly import play_of, responder_of
 from strop.run.fine_tuning import is_fine_tuning, load_model, stored_config
-from strop.run.folder import RunFolder, is_run, trained_before
+from strop.run.folder import RunFolder, has_record, is_run, trained_before
 from strop.training import checkpoint
 from strop.training.embedded_base import located
 
@@ -290,7 +290,7 @@ def problems_of(asked: Asked, tokenizer: PreTrainedTokenizerBase, view: View) ->
         kind = "held-out problems" if data.held_out is not None else "problems (none are held out)"
     trained_on = None if record is None else record.trained_on(chosen.problems)
     place = asked.config.model.path
-    if record is None and place is not None and is_run(Path(place).expanduser().absolute().parent):
+    if asked.run is None and place is not None and has_record(Path(place).expanduser().absolute().parent):
         trained_on = sum(map(trained_before(place), chosen.problems))
     view.note(f"{len(chosen)} {kind} of {chosen.name}")
     if trained_on:
