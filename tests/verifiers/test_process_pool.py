@@ -261,14 +261,18 @@ def test_jobs_that_two_supervisors_leave_in_silence_are_given_up_and_then_the_ru
     monkeypatch.setattr(process_pool, "START_SECONDS", 1.0)
     stopped: list[int] = []
 
+    def silence() -> None:
+        if pool.pid not in stopped:
+            stopped.append(pool.pid)
+            os.kill(pool.pid, signal.SIGSTOP)
+
     def silenced() -> dict[int, Verdict]:
-        """Verdicts while every supervisor is stopped as soon as it is started."""
+        """Verdicts while every supervisor is stopped before it has the job, or as soon as it is started."""
+        silence()
         submit(judge, ["fine"])
         found: dict[int, Verdict] = {}
         while judge.pending:
-            if pool.pid not in stopped:
-                stopped.append(pool.pid)
-                os.kill(pool.pid, signal.SIGSTOP)
+            silence()
             judge.wait(0.1)
             found.update({key[1]: verdict for key, verdict in judge.poll()})
         return found
