@@ -74,16 +74,6 @@ def read_json(path: Path) -> dict[str, Any]:
     return value
 
 
-def free_folder(name: str) -> Path:
-    """`runs/NAME`, or `runs/NAME-2`, `-3` … where that is taken."""
-    folder = Path("runs") / name
-    count = 1
-    while folder.exists() and any(folder.iterdir()):
-        count += 1
-        folder = Path("runs") / f"{name}-{count}"
-    return folder
-
-
 def distinct_names(paths: Sequence[Path]) -> list[str]:
     """The last part of each path, with as many folders before it as it takes to tell it from the others."""
     names = []
