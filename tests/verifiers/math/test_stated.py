@@ -175,6 +175,20 @@ def test_sentences_that_call_something_the_answer(text: str, gold: str, stated: 
     assert (isinstance(found, Reading) and judge(read(gold), found, Rules()).equal) is stated
 
 
+@pytest.mark.parametrize(
+    ("text", "stated"),
+    [
+        ("Thus $5$ is our answer.", True), ("So, $x = 5$ is the final answer", True), ("$5$ is the correct answer.", True),
+        ("I doubt that $5$ is our answer.", False), ("Everyone denies that $5$ is the answer.", False),
+        ("Twice $5$ is the answer.", False), ("I hope $5$ is the answer.", False), ("$3$ or $5$ is our answer.", False),
+        ("Neither $7$ nor $5$ is the answer.", False), ("$5$ is not our answer.", False),
+    ],
+)  # fmt: skip
+def test_formulas_that_a_sentence_calls_the_answer_where_formulas_alone_are_read(text: str, stated: bool) -> None:
+    found = FINDER._replace(latex=True, plain=False).in_prose(text)
+    assert (isinstance(found, Reading) and judge(read("5"), found, Rules()).equal) is stated
+
+
 def matrix(*rows: str) -> str:
     return r"\begin{pmatrix}" + r"\\".join(rows) + r"\end{pmatrix}"
 

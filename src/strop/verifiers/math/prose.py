@@ -95,9 +95,10 @@ _LEADS = _pattern(
     r"""^(?:so|thus|hence|therefore|then|finally|now|and|that\ is|i\.e\.|in\ total|altogether|overall|yes|or|also
     |step\ \d+|we\ (?:get|have|find)|it\ follows\ that|(?:this|which)\ gives)\b[\s,:]* | ^[\s,:>*\#]+(?=\S)"""
 )
+_IS_ANSWER = r"is\ (?:the|our|my)\ (?:final\ |correct\ |required\ |desired\ )?(?:answer|solution|result)"
+_ANSWER_ENDS = _pattern(rf"\s+{_IS_ANSWER}\s*$")
 _ENDS = _pattern(
-    r"""\s+(?:is\ (?:the|our|my)\ (?:final\ |correct\ |required\ |desired\ )?(?:answer|solution|result)
-    |left(?:\s+over)?|in\ total|in\ all|altogether|total|remaining|each|respectively|more|now|too|long|old|away|apart
+    rf"""\s+(?:{_IS_ANSWER}|left(?:\s+over)?|in\ total|in\ all|altogether|total|remaining|each|respectively|more|now|too|long|old|away|apart
     |tall|high|wide|deep)\s*$"""
 )
 # A text that is a choice and nothing else.
@@ -222,8 +223,9 @@ class Finder(NamedTuple):
         return NO_ANSWER
 
     def _last_formula(self, sentence: str) -> Reading | str:
-        r"""The delimited formula that ends a sentence, which may be one of a list: `$x = 3$ or $x = 4$.`"""
-        stripped = sentence.rstrip(" \n.,;!")
+        r"""The delimited formula that ends a sentence, or that it calls the answer; one of a list: `$x = 3$ or $x = 4$.`"""
+        whole = sentence.rstrip(" \n.,;!")
+        stripped = _ANSWER_ENDS.sub("", whole)
         formulas = list(_DELIMITED.finditer(stripped))
         if not formulas or formulas[-1].end() != len(stripped):
             return NO_ANSWER
@@ -232,6 +234,8 @@ class Finder(NamedTuple):
             if not re.fullmatch(r"\s*(?:,|;|,?\s*(?:and|or))\s*", stripped[earlier.end() : begin]):
                 break
             begin = earlier.start()
+        if stripped != whole and _stripped(stripped[:begin]):
+            return NO_ANSWER  # who calls it the answer, or what is done with it first, is not known
         return self.read(stripped[begin:])
 
     def _asserted(self, text: str, marked: bool) -> Reading | str:
