@@ -36,6 +36,7 @@ from transformers import PreTrainedModel, Qwen2Config, Qwen2ForCausalLM
 from strop.algorithms.aggregation import TokenMean
 from strop.algorithms.losses import PpoClip
 from strop.algorithms.objective import Objective
+from strop.base.machine import resident
 from strop.base.types import Sample
 from strop.engines.protocol import Request, Sampling
 from strop.engines.torch import EngineSettings, TorchEngine
@@ -67,12 +68,6 @@ def model_of(hidden: int, vocabulary: int, longest: int, dtype: torch.dtype, dev
         return Qwen2ForCausalLM(config).to(dtype).eval()
 
 
-def resident(field: str) -> int:
-    """`VmRSS` or `VmHWM` (its peak) of this process in bytes."""
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(field))
-
-
 class Peak:
     """Memory from its making to `mebibytes`."""
 
@@ -84,11 +79,11 @@ class Peak:
             self.before = torch.cuda.memory_allocated()
         else:
             Path("/proc/self/clear_refs").write_text("5")  # forgets the peak so far
-            self.before = resident("VmRSS")
+            self.before = resident()
 
     def mebibytes(self) -> float:
         """The most held since."""
-        now = torch.cuda.max_memory_allocated() if self.device == "cuda" else resident("VmHWM")
+        now = torch.cuda.max_memory_allocated() if self.device == "cuda" else resident(peak=True)
         return (now - self.before) / MEBIBYTE
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from strop.base.machine import resident
 from strop.model.head import logprob_entropy
 
 MEBIBYTE = 2**20
@@ -25,12 +26,6 @@ def plain(hidden: Tensor, weight: Tensor, target: Tensor) -> tuple[Tensor, Tenso
     """Log-prob and entropy through the logits of all tokens."""
     log_p = (hidden @ weight.t()).float().log_softmax(-1)
     return log_p.gather(1, target[:, None])[:, 0], -(log_p.exp() * log_p).sum(-1)
-
-
-def resident(field: str) -> int:
-    """`VmRSS` or `VmHWM` (its peak) of this process in bytes. The peak that getrusage knows is inherited at exec."""
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(field))
 
 
 def main() -> None:
@@ -74,11 +69,11 @@ def on_gpu(work: Callable[[], None]) -> dict[str, float]:
 def on_cpu(work: Callable[[], None]) -> dict[str, float]:
     """Seconds of one run, and how far resident memory rose."""
     Path("/proc/self/clear_refs").write_text("5")  # forgets the peak so far
-    before = resident("VmRSS")
+    before = resident()
     wall, cpu = time.perf_counter(), time.process_time()
     work()
     took = {"wall": time.perf_counter() - wall, "cpu": time.process_time() - cpu}
-    return {"mib": (resident("VmHWM") - before) / MEBIBYTE, **took}
+    return {"mib": (resident(peak=True) - before) / MEBIBYTE, **took}
 
 
 if __name__ == "__main__":

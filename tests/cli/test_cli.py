@@ -19,7 +19,7 @@ from strop.run.runs import free_folder
 
 COMMANDS = (
     "quickstart", "train", "sft", "eval", "compare", "sample", "recipes", "verify", "data", "plot", "report", "fit",
-    "ablate", "serve", "status", "dashboard", "runs", "plan", "export", "doctor",
+    "ablate", "serve", "status", "dashboard", "runs", "plan", "export", "doctor", "smoke",
 )  # fmt: skip
 
 

@@ -81,6 +81,7 @@ SMALL = {
     "fit": "--bootstrap 20",
     "serve": "--port 0",
     "dashboard": "--port 0",
+    "smoke": "--only update --limit 300",
 }
 TRAINED = (
     "strop train grpo --set model.path=Qwen/Qwen3-0.6B --set data.source=problems.jsonl",

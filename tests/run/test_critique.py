@@ -15,8 +15,8 @@ from strop.base.types import InputError
 from strop.base.view import SilentView
 from strop.cli import app
 from strop.model.files import export
+from strop.run.accelerators import Finding
 from strop.run.critique import criticise
-from strop.run.doctor import Finding
 from strop.run.run import train
 
 

@@ -44,6 +44,7 @@ app = typer.Typer(
     strop eval runs/grpo                               measure the result
     strop verify math cases.jsonl --out out.jsonl      judge answers without a model
     strop doctor                                       what this machine has and lacks
+    strop smoke                                        whether training works on it
 
     Every command explains itself: strop train --help.
     """,
@@ -73,6 +74,7 @@ app.add_typer(runs_commands.runs_app, name="runs", short_help="List, compare, re
 app.command("plan", short_help="Simulate a run: step time, idle shares, best split of devices.")(plan_command.plan)
 app.command("export", short_help="Write a checkpoint as a Hugging Face folder.")(model_commands.export)
 app.command("doctor", short_help="Say what this machine has and lacks.")(inspect_commands.doctor)
+app.command("smoke", short_help="Try what training here rests on: pass or fail.")(inspect_commands.smoke)
 
 
 @app.callback(invoke_without_command=True)

@@ -1,13 +1,14 @@
-"""Commands that look and change nothing: recipes, doctor, plot."""
+"""Commands that look and change nothing: recipes, doctor, smoke, plot."""
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from strop.cli.options import Imports, Json, Run, Sets, Tiny, allow, print_table, show, viewing
+from strop.cli.options import Imports, Json, Run, Sets, Tiny, allow, bar, print_table, show, viewing
 
 MARKS = {"ok": "ok", "note": "note", "problem": "PROBLEM"}
 
@@ -90,6 +91,7 @@ def doctor(
     ask: Annotated[
         int, typer.Option("--ask", metavar="N", help="Ask the model N problems: how it begins.", min=0)
     ] = 0,
+    gpu: Annotated[bool, typer.Option("--gpu", help="Look at torch, driver, GPUs, NCCL and vLLM alone.")] = False,
     as_json: Json = False,
 ) -> None:
     """Say what this machine has and lacks; or, of a run or a configuration, what speaks against it.
@@ -100,18 +102,18 @@ def doctor(
 
     \b
     strop doctor
+    strop doctor --gpu
     strop doctor mine.toml
     strop doctor grpo --set model.path=Qwen/Qwen3-0.6B --set data.source=problems.jsonl
     strop doctor grpo --set model.path=MODEL --set data.source=problems.jsonl --ask 16
     strop doctor runs/grpo
     """
-    from strop.run.doctor import as_json as plain_values
-
     allow(imports, sets)
     if target is None:
+        from strop.run.accelerators import accelerators
         from strop.run.doctor import examine
 
-        findings = examine()
+        findings = accelerators() if gpu else examine()
     else:
         from strop.recipes.resolve import resolve
         from strop.run.folder import RunFolder, is_run
@@ -129,8 +131,51 @@ def doctor(
             if finding.advice:
                 print(f"{finding.topic}: {finding.advice}")
 
-    show(as_json, plain_values(findings), table)
+    show(as_json, [asdict(finding) for finding in findings], table)
     if any(finding.level == "problem" for finding in findings):
+        raise typer.Exit(1)
+
+
+def smoke(
+    device: Annotated[str, typer.Option(metavar="auto|cuda|cpu", help="Where to compute.")] = "auto",
+    model: Annotated[
+        str | None, typer.Option(metavar="MODEL", help="A model folder or a hub name, instead of a new small model.")
+    ] = None,
+    vllm: Annotated[
+        str | None,
+        typer.Option(metavar="PYTHON", help="The interpreter of an environment with vLLM, else STROP_VLLM_PYTHON."),
+    ] = None,
+    only: Annotated[
+        list[str], typer.Option(metavar="GROUP", help="update, engine, ranks or vllm alone; may be repeated.")
+    ] = [],  # noqa: B006
+    limit: Annotated[float, typer.Option(metavar="SECONDS", help="For all of it.", min=1)] = 120.0,
+    as_json: Json = False,
+) -> None:
+    """Try in two minutes what training on this machine rests on: pass or fail, and why.
+
+    A bfloat16 update and its peak memory, the embedded engine's samples, new weights and their probe, an update over
+    two ranks (NCCL with two GPUs, else gloo), and the same of vLLM's server as of the engine where a vLLM is named. The
+    table is Markdown, to be pasted into an issue. The exit code is 1 when something failed, 0 otherwise.
+
+    \b
+    strop smoke
+    strop smoke --model Qwen/Qwen3-0.6B --limit 300
+    strop smoke --vllm /opt/vllm/bin/python
+    """
+    from strop.base.types import InputError
+    from strop.run.accelerators import accelerators
+    from strop.run.smoke import as_markdown
+    from strop.run.smoke import smoke as outcomes_of
+
+    if device not in ("auto", "cuda", "cpu"):
+        raise InputError(f"--device {device}: it is auto, cuda or cpu")
+    with bar("smoke") as tell:
+        tell(what="looking at the machine")
+        findings = accelerators(vllm)
+        outcomes = list(outcomes_of(device, model, vllm, limit, only, lambda group: tell(what=f"smoke: {group}")))
+    value = {"machine": [asdict(one) for one in findings], "checks": [asdict(one) for one in outcomes]}
+    show(as_json, value, lambda: print(as_markdown(findings, outcomes)))
+    if any(outcome.result == "FAIL" for outcome in outcomes):
         raise typer.Exit(1)
 
 

@@ -29,7 +29,7 @@ from strop.model.attention import longest_sequence
 from strop.model.location import RESERVED, dtype_name, parameters, stored_config
 from strop.recipes.resolve import resolve
 from strop.run import preflight
-from strop.run.doctor import Finding, Level, products_a_second
+from strop.run.accelerators import Finding, Level, products_a_second
 from strop.run.folder import RunFolder, is_run, trained_before
 from strop.run.tasks import Asked, evaluate_model
 from strop.training.embedded_base import EmbeddedBase, tokenizer_of

@@ -8,17 +8,11 @@ import os
 import platform
 import shutil
 import sys
-import time
-from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Literal
 
 from strop.base import machine
 from strop.base.machine import GIB
-from strop.model.settings import DTypeName
-
-Level = Literal["ok", "note", "problem"]
-SIZE = 512  # of the matrices that speed is measured with
+from strop.run.accelerators import Finding, accelerators
 
 # Extra, the module that shows whether it is there, what it is for.
 EXTRAS: tuple[tuple[str, str, str], ...] = (
@@ -32,29 +26,10 @@ EXTRAS: tuple[tuple[str, str, str], ...] = (
 )
 
 
-@dataclass(frozen=True)
-class Finding:
-    """One thing looked at: `ok`, a `note` (works, could be better) or a `problem` (something will not work)."""
-
-    topic: str
-    level: Level
-    found: str
-    advice: str = ""
-
-
 def examine(folder: Path = Path(".")) -> list[Finding]:
     """Look at the machine; `folder` is where runs would be written. Takes a second or two: it loads torch."""
-    findings = [_python(), _cores(), _memory(), _disk(folder), _shared_memory()]
-    torch = _torch()
-    findings.append(torch)
-    if torch.level == "ok":
-        findings += [_cuda(), _bfloat16()]
+    findings = [_python(), _cores(), _memory(), _disk(folder), _shared_memory(), *accelerators()]
     return [*findings, _compiler(), *_sandbox(), *(_extra(*extra) for extra in EXTRAS)]
-
-
-def as_json(findings: list[Finding]) -> list[dict[str, str]]:
-    """The findings as plain values."""
-    return [asdict(finding) for finding in findings]
 
 
 def _python() -> Finding:
@@ -98,65 +73,6 @@ def _shared_memory() -> Finding:
         advice = "in a container, start it with a larger --shm-size"
         return Finding("shared memory", "note", f"{free:.2f} GiB free in /dev/shm", advice)
     return Finding("shared memory", "ok", f"{free:.1f} GiB free in /dev/shm")
-
-
-def _torch() -> Finding:
-    try:
-        import torch
-    except (ImportError, OSError) as error:
-        return Finding("torch", "problem", f"does not load: {error}", "install it anew: pip install -U torch")
-    version, major_minor = torch.__version__, tuple(int(part) for part in torch.__version__.split(".")[:2])
-    if major_minor < (2, 11):
-        return Finding("torch", "problem", version, "strop needs torch 2.11 or later: pip install -U torch")
-    return Finding("torch", "ok", f"{version}, {torch.get_num_threads()} threads")
-
-
-def _cuda() -> Finding:
-    import torch
-
-    if torch.cuda.is_available():
-        names = [torch.cuda.get_device_properties(i) for i in range(torch.cuda.device_count())]
-        return Finding("GPU", "ok", "; ".join(f"{gpu.name}, {gpu.total_memory / GIB:.0f} GiB" for gpu in names))
-    if shutil.which("nvidia-smi") is None:
-        return Finding("GPU", "note", "none", "small models train on the CPU; for real ones use an NVIDIA GPU")
-    if torch.version.cuda is None:
-        return Finding("GPU", "problem", "a driver, but this torch has no CUDA", "install a CUDA build of torch")
-    return Finding("GPU", "problem", "a driver, but torch cannot use it", "update the driver, or use an older CUDA")
-
-
-def _bfloat16() -> Finding:
-    """Measured, since the name of a processor says little about it."""
-    import torch
-
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    full, half = (_product_seconds(dtype, device) for dtype in (torch.float32, torch.bfloat16))
-    found = f"matrix products run at {full / half:.1f} times the speed of float32 ({device})"
-    if half > full:
-        return Finding("bfloat16", "note", found, "set model.dtype=float32 on this machine")
-    return Finding("bfloat16", "ok", found)
-
-
-def products_a_second(dtype: DTypeName) -> float:
-    """Floating-point operations a second that this machine's matrix products reach in a type."""
-    import torch
-
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    return 4 * 2 * SIZE**3 / _product_seconds({"float32": torch.float32, "bfloat16": torch.bfloat16}[dtype], device)
-
-
-def _product_seconds(dtype: object, device: str) -> float:
-    import torch
-
-    assert isinstance(dtype, torch.dtype)
-    a = torch.randn(SIZE, SIZE, device=device).to(dtype)
-    best = float("inf")
-    for _ in range(5):
-        begin = time.perf_counter()
-        for _ in range(4):
-            product = a @ a
-        product.float().sum().item()  # waits for the device
-        best = min(best, time.perf_counter() - begin)
-    return best
 
 
 def _compiler() -> Finding:

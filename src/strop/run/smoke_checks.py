@@ -1,0 +1,328 @@
+"""The checks of `strop smoke`, each group of them in a process of its own: `python -m strop.run.smoke_checks PLAN`.
+
+A check is a function that returns what it found, in a few words, or raises. Groups compute with what a run is made of:
+the learner of `assembly`, the embedded engine, vLLM's server, the ranks of `rank_worker`.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from strop.base.child_process import die_with_parent
+from strop.base.machine import GIB, memory, resident
+from strop.base.metrics import values
+from strop.base.types import Completion, IntArray, Sample, StropError, first_line
+from strop.config.schema import RunConfig
+from strop.engines.build import build_engine
+from strop.engines.protocol import Engine, Request, Sampling
+from strop.engines.settings import EngineSettings
+from strop.engines.vllm.settings import Vllm
+from strop.model.device import pick_device
+from strop.model.files import cast_parameters
+from strop.model.policy import Packed, Policy, load_policy
+from strop.recipes.resolve import resolve
+from strop.run.assembly import Modules, make_learner
+from strop.run.rank_worker import join
+from strop.training.learner import Learner
+from strop.training.packing import pack
+from strop.training.scoring import score_samples
+
+# Weights are large enough that a distribution is far from uniform, so that a wrong one shows in log-probs.
+SHAPE = (
+    "{hidden_size=256, layers=4, heads=4, kv_heads=2, head_dim=64, intermediate_size=768, max_positions=1024, "
+    "initializer_range=0.1}"
+)
+SEQUENCES, LENGTH, PROMPT = 8, 256, 32  # of the update: whole sequences and the prompts in them, in tokens
+PROMPTS, SAMPLES, NEW_TOKENS = 4, 4, 64
+GAP = 0.05  # nats, between log-probs of the same tokens by two ways of computing in bfloat16, on average
+RANKS_GAP = 0.03  # relative, between the gradient norms of one rank and of two, in bfloat16
+EXCHANGE_SECONDS = 60.0
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What one process checks: a group of checks, where, and the line file that its outcomes are appended to."""
+
+    group: str
+    device: str
+    model: str | None
+    vllm: str | None
+    folder: str
+    parent: int
+    rank: int = 0
+
+    @property
+    def outcomes(self) -> Path:
+        """One JSON object a line: check, passed, found, seconds."""
+        return Path(self.folder) / f"{self.group}-{self.rank}.jsonl"
+
+    @property
+    def config(self) -> RunConfig:
+        """Of a run with the model, in bfloat16."""
+        model = f"model.fresh={SHAPE}" if self.model is None else f"model.path={json.dumps(self.model)}"
+        return resolve("grpo", [model, "model.dtype=bfloat16", f"device={self.device}", "optim.lr=1e-3"])
+
+
+class Checks:
+    """Runs checks one after another and writes down the outcome of each."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        plan.outcomes.touch()
+
+    def __call__(self, name: str, check: Callable[[], str]) -> bool:
+        """Run a check; whether it passed."""
+        begin = time.perf_counter()
+        try:
+            passed, found = True, check()
+        except Exception as error:  # whatever it is, it is the finding
+            passed, found = False, first_line(error) if isinstance(error, StropError) else _named(error)
+        outcome = {"check": name, "passed": passed, "found": found, "seconds": time.perf_counter() - begin}
+        with self.plan.outcomes.open("a") as file:
+            file.write(json.dumps(outcome) + "\n")
+        return passed
+
+
+def _named(error: Exception) -> str:
+    return f"{type(error).__name__}: {first_line(error)}"
+
+
+def samples(vocabulary: int) -> list[Sample]:
+    """Sequences of random tokens, half of them better than the others."""
+    rng = np.random.default_rng(0)
+    trained = np.arange(LENGTH) >= PROMPT
+    return [
+        Sample(
+            token_ids=rng.integers(0, min(vocabulary, 250), LENGTH).astype(np.int32),
+            trained=trained,
+            logprobs=np.zeros(LENGTH, np.float32),
+            advantages=np.where(trained, 1.0 if number % 2 else -1.0, 0.0).astype(np.float32),
+            versions=np.where(trained, 0, -1).astype(np.int32),
+            group=number // 2,
+            id=number,
+        )
+        for number in range(SEQUENCES)
+    ]
+
+
+def train_once(learner: Learner) -> dict[str, float]:
+    """One optimizer step; its metrics."""
+    config = learner.settings
+    chosen = samples(learner.policy.vocabulary)
+    ranks, budget = learner.trainer.ranks, 2 * LENGTH
+    logprobs, _ = score_samples(learner.policy, chosen, config.temperature, budget, ranks)
+    for sample, own in zip(chosen, logprobs, strict=True):
+        sample.logprobs[:] = own
+    update = pack(chosen, config.algorithm.aggregation, budget, ranks.size)
+    found = values(learner.trainer.update(update))
+    return {name: float(found[name] or 0.0) for name in ("loss", "grad_norm", "entropy")}
+
+
+# ---------------------------------------------------------------------- groups
+
+
+def update_group(plan: Plan, check: Checks) -> None:
+    """A bfloat16 update on one device, and its peak memory."""
+    device = pick_device(plan.config.device)
+    before = _peak(device)
+    policy = load_policy(plan.config.model)[0].to(device)
+    learner = make_learner(plan.config, Modules(policy))
+
+    def same_as_float32() -> str:
+        gap = float(np.abs(_logprobs(policy) - _logprobs(_in_float32(policy))).mean())
+        if not gap < GAP:
+            raise StropError(f"log-probs differ from float32's by {gap:.3g} nats on average")
+        return f"log-probs within {gap:.1g} nats of float32's on average"
+
+    def updated() -> str:
+        first = next(policy.parameters())
+        kept = first.detach().clone()
+        begin = time.perf_counter()
+        found = train_once(learner)
+        if torch.equal(first, kept):
+            raise StropError("the update changed no parameter")
+        (Path(plan.folder) / "update.json").write_text(json.dumps(found))
+        rate = SEQUENCES * LENGTH / (time.perf_counter() - begin)
+        return f"gradient norm {found['grad_norm']:.4g}, {rate:.0f} tokens a second, the first one's start-up included"
+
+    check("bf16 forward", same_as_float32)
+    check("bf16 update", updated)
+    check("peak memory", lambda: f"{(_peak(device) - before) / GIB:.2f} of {_room(device) / GIB:.0f} GiB")
+
+
+def engine_group(plan: Plan, check: Checks) -> None:
+    """The embedded engine: sampling, weights swapped in the middle, the probe."""
+    policy, tokenizer = load_policy(plan.config.model)
+    policy.to(pick_device(plan.config.device)).requires_grad_(False)
+    settings = EngineSettings(slots=16, share_parameters=False)
+    engine = build_engine(settings, plan.config.model, tokenizer, policy)
+    _generating(engine, policy, "engine", check)
+
+
+def vllm_group(plan: Plan, check: Checks) -> None:
+    """The same of vLLM's own server, which is started for it."""
+    policy, tokenizer = load_policy(plan.config.model)
+    policy.to(pick_device(plan.config.device)).requires_grad_(False)
+    engines: list[Engine] = []
+
+    def start() -> str:
+        settings = Vllm(python=plan.vllm, slots=16, memory_fraction=0.3, kv_cache_gib=0.5, eager=True)
+        engines.append(build_engine(settings, plan.config.model, tokenizer, policy))
+        return f"ready, weights of version {engines[0].weight_version}"
+
+    if check("vLLM server start", start):
+        try:
+            _generating(engines[0], policy, "vLLM", check)
+        finally:
+            engines[0].close()
+
+
+def ranks_group(plan: Plan, check: Checks) -> None:
+    """One of two ranks that hold the model between them (FSDP2): the update of `update_group` again."""
+    learners: list[Learner] = []
+
+    def meet() -> str:
+        learners.append(join(plan.config, plan.rank, 2, f"file://{plan.folder}/meet", EXCHANGE_SECONDS))
+        return "NCCL" if learners[0].trainer.device.type == "cuda" else "gloo, on the CPU"
+
+    def same_as_one() -> str:
+        found = train_once(learners[0])
+        alone = Path(plan.folder) / "update.json"
+        if not alone.is_file():
+            return f"gradient norm {found['grad_norm']:.4g}; none of one rank to compare it with"
+        norm = json.loads(alone.read_text())["grad_norm"]
+        if not abs(found["grad_norm"] - norm) <= RANKS_GAP * norm:
+            raise StropError(f"the gradient norm is {found['grad_norm']:.4g}, one rank's {norm:.4g}")
+        return f"gradient norm {found['grad_norm']:.4g}, one rank's {norm:.4g}"
+
+    if check("two ranks meet", meet):
+        check("two ranks update", same_as_one)
+
+
+# By the name of a group: what it does, and its checks in order.
+GROUPS: dict[str, tuple[Callable[[Plan, Checks], None], tuple[str, ...]]] = {
+    "update": (update_group, ("bf16 forward", "bf16 update", "peak memory")),
+    "engine": (engine_group, ("engine sample", "engine weight swap", "engine probe")),
+    "ranks": (ranks_group, ("two ranks meet", "two ranks update")),
+    "vllm": (vllm_group, ("vLLM server start", "vLLM sample", "vLLM weight swap", "vLLM probe")),
+}
+
+
+# ---------------------------------------------------------------------- parts of them
+
+
+def _generating(engine: Engine, policy: Policy, name: str, check: Checks) -> None:
+    """Sampling, a swap and the probe on an engine that has the weights of `policy` as version 0."""
+    rng = np.random.default_rng(1)
+    prompts = [rng.integers(0, min(policy.vocabulary, 250), PROMPT).astype(np.int32) for _ in range(PROMPTS)]
+    before = engine.verify_weights(prompts[0])
+
+    def sample() -> str:
+        begin = time.perf_counter()
+        _submit(engine, prompts, "first")
+        found = _finished(engine)
+        seconds = time.perf_counter() - begin
+        gaps = [np.abs(_logprobs(policy, c.prompt_ids, c.token_ids) - c.logprobs) for c in found]
+        gap = float(np.concatenate(gaps).mean())
+        if not gap < GAP:
+            raise StropError(f"log-probs differ from the trainer's by {gap:.3g} nats on average")
+        tokens = sum(len(completion.token_ids) for completion in found)
+        return f"{tokens / seconds:.0f} tokens a second, log-probs within {gap:.1g} nats of the trainer's on average"
+
+    def swap() -> str:
+        with torch.no_grad():
+            for parameter in policy.parameters():
+                parameter.mul_(0.9)
+        _submit(engine, prompts, "second")
+        crossing = [completion for _ in range(8) for completion in engine.step()]
+        begin = time.perf_counter()
+        engine.update_weights(policy.weights(), 1)
+        seconds = time.perf_counter() - begin
+        crossing += _finished(engine)
+        _submit(engine, prompts, "third")
+        versions = {span.version for completion in _finished(engine) for span in completion.versions}
+        if versions != {1}:
+            raise StropError(f"completions are of versions {sorted(versions)}, not of 1")
+        both = sum(len(completion.versions) > 1 for completion in crossing)
+        return f"{seconds:.2f} s, {both} of {len(crossing)} completions in flight went on with it"
+
+    def probe() -> str:
+        now, trainer = engine.verify_weights(prompts[0]), _logprobs(policy, prompts[0][:1], prompts[0][1:])
+        gap, moved = float(np.abs(now - trainer).mean()), float(np.abs(now - before).mean())
+        if not gap < GAP:
+            raise StropError(f"log-probs differ from the trainer's by {gap:.3g} nats: old weights were left behind")
+        if not moved > gap:
+            raise StropError(f"log-probs moved by {moved:.2g} nats alone with new weights")
+        return f"log-probs within {gap:.1g} nats of the trainer's, {moved:.2g} from those of the old weights"
+
+    check(f"{name} sample", sample)
+    check(f"{name} weight swap", swap)
+    check(f"{name} probe", probe)
+
+
+def _submit(engine: Engine, prompts: list[IntArray], name: str) -> None:
+    sampling = Sampling(max_new_tokens=NEW_TOKENS)
+    for number, prompt in enumerate(prompts):
+        engine.submit(Request(f"{name}-{number}", prompt, sampling, seed=number, n=SAMPLES))
+
+
+def _finished(engine: Engine) -> list[Completion]:
+    """Every completion that is still to come."""
+    found: list[Completion] = []
+    while engine.unfinished:
+        found += engine.step()
+    return found
+
+
+@torch.no_grad()
+def _logprobs(policy: Policy, prompt: IntArray | None = None, completion: IntArray | None = None) -> np.ndarray:
+    """The policy's log-probs of a completion after a prompt, at temperature 1; by default of a sample of the update."""
+    if prompt is None or completion is None:
+        ids = samples(policy.vocabulary)[0].token_ids
+        prompt, completion = ids[:PROMPT], ids[PROMPT:]
+    packed = Packed.whole([np.concatenate((prompt, completion)).tolist()]).to(policy.device)
+    found: np.ndarray = policy(packed, 1.0)[0][len(prompt) - 1 :].float().cpu().numpy()
+    return found
+
+
+def _in_float32(policy: Policy) -> Policy:
+    copied = policy.frozen_copy()
+    cast_parameters(copied, torch.float32)
+    return copied
+
+
+def _peak(device: torch.device) -> int:
+    """Bytes that this process has taken at most, of the GPU or of the machine's memory."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    return resident(peak=True)
+
+
+def _room(device: torch.device) -> int:
+    return torch.cuda.mem_get_info(device)[1] if device.type == "cuda" else memory()[0]
+
+
+def main() -> None:
+    """Run the group of the plan that is the only argument."""
+    given: dict[str, Any] = json.loads(sys.argv[1])
+    plan = Plan(**given)
+    die_with_parent(plan.parent)
+    GROUPS[plan.group][0](plan, Checks(plan))
+
+
+def as_argument(plan: Plan) -> str:
+    """The argument that hands a plan to `main`."""
+    return json.dumps(asdict(plan))
+
+
+if __name__ == "__main__":
+    main()
