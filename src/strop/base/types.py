@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 IntArray = NDArray[np.int32]
 FloatArray = NDArray[np.float32]
 BoolArray = NDArray[np.bool_]
+ExpertArray = NDArray[np.int16]
 
 
 class StropError(Exception):
@@ -107,6 +108,8 @@ class Completion:
         interrupted_at: index of the first token that an interruption injected, or None.
         entropies: float32 [T], nats, of the distributions that `logprobs` are of; 0.0 where `injected`. None where the
             engine does not know them.
+        routed_experts: int16 [prompt tokens + T - 1, layers, k], the experts that computed each token but the last in
+            each layer that has some; None where the engine was not asked for them (`model.replay_routing`).
     """
 
     request_id: str
@@ -120,6 +123,7 @@ class Completion:
     finish_reason: FinishReason
     interrupted_at: int | None = None
     entropies: FloatArray | None = None
+    routed_experts: ExpertArray | None = None
 
     def __post_init__(self) -> None:
         lengths = {len(self.token_ids), len(self.logprobs), len(self.injected)}
@@ -241,6 +245,7 @@ class Sample:
         reference_logprobs: float32 [L], the reference policy's.
         values: float32 [L], the critic's when the batch began, of the state in which the token was chosen.
         returns: float32 [L], what the critic learns.
+        routed_experts: int16 [L, layers, k], see `Completion`; -1 for a token whose experts are not known.
     """
 
     token_ids: IntArray
@@ -256,6 +261,7 @@ class Sample:
     reference_logprobs: FloatArray | None = None
     values: FloatArray | None = None
     returns: FloatArray | None = None
+    routed_experts: ExpertArray | None = None
 
     def __post_init__(self) -> None:
         lengths = {len(column) for column in vars(self).values() if isinstance(column, np.ndarray)}

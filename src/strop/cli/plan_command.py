@@ -43,6 +43,9 @@ def plan(
     placement: Annotated[
         str | None, typer.Option(metavar="GPUS", help="Say who gets which GPU of hosts with so many: 8, or 8,8.")
     ] = None,
+    memory: Annotated[
+        float | None, typer.Option(metavar="GIB", help="Say what training needs of a GPU with so much memory.", min=1)
+    ] = None,
     figure: Annotated[Path | None, typer.Option("--plot", metavar="FILE", help="Draw it as a PNG.")] = None,
     imports: Imports = [],  # noqa: B006
     as_json: Json = False,
@@ -61,9 +64,13 @@ def plan(
     strop plan --from runs/grpo --set batch.prompts_per_step=64 --max-lag 4 --devices 8
     strop plan scalerl --placement 8,8 --set engine=Vllm --set engine.tensor_parallel=2 \\
         --set orchestration.executor=ray --set orchestration.generators=5 --set orchestration.trainers=4
+    strop plan grpo --memory 80 --set model.path=Qwen/Qwen3-0.6B
     strop plan scalerl --devices 80 --compare k=0,1,4,8 --lengths lognormal:7000,0.6 --plot plan.png \\
         --cost decode_step=0.0102 --cost decode_sequence=0.00069 --cost train_token=9.5e-5 --cost train_update=4.8
     """
+    if memory is not None:
+        allow(imports, sets)
+        return _remember(target, sets, memory, as_json)
     if placement is not None:
         allow(imports)
         return _place(target, sets, placement, as_json)
@@ -102,6 +109,23 @@ def _place(target: str | None, sets: list[str], gpus: str, as_json: bool) -> Non
         for one in found.shares
     ]
     show(as_json, found.as_json(), lambda: print_table(("process", "host", "GPUs", ""), rows))
+
+
+def _remember(target: str | None, sets: list[str], gib: float, as_json: bool) -> None:
+    """Print how much of a GPU's memory training needs, found without loading the model."""
+    from strop.base.machine import GIB
+    from strop.base.types import InputError
+    from strop.recipes.resolve import resolve
+    from strop.run.memory import fitting, need_of
+    from strop.run.preflight import named
+
+    if target is None:
+        raise InputError(f"--memory {gib:g}: give a recipe or a file whose model is looked at")
+    config = resolve(target, sets)
+    named(config)
+    room = int(gib * GIB)
+    line = fitting(config, "cuda", room)
+    show(as_json, {"room_bytes": room, "needed_bytes": need_of(config, "cuda", room)}, lambda: print(line))
 
 
 def _print(value: dict[str, Any]) -> None:

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from transformers import PreTrainedTokenizerBase
 
-from strop.base.types import Completion, FinishReason, FloatArray, InputError, IntArray, StropError
+from strop.base.types import Completion, ExpertArray, FinishReason, FloatArray, InputError, IntArray, StropError
 from strop.engines.continuation import Chain, Plan
 from strop.engines.protocol import Capabilities, Drawn, EngineLost, OpenRequests, PauseMode, Request, Sampling, Scores
 from strop.engines.requests import Limits, checked
@@ -158,6 +158,7 @@ class BaseEngine:
         logprobs: NDArray[np.float32],
         reason: FinishReason,
         entropies: NDArray[np.float32] | None = None,
+        routed_experts: ExpertArray | None = None,
     ) -> None:
         """Have the next step hand out a completion; `chain` is None where the sample was never started."""
         length = len(token_ids)
@@ -178,5 +179,6 @@ class BaseEngine:
                 finish_reason=reason,
                 interrupted_at=None if chain is None else chain.interrupted_at(length),
                 entropies=entropies,
+                routed_experts=routed_experts,
             )
         )

@@ -8,13 +8,13 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-import torch
 from transformers import PreTrainedTokenizerBase
 
 from strop.engines.protocol import Engine, Sampling
 from strop.engines.settings import EngineSettings
 from strop.engines.torch.engine import TorchEngine
 from strop.engines.vllm.settings import Vllm
+from strop.model.device import pick_device
 from strop.model.files import export, load_tokenizer
 from strop.model.policy import Policy, load_policy
 from strop.model.settings import ModelSettings
@@ -71,7 +71,7 @@ def own_engine(settings: EngineSettings, model: ModelSettings, seed: int = 0, de
         policy, tokenizer = load_policy(model, seed=seed)
         return build_engine(settings, model, tokenizer, policy)
     policy, tokenizer = load_policy(model, seed=seed)
-    policy.to(torch.device(device)).requires_grad_(False)
+    policy.to(pick_device(device)).requires_grad_(False)
     return TorchEngine(policy, tokenizer, settings.model_copy(update={"share_parameters": False}))
 
 

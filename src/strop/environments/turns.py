@@ -83,6 +83,7 @@ def joined(before: Completion, observation: Observation, turn: Completion) -> Co
         finish_reason=turn.finish_reason,
         interrupted_at=interrupted_at,
         entropies=entropies,
+        routed_experts=turn.routed_experts,  # its prompt is everything before it
     )
 
 

@@ -25,10 +25,17 @@ from transformers import AutoModel, PreTrainedModel, PreTrainedTokenizerBase
 
 from strop.base.types import InputError, first_line
 from strop.model.attention import NAME, PackedContext
-from strop.model.files import DTYPES, refuse_incomplete, replacing_folder, without_progress_bars
+from strop.model.files import (
+    DTYPES,
+    checkpoint_layers,
+    refuse_incomplete,
+    replacing_folder,
+    without_progress_bars,
+)
 from strop.model.location import dtype_name
 from strop.model.lora import without_adapters
 from strop.model.policy import Packed, Policy, copy_parameters, last_hidden, refuse_by_config, switch_off_dropout
+from strop.model.sequence_parallel import SequenceParallel
 from strop.model.settings import ModelSettings
 
 HEAD_FILE = "value_head.safetensors"
@@ -52,8 +59,8 @@ class Critic(nn.Module):
         if model.config._attn_implementation != NAME:
             model.set_attn_implementation(NAME)
         self.settings = settings
-        if settings.gradient_checkpointing:
-            model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+        self.sequence: SequenceParallel | None = None
+        self.checkpoints_layers = checkpoint_layers(model, settings)
         self.model = model.requires_grad_(True)
         hidden = int(model.config.hidden_size)
         self.value_head = nn.Linear(hidden, 1, bias=False, device="meta").to_empty(device="cpu")
@@ -127,12 +134,17 @@ class Critic(nn.Module):
         The state of target t is the sequence before it: the hidden state of `packed.rows`. The zeros stand where a
         policy gives entropies; the temperature has no part in it.
         """
-        if self.settings.gradient_checkpointing and torch.is_grad_enabled() and not self.model.training:
+        if self.checkpoints_layers and torch.is_grad_enabled() and not self.model.training:
             self.model.train()  # transformers checkpoints in training mode only; there is no dropout to switch on
-        context = PackedContext(packed.lengths, packed.token_ids.device)
-        hidden = last_hidden(self.model, packed.token_ids, packed.positions, context)[packed.rows]
+        part = None if self.sequence is None else self.sequence.part(**vars(packed))
+        if part is None:
+            context = PackedContext(packed.lengths, packed.token_ids.device)
+            hidden = last_hidden(self.model, packed.token_ids, packed.positions, context)[packed.rows]
+        else:
+            hidden = last_hidden(self.model, part.token_ids, part.positions, part.context)[part.rows]
         # A copy: a sharded module hangs its backward on what it returns, which must not be a view.
         value = self.value_head(hidden.to(self.value_head.weight.dtype))[:, 0].clone()
+        value = value if part is None else part.whole(value)
         return value, torch.zeros_like(value)
 
 

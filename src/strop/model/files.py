@@ -12,9 +12,11 @@ import torch
 from safetensors import SafetensorError
 from torch import nn
 from transformers import (
+    AutoConfig,
     AutoModelForCausalLM,
     AutoTokenizer,
     GenerationConfig,
+    PreTrainedConfig,
     PreTrainedModel,
     PreTrainedTokenizerBase,
     Qwen3Config,
@@ -28,8 +30,9 @@ from strop.base.files import writing
 from strop.base.types import InputError, StropError, first_line
 from strop.model.attention import NAME
 from strop.model.location import dtype_name, locate
-from strop.model.settings import DTypeName, FreshModel, ModelSettings
+from strop.model.settings import AUTO, DTypeName, FreshModel, ModelSettings
 
+CHECKPOINTED_FROM = 1_000_000_000  # parameters, where model.gradient_checkpointing is left to strop
 DTYPES: dict[DTypeName, torch.dtype] = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
@@ -65,6 +68,34 @@ def load_pretrained(settings: ModelSettings) -> tuple[PreTrainedModel, PreTraine
     if not isinstance(model, PreTrainedModel):
         raise InputError(f"model.path {path}: {type(model).__name__} is not a transformers model")
     return model, tokenizer
+
+
+def empty_model(config: PreTrainedConfig, settings: ModelSettings) -> PreTrainedModel:
+    """The model of a configuration on the meta device, without any memory, with strop's attention."""
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(
+            config, dtype=DTYPES[dtype_name(settings)], attn_implementation=NAME,
+            trust_remote_code=settings.trust_remote_code,
+        )  # fmt: skip
+    assert isinstance(model, PreTrainedModel)
+    return model
+
+
+def stored_model(settings: ModelSettings) -> PreTrainedModel:
+    """The model at `settings.path` on the meta device; of its files the configuration alone is read.
+
+    Raises:
+        InputError: there is no such folder or hub name, or no causal LM that transformers knows.
+    """
+    source, cached_only = locate(settings)
+    try:
+        config = AutoConfig.from_pretrained(
+            source, revision=settings.revision, trust_remote_code=settings.trust_remote_code,
+            local_files_only=cached_only,
+        )  # fmt: skip
+        return empty_model(config, settings)
+    except (OSError, ValueError, KeyError) as error:
+        raise InputError(f"model.path {settings.path}: cannot be loaded: {first_line(error)}") from error
 
 
 def refuse_incomplete(what: str, report: Mapping[str, Any]) -> None:
@@ -147,6 +178,16 @@ def _expert_shape(fresh: FreshModel) -> dict[str, Any]:
         # router would have no gradient.
         "norm_topk_prob": fresh.experts_per_token > 1,
     }
+
+
+def checkpoint_layers(model: PreTrainedModel, settings: ModelSettings) -> bool:
+    """Have layers compute again in backward where `model.gradient_checkpointing` wants it; whether they now do."""
+    wanted = settings.gradient_checkpointing
+    if wanted == AUTO:
+        wanted = sum(parameter.numel() for parameter in model.parameters()) >= CHECKPOINTED_FROM
+    if wanted:
+        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    return wanted
 
 
 def cast_parameters(module: nn.Module, dtype: torch.dtype) -> None:

@@ -25,16 +25,21 @@ def project(hidden: Tensor, weight: Tensor, bias: Tensor | None, fp32: bool) -> 
     it is rounded to their type first, as a plain model would. Weights are read as they are now, never from a copy.
     """
     if fp32 and weight.dtype in _HALF:
-        logits = _product(hidden, weight.t()) if weight.is_cuda else hidden.float() @ weight.float().t()
+        logits = _product(hidden, weight.t()) if _sums_in_float32(weight) else hidden.float() @ weight.float().t()
         return logits if bias is None else logits + bias.float()
     return _at_least_float(F.linear(hidden, weight, bias))
 
 
 def _product(left: Tensor, right: Tensor) -> Tensor:
     """left · right; on CUDA in half precision accumulated and returned in float32, at tensor-core speed."""
-    if left.is_cuda and left.dtype in _HALF:
+    if _sums_in_float32(left) and left.dtype in _HALF:
         return torch.mm(left, right, out_dtype=torch.float32)
     return left @ right
+
+
+def _sums_in_float32(tensor: Tensor) -> bool:
+    """Whether the device multiplies half precision and returns float32; a tensor without data stands for one there."""
+    return tensor.is_cuda or tensor.is_meta
 
 
 def _at_least_float(tensor: Tensor) -> Tensor:
@@ -103,7 +108,7 @@ class _LogprobEntropy(torch.autograd.Function):
 
 def _upcast_once(weight: Tensor, fp32: bool) -> Tensor:
     """Off CUDA a float32 product needs float32 operands: one copy for all chunks of this call, gone when it returns."""
-    return weight.float() if fp32 and not weight.is_cuda and weight.dtype != torch.float64 else weight
+    return weight.float() if fp32 and not _sums_in_float32(weight) and weight.dtype != torch.float64 else weight
 
 
 def _scaled(hidden: Tensor, weight: Tensor, bias: Tensor | None, temperature: float, fp32: bool) -> Tensor:
@@ -126,11 +131,12 @@ def _grad_logits(
     log_p = z.sub_(norm[:, None])
     p = log_p.exp()
     if grad_entropy is None:
-        grad = torch.zeros_like(p)
+        grad = p.zero_() if grad_logprob is None else p.mul_(-grad_logprob)
     else:
         grad = log_p.add_(entropy[:, None]).mul_(p).mul_(-grad_entropy)
+        if grad_logprob is not None:
+            grad.sub_(p.mul_(grad_logprob))
     if grad_logprob is not None:
-        grad.sub_(p.mul_(grad_logprob))
         grad.scatter_add_(1, target[:, None], grad_logprob.to(grad.dtype))
     return grad
 

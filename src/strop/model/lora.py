@@ -217,9 +217,9 @@ class Adapters(nn.Module):
 
 
 def _checksum(model: nn.Module) -> Tensor:
-    """int64 [1]: the sum of all parameters' bits as integers, which depends on no order of summation."""
+    """int64 [1]: the sum of all parameters' bits as integers, which depends on no order of summation; 0 without any."""
     total = torch.zeros(1, dtype=torch.int64)
-    for parameter in model.parameters():
+    for parameter in (parameter for parameter in model.parameters() if not parameter.is_meta):
         bits = parameter.detach().contiguous().view(_INTEGERS[parameter.element_size()])
         total += bits.sum(dtype=torch.int64).cpu()
     return total

@@ -20,16 +20,21 @@ from strop.algorithms.tokens import send
 from strop.base.types import InputError, StropError
 from strop.model.attention import NAME, AttentionContext, PackedContext, sees_all
 from strop.model.byte_tokenizer import byte_tokenizer
-from strop.model.files import export, fresh_model, load_pretrained
+from strop.model.files import checkpoint_layers, export, fresh_model, load_pretrained, stored_model
 from strop.model.head import collision, logprob_entropy, project
 from strop.model.kernels import native
 from strop.model.kernels.modules import fuse
 from strop.model.kernels.sharing import Layout, SharedContext
 from strop.model.location import dtype_name
 from strop.model.lora import AdaptedLinear, Adapters, attach, without_adapters
+from strop.model.routing import Routing
+from strop.model.sequence_parallel import SequenceParallel
 from strop.model.settings import FreshModel, Lora, ModelSettings
 
-__all__ = ["FreshModel", "Lora", "ModelSettings", "Packed", "Policy", "WithoutAdapters", "export", "load_policy"]
+__all__ = [
+    "FreshModel", "Lora", "ModelSettings", "Packed", "Policy", "WithoutAdapters", "export", "load_policy",
+    "meta_policy",
+]  # fmt: skip
 
 # Settings by which a model's own forward alters the logits after the head; the policy computes the plain head only.
 _LOGIT_ALTERATIONS = ("final_logit_softcapping", "logits_scaling", "logit_scale")
@@ -51,6 +56,8 @@ class Packed:
         lengths: tokens of each sequence, summing to N.
         rows: int64 [M], indices into N of the hidden states that predict the targets.
         targets: int64 [M].
+        experts: int64 [N, layers, k], the experts of each token in each layer that has some, `routing.UNKNOWN` where
+            they are not known; None: as the routers choose.
     """
 
     token_ids: Tensor
@@ -58,6 +65,7 @@ class Packed:
     lengths: tuple[int, ...]
     rows: Tensor
     targets: Tensor
+    experts: Tensor | None = None
 
     def __post_init__(self) -> None:
         n = len(self.token_ids)
@@ -86,6 +94,7 @@ class Packed:
             positions=send(self.positions, device),
             rows=send(self.rows, device),
             targets=send(self.targets, device),
+            experts=None if self.experts is None else send(self.experts, device),
         )
 
 
@@ -105,10 +114,11 @@ class Policy(nn.Module):
         switch_off_dropout(model)
         if model.config._attn_implementation != NAME:
             model.set_attn_implementation(NAME)
-        if settings.gradient_checkpointing:
-            model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+        self.checkpoints_layers = checkpoint_layers(model, settings)
         self.model = model
         self.adapters: Adapters | None = None
+        self.sequence: SequenceParallel | None = None
+        self.routing = Routing(model) if settings.replay_routing else None
         self._kernels_tried = False
         self._shares = False  # beginnings of sequences, see `sharing`
         self.eval()
@@ -196,8 +206,15 @@ class Policy(nn.Module):
         without_adapters(copied.model)
         return copied
 
-    def hidden(self, token_ids: Tensor, positions: Tensor, context: AttentionContext) -> Tensor:
-        """Last hidden states [N, E] of token_ids, positions int64 [N], attending as `context` says."""
+    def hidden(
+        self, token_ids: Tensor, positions: Tensor, context: AttentionContext, experts: Tensor | None = None
+    ) -> Tensor:
+        """Last hidden states [N, E] of token_ids, positions int64 [N], attending as `context` says.
+
+        `experts` are those of `Packed`. They stay in force until the next call, for layers computed again in backward.
+        """
+        if self.routing is not None:
+            self.routing.replayed = experts
         return last_hidden(self.model.base_model, token_ids, positions, context)
 
     def logits(self, hidden: Tensor, fp32: bool) -> Tensor:
@@ -242,9 +259,11 @@ class Policy(nn.Module):
         """Hidden states [M, E] that predict the targets."""
         kernels = native.load() if self._shares and self.device.type == "cpu" else None
         size = self._head_dim
+        if packed.experts is not None:
+            kernels = None  # shared beginnings would be sent through the experts of one of their sequences
         if kernels is None or size is None or not kernels.attends(self.head_weight.dtype, size):
             context = PackedContext(packed.lengths, packed.token_ids.device)
-            return self.hidden(packed.token_ids, packed.positions, context)[packed.rows]
+            return self.hidden(packed.token_ids, packed.positions, context, packed.experts)[packed.rows]
         layout = Layout.of(packed.token_ids, packed.positions, packed.lengths, packed.rows)
         return self.hidden(layout.token_ids, layout.positions, SharedContext(layout, kernels))[layout.rows]
 
@@ -264,17 +283,22 @@ class Policy(nn.Module):
         Raises:
             ValueError: the temperature is not positive.
         """
-        if self.settings.gradient_checkpointing and torch.is_grad_enabled() and not self.model.training:
+        if self.checkpoints_layers and torch.is_grad_enabled() and not self.model.training:
             self.model.train()  # transformers checkpoints in training mode only; there is no dropout to switch on
         self.use_kernels()
-        hidden = self._predicting(packed)
+        part = None if self.sequence is None else self.sequence.part(**vars(packed))
+        if part is None:
+            hidden, targets = self._predicting(packed), packed.targets
+        else:
+            hidden = self.hidden(part.token_ids, part.positions, part.context, part.experts)[part.rows]
+            targets = part.targets
         head = self._head
         weight = head.weight_with_gradient() if isinstance(head, AdaptedLinear) else self.head_weight
         bias, chunk, fp32 = self.head_bias, self.settings.chunk_tokens, self.settings.trainer_fp32_head
-        found = logprob_entropy(hidden, weight, bias, packed.targets, temperature, chunk, fp32)
-        if not with_collision:
-            return found
-        return *found, collision(hidden, weight, bias, temperature, chunk, fp32)
+        found: tuple[Tensor, ...] = logprob_entropy(hidden, weight, bias, targets, temperature, chunk, fp32)
+        if with_collision:
+            found = *found, collision(hidden, weight, bias, temperature, chunk, fp32)
+        return found if part is None else tuple(part.whole(column) for column in found)
 
 
 class WithoutAdapters(nn.Module):
@@ -312,6 +336,23 @@ def load_policy(
     if settings.lora is not None:
         policy.adapt(settings.lora, seed)
     return policy, tokenizer
+
+
+def meta_policy(settings: ModelSettings) -> Policy:
+    """The policy of `settings` on the meta device: every shape and type of it, and no memory; no weights are read.
+
+    Raises:
+        InputError: no such model, or a model the policy cannot compute.
+    """
+    if settings.fresh is None:
+        model = stored_model(settings)
+    else:
+        with torch.device("meta"):
+            model = fresh_model(settings.fresh, byte_tokenizer(), 0, dtype_name(settings))
+    policy = Policy(model, settings)
+    if settings.lora is not None:
+        policy.adapt(settings.lora, 0)
+    return policy
 
 
 def last_hidden(model: nn.Module, token_ids: Tensor, positions: Tensor, context: AttentionContext) -> Tensor:

@@ -89,7 +89,10 @@ class ModelSettings(Settings):
         chunk_tokens: rows of logits that exist at once.
         cpu_kernels: on a CPU layers compute with kernels that the machine's own compiler makes, once a machine in a
             second or two; off, or without a compiler, with PyTorch's operators.
-        gradient_checkpointing: compute layers again in backward instead of keeping their activations.
+        gradient_checkpointing: compute layers again in backward instead of keeping their activations; `auto` does so
+            from a billion parameters on.
+        replay_routing: of a mixture of experts, train every token through the experts that the generator chose for it
+            (docs/orchestration.md); the embedded engine records them.
         lora: train adapters instead of the model itself (docs/lora.md); None trains every parameter.
     """
 
@@ -103,7 +106,8 @@ class ModelSettings(Settings):
     generator_fp32_head: bool = True
     chunk_tokens: Positive = 1024
     cpu_kernels: bool = True
-    gradient_checkpointing: bool = False
+    gradient_checkpointing: bool | Literal["auto"] = AUTO
+    replay_routing: bool = False
     lora: Lora | None = None
     revision: str | None = None
     trust_remote_code: bool = False

@@ -46,6 +46,7 @@ from strop.orchestration.worker_evaluator import WorkerEvaluator
 from strop.run import preflight
 from strop.run.devices import driver_device, local_placement, seat, seen_gpus
 from strop.run.folder import trained_before
+from strop.run.memory import known, noted
 from strop.run.rank_group_learner import RankGroupLearner
 from strop.training.compute import devices_of
 from strop.training.embedded_base import located, tokenizer_of
@@ -97,6 +98,8 @@ def assemble(config: RunConfig, view: View) -> Parts:
         InputError: a model, a data set or a device that is not there, or cannot be used.
     """
     placement = local_placement(config)  # first: what does not fit is refused before a model is loaded
+    if known(config.model) and placement is not None:
+        view.note(noted(config))
     torch.manual_seed(derive(config.seed, "torch"))
     policy, tokenizer = load_policy(located(config.model, config.seed, view), seed=derive(config.seed, "model"))
     if config.model.fresh is not None:
@@ -157,7 +160,7 @@ def responder_of(config: RunConfig, play: Play | None) -> Responder:
 
 
 def preview(config: RunConfig, view: View) -> None:
-    """Note what a run would train on and ask first, without loading the model.
+    """Note what a run would train on and ask first, and the memory it needs, without loading the model.
 
     Raises:
         InputError: the tokenizer or the data cannot be used.
@@ -166,6 +169,10 @@ def preview(config: RunConfig, view: View) -> None:
     data = load_data(config.data, tokenizer, config.instruction, trained_before(config.model.path))
     for line in (*data.report(), *first_prompt(data.train, config.data.template, tokenizer)):
         view.note(line)
+    try:
+        view.note(noted(config))
+    except InputError as error:  # it may be meant for another machine
+        view.note(f"on this machine {error}")
 
 
 def first_prompt(dataset: Dataset, template: PromptTemplate, tokenizer: PreTrainedTokenizerBase) -> tuple[str, str]:

@@ -17,8 +17,6 @@ from typing import NamedTuple
 
 from transformers import PreTrainedTokenizerBase
 
-from strop.base import machine
-from strop.base.machine import GIB
 from strop.base.types import InputError, Problem, Status
 from strop.base.view import SilentView, View, duration, percent
 from strop.config.parse import edit, parse
@@ -31,6 +29,7 @@ from strop.recipes.resolve import resolve
 from strop.run import preflight
 from strop.run.accelerators import Finding, Level, products_a_second
 from strop.run.folder import RunFolder, is_run, trained_before
+from strop.run.memory import noted
 from strop.run.tasks import Asked, evaluate_model
 from strop.training.embedded_base import EmbeddedBase, tokenizer_of
 
@@ -85,6 +84,7 @@ def criticise(
         return [Finding("data", "problem", "cannot be used", str(error))]
     return [
         _model(config),
+        _memory(config),
         *_prompt(config, data, tokenizer),
         *_budgets(config, data),
         *_data(config, data),
@@ -304,6 +304,13 @@ def _start(beginning: Beginning | None) -> Finding:
     return Finding("pass rate", level, found, f"groups of one outcome teach nothing: take {way}, or look at the prompt")
 
 
+def _memory(config: RunConfig) -> Finding:
+    try:
+        return Finding("memory", "ok", noted(config).removeprefix("memory: "))
+    except InputError as error:
+        return Finding("memory", "problem", str(error), "change what it says, or use another machine")
+
+
 def _step(subject: Subject, data: Data, length: float | None) -> Finding:
     """Seconds of a step: as measured, or roughly, by the operations of a dense model and the speed of this machine."""
     config = subject.config
@@ -323,8 +330,7 @@ def _step(subject: Subject, data: Data, length: float | None) -> Finding:
     generated, trained = sequences * tokens, sequences * (tokens + prompt) * batch.passes_per_batch
     operations = count * (2.0 * generated + 6.0 * trained)
     each = operations / (products_a_second(dtype_name(config.model)) * EFFICIENCY)
-    total, free = (size / GIB for size in machine.memory())
-    found = f"very roughly {duration(each)} a step on this machine ({free:.0f} of {total:.0f} GiB free)"
+    found = f"very roughly {duration(each)} a step on this machine"
     if each * config.steps > 7 * 86_400:
         return Finding("time", "note", found, f"{config.steps} steps would take {duration(each * config.steps)}")
     return Finding("time", "ok", f"{found}, {duration(each * config.steps)} for {config.steps}")

@@ -24,7 +24,10 @@ from strop.base.seeds import derive
 from strop.base.types import InputError
 from strop.base.view import SilentView
 from strop.config.schema import RunConfig
+from strop.model.critic import Critic
 from strop.model.device import pick_device
+from strop.model.policy import Policy
+from strop.model.sequence_parallel import SequenceParallel, refuse_heads
 from strop.orchestration.connection import ControllerConnection
 from strop.orchestration.messages import StoredWeights
 from strop.orchestration.rank_group import Handler, serve
@@ -64,9 +67,27 @@ def join(config: RunConfig, rank: int, size: int, rendezvous: str | Store, secon
     torch.manual_seed(derive(config.seed, "torch"))
     place = Place(init_device_mesh(device.type, (size,)), device)
     # Groups of their own: exchanges of different threads and of different backends must not meet.
-    ranks = Together(dist.new_group(backend="gloo", timeout=timeout))
+    ranks = Together(dist.new_group(backend="gloo", timeout=timeout), config.orchestration.sequence_parallel)
     storage = Storage(place, ranks, Together(dist.new_group(backend="gloo", timeout=timeout)))
-    return make_learner(config, sharded_modules(config, place), ranks, storage)
+    modules = sharded_modules(config, place)
+    _share_sequences(modules, rank, size, config.orchestration.sequence_parallel, timeout)
+    return make_learner(config, modules, ranks, storage)
+
+
+def _share_sequences(modules: Modules, rank: int, size: int, team: int, timeout: datetime.timedelta) -> None:
+    """Have ranks in a row, `team` of them, compute each micro-batch together.
+
+    Raises:
+        InputError: a model's heads cannot be shared among them.
+    """
+    if team == 1:
+        return
+    groups = [dist.new_group(list(range(first, first + team)), timeout) for first in range(0, size, team)]
+    for module in (modules.policy, modules.critic, modules.reference):
+        if module is not None:
+            assert isinstance(module, (Policy, Critic))
+            refuse_heads(module.model.config.to_dict(), team)
+            module.sequence = SequenceParallel(groups[rank // team])
 
 
 def sharded_modules(config: RunConfig, place: Place) -> Modules:

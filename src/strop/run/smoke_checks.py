@@ -122,7 +122,7 @@ def train_once(learner: Learner) -> dict[str, float]:
     logprobs, _ = score_samples(learner.policy, chosen, config.temperature, budget, ranks)
     for sample, own in zip(chosen, logprobs, strict=True):
         sample.logprobs[:] = own
-    update = pack(chosen, config.algorithm.aggregation, budget, ranks.size)
+    update = pack(chosen, config.algorithm.aggregation, budget, ranks.teams)
     found = values(learner.trainer.update(update))
     return {name: float(found[name] or 0.0) for name in ("loss", "grad_norm", "entropy")}
 

@@ -224,7 +224,7 @@ class Learner:
         updates = split_into_updates(samples, min(batch.updates_per_step, groups), batch.passes_per_batch, seed)
         parts: list[Metrics] = []
         for number, chosen in enumerate(updates):
-            ranks = self.trainer.ranks.size
+            ranks = self.trainer.ranks.teams
             update = pack(chosen, self.settings.algorithm.aggregation, batch.tokens_per_microbatch, ranks)
             context = UpdateContext(derive(self.settings.seed, "update", step, number), states)
             parts.append(self.trainer.update(update, context))
@@ -242,7 +242,7 @@ class Learner:
             derive(self.settings.seed, "critic split", step),
         )
         budget = self.settings.batch.tokens_per_microbatch
-        ranks = self.critic.ranks.size
+        ranks = self.critic.ranks.teams
         merged = merge([self.critic.update(pack(chosen, TokenMean(), budget, ranks)) for chosen in updates])
         kept = {f"critic/{name}": merged[name] for name in ("loss", "lr", "grad_norm", "tokens")}
         values = {name: stat for name, stat in merged.items() if name.startswith("value/")}

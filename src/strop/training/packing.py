@@ -160,7 +160,7 @@ def _micro_batch(samples: Sequence[Sample], weights: FloatArray, members: Sequen
     anchors = _column(chosen, "anchors", at)
     packed = Packed(
         token_ids=_int64(token_ids), positions=_int64(positions), lengths=lengths,
-        rows=_int64(at - 1), targets=_int64(token_ids[at]),
+        rows=_int64(at - 1), targets=_int64(token_ids[at]), experts=_experts(chosen),
     )  # fmt: skip
     tokens = Tokens(
         sequence=_int64(sequence),
@@ -178,6 +178,16 @@ def _micro_batch(samples: Sequence[Sample], weights: FloatArray, members: Sequen
         value_target=_column(chosen, "returns", at),
     )
     return MicroBatch(packed, tokens)
+
+
+def _experts(samples: Sequence[Sample]) -> torch.Tensor | None:
+    """The experts of all tokens, int64 [N, L, k]; unknown for a sample that came without, None where all did."""
+    given = [sample.routed_experts for sample in samples]
+    shape = next((one.shape[1:] for one in given if one is not None), None)
+    if shape is None:
+        return None
+    unknown = [np.full((len(sample), *shape), -1, np.int16) for sample in samples]
+    return _int64(np.concatenate([other if one is None else one for one, other in zip(given, unknown, strict=True)]))
 
 
 def _column(

@@ -34,6 +34,11 @@ class Ranks(Protocol):
         """How many there are."""
         ...
 
+    @property
+    def teams(self) -> int:
+        """How many micro-batches they compute at once: with sequence parallelism ranks in a row share each."""
+        ...
+
     def gather(self, value: T) -> list[T]:
         """Every rank's value, by rank; tensors arrive on the CPU. All ranks must call it."""
         ...
@@ -44,6 +49,7 @@ class Alone:
 
     rank = 0
     size = 1
+    teams = 1
 
     def gather(self, value: T) -> list[T]:
         """The value itself."""
@@ -56,10 +62,12 @@ ALONE = Alone()
 class Together:
     """The ranks of a process group that moves tensors of the CPU (gloo)."""
 
-    def __init__(self, group: dist.ProcessGroup) -> None:
+    def __init__(self, group: dist.ProcessGroup, team: int = 1) -> None:
+        """`team`: how many ranks in a row compute a micro-batch together."""
         self._group = group
         self.rank = dist.get_rank(group)
         self.size = dist.get_world_size(group)
+        self.teams = self.size // team
 
     def gather(self, value: T) -> list[T]:
         """Every rank's value, by rank, through pickles: ranks trust each other."""
@@ -102,12 +110,13 @@ class Share:
 
     def __init__(self, update: Update, ranks: Ranks) -> None:
         self._ranks = ranks
-        self._hands = deal([len(batch.packed.token_ids) for batch in update.micro_batches], ranks.size)
+        self._hands = deal([len(batch.packed.token_ids) for batch in update.micro_batches], ranks.teams)
         self._count = len(update.micro_batches)
-        self.indices = self._hands[ranks.rank]
+        self._team = ranks.size // ranks.teams
+        self.indices = self._hands[ranks.rank // self._team]
 
     def take(self, batches: Sequence[MicroBatch]) -> list[MicroBatch]:
-        """Those of all micro-batches that are this rank's, empty ones among them."""
+        """Those of all micro-batches that are this rank's, or its team's, empty ones among them."""
         return [EMPTY if index is None else batches[index] for index in self.indices]
 
     def collect(self, results: Sequence[T]) -> list[T]:
@@ -115,6 +124,7 @@ class Share:
         if self._ranks.size == 1:
             return list(results)
         found: dict[int, T] = {}
-        for hand, part in zip(self._hands, self._ranks.gather(list(results)), strict=True):
+        firsts = self._ranks.gather(list(results))[:: self._team]  # the others of a team have the same
+        for hand, part in zip(self._hands, firsts, strict=True):
             found |= {index: result for index, result in zip(hand, part, strict=True) if index is not None}
         return [found[index] for index in range(self._count)]

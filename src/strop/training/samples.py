@@ -16,7 +16,7 @@ import numpy as np
 from strop.algorithms.advantages import Advantage, Outcomes
 from strop.algorithms.settings import AlgorithmSettings, TruncationMask
 from strop.algorithms.value_advantages import ValueAdvantage
-from strop.base.types import Completion, FloatArray, Group, IntArray, Rollout, Sample, sample_id
+from strop.base.types import Completion, ExpertArray, FloatArray, Group, IntArray, Rollout, Sample, sample_id
 
 
 @dataclass(frozen=True, eq=False)
@@ -159,7 +159,18 @@ def as_sample(completion: Completion, ticket: int) -> Sample:
         versions=np.concatenate([np.full(prompt, -1, dtype=np.int32), token_versions(completion)]),
         group=ticket,
         id=sample_id(ticket, completion.index),
+        routed_experts=_experts(completion, length),
     )
+
+
+def _experts(completion: Completion, length: int) -> ExpertArray | None:
+    """The experts of every token of the whole sequence; those that nothing was computed for are unknown."""
+    given = completion.routed_experts
+    if given is None:
+        return None
+    found = np.full((length, *given.shape[1:]), -1, dtype=np.int16)
+    found[: len(given)] = given
+    return found
 
 
 def after_prompt(values: FloatArray, length: int) -> FloatArray:

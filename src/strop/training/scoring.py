@@ -33,7 +33,7 @@ def score_samples(
     Raises:
         NothingToTrain: no sample has a trained token.
     """
-    update = pack(samples, TokenMean(), tokens_per_microbatch, ranks.size)
+    update = pack(samples, TokenMean(), tokens_per_microbatch, ranks.teams)
     first: list[FloatArray] = [np.zeros(len(sample), dtype=np.float32) for sample in samples]
     second: list[FloatArray] = [np.zeros(len(sample), dtype=np.float32) for sample in samples]
     for batch, outputs in zip(update.micro_batches, score(module, update, temperature, ranks=ranks), strict=True):

@@ -23,7 +23,6 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor, Shard
 from transformers import (
-    AutoConfig,
     AutoModel,
     AutoModelForCausalLM,
     GenerationConfig,
@@ -34,8 +33,7 @@ from transformers import (
 from strop.base.types import InputError
 from strop.model.attention import NAME
 from strop.model.critic import HEAD_FILE, Critic, initial_head
-from strop.model.files import DTYPES, export
-from strop.model.location import dtype_name
+from strop.model.files import export, stored_model
 from strop.model.policy import Policy, load_policy
 from strop.model.settings import ModelSettings
 
@@ -152,13 +150,7 @@ def _on_meta(settings: ModelSettings) -> tuple[PreTrainedModel, StoredTensors] |
     stored = None if settings.path is None else StoredTensors.of(Path(settings.path).expanduser())
     if stored is None:
         return None
-    config = AutoConfig.from_pretrained(stored.folder, trust_remote_code=settings.trust_remote_code)
-    with torch.device("meta"):
-        model = AutoModelForCausalLM.from_config(
-            config, dtype=DTYPES[dtype_name(settings)], attn_implementation=NAME,
-            trust_remote_code=settings.trust_remote_code,
-        )  # fmt: skip
-    assert isinstance(model, PreTrainedModel)
+    model = stored_model(settings)
     if (stored.folder / "generation_config.json").is_file():  # goes with an export
         model.generation_config = GenerationConfig.from_pretrained(stored.folder)
     return model, stored

@@ -236,5 +236,6 @@ class TorchEngine(BaseEngine):
         length = int(slots.position[slot] - slots.first[slot])
         drawn, logprobs = slots.drawn[slot, :length], slots.logprobs[slot, :length]
         entropies = slots.entropies[slot, :length].copy()
-        self._report(sequence.entry, sequence.index, sequence.chain, drawn, logprobs, reason, entropies)
+        experts = self._runner.experts(slot, int(slots.position[slot]))
+        self._report(sequence.entry, sequence.index, sequence.chain, drawn, logprobs, reason, entropies, experts)
         slots.release(slot)

@@ -82,6 +82,10 @@ class SlotCache:
             self._layers[index] = (self._zeros(key), self._zeros(value))
         return self._layers[index]
 
+    def kept(self, index: int) -> Tensor:
+        """What `SlotContext.keep` has written under this index, [slots, 1, C, k]."""
+        return self._layers[index][0]
+
     def _zeros(self, like: Tensor) -> Tensor:
         return like.new_zeros(self.slots, like.shape[1], self.capacity, like.shape[2])
 
@@ -177,6 +181,16 @@ class SlotContext:
             places = torch.arange(max(span.length for span in rows), device=positions.device)
             unseen = torch.where(places <= positions[:, None], 0.0, -torch.inf)
             self.bias = [unseen[start:stop, None, :length] for start, stop, length in rows]
+
+    def keep(self, index: int, values: Tensor) -> None:
+        """Write values [W + R, 1, k] of every token where its keys are, as a layer of their own."""
+        places, _ = self.cache.layer(index, values, values[..., :0])
+        w, p = self.width, self.prefill
+        if p is not None:
+            places[p.slot, :, p.position] = values[w:][p.token]
+        if w:
+            rows = torch.arange(w, device=values.device)
+            places[rows, :, self.positions] = values[:w]
 
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:
         """Attention [W + R, H, D] of query [W + R, H, D], key and value [W + R, K, D]."""

@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from strop.base.types import FloatArray, IntArray
+from strop.base.types import ExpertArray, FloatArray, IntArray
 from strop.engines.protocol import Scores
 from strop.engines.sampling import Draw, draw, uniforms
 from strop.engines.slots import Slots
@@ -128,9 +128,24 @@ class Runner:
             positions = np.concatenate((positions, prefill.positions))
         rows = self.cache.spans(lengths) if width else ()
         context = SlotContext(self.cache, decoding, rows, prefill, _sent(slots.active[:width], device))
-        return self._hidden(_sent(ids, device), _sent(positions, device), context)
+        hidden = self._hidden(_sent(ids, device), _sent(positions, device), context)
+        if self.policy.routing is not None:
+            for layer, chosen in enumerate(self.policy.routing.chosen):
+                context.keep(_experts_of(layer), chosen[:, None].to(torch.int16))
+        return hidden
+
+    def experts(self, slot: int, tokens: int) -> ExpertArray | None:
+        """The experts of the first tokens of the slot's sequence, [tokens, L, k]; None where they are not recorded."""
+        routing = self.policy.routing
+        if routing is None:
+            return None
+        layers = [self.cache.kept(_experts_of(layer))[slot, 0, :tokens] for layer in range(routing.layers)]
+        found: ExpertArray = torch.stack(layers, dim=1).cpu().numpy()
+        return found
 
     def _hidden(self, token_ids: Tensor, positions: Tensor, context: AttentionContext) -> Tensor:
+        if self.policy.routing is not None:
+            self.policy.routing.replayed = None
         return (self.policy if self.fused is None else self.fused).hidden(token_ids, positions, context)
 
     def _logits(self, hidden: Tensor) -> Tensor:
@@ -165,6 +180,11 @@ class Runner:
             top_k=_sent(top_k, device) if some else None,
             top_p=_sent(slots.top_p[truncated], device) if some else None,
         )
+
+
+def _experts_of(layer: int) -> int:
+    """The place in the cache of the experts chosen in a layer; those of keys and values are not negative."""
+    return -1 - layer
 
 
 def _sent(values: NDArray[np.generic], device: torch.device) -> Tensor:

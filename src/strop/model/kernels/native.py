@@ -38,7 +38,7 @@ _ARGUMENTS = {
 }
 _TYPES = {torch.float32: 0, torch.bfloat16: 1}
 _BLOCK = 64  # rows that are summed together in layers.c
-_LANES = 16
+LANES = 16
 
 
 class LayerKernels:
@@ -67,11 +67,11 @@ class LayerKernels:
     def fits(self, x: Tensor, weight: Tensor) -> bool:
         """Whether rows of x [.., E] by a weight of its type can be computed here."""
         known = x.device.type == "cpu" and x.dtype in _TYPES and weight.dtype == x.dtype
-        return known and x.shape[-1] % _LANES == 0 and x.numel() > 0
+        return known and x.shape[-1] % LANES == 0 and x.numel() > 0
 
     def turns(self, head_dim: int) -> bool:
         """Whether `rotary` takes heads of this size."""
-        return head_dim % (2 * _LANES) == 0
+        return head_dim % (2 * LANES) == 0
 
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
         """x / √(mean x² + eps) · weight over the last dimension of x [.., E]; weight [E] of the same type."""
@@ -88,14 +88,14 @@ class LayerKernels:
 
     def swiglu(self, gate: Tensor, up: Tensor) -> Tensor:
         """silu(gate) · up, of equal shapes."""
-        if gate.shape[-1] % _LANES:
+        if gate.shape[-1] % LANES:
             return F.silu(gate) * up
         found: Tensor = _Gate.apply(gate, up, self)
         return found
 
     def attends(self, dtype: torch.dtype, head_dim: int) -> bool:
         """Whether `attention` takes heads of this type and size."""
-        return dtype in _TYPES and head_dim % _LANES == 0
+        return dtype in _TYPES and head_dim % LANES == 0
 
     def attention(
         self, query: Tensor, key: Tensor, value: Tensor, ends: Tensor, groups: Tensor, scale: float
@@ -116,7 +116,7 @@ class _Norm(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, weight: Tensor, eps: float, kernels: LayerKernels) -> Tensor:
         x = x.contiguous()
         features = x.shape[-1]
-        y, scale = torch.empty_like(x), torch.empty(x.numel() // features)
+        y, scale = torch.empty_like(x), torch.empty(x.numel() // features, device=x.device)
         kernels.call("norm_forward", x, weight, y, scale, len(scale), features, eps)
         ctx.save_for_backward(x, weight, scale)
         ctx.kernels = kernels
@@ -127,7 +127,7 @@ class _Norm(torch.autograd.Function):
         x, weight, scale = ctx.saved_tensors
         up = up.contiguous()
         rows, features = len(scale), x.shape[-1]
-        dx, dw = torch.empty_like(x), torch.empty(-(-rows // _BLOCK), features)
+        dx, dw = torch.empty_like(x), torch.empty(-(-rows // _BLOCK), features, device=x.device)
         ctx.kernels.call("norm_backward", up, x, weight, scale, dx, dw, rows, features)
         return dx, dw.sum(0).to(weight.dtype) if ctx.needs_input_grad[1] else None, None, None
 
@@ -139,7 +139,7 @@ class _Rotary(torch.autograd.Function):
     ) -> Tensor:
         x, cos, sin = x.contiguous(), cos.contiguous(), sin.contiguous()
         tokens, heads, features = x.shape
-        y, scale = torch.empty_like(x), torch.empty(tokens * heads if weight is not None else 0)
+        y, scale = torch.empty_like(x), torch.empty(tokens * heads if weight is not None else 0, device=x.device)
         kernels.call("rotary_forward", x, weight, cos, sin, y, scale, tokens, heads, features, eps)
         # Without a norm the gradient does not depend on x.
         ctx.save_for_backward(None if weight is None else x, weight, cos, sin, scale)
@@ -151,7 +151,8 @@ class _Rotary(torch.autograd.Function):
         x, weight, cos, sin, scale = ctx.saved_tensors
         up = up.contiguous()
         tokens, heads, features = up.shape
-        dx, dw = torch.empty_like(up), torch.empty(-(-tokens // _BLOCK), 0 if weight is None else features)
+        dx = torch.empty_like(up)
+        dw = torch.empty(-(-tokens // _BLOCK), 0 if weight is None else features, device=up.device)
         ctx.kernels.call("rotary_backward", up, x, weight, cos, sin, scale, dx, dw, tokens, heads, features)
         wanted = weight is not None and ctx.needs_input_grad[1]
         return dx, dw.sum(0).to(weight.dtype) if wanted else None, None, None, None, None
@@ -184,7 +185,7 @@ class _Attention(torch.autograd.Function):
     ) -> Tensor:  # fmt: skip
         query, key, value = query.contiguous(), key.contiguous(), value.contiguous()
         tokens, heads, features = query.shape
-        out, normaliser = torch.empty_like(query), torch.empty(tokens, heads)
+        out, normaliser = torch.empty_like(query), torch.empty(tokens, heads, device=query.device)
         shape = (len(groups) - 1, heads, key.shape[1], features)
         kernels.call("attention_forward", query, key, value, out, normaliser, ends, groups, *shape, scale)
         ctx.save_for_backward(query, key, value, out, normaliser, ends, groups)

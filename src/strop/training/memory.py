@@ -1,0 +1,180 @@
+"""How much memory an update needs, found by going through it on torch's meta device, where tensors have no data.
+
+    policy = meta_policy(ModelSettings(path="Qwen/Qwen3-8B"))
+    update_need(policy, lengths=(8192, 8192), device="cuda").total      # bytes
+
+A forward and a backward of one micro-batch run as they do in training, operator by operator, and the bytes of all
+tensors that live at the same time are added up. What is there in every update whatever is computed (weights, float32
+masters, the gradients so far, the optimizer's moments) is known from the parameters.
+
+Shapes: N packed tokens, E hidden size, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from strop.model.attention import AttentionContext
+from strop.model.head import logprob_entropy
+from strop.model.kernels import native
+from strop.model.kernels.modules import fuse
+from strop.model.kernels.native import LANES, LayerKernels
+from strop.model.lora import AdaptedLinear
+from strop.model.policy import Policy
+from strop.training.sharding import decoder_layers
+
+Kind = Literal["cpu", "cuda"]
+_MOMENTS = 8  # bytes a trained parameter: two moments in float32
+_MASTER = 4
+
+
+@dataclass(frozen=True)
+class Need:
+    """Bytes that an update needs on each device.
+
+    Attributes:
+        weights: parameters and their float32 masters.
+        gradients: kept from one micro-batch to the next, float32.
+        optimizer: the moments.
+        activations: what lives beside these at the worst moment of a micro-batch: activations, the head's logits,
+            gradients on their way, and layers gathered whole where they are sharded.
+    """
+
+    weights: int
+    gradients: int
+    optimizer: int
+    activations: int
+
+    @property
+    def total(self) -> int:
+        """All of it."""
+        return self.weights + self.gradients + self.optimizer + self.activations
+
+
+class LiveBytes(TorchDispatchMode):
+    """Adds up the bytes of the tensors on the meta device that live at the same time, those made inside it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now = 0
+        self.peak = 0
+        self._known: dict[int, weakref.ref[torch.UntypedStorage]] = {}
+
+    def __torch_dispatch__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        before = {t.untyped_storage()._cdata for t in tree_leaves((args, kwargs)) if isinstance(t, Tensor)}
+        found = func(*args, **(kwargs or {}))
+        for tensor in tree_leaves(found):
+            if isinstance(tensor, Tensor) and tensor.is_meta:
+                storage = tensor.untyped_storage()
+                if storage._cdata not in before:
+                    self._note(storage)
+        return found
+
+    def _note(self, storage: torch.UntypedStorage) -> None:
+        key, size = storage._cdata, storage.nbytes()
+        if key in self._known:
+            return
+
+        def gone(_: Any) -> None:
+            del self._known[key]
+            self.now -= size
+
+        self._known[key] = weakref.ref(storage, gone)
+        self.now += size
+        self.peak = max(self.peak, self.now)
+
+
+class _NoKernels(LayerKernels):
+    """The kernels' functions with their tensors and without anything computed."""
+
+    def __init__(self) -> None:
+        """Nothing is loaded."""
+
+    def call(self, name: str, *given: Any) -> None:
+        """Compute nothing."""
+
+    def fits(self, x: Tensor, weight: Tensor) -> bool:
+        """Whether the kernels would compute with tensors like these on a CPU."""
+        return x.shape[-1] % LANES == 0 and x.numel() > 0
+
+
+_NO_KERNELS = _NoKernels()
+
+
+class _Context:
+    """Attention that keeps what an attention without [N, N] scores keeps for its backward."""
+
+    def __init__(self, sequences: int) -> None:
+        self._ends = torch.empty(sequences + 1, dtype=torch.int64, device="meta")
+
+    def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:
+        return _NO_KERNELS.attention(query, key, value, self._ends, self._ends, scale)
+
+
+def update_need(policy: Policy, lengths: Sequence[int], device: Kind, ranks: int = 1) -> Need:
+    """The need of an update of a policy on the meta device, whose largest micro-batch has sequences of `lengths`.
+
+    Args:
+        policy: `meta_policy`; its settings say how it computes.
+        lengths: tokens of each sequence of a micro-batch, all of them scored.
+        device: where it will compute.
+        ranks: over how many the parameters are sharded.
+    """
+    trained = [parameter for parameter in policy.parameters() if parameter.requires_grad]
+    every = {id(t): t for t in (*policy.parameters(), *policy.buffers())}.values()
+    lowered = [parameter for parameter in trained if parameter.element_size() < _MASTER]
+    elements = sum(parameter.numel() for parameter in trained)
+    weights = sum(tensor.nbytes for tensor in every) + _MASTER * sum(parameter.numel() for parameter in lowered)
+    live = _live_bytes(policy, lengths, device)
+    return Need(
+        weights=weights // ranks,
+        gradients=_MASTER * elements // ranks,
+        optimizer=_MOMENTS * elements // ranks,
+        activations=live + (_gathered(policy) if ranks > 1 else 0),
+    )
+
+
+def _live_bytes(policy: Policy, lengths: Sequence[int], device: Kind) -> int:
+    """Bytes that live at the worst moment of forward and backward, beside what there is before and between them."""
+    tokens = sum(lengths)
+    context = _Context(len(lengths))
+    if device == "cpu" and policy.settings.cpu_kernels and native.load() is not None:
+        fuse(policy.model, _NO_KERNELS)
+    for parameter in policy.parameters():
+        if parameter.requires_grad and parameter.element_size() >= _MASTER:  # gradients so far, which are counted apart
+            parameter.grad = torch.empty_like(parameter)
+    with torch.device("meta"), LiveBytes() as live:
+        ids = torch.empty(tokens, dtype=torch.int64)
+        logprob, _ = _forward(policy, ids, context, device)
+        logprob.sum().backward()
+    return live.peak
+
+
+def _forward(policy: Policy, ids: Tensor, context: AttentionContext, device: Kind) -> tuple[Tensor, Tensor]:
+    """`Policy.forward` at temperature 1 with every token scored."""
+    settings, head = policy.settings, policy.model.get_output_embeddings()
+    if policy.checkpoints_layers:
+        policy.model.train()
+    hidden = policy.hidden(ids, ids, context)
+    weight = head.weight_with_gradient() if isinstance(head, AdaptedLinear) else policy.head_weight
+    if device == "cpu" and settings.trainer_fp32_head:
+        weight = weight.float()  # as the head does there, from its forward to the end of its backward
+    fp32 = settings.trainer_fp32_head
+    return logprob_entropy(hidden, weight, policy.head_bias, ids, 1.0, settings.chunk_tokens, fp32)
+
+
+def _gathered(policy: Policy) -> int:
+    """Bytes of the largest two groups of parameters that ranks gather whole, and of the gradients of one."""
+    each = [sum(parameter.nbytes for parameter in layer.parameters()) for layer in decoder_layers(policy.model)]
+    rest = sum(parameter.nbytes for parameter in policy.model.parameters()) - sum(each)
+    return rest * 2 + 2 * max(each) + max(each)
