@@ -75,7 +75,8 @@ def math(
                 print(f"{each.verdict.status}: {verdict.detail}")
     expected = [case.expected if not case.contested else None for case in found]
     summary = summarise(results, expected) | {"out": str(out)}
-    show(as_json, summary, lambda: print_table(("", ""), [(name, _cell(name, value)) for name, value in summary.items()]))
+    cells = [(name, _cell(name, value)) for name, value in summary.items()]
+    show(as_json, summary, lambda: print_table(("", ""), cells))
 
 
 def tracked(items: Iterable[T], total: int, title: str) -> Iterator[T]:
