@@ -17,6 +17,7 @@ from strop.verifiers.math.bounds import Bounds
 from strop.verifiers.math.expressions import Node, TooMuch, Unreadable
 from strop.verifiers.math.grammar import Reading, read
 from strop.verifiers.math.latex import unescaped
+from strop.verifiers.math.wordings import NO_VALUE
 
 OPEN_THINKING = "the think block is never closed"
 NO_ANSWER = "no answer"
@@ -33,7 +34,8 @@ _CHAT = re.compile(r"<\|[A-Za-z0-9_]{1,40}\|>(?:\s*(?:user|assistant|system))?")
 _MARKER = _pattern(
     r"""(?m)^[ ]*(?:\#\#\#\#|A:|\**\s*(?:final\s+)?answer\s*\**\s*(?::|$))\s*\** | \b(?:final\s+)?answer\s*:\s*\**
     | \b(?:answer|option|choice|result)\b(?:\s+(?:to|of|for)\b[^.\n$]{0,60})?
-      \s+(?:is|are|must\ be|should\ be|equals|=)(?![a-z])\s*:?"""
+      \s+(?:is|are|must\ be|should\ be|equals|=)(?![a-z])\s*:?
+    | \bI\s+(?:choose|pick|select)\b(?=\s+(?:(?:option|choice|answer)\s+)?\(?[A-J]\b)"""
 )
 _NEGATED = _pattern(
     r"""\b(?:not|never|isn't|cannot|wrong|incorrect|rather\ than|instead\ of|either|between|at\ (?:least|most)
@@ -45,13 +47,14 @@ _TAKEN_BACK = _pattern(
 # What makes a clause say that something is not, or may not be, the answer; what takes an answer back after it.
 _DOUBTED = _pattern(
     r"""\b(?:not|never|\w{2,6}n't|false|untrue|unsure|doubt\w*|whether|if|some|suppose|assume|others|nobody|no\ one
-    |unlikely)\b [^.,;:!?\n]*$"""
+    |unlikely|(?:might|may|could|would)\ (?:think|say|guess|believe|expect))\b [^.,;:!?\n]*$"""
 )
 _REVISED = _pattern(r"\b(?:wait|actually|oops|sorry|correction|(?:is|was)\ (?:wrong|incorrect)|mistake)\b")
 _HEDGED = _pattern(
     r"""\b(?:not|never|isn't|aren't|doesn't|don't|won't|can't|cannot|wrong|incorrect|maybe|perhaps|possibly|probably
     |might|may\ be|could|guess|unsure|at\ least|at\ most|between|exceeds?|unless|if|either|neither|nor|suppose|assume
-    |know|no\ longer|almost|nearly|(?:greater|less|more|fewer|larger|smaller)\ than)\b"""
+    |know|no\ longer|(?:previous|earlier|first|initial|original|old|wrong|his|her|their)\ (?:answer|guess|result)
+    |almost|nearly|(?:greater|less|more|fewer|larger|smaller)\ than)\b"""
 )
 _REVISES = _pattern(
     r"""\b(?:but|thus|so|hence|therefore|then|final|finally|actually|wait|instead|however|no|not|wrong|correct|corrected
@@ -92,14 +95,18 @@ _SAYS = _pattern(
     |about|roughly)\b\s*:? | :(?!\d)"""
 )
 _LEADS = _pattern(
-    r"""^(?:so|thus|hence|therefore|then|finally|now|and|that\ is|i\.e\.|in\ total|altogether|overall|yes|or|also
-    |step\ \d+|we\ (?:get|have|find)|it\ follows\ that|(?:this|which)\ gives)\b[\s,:]* | ^[\s,:>*\#]+(?=\S)"""
+    r"""^(?:so|thus|hence|therefore|then|finally|now|and|that\ is|i\.e\.|in\ total|altogether|overall|or|also
+    |yes(?=\W+\w)|step\ \d+|we\ (?:get|have|find)|it\ follows\ that|(?:this|which)\ gives)\b[\s,:]*
+    | ^[\s,:>*\#]+(?=\S)"""
 )
 _IS_ANSWER = r"is\ (?:the|our|my)\ (?:final\ |correct\ |required\ |desired\ )?(?:answer|solution|result)"
 _ANSWER_ENDS = _pattern(rf"\s+{_IS_ANSWER}\s*$")
 _ENDS = _pattern(
     rf"""\s+(?:{_IS_ANSWER}|left(?:\s+over)?|in\ total|in\ all|altogether|total|remaining|each|respectively|more|now|too
     |long|old|away|apart|tall|high|wide|deep)\s*$"""
+)
+_CORRECT_OPTION = _pattern(
+    r"(?:.*[,:]\s+)?(?:the\ )?(?:option|choice|answer)\ \(?([A-J])\)?\ is\ (?:the\ )?(?:correct|right)\W*"
 )
 # A text that is a choice and nothing else.
 _CHOICE = re.compile(r"\s*\$?(?:\\(?:text|math)[a-z]{0,2}\{)?\(?([A-J])\)?\}?\$?\s*\.?\s*")
@@ -213,6 +220,9 @@ class Finder(NamedTuple):
         sentences = [sentence for sentence in _SENTENCES.split(text.strip()) if sentence.strip()]
         for sentence in reversed(sentences[-3:]):
             hedged = _HEDGED.search(_DELIMITED.sub(" ", sentence))
+            option = _CORRECT_OPTION.fullmatch(sentence)
+            if option is not None and self.plain and not hedged:
+                return self.read(option[1])
             found = self._asserted(sentence, marked=False) if self.plain else NO_ANSWER
             if isinstance(found, str) and self.latex and not hedged:
                 found = self._last_formula(sentence)
@@ -316,4 +326,4 @@ def _is_clean(answer: Node) -> bool:
     """Whether no words belong to an answer."""
     if answer.op in ("tuple", "list", "set", "relation"):
         return all(map(_is_clean, answer.args[answer.op == "relation" :]))
-    return answer.op != "words" and not (answer.op == "measure" and answer.value.words)
+    return (answer.op != "words" or answer.value in NO_VALUE) and not (answer.op == "measure" and answer.value.words)

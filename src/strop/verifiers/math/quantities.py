@@ -62,6 +62,8 @@ def quantity_of(found: Sequence[Token]) -> Node | None:
     for words_ in ("percent", "percentage", "pct", "per cent", "%"):
         if said == words_ or said.startswith(f"{words_} "):
             percent, rest = True, rest[len(words_.split()) :]
+    if said in ("per mille", "permille"):
+        node, rest = ex.over(node, ex.number(1000)), []
     if rest and rest[0].text in ("degrees", "degree", "deg"):
         node, rest = ex.call("degree", node), rest[1:]
     scale = {"c": "celsius", "f": "fahrenheit"}.get(rest[0].text.lower(), rest[0].text.lower()) if rest else ""
