@@ -49,9 +49,12 @@ def both(gold: str, answer: str, same: bool) -> None:
         (r"x=2, y=-5", r"x=2\text{ and }y=-5", True), (r"x=2, y=-5", r"x=2\text{ or }y=-5", False),
         # names of values
         ("y=3x-2", "f(x)=3x-2", True), ("y=3x-2", "y(x)=3x-2", True), ("f(x)=x^2", r"f:x\mapsto x^2", True),
-        ("f(x)=x^2", r"g:x\mapsto x^2", False), ("a_n=3n-1", "a_k=3k-1", True), ("a_n=3n-1", "b_n=3n-1", False),
+        ("f(x)=x^2", r"g:x\mapsto x^2", False), ("f(x)=0", r"f\equiv0", True), ("f(x)=0", "f(0)=0", False),
+        ("y=x", "f(y)=x", False), ("a_n=3n-1", "a_k=3k-1", True), ("a_n=3n-1", "b_n=3n-1", False),
         ("x=1", "y=1", False), ("|AB|=5", "AB=5", True), ("|AB|=5", r"\overline{BA}=5", True),
         ("|AB|=5", "AC=5", False), ("|AB|=5", r"|AB|^2=5", False),
+        ("5", r"5\text{ for all }x", True), ("5", r"5\text{ for all }x\text{ except two}", False),
+        ("5", r"5\text{ for every even }n", False),
         # derivatives
         (r"\frac{dy}{dx}=2xy", "y'=2xy", True), (r"\frac{dy}{dx}=2xy", "y''=2xy", False),
         (r"\frac{dy}{dx}=2xy", "x'=2xy", False), (r"\frac{dy}{dx}=2xy", r"\dot{y}=2xy", False),
@@ -109,6 +112,7 @@ def test_notations(gold: str, answer: str, same: bool) -> None:
     [
         (r"\text{(C) }12", "12", True), (r"\text{(C) }12", "C", True), (r"\text{(C) }12", "(C) 13", False),
         (r"\text{(C) }12", "13", False), (r"\text{(C) }12", "(B) 12", False), ("C", "(C) 12", True), ("C", "12", False),
+        ("2n+1", r"2n+1\text{ for even }n", False), ("2n+1", r"2n+1\text{ for positive integers }n", True),
         (r"k\pi, k\in\mathbb{Z}", r"n\pi", True), ("e^x+C", r"e^x+C, C\in\mathbb{R}", True),
         ("y=C_1e^x+C_2e^{-x}", "y=Ae^{-x}+Be^x", True), ("y=C_1e^x", "y=Ae^{2x}", False),
         (r"\binom{10}{3}", "C(10,3)", True), ("120", "C_{10}^3", True), ("C_4^1", "4", False), ("C(4,1)", "4", False),

@@ -12,6 +12,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from strop.verifiers.math import expressions as ex
+from strop.verifiers.math.alternatives import option_of, with_decimal_comma
 from strop.verifiers.math.choices import lower_choice, options_in
 from strop.verifiers.math.conventions import (
     as_family,
@@ -27,7 +28,7 @@ from strop.verifiers.math.conventions import (
 from strop.verifiers.math.decimals import approximates
 from strop.verifiers.math.evaluate import rational
 from strop.verifiers.math.expressions import Effort, Node, TooMuch
-from strop.verifiers.math.grammar import Reading, is_region, label, option_of, with_decimal_comma
+from strop.verifiers.math.grammar import Reading, is_region, label
 from strop.verifiers.math.matrices import as_tuple
 from strop.verifiers.math.normal import Field
 from strop.verifiers.math.proof import Outcome, Proof, compare, different, equal, unknown
@@ -328,7 +329,8 @@ class _Comparison:
     def _families(self, gold: Node, given: Node) -> Proof:
         gold, given = (as_family(each) if each.op == "residue" else each for each in (gold, given))
         if gold.op != "family":
-            return self.answers(gold, given.args[0])
+            part = given.args[1] in map(words, ("even", "odd", "negative", "nonzero"))
+            return unknown("only for some integers") if part else self.answers(gold, given.args[0])
         ranges = [each.args[1] for each in (gold, given) if each.op == "family"]
         if len(set(ranges)) > 1:
             return unknown("another range of the integer")

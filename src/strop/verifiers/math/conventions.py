@@ -64,23 +64,19 @@ def renamed(gold: Node, given: Node) -> Node:
 
 def one_label(first: Node, second: Node) -> bool:
     """Whether two names of values are of one thing: `f(x)` and y, `y(x)` and y, |AB| and AB."""
-    functions = [each.op.removeprefix("apply ") if each.op.startswith("apply ") else None for each in (first, second)]
-    if functions.count(None) == 1:
-        other, function = (first, functions[1]) if functions[0] is None else (second, functions[0])
-        return other in (ex.name("y"), ex.name(str(function)))
+    applied = [each for each in (first, second) if each.op.startswith("apply ")]
+    if len(applied) == 1:
+        other, function = second if first in applied else first, ex.name(applied[0].op.removeprefix("apply "))
+        general = all(arg.op == "name" for arg in applied[0].args) and other not in applied[0].args  # not f(0), f(y)
+        return general and other in (ex.name("y"), function)
     return first == second or (_ends(first) is not None and _ends(first) == _ends(second))
 
 
 def _ends(length: Node) -> frozenset[str] | None:
     r"""The ends of the segment of which something is the length: AB, |AB|, `\overline{AB}`."""
-    said = "".join(length.args[0].args[place].value for place in (0, 1)) if _is_bars(length) else str(length.value)
-    said = said.removeprefix("overline ")
-    return frozenset(said) if len(said) == 2 and said.isalpha() and said.isupper() else None
-
-
-def _is_bars(node: Node) -> bool:
-    inner = node.args[0] if node.op == "abs" else node
-    return inner.op == "product" and len(inner.args) == 2 and all(part.op == "name" for part in inner.args)
+    names = [str(part.value) for part in ex.parts(length) if part.op == "name"] or [str(length.value)]
+    said = "".join(names).removeprefix("overline ")
+    return frozenset(said) if length.op in ("abs", "name", "title") and len(said) == 2 and said.isupper() else None
 
 
 def primed(node: Node, other: Node) -> Node:
@@ -90,16 +86,15 @@ def primed(node: Node, other: Node) -> Node:
     dotted = any(name.startswith(("dot ", "ddot ")) for name in ex.names_in(node) | ex.names_in(other))
 
     def rewritten(each: Node) -> Node:
-        name = each.args[0].op.removeprefix("apply ") if each.op == "derivative" else ""
         if each.op == "derivative" and (not dotted or each.args[1] == ex.name("t")):
-            name = each.args[0].value if each.args[0].op == "name" else name
-            order = each.args[2].value
-            plain = each.args[0].op == "name" or each.args[0].args == (each.args[1],)
-            return ex.name(f"{name}{chr(39) * int(order)}") if plain and order < 4 else each
+            what, by, order = each.args
+            plain = what.op == "name" or (what.op.startswith("apply ") and what.args == (by,))
+            name = str(what.value if what.op == "name" else what.op.removeprefix("apply "))
+            return ex.name(name + "'" * int(order.value)) if plain and order.value < 4 else each
         if each.op == "name" and each.value.startswith(("dot ", "ddot ")):
-            kind, _, of = each.value.partition(" ")
-            return ex.name(of + ("'" if kind == "dot" else "''"))
-        if each.op.startswith("apply ") and each.op.endswith("'") and len(each.args) == 1 and each.args[0].op == "name":
+            kind, _, name = each.value.partition(" ")
+            return ex.name(name + "'" * (len(kind) - 2))
+        if each.op.startswith("apply ") and each.op.endswith("'") and all(arg.op == "name" for arg in each.args):
             return ex.name(each.op.removeprefix("apply "))
         return each._replace(args=tuple(map(rewritten, each.args))) if each.args else each
 
@@ -151,10 +146,9 @@ def as_vector(node: Node, size: int) -> Node:
 def with_constants_of(gold: Node, given: Node) -> Iterator[Node]:
     """The value of a function with its arbitrary constants named as in the reference, in every order."""
     value, first = given.args[-1], gold.args[0]
-    ours, theirs = (
-        sorted(name for name in ex.names_in(each.args[-1]) if constant.fullmatch(name))
-        for each, constant in ((gold, _ARBITRARY), (given, _ARBITRARY_TOO))
-    )
+    known = ex.names_in(gold.args[-1])
+    ours = sorted(filter(_ARBITRARY.fullmatch, known))
+    theirs = sorted(filter(_ARBITRARY_TOO.fullmatch, ex.names_in(value) - known | {*ours} & ex.names_in(value)))
     if (first != ex.name("y") and not first.op.startswith("apply ")) or len(ours) != len(theirs) or len(ours) > 3:
         return
     for order in permutations(ours):

@@ -12,7 +12,8 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from strop.verifiers.math import expressions as ex
-from strop.verifiers.math.choices import choice_letters, lower_choice, option_text
+from strop.verifiers.math.choices import choice_letters, lower_choice
+from strop.verifiers.math.conditions import begins_condition, index_of, subset_of
 from strop.verifiers.math.expressions import Node, Token, Unreadable
 from strop.verifiers.math.latex import tokens
 from strop.verifiers.math.matrices import matrix_of
@@ -59,8 +60,6 @@ class Reading(NamedTuple):
 _RELATIONS = ("=", "≠", "<", ">", "≤", "≥", "≈", "≡", "∈", "∉")
 _MODULO = ("pmod", "mod", "modulo")
 _CONDITIONS = ("where", "for", "if", "when", "with", "see", "but", "which", "maybe")
-_INTEGERS = ("positive", "nonnegative", "non-negative", "natural", "negative", "odd", "even", "nonzero")
-_SUBSETS = {"^+": "positive", "_+": "positive", "_>0": "positive", "_≥0": "nonnegative", "_≥1": "positive"}
 _PARTS = (*"abcdefgh", "i", "ii", "iii", "iv")  # of a question
 _EXCEPT = re.compile(r"(?:all )?(?:real numbers|reals)(?: x)? (?:except|except for|other than|but)")
 
@@ -90,44 +89,11 @@ def read_tokens(found: list[Token]) -> Reading:
     return Reading(answer, letters, tuple(found))
 
 
-def option_of(reading: Reading) -> Node | None:
-    """The text of an option after its label, `12` in `(B) 12`; None where there is none."""
-    try:
-        return _answer(option_text(reading.tokens))
-    except Unreadable:
-        return None
-
-
-def with_decimal_comma(found: Sequence[Token], any_whole: bool = False) -> Node | None:
-    """What an answer is with its comma as a decimal point: `0,111`; None where it may not be one.
-
-    Before it stands a single 0, with `any_whole` any integer, and there is no other comma.
-    """
-    commas = [place for place, token in enumerate(found) if is_symbol(token, ",")]
-    if len(commas) != 1 or any(depth_of(token) and token.text not in "{}" for token in found[: commas[0]]):
-        return None
-    place = commas[0]
-    around = [token for token in (*found[place - 1 : place], *found[place + 1 : place + 2])]
-    if len(around) != 2 or any(not token.text.isdigit() for token in around) or found[place].space or around[1].space:
-        return None
-    whole, digits = (token.text for token in around)
-    if whole != "0" and not any_whole:
-        return None
-    number = Token("number", f"{whole}.{digits}", around[0].space)
-    try:
-        return _answer([*found[: place - 1], number, *found[place + 2 :]])
-    except Unreadable:
-        return None
-
-
 def is_region(answer: Node) -> bool:
     """Whether an answer is a set of real numbers that intervals or inequalities describe."""
     if answer.op == "relation":
         return set(answer.value) <= {"<", ">", "≤", "≥", "≠"} or (answer.value == ("∈",) and is_region(answer.args[1]))
     return answer.op in ("interval", "∪", "∩", "∖")
-
-
-# ---------------------------------------------------------------------- lists of tokens
 
 
 # ---------------------------------------------------------------------- what is said of several things
@@ -192,14 +158,14 @@ def _listed(found: Sequence[Token]) -> Node:
     date = date_of(found) if len(pieces) > 1 else None
     if date is not None:
         return date
-    index = _index(pieces[-1]) if len(pieces) > 1 else None
+    index = index_of(pieces[-1]) if len(pieces) > 1 else None
     if index is not None:
         rest = [token for piece in pieces[:-1] for token in (Token("symbol", ","), *piece)]
-        return Node("family", (_listed(rest[1:]), index[1]), index[0])
-    said = next((place for place in range(1, len(found)) if _begins_condition(found[place:])), None)
-    index = _index(found[said:]) if said is not None else None
+        return _family(_listed(rest[1:]), *index)
+    said = next((place for place in range(1, len(found)) if begins_condition(found[place:])), None)
+    index = index_of(found[said:]) if said is not None else None
     if index is not None:  # 7m + 5 for integers m
-        return Node("family", (_listed(found[:said]), index[1]), index[0])
+        return _family(_listed(found[:said]), *index)
     found_parts = list(map(_related, pieces))
     if any(
         part.op == "relation" and "∈" in part.value or (part.op == "words" and part.value[0] in _CONDITIONS)
@@ -210,6 +176,13 @@ def _listed(found: Sequence[Token]) -> Node:
     if label(first) is not None and all(part.op != "relation" for part in found_parts[1:]):  # x = 1, 2
         found_parts[1:] = [Node("relation", (first.args[0], part), ("=",)) for part in found_parts[1:]]
     return _joined("list", found_parts)
+
+
+def _family(body: Node, index: str, numbers: Node) -> Node:
+    """An answer for each of some numbers; one without the name is not, unless it runs over all real numbers."""
+    if index not in ex.names_in(body) and numbers != words("ℝ"):
+        raise Unreadable("a condition")
+    return Node("family", (body, numbers), index)
 
 
 def _joined(how: str, found: list[Node]) -> Node:
@@ -258,35 +231,6 @@ def label(part: Node) -> Node | None:
     return first if first.op in ("abs", "norm", "det") and ex.names_in(first) and not ex.holds(first, "sum") else None
 
 
-def _index(piece: Sequence[Token]) -> tuple[str, Node] | None:
-    r"""k, and which integers it is, where a piece says `k \in \mathbb{Z}` or "where k is an integer"."""
-    names = [
-        token.text
-        for token in piece
-        if token.kind == "letter" or (len(token.text) == 1 and token.text.isalpha() and token.text != "a")
-    ]
-    said = [token.text.lower() for token in piece]
-    names = [each for each in names if each not in "ℤℕℝ"]
-    which = "ℤ" if {"integer", "integers"}.intersection(said) else "constant" if "constant" in said else ""
-    if "∈" in said:
-        place = said.index("∈") + 1
-        kind, rest = said[place] if place < len(said) else "", [each for each in piece[place + 1 :] if each.text != ")"]
-        which = (_subset(rest) if rest else kind) if kind == "ℤ" else kind if kind in ("ℕ", "ℝ") and not rest else ""
-    which = next((word for word in said if word in _INTEGERS), which)
-    return (names[0], words(which)) if len(names) == 1 and which else None
-
-
-def _begins_condition(found: Sequence[Token]) -> bool:
-    """Whether "where …", "for …" or, in parentheses, `k \in …` begins here and goes on to the end."""
-    closed = is_symbol(found[0], "(") and closing_place(found) == len(found) - 1
-    return found[0].text in ("for", "where") or (closed and any(is_symbol(token, "∈") for token in found))
-
-
-def _subset(found: Sequence[Token]) -> str:
-    """Which numbers of a set an index of it says: `_{>0}`, `^+`."""
-    return _SUBSETS.get("".join(token.text for token in found if token.text not in ("{", "}", "(", ")")), "")
-
-
 def _related(found: Sequence[Token]) -> Node:
     found = unlabelled(trimmed(found))
     residue = _residue(found)
@@ -316,9 +260,7 @@ def _mapping(found: Sequence[Token]) -> Node | None:
 
 def _residue(found: Sequence[Token]) -> Node | None:
     r"""`x \equiv 5 \pmod{7}`, `5 \pmod 7`, `5 (mod 7)`; not `17 \bmod 5 = 2`."""
-    place = next(
-        (place for place, token in enumerate(found) if place and token.text in _MODULO), None
-    )
+    place = next((place for place, token in enumerate(found) if place and token.text in _MODULO), None)
     if place is None:
         return None
     before = [token for token in found[: place - is_symbol(found[place - 1], "(")] if not is_symbol(token, ",")]
@@ -329,9 +271,6 @@ def _residue(found: Sequence[Token]) -> Node | None:
         return None
     residue = found[len(before) - len(named[-1]) : place - is_symbol(found[place - 1], "(")]
     return Node("residue", (_listed(residue), Parser(modulus).whole()))
-
-
-# ---------------------------------------------------------------------- words, times, names
 
 
 # ---------------------------------------------------------------------- what stands alone
@@ -346,7 +285,7 @@ def _alone(found: Sequence[Token]) -> Node:
     special = as_words(found) or special_kind(found)
     if special is not None:
         return special
-    if is_symbol(found[0], "ℝ") and len(found) > 1 and (which := _subset(found[1:])):
+    if is_symbol(found[0], "ℝ") and len(found) > 1 and (which := subset_of(found[1:])):
         return words(f"{which} real numbers")
     found = _difference(found)
     for op in ("∪", "∖", "∩"):
@@ -406,8 +345,9 @@ def _enclosed(found: Sequence[Token]) -> Node | None:
 
 def _set(inner: Sequence[Token]) -> Node:
     r"""What stands in `\{ \}`: members, or a condition after a bar."""
-    bar = next((place for place, token in enumerate(inner) if is_symbol(token, "|", ":")), None)
-    if bar and sum(is_symbol(token, "|") for token in inner) % 2 == (inner[bar].text == "|"):
+    bar = next((place for place, token in enumerate(inner) if is_symbol(token, "|", ":")), 0)
+    named = any(token.kind == "letter" for token in inner[:bar])  # not 1:2
+    if named and sum(is_symbol(token, "|") for token in inner) % 2 == (inner[bar].text == "|"):
         return _built(inner[:bar], inner[bar + 1 :])
     found = _groups(inner) if inner else words("∅")
     if not inner:
@@ -420,9 +360,9 @@ def _built(member: Sequence[Token], condition: Sequence[Token]) -> Node:
     member = trimmed(member)
     if member and member[0].kind == "letter" and (len(member) == 1 or text_of(member[1:]) == "∈ ℝ"):
         return _listed(condition)
-    body, index = _related(member), _index(condition)
+    body, index = _related(member), index_of(condition)
     if index is not None:
-        return Node("family", (body, index[1]), index[0])
+        return _family(body, *index)
     try:
         said = _listed(condition)
     except Unreadable:
@@ -451,6 +391,3 @@ def _cases(inner: Sequence[Token]) -> Node:
             read_condition = words(text_of(condition))
         rows.append(Node("case", (_answer(parts[0]), read_condition)))
     return Node("cases", tuple(rows))
-
-
-# ---------------------------------------------------------------------- quantities

@@ -58,9 +58,7 @@ def unlabelled(found: Sequence[Token]) -> list[Token]:
     hedged = [place for place, word in enumerate(said) if word in HEDGES.split()]
     if end < len(found) and is_symbol(found[end], ":") and not hedged:
         return list(found[end + 1 :])
-    last = max(
-        (place for place, word in enumerate(said) if word in COPULAS and place < len(found) - 1), default=None
-    )
+    last = max((place for place, word in enumerate(said) if word in COPULAS and place < len(found) - 1), default=None)
     return list(found) if last is None or any(place <= last for place in hedged) else list(found[last + 1 :])
 
 
