@@ -31,7 +31,7 @@ def index_of(piece: Sequence[Token]) -> tuple[str, Node] | None:
 
 
 def begins_condition(found: Sequence[Token]) -> bool:
-    """Whether "where …", "for …" or, in parentheses, `k \in …` begins here and goes on to the end."""
+    r"""Whether "where …", "for …" or, in parentheses, `k \in …` begins here and goes on to the end."""
     closed = is_symbol(found[0], "(") and closing_place(found) == len(found) - 1
     return found[0].text in ("for", "where") or (closed and any(is_symbol(token, "∈") for token in found))
 
