@@ -82,6 +82,9 @@ def both(gold: str, answer: str, same: bool) -> None:
         (r"n\equiv0,1\pmod4", r"n\equiv1,0\pmod{4}", True), (r"n\equiv0,1\pmod4", r"n\equiv0,3\pmod4", False),
         (r"n\equiv0,1\pmod4", r"n\equiv0\pmod4\text{ or }n\equiv1\pmod4", True),
         (r"n\equiv0,1\pmod4", r"n\equiv0\pmod4", False), (r"n\equiv0,1\pmod4", r"n\equiv0,1\pmod2", False),
+        (r"x\equiv3\pmod7", r"2x\equiv3\pmod7", False), (r"3\pmod7", r"x^2\equiv3\pmod7", False),
+        (r"2x\equiv3\pmod7", r"x\cdot2\equiv10\pmod7", True), (r"7k+3, k\in\mathbb{Z}", r"2x\equiv3\pmod7", False),
+        (r"p\land q", r"p\lor q", False),
         # systems, lines and the parts of an answer
         ("x=2, y=-5", r"\begin{cases}x=2\\y=-5\end{cases}", True),
         ("x=2, y=-5", r"\begin{cases}x=-5\\y=2\end{cases}", False),

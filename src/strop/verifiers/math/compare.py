@@ -327,6 +327,8 @@ class _Comparison:
     # ------------------------------------------------------------------ families and residues
 
     def _families(self, gold: Node, given: Node) -> Proof:
+        if any(each.op == "residue" and each.args[2:] for each in (gold, given)):
+            return unknown("a family, and a congruence to be solved")
         gold, given = (as_family(each) if each.op == "residue" else each for each in (gold, given))
         if gold.op != "family":
             part = given.args[1] in map(words, ("even", "odd", "negative", "nonzero"))
@@ -351,6 +353,9 @@ class _Comparison:
         sides = [each.args[0] if each.op == "residue" else each for each in (gold, given)]
         if len(moduli) == 2 and not compare(*moduli).equal:
             return different("another modulus")
+        of = [each.args[2:] if each.op == "residue" else () for each in (gold, given)]
+        if of[0] != of[1] and not (of[0] and of[1] and self._all(*of).equal):
+            return unknown("residues of different expressions")
         modulus = rational(moduli[0])
         if len(moduli) == 1 and any(map(ex.names_in, sides)):  # x = 7k + 5
             return self._families(gold, given) if gold.op == "residue" else self.answers(gold, as_family(given))

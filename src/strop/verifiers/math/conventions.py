@@ -36,7 +36,7 @@ def factor_between(first: Form, second: Form) -> Fraction | None:
 
 def as_family(residue: Node) -> Node:
     """A residue class as its members: 7k + 5 for each integer k."""
-    value_, modulus = residue.args
+    value_, modulus = residue.args[:2]
     return Node("family", (ex.plus(ex.times(modulus, ex.name("k")), value_), words("ℤ")), "k")
 
 

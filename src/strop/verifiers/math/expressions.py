@@ -13,7 +13,7 @@ An answer is a tree too. Where it is more than an expression its operation says 
     interval                     two ends; the value says which of them belong to it
     ∪, ∩, ∖                      sets of numbers
     relation                     sides; the value has the signs between them
-    residue                      values modulo the second argument
+    residue                      values modulo the second argument; of what, where that is no name: `2x ≡ 3 (mod 7)`
     family                       an answer for each integer value of a name (the value); which integers, where said
     matrix of row, cases of case entries; values with their conditions
     …                            the dots in 1, 3, …, 2n − 1

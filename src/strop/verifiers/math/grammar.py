@@ -146,7 +146,7 @@ def _listed(found: Sequence[Token]) -> Node:
                 for part in read_parts
                 if (each := label(part)) is not None
             }
-            choice = any(part.op in ("words", "title") for part in read_parts) or len(labels) > 1
+            choice = any(part.op in ("words", "title", "name") for part in read_parts) or len(labels) > 1
             joined = _joined("set", read_parts)
             return joined._replace(op="set", value="or") if word == "or" and choice else joined
     pieces = pieces_of(found, ",")
@@ -191,8 +191,8 @@ def _joined(how: str, found: list[Node]) -> Node:
         return found[0]
     if how == "set":
         found = [part for each in found for part in (each.args if each.op in ("list", "set") else (each,))]
-    if all(part.op == "residue" and part.args[1] == found[0].args[1] for part in found):
-        return Node("residue", (Node("list", tuple(part.args[0] for part in found)), found[0].args[1]))
+    if all(part.op == "residue" and part.args[1:] == found[0].args[1:] for part in found):
+        return Node("residue", (Node("list", tuple(part.args[0] for part in found)), *found[0].args[1:]))
     names = [label(part) for part in found]
     assigned = _assigned(found, names)
     if assigned is not None:
@@ -270,7 +270,9 @@ def _residue(found: Sequence[Token]) -> Node | None:
     if not marked or not modulus or any(is_symbol(token, *_RELATIONS) for token in modulus):
         return None
     residue = found[len(before) - len(named[-1]) : place - is_symbol(found[place - 1], "(")]
-    return Node("residue", (_listed(residue), Parser(modulus).whole()))
+    left = [Parser(side).whole() for side in named[:-1] if side]
+    left = [side for side in left if side.op != "name" and ex.names_in(side)]  # 2x, which is no value of x
+    return Node("residue", (_listed(residue), Parser(modulus).whole(), *left))
 
 
 # ---------------------------------------------------------------------- what stands alone
