@@ -132,6 +132,7 @@ def test_what_the_reference_leaves_open(gold: str, answer: str, same: bool) -> N
         ("Therefore there is no solution.", r"\emptyset"), ("The previous answer was 12.", None),
         ("I choose C or D.", None), ("Option C is not correct.", None), ("There is no answer.", None),
         ("One might think the answer is C.", None),
+        ("Wrong answer: C", None), ("My friend says the answer is C.", None), ("The first answer is C.", None),
     ],
 )  # fmt: skip
 def test_sentences(text: str, answer: str | None) -> None:
@@ -140,6 +141,21 @@ def test_sentences(text: str, answer: str | None) -> None:
         assert not isinstance(found, Reading) or found.letters != "C"
     else:
         assert isinstance(found, Reading) and judge(read(answer), found, Rules()).equal
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Twice the answer is {}.", "The square of the answer is {}.", "The answer has {} digits.", "Wrong answer: {}",
+        "The answer plus one is {}.", "Possible answer: {}", "An upper bound for the answer is {}.",
+        "Not the answer: {}",
+        "It was claimed to be {}.", r"The square of $\boxed{{{}}}$.", r"Twice $\boxed{{{}}}$ is the answer.",
+        "The previous answer was {}.", "One could guess that the answer is {}.",
+    ],
+)  # fmt: skip
+def test_sentences_about_another_number(text: str) -> None:
+    found = Finder(Bounds()).in_prose(text.format(12))
+    assert not isinstance(found, Reading) or not judge(read("12"), found, Rules()).equal
 
 
 integers = st.integers(-9, 9)

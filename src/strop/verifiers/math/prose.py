@@ -39,6 +39,7 @@ _MARKER = _pattern(
 )
 _NEGATED = _pattern(
     r"""\b(?:not|never|isn't|cannot|wrong|incorrect|rather\ than|instead\ of|either|between|at\ (?:least|most)
+    |twice|half|double|triple|(?:square|cube|root|half|negative|opposite|inverse|reciprocal|multiple|divisor)\ of
     |(?:less|more|fewer|greater|larger|smaller)\ than)[\s:$*{(\\\[]*(?:text\{)?\s*$"""
 )
 _TAKEN_BACK = _pattern(
@@ -53,8 +54,14 @@ _REVISED = _pattern(r"\b(?:wait|actually|oops|sorry|correction|(?:is|was)\ (?:wr
 _HEDGED = _pattern(
     r"""\b(?:not|never|isn't|aren't|doesn't|don't|won't|can't|cannot|wrong|incorrect|maybe|perhaps|possibly|probably
     |might|may\ be|could|guess|unsure|at\ least|at\ most|between|exceeds?|unless|if|either|neither|nor|suppose|assume
-    |know|no\ longer|(?:previous|earlier|first|initial|original|old|wrong|his|her|their)\ (?:answer|guess|result)
-    |almost|nearly|(?:greater|less|more|fewer|larger|smaller)\ than)\b"""
+    |know|no\ longer|claimed|almost|nearly|(?:greater|less|more|fewer|larger|smaller)\ than)\b"""
+)
+# What is said of another answer, or of a number that is made from the answer.
+_OTHER = _pattern(
+    r"""\b(?:of|twice|half|double|triple|not|wrong|incorrect|possible|estimated|previous|earlier|first|initial|original|old
+    |his|her|their|says|said|claims?|thinks?|thought)\ (?:that\ )?(?:(?:the|our|my)\ )?(?:(?:final|correct)\ )?
+      (?:answer|guess)\b
+    | \banswer\ (?:plus|minus|times|divided|has|have|contains?|ends|begins)\b | \b(?:upper|lower)\ bound\b"""
 )
 _REVISES = _pattern(
     r"""\b(?:but|thus|so|hence|therefore|then|final|finally|actually|wait|instead|however|no|not|wrong|correct|corrected
@@ -179,6 +186,8 @@ class Finder(NamedTuple):
         in_sentence = re.search(r"\s(?:is|are|be|equals|=)\b", markers[-1][0]) is not None
         if in_sentence and (_NEGATED.search(before[-40:]) or _DOUBTED.search(before)):
             return "the answer is denied"
+        if _OTHER.search(before[-60:] + markers[-1][0]):
+            return "another answer is meant"
         if _REVISED.search(after):
             return "the answer is taken back"
         return self._asserted(after, marked=True)
@@ -251,7 +260,8 @@ class Finder(NamedTuple):
     def _asserted(self, text: str, marked: bool) -> Reading | str:
         """What a sentence says that something is; `marked`: it begins where the answer is announced."""
         sentence = _NOT_THAT.sub("", _first_sentence(text) if marked else text.strip())
-        if _HEDGED.search(_DELIMITED.sub(" ", sentence)):
+        said = _DELIMITED.sub(" ", sentence)
+        if _HEDGED.search(said) or _OTHER.search(said):
             return "the sentence is no assertion"
         for begin, candidate in _candidates(sentence):
             try:
