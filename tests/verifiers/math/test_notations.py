@@ -45,6 +45,9 @@ def both(gold: str, answer: str, same: bool) -> None:
         (r"k\pi, k\in\mathbb{Z}", r"k\pi, k\in\mathbb{Z}_{\ge0}", False),
         (r"2k, k\in\mathbb{N}", r"2n, n\in\mathbb{N}", True), (r"2k, k\in\mathbb{N}", r"2n-2, n\in\mathbb{N}", False),
         (r"k\pi, k\in\mathbb{Z}^+", r"n\pi\text{ where }n\text{ is a positive integer}", True),
+        (r"2n, n\in\mathbb{Z}", r"2n\text{ where }n\text{ is not an integer}", False),
+        (r"2n, n\in\mathbb{Z}", r"2n\text{ for integers }n\ge2", False),
+        (r"2n\text{ for integers }n\ge2", r"2k\text{ for integers }k\ge2", True),
         # values of several names: all, or one of them
         (r"x=2, y=-5", r"x=2\text{ and }y=-5", True), (r"x=2, y=-5", r"x=2\text{ or }y=-5", False),
         # names of values

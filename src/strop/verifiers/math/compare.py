@@ -331,8 +331,8 @@ class _Comparison:
             return unknown("a family, and a congruence to be solved")
         gold, given = (as_family(each) if each.op == "residue" else each for each in (gold, given))
         if gold.op != "family":
-            part = given.args[1] in map(words, ("even", "odd", "negative", "nonzero"))
-            return unknown("only for some integers") if part else self.answers(gold, given.args[0])
+            every = given.args[1] in map(words, ("ℤ", "ℕ", "ℝ", "positive", "nonnegative", "natural", "constant"))
+            return self.answers(gold, given.args[0]) if every else unknown("only for some integers")
         ranges = [each.args[1] for each in (gold, given) if each.op == "family"]
         if len(set(ranges)) > 1:
             return unknown("another range of the integer")

@@ -162,7 +162,7 @@ def _listed(found: Sequence[Token]) -> Node:
     if index is not None:
         rest = [token for piece in pieces[:-1] for token in (Token("symbol", ","), *piece)]
         return _family(_listed(rest[1:]), *index)
-    said = next((place for place in range(1, len(found)) if begins_condition(found[place:])), None)
+    said = next((place for place in range(1, len(found)) if begins_condition(found, place)), None)
     index = index_of(found[said:]) if said is not None else None
     if index is not None:  # 7m + 5 for integers m
         return _family(_listed(found[:said]), *index)
