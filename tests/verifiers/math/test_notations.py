@@ -102,6 +102,7 @@ def both(gold: str, answer: str, same: bool) -> None:
         (r"37.5\%", r"375\text{ per mille}", True), ("1.2", r"12\text{ per mille}", False),
         (r"1+i\sqrt3", r"2\operatorname{cis}60^\circ", True), (r"1+i\sqrt3", r"2\operatorname{cis}30^\circ", False),
         ("1101_2", r"1101\text{ (base 2)}", True), ("1101_2", r"1101\text{ in base 3}", False),
+        (r"\text{FF}_{16}", "FF_{16}", True), ("FE_{16}", "EF_{16}", False),
         # the reason after an answer
         ("8", r"8\text{ since }2^3=8", True), ("9", r"8\text{ since }9=8+1", False), ("7", r"\text{exactly }7", True),
         # inverse functions of constants

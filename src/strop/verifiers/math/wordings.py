@@ -181,7 +181,8 @@ def _based(found: Sequence[Token]) -> Node | None:
     if said not in map(str, range(2, 37)):
         return None
     base = int(said)
-    plain = digits.isalnum() and digits.isascii() and digits[0].isdigit() and len(digits) < 200
+    begins = digits[0].isdigit() or (base == 16 and len(digits) > 1)
+    plain = digits.isalnum() and digits.isascii() and begins and len(digits) < 200
     if not plain or any(int(digit, 36) >= base for digit in digits):
         return None
     return Node("digits", (), (digits.lstrip("0") or "0", base))
