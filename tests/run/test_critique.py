@@ -52,7 +52,7 @@ def test_nothing_speaks_against_a_good_one(model: Path, tmp_path: Path) -> None:
     levels = {topic: finding.level for topic, finding in found(model, problems(tmp_path, SUMS)).items()}
     assert levels.pop("pass rate") == "note"  # nothing was trained yet
     assert set(levels.values()) == {"ok"}, levels
-    assert {"model", "prompt", "verifier", "budgets", "data", "held out", "time"} == set(levels)
+    assert {"model", "memory", "prompt", "verifier", "budgets", "data", "held out", "time"} == set(levels)
 
 
 def test_a_prompt_that_does_not_ask_for_what_the_verifier_reads(model: Path, tmp_path: Path) -> None:
