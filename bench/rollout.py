@@ -131,16 +131,19 @@ def continuous(
 
 def vllm(
     model: PreTrainedModel, work: Work, rows: int, given: argparse.Namespace, folder: Path,
-    seeds: bool, environment: dict[str, str],
+    environment: dict[str, str], seeds: bool = False, arguments: dict[str, object] | None = None,
 ) -> OtherProcess:  # fmt: skip
-    """Sample everything with vLLM, in its own virtual environment; with `seeds` each sequence has one of its own."""
+    """Sample everything with vLLM, in its own virtual environment; with `seeds` each sequence has one of its own.
+
+    `arguments` are further ones of vLLM's `LLM`.
+    """
     if given.vllm_python is None:
         raise SystemExit("--peer vllm wants --vllm-python, the interpreter of a virtual environment that has it")
     model.save_pretrained(folder)
     what = {
         "model": str(folder), "dtype": str(next(model.parameters()).dtype).removeprefix("torch."), "rows": rows,
         "work": work, "tokens": max(len(prompt) + length for prompt, length in work), "eager": given.device == "cpu",
-        "seeds": seeds,
+        "seeds": seeds, "arguments": arguments or {},
         "kv_bytes": 2 * rows * kv_bytes_a_token(model) * max(len(prompt) + length for prompt, length in work),
     }  # fmt: skip
     return OtherProcess(given.vllm_python, "vllm_worker.py", what, environment)
@@ -174,7 +177,7 @@ def long_tail(given: argparse.Namespace, dtype: torch.dtype, slots: int) -> None
         elif given.peer == "vllm":
             folder = stack.enter_context(tempfile.TemporaryDirectory())
             one_process = {"VLLM_ENABLE_V1_MULTIPROCESSING": "0"}  # its processor seconds are those of the worker
-            other = vllm(model, work, slots, given, Path(folder), False, one_process)
+            other = vllm(model, work, slots, given, Path(folder), one_process)
             stack.callback(other.close)
             sides["peer"] = other.spent
         found = interleaved(sides, given.repeats, given.patience)

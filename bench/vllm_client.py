@@ -45,12 +45,18 @@ from strop.model.folder import HEAD, written
 
 COMPILES_NOTHING = {"TORCHDYNAMO_DISABLE": "1"}  # as a server with `engine.eager` has it
 
+# The CPU build's worker ends where a sequence with a seed of its own has its prompt computed in parts.
+WHOLE_PROMPTS: dict[str, object] = {"enable_chunked_prefill": False}
+
 
 def client_of(model: PreTrainedModel, work: Work, slots: int, python: Path, eager: bool) -> VllmEngine:
     """The engine, whose server has the weights of `model`."""
     tokens = max(len(prompt) + length for prompt, length in work) + 8
     cache = 2 * slots * kv_bytes_a_token(model) * tokens / 2**30
-    settings = Vllm(python=str(python), slots=slots, max_tokens=tokens, eager=eager, kv_cache_gib=max(cache, 0.1))
+    settings = Vllm(
+        python=str(python), slots=slots, max_tokens=tokens, eager=eager, kv_cache_gib=max(cache, 0.1),
+        arguments=WHOLE_PROMPTS,
+    )  # fmt: skip
     policy = policy_of(model, generator_fp32_head=False)  # the peer's head is of the model's type too
     engine = build_engine(settings, policy.settings, endless_tokenizer(), policy)
     assert isinstance(engine, VllmEngine)
@@ -125,7 +131,9 @@ def main() -> None:
         sides = {"ours": lambda: timed(lambda: sample(engine, work), given.device)}
         if given.peer == "vllm":
             folder = stack.enter_context(tempfile.TemporaryDirectory())
-            other = vllm(model, work, given.slots, given, Path(folder), True, COMPILES_NOTHING if eager else {})
+            environment = COMPILES_NOTHING if eager else {}
+            alike = {**WHOLE_PROMPTS, "max_num_batched_tokens": engine.settings.prefill_tokens}
+            other = vllm(model, work, given.slots, given, Path(folder), environment, seeds=True, arguments=alike)
             stack.callback(other.close)
             sides["peer"] = other.spent
         found = interleaved(sides, given.repeats, given.patience)

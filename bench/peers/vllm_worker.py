@@ -19,6 +19,7 @@ def main() -> None:
         model=what["model"], dtype=what["dtype"], skip_tokenizer_init=True, max_model_len=what["tokens"] + 8,
         max_num_seqs=what["rows"], enforce_eager=what["eager"], kv_cache_memory_bytes=what["kv_bytes"],
         disable_log_stats=True, logprobs_mode="processed_logprobs", seed=0,
+        **what["arguments"],
     )  # fmt: skip
     prompts = [{"prompt_token_ids": prompt} for prompt, _ in what["work"]]
     sampling = [
