@@ -12,6 +12,7 @@ as many bytes to memory and the server's reload alone.
 
 from __future__ import annotations
 
+import statistics
 import tempfile
 from contextlib import ExitStack
 from pathlib import Path
@@ -74,22 +75,30 @@ def sample(engine: Engine, work: Work) -> None:
     assert tokens == sum(length for _, length in work)
 
 
+def keep_drawing(engine: VllmEngine, work: Work, round_: int) -> None:
+    """Have all sequences in flight, with a token each."""
+    if engine.health().running < len(work):
+        for place, (prompt, _) in enumerate(work):
+            sampling = Sampling(max_new_tokens=engine.capabilities.max_tokens - len(prompt))
+            engine.submit(Request(f"{round_} {place}", np.array(prompt, np.int32), sampling, seed=place))
+    for _ in range(20):
+        engine.step()
+
+
 def publish(engine: VllmEngine, model: PreTrainedModel, work: Work, device: str) -> tuple[Spent, Spent, Spent]:
-    """What an update costs while sequences run, what writing as many bytes to memory does, and the reload alone."""
+    """What an update, writing as many bytes to memory, and the reload alone cost; the first two while sequences run."""
     weights = dict(policy_of(model).weights())
     served = {HEAD: weights["model.embed_tokens.weight"]} | weights  # the server has a head of its own
     whole = b"".join(bytes(parts) for parts in tensor_file.parts(served))
-    for place, (prompt, _) in enumerate(work):
-        sampling = Sampling(max_new_tokens=engine.capabilities.max_tokens - len(prompt))
-        engine.submit(Request(str(place), np.array(prompt, np.int32), sampling, seed=place))
-    engine.step()
     assert engine.server is not None
     transport = httpx.HTTPTransport(uds=str(engine.server.place / SOCKET))
     spent: dict[str, list[Spent]] = {"update": [], "copy": [], "reload": []}
     with written(served, None) as folder, httpx.Client(transport=transport, timeout=300) as server:
         call = {"method": "reload_weights", "kwargs": {"weights_path": str(folder)}}
         for version in range(1, 6):
+            keep_drawing(engine, work, 2 * version)
             spent["update"].append(timed(lambda at=version: engine.update_weights(weights, at), device))
+            keep_drawing(engine, work, 2 * version + 1)
             with tempfile.TemporaryFile(dir="/dev/shm") as file:
                 spent["copy"].append(timed(lambda to=file: to.write(whole), device))
             engine.pause()
@@ -97,7 +106,7 @@ def publish(engine: VllmEngine, model: PreTrainedModel, work: Work, device: str)
             engine.resume()
     engine.pause("abort")
     engine.step()
-    update, copy, reload = (min(runs) for runs in spent.values())
+    update, copy, reload = (statistics.median_low(runs) for runs in spent.values())
     return update, copy, reload
 
 
