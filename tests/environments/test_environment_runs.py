@@ -158,3 +158,16 @@ def test_turns_go_on_while_weights_change(tmp_path: Path) -> None:
     train(chatty("orchestration.max_lag=2", "steps=6"), tmp_path / "run", SilentView())
     rows = metrics(tmp_path / "run")
     assert 0 < max(row["lag/max"] for row in rows[1:]) <= 2
+
+
+def test_a_turn_is_no_longer_than_its_own_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A turn that its own limit ends goes to the environment; one that the budget ends, ends the trajectory."""
+    found = record(monkeypatch)
+    train(chatty("steps=2", "environment.turn_tokens=7", "evaluation.every=none"), tmp_path / "run", SilentView())
+    assert max(len(one.token_ids) for one in found.values()) == 7
+    cut = {name for (name, _), one in found.items() if one.truncated and len(one.token_ids) == 7}
+    went_on = {name.partition("@")[0] for name, _ in found if "/" in name}
+    assert any(f"{name}/{index}" in went_on for name, index in found if name in cut and "/" not in name)
+    folder = RunFolder.open(tmp_path / "run")
+    rows = [row for step in (1, 2) for row in folder.read_rollouts(step)]
+    assert all(len(row["token_ids"]) <= 140 for row in rows) and max(len(row["injected"]) for row in rows) >= 2

@@ -57,21 +57,24 @@ def test_an_interruption_of_a_later_turn_is_found_in_the_whole() -> None:
 
 
 def test_the_next_turn_has_what_is_left_of_the_budget() -> None:
-    request = next_turn(said([1, 2, 3]), HEARD, Sampling(max_new_tokens=9), seed=1)
+    request = next_turn(said([1, 2, 3]), HEARD, Sampling(max_new_tokens=9), None, seed=1)
     assert request is not None
     assert request.prompt_ids.tolist() == [9, 8, 1, 2, 3, 70, 71] and request.n == 1
     assert request.sampling == Sampling(max_new_tokens=4)
-    other = next_turn(said([1, 2]), HEARD, Sampling(max_new_tokens=9), seed=1)
+    assert request is not None and request.keeps and request.continues == "5.0/2"
+    limited = next_turn(said([1, 2, 3]), HEARD, Sampling(max_new_tokens=9), 3, seed=1)
+    assert limited is not None and limited.sampling.max_new_tokens == 3
+    other = next_turn(said([1, 2]), HEARD, Sampling(max_new_tokens=9), None, seed=1)
     assert other is not None and other.seed != request.seed and other.id != request.id
-    assert next_turn(said([1, 2, 3]), HEARD, Sampling(max_new_tokens=6), seed=1) is not None
-    assert next_turn(said([1, 2, 3]), HEARD, Sampling(max_new_tokens=5), seed=1) is None
+    assert next_turn(said([1, 2, 3]), HEARD, Sampling(max_new_tokens=6), None, seed=1) is not None
+    assert next_turn(said([1, 2, 3]), HEARD, Sampling(max_new_tokens=5), None, seed=1) is None
 
 
 @pytest.mark.parametrize(("left", "kept"), [(12, True), (11, False)])
 def test_an_interruption_is_left_out_where_it_has_no_room(left: int, kept: bool) -> None:
     interruption = Interruption(after=(2, 6), phrase="stop!")  # 6 + 5 bytes and a token of the answer
     sampling = Sampling(max_new_tokens=5 + left, interruption=interruption)
-    request = next_turn(said([1, 2, 3]), HEARD, sampling, seed=1)
+    request = next_turn(said([1, 2, 3]), HEARD, sampling, None, seed=1)
     assert request is not None and (request.sampling.interruption == interruption) == kept
 
 

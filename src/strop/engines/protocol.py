@@ -137,6 +137,8 @@ class Request:
     """`n` completions of one prompt; sample i is drawn from the stream of uniforms of (seed, i), whatever its slot.
 
     `watched`: somebody follows it by `Streaming.drawn`, and wants to hear of each token as soon as it is there.
+    `keeps`: later requests may go on from its samples, whose keys and values are worth keeping; such a request names
+    the sample that it goes on from: `continues` is the `trajectory` of the first request and the sample's index.
     """
 
     id: str
@@ -145,6 +147,12 @@ class Request:
     seed: int
     n: int = 1
     watched: bool = False
+    keeps: bool = False
+    continues: str | None = None
+
+    def trajectory(self, index: int) -> str:
+        """The name under which sample `index` is continued."""
+        return self.continues or f"{self.id}/{index}"
 
 
 class OpenRequests(dict[str, int]):

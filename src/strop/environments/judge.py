@@ -24,7 +24,7 @@ class Play:
     def responder(self, judge: Judge) -> EnvironmentJudge:
         """The environment opened; `judge` is of the run's verifier, and closed with it."""
         sessions = InlineSessions(self.environment) if self.environment.inline else SessionPool(self.environment)
-        return EnvironmentJudge(sessions, self.tokens, judge)
+        return EnvironmentJudge(sessions, self.tokens, judge, self.environment.turn_tokens)
 
 
 class EnvironmentJudge(Responder):
@@ -34,9 +34,13 @@ class EnvironmentJudge(Responder):
         sessions: of the environment.
         tokens: turns its messages into tokens.
         judge: of the run's verifier.
+        turn_tokens: most tokens of one turn, or None.
     """
 
-    def __init__(self, sessions: Sessions, tokens: TurnTokens, judge: Judge) -> None:
+    several_turns = True
+
+    def __init__(self, sessions: Sessions, tokens: TurnTokens, judge: Judge, turn_tokens: int | None = None) -> None:
+        self.turn_tokens = turn_tokens
         self._sessions = sessions
         self._tokens = tokens
         self._judge = judge
@@ -51,7 +55,8 @@ class EnvironmentJudge(Responder):
         """Hand a turn to the session of `key`, which begins with the first one."""
         self._open[key] = problem, completion
         drawn = problem.extra.get(SEED, derive(seed, "environment", key[1]))
-        self._sessions.take(Turn(key, problem, drawn, completion.text, completion.truncated))
+        cut = completion.truncated and len(completion.token_ids) != self.turn_tokens
+        self._sessions.take(Turn(key, problem, drawn, completion.text, cut))
 
     def poll(self) -> list[tuple[Key, Verdict | Observation]]:
         """Observations and verdicts that are there."""

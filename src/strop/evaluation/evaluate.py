@@ -12,7 +12,7 @@ from strop.base.seeds import derive
 from strop.base.types import Completion, InputError, Observation, Problem, Rollout, StropError, Verdict
 from strop.data.dataset import Dataset
 from strop.engines.protocol import Engine, Request, Sampling
-from strop.environments.turns import joined, next_turn, out_of_room
+from strop.environments.turns import joined, next_turn, out_of_room, within
 from strop.evaluation.result import EvaluationResult
 from strop.verifiers.base import Verifier
 from strop.verifiers.judge import InlineJudge, Key, Responder
@@ -63,12 +63,15 @@ def evaluate(
         raise InputError(f"the engine still has {engine.unfinished} sequences to finish; evaluate when it is idle")
     started = time.monotonic()
     judge = judge if judge is not None else InlineJudge(verifier)
+    first = within(sampling, judge.turn_tokens)
     tally = _Tally(dataset, samples_per_problem, sampling, verifier, judge, seed)
     outstanding: Counter[str] = Counter()  # samples that the engine has yet to report, by request
     try:
         for index, example in enumerate(dataset):
             stream = _stream(seed, example.problem)
-            request = Request(_request_id(index), example.prompt_ids, sampling, stream, samples_per_problem)
+            request = Request(
+                _request_id(index), example.prompt_ids, first, stream, samples_per_problem, keeps=judge.several_turns
+            )
             engine.submit(request)
             outstanding[request.id] = samples_per_problem
         _collect(engine, tally, outstanding, progress, stall_seconds, turn)
@@ -191,7 +194,9 @@ class _Tally:
 
     def _go_on(self, key: Key, observation: Observation) -> None:
         whole, problem = self._waiting[key], self._dataset[self._index_of[key[0]]].problem
-        request = next_turn(whole, observation, self._sampling, _stream(self._seed, problem))
+        request = next_turn(
+            whole, observation, self._sampling, self._judge.turn_tokens, _stream(self._seed, problem)
+        )
         if request is None:
             self._submit(key, *out_of_room(whole))
         else:

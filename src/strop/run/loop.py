@@ -44,7 +44,7 @@ from strop.base.view import View
 from strop.config.schema import RunConfig
 from strop.data.dataset import Dataset
 from strop.engines.protocol import Request
-from strop.environments.turns import next_turn, out_of_room
+from strop.environments.turns import next_turn, out_of_room, within
 from strop.orchestration.executor import PROBE_TOLERANCE, Executor, Lost, Publication, Quarantined
 from strop.orchestration.lag_gate import BatchTickets, LagGate
 from strop.orchestration.learning import Learning
@@ -148,7 +148,10 @@ class Loop:
 
     def _request(self, entry: OpenGroup) -> None:
         prompt_ids = self.dataset[entry.index].prompt_ids
-        request = Request(entry.request_id, prompt_ids, self.config.sampling, self._seed(entry), entry.samples)
+        sampling = within(self.config.sampling, self.judge.turn_tokens)
+        request = Request(
+            entry.request_id, prompt_ids, sampling, self._seed(entry), entry.samples, keeps=self.judge.several_turns
+        )
         self.executor.submit(request, entry.ticket, entry.attempt)
 
     def _seed(self, entry: OpenGroup) -> int:
@@ -228,7 +231,7 @@ class Loop:
         if entry is None:
             return
         whole = entry.completions[sample]
-        request = next_turn(whole, observation, self.config.sampling, self._seed(entry))
+        request = next_turn(whole, observation, self.config.sampling, self.judge.turn_tokens, self._seed(entry))
         if request is None:
             entry.completions[sample], turn = out_of_room(whole)
             self.judge.submit((request_id, sample), entry.problem, turn, self._seed(entry))

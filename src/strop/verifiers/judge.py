@@ -16,7 +16,14 @@ class Responder(Protocol):
 
     Behind an observation the next turn is sampled; the completion of that turn is submitted under the same key. The
     order of answers is free.
+
+    Attributes:
+        several_turns: whether observations may come.
+        turn_tokens: most tokens of one turn, shorter than the whole completion's budget; None: that budget alone.
     """
+
+    several_turns: bool = False
+    turn_tokens: int | None = None
 
     @property
     def pending(self) -> int:
