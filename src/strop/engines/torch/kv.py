@@ -171,43 +171,47 @@ class Prefill:
             position.append(np.tile(job.past + np.arange(n), len(job.slots)))
             slot.append(np.repeat(np.array(job.slots, np.int64), n))
             if job.past:
-                seen = torch.ones(n, job.past + n, dtype=torch.bool, device=device).tril(job.past)
-                self.extensions.append(Extension(start, start + n, job.slots[0], seen))
+                self.extensions.append(Extension(start, start + n, job.slots[0], job.past))
             start += n
         self.token, self.slot, self.position = (
             torch.from_numpy(np.concatenate(part)).to(device) for part in (token, slot, position)
         )
+        # The slots of the rows that extend what these hold, and how many keys each row reads.
+        slots = [extension.slot for extension in self.extensions for _ in range(extension.start, extension.stop)]
+        self.slots = torch.tensor(slots, dtype=torch.int64, device=device)
+        self.lengths = torch.from_numpy(self.positions[self.packed :] + 1).to(device)
 
     def attend(
-        self, layer: int, query: Tensor, key: Tensor, value: Tensor, keys: Tensor, values: Tensor, scale: float
+        self, layer: int, query: Tensor, key: Tensor, value: Tensor, cache: SlotCache, scale: float
     ) -> list[Tensor]:
-        """Attention of the R rows, in order: whole prompts over themselves, the others over their slots too.
-
-        Args:
-            query, key, value: of the R rows.
-            keys, values: the layer's cache, in which those of the rows stand already.
-        """
+        """Attention of the R rows, in order: whole prompts over themselves, the others over their slots in the cache,
+        where their own keys and values stand already; query [R, H, D], key and value [R, K, D]."""
         parts: list[Tensor] = []
         n = self.packed
         if self.context is not None:
             parts.append(self.context.attend(layer, query[:n], key[:n], value[:n], scale))
-        for start, stop, slot, seen in self.extensions:
-            k, v = keys[slot, :, : seen.shape[1]], values[slot, :, : seen.shape[1]]
-            found = scaled_dot_product_attention(
-                query[None, start:stop].transpose(1, 2), k[None], v[None], seen, scale=scale, enable_gqa=True
-            )
+        keys, values = cache.layer(layer, key, value)
+        if self.extensions and cache.kernels is not None:
+            parts.append(torch.empty_like(query[n:], memory_format=torch.contiguous_format))
+            cache.kernels.read(query[n:], keys, values, self.slots, self.lengths, scale, parts[-1])
+            return parts
+        for start, stop, slot, past in self.extensions:
+            length = past + stop - start
+            seen = torch.ones(stop - start, length, dtype=torch.bool, device=query.device).tril(past)
+            k, v = keys[None, slot, :, :length], values[None, slot, :, :length]
+            rows = query[None, start:stop].transpose(1, 2)
+            found = scaled_dot_product_attention(rows, k, v, seen, scale=scale, enable_gqa=True)
             parts.append(found[0].transpose(0, 1))
         return parts
 
 
 class Extension(NamedTuple):
-    """Rows `start` to `stop` of a prefill go on from what slot `slot` holds; `seen` bool [rows, L]: which keys each of
-    them reads."""
+    """Rows `start` to `stop` of a prefill go on from the `past` tokens that slot `slot` holds."""
 
     start: int
     stop: int
     slot: int
-    seen: Tensor
+    past: int
 
 
 class SlotContext:
@@ -247,7 +251,7 @@ class SlotContext:
             output = torch.empty_like(query, memory_format=torch.contiguous_format)
             self.cache.kernels.decode(query[:w], key[:w], value[:w], keys, values, self.lengths, scale, output)
             if p is not None:
-                output[w:] = _joined(p.attend(layer, query[w:], key[w:], value[w:], keys, values, scale))
+                output[w:] = _joined(p.attend(layer, query[w:], key[w:], value[w:], self.cache, scale))
             return output
         if w:
             keys[self.rows, :, self.positions] = key[:w]
@@ -255,7 +259,7 @@ class SlotContext:
             for span, bias in zip(self.spans, self.bias, strict=True):
                 parts.append(_decode(query[span.start : span.stop], keys, values, span, bias, scale))
         if p is not None:
-            parts += p.attend(layer, query[w:], key[w:], value[w:], keys, values, scale)
+            parts += p.attend(layer, query[w:], key[w:], value[w:], self.cache, scale)
         return _joined(parts)
 
 
