@@ -52,6 +52,7 @@ class Environment(Piece):
         "strop.environments.games",
         "strop.environments.outside",
         "strop.environments.openenv",
+        "strop.environments.agent",
     )
 
     max_turns: Count = 8
@@ -71,6 +72,11 @@ class Environment(Piece):
     def repeatable(self) -> bool:
         """Whether equal problems, seeds and turns give equal sessions, so that a lost one can be played again."""
         return True
+
+    @property
+    def speaks_first(self) -> bool:
+        """Whether `Session.reset` gives the prompt (a `Reply`), whatever the problem's own prompt is."""
+        return False
 
     @property
     def tools(self) -> tuple[Tool, ...]:

@@ -21,7 +21,7 @@ class Turn(NamedTuple):
     """A turn of the policy in the session `key`, which begins with its first one, on `problem` and from `seed`.
 
     Attributes:
-        reply: its text.
+        reply: its text; None: there is none yet, and the session is to say its prompt.
         cut: it was cut off by the budget of tokens, and the trajectory ends with it.
         past: earlier turns, where the session is to be rebuilt from them first.
     """
@@ -29,7 +29,7 @@ class Turn(NamedTuple):
     key: Key
     problem: Problem
     seed: int
-    reply: str
+    reply: str | None
     cut: bool
     past: tuple[str, ...] = ()
 
@@ -115,24 +115,31 @@ class Host:
         running = self._running.get(turn.key)
         if running is None:
             running = self._running[turn.key] = _Running(self._environment.open())
-            await self._of(running.session.reset, turn.problem, turn.seed)
+            first = await self._of(running.session.reset, turn.problem, turn.seed)
+            if turn.reply is None:
+                if not isinstance(first, Reply):
+                    raise TypeError(f"its reset gave {type(first).__name__}, not Reply")
+                return self._bounded(first)
             for reply in turn.past:
                 running.turns += 1
                 if not isinstance(await self._of(running.session.step, reply), Reply):
                     raise RuntimeError("played again, the session ended earlier")
         if turn.cut:
-            return _checked(running.session.end(turn.reply))
+            return _checked(await self._of(running.session.end, turn.reply))
         running.turns += 1
         outcome: Outcome = await self._of(running.session.step, turn.reply)
         if not isinstance(outcome, Reply):
             return _checked(outcome)
-        size = sum(len(message["content"]) for message in outcome.messages)
-        if size > self._environment.reply_characters:
-            allowed = self._environment.reply_characters
+        bounded = self._bounded(outcome)
+        if isinstance(bounded, Reply) and running.turns >= self._environment.max_turns:
+            return _checked(await self._of(running.session.end, ""))
+        return bounded
+
+    def _bounded(self, reply: Reply) -> Outcome:
+        size, allowed = sum(len(message["content"]) for message in reply.messages), self._environment.reply_characters
+        if size > allowed:
             return failed(f"the environment's reply has {size} characters of {allowed} allowed")
-        if running.turns >= self._environment.max_turns:
-            return _checked(running.session.end(""))
-        return outcome
+        return reply
 
     async def _of(self, function: Callable[..., Any], *arguments: object) -> Any:
         if inspect.iscoroutinefunction(function):

@@ -15,8 +15,29 @@ from dataclasses import replace
 import numpy as np
 
 from strop.base.seeds import derive
-from strop.base.types import Completion, FloatArray, Observation, VersionSpan
+from strop.base.types import Completion, FloatArray, IntArray, Observation, VersionSpan
 from strop.engines.protocol import Request, Sampling
+
+
+def first_turn(
+    request_id: str, index: int, prompt: Observation, sampling: Sampling, limit: int | None, seed: int
+) -> Request:
+    """The request of a sample's first turn behind what its environment said first; see `next_turn`."""
+    name = f"{request_id}/{index}"
+    own = derive(seed, "turn", index, 0)
+    return Request(f"{name}@0", prompt.token_ids, within(sampling, limit), own, keeps=True, continues=name)
+
+
+def begun(request_id: str, index: int, turn: Completion) -> Completion:
+    """The completion of that request as the sample of the group's request that it is."""
+    return replace(turn, request_id=request_id, index=index)
+
+
+def unspoken(request_id: str, index: int, prompt_ids: IntArray) -> Completion:
+    """A sample of which nothing was sampled, because its environment failed before."""
+    ids, nothing = np.zeros(0, np.int32), np.zeros(0, np.float32)
+    injected = np.zeros(0, np.bool_)
+    return Completion(request_id, index, prompt_ids, ids, nothing, (), injected, "", "stop")
 
 
 def next_turn(

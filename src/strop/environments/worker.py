@@ -33,7 +33,7 @@ MOST_STUCK = 32  # threads lost to steps that never returned, after which the pr
 def write_outcome(outcome: Outcome) -> bytes:
     """An outcome as JSON."""
     if isinstance(outcome, Reply):
-        return json.dumps({"messages": outcome.messages}).encode()
+        return json.dumps({"messages": outcome.messages, "tools": outcome.tools}).encode()
     if outcome is None:
         return b"null"
     return json.dumps({"verdict": [outcome.score, str(outcome.status), outcome.detail]}).encode()
@@ -45,7 +45,8 @@ def read_outcome(body: bytes) -> Outcome:
     if found is None:
         return None
     if "messages" in found:
-        return Reply(tuple(Message(role=message["role"], content=message["content"]) for message in found["messages"]))
+        messages = tuple(Message(role=message["role"], content=message["content"]) for message in found["messages"])
+        return Reply(messages, tuple(found["tools"]))
     score, status, detail = found["verdict"]
     return Verdict(score, Status(status), detail)
 
