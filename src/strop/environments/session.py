@@ -18,10 +18,13 @@ class Reply:
 
     Where the environment speaks first (`Environment.speaks_first`), the first of them are the trajectory's prompt, in
     which the model's chat template describes `tools`, given by their JSON schemas.
+
+    `score` is the reward of the turn that is answered, any finite number; `TurnLevel` advantages alone read it.
     """
 
     messages: tuple[Message, ...]
     tools: tuple[dict[str, Any], ...] = ()
+    score: float = 0.0
 
 
 class Tool(NamedTuple):

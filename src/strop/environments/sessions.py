@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Awaitable, Callable
+import math
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from strop.base.types import Problem, Status, Verdict
@@ -132,13 +133,16 @@ class Host:
             return _checked(outcome)
         bounded = self._bounded(outcome)
         if isinstance(bounded, Reply) and running.turns >= self._environment.max_turns:
-            return _checked(await self._of(running.session.end, ""))
+            verdict = _checked(await self._of(running.session.end, ""))
+            return verdict and with_turn_scores(verdict, [bounded.score])
         return bounded
 
     def _bounded(self, reply: Reply) -> Outcome:
         size, allowed = sum(len(message["content"]) for message in reply.messages), self._environment.reply_characters
         if size > allowed:
             return failed(f"the environment's reply has {size} characters of {allowed} allowed")
+        if not math.isfinite(reply.score):
+            return failed(f"the environment's score of a turn is {reply.score}")
         return reply
 
     async def _of(self, function: Callable[..., Any], *arguments: object) -> Any:
@@ -150,6 +154,12 @@ class Host:
 def failed(reason: str) -> Verdict:
     """The verdict where the environment failed: the sample leaves the loss."""
     return Verdict(0.0, Status.ERROR, reason)
+
+
+def with_turn_scores(verdict: Verdict, before: Sequence[float]) -> Verdict:
+    """The verdict with the scores of earlier turns in front of its own; as it is where all of them are 0."""
+    scores = (*before, *verdict.turn_scores)
+    return replace(verdict, turn_scores=scores) if any(scores) else verdict
 
 
 async def _here(function: Callable[[], Any]) -> Any:

@@ -117,6 +117,7 @@ def joined(before: Completion, observation: Observation, turn: Completion) -> Co
         finish_reason=turn.finish_reason,
         interrupted_at=interrupted_at,
         entropies=entropies,
+        turns=(*before.turns, first),
     )
 
 

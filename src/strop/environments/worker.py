@@ -33,10 +33,11 @@ MOST_STUCK = 32  # threads lost to steps that never returned, after which the pr
 def write_outcome(outcome: Outcome) -> bytes:
     """An outcome as JSON."""
     if isinstance(outcome, Reply):
-        return json.dumps({"messages": outcome.messages, "tools": outcome.tools}).encode()
+        return json.dumps({"messages": outcome.messages, "tools": outcome.tools, "score": outcome.score}).encode()
     if outcome is None:
         return b"null"
-    return json.dumps({"verdict": [outcome.score, str(outcome.status), outcome.detail]}).encode()
+    verdict = [outcome.score, str(outcome.status), outcome.detail, outcome.reward, outcome.turn_scores]
+    return json.dumps({"verdict": verdict}).encode()
 
 
 def read_outcome(body: bytes) -> Outcome:
@@ -46,9 +47,9 @@ def read_outcome(body: bytes) -> Outcome:
         return None
     if "messages" in found:
         messages = tuple(Message(role=message["role"], content=message["content"]) for message in found["messages"])
-        return Reply(messages, tuple(found["tools"]))
-    score, status, detail = found["verdict"]
-    return Verdict(score, Status(status), detail)
+        return Reply(messages, tuple(found["tools"]), found["score"])
+    score, status, detail, reward, turn_scores = found["verdict"]
+    return Verdict(score, Status(status), detail, reward, tuple(turn_scores))
 
 
 class Worker:
