@@ -168,6 +168,7 @@ class Verdict:
         reward: what reward functions of the user's own returned, any finite number; None from verifiers.
         turn_scores: what an environment gave for each turn it answered, in order, any finite numbers; the score is
             apart from them. Empty where there are none.
+        malformed_calls: calls of tools in the trajectory that could not be read or did not fit the tool.
     """
 
     score: float
@@ -175,6 +176,7 @@ class Verdict:
     detail: str = ""
     reward: float | None = None
     turn_scores: tuple[float, ...] = ()
+    malformed_calls: int = 0
 
     @property
     def usable(self) -> bool:

@@ -9,7 +9,7 @@ from strop.base.types import Completion, InputError, Observation, Problem, Verdi
 from strop.environments.base import Environment
 from strop.environments.pool import SessionPool
 from strop.environments.session import SEED, Reply
-from strop.environments.sessions import InlineSessions, Sessions, Turn, failed, with_turn_scores
+from strop.environments.sessions import InlineSessions, Sessions, Turn, failed, with_turns
 from strop.environments.tokens import TurnTokens
 from strop.verifiers.judge import Judge, Key, Responder
 
@@ -49,7 +49,7 @@ class EnvironmentJudge(Responder):
         self._sessions = sessions
         self._tokens, self._longest_prompt = play.tokens, play.longest_prompt
         self._judge = judge
-        self._scores: dict[Key, list[float]] = {}  # of the turns of each sample so far
+        self._replies: dict[Key, list[Reply]] = {}  # to the turns of each sample so far
         self._open: dict[Key, tuple[Problem, Completion | None]] = {}  # each sample's last turn, where it had one
 
     @property
@@ -83,7 +83,7 @@ class EnvironmentJudge(Responder):
             problem, turn = self._open[key]
             answer = self._said(turn, outcome) if isinstance(outcome, Reply) else outcome
             if isinstance(outcome, Reply) and turn is not None:
-                self._scores.setdefault(key, []).append(outcome.score)
+                self._replies.setdefault(key, []).append(outcome)
             if isinstance(answer, Observation):
                 found.append((key, answer))
                 continue
@@ -97,8 +97,9 @@ class EnvironmentJudge(Responder):
         return [*found, *((key, self._whole(key, verdict)) for key, verdict in self._judge.poll())]
 
     def _whole(self, key: Key, verdict: Verdict) -> Verdict:
-        """The verdict of a trajectory, with the scores of its turns."""
-        return with_turn_scores(verdict, self._scores.pop(key, []))
+        """The verdict of a trajectory, with what the replies to its turns said of them."""
+        replies = self._replies.pop(key, [])
+        return with_turns(verdict, [one.score for one in replies], sum(one.malformed_calls for one in replies))
 
     def _said(self, turn: Completion | None, reply: Reply) -> Observation | Verdict:
         """What the environment says as tokens; where they cannot be had, its own sample is an error."""
@@ -117,8 +118,8 @@ class EnvironmentJudge(Responder):
         for key in [key for key in self._open if key[0] == request_id]:
             del self._open[key]
             self._sessions.forget(key)
-        for key in [key for key in self._scores if key[0] == request_id]:
-            del self._scores[key]
+        for key in [key for key in self._replies if key[0] == request_id]:
+            del self._replies[key]
 
     def wait(self, seconds: float) -> None:
         """Sleep until an answer may be there, at most `seconds`."""

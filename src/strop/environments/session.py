@@ -20,11 +20,13 @@ class Reply:
     which the model's chat template describes `tools`, given by their JSON schemas.
 
     `score` is the reward of the turn that is answered, any finite number; `TurnLevel` advantages alone read it.
+    `malformed_calls` of tools in that turn are counted for the run's metrics.
     """
 
     messages: tuple[Message, ...]
     tools: tuple[dict[str, Any], ...] = ()
     score: float = 0.0
+    malformed_calls: int = 0
 
 
 class Tool(NamedTuple):

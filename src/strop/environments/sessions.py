@@ -134,7 +134,7 @@ class Host:
         bounded = self._bounded(outcome)
         if isinstance(bounded, Reply) and running.turns >= self._environment.max_turns:
             verdict = _checked(await self._of(running.session.end, ""))
-            return verdict and with_turn_scores(verdict, [bounded.score])
+            return verdict and with_turns(verdict, [bounded.score], bounded.malformed_calls)
         return bounded
 
     def _bounded(self, reply: Reply) -> Outcome:
@@ -156,10 +156,13 @@ def failed(reason: str) -> Verdict:
     return Verdict(0.0, Status.ERROR, reason)
 
 
-def with_turn_scores(verdict: Verdict, before: Sequence[float]) -> Verdict:
-    """The verdict with the scores of earlier turns in front of its own; as it is where all of them are 0."""
-    scores = (*before, *verdict.turn_scores)
-    return replace(verdict, turn_scores=scores) if any(scores) else verdict
+def with_turns(verdict: Verdict, scores: Sequence[float], malformed: int) -> Verdict:
+    """The verdict with the scores of earlier turns in front of its own (none where all are 0), and what was malformed
+    in them."""
+    every = (*scores, *verdict.turn_scores)
+    return replace(
+        verdict, turn_scores=every if any(every) else (), malformed_calls=malformed + verdict.malformed_calls
+    )
 
 
 async def _here(function: Callable[[], Any]) -> Any:
