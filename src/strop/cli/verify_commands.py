@@ -75,7 +75,8 @@ def math(
                 print(f"{each.verdict.status}: {verdict.detail}")
     expected = [case.expected if not case.contested else None for case in found]
     summary = summarise(results, expected) | {"out": str(out)}
-    show(as_json, summary, lambda: print_table(("", ""), [(name, _cell(value)) for name, value in summary.items()]))
+    cells = [(name, _cell(name, value)) for name, value in summary.items()]
+    show(as_json, summary, lambda: print_table(("", ""), cells))
 
 
 def tracked(items: Iterable[T], total: int, title: str) -> Iterator[T]:
@@ -104,8 +105,8 @@ def summarise(results: list[Any], expected: list[bool | None]) -> dict[str, Any]
     return summary
 
 
-def _cell(value: Any) -> str:
-    return f"{value:.1%}" if isinstance(value, float) and value <= 1 and not float(value).is_integer() else str(value)
+def _cell(name: str, value: Any) -> str:
+    return f"{value:.1%}" if name == "agreement" else str(value)
 
 
 @verify_app.command("compare", short_help="Hold verifiers against each other on the same rollouts.")

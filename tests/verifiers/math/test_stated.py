@@ -178,7 +178,8 @@ def test_sentences_that_call_something_the_answer(text: str, gold: str, stated: 
 @pytest.mark.parametrize(
     ("text", "stated"),
     [
-        ("Thus $5$ is our answer.", True), ("So, $x = 5$ is the final answer", True), ("$5$ is the correct answer.", True),
+        ("Thus $5$ is our answer.", True), ("So, $x = 5$ is the final answer", True),
+        ("$5$ is the correct answer.", True),
         ("I doubt that $5$ is our answer.", False), ("Everyone denies that $5$ is the answer.", False),
         ("Twice $5$ is the answer.", False), ("I hope $5$ is the answer.", False), ("$3$ or $5$ is our answer.", False),
         ("Neither $7$ nor $5$ is the answer.", False), ("$5$ is not our answer.", False),

@@ -98,8 +98,8 @@ _LEADS = _pattern(
 _IS_ANSWER = r"is\ (?:the|our|my)\ (?:final\ |correct\ |required\ |desired\ )?(?:answer|solution|result)"
 _ANSWER_ENDS = _pattern(rf"\s+{_IS_ANSWER}\s*$")
 _ENDS = _pattern(
-    rf"""\s+(?:{_IS_ANSWER}|left(?:\s+over)?|in\ total|in\ all|altogether|total|remaining|each|respectively|more|now|too|long|old|away|apart
-    |tall|high|wide|deep)\s*$"""
+    rf"""\s+(?:{_IS_ANSWER}|left(?:\s+over)?|in\ total|in\ all|altogether|total|remaining|each|respectively|more|now|too
+    |long|old|away|apart|tall|high|wide|deep)\s*$"""
 )
 # A text that is a choice and nothing else.
 _CHOICE = re.compile(r"\s*\$?(?:\\(?:text|math)[a-z]{0,2}\{)?\(?([A-J])\)?\}?\$?\s*\.?\s*")
@@ -223,7 +223,7 @@ class Finder(NamedTuple):
         return NO_ANSWER
 
     def _last_formula(self, sentence: str) -> Reading | str:
-        r"""The delimited formula that ends a sentence, or that it calls the answer; one of a list: `$x = 3$ or $x = 4$.`"""
+        r"""The delimited formula, or list of them, that ends a sentence or is called the answer: `$x=3$ or $x=4$.`"""
         whole = sentence.rstrip(" \n.,;!")
         stripped = _ANSWER_ENDS.sub("", whole)
         formulas = list(_DELIMITED.finditer(stripped))
