@@ -56,10 +56,10 @@ def test_of_single_turns_it_is_grpo_bit_for_bit(groups: list[list[float]], ddof:
     rewards = [reward for group in groups for reward in group]
     member = [place for place, group in enumerate(groups) for _ in group]
     data = outcomes(rewards, [3] * len(rewards), [()] * len(rewards), [()] * len(rewards), member)
-    mine, grpo = TurnLevel(ddof=ddof)(data), GroupRelative(ddof=ddof)(data)  # type: ignore[arg-type]
+    mine, grpo = TurnLevel(ddof=ddof)(data), GroupRelative(ddof=ddof)(data)
     assert all(np.array_equal(one, other) for one, other in zip(mine, grpo, strict=True))
     bare = Outcomes(data.rewards, data.group, data.lengths, data.survives)
-    assert all(np.array_equal(one, other) for one, other in zip(TurnLevel(ddof=ddof)(bare), grpo, strict=True))  # type: ignore[arg-type]
+    assert all(np.array_equal(one, other) for one, other in zip(TurnLevel(ddof=ddof)(bare), grpo, strict=True))
 
 
 def test_groups_do_not_mix() -> None:

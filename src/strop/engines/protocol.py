@@ -137,8 +137,7 @@ class Request:
     """`n` completions of one prompt; sample i is drawn from the stream of uniforms of (seed, i), whatever its slot.
 
     `watched`: somebody follows it by `Streaming.drawn`, and wants to hear of each token as soon as it is there.
-    `keeps`: later requests may go on from its samples, whose keys and values are worth keeping; such a request names
-    the sample that it goes on from: `continues` is the `trajectory` of the first request and the sample's index.
+    `keeps`: later requests may go on from its samples; `continues`: the `trajectory` that this one goes on from.
     """
 
     id: str

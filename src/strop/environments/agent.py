@@ -18,17 +18,19 @@ import json
 import numbers
 import secrets
 import threading
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic import field_validator
 
 from strop.base import imports
 from strop.base.types import Message, Problem, Status, Verdict
 from strop.environments.base import Environment
-from strop.environments.conversations import Asked, endpoint
 from strop.environments.parsing import OPEN, Call, tool_calls
 from strop.environments.session import Outcome, Reply, Session
 from strop.verifiers.base import scored
+
+if TYPE_CHECKING:
+    from strop.environments.conversations import Asked
 
 STACK_BYTES = 1 << 20  # of an agent's thread, of which there may be thousands
 Plain = tuple[str, str, tuple[tuple[str, str], ...]]  # role, content, and tool calls by name and arguments
@@ -104,6 +106,8 @@ class _Conversation(Session):
 
     async def reset(self, problem: Problem, seed: int) -> Reply:
         """Start the agent; its first request."""
+        from strop.environments.conversations import endpoint  # here: a configuration is read without a server
+
         self._endpoint = await endpoint()
         self._line = self._endpoint.open(self._key)
         self._agent = started(resolve(self._environment.function), problem, self._endpoint.url, self._key)

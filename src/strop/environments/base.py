@@ -34,8 +34,7 @@ class Environment(Piece):
 
     Fields:
         max_turns: turns of the policy; an observation after the last of them ends the trajectory (`Session.end`).
-        turn_tokens: most tokens of one turn, which then goes to the environment as it is; None: what is left of
-            `sampling.max_new_tokens`, and the trajectory ends with a turn that spends it.
+        turn_tokens: most tokens of a turn, which then goes to the environment as it is; None: the trajectory's budget.
         reply_characters: most characters of one reply; a longer one is an error of the environment.
         step_seconds: most seconds of one `reset` or `step`; a longer one is an error of the environment.
         processes: how many; None: one less than the cores this process may use, at least 1 and at most 8.

@@ -15,10 +15,11 @@ import uuid
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from strop.base.extras import require
+import uvicorn
+
 from strop.serving.app import Receive, Scope, Send
 from strop.serving.app import Reply as Response
-from strop.serving.listening import listen, quiet
+from strop.serving.listening import QuietServer, listen
 from strop.serving.refusal import Refusal
 
 PATH = "/v1/chat/completions"
@@ -109,13 +110,12 @@ class Endpoint:
 
     async def start(self) -> None:
         """Listen on a free port of loopback; serve as long as the event loop runs."""
-        uvicorn = require("uvicorn", extra="serve", purpose="agents")
         listening = listen("127.0.0.1", 0, None, False)
         self.url = f"http://127.0.0.1:{listening.getsockname()[1]}/v1"
         config = uvicorn.Config(
             self, lifespan="off", ws="none", log_config=None, access_log=False, server_header=False, proxy_headers=False
         )
-        self._serving = asyncio.create_task(quiet(uvicorn)(config).serve(sockets=[listening]))
+        self._serving = asyncio.create_task(QuietServer(config).serve(sockets=[listening]))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One request."""
