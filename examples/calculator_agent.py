@@ -1,7 +1,7 @@
 """An agent that knows nothing of strop: OpenAI's client, a tool, an address and a key. It is trained as it is.
 
     pip install openai
-    strop train grpo --import examples/calculator_agent.py --set model.path=Qwen/Qwen3-0.6B \\
+    strop train quickstart.calculator --import examples/calculator_agent.py \\
         --set environment=Agent --set environment.function=calculator_agent:solve
 
 Each sample calls `solve` once; its requests are the turns of one trajectory, and what it returns is the score.

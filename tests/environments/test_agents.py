@@ -16,7 +16,9 @@ from tests.runs import assert_same_run, metrics, small_config
 from strop.base.imports import allow_module
 from strop.base.types import Completion
 from strop.base.view import SilentView
+from strop.config.parse import edit
 from strop.config.schema import RunConfig
+from strop.recipes.quickstart import calculator
 from strop.run.folder import RunFolder
 from strop.run.run import resume, train
 
@@ -105,3 +107,21 @@ def test_a_failing_agent_costs_its_own_sample(how: str, tmp_path: Path, monkeypa
     assert all(row["status"] == "error" and row["reward"] == 0 for row in third)
     assert all(said[how] in str(row["detail"]) for row in third)
     assert {row["status"] for row in rows if row not in third} == {"correct", "wrong"}
+
+
+def test_generators_of_their_own_come_to_the_same(tmp_path: Path, forked: None) -> None:
+    train(agent("chatty", "steps=2"), tmp_path / "one", SilentView())
+    sets = ("steps=2", "orchestration.executor=embedded", "orchestration.generators=2")
+    train(agent("chatty", *sets), tmp_path / "other", SilentView())
+    assert metrics(tmp_path / "one") == metrics(tmp_path / "other")
+
+
+@pytest.mark.slow
+def test_an_agent_of_the_quickstarts_size_learns(tmp_path: Path) -> None:
+    """A base of 0.8 million parameters learns through OpenAI's client to use the agent's calculator."""
+    allow_module(str(Path(__file__).parents[2] / "examples" / "calculator_agent.py"))
+    sets = ("environment=Agent", "environment.function=calculator_agent:solve", "environment.max_turns=4")
+    small = ("steps=12", "data.held_out.count=128", "evaluation.samples_per_problem=2", "evaluation.every=12")
+    outcome = train(edit(calculator(), [*sets, *small]), tmp_path / "run", SilentView())
+    before, after = outcome.evaluations[0], outcome.evaluations[12]
+    assert after.pass_rate > before.pass_rate + 0.1
