@@ -41,9 +41,8 @@ class EnvironmentJudge(Responder):
         judge: of the run's verifier.
     """
 
-    several_turns = True
-
     def __init__(self, sessions: Sessions, play: Play, judge: Judge) -> None:
+        self.several_turns = play.environment.max_turns > 1
         self.turn_tokens = play.environment.turn_tokens
         self.speaks_first = play.environment.speaks_first
         self._sessions = sessions
