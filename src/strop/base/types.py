@@ -110,6 +110,7 @@ class Completion:
             engine does not know them.
         routed_experts: int16 [prompt tokens + T - 1, layers, k], the experts that computed each token but the last in
             each layer that has some; None where the engine was not asked for them (`model.replay_routing`).
+        turns: where each turn after the first begins, the index of its first sampled token; empty for a single turn.
     """
 
     request_id: str
@@ -124,6 +125,7 @@ class Completion:
     interrupted_at: int | None = None
     entropies: FloatArray | None = None
     routed_experts: ExpertArray | None = None
+    turns: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         lengths = {len(self.token_ids), len(self.logprobs), len(self.injected)}
@@ -134,6 +136,11 @@ class Completion:
         edges = [0, *(span.end for span in self.versions)]
         if [span.start for span in self.versions] != edges[:-1] or edges[-1] != len(self.token_ids):
             raise ValueError(f"completion {self.request_id}: version spans {self.versions} leave gaps or overlap")
+
+    @property
+    def sampled_tokens(self) -> int:
+        """How many tokens the policy sampled; injected ones are left out."""
+        return int(len(self.token_ids) - self.injected.sum())
 
     @property
     def truncated(self) -> bool:
@@ -163,12 +170,17 @@ class Verdict:
         status: how it came about.
         detail: why, in a few words.
         reward: what reward functions of the user's own returned, any finite number; None from verifiers.
+        turn_scores: what an environment gave for each turn it answered, in order, any finite numbers; the score is
+            apart from them. Empty where there are none.
+        malformed_calls: calls of tools in the trajectory that could not be read or did not fit the tool.
     """
 
     score: float
     status: Status
     detail: str = ""
     reward: float | None = None
+    turn_scores: tuple[float, ...] = ()
+    malformed_calls: int = 0
 
     @property
     def usable(self) -> bool:
