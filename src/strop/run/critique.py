@@ -25,7 +25,7 @@ from strop.config.parse import edit, parse
 from strop.config.schema import RunConfig, stage_configs
 from strop.data import contradictions
 from strop.data.dataset import Data, Dataset, load_data
-from strop.model.attention import longest_sequence
+from strop.model.attention_kinds import longest_sequence
 from strop.model.location import RESERVED, dtype_name, parameters, stored_config
 from strop.recipes.resolve import resolve
 from strop.run import preflight
