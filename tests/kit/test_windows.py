@@ -11,7 +11,7 @@ import torch
 from tests.engines.runs import drain
 from tests.kit.bring import FAMILIES, SIZES, WINDOWED, bring, tokenizer
 from torch import Tensor
-from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText, PreTrainedModel
 
 from strop.base.types import Completion, InputError
 from strop.engines.protocol import Request, Sampling
@@ -141,6 +141,39 @@ def test_a_critic_of_such_a_model(family: str, tmp_path: Path) -> None:
     hidden = [plain(torch.tensor([ids]), output_hidden_states=True).hidden_states[-1][0, :-1] for ids in sequences()]
     wanted = torch.cat(hidden) @ critic.value_head.weight[0]
     torch.testing.assert_close(values, wanted, atol=LOGITS, rtol=0)
+
+
+PICTURES = {
+    "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 1, "num_attention_heads": 2, "image_size": 28,
+    "patch_size": 14,
+}  # fmt: skip
+AROUND = {
+    "gemma3": ("gemma3_text with a window", {"vision_config": PICTURES, "mm_tokens_per_image": 4}),
+    "llama4": (
+        "llama4_text",
+        {"vision_config": {**PICTURES, "vision_output_dim": 32, "projector_input_dim": 32, "projector_output_dim": 32}},
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", AROUND)
+@torch.no_grad()
+def test_the_text_model_within_one_for_pictures(kind: str, tmp_path: Path) -> None:
+    words = tokenizer("qwen3")
+    family, more = AROUND[kind]
+    ids = {"vocab_size": len(words), "pad_token_id": words.pad_token_id, "eos_token_id": words.eos_token_id}
+    config = AutoConfig.for_model(kind, text_config={**SIZES, **ids, **FAMILIES[family][1]}, **more)
+    torch.manual_seed(0)
+    whole = AutoModelForImageTextToText.from_config(config, attn_implementation="eager").eval()
+    whole.save_pretrained(tmp_path / "model")
+    words.save_pretrained(tmp_path / "model")
+    policy = load_policy(ModelSettings(path=str(tmp_path / "model")))[0]
+    assert policy.model.config.model_type == f"{kind}_text"
+    rows = sequences()
+    torch.testing.assert_close(policy(Packed.whole(rows), 1.0)[0], eager(whole, rows, 1.0), atol=LOGITS, rtol=0)
+    export(policy.model, words, tmp_path / "export")
+    again = both(tmp_path / "export")[0]
+    assert torch.equal(again(Packed.whole(rows), 1.0)[0], policy(Packed.whole(rows), 1.0)[0])
 
 
 @pytest.mark.parametrize("reach", [Reach(), Reach(window=5), Reach(chunk=5), Reach(window=200), Reach(chunk=64)])

@@ -38,12 +38,27 @@ CASES = {
         "model.fresh.experts=4", "model.fresh.hidden_size=32", "model.fresh.intermediate_size=64",
         "algorithm.loss=Opefo",
     ),
+    "adapters, reference": (*KL, "model.lora.rank=4", "model.lora.alpha=8", "model.gradient_checkpointing=true"),
+    "adapters, critic": (*CRITIC, "model.lora.rank=4", "model.lora.target_modules=['q_proj', 'down_proj', 'lm_head']",
+                         "model.fresh.tie_embeddings=false"),
+    "adapters of experts": (
+        "model.fresh.experts=3", "model.fresh.hidden_size=32", "model.fresh.intermediate_size=64", "model.lora.rank=4",
+        "model.lora.alpha=8",
+    ),
 }  # fmt: skip
 
 NORM = "model.model.norm.weight"
 # How an update is packed; and a share that is rounding alone where V is still V_old.
 DIFFERENT = ("micro_batches", "packing_efficiency", "value/clipped_share")
-SIZES = {"clip-cov": (4,), "kl-cov": (2,), "entropy quantile": (4,), "experts": (2,)}  # else 1, 2 and 4 ranks
+SIZES = {
+    "clip-cov": (4,),
+    "kl-cov": (2,),
+    "entropy quantile": (4,),
+    "experts": (2,),
+    "adapters, reference": (2, 4),
+    "adapters, critic": (2,),
+    "adapters of experts": (2,),
+}  # else 1, 2 and 4 ranks
 
 
 def groups(step: int) -> list[Group]:

@@ -116,8 +116,14 @@ def layer_reaches(config: PreTrainedConfig) -> tuple[Reach, ...]:
     """The reach of every layer of a model, by its configuration.
 
     Raises:
-        InputError: layers of a kind that strop does not compute, or windows in a model that is not of `KNOWN`.
+        InputError: layers of a kind that strop does not compute, windows in a model that is not of `KNOWN`, or a text
+            model within another one.
     """
+    if config.get_text_config() is not config:
+        raise InputError(
+            f"a model of type {config.model_type} keeps its text model within one for pictures or sound; save the text "
+            "model with its head as a folder of its own and name that"
+        )
     return tuple(reach_of(config, layer) for layer in range(config.num_hidden_layers))
 
 

@@ -34,7 +34,7 @@ from transformers import (
 from strop.base.types import InputError
 from strop.model.attention import NAME
 from strop.model.critic import HEAD_FILE, Critic, initial_head
-from strop.model.files import DTYPES, export
+from strop.model.files import DTYPES, export, text_config
 from strop.model.location import dtype_name
 from strop.model.policy import Policy, base_of, load_policy
 from strop.model.settings import ModelSettings
@@ -105,6 +105,14 @@ def sharded_policy(settings: ModelSettings, seed: int, place: Place) -> Policy:
     Raises:
         InputError: no such model, or one that the policy cannot compute.
     """
+    policy = _sharded_whole(settings.model_copy(update={"lora": None}), seed, place)
+    policy.settings = settings
+    if settings.lora is not None:
+        policy.adapt(settings.lora, seed)
+    return policy
+
+
+def _sharded_whole(settings: ModelSettings, seed: int, place: Place) -> Policy:
     found = _on_meta(settings)
     if found is not None:
         model, stored = found
@@ -153,7 +161,7 @@ def _on_meta(settings: ModelSettings) -> tuple[PreTrainedModel, StoredTensors] |
     stored = None if settings.path is None else StoredTensors.of(Path(settings.path).expanduser())
     if stored is None:
         return None
-    config = AutoConfig.from_pretrained(stored.folder, trust_remote_code=settings.trust_remote_code)
+    config = text_config(AutoConfig.from_pretrained(stored.folder, trust_remote_code=settings.trust_remote_code))
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(
             config, dtype=DTYPES[dtype_name(settings)], attn_implementation=NAME,
