@@ -29,7 +29,8 @@ from strop.model.kernels import native
 from strop.model.kernels.modules import fuse
 from strop.model.kernels.sharing import Layout, SharedContext
 from strop.model.location import dtype_name
-from strop.model.lora import AdaptedLinear, Adapters, attach, without_adapters
+from strop.model.lora import Adapters, attach, without_adapters
+from strop.model.lora_layers import AdaptedLinear
 from strop.model.settings import FreshModel, Lora, ModelSettings
 
 __all__ = ["FreshModel", "Lora", "ModelSettings", "Packed", "Policy", "WithoutAdapters", "export", "load_policy"]
