@@ -16,6 +16,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageText
 from strop.base.types import Completion, InputError
 from strop.engines.protocol import Request, Sampling
 from strop.engines.torch import EngineSettings, TorchEngine
+from strop.model import attention
 from strop.model.attention import PackedContext
 from strop.model.attention_kinds import KNOWN, Kind, Reach
 from strop.model.critic import Critic
@@ -54,14 +55,18 @@ def test_every_known_family_is_tried() -> None:
     assert {FAMILIES[name][0] for name in WINDOWED} == KNOWN
 
 
+@pytest.mark.parametrize("rows", [16, 512])
 @pytest.mark.parametrize(
     ("family", "checkpointing"),
     [*((family, False) for family in ALTERED), *((family, True) for family in ("gpt_oss", "gemma2", "llama4_text"))],
 )
-def test_log_probs_and_gradients_are_transformers(family: str, checkpointing: bool, tmp_path: Path) -> None:
+def test_log_probs_and_gradients_are_transformers(
+    family: str, checkpointing: bool, rows: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(attention, "_ROWS", rows)
     policy, plain = both(bring(family, "qwen3", tmp_path / "model"), gradient_checkpointing=checkpointing)
-    rows = sequences()
-    found, wanted = policy.train()(Packed.whole(rows), 0.8)[0], eager(plain, rows, 0.8)
+    ids = sequences()
+    found, wanted = policy.train()(Packed.whole(ids), 0.8)[0], eager(plain, ids, 0.8)
     torch.testing.assert_close(found, wanted, atol=LOGITS, rtol=0)
     weights = torch.randn(found.shape, generator=torch.Generator().manual_seed(1))
     (found * weights).sum().backward()
@@ -179,7 +184,11 @@ def test_the_text_model_within_one_for_pictures(kind: str, tmp_path: Path) -> No
 @pytest.mark.parametrize("reach", [Reach(), Reach(window=5), Reach(chunk=5), Reach(window=200), Reach(chunk=64)])
 @pytest.mark.parametrize("sinks", [False, True])
 @pytest.mark.parametrize("cap", [None, 1.5])
-def test_packed_attention_is_its_definition(reach: Reach, sinks: bool, cap: float | None) -> None:
+@pytest.mark.parametrize("rows", [16, 512])
+def test_packed_attention_is_its_definition(
+    rows: int, reach: Reach, sinks: bool, cap: float | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(attention, "_ROWS", rows)
     lengths, generator = (3, 70, 1, 5, 220, 16), torch.Generator().manual_seed(0)
     query, key, value = (torch.randn(sum(lengths), heads, 8, generator=generator) for heads in (4, 2, 2))
     sink = torch.randn(4, generator=generator) if sinks else None

@@ -11,19 +11,19 @@ L tokens of its longest one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cache
-from inspect import signature
 from typing import Any, Protocol
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 from transformers import AttentionInterface
 
 from strop.algorithms.tokens import send
 from strop.model.attention_kinds import EVERYTHING, KNOWN, PLAIN, Kind, Reach, explicit, reach_of, sees_all
+from strop.model.variable_length import kernel
 
 NAME = "strop"
 
@@ -35,6 +35,7 @@ _HARMLESS = frozenset({"position_ids", "use_cache", "output_attentions", "output
 # vectors of float32 (up to 512 bits); longer ones are cut into blocks by their padded length: only equals run together.
 _LANES = 16
 _MIXED = 192
+_ROWS = 512  # queries whose scores exist at once where a layer has a window, a cap or sinks
 
 
 class AttentionContext(Protocol):
@@ -153,7 +154,7 @@ class PackedContext:
 
     On a GPU in half precision this is one variable-length kernel; elsewhere sequences of similar length are gathered
     into padded dense batches, so that [N, N] never exists. Padding comes after a sequence, where causality hides it.
-    Caps and sinks are computed by their definition everywhere: no kernel of torch has both.
+    Caps and sinks are computed by their definition everywhere, some queries at a time: no kernel of torch has both.
     """
 
     def __init__(self, lengths: Sequence[int], device: torch.device) -> None:
@@ -163,7 +164,7 @@ class PackedContext:
         self._inverse: Tensor | None = None
         self._offsets: Tensor | None = None
         self._chunks: dict[int, PackedContext] = {}
-        self._seen: dict[tuple[int, Reach], Tensor] = {}
+        self._seen: dict[tuple[int, int, Reach], Tensor] = {}
 
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scale: float, kind: Kind = PLAIN) -> Tensor:
         """Attention [N, H, D]; see `AttentionContext`."""
@@ -192,7 +193,7 @@ class PackedContext:
             ends = torch.tensor((0, *self.lengths), dtype=torch.int32).cumsum(0, dtype=torch.int32)
             self._offsets = send(ends, self.device)
         q, k, v = (states.contiguous() for states in (query, key, value))
-        return _kernel()(q, k, v, self._offsets, max(self.lengths), scale, window)
+        return kernel()(q, k, v, self._offsets, max(self.lengths), scale, window)
 
     def _dense(self, bucket: Bucket, query: Tensor, key: Tensor, value: Tensor, scale: float, kind: Kind) -> Tensor:
         """Causal attention of one bucket, [B·L, H, D]."""
@@ -203,63 +204,36 @@ class PackedContext:
 
         q, k, v = batch(query), batch(key), batch(value)
         # Which way a sequence is computed depends on no neighbour: shorter windows have a mask in every bucket.
-        masked = not kind.reach.covers(max(bucket.longest, _MIXED))
-        if not kind.softmax:
-            output = explicit(q, k, v, self._mask(bucket.longest, kind.reach), scale, kind)
-        else:
+        if kind.softmax and kind.reach.covers(max(bucket.longest, _MIXED)):
             output = F.scaled_dot_product_attention(
-                q, k, v, attn_mask=self._mask(bucket.longest, kind.reach) if masked else None, is_causal=not masked,
-                scale=scale, enable_gqa=query.shape[1] != key.shape[1],
-            )  # fmt: skip
+                q, k, v, is_causal=True, scale=scale, enable_gqa=query.shape[1] != key.shape[1]
+            )
+        else:
+            parts = [self._rows(q, k, v, start, scale, kind) for start in range(0, bucket.longest, _ROWS)]
+            output = torch.cat(parts, dim=2) if len(parts) > 1 else parts[0]
         return output.transpose(1, 2).reshape(-1, *output.shape[1::2])
 
-    def _mask(self, longest: int, reach: Reach) -> Tensor:
-        """Which tokens see which, bool [L, L]."""
-        key = longest, reach
-        if key not in self._seen:
-            self._seen[key] = reach.seen(torch.arange(longest, device=self.device), longest)
-        return self._seen[key]
+    def _rows(self, query: Tensor, key: Tensor, value: Tensor, start: int, scale: float, kind: Kind) -> Tensor:
+        """Attention [B, H, rows, D] of the queries from `start` on, at most `_ROWS`, over the keys that they see.
 
-
-class VariableLength(Protocol):
-    """Causal attention [N, H, D] within sequences that begin at offsets int32 [S + 1], none longer than `longest`, in
-    which a token sees the last `window` ones (None: all)."""
-
-    def __call__(
-        self, query: Tensor, key: Tensor, value: Tensor, offsets: Tensor, longest: int, scale: float,
-        window: int | None = None,
-    ) -> Tensor: ...  # fmt: skip
-
-
-@cache
-def _kernel() -> VariableLength:
-    from torch.nn.attention.varlen import varlen_attn  # here: it is only of use on a GPU
-
-    return adapted(varlen_attn)
-
-
-def adapted(varlen_attn: Callable[..., Any]) -> VariableLength:
-    """One way to call torch's `varlen_attn`, of whatever version.
-
-    From torch 2.12 on fewer heads of keys than of queries must be asked for with `enable_gqa`. The function of 2.11 has
-    no such argument and does not compare the numbers: it hands the heads on to a kernel that shares them by itself.
-    """
-    asks = "enable_gqa" in signature(varlen_attn).parameters
-
-    def attend(
-        query: Tensor, key: Tensor, value: Tensor, offsets: Tensor, longest: int, scale: float,
-        window: int | None = None,
-    ) -> Tensor:  # fmt: skip
-        before = -1 if window is None else window - 1
-        more = {"enable_gqa": query.shape[1] != key.shape[1]} if asks else {}
-        found = varlen_attn(
-            query, key, value, offsets, offsets, longest, longest, scale=scale, window_size=(before, 0), **more
-        )
-        if not isinstance(found, Tensor):
-            raise TypeError("varlen_attn returned more than the output")
-        return found
-
-    return attend
+        What is computed by its definition is computed again in backward where there are several such parts.
+        """
+        stop = min(start + _ROWS, query.shape[2])
+        first = 0 if kind.reach.window is None else max(0, start - kind.reach.window + 1)
+        where = start, stop, kind.reach
+        if where not in self._seen:
+            self._seen[where] = kind.reach.seen(torch.arange(start, stop, device=self.device), stop)[:, first:]
+        q, k, v, seen = query[:, :, start:stop], key[:, :, first:stop], value[:, :, first:stop], self._seen[where]
+        if kind.softmax:
+            return F.scaled_dot_product_attention(
+                q, k, v, attn_mask=seen, scale=scale, enable_gqa=q.shape[1] != k.shape[1]
+            )
+        if torch.is_grad_enabled() and query.shape[2] > _ROWS:
+            again: Tensor = checkpoint(
+                explicit, q, k, v, seen, scale, kind, use_reentrant=False, preserve_rng_state=False
+            )
+            return again
+        return explicit(q, k, v, seen, scale, kind)
 
 
 def _bucketed(lengths: tuple[int, ...], device: torch.device) -> tuple[tuple[Bucket, ...], Tensor | None]:
