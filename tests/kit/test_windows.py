@@ -152,7 +152,7 @@ PICTURES = {
     "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 1, "num_attention_heads": 2, "image_size": 28,
     "patch_size": 14,
 }  # fmt: skip
-AROUND = {
+AROUND: dict[str, tuple[str, dict[str, Any]]] = {
     "gemma3": ("gemma3_text with a window", {"vision_config": PICTURES, "mm_tokens_per_image": 4}),
     "llama4": (
         "llama4_text",

@@ -24,7 +24,6 @@ import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -205,14 +204,9 @@ def _last_names(layers: Layers) -> list[str]:
 
 def without_adapters(model: PreTrainedModel) -> PreTrainedModel:
     """The same model with ordinary layers in place of adapted ones, its weights as they are now."""
-    module: Any
     for module in model.modules():
-        if isinstance(module, AdaptedLinear):
-            del module._adapters
-            module.__class__ = nn.Linear
-        elif isinstance(module, AdaptedExperts):
-            del module._stacked
-            module.__class__ = type(module).__bases__[1]
+        if isinstance(module, AdaptedLinear | AdaptedExperts):
+            module.plain()
     return model
 
 

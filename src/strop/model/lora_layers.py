@@ -75,6 +75,11 @@ class AdaptedLinear(nn.Linear):
         linear._adapters = (adapter,)
         return linear
 
+    def plain(self) -> None:
+        """Become an ordinary layer again, with the same parameters."""
+        del self._adapters
+        _turn(self, nn.Linear)
+
     def forward(self, input: Tensor) -> Tensor:
         """x Wᵀ + bias, of input […, I]; with W₀ where the adapters are off."""
         (adapter,) = self._adapters
@@ -103,11 +108,16 @@ class AdaptedExperts(nn.Module):
     def of(cls, experts: nn.Module, name: str, adapter: Adapter) -> None:
         """Adapt the weight `name` of experts, in place."""
         if not isinstance(experts, cls):
-            plain = type(experts)
-            experts.__class__ = type(f"Adapted{plain.__name__}", (cls, plain), {})
+            own = type(experts)
+            _turn(experts, type(f"Adapted{own.__name__}", (cls, own), {}))
             vars(experts)["_stacked"] = {}
         assert isinstance(experts, cls)
         experts._stacked[name] = adapter
+
+    def plain(self) -> None:
+        """Become ordinary experts again, with the same parameters."""
+        del self._stacked
+        _turn(self, type(self).__bases__[1])
 
     def forward(self, *given: Any, **named: Any) -> Any:  # the signature is that of transformers' experts
         """As the experts' own, whose weights are for so long what their adapters say."""
@@ -118,6 +128,10 @@ class AdaptedExperts(nn.Module):
         finally:
             for name in self._stacked:
                 del own[name]
+
+
+def _turn(module: Any, into: type[nn.Module]) -> None:
+    module.__class__ = into
 
 
 class _Product(torch.autograd.Function):
