@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from tests.forks import forking
 from transformers import AutoModelForCausalLM
 
 from strop.base.types import InputError
@@ -140,10 +141,11 @@ def test_two_ranks_come_to_what_one_process_does_and_go_on_where_they_stopped(
     one, two, parts = (tmp_path / name for name in ("one", "two", "parts"))
     fine_tuning.train(sft_config.configure("fresh", demonstrations, sets), one, SilentView())
     config = sft_config.configure("fresh", demonstrations, [*sets, "trainers=2"])
-    fine_tuning.train(config, two, SilentView())
-    with pytest.raises(Interrupted, match=r"stopped after update 3 of 6"):
-        fine_tuning.train(config, parts, StopAfter(3))
-    fine_tuning.resume(parts, SilentView())
+    with forking():
+        fine_tuning.train(config, two, SilentView())
+        with pytest.raises(Interrupted, match=r"stopped after update 3 of 6"):
+            fine_tuning.train(config, parts, StopAfter(3))
+        fine_tuning.resume(parts, SilentView())
     alone, together, resumed = (RunFolder.open(folder).read_metrics() for folder in (one, two, parts))
     expected = [1e-2 * factor for factor in (0.5, 1.0, *(Cosine()(step, 4) for step in range(4)))]
     assert [row["lr"] for row in together] == pytest.approx(expected)
@@ -162,7 +164,7 @@ def test_adapters_of_experts_over_two_ranks_go_on_in_one(demonstrations: Path, t
     sets = [*SMALL, *RANKS, *adapted, "checkpoint_every=2"]
     one, two = tmp_path / "one", tmp_path / "two"
     fine_tuning.train(sft_config.configure("fresh", demonstrations, sets), one, SilentView())
-    with pytest.raises(Interrupted):
+    with forking(), pytest.raises(Interrupted):
         fine_tuning.train(sft_config.configure("fresh", demonstrations, [*sets, "trainers=2"]), two, StopAfter(2))
     folder = RunFolder.open(two)
     folder.write_json("config.json", {**folder.read_json("config.json"), "trainers": 1})
