@@ -120,7 +120,7 @@ class AdaptedExperts(nn.Module):
         _turn(self, type(self).__bases__[1])
 
     def forward(self, *given: Any, **named: Any) -> Any:  # the signature is that of transformers' experts
-        """As the experts' own, whose weights are for so long what their adapters say."""
+        """What the experts' own forward gives, with the stacked weights as `Adapter.seen` gives them."""
         own = vars(self)  # is looked up before the parameters of a module are
         own.update({name: adapter.seen(self.get_parameter(name)) for name, adapter in self._stacked.items()})
         try:

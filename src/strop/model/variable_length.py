@@ -25,7 +25,7 @@ class VariableLength(Protocol):
 
 @cache
 def kernel() -> VariableLength:
-    """That of the installed torch."""
+    """The kernel of the installed torch."""
     from torch.nn.attention.varlen import varlen_attn  # here: it is only of use on a GPU
 
     return adapted(varlen_attn)

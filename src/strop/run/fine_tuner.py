@@ -98,7 +98,7 @@ class FineTuner:
 
     @classmethod
     def alone(cls, config: SftConfig, data: FineTuningData) -> FineTuner:
-        """That of a run in this process.
+        """The tuner of a run that trains in this process.
 
         Raises:
             InputError: there is no such model, or nothing to learn from.
@@ -106,7 +106,7 @@ class FineTuner:
         return cls(load_model(config)[0], data, config, Storage(), ALONE)
 
     def outline(self) -> Outline:
-        """See `Outline`."""
+        """How many updates there will be, and what was left out."""
         return Outline(self._tuning.total, self._tuning.overflow)
 
     def update(self) -> Metrics:
@@ -136,11 +136,11 @@ class FineTuner:
         self._storage.export_policy(self._policy, self._tokenizer, folder)
 
     def close(self) -> None:
-        """Nothing is left to end."""
+        """There is no process to end."""
 
 
 class Outline(NamedTuple):
-    """What a tuning will be: its updates, and a line on demonstrations that are too long, or None."""
+    """How long a tuning is, in updates, and a line on demonstrations that are too long, or None."""
 
     total: int
     overflow: str | None

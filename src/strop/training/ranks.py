@@ -55,7 +55,7 @@ class Alone:
         return [value]
 
     def average(self, tensors: Sequence[Tensor]) -> None:
-        """They are what they are."""
+        """There is one rank: its values are the mean."""
 
 
 ALONE = Alone()
@@ -79,7 +79,7 @@ class Together:
         return [torch.load(io.BytesIO(part), map_location="cpu", weights_only=False) for part in found]
 
     def average(self, tensors: Sequence[Tensor]) -> None:
-        """See `Ranks`."""
+        """Write the mean over all ranks into the tensors."""
         if not tensors:
             return
         flat = torch.cat([tensor.reshape(-1) for tensor in tensors])
