@@ -54,6 +54,7 @@ NEEDS = {
     r"--endpoint": "a model behind an endpoint: tests/serving/test_eval_endpoint.py",
     r"engine=Vllm": "an environment with vLLM: tests/engines/test_vllm_contract.py",
     r"device=cuda": "a GPU",
+    r"sft .*trainers=": "processes for every rank: tests/run/test_fine_tuning.py",
     r"strop quickstart": "minutes: tests/run/test_quickstart.py",
     r"ablate .*--ray": "a Ray cluster: tests/lab/ablation",
     r"loss=Unclipped": "the class that the reader has added to losses.py",
