@@ -22,7 +22,11 @@ TruncationMask = Literal["none", "zero", "zero_before", "drop", "drop_before"]
 
 
 class ReferenceSettings(Settings):
-    """The reference policy: the starting one, replaced by the present policy after every `reset_every` steps."""
+    """The reference policy: the starting one, replaced by the present policy after every `reset_every` steps.
+
+    Fields:
+        reset_every: steps; none keeps the starting policy throughout.
+    """
 
     reset_every: Count | None = None
 

@@ -33,7 +33,13 @@ Count = Annotated[int, Field(ge=1)]
 
 
 class Plateau(Settings):
-    """A metric has stopped rising: its mean over the last `window` steps is not `min_rise` above the one before."""
+    """A metric has stopped rising: its mean over the last `window` steps is not `min_rise` above the one before.
+
+    Fields:
+        metric: of the training step.
+        window: steps that a mean is over.
+        min_rise: how much the later mean must lie above the earlier one for the stage to go on.
+    """
 
     metric: str = "pass_rate"
     window: Count = 50
@@ -73,7 +79,21 @@ def _recipe_name(name: str) -> str:
 
 
 class RunConfig(Settings):
-    """Everything a run depends on. Written as config.json into the run folder."""
+    """Everything a run depends on. Written as config.json into the run folder.
+
+    Fields:
+        recipe: the name it was made from; it names the run's folder and stands in titles.
+        seed: of everything that is drawn: the order of problems, sampling, fresh weights. Runs that differ in it alone
+            are repetitions.
+        steps: training steps, each with one weight version.
+        device: `auto` takes a GPU where torch sees one.
+        verifier: what makes a response right.
+        environment: what happens between the turns of a completion; none: one turn, which the verifier judges.
+        critic: the value network of actor-critic recipes; none: there is none.
+        stages: stretches of training with settings of their own; none: one for all steps.
+        engine: who generates.
+        trackers: where metrics go beside the run's own folder; each needs the extra of its name.
+    """
 
     recipe: Annotated[str, AfterValidator(_recipe_name)]
     seed: Annotated[int, Field(ge=0)] = 0

@@ -138,7 +138,13 @@ class CriticSettings(Settings):
 
 
 class CheckpointSettings(Settings):
-    """A checkpoint every `every` steps and at the end; the last `keep` stay, and the best by held-out pass rate."""
+    """A checkpoint every `every` steps and at the end; the last `keep` stay, and the best by held-out pass rate.
+
+    Fields:
+        every: steps between two checkpoints.
+        keep: how many of the newest stay.
+        keep_best: whether the one with the highest held-out pass rate stays too.
+    """
 
     every: Count = 10
     keep: Count = 2
