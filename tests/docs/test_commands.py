@@ -86,6 +86,7 @@ TRAINED = (
     "strop train grpo --set model.path=Qwen/Qwen3-0.6B --set data.source=problems.jsonl",
     "strop train grpo --tiny --import my_losses --set algorithm.loss=my_losses:Unclipped",
     "strop train weighted.toml --import my_rewards",
+    "strop train grpo --tiny --import soft_clip --set algorithm.loss=soft_clip:SoftClip --set algorithm.loss.width=0.5",
 )
 # What stands for something else, and sizes of what is looked at.
 STANDS_FOR = {
@@ -154,6 +155,12 @@ def python_block(page: str, beginning: str) -> str:
     return next(t for name, language, t in every_block() if (name, language) == (page, "python") and beginning in t)
 
 
+def modules() -> dict[str, str]:
+    """The blocks of Python that begin with the name of their file, by that name."""
+    blocks = [text for _, language, text in every_block() if language == "python"]
+    return {named[1]: text for text in blocks if (named := re.match(r"# (\w+\.py)\n", text))}
+
+
 COMMANDS = every_command()
 
 
@@ -172,7 +179,8 @@ def furnished(tmp_path_factory: pytest.TempPathFactory) -> Path:
         _runs()
         _made_by_commands(patched)
     Path(place / "my_losses.py").write_text(python_block("CONTRIBUTING.md", "class Unclipped"))
-    Path(place / "my_rewards.py").write_text(python_block("verifiers.md", "# my_rewards.py"))
+    for name, text in modules().items():
+        (place / name).write_text(text)
     for page, text in toml_blocks():
         titled = re.match(r"# (\S+\.toml)", text)
         (place / (titled[1] if titled else f"{page}.toml")).write_text(text)
@@ -287,8 +295,8 @@ def there(furnished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> P
     # Of a report's two dozen figures, each of which takes a quarter of a second, one is drawn.
     few = "strop.report.build.training_charts"
     monkeypatch.setattr(few, lambda runs: [(name, charts[:1]) for name, charts in training_charts(runs)[:1]])
-    for module in ("my_losses", "my_rewards"):
-        monkeypatch.delitem(sys.modules, module, raising=False)
+    for name in ("my_losses.py", *modules()):
+        monkeypatch.delitem(sys.modules, name.removesuffix(".py"), raising=False)
     return place
 
 
