@@ -17,7 +17,8 @@ metrics = run.metrics.to_pydict()
 figure = Figure(figsize=(3.0 * len(panels), 2.4), layout="constrained")
 for axes, names in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
     for name in names.split(","):
-        points = [(step, value) for step, value in zip(metrics["step"], metrics[name], strict=True) if value is not None]
+        rows = zip(metrics["step"], metrics[name], strict=True)
+        points = [(step, value) for step, value in rows if value is not None]
         axes.plot(*zip(*points, strict=True), marker="o" if len(points) < 10 else None, label=name)
     axes.set_ylim(bottom=0)
     axes.set_xlabel("step")

@@ -197,6 +197,7 @@ def lines(name: str, rows: list[dict[str, object]]) -> None:
 def _problems() -> None:
     # Of which a recipe may hold out a thousand.
     lines("problems.jsonl", [{"prompt": f"What is {n}+{n}?", "answer": str(2 * n)} for n in range(1100)])
+    lines("sums.jsonl", [{"prompt": f"{n}+1=", "answer": str(n + 1)} for n in range(4)])
     lines("exam.jsonl", [{"question": f"{n}+1?", "answer": str(n + 1)} for n in range(4)])
     stories = _stories(80)
     lines("train.jsonl", stories[:70])

@@ -153,7 +153,8 @@ def _kind(field: FieldInfo) -> str:
         several = str(field.annotation).startswith(("tuple", "list"))
         linked = f"[{families[0]}](#{families[0].lower()})"
         return f"list of {linked}" if several else linked + (" or none" if _is_optional(field) else "")
-    schema = TypeAdapter(Annotated[field.annotation, "", *field.metadata]).json_schema()
+    kind: Any = Annotated[field.annotation, "", *field.metadata]
+    schema = TypeAdapter(kind).json_schema()
     return _said(schema, schema.get("$defs", {}))
 
 
@@ -189,7 +190,8 @@ def _default(field: FieldInfo) -> str:
         return "as below"
     if isinstance(value, tuple) and any(isinstance(one, Piece) for one in value):
         return ", ".join(f"`{one.piece_name()}`" for one in value)
-    written = TypeAdapter(field.annotation).dump_python(value, mode="json")
+    kind: Any = field.annotation
+    written = TypeAdapter(kind).dump_python(value, mode="json")
     return f"`{written if isinstance(written, str) else json.dumps(written, ensure_ascii=False)}`"
 
 
