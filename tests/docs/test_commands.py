@@ -246,7 +246,7 @@ def _models() -> None:
 def _runs() -> None:
     sets = ("steps=5", "checkpoint.keep=5", f"model.path={Path('MODEL').resolve()}", "evaluation.every=5")
     train(small_config(*sets), Path("runs/first"), SilentView())
-    for name in ("grpo", "dapo", "quickstart", "probe", "one", "two"):
+    for name in ("grpo", "dapo", "quickstart", "slower", "probe", "one", "two"):
         shutil.copytree("runs/first", f"runs/{name}")
     train(small_config(*sets, "steps=1", "model.lora.rank=2"), Path("runs/lora"), SilentView())
     for seed, name in enumerate(("scalerl", "s0", "s1", "s2", "d0")):

@@ -11,7 +11,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strop.evaluation.intervals import bootstrap, bootstrap_average, majority, majority_at_k, pass_at_k, sign_flip_p
+from strop.evaluation.intervals import (
+    bootstrap,
+    bootstrap_average,
+    majority,
+    majority_at_k,
+    pass_at_k,
+    rate_interval,
+    sign_flip_p,
+)
 
 
 def counted(correct: int, samples: int, k: int) -> float:
@@ -77,6 +85,15 @@ def test_bootstrap_of_equal_values_and_of_none() -> None:
     assert bootstrap(np.full(5, 0.25)) == (0.25, 0.25)
     with pytest.raises(ValueError, match="no problems"):
         bootstrap(np.zeros(0))
+
+
+def test_rates_that_are_all_alike_are_still_uncertain() -> None:
+    low, high = rate_interval(np.zeros(10))
+    assert low == 0.0 and high == pytest.approx(0.3085, abs=1e-4)  # Clopper and Pearson of 0 in 10
+    assert rate_interval(np.ones(10)) == pytest.approx((1.0 - high, 1.0))
+    assert rate_interval(np.zeros(3000)).high == pytest.approx(3.69 / 3000, rel=1e-2)
+    mixed = np.array([0.0, 0.25, 1.0, 1.0])
+    assert rate_interval(mixed, seed=2) == bootstrap(mixed, seed=2)
 
 
 @given(st.integers(1, 200), st.data())

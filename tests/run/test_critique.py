@@ -15,6 +15,8 @@ from strop.base.types import InputError
 from strop.base.view import SilentView
 from strop.cli import app
 from strop.model.files import export
+from strop.recipes.resolve import resolve
+from strop.run.assembly import preview
 from strop.run.critique import criticise
 from strop.run.doctor import Finding
 from strop.run.run import train
@@ -77,6 +79,9 @@ def test_budgets_and_data(model: Path, tmp_path: Path) -> None:
     source = problems(tmp_path, rows)
     finding = found(model, source, ASKS, "sampling.max_new_tokens=400")["budgets"]
     assert finding.level == "problem" and "lower sampling.max_new_tokens to" in finding.advice
+    settings = [f"model.path={model}", source, ASKS, "sampling.max_new_tokens=400"]
+    with pytest.raises(InputError, match="lower sampling.max_new_tokens to"):  # a dry run refuses what training would
+        preview(resolve("grpo", settings), SilentView())
     cut = found(model, source, ASKS, "data.max_prompt_tokens=100")
     assert cut["budgets"].level == "ok" and cut["prompts"].level == "note"
     all_of_them = found(model, source, ASKS, "data.held_out=none", "evaluation.every=none")
@@ -109,6 +114,15 @@ def test_the_model_is_asked_how_it_begins() -> None:
     sets = ["sampling.max_new_tokens=9"]
     findings = {finding.topic: finding for finding in criticise("grpo", sets, small=True, asked=4)}
     assert "cut off at 9 tokens" in findings["completions"].found
+
+
+def test_prompts_beyond_the_context_are_a_finding_where_the_model_is_asked(model: Path, tmp_path: Path) -> None:
+    rows: Rows = [{"prompt": "x" * 600 + str(n), "answer": "1"} for n in range(80)]
+    sets = [f"model.path={model}", problems(tmp_path, rows), ASKS]
+    findings = {finding.topic: finding for finding in criticise("grpo", sets, asked=4)}
+    for topic in ("budgets", "pass rate"):
+        assert findings[topic].level == "problem" and "data.max_prompt_tokens" in findings[topic].advice
+    assert "max_new_tokens to" not in findings["budgets"].advice  # no budget is small enough
 
 
 def test_settings_of_the_command_line(model: Path) -> None:

@@ -116,12 +116,15 @@ def test_base_and_run_are_asked_the_same(run: Path, tmp_path: Path) -> None:
     notes = Notes()
     quick = changed(PLAIN, samples="1", budget=4)
     models = parse_models([f"base={run / 'model'}", f"run={run}"])
-    measure(Plan(models, (benchmark(str(tmp_path / "exam.jsonl")),), quick, tmp_path / "out"), notes)
+    grid = measure(Plan(models, (benchmark(str(tmp_path / "exam.jsonl")),), quick, tmp_path / "out"), notes)
     kept = [json.loads((tmp_path / "out" / name / "exam" / "settings.json").read_text()) for name in ("base", "run")]
     assert kept[0]["prompts"] == kept[1]["prompts"] and kept[0]["template"] == kept[1]["template"]
     trained = record_of(run).trained
     count = sum(question_digest(Problem("", f"{n}+1=", "")) in trained for n in range(36, 44))
     assert f"run was trained on {count} of the 8 problems of exam" in notes.lines
+    assert [line for line in grid.notes() if "trained on" in line] == [
+        f"exam: run was trained on {count} of the 8 problems; there it is no measure"
+    ]
 
 
 def test_runs_with_different_prompts_are_not_compared(run: Path, tmp_path: Path) -> None:

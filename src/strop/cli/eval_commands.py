@@ -243,7 +243,8 @@ def _on_held_out(
     count = DEFAULT_SAMPLES if samples is None else int(samples)
     with viewing(plain, f"strop · eval · {model}", "stopped; nothing was measured", to_stderr=True) as view:
         found = tasks.evaluate_model(config, count, temperature, view, named.stored)
-    rows = [(name.replace("_", " "), _readable(name, value)) for name, value in found.items()]
+    shown = {name: value for name, value in found.items() if name != "weight_version"}
+    rows = [(name.replace("_", " "), _readable(name, value)) for name, value in shown.items()]
     show(as_json, found, lambda: print_table(("", named.label), rows))
 
 

@@ -36,8 +36,7 @@ class Plateau(Settings):
     """A metric has stopped rising: its mean over the last `window` steps is not `min_rise` above the one before.
 
     Fields:
-        metric: of the training step.
-        window: steps that a mean is over.
+        metric, window: of the training step; steps that a mean is over.
         min_rise: how much the later mean must lie above the earlier one for the stage to go on.
     """
 

@@ -9,11 +9,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from strop.base.extras import require
+import uvicorn
+
 from strop.base.interrupt import on_interrupt
 from strop.dashboard.app import Dashboard
 from strop.dashboard.reading import Runs
-from strop.serving.listening import listen, quiet
+from strop.serving.listening import QuietServer, listen
 
 HOST = "127.0.0.1"
 
@@ -26,11 +27,10 @@ class Server:
         port: 0 takes a free one.
 
     Raises:
-        InputError: a folder is no run, the port is taken, or the package uvicorn is missing.
+        InputError: a folder is no run, or the port is taken.
     """
 
     def __init__(self, runs: Sequence[Path], port: int = 0) -> None:
-        self._uvicorn = require("uvicorn", extra="serve", purpose="dashboards")
         self._app = Dashboard(Runs(runs))
         self._socket: socket.socket = listen(HOST, port, None, False)
         self._stop = threading.Event()
@@ -50,11 +50,11 @@ class Server:
             asyncio.run(self._serve())
 
     async def _serve(self) -> None:
-        config = self._uvicorn.Config(
+        config = uvicorn.Config(
             self._app, lifespan="off", ws="none", http="h11", log_config=None, log_level="warning", access_log=False,
             server_header=False, proxy_headers=False, timeout_graceful_shutdown=1,
         )  # fmt: skip
-        server = quiet(self._uvicorn)(config)
+        server = QuietServer(config)
         serving = asyncio.create_task(server.serve(sockets=[self._socket]))
         while not self._stop.is_set() and not serving.done():
             await asyncio.sleep(0.05)

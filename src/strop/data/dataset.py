@@ -218,6 +218,14 @@ def make_example(
     return Example(problem, encode_prompt(text, tokenizer, template.adds_bos))
 
 
+def _short_enough(dataset: Dataset) -> str:
+    """Words after a number of problems, where others were left out because their prompts are too long."""
+    if not dataset.over_budget:
+        return ""
+    limit = f"data.max_prompt_tokens={dataset.max_prompt_tokens}"
+    return f" of at most {limit} tokens, and {dataset.over_budget} longer ones"
+
+
 def split_by_question(dataset: Dataset, count: int, seed: int, seen: Seen = never_seen) -> Dataset:
     """`count` examples with different questions that were not `seen`, drawn by `seed`, in the order of the data set.
 
@@ -230,7 +238,7 @@ def split_by_question(dataset: Dataset, count: int, seed: int, seen: Seen = neve
     if count >= len(first_of):
         raise InputError(
             f"data.held_out.count={count} leaves nothing to train on: {dataset.name} has {len(first_of)} different "
-            "questions; lower it, or hold out none with data.held_out=none"
+            f"questions{_short_enough(dataset)}; lower it, or hold out none with data.held_out=none"
         )
     firsts = [index for index in first_of.values() if not seen(dataset[index].problem)]
     if count > len(firsts):

@@ -69,9 +69,7 @@ class Sampling(Settings):
         interruption: a forced end of thinking. None: never.
         stop: strings that end a completion; looked for in sampled tokens only, never in or across an injected phrase.
         temperature: what logits are divided by; 0 is greedy.
-        top_p: the smallest set of tokens with at least this probability is drawn from; 1 draws from all, as training
-            wants it.
-        top_k: only so many most probable tokens are drawn from; none: all.
+        top_p, top_k: only the most probable tokens are drawn from; 1 and none draw from all, as training wants it.
         stop_token_ids: token ids that end a completion, beside the model's own end of sequence.
     """
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from strop.base.types import InputError
-from strop.evaluation.intervals import Array, Interval, bootstrap
+from strop.evaluation.intervals import Array, Interval, rate_interval
 from strop.evaluation.result import EvaluationResult, on_common_problems
 
 BUDGET_POINTS = 8
@@ -58,7 +58,7 @@ def rate_by_budget(result: EvaluationResult, budgets: Sequence[int], seed: int =
         within = result.lengths <= budget
         cut = ~within | (result.truncated & (result.lengths >= budget))
         rates = (result.correct & result.usable & within).sum(axis=1)[judged] / usable[judged]
-        points.append(BudgetPoint(budget, float(rates.mean()), bootstrap(rates, seed), float(cut.mean())))
+        points.append(BudgetPoint(budget, float(rates.mean()), rate_interval(rates, seed), float(cut.mean())))
     return points
 
 

@@ -15,7 +15,7 @@ from strop.base.types import InputError
 from strop.evaluation.intervals import Array, Interval, bootstrap_average
 from strop.evaluation.protocols import parse_metric
 from strop.evaluation.result import EvaluationResult, on_common_problems, paired_differences, paired_test
-from strop.evaluation.sample_store import SAMPLES, SETTINGS, load_result
+from strop.evaluation.sample_store import SAMPLES, SETTINGS, SUMMARY, TRAINED_ON, load_result
 
 ORDER = "evaluation.json"  # of an evaluation folder: its models and benchmarks in the order of the table
 AVERAGE = "Avg."
@@ -39,6 +39,7 @@ class Grid:
         results: by (model, benchmark).
         sampling: how each was sampled, as `engines.base.Sampling` in JSON, by the same.
         left_out: how many problems a model had no room for, by the same; none where it is not in there.
+        trained_on: how many of the problems the model's run was trained on, by the same.
     """
 
     models: tuple[str, ...]
@@ -46,13 +47,14 @@ class Grid:
     results: Mapping[tuple[str, str], EvaluationResult]
     sampling: Mapping[tuple[str, str], Mapping[str, Any]]
     left_out: Mapping[tuple[str, str], int] = field(default_factory=dict)
+    trained_on: Mapping[tuple[str, str], int] = field(default_factory=dict)
 
     def shared(self, models: Sequence[str]) -> tuple[str, ...]:
         """The benchmarks that all of `models` have."""
         return tuple(c.name for c in self.columns if all((model, c.name) in self.results for model in models))
 
     def notes(self) -> list[str]:
-        """Warnings about numbers of a column that are not comparable: other sampling, problems left out."""
+        """Warnings about numbers that are not comparable: other sampling, problems left out or trained on."""
         lines = []
         for column in self.columns:
             asked = {
@@ -68,6 +70,12 @@ class Grid:
         for (model, name), count in self.left_out.items():
             if count:
                 lines.append(f"{name}: {count} problems left out, {model} has no room for their prompts")
+        for (model, name), count in self.trained_on.items():
+            if count:
+                asked_in_all = len(self.results[model, name].problem_ids)
+                lines.append(
+                    f"{name}: {model} was trained on {count} of the {asked_in_all} problems; there it is no measure"
+                )
         return lines
 
 
@@ -101,6 +109,7 @@ def load_grid(folders: Sequence[Path]) -> Grid:
     results: dict[tuple[str, str], EvaluationResult] = {}
     sampling: dict[tuple[str, str], Mapping[str, Any]] = {}
     left_out: dict[tuple[str, str], int] = {}
+    trained_on: dict[tuple[str, str], int] = {}
     for folder in folders:
         if not folder.is_dir():
             raise InputError(f"{folder}: there is no such folder; name one that strop eval --out wrote")
@@ -114,9 +123,11 @@ def load_grid(folders: Sequence[Path]) -> Grid:
             results[model, name] = load_result(path)
             sampling[model, name] = settings["sampling"]
             left_out[model, name] = int(settings.get("left_out", 0))
+            summary = read_json(path / SUMMARY) if (path / SUMMARY).exists() else {}
+            trained_on[model, name] = int(summary.get(TRAINED_ON, 0))
     if not results:
         raise InputError(f"{', '.join(map(str, folders))}: no finished evaluation in it")
-    return Grid(tuple(models), tuple(columns.values()), results, sampling, left_out)
+    return Grid(tuple(models), tuple(columns.values()), results, sampling, left_out, trained_on)
 
 
 def average(grid: Grid, model: str, benchmarks: Sequence[str], seed: int = 0) -> Average:

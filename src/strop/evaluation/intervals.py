@@ -107,6 +107,22 @@ def bootstrap(values: Array, seed: int = 0, level: float = 0.95, resamples: int 
     return _percentiles(resampled_means(values, seed, resamples), level)
 
 
+def rate_interval(values: Array, seed: int = 0, level: float = 0.95) -> Interval:
+    """The interval of the mean of rates in [0, 1], float64 [P]: `bootstrap`, unless all are 0 or all are 1.
+
+    Resamples of P equal values are all alike, which would say that nothing is uncertain. Of P problems none of which
+    (or all of which) passed, Clopper and Pearson's exact interval ends at 1 - (α/2)^(1/P) (or begins at (α/2)^(1/P)).
+
+    Raises:
+        ValueError: there is no value.
+    """
+    interval = bootstrap(values, seed, level)
+    beyond = (0.5 * (1.0 - level)) ** (1.0 / len(values))
+    if interval == (0.0, 0.0):
+        return Interval(0.0, 1.0 - beyond)
+    return Interval(beyond, 1.0) if interval == (1.0, 1.0) else interval
+
+
 def bootstrap_average(
     groups: Sequence[Array], seed: int = 0, level: float = 0.95, resamples: int = RESAMPLES
 ) -> Interval:

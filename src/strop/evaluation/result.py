@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from strop.base.types import BoolArray, FloatArray, InputError, IntArray
-from strop.evaluation.intervals import Array, Interval, bootstrap, majority_at_k, pass_at_k, sign_flip_p
+from strop.evaluation.intervals import Array, Interval, bootstrap, majority_at_k, pass_at_k, rate_interval, sign_flip_p
 
 
 @dataclass(frozen=True, eq=False)
@@ -134,8 +134,8 @@ class EvaluationResult:
         )
 
     def interval(self, seed: int = 0, level: float = 0.95) -> Interval:
-        """The bootstrap interval of `pass_rate` over problems."""
-        return bootstrap(self._judged_rates(), seed, level)
+        """The interval of `pass_rate` over problems, see `rate_interval`."""
+        return rate_interval(self._judged_rates(), seed, level)
 
     def pass_values(self, k: int) -> Array:
         """Unbiased pass@k of each problem with at least k usable samples.

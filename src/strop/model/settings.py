@@ -22,14 +22,9 @@ class FreshModel(Settings):
             balances them: an update minimises the run's objective alone.
         experts_per_token: how many of them compute a token. Each is `intermediate_size // experts_per_token` wide, so
             that a token costs what it would in the dense model.
-        hidden_size: width of the states between layers.
-        layers: decoder layers.
-        heads: of the queries.
-        kv_heads: of keys and values.
-        head_dim: width of a head.
+        hidden_size, layers, heads, kv_heads, head_dim: of the decoder; kv_heads are those of keys and values.
         tie_embeddings: whether the head is the embedding.
-        max_positions: the longest sequence.
-        rope_theta: base of the rotary frequencies.
+        max_positions, rope_theta: the longest sequence, and the base of the rotary frequencies.
         initializer_range: standard deviation of the drawn weights.
     """
 

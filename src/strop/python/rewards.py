@@ -38,7 +38,8 @@ def verifier_of(reward: Reward) -> Verifier:
     for part in parts:
         if not (isinstance(part, Verifier) or callable(part)) or isinstance(part, type):
             raise InputError(
-                f"reward: {part!r:.60} is neither a function nor a verifier; define f(problem, text) -> float"
+                f"reward: {part!r:.60} is neither a function nor a verifier; define f(problem, text) -> float "
+                "(several: [f, g], and with weights {f: 0.2, g: 1.0})"
             )
     functions = [part for part in parts if not isinstance(part, Verifier)]
     if len(functions) == len(parts):

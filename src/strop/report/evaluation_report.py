@@ -21,7 +21,7 @@ from strop.evaluation.grid import (
     value_of,
     values_of,
 )
-from strop.evaluation.intervals import Array, bootstrap
+from strop.evaluation.intervals import Array, rate_interval
 
 REPORT, RESULTS, PLOTS = "report.md", "results.json", "plots"
 DETAILS = (
@@ -112,7 +112,7 @@ def _models(grid: Grid, metrics: Sequence[str]) -> dict[str, dict[str, Any]]:
         for metric in metrics:
             values = values_of(result, metric)
             shown[metric_title(metric, result.samples_per_problem)] = {
-                "value": float(values.mean()), "interval": list(bootstrap(values)), "problems": len(values),
+                "value": float(values.mean()), "interval": list(rate_interval(values)), "problems": len(values),
             }  # fmt: skip
         models[model][name] = {**result.summary(), "metrics": shown}
     return models
@@ -210,5 +210,5 @@ def _percent(value: float) -> str:
 
 
 def _with_interval(values: Array) -> str:
-    low, high = bootstrap(values)
+    low, high = rate_interval(values)
     return f"{_percent(float(values.mean()))} [{_percent(low)}, {_percent(high)}]"

@@ -24,8 +24,9 @@ from strop.environments.judge import Play
 from strop.environments.tokens import TurnTokens
 from strop.evaluation.benchmarks import HELD_OUT
 from strop.evaluation.validation import ValidationSet, Wanted, benchmark_sets
+from strop.model.attention import longest_sequence
 from strop.model.critic import HEAD_FILE, Critic
-from strop.model.location import RESERVED
+from strop.model.location import RESERVED, stored_config
 from strop.model.policy import Policy, WithoutAdapters, load_policy
 from strop.model.settings import ModelSettings
 from strop.orchestration.connection import Launcher, WorkerSpec
@@ -48,7 +49,7 @@ from strop.run.devices import driver_device, local_placement, seat, seen_gpus
 from strop.run.folder import trained_before
 from strop.run.rank_group_learner import RankGroupLearner
 from strop.training.compute import devices_of
-from strop.training.embedded_base import located, tokenizer_of
+from strop.training.embedded_base import EmbeddedBase, located, tokenizer_of
 from strop.training.learner import Learner, objective_of
 from strop.training.ranks import ALONE, Ranks
 from strop.training.step import Trainer
@@ -160,12 +161,29 @@ def preview(config: RunConfig, view: View) -> None:
     """Note what a run would train on and ask first, without loading the model.
 
     Raises:
-        InputError: the tokenizer or the data cannot be used.
+        InputError: the tokenizer or the data cannot be used, or prompts and completions exceed the model's context.
     """
     tokenizer = tokenizer_of(config.model)
     data = load_data(config.data, tokenizer, config.instruction, trained_before(config.model.path))
     for line in (*data.report(), *first_prompt(data.train, config.data.template, tokenizer)):
         view.note(line)
+    room = known_room(config)
+    if room is not None:
+        longest = max(part.longest_prompt for part in (data.train, data.held_out) if part is not None)
+        _, lowered = preflight.fitted(config, longest, room)
+        if lowered is not None:
+            view.note(lowered)
+
+
+def known_room(config: RunConfig) -> int | None:
+    """Tokens that prompt and completion may have together; None where only loading the model can say."""
+    if config.engine.max_tokens is not None:
+        return config.engine.max_tokens
+    if config.model.fresh is not None:
+        return config.model.fresh.max_positions
+    if config.model.path in RESERVED:
+        return EmbeddedBase().model.max_positions
+    return longest_sequence(stored_config(config.model))
 
 
 def first_prompt(dataset: Dataset, template: PromptTemplate, tokenizer: PreTrainedTokenizerBase) -> tuple[str, str]:

@@ -42,7 +42,7 @@ from strop.evaluation.evaluate import evaluate
 from strop.evaluation.grid import ORDER, Grid, load_grid
 from strop.evaluation.protocols import Protocol
 from strop.evaluation.result import EvaluationResult
-from strop.evaluation.sample_store import SUMMARY, SampleStore, load_result
+from strop.evaluation.sample_store import SUMMARY, TRAINED_ON, SampleStore, load_result
 from strop.model.files import load_tokenizer
 from strop.model.policy import Policy
 from strop.recipes.resolve import resolve
@@ -197,7 +197,10 @@ def measure(plan: Plan, view: View) -> Grid:
                 asked.append(verifier)
                 refuse_unjudged(name, loaded, verifier, view.note, "--set verifier=…")
     for model in plan.models:
-        _note_trained_on(model, problems, view)
+        for name, loaded in problems.items():
+            count = _trained_on(model, loaded)
+            if count:
+                view.note(f"{model.label} was trained on {count} of the {len(loaded)} problems of {name}")
     _write_order(plan, template)
     judges = Judges()
     try:
@@ -325,7 +328,7 @@ def _measure_one(job: _Job, engine: Engine, tokenizer: Tokenizer, view: View) ->
     summary = job.folder / SUMMARY
     before = float(read_json(summary)["seconds"]) if summary.exists() else 0.0
     whole = replace(load_result(job.folder), seconds=before + seconds)
-    write_json(summary, whole.summary())
+    write_json(summary, whole.summary() | {TRAINED_ON: _trained_on(job.model, dataset.problems)})
 
 
 def _dataset(job: _Job, template: PromptTemplate, tokenizer: Tokenizer, room: int) -> Dataset:
@@ -455,15 +458,10 @@ def shared_template(plan: Plan, configs: Mapping[str, RunConfig]) -> PromptTempl
     return chosen if plan.protocol.instruct else without_instruction(chosen)
 
 
-def _note_trained_on(model: NamedModel, problems: Mapping[str, Sequence[Problem]], view: View) -> None:
-    """Say where a run was trained on problems that it is measured on now."""
+def _trained_on(model: NamedModel, problems: Sequence[Problem]) -> int:
+    """How many of the problems a run was trained on, as far as its folder tells."""
     record = RunFolder.open(model.place).read_problems() if holds_out(model.place) else None
-    if record is None:
-        return
-    for name, asked in problems.items():
-        count = record.trained_on(asked)
-        if count:
-            view.note(f"{model.label} was trained on {count} of the {len(asked)} problems of {name}")
+    return 0 if record is None else record.trained_on(problems)
 
 
 def _sampling(protocol: Protocol) -> Sampling:

@@ -25,10 +25,11 @@ from strop.config.parse import edit, parse
 from strop.config.schema import RunConfig, stage_configs
 from strop.data import contradictions
 from strop.data.dataset import Data, Dataset, load_data
-from strop.model.attention import longest_sequence
-from strop.model.location import RESERVED, dtype_name, parameters, stored_config
+from strop.data.templates import Auto
+from strop.model.location import RESERVED, dtype_name, parameters
 from strop.recipes.resolve import resolve
 from strop.run import preflight
+from strop.run.assembly import known_room
 from strop.run.doctor import Finding, Level, products_a_second
 from strop.run.folder import RunFolder, is_run, trained_before
 from strop.run.tasks import Asked, evaluate_model
@@ -106,15 +107,6 @@ def _subject(target: str, sets: Sequence[str], small: bool) -> Subject:
 # ---------------------------------------------------------------------- the model
 
 
-def _room(config: RunConfig) -> int | None:
-    """Tokens that prompt and completion may have together; None where only loading the model can say."""
-    if config.engine.max_tokens is not None:
-        return config.engine.max_tokens
-    if config.model.fresh is not None:
-        return config.model.fresh.max_positions
-    return EmbeddedBase().model.max_positions if _embedded(config) else longest_sequence(stored_config(config.model))
-
-
 def _embedded(config: RunConfig) -> bool:
     return config.model.path in RESERVED
 
@@ -182,7 +174,11 @@ def _verifier(config: RunConfig, problems: Sequence[Problem], prompt: str) -> Fi
         return Finding("verifier", "problem" if 2 * len(wrong) > len(judged) else "note", found, advice)
     if "bare" in accepted or any(form in prompt for form in accepted) or _made_here(config):
         return Finding("verifier", "ok", f"{name} reads {', '.join(accepted)}")
-    advice = f'add "put your final answer in {FORMS[accepted[0]] % "…"}" by data.template.instruction or .suffix'
+    asking = f'"put your final answer in {FORMS[accepted[0]] % "…"}"'
+    if isinstance(config.data.template, Auto) and not config.data.template.instruct:
+        advice = f"let the prompt say {asking}: data.template.instruct=true"
+    else:
+        advice = f"say {asking} in the prompts, or let data.template=Auto say it"
     return Finding("verifier", "problem", f"{name} reads {', '.join(accepted)}, and the prompt asks for none", advice)
 
 
@@ -206,7 +202,7 @@ def _budgets(config: RunConfig, data: Data) -> Iterator[Finding]:
     sets = [part for part in (data.train, data.held_out) if part is not None]
     longest = max(part.longest_prompt for part in sets)
     budget = max(stage.sampling.max_new_tokens for stage in stage_configs(config))
-    room = _room(config)
+    room = known_room(config)
     found = f"prompts up to {longest} tokens, completions up to {budget}"
     if room is None:
         yield Finding("budgets", "note", f"{found}; the model's context is known when it is loaded")
@@ -263,7 +259,11 @@ def _outset(subject: Subject, data: Data, asked: int, view: View) -> Iterator[Fi
     """How training begins, and what a step takes."""
     beginning = _first_steps(subject)
     if beginning is None and asked:
-        beginning = _asked(subject.config, asked, view)
+        try:
+            beginning = _asked(subject.config, asked, view)
+        except InputError as error:
+            yield Finding("pass rate", "problem", "the model cannot be asked", str(error))
+            return
     yield _start(beginning)
     if beginning is not None and beginning.cut_off > CUT_OFF:
         budget = subject.config.sampling.max_new_tokens

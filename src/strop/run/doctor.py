@@ -24,10 +24,11 @@ SIZE = 512  # of the matrices that speed is measured with
 EXTRAS: tuple[tuple[str, str, str], ...] = (
     ("gym", "reasoning_gym", "the problem generators of reasoning-gym"),
     ("hub", "datasets", "data sets of the Hugging Face hub by name"),
-    ("serve", "uvicorn", "strop serve, an endpoint for other programs"),
     ("tensorboard", "tensorboard", "curves in TensorBoard"),
+    ("trackio", "trackio", "curves in trackio"),
     ("wandb", "wandb", "curves in Weights & Biases"),
-    ("ray", "ray", "generators on several machines (to come)"),
+    ("openenv", "websockets", "environments of OpenEnv servers"),
+    ("ray", "ray", "runs on several machines"),
     ("dev", "pytest", "running the tests"),
 )
 

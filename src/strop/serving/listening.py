@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import ipaddress
 import socket
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+
+import uvicorn
 
 from strop.base.types import InputError
 
@@ -52,12 +53,10 @@ def host_of(headers: Mapping[bytes, bytes]) -> str:
     return host.rpartition(":")[0] if has_port else host
 
 
-def quiet(uvicorn: Any) -> Callable[[Any], Any]:
+class QuietServer(uvicorn.Server):
     """uvicorn's server without its own signal handlers, which would end the process after the first signal."""
 
-    class Quiet(uvicorn.Server):
-        @contextmanager
-        def capture_signals(self) -> Iterator[None]:
-            yield
-
-    return Quiet
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Leave the signals to whoever runs the server."""
+        yield

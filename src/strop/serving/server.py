@@ -11,16 +11,17 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+import uvicorn
 from transformers import PreTrainedTokenizerBase
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from strop.base.extras import require
 from strop.base.interrupt import on_interrupt
 from strop.engines.protocol import Engine
 from strop.serving.app import App, Log
 from strop.serving.driver import Driver, EngineFailure
 from strop.serving.endpoint import Endpoint
 from strop.serving.limits import ServeLimits
-from strop.serving.listening import quiet
+from strop.serving.listening import QuietServer
 from strop.serving.parsing import Asking
 from strop.serving.responses import Answers
 from strop.serving.tokens import Tokens
@@ -50,16 +51,11 @@ class Served:
 
 
 class Server:
-    """Serves `engine` on a listening socket; `run` blocks, `stop` may be called from any thread or signal handler.
-
-    Raises:
-        InputError: the package uvicorn is missing.
-    """
+    """Serves `engine` on a listening socket; `run` blocks, `stop` may be called from any thread or signal handler."""
 
     def __init__(
         self, engine: Engine, tokenizer: PreTrainedTokenizerBase, served: Served, listening: socket.socket
     ) -> None:
-        self._uvicorn = require("uvicorn", extra="serve", purpose="endpoints")
         self._engine = engine
         # The engine's thread decodes with its own; encoding sets the tokenizer's state.
         self._tokenizer = copy.deepcopy(tokenizer)
@@ -106,7 +102,7 @@ class Server:
         asking = Asking(self._tokenizer, context, limits, served.template_arguments)
         tokens = Tokens(self._tokenizer, context)
         app = App(endpoint, asking, tokens, served.model, context, limits, served.key, served.local_only, served.log)
-        config = self._uvicorn.Config(
+        config = uvicorn.Config(
             app,
             lifespan="off",
             ws="none",
@@ -119,7 +115,7 @@ class Server:
             timeout_keep_alive=KEEP_ALIVE,
             timeout_graceful_shutdown=max(1, round(limits.grace)),
         )
-        server = quiet(self._uvicorn)(config)
+        server = QuietServer(config)
         driver.start()
         serving = asyncio.create_task(server.serve(sockets=[self._socket]))
         try:
@@ -136,7 +132,6 @@ class Server:
 
 def _impatient(seconds: float) -> Any:
     """uvicorn's side of a connection, which it closes where the head of a request does not arrive in time."""
-    from uvicorn.protocols.http.h11_impl import H11Protocol
 
     class Impatient(H11Protocol):
         def connection_made(self, transport: Any) -> None:

@@ -137,7 +137,7 @@ def test_the_command_compares_splits_and_draws(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ([], "name what to plan"),
+        ([], "name one thing to plan"),
         (["grpo", "--cost", "decode=1", "--lengths", "constant:5"], "costs are decode_step, "),
         (["grpo", "--cost", "decode_step", "--lengths", "constant:5"], "write it as NAME=SECONDS"),
         (["grpo", "--cost", "decode_step=1", "--lengths", "normal:5"], "write constant:TOKENS"),

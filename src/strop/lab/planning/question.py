@@ -59,7 +59,7 @@ class Question:
             InputError: neither or both of recipe and runs are given, or what is given cannot be read.
         """
         if (target is None) == (not runs):
-            raise InputError("name what to plan: a recipe or file, or --from RUN")
+            raise InputError("name one thing to plan: a recipe or file, or --from RUN without a recipe")
         if target is None:
             found = measure([RunFolder.open(run) for run in runs])
             config = edit(found.config, list(sets)) if sets else found.config
