@@ -82,8 +82,7 @@ class RunConfig(Settings):
 
     Fields:
         recipe: the name it was made from; it names the run's folder and stands in titles.
-        seed: of everything that is drawn: the order of problems, sampling, fresh weights. Runs that differ in it alone
-            are repetitions.
+        seed: of everything that is drawn; runs that differ in it alone are repetitions.
         steps: training steps, each with one weight version.
         device: `auto` takes a GPU where torch sees one.
         verifier: what makes a response right.

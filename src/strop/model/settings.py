@@ -84,8 +84,7 @@ class ModelSettings(Settings):
     Attributes:
         fresh: a new small model instead.
         revision: of a hub name: a branch, tag or commit; none takes the newest.
-        trust_remote_code: run code that comes with the model; never from a file or a run that the command does not
-            name it for (`strop --allow`).
+        trust_remote_code: run code that comes with the model; a file may ask for it, the command must name it.
         path: a hub name or a folder; or else `fresh`. `embedded` (and `embedded-moe`) is a base made on the spot. A
             recipe may leave both open; a run may not.
         mixture_of_experts: the model is one; said by a recipe, so that its tiny form trains one too.

@@ -142,8 +142,7 @@ class CheckpointSettings(Settings):
 
     Fields:
         every: steps between two checkpoints.
-        keep: how many of the newest stay.
-        keep_best: whether the one with the highest held-out pass rate stays too.
+        keep, keep_best: how many of the newest stay; whether the best by held-out pass rate stays too.
     """
 
     every: Count = 10
