@@ -81,12 +81,13 @@ def _rows(model: type[BaseModel], prefix: str, families: dict[type[Piece], list[
     documented = _documented(model)
     for name, field in model.model_fields.items():
         key, inner = f"{prefix}{name}", _models(field.annotation)
+        said = documented.get(name) or (_summary(inner[0]) if inner else "")
         pieces = [found for found in inner if issubclass(found, Piece)]
         plain = [found for found in inner if not issubclass(found, Piece)]
         for family in pieces:
             _collect(family, key, families)
         if not plain or not _stands_alone(field):
-            yield key, _row(key, field, documented.get(name, ""))
+            yield key, _row(key, field, said)
         for found in plain:
             place = f"{key}." if _stands_alone(field) or _is_optional(field) else f"{key}.N."
             yield from _rows(found, place, families)

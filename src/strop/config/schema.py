@@ -85,11 +85,6 @@ class RunConfig(Settings):
         seed: of everything that is drawn; runs that differ in it alone are repetitions.
         steps: training steps, each with one weight version.
         device: `auto` takes a GPU where torch sees one.
-        verifier: what makes a response right.
-        environment: what happens between the turns of a completion; none: one turn, which the verifier judges.
-        critic: the value network of actor-critic recipes; none: there is none.
-        stages: stretches of training with settings of their own; none: one for all steps.
-        engine: who generates.
         trackers: where metrics go beside the run's own folder; each needs the extra of its name.
     """
 
