@@ -116,7 +116,7 @@ def _family(family: type[Piece], keys: list[str]) -> Iterator[str]:
     known = {name: piece for name, piece in choices(family).items() if ":" not in name}  # those of strop
     shared = family.model_fields if len(known) > 1 else {}
     if shared:
-        yield ROW.format("every one of them", "", "", "")
+        yield ROW.format("*each of them*", "", "", "")
         yield from _fields(family, shared)
     for name, piece in sorted(known.items()):
         yield ROW.format(f"**`{name}`**", "", "", "" if piece is family and shared else _cell(_prose(piece)))
@@ -143,8 +143,8 @@ def _row(key: str, field: FieldInfo, said: str) -> str:
 
 
 def _cell(text: str) -> str:
-    """A text as it may stand in a cell of a table."""
-    return text.replace("|", "\\|")
+    """A text as it may stand in a cell of a table, with none as a configuration has it."""
+    return re.sub(r"\bNone\b", "none", text.replace("|", "\\|"))
 
 
 def _kind(field: FieldInfo) -> str:
@@ -166,7 +166,8 @@ def _said(schema: dict[str, Any], defined: dict[str, Any]) -> str:
     if "anyOf" in schema:
         return " or ".join(dict.fromkeys(_said(one, defined) for one in schema["anyOf"]))
     if "enum" in schema or "const" in schema:
-        return ", ".join(f"`{value}`" for value in schema.get("enum", [schema.get("const")]))
+        values = schema.get("enum", [schema.get("const")])
+        return ", ".join(f"`{value if isinstance(value, str) else json.dumps(value)}`" for value in values)
     kind = schema.get("type")
     if kind == "array":
         if "prefixItems" in schema:
@@ -193,7 +194,7 @@ def _default(field: FieldInfo) -> str:
         return ", ".join(f"`{one.piece_name()}`" for one in value)
     kind: Any = field.annotation
     written = TypeAdapter(kind).dump_python(value, mode="json")
-    return f"`{written if isinstance(written, str) else json.dumps(written, ensure_ascii=False)}`"
+    return f"`{written if isinstance(written, str) and written else json.dumps(written, ensure_ascii=False)}`"
 
 
 def _models(annotation: Any) -> list[type[BaseModel]]:
