@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
@@ -18,7 +19,7 @@ from strop.engines.stops import StopStrings
 Row = Sequence[float] | NDArray[np.int64] | NDArray[np.float32]
 
 
-class BaseEngine:
+class BaseEngine(ABC):
     """The part of `strop.engines.protocol.Engine` that is the same whatever draws the tokens."""
 
     def __init__(
@@ -94,9 +95,9 @@ class BaseEngine:
             self._hold(False)
         self._paused = False
 
+    @abstractmethod
     def score(self, sequences: Sequence[IntArray], temperature: float = 1.0, top: int = 0) -> list[Scores]:
         """Log-probs of given tokens; see `strop.engines.protocol.Scoring`."""
-        raise NotImplementedError
 
     def verify_weights(self, probe_ids: IntArray) -> FloatArray:
         """Log-probs [L - 1] of `probe_ids` [L] after the first, temperature 1, from this engine's weights and head.
@@ -116,18 +117,20 @@ class BaseEngine:
                 found.append(Drawn(entry.request.id, index, *new))
         return found
 
+    @abstractmethod
     def _in_flight(self) -> Iterator[tuple[Entry, int, Row, Row]]:
         """Request, sample, tokens and log-probs of what runs."""
-        raise NotImplementedError
 
-    def _hold(self, paused: bool) -> None:
+    def _hold(self, paused: bool) -> None:  # noqa: B027  (what draws only when stepped has nothing to hold)
         """Have what draws on its own stop or go on."""
 
+    @abstractmethod
     def _enqueue(self, entry: Entry) -> None:
-        raise NotImplementedError
+        """Queue a checked request."""
 
+    @abstractmethod
     def _abort(self, request_id: str) -> None:
-        raise NotImplementedError
+        """Forget a request that is unfinished, and report its samples as aborted."""
 
     def _reported(self) -> list[Completion]:
         """What is to be handed out now."""
