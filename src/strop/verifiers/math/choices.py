@@ -51,6 +51,13 @@ def choice_letters(found: Sequence[Token]) -> str | None:
     return ",".join(dict.fromkeys((first, *others)))
 
 
+def option_text(found: Sequence[Token]) -> list[Token]:
+    """What follows the label of an option, `12` in `(B) 12`; nothing where there is no label."""
+    found = [token for token in found if not is_symbol(token, "{", "}")]
+    labelled = _LABEL.match("".join(token.text for token in found))
+    return found[labelled.end() :] if labelled is not None else []
+
+
 def lower_choice(found: Sequence[Token]) -> str | None:
     """The options that an answer in lower-case letters names, in capitals: `b`, `(b)`, `b) 12`; None for anything else.
 

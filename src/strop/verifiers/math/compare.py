@@ -12,12 +12,24 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from strop.verifiers.math import expressions as ex
+from strop.verifiers.math.alternatives import option_of, with_decimal_comma
 from strop.verifiers.math.choices import lower_choice, options_in
-from strop.verifiers.math.conventions import as_family, factor_between, renamed
+from strop.verifiers.math.conventions import (
+    as_family,
+    as_vector,
+    ascending,
+    factor_between,
+    one_label,
+    primed,
+    renamed,
+    with_binomials,
+    with_constants_of,
+)
 from strop.verifiers.math.decimals import approximates
 from strop.verifiers.math.evaluate import rational
 from strop.verifiers.math.expressions import Effort, Node, TooMuch
-from strop.verifiers.math.grammar import Reading, is_region, label, with_decimal_comma
+from strop.verifiers.math.grammar import Reading, is_region, label
+from strop.verifiers.math.matrices import as_tuple
 from strop.verifiers.math.normal import Field
 from strop.verifiers.math.proof import Outcome, Proof, compare, different, equal, unknown
 from strop.verifiers.math.quantities import in_letters
@@ -33,8 +45,11 @@ from strop.verifiers.math.stated import (
 from strop.verifiers.math.values import compare_digits, compare_quantities, decided, parted
 from strop.verifiers.math.wordings import words
 
+_ANY_REAL = ((words("ℝ"),), (words("constant"),))
+# Sets of real numbers in words: where they begin, and whether that point belongs to them.
+_HALF_LINES = {("ℝ",): (ex.minus(ex.INFINITY), False), ("ℝ≥0",): (ex.ZERO, True), ("ℝ>0",): (ex.ZERO, False)}
 _SEVERAL = ("tuple", "list", "set", "ratio")
-_ATOMIC = ("words", "title", "clock", "date", "division", "…")
+_ATOMIC = ("words", "title", "clock", "date", "division", "permutation", "…")
 
 
 class Rules(NamedTuple):
@@ -53,10 +68,17 @@ def judge(gold: Reading, given: Reading, rules: Rules) -> Proof:
         letters = lower_choice(given.tokens)
         if letters is None and len(options_in(given.tokens)) > 1:
             return different(f"the choice {gold.letters}, and several letters")
-    if gold.letters is not None and letters is not None:
-        return _choices(gold.letters, letters)
     Effort.begin()
+    if gold.letters is not None and letters is not None:
+        return _choices(gold.letters, letters, option_of(gold), option_of(given))
     reference, answer = gold.answer, given.answer
+    if gold.letters is not None:  # (B) 12: its text alone
+        reference = option_of(gold) or reference
+    if gold.text == given.text:
+        return equal("the same text")
+    reference, answer = primed(reference, answer), primed(answer, reference)
+    if not any(name.startswith("C") for name in ex.names_in(reference)) and not ex.holds(reference, "apply C"):
+        answer = with_binomials(answer)
     if not ex.names_in(reference) and ex.names_in(answer):
         answer = in_letters(given.tokens) or answer
     elif answer.op == "measure" and ex.names_in(reference) and not ex.names_in(answer):
@@ -93,7 +115,11 @@ def without_value(answer: Node) -> bool:
     return False
 
 
-def _choices(gold: str, given: str) -> Proof:
+def _choices(gold: str, given: str, *texts: Node | None) -> Proof:
+    """Two answers that name options; where both say a number after one label, it is the same number."""
+    numbers = [rational(text) for text in texts if text is not None]
+    if len(set(numbers)) == 2 and None not in numbers:
+        return different(f"the choice {gold}, and another text after it")
     first, second = gold.replace(",", ""), given.replace(",", "")
     if (
         "," in gold and "," in given and first == "".join(sorted(first))
@@ -109,6 +135,12 @@ class _Comparison:
     def answers(self, gold: Node, given: Node) -> Proof:
         """Two answers of any kinds."""
         gold, given = _plain(gold), _plain(given)
+        if "family" in (gold.op, given.op) and gold.op != given.op:  # x + C for any real C
+            gold, given = (each.args[0] if each.args[1:] in _ANY_REAL else each for each in (gold, given))
+        if "matrix" in (gold.op, given.op) and gold.op != given.op:
+            gold, given = as_tuple(gold), as_tuple(given)
+        if "tuple" in (gold.op, given.op) and gold.op != given.op:
+            gold, given = as_vector(gold, len(given.args)), as_vector(given, len(gold.args))
         ops = gold.op, given.op
         if "relation" in ops or is_region(gold) or is_region(given):
             found = self._relations(gold, given)
@@ -153,8 +185,11 @@ class _Comparison:
         equations = [each.op == "relation" and set(each.value) <= {"=", "≈"} for each in (gold, given)]
         if all(equations):
             return self._equations(gold, given)
-        if gold.op == given.op == "relation" and gold.value == given.value and not is_region(gold):
-            return self._all(gold.args, given.args)
+        gold, given = ascending(gold), ascending(given)
+        if gold.op == given.op == "relation" and gold.value == given.value:
+            proof = self._all(gold.args, given.args)
+            if proof.equal or not is_region(gold):
+                return proof
         if is_region(gold) or is_region(given):
             return self._regions(gold, given)
         if gold.op == given.op:
@@ -213,10 +248,9 @@ class _Comparison:
         labels = label(gold), label(given)
         if None not in labels:  # x = 5, y = x = 5
             found = self.answers(gold.args[-1], given.args[-1])
-            function, value_of = labels[0].op.removeprefix("apply "), labels[1]  # type: ignore[union-attr]
-            named = value_of in (ex.name("y"), ex.name(function)) and function != labels[0].op  # type: ignore[union-attr]
-            if labels[0] == labels[1] or named or not self.rules.strict:
-                return found
+            if one_label(*labels) or not self.rules.strict:  # type: ignore[arg-type]
+                others = (self.answers(gold.args[-1], each) for each in with_constants_of(gold, given))
+                return found if found.equal else next((proof for proof in others if proof.equal), found)
             given = renamed(gold, given)
         if len(gold.args) > 2 or len(given.args) > 2:
             gold, given = (Node("relation", (each.args[0], each.args[-1]), ("=",)) for each in (gold, given))
@@ -293,14 +327,21 @@ class _Comparison:
     # ------------------------------------------------------------------ families and residues
 
     def _families(self, gold: Node, given: Node) -> Proof:
+        if any(each.op == "residue" and each.args[2:] for each in (gold, given)):
+            return unknown("a family, and a congruence to be solved")
         gold, given = (as_family(each) if each.op == "residue" else each for each in (gold, given))
         if gold.op != "family":
-            return self.answers(gold, given.args[0])
+            every = given.args[1] in map(words, ("ℤ", "ℕ", "ℝ", "positive", "nonnegative", "natural", "constant"))
+            return self.answers(gold, given.args[0]) if every else unknown("only for some integers")
+        ranges = [each.args[1] for each in (gold, given) if each.op == "family"]
+        if len(set(ranges)) > 1:
+            return unknown("another range of the integer")
+        shifts, turns = ((0, 1, -1, 2, -2, 3, -3), (1, -1)) if ranges[0] == words("ℤ") else ((0,), (1,))
         answer = given.args[0] if given.op == "family" else given
         others = ex.names_in(answer) - ex.names_in(gold)
         index = given.value if given.op == "family" else next(iter(others)) if len(others) == 1 else gold.value
-        for step in (0, 1, -1, 2, -2, 3, -3):
-            for turn in (1, -1):
+        for step in shifts:
+            for turn in turns:
                 moved = ex.plus(ex.times(ex.number(turn), ex.name(gold.value)), ex.number(step))
                 proof = self.answers(gold.args[0], ex.replaced(answer, ex.name(index), moved))
                 if proof.equal:
@@ -312,6 +353,9 @@ class _Comparison:
         sides = [each.args[0] if each.op == "residue" else each for each in (gold, given)]
         if len(moduli) == 2 and not compare(*moduli).equal:
             return different("another modulus")
+        of = [each.args[2:] if each.op == "residue" else () for each in (gold, given)]
+        if of[0] != of[1] and not (of[0] and of[1] and self._all(*of).equal):
+            return unknown("residues of different expressions")
         modulus = rational(moduli[0])
         if len(moduli) == 1 and any(map(ex.names_in, sides)):  # x = 7k + 5
             return self._families(gold, given) if gold.op == "residue" else self.answers(gold, as_family(given))
@@ -342,12 +386,11 @@ def _plain(answer: Node) -> Node:
     """Without brackets around one answer; both values of a ±; what words say of numbers as such."""
     if answer.op in ("tuple", "list", "set") and len(answer.args) == 1 and answer.args[0].op != "words":
         return _plain(answer.args[0])
-    if answer.op == "words" and answer.value in (("∞",), ("ℝ",)):
-        return (
-            ex.INFINITY
-            if answer.value == ("∞",)
-            else Node("interval", (ex.minus(ex.INFINITY), ex.INFINITY), (False, False))
-        )
+    if answer.op == "words" and answer.value == ("∞",):
+        return ex.INFINITY
+    if answer.op == "words" and answer.value in _HALF_LINES:
+        low, closed = _HALF_LINES[answer.value]
+        return Node("interval", (low, ex.INFINITY), (closed, False))
     if answer.op in ("list", "set"):  # -2, 1 ± √5
         spread = [
             part.args if part.op == "set" and ex.holds(before, "±") else (before,)

@@ -174,7 +174,7 @@ def _power(base: Value, exponent: Value) -> Value:
         )
     if exponent.denominator == 1:
         return _whole_power(base, exponent.numerator)
-    root = _exact_root(base, exponent.denominator) if isinstance(base, Fraction) else None
+    root = exact_root(base, exponent.denominator) if isinstance(base, Fraction) else None
     if root is not None:
         return _whole_power(root, exponent.numerator)
     if sign(base) < 0:
@@ -204,7 +204,7 @@ def _whole_power(base: Value, exponent: int) -> Value:
     return base**exponent
 
 
-def _exact_root(base: Fraction, degree: int) -> Fraction | None:
+def exact_root(base: Fraction, degree: int) -> Fraction | None:
     """The root where it is rational."""
     if (base < 0 and degree % 2 == 0) or degree > 64:
         return None

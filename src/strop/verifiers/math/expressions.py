@@ -7,13 +7,14 @@ An answer is a tree too. Where it is more than an expression its operation says 
     title                        a geometrical name, in which letters have an order and a case: `ABC`, `angle ABC`
     clock, date, division        9:30, January 5, 5 R 2 (the value says which)
     digits                       digits and their base: 2516_8
+    permutation                  each moved member with the one that it becomes: (1 2 3)(4 5)
     tuple, list, ratio           several answers: in parentheses, at commas, a:b:c
     set                          in braces, or joined by "and", "or", ";"
     interval                     two ends; the value says which of them belong to it
     ∪, ∩, ∖                      sets of numbers
     relation                     sides; the value has the signs between them
-    residue                      values modulo the second argument
-    family                       an answer for each integer value of a name (the value)
+    residue                      values modulo the second argument; of what, where that is no name: `2x ≡ 3 (mod 7)`
+    family                       an answer for each integer value of a name (the value); which integers, where said
     matrix of row, cases of case entries; values with their conditions
     …                            the dots in 1, 3, …, 2n − 1
 """
@@ -102,8 +103,8 @@ def name(text: str) -> Node:
 
 # Operations that say of what kind an answer is; all others are expressions.
 KINDS = frozenset(
-    ("measure", "words", "title", "clock", "date", "division", "digits", "tuple", "list", "ratio", "set", "interval",
-     "∪", "∩", "∖", "relation", "residue", "family", "matrix", "cases", "…")
+    ("measure", "words", "title", "clock", "date", "division", "digits", "permutation", "tuple", "list", "ratio",
+     "set", "interval", "∪", "∩", "∖", "relation", "residue", "family", "matrix", "cases", "…")
 )  # fmt: skip
 PI, E, UNIT, INFINITY = (Node("constant", (), each) for each in ("pi", "e", "i", "inf"))
 ZERO, ONE, MINUS_ONE, HALF = number(0), number(1), number(-1), number(Fraction(1, 2))
@@ -142,6 +143,7 @@ def call(function: str, *args: Node) -> Node:
 # Functions that are defined by others.
 DEFINITIONS: dict[str, Callable[..., Node]] = {
     "tan": lambda x: over(call("sin", x), call("cos", x)), "cot": lambda x: over(call("cos", x), call("sin", x)),
+    "cis": lambda x: plus(call("cos", x), times(UNIT, call("sin", x))),
     "sec": lambda x: over(ONE, call("cos", x)), "csc": lambda x: over(ONE, call("sin", x)),
     "sinh": lambda x: times(HALF, plus(power(E, x), minus(power(E, minus(x))))),
     "cosh": lambda x: times(HALF, plus(power(E, x), power(E, minus(x)))),

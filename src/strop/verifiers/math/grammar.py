@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 from strop.verifiers.math import expressions as ex
 from strop.verifiers.math.choices import choice_letters, lower_choice
+from strop.verifiers.math.conditions import begins_condition, index_of, subset_of
 from strop.verifiers.math.expressions import Node, Token, Unreadable
 from strop.verifiers.math.latex import tokens
 from strop.verifiers.math.matrices import matrix_of
@@ -56,7 +58,9 @@ class Reading(NamedTuple):
 
 
 _RELATIONS = ("=", "≠", "<", ">", "≤", "≥", "≈", "≡", "∈", "∉")
+_MODULO = ("pmod", "mod", "modulo")
 _CONDITIONS = ("where", "for", "if", "when", "with", "see", "but", "which", "maybe")
+_PARTS = (*"abcdefgh", "i", "ii", "iii", "iv")  # of a question
 _EXCEPT = re.compile(r"(?:all )?(?:real numbers|reals)(?: x)? (?:except|except for|other than|but)")
 
 
@@ -67,37 +71,22 @@ def read(text: str) -> Reading:
         Unreadable: it is of no kind.
         TooMuch: it is of a kind, and too large.
     """
-    found = trimmed(tokens(text))
+    return read_tokens(trimmed(tokens(text)))
+
+
+def read_tokens(found: list[Token]) -> Reading:
+    """Read an answer from its tokens."""
     letters = choice_letters(found)
+    reason = next((place for place, token in enumerate(found) if token.text.lower() in ("since", "because")), 0)
     try:
         answer = _answer(found)
     except Unreadable:
+        if reason:  # 8, since 2^3 = 8
+            return read_tokens(trimmed(found[: reason - is_symbol(found[reason - 1], "(")]))
         if letters is None and lower_choice(found) is None:
             raise
         answer = words(letters or text_of(found))
     return Reading(answer, letters, tuple(found))
-
-
-def with_decimal_comma(found: Sequence[Token], any_whole: bool = False) -> Node | None:
-    """What an answer is with its comma as a decimal point: `0,111`; None where it may not be one.
-
-    Before it stands a single 0, with `any_whole` any integer, and there is no other comma.
-    """
-    commas = [place for place, token in enumerate(found) if is_symbol(token, ",")]
-    if len(commas) != 1 or any(depth_of(token) and token.text not in "{}" for token in found[: commas[0]]):
-        return None
-    place = commas[0]
-    around = [token for token in (*found[place - 1 : place], *found[place + 1 : place + 2])]
-    if len(around) != 2 or any(not token.text.isdigit() for token in around) or found[place].space or around[1].space:
-        return None
-    whole, digits = (token.text for token in around)
-    if whole != "0" and not any_whole:
-        return None
-    number = Token("number", f"{whole}.{digits}", around[0].space)
-    try:
-        return _answer([*found[: place - 1], number, *found[place + 2 :]])
-    except Unreadable:
-        return None
 
 
 def is_region(answer: Node) -> bool:
@@ -107,9 +96,6 @@ def is_region(answer: Node) -> bool:
     return answer.op in ("interval", "∪", "∩", "∖")
 
 
-# ---------------------------------------------------------------------- lists of tokens
-
-
 # ---------------------------------------------------------------------- what is said of several things
 
 
@@ -117,10 +103,31 @@ def _answer(found: Sequence[Token]) -> Node:
     found = unlabelled(trimmed(found))
     if not found:
         raise Unreadable("nothing stands there")
-    whole = as_words(found) or special_kind(found)
-    if whole is not None:
-        return whole
+    return as_words(found) or special_kind(found) or _by_part(found) or _groups(found)
+
+
+def _groups(found: Sequence[Token]) -> Node:
     return _joined("set", [_listed(group) for group in pieces_of(found, ";")])
+
+
+def _by_part(found: Sequence[Token]) -> Node | None:
+    """The answers to the parts of a question, in the order of their labels: `(a) 3, (b) 4`, `i) 3 ii) 4`."""
+    begins = [
+        place - (place > 0 and is_symbol(found[place - 1], "("))
+        for place, token in enumerate(found[:-1])
+        if token.text in _PARTS and is_symbol(found[place + 1], ")") and token.kind != "number"
+    ]
+    if len(begins) < 2 or begins[0] > 0:
+        return None
+    answers: dict[str, Node] = {}
+    for begin, end in pairwise([*begins, len(found)]):
+        named = begin + is_symbol(found[begin], "(")
+        try:
+            answers[found[named].text] = _listed(trimmed(found[named + 2 : end]))
+        except Unreadable:
+            return None
+    order = next((order for order in (_PARTS[:8], _PARTS[8:]) if set(answers) == set(order[: len(begins)])), ())
+    return Node("tuple", tuple(answers[name] for name in order[: len(begins)])) if order else None
 
 
 def _listed(found: Sequence[Token]) -> Node:
@@ -134,22 +141,31 @@ def _listed(found: Sequence[Token]) -> Node:
             read_parts = list(map(_listed, parts))
             if all(map(is_region, read_parts)):
                 return Node(op, tuple(read_parts))
-            choice = word == "or" and any(part.op in ("words", "title") for part in read_parts)
-            return _joined("set", read_parts)._replace(value="or" if choice else None)
+            labels = {
+                each.op.removeprefix("apply ") if each.op.startswith("apply ") else each.value
+                for part in read_parts
+                if (each := label(part)) is not None
+            }
+            choice = any(part.op in ("words", "title", "name") for part in read_parts) or len(labels) > 1
+            joined = _joined("set", read_parts)
+            return joined._replace(op="set", value="or") if word == "or" and choice else joined
     pieces = pieces_of(found, ",")
     if not pieces:
         raise Unreadable("nothing stands there")
+    residues = _residue(found) if len(pieces) > 1 and sum(each.text in _MODULO for each in found) == 1 else None
+    if residues is not None:  # n ≡ 0, 1 (mod 4)
+        return residues
     date = date_of(found) if len(pieces) > 1 else None
     if date is not None:
         return date
-    index = _index(pieces[-1]) if len(pieces) > 1 else None
+    index = index_of(pieces[-1]) if len(pieces) > 1 else None
     if index is not None:
         rest = [token for piece in pieces[:-1] for token in (Token("symbol", ","), *piece)]
-        return Node("family", (_listed(rest[1:]),), index)
-    said = next((place for place, token in enumerate(found) if place and token.text in ("for", "where")), None)
-    index = _index(found[said:]) if said is not None else None
+        return _family(_listed(rest[1:]), *index)
+    said = next((place for place in range(1, len(found)) if begins_condition(found, place)), None)
+    index = index_of(found[said:]) if said is not None else None
     if index is not None:  # 7m + 5 for integers m
-        return Node("family", (_listed(found[:said]),), index)
+        return _family(_listed(found[:said]), *index)
     found_parts = list(map(_related, pieces))
     if any(
         part.op == "relation" and "∈" in part.value or (part.op == "words" and part.value[0] in _CONDITIONS)
@@ -162,12 +178,21 @@ def _listed(found: Sequence[Token]) -> Node:
     return _joined("list", found_parts)
 
 
+def _family(body: Node, index: str, numbers: Node) -> Node:
+    """An answer for each of some numbers; one without the name is not, unless it runs over all real numbers."""
+    if index not in ex.names_in(body) and numbers != words("ℝ"):
+        raise Unreadable("a condition")
+    return Node("family", (body, numbers), index)
+
+
 def _joined(how: str, found: list[Node]) -> Node:
     """Parts as one answer; lists joined by words become one, and what has one name is a set: `x = 1, x = 2`."""
     if len(found) == 1:
         return found[0]
     if how == "set":
         found = [part for each in found for part in (each.args if each.op in ("list", "set") else (each,))]
+    if all(part.op == "residue" and part.args[1:] == found[0].args[1:] for part in found):
+        return Node("residue", (Node("list", tuple(part.args[0] for part in found)), *found[0].args[1:]))
     names = [label(part) for part in found]
     assigned = _assigned(found, names)
     if assigned is not None:
@@ -206,35 +231,36 @@ def label(part: Node) -> Node | None:
     return first if first.op in ("abs", "norm", "det") and ex.names_in(first) and not ex.holds(first, "sum") else None
 
 
-def _index(piece: Sequence[Token]) -> str | None:
-    r"""k, where a piece says `k \in \mathbb{Z}` or "where k is an integer"."""
-    names = [
-        token.text
-        for token in piece
-        if token.kind == "letter" or (len(token.text) == 1 and token.text.isalpha() and token.text != "a")
-    ]
-    said = [token.text.lower() for token in piece]
-    integer = ("∈" in said and said[-1] in ("ℤ", "ℕ")) or "integer" in said or "integers" in said
-    names = [each for each in names if each not in "ℤℕ"]
-    return names[0] if len(names) == 1 and integer else None
-
-
 def _related(found: Sequence[Token]) -> Node:
     found = unlabelled(trimmed(found))
     residue = _residue(found)
     if residue is not None:
         return residue
+    function = _mapping(found)
+    if function is not None:
+        return function
     sides, ops = split_at(found, lambda token: is_symbol(token, *_RELATIONS))
     if not ops:
         return _alone(found)
-    return Node("relation", tuple(map(_alone, sides)), ops)
+    if len(ops) == 1 and ops[0] == "≡" and text_of(sides[0]) in ("f", "g", "h"):  # f ≡ 0
+        ops = ("=",)
+    named = [words(side[0].text) if text_of(side) in ("max", "min") else _alone(side) for side in map(trimmed, sides)]
+    return Node("relation", tuple(named), ops)
+
+
+def _mapping(found: Sequence[Token]) -> Node | None:
+    r"""`f : x \mapsto x^2` as `f(x) = x^2`; without a name it is f."""
+    arrow = next((place for place, token in enumerate(found) if token.text == "mapsto"), 0)
+    name = found[0].text if arrow == 3 and is_symbol(found[1], ":") else "f"
+    if arrow not in (1, 3) or found[arrow - 1].kind != "letter":
+        return None
+    applied = ex.call(f"apply {name}", ex.name(found[arrow - 1].text))
+    return Node("relation", (applied, _alone(found[arrow + 1 :])), ("=",))
 
 
 def _residue(found: Sequence[Token]) -> Node | None:
     r"""`x \equiv 5 \pmod{7}`, `5 \pmod 7`, `5 (mod 7)`; not `17 \bmod 5 = 2`."""
-    place = next(
-        (place for place, token in enumerate(found) if place and token.text in ("pmod", "mod", "modulo")), None
-    )
+    place = next((place for place, token in enumerate(found) if place and token.text in _MODULO), None)
     if place is None:
         return None
     before = [token for token in found[: place - is_symbol(found[place - 1], "(")] if not is_symbol(token, ",")]
@@ -244,10 +270,9 @@ def _residue(found: Sequence[Token]) -> Node | None:
     if not marked or not modulus or any(is_symbol(token, *_RELATIONS) for token in modulus):
         return None
     residue = found[len(before) - len(named[-1]) : place - is_symbol(found[place - 1], "(")]
-    return Node("residue", (_listed(residue), Parser(modulus).whole()))
-
-
-# ---------------------------------------------------------------------- words, times, names
+    left = [Parser(side).whole() for side in named[:-1] if side]
+    left = [side for side in left if side.op != "name" and ex.names_in(side)]  # 2x, which is no value of x
+    return Node("residue", (_listed(residue), Parser(modulus).whole(), *left))
 
 
 # ---------------------------------------------------------------------- what stands alone
@@ -257,11 +282,13 @@ def _alone(found: Sequence[Token]) -> Node:
     found = trimmed(found)
     if not found:
         raise Unreadable("nothing stands there")
-    if len(found) == 1 and is_symbol(found[0], "∅", "…", *"ℝℤℕℚℂ"):
+    if len(found) == 1 and is_symbol(found[0], "∅", "∄", "…", *"ℝℤℕℚℂ"):
         return Node("…") if found[0].text == "…" else words(found[0].text)
     special = as_words(found) or special_kind(found)
     if special is not None:
         return special
+    if is_symbol(found[0], "ℝ") and len(found) > 1 and (which := subset_of(found[1:])):
+        return words(f"{which} real numbers")
     found = _difference(found)
     for op in ("∪", "∖", "∩"):
         parts, ops = split_at(found, lambda token, op=op: is_symbol(token, op))  # type: ignore[misc]
@@ -320,19 +347,41 @@ def _enclosed(found: Sequence[Token]) -> Node | None:
 
 def _set(inner: Sequence[Token]) -> Node:
     r"""What stands in `\{ \}`: members, or a condition after a bar."""
-    bar = next((place for place, token in enumerate(inner[:6]) if is_symbol(token, "|", ":")), None)
-    if bar and sum(is_symbol(token, "|") for token in inner) % 2 == (inner[bar].text == "|"):
-        return _listed(inner[bar + 1 :])
-    found = _listed(inner) if inner else words("∅")
+    bar = next((place for place, token in enumerate(inner) if is_symbol(token, "|", ":")), 0)
+    named = any(token.kind == "letter" for token in inner[:bar])  # not 1:2
+    if named and sum(is_symbol(token, "|") for token in inner) % 2 == (inner[bar].text == "|"):
+        return _built(inner[:bar], inner[bar + 1 :])
+    found = _groups(inner) if inner else words("∅")
     if not inner:
         return found
     return found._replace(op="set") if found.op in ("list", "set") else Node("set", (found,))
+
+
+def _built(member: Sequence[Token], condition: Sequence[Token]) -> Node:
+    r"""`\{x : x > 2\}` as its condition, `\{2k : k = 1, 2\}` as a set, `\{2k : k \in \mathbb{Z}\}` as a family."""
+    member = trimmed(member)
+    if member and member[0].kind == "letter" and (len(member) == 1 or text_of(member[1:]) == "∈ ℝ"):
+        return _listed(condition)
+    body, index = _related(member), index_of(condition)
+    if index is not None:
+        return _family(body, *index)
+    try:
+        said = _listed(condition)
+    except Unreadable:
+        said = words(text_of(condition))
+    values = said.args if said.op in ("list", "set") else (said,)
+    names = {label(value) for value in values}
+    if names != {None} and len(names) == 1 and not ex.names_in(Node("list", tuple(value.args[-1] for value in values))):
+        return Node("set", tuple(ex.replaced(body, value.args[0], value.args[-1]) for value in values))
+    return Node("case", (body, said))
 
 
 def _cases(inner: Sequence[Token]) -> Node:
     rows = []
     for row in pieces_of(inner, "\\\\"):
         parts = pieces_of(row, "&")
+        if not any(is_symbol(token, "&") for token in inner):  # a system of equations
+            return _joined("set", [_listed(each) for each in pieces_of(inner, "\\\\")])
         if len(parts) != 2:
             raise Unreadable("a case without its condition")
         condition = [
@@ -344,6 +393,3 @@ def _cases(inner: Sequence[Token]) -> Node:
             read_condition = words(text_of(condition))
         rows.append(Node("case", (_answer(parts[0]), read_condition)))
     return Node("cases", tuple(rows))
-
-
-# ---------------------------------------------------------------------- quantities

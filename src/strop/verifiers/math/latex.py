@@ -35,6 +35,10 @@ _SPECIAL = re.compile(r"<\|[A-Za-z0-9_]{1,40}\|>")
 _TWICE_ESCAPED = re.compile(r"(?<!\\)\\\\(?=(?:[dtc]?frac|sqrt|boxed|fbox|left|right|pi|text|cdot|times)\b)")
 _MARKED = re.compile(r"(?<![\d.])(?<![^\\],)[1-9]\d{0,2}(?:(?:\{,\}|,\\!|\\[,!;: ]|~)\s{0,2}\d{3})+(?!\d)")
 _DECIMAL_COMMA = re.compile(r"(?<![\d.,}])(0\{,\}\d{1,20}|[1-9]\d{0,20}\{,\}(?:\d{1,2}|\d{4,20}))(?![\d.]|\{?,)")
+_SCIENCE = re.compile(r"(?<=\d)\\(?:mathrm|text)\s?\{[eE]\}\s?(\{[+-]?\d{1,6}\}|[+-]?\d{1,6})")  # 1.6\mathrm{e}{-19}
+_COMBINATIONS = re.compile(  # {}_{10}C_3, ^nC_k
+    r"(?<![\w)\]}|!'])(?:\{\})?[_^]\s?\{?(\w{1,6})\}?\s?(?:\\(?:mathrm|text)\s?\{C\}|C)_\s?\{?(\w{1,6})\}?"
+)
 _NOT_DIGIT = re.compile(r"\D")
 _SPACED = re.compile(r"\s*(-?[1-9]\d{0,2}(?: \d{3})+(?:\.\d+)?)\s*")
 _REPEATING = re.compile(
@@ -73,6 +77,8 @@ def tokens(text: str) -> list[Token]:
         text = unicodedata.normalize("NFKC", text.translate(CHARACTERS)).translate(CHARACTERS)
     text = _ERA.sub(lambda era: era[0].replace(".", ""), text.strip("*` \n").rstrip("\\"))
     text = _MARKED.sub(lambda match: _NOT_DIGIT.sub("", match[0]), text)
+    text = _SCIENCE.sub(lambda match: rf"\times10^{{{match[1].strip('{}')}}}", text)
+    text = _COMBINATIONS.sub(lambda match: rf"\binom{{{match[1]}}}{{{match[2]}}}", text)
     text = _DECIMAL_COMMA.sub(lambda match: match[0].replace("{,}", "."), text)
     spaced = _SPACED.fullmatch(text)
     text = spaced[1].replace(" ", "") if spaced is not None else text
@@ -92,11 +98,12 @@ class _Tokenizer:
         self.text = text
         self.found: list[Token] = []
         self.space = False
+        self.aligned = False
         self.depth = 0  # of brackets, in which a comma separates
 
     def run(self) -> list[Token]:
         self._range(0, len(self.text), upright=False)
-        return self.found
+        return _in_lines(self.found) if self.aligned else self.found
 
     def _range(self, place: int, end: int, upright: bool) -> None:
         while place < end:
@@ -209,6 +216,8 @@ class _Tokenizer:
             environment = self.text[first + 1 : place - 1].strip("* ")
             if environment not in LAYOUT:
                 self._add("command", f"{text} {environment}")
+            else:
+                self.aligned = True
         elif text in TEXT or text in UPRIGHT:
             place = self._upright(text, place, end)
         elif text in ("mathbb", "Bbb"):
@@ -248,6 +257,19 @@ class _Tokenizer:
                 if depth == 0:
                     return place, at + 1
         raise Unreadable("a brace is never closed")
+
+
+def _in_lines(found: list[Token]) -> list[Token]:
+    """Aligned lines as one chain where they begin with a sign, else as several answers; a matrix as it is."""
+    if any(token.text.startswith("begin ") for token in found):
+        return found
+    found = [token for token in found if token.text != "&"]
+    signs = ("=", "<", ">", "≤", "≥", "≈", "≡")
+    return [
+        token._replace(text=";") if token.text == "\\\\" else token
+        for token, after in zip(found, [*found[1:], None], strict=True)
+        if token.text != "\\\\" or (after is not None and after.text not in signs)
+    ]
 
 
 def _prefixed(found: list[Token]) -> list[Token]:

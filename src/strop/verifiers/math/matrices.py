@@ -43,6 +43,13 @@ def matrix_of(node: Node) -> Node | None:
     return _entrywise(ex.plus, matrices)
 
 
+def as_tuple(node: Node) -> Node:
+    """A matrix of one row or one column as a tuple; anything else as it is."""
+    if node.op != "matrix" or (len(node.args) > 1 and len(node.args[0].args) > 1):
+        return node
+    return Node("tuple", tuple(entry for row in node.args for entry in row.args))
+
+
 def _entrywise(combine: Callable[..., Node], matrices: list[Node]) -> Node:
     rows = zip(*(each.args for each in matrices), strict=True)
     return _matrix([tuple(map(combine, *(row.args for row in each))) for each in rows])

@@ -93,24 +93,7 @@ class Field(Ring):
             (turned, *(scaled(self._log_atom(self._prime(p)), e) for p, e in factors_of(abs(factor))))
         )
 
-    # ------------------------------------------------------------------ absolute values and steps
-
-    def absolute(self, form: Form) -> Form:
-        """The absolute value of a real form."""
-        if not form or not self._is_real(form):
-            return self._single(self._absolute_atom(form)) if form else form
-        if len(form) > 1:
-            content = content_of(form) * (1 if form[max(form)] > 0 else -1)
-            base = self._base(scaled(form, 1 / content))
-            inner = self.atoms[base].data
-            return scaled(inner if self._is_positive(base) else self._single(self._absolute_atom(inner)), abs(content))
-        ((mono, factor),) = form.items()
-        out: Form = {(): abs(factor)}
-        for atom, exponent in mono:
-            known = self._is_positive(atom, exponent) or exponent.numerator % 2 == 0
-            inner = self.atoms[atom].data if self.atoms[atom].kind == "base" else self._single(atom)
-            out = self._product(out, self._single(atom if known else self._absolute_atom(inner), exponent))
-        return out
+    # ------------------------------------------------------------------ steps
 
     def _floor(self, form: Form) -> Form:
         """⌊x⌋, a constant integer taken out."""
@@ -197,6 +180,9 @@ class Field(Ring):
                 node, ex.call(function.removeprefix("arc"), angle)
             ):
                 return self.of(angle)
+        if function == "arcsin" and not ex.names_in(node):  # one inverse function for constants
+            cosine = ex.power(ex.plus(ex.ONE, ex.minus(ex.power(node, ex.number(2)))), ex.HALF)
+            return self.of(ex.call("arctan", ex.over(node, cosine)))
         size = None if ex.names_in(node) else sign_of(ex.plus(ex.power(node, ex.number(2)), ex.MINUS_ONE))
         if function == "arctan" and size == 1:  # arctan x = ±π/2 − arctan 1/x
             quarter = ex.times(ex.number(sign_of(node) or 0), ex.HALF, ex.PI)

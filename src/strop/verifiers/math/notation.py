@@ -12,7 +12,7 @@ GREEK = frozenset(
 )
 FUNCTIONS = frozenset(
     """
-    sin cos tan cot sec csc sinh cosh tanh arcsin arccos arctan arccot log ln exp max min gcd lcm det mod sqrt floor
+    sin cos tan cot sec csc cis sinh cosh tanh arcsin arccos arctan arccot log ln exp max min gcd lcm det mod sqrt floor
     ceil
     """.split()  # noqa: SIM905
 )
@@ -40,6 +40,7 @@ _SYNONYMS = r"""
 ± pm
 ∓ mp
 ∅ emptyset varnothing O
+∄ nexists
 … ldots dots cdots dotsc dotsb vdots ...
 | mid vert lvert rvert
 ‖ Vert |
@@ -60,12 +61,11 @@ _SYNONYMS = r"""
 $ $
 € euro
 £ pounds
-& &
 # #
 _ _
 : colon
 \\ \ cr newline
-and land wedge
+and land wedge &
 or lor vee
 frac dfrac tfrac cfrac
 binom dbinom tbinom
@@ -83,6 +83,8 @@ theta vartheta
 phi varphi
 rho varrho
 vec overrightarrow
+i imath
+j jmath
 """
 SAME = {same: line.split()[0] for line in _SYNONYMS.strip().splitlines() for same in line.split()[1:]}
 SPACES = frozenset((*",;:> ()[]", "quad", "qquad", "enspace", "thinspace", "hfill", "space", "par", "null"))
@@ -111,7 +113,7 @@ LAYOUT = frozenset(("align", "aligned", "equation", "gather", "gathered", "split
 SETS = {"R": "ℝ", "Z": "ℤ", "N": "ℕ", "Q": "ℚ", "C": "ℂ"}
 CHARACTERS = str.maketrans(
     {
-        **dict.fromkeys("−–—‐‑", "-"), **dict.fromkeys("×·⋅∗•\u2062", "*"), **dict.fromkeys("÷∕⁄", "/"),
+        **dict.fromkeys("−–—‐‑‒―", "-"), **dict.fromkeys("×·⋅∗•\u2062", "*"), **dict.fromkeys("÷∕⁄", "/"),
         **dict.fromkeys("⩽≦", "≤"), **dict.fromkeys("⩾≧", "≥"), **dict.fromkeys("≃≅∼", "≈"),
         **dict.fromkeys("′’‘", "'"), **dict.fromkeys("º˚", "°"), **dict.fromkeys("⟨〈", "("),
         **dict.fromkeys("⟩〉", ")"), **dict.fromkeys("，、", ","), **dict.fromkeys("Øø", "∅"),

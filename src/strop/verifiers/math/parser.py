@@ -5,6 +5,7 @@ An expression ends at what cannot belong to one: a word, a comma, a relation, a 
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
 
@@ -117,6 +118,9 @@ class Parser(Cursor):
                 node = self._degrees(node)
             elif sign in ("%", "‰"):
                 node = ex.over(node, ex.number(100 if sign == "%" else 1000))
+            elif sign == "!" and self._at("!"):
+                self.place += 1
+                node = _double_factorial(node)
             else:
                 node = ex.call("factorial" if sign == "!" else "prime", node)
         return node
@@ -227,7 +231,13 @@ class Parser(Cursor):
             return (self._argument(),)
         self.place += 1
         bars, self._bars = self._bars, 0
+        inner = Cursor(self.tokens, self.place - 1).inside("(") if opener == "(" else []
+        conditional = sum(token.text == "|" for token in inner) == 1
+        self._bars += conditional
         found = [self.expression()]
+        if conditional and self._at("|"):  # P(A | B)
+            self.place += 1
+            found = [ex.call("given", *found, self.expression())]
         while self._at(",", ";") and opener != "{":
             self.place += 1
             found.append(self.expression())
@@ -355,6 +365,13 @@ class Parser(Cursor):
         else:
             body = self._product()
         return ex.call({"int": "integral", "lim": "limit", "prod": "Π"}.get(text, "Σ"), body, ex.name(over))
+
+
+def _double_factorial(node: Node) -> Node:
+    """n!! = n (n − 2) (n − 4) ⋯; of a name nothing is known."""
+    if node.op != "number" or not 0 <= node.value <= 1000:
+        return ex.call("apply !!", node)
+    return ex.number(math.prod(range(int(node.value), 0, -2)))
 
 
 def _number(text: str) -> Node:

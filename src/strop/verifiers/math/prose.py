@@ -17,6 +17,7 @@ from strop.verifiers.math.bounds import Bounds
 from strop.verifiers.math.expressions import Node, TooMuch, Unreadable
 from strop.verifiers.math.grammar import Reading, read
 from strop.verifiers.math.latex import unescaped
+from strop.verifiers.math.wordings import NO_VALUE
 
 OPEN_THINKING = "the think block is never closed"
 NO_ANSWER = "no answer"
@@ -33,10 +34,12 @@ _CHAT = re.compile(r"<\|[A-Za-z0-9_]{1,40}\|>(?:\s*(?:user|assistant|system))?")
 _MARKER = _pattern(
     r"""(?m)^[ ]*(?:\#\#\#\#|A:|\**\s*(?:final\s+)?answer\s*\**\s*(?::|$))\s*\** | \b(?:final\s+)?answer\s*:\s*\**
     | \b(?:answer|option|choice|result)\b(?:\s+(?:to|of|for)\b[^.\n$]{0,60})?
-      \s+(?:is|are|must\ be|should\ be|equals|=)(?![a-z])\s*:?"""
+      \s+(?:is|are|must\ be|should\ be|equals|=)(?![a-z])\s*:?
+    | \bI\s+(?:choose|pick|select)\b(?=\s+(?:(?:option|choice|answer)\s+)?\(?[A-J]\b)"""
 )
 _NEGATED = _pattern(
     r"""\b(?:not|never|isn't|cannot|wrong|incorrect|rather\ than|instead\ of|either|between|at\ (?:least|most)
+    |twice|half|double|triple|(?:square|cube|root|half|negative|opposite|inverse|reciprocal|multiple|divisor)\ of
     |(?:less|more|fewer|greater|larger|smaller)\ than)[\s:$*{(\\\[]*(?:text\{)?\s*$"""
 )
 _TAKEN_BACK = _pattern(
@@ -45,13 +48,20 @@ _TAKEN_BACK = _pattern(
 # What makes a clause say that something is not, or may not be, the answer; what takes an answer back after it.
 _DOUBTED = _pattern(
     r"""\b(?:not|never|\w{2,6}n't|false|untrue|unsure|doubt\w*|whether|if|some|suppose|assume|others|nobody|no\ one
-    |unlikely)\b [^.,;:!?\n]*$"""
+    |unlikely|(?:might|may|could|would)\ (?:think|say|guess|believe|expect))\b [^.,;:!?\n]*$"""
 )
 _REVISED = _pattern(r"\b(?:wait|actually|oops|sorry|correction|(?:is|was)\ (?:wrong|incorrect)|mistake)\b")
 _HEDGED = _pattern(
     r"""\b(?:not|never|isn't|aren't|doesn't|don't|won't|can't|cannot|wrong|incorrect|maybe|perhaps|possibly|probably
     |might|may\ be|could|guess|unsure|at\ least|at\ most|between|exceeds?|unless|if|either|neither|nor|suppose|assume
-    |know|no\ longer|almost|nearly|(?:greater|less|more|fewer|larger|smaller)\ than)\b"""
+    |know|no\ longer|claimed|almost|nearly|(?:greater|less|more|fewer|larger|smaller)\ than)\b"""
+)
+# What is said of another answer, or of a number that is made from the answer.
+_OTHER = _pattern(
+    r"""\b(?:of|twice|half|double|triple|not|wrong|incorrect|possible|estimated|previous|earlier|first|initial|original|old
+    |his|her|their|says|said|claims?|thinks?|thought)\ (?:that\ )?(?:(?:the|our|my)\ )?(?:(?:final|correct)\ )?
+      (?:answer|guess)\b
+    | \banswer\ (?:plus|minus|times|divided|has|have|contains?|ends|begins)\b | \b(?:upper|lower)\ bound\b"""
 )
 _REVISES = _pattern(
     r"""\b(?:but|thus|so|hence|therefore|then|final|finally|actually|wait|instead|however|no|not|wrong|correct|corrected
@@ -92,14 +102,18 @@ _SAYS = _pattern(
     |about|roughly)\b\s*:? | :(?!\d)"""
 )
 _LEADS = _pattern(
-    r"""^(?:so|thus|hence|therefore|then|finally|now|and|that\ is|i\.e\.|in\ total|altogether|overall|yes|or|also
-    |step\ \d+|we\ (?:get|have|find)|it\ follows\ that|(?:this|which)\ gives)\b[\s,:]* | ^[\s,:>*\#]+(?=\S)"""
+    r"""^(?:so|thus|hence|therefore|then|finally|now|and|that\ is|i\.e\.|in\ total|altogether|overall|or|also
+    |yes(?=\W+\w)|step\ \d+|we\ (?:get|have|find)|it\ follows\ that|(?:this|which)\ gives)\b[\s,:]*
+    | ^[\s,:>*\#]+(?=\S)"""
 )
 _IS_ANSWER = r"is\ (?:the|our|my)\ (?:final\ |correct\ |required\ |desired\ )?(?:answer|solution|result)"
 _ANSWER_ENDS = _pattern(rf"\s+{_IS_ANSWER}\s*$")
 _ENDS = _pattern(
     rf"""\s+(?:{_IS_ANSWER}|left(?:\s+over)?|in\ total|in\ all|altogether|total|remaining|each|respectively|more|now|too
     |long|old|away|apart|tall|high|wide|deep)\s*$"""
+)
+_CORRECT_OPTION = _pattern(
+    r"(?:.*[,:]\s+)?(?:the\ )?(?:option|choice|answer)\ \(?([A-J])\)?\ is\ (?:the\ )?(?:correct|right)\W*"
 )
 # A text that is a choice and nothing else.
 _CHOICE = re.compile(r"\s*\$?(?:\\(?:text|math)[a-z]{0,2}\{)?\(?([A-J])\)?\}?\$?\s*\.?\s*")
@@ -172,6 +186,8 @@ class Finder(NamedTuple):
         in_sentence = re.search(r"\s(?:is|are|be|equals|=)\b", markers[-1][0]) is not None
         if in_sentence and (_NEGATED.search(before[-40:]) or _DOUBTED.search(before)):
             return "the answer is denied"
+        if _OTHER.search(before[-60:] + markers[-1][0]):
+            return "another answer is meant"
         if _REVISED.search(after):
             return "the answer is taken back"
         return self._asserted(after, marked=True)
@@ -213,6 +229,9 @@ class Finder(NamedTuple):
         sentences = [sentence for sentence in _SENTENCES.split(text.strip()) if sentence.strip()]
         for sentence in reversed(sentences[-3:]):
             hedged = _HEDGED.search(_DELIMITED.sub(" ", sentence))
+            option = _CORRECT_OPTION.fullmatch(sentence)
+            if option is not None and self.plain and not hedged:
+                return self.read(option[1])
             found = self._asserted(sentence, marked=False) if self.plain else NO_ANSWER
             if isinstance(found, str) and self.latex and not hedged:
                 found = self._last_formula(sentence)
@@ -241,7 +260,8 @@ class Finder(NamedTuple):
     def _asserted(self, text: str, marked: bool) -> Reading | str:
         """What a sentence says that something is; `marked`: it begins where the answer is announced."""
         sentence = _NOT_THAT.sub("", _first_sentence(text) if marked else text.strip())
-        if _HEDGED.search(_DELIMITED.sub(" ", sentence)):
+        said = _DELIMITED.sub(" ", sentence)
+        if _HEDGED.search(said) or _OTHER.search(said):
             return "the sentence is no assertion"
         for begin, candidate in _candidates(sentence):
             try:
@@ -316,4 +336,4 @@ def _is_clean(answer: Node) -> bool:
     """Whether no words belong to an answer."""
     if answer.op in ("tuple", "list", "set", "relation"):
         return all(map(_is_clean, answer.args[answer.op == "relation" :]))
-    return answer.op != "words" and not (answer.op == "measure" and answer.value.words)
+    return (answer.op != "words" or answer.value in NO_VALUE) and not (answer.op == "measure" and answer.value.words)

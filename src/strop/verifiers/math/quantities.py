@@ -15,6 +15,7 @@ from strop.verifiers.math.units import CURRENCY, MULTIPLES, Unit, counts, read_u
 from strop.verifiers.math.wordings import HEDGES, words
 
 _CLOSING = re.compile(r"(?:^| )(?:in total|in all|total|altogether|overall|answer|old)$")
+_ANY = ("real", "reals", "number", "numbers", "integer", "integers", "value", "values", "of", "positive", "natural")
 _NEGATIVE = ("minus", "negative")
 _UNIT_LETTERS = frozenset((*"msghlLJNWVAKCF", "Omega", "mu"))
 
@@ -62,6 +63,8 @@ def quantity_of(found: Sequence[Token]) -> Node | None:
     for words_ in ("percent", "percentage", "pct", "per cent", "%"):
         if said == words_ or said.startswith(f"{words_} "):
             percent, rest = True, rest[len(words_.split()) :]
+    if said in ("per mille", "permille"):
+        node, rest = ex.over(node, ex.number(1000)), []
     if rest and rest[0].text in ("degrees", "degree", "deg"):
         node, rest = ex.call("degree", node), rest[1:]
     scale = {"c": "celsius", "f": "fahrenheit"}.get(rest[0].text.lower(), rest[0].text.lower()) if rest else ""
@@ -101,7 +104,8 @@ def _with_rest(node: Node, measure: Measure, rest: list[Token]) -> Node | None:
     said = tuple(
         _CLOSING.sub("", " ".join(token.text.lower() for token in rest[end:] if token.kind != "symbol")).split()
     )
-    if said[:2] in (("for", "all"), ("for", "any"), ("for", "every")):  # f(x) = 2x for all x
+    each = said[:2] in (("for", "all"), ("for", "any"), ("for", "every"))
+    if each and all(len(word) == 1 or word in _ANY for word in said[2:]):  # f(x) = 2x for all x
         said = ()
     if said and measure.unit is None and counts(said):
         return measured(node, measure._replace(thing=said[-1]))

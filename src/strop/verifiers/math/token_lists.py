@@ -8,7 +8,7 @@ from strop.verifiers.math.expressions import Token, TooMuch
 
 MOST_PARTS = 512
 OPENERS, _CLOSERS = ("(", "[", "{", "⦃"), (")", "]", "}", "⦄")
-_LEADS = ("approximately", "approx", "roughly", "therefore", "thus", "hence", "so")
+_LEADS = ("approximately", "approx", "roughly", "therefore", "thus", "hence", "so", "exactly")
 
 
 def is_symbol(token: Token, *texts: str) -> bool:

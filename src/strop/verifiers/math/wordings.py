@@ -19,18 +19,26 @@ HEDGES = (
 _SYNONYMS = {
     **dict.fromkeys(("no solution", "no solutions", "no real solution", "no real solutions", "no real roots",
                      "no values", "nothing", "empty", "empty set", "∅"), "none"),
-    **dict.fromkeys(("dne", "doesnotexist", "no limit"), "does not exist"),
+    **dict.fromkeys(("dne", "doesnotexist", "no limit", "∄"), "does not exist"),
     **dict.fromkeys(("infinite", "infinity", "infinitely many", "infinitely many solutions"), "∞"),
-    **dict.fromkeys(("all real numbers", "all reals", "real numbers", "reals", "any real number"), "ℝ"),
-    **dict.fromkeys(("integers", "all integers"), "ℤ"), "not possible": "impossible", "not defined": "undefined",
-    "north": "n", "south": "s", "east": "e", "west": "w", "bce": "bc", "ce": "ad",
+    **dict.fromkeys(("nonnegative real numbers", "all nonnegative real numbers", "all non-negative real numbers",
+                     "non-negative real numbers", "nonnegative reals"), "ℝ≥0"),
+    **dict.fromkeys(("positive real numbers", "all positive real numbers", "positive reals"), "ℝ>0"),
+    **dict.fromkeys(("set of real numbers", "set of all real numbers", "all real numbers", "all reals",
+                     "real numbers", "reals", "any real number"), "ℝ"),
+    **dict.fromkeys(("integers", "all integers", "set of integers", "set of all integers"), "ℤ"),
+    "not possible": "impossible", "not defined": "undefined",
+    "mon": "monday", "tue": "tuesday", "tues": "tuesday", "wed": "wednesday", "thu": "thursday", "thurs": "thursday",
+    "fri": "friday", "north": "n", "south": "s", "east": "e", "west": "w", "bce": "bc", "ce": "ad",
 }  # fmt: skip
+NO_VALUE = (("none",), ("does", "not", "exist"), ("∞",), ("ℝ",))  # what words say of solutions, limits and numbers
 _NUMBERS = "zero one two three four five six seven eight nine ten eleven twelve"
 # What a sentence says before "no solution" and the like; words at the end of a quantity that say nothing of it.
 _SAYS = re.compile(
     r"^(?:limit|equation|system|problem|integral|series|inequality|value|sum|expression|there|it|this) "
     r"(?:(?:is|are|has|have) )?(?=does not exist$|no (?:real )?solutions?$)"
 )
+_TIMES = {"noon": 720, "midnight": 0}
 _REMAINDERS = ("r", "remainder", "rem", "with remainder", "with a remainder of")
 _CLOCK = re.compile(r"(\d{1,2})(?: : (\d\d))?(?: : \d\d)?(?: (a|p)(?: \.)? ?m(?: \.)?)?", re.IGNORECASE)
 
@@ -50,9 +58,7 @@ def unlabelled(found: Sequence[Token]) -> list[Token]:
     hedged = [place for place, word in enumerate(said) if word in HEDGES.split()]
     if end < len(found) and is_symbol(found[end], ":") and not hedged:
         return list(found[end + 1 :])
-    last = max(
-        (place for place, word in enumerate(said) if word in COPULAS and place < len(found) - 1), default=None
-    )
+    last = max((place for place, word in enumerate(said) if word in COPULAS and place < len(found) - 1), default=None)
     return list(found) if last is None or any(place <= last for place in hedged) else list(found[last + 1 :])
 
 
@@ -68,12 +74,14 @@ def as_words(found: Sequence[Token]) -> Node | None:
         return None
     if {"and", "or"}.intersection(text.split()):
         return None
+    if text in _TIMES:
+        return Node("clock", (), _TIMES[text])
     numbers = _NUMBERS.split()
     return ex.number(numbers.index(text)) if text in numbers else words(text)
 
 
 def special_kind(found: Sequence[Token]) -> Node | None:
-    """Names, times, dates, divisions, digits in a base."""
+    """Names, times, dates, divisions, digits in a base, permutations."""
     shape = found[0].text if found[0].text in ("angle", "triangle") else ""
     letters = [token for token in found[1:] if not is_symbol(token, "{", "}")] if shape else found
     named = bool(letters) and all(token.kind in ("letter", "word") and token.text.isupper() for token in letters)
@@ -86,7 +94,28 @@ def special_kind(found: Sequence[Token]) -> Node | None:
         if shape == "angle" and len(text) == 3:  # ABC and CBA are one angle
             text = min(text, text[::-1])
         return Node("title", (), f"{shape} {text}".strip())
-    return _clock(found) or date_of(found) or _division(found) or _based(found)
+    return _clock(found) or date_of(found) or _division(found) or _based(found) or _cycles(found)
+
+
+def _cycles(found: Sequence[Token]) -> Node | None:
+    r"""A permutation in cycles, `(1\ 2\ 3)(4\ 5)`: each moved member with the one that it becomes."""
+    cycles: list[list[str]] = []
+    for place, token in enumerate(found):
+        if is_symbol(token, "("):
+            cycles.append([])
+        elif is_symbol(token, ")"):
+            if place + 1 < len(found) and not is_symbol(found[place + 1], "("):
+                return None
+        elif not cycles or token.kind not in ("number", "letter") or (cycles[-1] and not token.space):
+            return None
+        else:
+            cycles[-1].append(token.text)
+    members = [member for cycle in cycles for member in cycle]
+    numbered = all(member.isdigit() for member in members)
+    if not numbered or len(members) != len(set(members)) or any(len(cycle) < 2 for cycle in cycles) or not cycles:
+        return None
+    moved = (pair for cycle in cycles for pair in zip(cycle, cycle[1:] + cycle[:1], strict=True))
+    return Node("permutation", (), frozenset(moved))
 
 
 def _clock(found: Sequence[Token]) -> Node | None:
@@ -143,7 +172,8 @@ def _division(found: Sequence[Token]) -> Node | None:
 
 def _based(found: Sequence[Token]) -> Node | None:
     """Digits and their base: `2516_8`."""
-    texts = [token.text for token in found if not is_symbol(token, "{", "}", "(", ")")]
+    texts = [token.text for token in found if not is_symbol(token, "{", "}", "(", ")") and token.text != "in"]
+    texts[-2:-1] = ["_" if text == "base" else text for text in texts[-2:-1]]  # 1101 (base 2)
     if len(texts) < 3 or texts[-2] != "_":
         return None
     numbers = {word: str(number) for number, word in enumerate(_NUMBERS.split())}
@@ -151,7 +181,8 @@ def _based(found: Sequence[Token]) -> Node | None:
     if said not in map(str, range(2, 37)):
         return None
     base = int(said)
-    plain = digits.isalnum() and digits.isascii() and digits[0].isdigit() and len(digits) < 200
+    begins = digits[0].isdigit() or (base == 16 and len(digits) > 1)
+    plain = digits.isalnum() and digits.isascii() and begins and len(digits) < 200
     if not plain or any(int(digit, 36) >= base for digit in digits):
         return None
     return Node("digits", (), (digits.lstrip("0") or "0", base))
