@@ -50,7 +50,6 @@ class Result(NamedTuple):
         untried: why the runs say nothing about the claim; empty where they do.
         shown: what the arms showed of their mechanisms: of every check the numbers, seed by seed.
         made: the day of the latest run.
-        earlier: whether it is of a version that did not ask what the arms show.
     """
 
     values: dict[int, float]
@@ -59,7 +58,6 @@ class Result(NamedTuple):
     untried: str = ""
     shown: Mapping[str, Sequence[float | None]] = {}
     made: str = ""
-    earlier: bool = False
 
 
 def judge(values: Mapping[int, float], says: Says, margin: float, looks: Mapping[int, float] = LOOKS) -> Result:

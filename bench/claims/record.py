@@ -1,9 +1,8 @@
 """The record of verdicts, docs/claims/results.json: one object a claim, and how it is carried on.
 
 Curves are not kept with the source, so a claim whose runs are not at hand keeps its line of the record, with the day
-of its runs; its values are judged by today's rule. Lines of the first version do not say what the arms showed: such a
-claim is marked as an earlier version's, and does not count as tried. A line is carried on only while the claim measures
-what it measured then, on the same arms.
+of its runs; its values are judged by today's rule. A line is carried on only while the claim
+measures what it measured then, on the same arms.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ def lines(claims: Sequence[Claim], results: Results) -> Iterator[dict[str, Any]]
             "interval": None if bounded is None else [round(v, 5) for v in bounded.interval or ()],
             "level": None if bounded is None else bounded.level,
             "values": {str(seed): round(value, 5) for seed, value in found.values.items()},
-            "shown": None if found.earlier else {words: _short(values) for words, values in found.shown.items()},
+            "shown": {words: _short(values) for words, values in found.shown.items()},
         }
 
 
@@ -73,7 +72,7 @@ def _completed(found: Result, claim: Claim, line: Mapping[str, Any] | None) -> R
     values = {int(seed): float(value) for seed, value in line["values"].items()}
     if len(found.values) >= min(min(LOOKS), len(values)):
         return found
-    shown, untried = line.get("shown"), line.get("untried") or ""
-    result = judge(values, claim.says, claim.margin)._replace(made=line["made"], untried=untried)
-    result = result._replace(shown=shown or {}, earlier=shown is None)
+    untried = line["untried"] or ""
+    result = judge(values, claim.says, claim.margin)
+    result = result._replace(made=line["made"], untried=untried, shown=line["shown"])
     return result._replace(verdict="not tried") if untried else result

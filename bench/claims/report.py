@@ -69,8 +69,7 @@ def _verdict(found: Result) -> str:
         return "not run"
     if found.verdict == "not tried":
         return f"not tried: {found.untried}"
-    told = f"**{found.verdict}**" if found.verdict != "undecided" else found.verdict
-    return f"{told} (runs of {found.made}, what their arms show was not kept)" if found.earlier else told
+    return f"**{found.verdict}**" if found.verdict != "undecided" else found.verdict
 
 
 def _rule(claim: Claim) -> str:
@@ -105,11 +104,10 @@ def effect(claim: Claim, found: Result) -> str:
 def summary(claims: Sequence[Claim], results: Results) -> str:
     """How many claims were tried and agree, disagree and stay undecided, and how many verdicts may be false."""
     run = [results[claim.name] for claim in claims if results[claim.name].values or results[claim.name].untried]
-    tried = [found for found in run if found.verdict != "not tried" and not found.earlier]
+    tried = [found for found in run if found.verdict != "not tried"]
     few = sum(len(found.values) < min(LOOKS) for found in tried)
     left = {
         "not tried, since an arm does not show its mechanism": sum(found.verdict == "not tried" for found in run),
-        "told by earlier runs alone": sum(found.earlier for found in run),
         "not run": len(claims) - len(run),
     }
     want = f", {few} of them for want of seeds or of fits" if few else ""
@@ -120,8 +118,6 @@ def summary(claims: Sequence[Claim], results: Results) -> str:
     )
     if any(left.values()):
         told.append("Besides: " + ", ".join(f"{count} {words}" for words, count in left.items() if count) + ".")
-    if earlier := [found for found in run if found.earlier]:
-        told.append(f"The earlier runs: {_counted(earlier)}.")
     return "\n".join(told) + "\n"
 
 

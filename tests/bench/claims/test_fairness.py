@@ -82,7 +82,7 @@ def test_a_check_says_what_it_asks_and_what_was_found() -> None:
 
 
 def test_a_verdict_without_its_runs_is_carried_on_with_its_day(tmp_path: Path) -> None:
-    """What was measured otherwise is not; what the first version did not ask of its arms does not count as tried."""
+    """What was measured otherwise is not."""
     claim = CLAIMS["group-size-passes-more"]
     values = {0: 0.1, 1: 0.1001, 2: 0.0999}
     kept = judge(values, claim.says, claim.margin)._replace(made="2026-01-02", shown={"a check": (1.0, None, 2.0)})
@@ -97,8 +97,7 @@ def test_a_verdict_without_its_runs_is_carried_on_with_its_day(tmp_path: Path) -
 
     whole = carried({})
     assert whole.values == values and whole.verdict == "agrees" and whole.made == "2026-01-02"
-    assert not whole.earlier and whole.shown == {"a check": [1.0, None, 2.0]}
-    assert carried({"shown": None}).earlier
+    assert whole.shown == {"a check": [1.0, None, 2.0]}
     assert carried({"verdict": "not tried", "untried": "seed 0: no"}).verdict == "not tried"
     assert not carried({"measured": "another thing"}).values
     assert not carried({"arms": {}}).values
@@ -115,12 +114,12 @@ def test_the_answers_stand_beside_each_claim() -> None:
 
 
 def test_what_is_expected_to_be_false_is_said_of_what_was_tried() -> None:
-    claims = [CLAIMS["kl-pulls-back"], CLAIMS["kl-loss-harms"], CLAIMS["kl-reward-harms"], CLAIMS["gae-lambda-1"]]
+    claims = [CLAIMS["kl-pulls-back"], CLAIMS["kl-loss-harms"], CLAIMS["gae-lambda-1"]]
     values = {seed: 0.5 + 0.001 * seed for seed in range(3)}
     tried = judge(values, "above", 0.02)
     untried_one = tried._replace(verdict="not tried", untried="seed 0: no")
-    kinds = (tried, untried_one, tried._replace(earlier=True), Result({}, None, "undecided"))
+    kinds = (tried, untried_one, Result({}, None, "undecided"))
     told = report.summary(claims, {claim.name: found for claim, found in zip(claims, kinds, strict=True)})
     assert "1 claims tried: 1 agree, 0 disagree, 0 are undecided." in told
     assert "at most 5 %: of 1 at most 0.1 are expected" in told
-    assert "1 not tried" in told and "1 told by earlier runs alone" in told and "1 not run" in told
+    assert "1 not tried" in told and "1 not run" in told
