@@ -235,8 +235,10 @@ def _stories(count: int) -> list[dict[str, object]]:
 def _models() -> None:
     tokenizer = byte_tokenizer()
     tokenizer.chat_template = "{% for m in messages %}{{ m['content'] }}\n{% endfor %}"
+    model = tiny_qwen3().model
+    model.config.max_position_embeddings = 65_536  # room for what recipes ask
     for name in MODELS:
-        export(tiny_qwen3().model, tokenizer, Path(name))
+        export(model, tokenizer, Path(name))
     base = named_base("embedded", 0)
     assert base is not None
     policy, words = load_policy(tiny_settings(), byte_tokenizer(WORDS))
