@@ -129,17 +129,24 @@ def continuous(
     return lambda: timed(run, device)
 
 
-def vllm(model: PreTrainedModel, work: Work, rows: int, given: argparse.Namespace, folder: Path) -> OtherProcess:
-    """Sample everything with vLLM, in its own virtual environment."""
+def vllm(
+    model: PreTrainedModel, work: Work, rows: int, given: argparse.Namespace, folder: Path,
+    environment: dict[str, str], seeds: bool = False, arguments: dict[str, object] | None = None,
+) -> OtherProcess:  # fmt: skip
+    """Sample everything with vLLM, in its own virtual environment; with `seeds` each sequence has one of its own.
+
+    `arguments` are further ones of vLLM's `LLM`.
+    """
     if given.vllm_python is None:
         raise SystemExit("--peer vllm wants --vllm-python, the interpreter of a virtual environment that has it")
     model.save_pretrained(folder)
     what = {
         "model": str(folder), "dtype": str(next(model.parameters()).dtype).removeprefix("torch."), "rows": rows,
         "work": work, "tokens": max(len(prompt) + length for prompt, length in work), "eager": given.device == "cpu",
+        "seeds": seeds, "arguments": arguments or {},
         "kv_bytes": 2 * rows * kv_bytes_a_token(model) * max(len(prompt) + length for prompt, length in work),
     }  # fmt: skip
-    return OtherProcess(given.vllm_python, "vllm_worker.py", what, {})
+    return OtherProcess(given.vllm_python, "vllm_worker.py", what, environment)
 
 
 def least_seconds(model: PreTrainedModel, work: Work, dtype: torch.dtype, device: str) -> tuple[float, float]:
@@ -169,7 +176,8 @@ def long_tail(given: argparse.Namespace, dtype: torch.dtype, slots: int) -> None
             sides["peer"] = continuous(model, work, slots, given.device, stack)
         elif given.peer == "vllm":
             folder = stack.enter_context(tempfile.TemporaryDirectory())
-            other = vllm(model, work, slots, given, Path(folder))
+            one_process = {"VLLM_ENABLE_V1_MULTIPROCESSING": "0"}  # its processor seconds are those of the worker
+            other = vllm(model, work, slots, given, Path(folder), one_process)
             stack.callback(other.close)
             sides["peer"] = other.spent
         found = interleaved(sides, given.repeats, given.patience)

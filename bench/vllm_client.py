@@ -4,17 +4,20 @@
     python bench/vllm_client.py --vllm-python PYTHON --model qwen3-0.6b --sequences 32 --slots 32 --longest 128
     python bench/vllm_client.py --vllm-python PYTHON --case publication
 
-Both sample the same prompts to the same lengths from the same weights, with log-probs, and take turns: what does not
-run waits. The case `publication` is milliseconds to give the server new weights while sequences run; the limit is
-writing as many bytes to memory.
+Both sample the same prompts to the same lengths from the same weights in the same precision, head included, with
+log-probs and a seed for each sequence, each with vLLM's own choice of threads, warm, and take turns: what does not run
+waits. The case `publication` is milliseconds to give the server new weights while sequences run, beside writing
+as many bytes to memory and the server's reload alone.
 """
 
 from __future__ import annotations
 
+import statistics
 import tempfile
 from contextlib import ExitStack
 from pathlib import Path
 
+import httpx
 import numpy as np
 import torch
 from common import (
@@ -35,17 +38,31 @@ from transformers import PreTrainedModel
 
 from strop.engines.build import build_engine
 from strop.engines.protocol import Engine, Request, Sampling
+from strop.engines.vllm.engine import VllmEngine
+from strop.engines.vllm.server import SOCKET
 from strop.engines.vllm.settings import Vllm
 from strop.model import tensor_file
+from strop.model.folder import HEAD, written
+
+COMPILES_NOTHING = {"TORCHDYNAMO_DISABLE": "1"}  # as a server with `engine.eager` has it
+
+# The CPU build's worker ends where a sequence with a seed of its own has its prompt computed in parts.
+WHOLE_PROMPTS: dict[str, object] = {"enable_chunked_prefill": False}
 
 
-def client_of(model: PreTrainedModel, work: Work, slots: int, python: Path, eager: bool) -> Engine:
+def client_of(model: PreTrainedModel, work: Work, slots: int, python: Path, eager: bool) -> VllmEngine:
     """The engine, whose server has the weights of `model`."""
     tokens = max(len(prompt) + length for prompt, length in work) + 8
     cache = 2 * slots * kv_bytes_a_token(model) * tokens / 2**30
-    settings = Vllm(python=str(python), slots=slots, max_tokens=tokens, eager=eager, kv_cache_gib=max(cache, 0.1))
-    policy = policy_of(model)
-    return build_engine(settings, policy.settings, endless_tokenizer(), policy)
+    settings = Vllm(
+        python=str(python), slots=slots, max_tokens=tokens, eager=eager, kv_cache_gib=max(cache, 0.1),
+        arguments=WHOLE_PROMPTS,
+    )  # fmt: skip
+    policy = policy_of(model, generator_fp32_head=False)  # the peer's head is of the model's type too
+    engine = build_engine(settings, policy.settings, endless_tokenizer(), policy)
+    assert isinstance(engine, VllmEngine)
+    sample(engine, [(prompt, 2) for prompt, _ in work])  # warm, as the peer is
+    return engine
 
 
 def sample(engine: Engine, work: Work) -> None:
@@ -58,22 +75,39 @@ def sample(engine: Engine, work: Work) -> None:
     assert tokens == sum(length for _, length in work)
 
 
-def publish(engine: Engine, model: PreTrainedModel, work: Work, device: str) -> tuple[Spent, Spent]:
-    """What an update costs while sequences run, and what writing as many bytes to memory does."""
+def keep_drawing(engine: VllmEngine, work: Work, round_: int) -> None:
+    """Have all sequences in flight, with a token each."""
+    if engine.health().running < len(work):
+        for place, (prompt, _) in enumerate(work):
+            sampling = Sampling(max_new_tokens=engine.capabilities.max_tokens - len(prompt))
+            engine.submit(Request(f"{round_} {place}", np.array(prompt, np.int32), sampling, seed=place))
+    for _ in range(20):
+        engine.step()
+
+
+def publish(engine: VllmEngine, model: PreTrainedModel, work: Work, device: str) -> tuple[Spent, Spent, Spent]:
+    """What an update, writing as many bytes to memory, and the reload alone cost; the first two while sequences run."""
     weights = dict(policy_of(model).weights())
-    whole = b"".join(bytes(parts) for parts in tensor_file.parts(weights))
-    for place, (prompt, _) in enumerate(work):
-        sampling = Sampling(max_new_tokens=engine.capabilities.max_tokens - len(prompt))
-        engine.submit(Request(str(place), np.array(prompt, np.int32), sampling, seed=place))
-    engine.step()
-    updates, copies = [], []
-    for version in range(1, 6):
-        updates.append(timed(lambda at=version: engine.update_weights(weights, at), device))
-        with tempfile.TemporaryFile(dir="/dev/shm") as file:
-            copies.append(timed(lambda to=file: to.write(whole), device))
+    served = {HEAD: weights["model.embed_tokens.weight"]} | weights  # the server has a head of its own
+    whole = b"".join(bytes(parts) for parts in tensor_file.parts(served))
+    assert engine.server is not None
+    transport = httpx.HTTPTransport(uds=str(engine.server.place / SOCKET))
+    spent: dict[str, list[Spent]] = {"update": [], "copy": [], "reload": []}
+    with written(served, None) as folder, httpx.Client(transport=transport, timeout=300) as server:
+        call = {"method": "reload_weights", "kwargs": {"weights_path": str(folder)}}
+        for version in range(1, 6):
+            keep_drawing(engine, work, 2 * version)
+            spent["update"].append(timed(lambda at=version: engine.update_weights(weights, at), device))
+            keep_drawing(engine, work, 2 * version + 1)
+            with tempfile.TemporaryFile(dir="/dev/shm") as file:
+                spent["copy"].append(timed(lambda to=file: to.write(whole), device))
+            engine.pause()
+            spent["reload"].append(timed(lambda: server.post("http://s/collective_rpc", json=call), device))
+            engine.resume()
     engine.pause("abort")
     engine.step()
-    return min(updates), min(copies)
+    update, copy, reload = (statistics.median_low(runs) for runs in spent.values())
+    return update, copy, reload
 
 
 def main() -> None:
@@ -97,13 +131,18 @@ def main() -> None:
         engine = client_of(model, work, given.slots, given.vllm_python, eager)
         stack.callback(engine.close)
         if given.case == "publication":
-            update, copy = publish(engine, model, work, given.device)
-            emit("vllm_client", case, 1000 * update.wall, None, None, "ms", 1000 * copy.wall, device=given.device)
+            update, copy, reload = (1000 * one.wall for one in publish(engine, model, work, given.device))
+            emit(
+                "vllm_client", case, update, copy + reload, "copy and reload", "ms", device=given.device,
+                copy_ms=copy, reload_ms=reload,
+            )  # fmt: skip
             return
         sides = {"ours": lambda: timed(lambda: sample(engine, work), given.device)}
         if given.peer == "vllm":
             folder = stack.enter_context(tempfile.TemporaryDirectory())
-            other = vllm(model, work, given.slots, given, Path(folder))
+            environment = COMPILES_NOTHING if eager else {}
+            alike = {**WHOLE_PROMPTS, "max_num_batched_tokens": engine.settings.prefill_tokens}
+            other = vllm(model, work, given.slots, given, Path(folder), environment, seeds=True, arguments=alike)
             stack.callback(other.close)
             sides["peer"] = other.spent
         found = interleaved(sides, given.repeats, given.patience)

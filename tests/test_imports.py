@@ -17,8 +17,8 @@ ROOT = Path(strop.__file__).parent
 
 # From the ground up: a room imports from itself and from those before it.
 ROOMS = (
-    "base", "algorithms", "data", "verifiers", "model", "engines", "environments", "training", "evaluation",
-    "orchestration", "prepare", "config", "recipes", "run", "lab", "report", "serving", "dashboard", "python", "cli",
+    "base", "algorithms", "data", "verifiers", "model", "engines", "serving", "environments", "training", "evaluation",
+    "orchestration", "prepare", "config", "recipes", "run", "lab", "report", "dashboard", "python", "cli",
     "__main__",
 )  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""vLLM as a peer of bench/rollout.py; runs in a virtual environment that has vllm, and imports nothing else of ours."""
+"""vLLM as a peer of rollout.py and vllm_client.py, in an environment that has it; imports nothing else of ours."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 import sys
 import time
 
-os.environ.update(VLLM_ENABLE_V1_MULTIPROCESSING="0", HF_HUB_OFFLINE="1", VLLM_NO_USAGE_STATS="1", DO_NOT_TRACK="1")
+os.environ.update(HF_HUB_OFFLINE="1", VLLM_NO_USAGE_STATS="1", DO_NOT_TRACK="1")
 
 from vllm import LLM, SamplingParams  # noqa: E402 (reads the environment when imported)
 
@@ -19,12 +19,17 @@ def main() -> None:
         model=what["model"], dtype=what["dtype"], skip_tokenizer_init=True, max_model_len=what["tokens"] + 8,
         max_num_seqs=what["rows"], enforce_eager=what["eager"], kv_cache_memory_bytes=what["kv_bytes"],
         disable_log_stats=True, logprobs_mode="processed_logprobs", seed=0,
+        **what["arguments"],
     )  # fmt: skip
     prompts = [{"prompt_token_ids": prompt} for prompt, _ in what["work"]]
     sampling = [
-        SamplingParams(temperature=1.0, max_tokens=length, ignore_eos=True, detokenize=False, logprobs=0)
-        for _, length in what["work"]
-    ]
+        SamplingParams(
+            temperature=1.0, max_tokens=length, ignore_eos=True, detokenize=False, logprobs=0,
+            seed=place if what["seeds"] else None,
+        )
+        for place, (_, length) in enumerate(what["work"])
+    ]  # fmt: skip
+    engine.generate(prompts, SamplingParams(max_tokens=2, ignore_eos=True, detokenize=False), use_tqdm=False)  # warm
     print(json.dumps({"ready": True}), flush=True)
     for _ in sys.stdin:
         wall, cpu = time.perf_counter(), time.process_time()

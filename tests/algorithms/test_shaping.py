@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -59,3 +62,11 @@ def test_a_buffer_beyond_the_limit_is_refused(wrong) -> None:
 def test_a_buffer_of_the_whole_limit_is_right() -> None:
     assert OverlongShaping(max_tokens=8, buffer_tokens=8)(completion(4), WRONG) == -0.5
     assert LengthPenalty(max_tokens=8, cache_tokens=8)(completion(4), RIGHT) == -0.5
+
+
+def test_what_an_environment_said_does_not_count() -> None:
+    injected = np.arange(14_336) % 2 == 0
+    said = replace(completion(14_336), injected=injected)
+    assert LengthPenalty()(said, RIGHT) == 0 and LengthPenalty()(completion(14_336), RIGHT) == -1
+    shaping = OverlongShaping(max_tokens=7_168, buffer_tokens=4_096)
+    assert shaping(said, WRONG) == -1 == shaping(completion(7_168), WRONG)

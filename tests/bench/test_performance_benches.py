@@ -96,3 +96,10 @@ def test_the_window_beside_an_open_one(
     line = json.loads(capsys.readouterr().out)
     assert 0.5 < line["time_least"] <= line["time_mean"] <= line["time_most"] < 2
     assert 0 < line["mean_lag"] < line["mean_lag_open"] < 8
+
+
+def test_several_turns_beside_one(bench):
+    (line,) = bench("environments", "--model", "tiny", "--trajectories", "32", "--slots", "32", "--turns", "2",
+                    "--tokens", "16", "--seconds", "0.01")  # fmt: skip
+    assert line["peer_name"] == "one turn" and line["unit"] == "tokens/s"
+    assert line["ratio"] == pytest.approx(line["ours"] / line["peer"], rel=1e-2)

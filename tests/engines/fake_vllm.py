@@ -1,6 +1,7 @@
 """A server with vLLM's interface and nothing behind it, for what a real one cannot be made to do on purpose.
 
-It answers over real HTTP as the real one was seen to: random tokens, or whatever the test has it do wrong.
+It answers over real HTTP as the real one was seen to: tokens of the prompt, or whatever the test has it do wrong.
+`ServedModel` has a model behind it, so that whole runs can be trained with a server that goes wrong on the way.
 """
 
 from __future__ import annotations
@@ -10,12 +11,25 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
+from pathlib import Path
+from typing import Any, TypeVar
 from urllib.parse import parse_qsl, urlsplit
 
+import numpy as np
+from safetensors.torch import load_file
+from tests.tiny import byte_tokenizer
+from torch import Tensor
+
+from strop.base.types import Completion, InputError
+from strop.engines.protocol import Request, Sampling
+from strop.engines.settings import EngineSettings
+from strop.engines.torch.engine import TorchEngine
+from strop.model.policy import Policy
+
 Choice = dict[str, Any]
+Span = dict[str, Any]
 
 
 class FakeVllm(ThreadingHTTPServer):
@@ -24,6 +38,7 @@ class FakeVllm(ThreadingHTTPServer):
     Attributes:
         wrong: what it does wrong, of: error, hang, short, long, no versions, unfinished, gap, abort, gibberish.
         after: how many requests of a sequence are answered well before that.
+        faults: what it does wrong once each, in this order, every time that `after` requests have been answered well.
         asked: the names of parameters and fields that each endpoint, as (method, path), was asked with.
         sampling: those of sampling.
     """
@@ -34,7 +49,9 @@ class FakeVllm(ThreadingHTTPServer):
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), Handler)
         self.wrong: str | None = None
-        self.after = 0
+        self.after = self.good = 0
+        self.faults: list[str] = []
+        self.lock = threading.Lock()
         self.mode, self.longest = "processed_logprobs", 512
         self.version = "default"
         self.key: str | None = None
@@ -47,6 +64,61 @@ class FakeVllm(ThreadingHTTPServer):
     @property
     def url(self) -> str:
         return f"http://127.0.0.1:{self.server_address[1]}"
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        """Nothing: clients that have given up have closed their connections."""
+
+    def next_wrong(self) -> str | None:
+        """What is done wrong with the next request of a sequence."""
+        with self.lock:
+            if self.good < self.after:
+                self.good += 1
+                return None
+            if self.faults:
+                self.good = 0
+                return self.faults.pop(0)
+            return self.wrong
+
+    def load(self, folder: Path) -> None:
+        """Weights are to be taken from a folder."""
+
+    def call(self, version: str) -> None:
+        """The weights are to be called by this version."""
+        self.version = version
+
+    def abort(self, name: str) -> None:
+        """A request is to be ended."""
+        self.aborted.add(name)
+
+    def scores(self, ids: list[int]) -> list[float]:
+        """Log-probs of tokens after the first."""
+        return [-1.0] * (len(ids) - 1)
+
+    def choices(self, body: dict[str, Any], wrong: str | None) -> Iterator[Choice]:
+        """Tokens of the prompt over and over, one in the first message and the rest in the last."""
+        asked, name = body["sampling_params"]["max_tokens"], f"generate-tokens-{body['request_id']}"
+        count = {"short": asked - 1, "long": asked + 1}.get(wrong or "", asked)
+        ids = (body["token_ids"] * count)[:count]
+        version = self.version
+        yield self.choice(ids[:1], None, None)
+        if wrong == "gap":
+            return
+        while not self.going.is_set() and name not in self.aborted:
+            time.sleep(0.01)
+        if name in self.aborted or wrong == "abort":
+            yield self.choice([], "abort", [{"version": version, "start": 0, "end": 1}])
+            return
+        end = count - (wrong == "no versions")
+        spans = [{"version": version, "start": 0, "end": end}]
+        yield self.choice(ids[1:], None if wrong == "unfinished" else "length", spans)
+
+    def choice(
+        self, ids: list[int], reason: str | None, spans: list[Span] | None, logprobs: list[float] | None = None
+    ) -> Choice:
+        """A message of a stream."""
+        known = [-1.0] * len(ids) if logprobs is None else logprobs
+        content = [{"token_id": token, "logprob": logprob} for token, logprob in zip(ids, known, strict=True)]
+        return {"token_ids": ids, "logprobs": {"content": content}, "finish_reason": reason, "weight_versions": spans}
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -75,10 +147,13 @@ class Handler(BaseHTTPRequestHandler):
             fake.going.clear()
         elif path == "/resume":
             fake.going.set()
+        elif path == "/collective_rpc":
+            fake.load(Path(body["kwargs"]["weights_path"]))
         elif path == "/update_weight_version":
-            fake.version = body["new_version"]
+            fake.call(body["new_version"])
         elif path == "/inference/v1/abort_requests":
-            fake.aborted |= set(body["request_ids"])
+            for name in body["request_ids"]:
+                fake.abort(name)
         elif path == "/inference/v1/generate":
             return self.generate(body)
         return self.answer({"success": True})
@@ -99,10 +174,11 @@ class Handler(BaseHTTPRequestHandler):
         fake, params = self.server, body["sampling_params"]
         fake.sampling |= params.keys()
         if "prompt_logprobs" in params:
-            places = [{str(token): {"logprob": -1.0, "rank": 1}} for token in body["token_ids"][1:]]
+            ids = body["token_ids"]
+            pairs = zip(ids[1:], fake.scores(ids), strict=True)
+            places = [{str(token): {"logprob": logprob, "rank": 1}} for token, logprob in pairs]
             return self.answer({"prompt_logprobs": [None, *places]})
-        wrong = fake.wrong if fake.after <= 0 else None
-        fake.after -= 1
+        wrong = fake.next_wrong()
         if wrong == "error":
             return self.answer({"error": {"message": "out of luck"}}, 500)
         if wrong == "hang":
@@ -113,7 +189,7 @@ class Handler(BaseHTTPRequestHandler):
         if wrong == "gibberish":
             self.send(b"data: {\"choices\": 7}\n\n")
         else:
-            for choice in self.choices(body, wrong):
+            for choice in fake.choices(body, wrong):
                 self.send(b"data: " + json.dumps({"choices": [choice]}).encode() + b"\n\n")
         if wrong != "gap":
             self.send(b"data: [DONE]\n\n")
@@ -124,35 +200,92 @@ class Handler(BaseHTTPRequestHandler):
     def send(self, part: bytes) -> None:
         self.wfile.write(b"%x\r\n%s\r\n" % (len(part), part))
 
-    def choices(self, body: dict[str, Any], wrong: str | None) -> Iterator[Choice]:
-        """Tokens of the prompt over and over, one in the first message and the rest in the last."""
-        asked, name = body["sampling_params"]["max_tokens"], f"generate-tokens-{body['request_id']}"
-        count = {"short": asked - 1, "long": asked + 1}.get(wrong or "", asked)
-        ids = (body["token_ids"] * count)[:count]
-        version = self.server.version
-        yield self.choice(ids[:1], None, None)
-        if wrong == "gap":
-            return
-        while not self.server.going.is_set() and name not in self.server.aborted:
-            time.sleep(0.01)
-        if name in self.server.aborted or wrong == "abort":
-            yield self.choice([], "abort", [{"version": version, "start": 0, "end": 1}])
-            return
-        end = count - (wrong == "no versions")
-        spans = [{"version": version, "start": 0, "end": end}]
-        yield self.choice(ids[1:], None if wrong == "unfinished" else "length", spans)
 
-    def choice(self, ids: list[int], reason: str | None, spans: list[dict[str, Any]] | None) -> Choice:
-        content = [{"token_id": token, "logprob": -1.0} for token in ids]
-        return {"token_ids": ids, "logprobs": {"content": content}, "finish_reason": reason, "weight_versions": spans}
+class ServedModel(FakeVllm):
+    """One that draws with the embedded engine, from the weights that it is given."""
+
+    def __init__(self, policy: Policy) -> None:
+        super().__init__()
+        self.policy = policy
+        self.longest = 128
+        self.changed = threading.Condition()
+        self.found: dict[str, Completion] = {}
+        self.staged: dict[str, Tensor] = {}
+        self.engine = self.fresh()
+        threading.Thread(target=self.draw, daemon=True).start()
+
+    def fresh(self) -> TorchEngine:
+        return TorchEngine(self.policy, byte_tokenizer(), EngineSettings(slots=16, share_parameters=False))
+
+    def draw(self) -> None:
+        """Step, unless paused, for as long as the process lives."""
+        while True:
+            with self.changed:
+                if self.going.is_set() and self.engine.unfinished:
+                    self.found |= {one.request_id: one for one in self.engine.step()}
+                    self.changed.notify_all()
+            time.sleep(0.001)
+
+    def load(self, folder: Path) -> None:
+        self.staged = load_file(folder / "model.safetensors")
+
+    def call(self, version: str) -> None:
+        with self.changed:
+            if int(version) < self.engine.weight_version:  # another client, which begins anew
+                self.engine = self.fresh()
+            self.engine.update_weights(self.staged, int(version))
+            self.version = version
+
+    def scores(self, ids: list[int]) -> list[float]:
+        with self.changed:
+            return [float(logprob) for logprob in self.engine.verify_weights(np.array(ids, np.int32))]
+
+    def abort(self, name: str) -> None:
+        with self.changed, suppress(InputError):  # it may have ended
+            self.engine.cancel(name)
+            self.engine.pause()
+            self.found |= {one.request_id: one for one in self.engine.step()}
+            self.engine.resume()
+            self.changed.notify_all()
+
+    def choices(self, body: dict[str, Any], wrong: str | None) -> Iterator[Choice]:
+        """The whole in one message."""
+        params, name = body["sampling_params"], f"generate-tokens-{body['request_id']}"
+        sampling = Sampling(
+            temperature=params["temperature"], max_new_tokens=params["max_tokens"],
+            stop_token_ids=tuple(params["stop_token_ids"]),
+        )  # fmt: skip
+        request = Request(name, np.array(body["token_ids"], np.int32), sampling, seed=params["seed"] & (2**31 - 1))
+        with self.changed:
+            engine = self.engine
+            engine.submit(request)
+            while name not in self.found and engine is self.engine:
+                self.changed.wait(1.0)
+            one = self.found.pop(name, None)
+        if one is None:
+            yield self.choice([], "abort", [])
+            return
+        spans = [{"version": str(span.version), "start": span.start, "end": span.end} for span in one.versions]
+        ids = one.token_ids.tolist()[: -1 if wrong == "short" else None]
+        yield self.choice(ids, one.finish_reason, spans, one.logprobs.tolist()[: len(ids)])
+
+
+Served = TypeVar("Served", bound=FakeVllm)
 
 
 @contextmanager
-def fake_vllm() -> Iterator[FakeVllm]:
-    """A running one."""
-    with FakeVllm() as fake:
+def running(fake: Served) -> Iterator[Served]:
+    """Serve until the end of the block."""
+    with fake:
         threading.Thread(target=fake.serve_forever, daemon=True).start()
         try:
             yield fake
         finally:
             fake.shutdown()
+
+
+@contextmanager
+def fake_vllm() -> Iterator[FakeVllm]:
+    """A running one without a model."""
+    with running(FakeVllm()) as fake:
+        yield fake

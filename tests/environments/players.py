@@ -48,18 +48,19 @@ class Chatty(Environment):
 
     most: int = 4
     here: bool = True
+    scores: bool = False
 
     @property
     def inline(self) -> bool:
         return self.here
 
     def open(self) -> Session:
-        return _Chatty(self.most)
+        return _Chatty(self.most, self.scores)
 
 
 class _Chatty(Session):
-    def __init__(self, most: int) -> None:
-        self._most = most
+    def __init__(self, most: int, scores: bool) -> None:
+        self._most, self._scores = most, scores
 
     def reset(self, problem: Problem, seed: int) -> None:
         self._chance = random.Random(seed)
@@ -72,7 +73,7 @@ class _Chatty(Session):
         if self._turns:
             role = self._chance.choice(("user", "tool"))
             text = "".join(self._chance.choices("ab 1=\n", k=self._chance.randint(1, 6)))
-            return Reply((Message(role=role, content=text),))
+            return Reply((Message(role=role, content=text),), score=len(text) / 8 if self._scores else 0.0)
         return self._judged()
 
     def end(self, reply: str) -> Verdict:

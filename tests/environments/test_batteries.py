@@ -54,6 +54,21 @@ def test_python_keeps_what_was_defined_and_shows_the_last_value() -> None:
     assert said(other.step(call("python", code="y"))) == "NameError: name 'y' is not defined"
 
 
+def test_python_runs_earlier_calls_again_to_the_same_state() -> None:
+    """Random numbers go on where they were, files are written once, what failed half way did its first half."""
+    tool = PythonTool(allow_unsafe=True, seconds=20)
+    session = begun(tool)
+    first = said(session.step(call("python", code="import random\na = random.random()\na")))
+    assert said(session.step(call("python", code="a"))) == first
+    second = said(session.step(call("python", code="random.random()")))
+    again = begun(tool)
+    code = "import random\nprint(random.random())\nprint(random.random())"
+    assert said(again.step(call("python", code=code))).split() == [first, second]
+    assert said(session.step(call("python", code="open('log', 'a').write('x')"))) == "1"
+    assert "ZeroDivisionError" in said(session.step(call("python", code="b = 1\n1 / 0\nb = 2")))
+    assert said(session.step(call("python", code="b, open('log').read()"))) == "(1, 'x')"
+
+
 def test_python_that_takes_too_long_is_told_so_and_forgotten() -> None:
     session = begun(PythonTool(allow_unsafe=True, seconds=2))
     assert "timeout" in said(session.step(call("python", code="while True: pass")))

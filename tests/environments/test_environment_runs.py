@@ -14,6 +14,8 @@ from tests.environments.players import LLAMA_LIKE, QWEN_LIKE, chat_tokenizer
 from tests.run.test_run import StopsAfter
 from tests.runs import assert_same_run, metrics, small_config
 
+from strop.algorithms.advantages import Outcomes
+from strop.algorithms.turn_advantages import TurnLevel
 from strop.base.imports import allow_module
 from strop.base.types import Completion
 from strop.base.view import SilentView
@@ -158,3 +160,42 @@ def test_turns_go_on_while_weights_change(tmp_path: Path) -> None:
     train(chatty("orchestration.max_lag=2", "steps=6"), tmp_path / "run", SilentView())
     rows = metrics(tmp_path / "run")
     assert 0 < max(row["lag/max"] for row in rows[1:]) <= 2
+
+
+def test_a_turn_is_no_longer_than_its_own_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A turn that its own limit ends goes to the environment; one that the budget ends, ends the trajectory."""
+    found = record(monkeypatch)
+    train(chatty("steps=2", "environment.turn_tokens=7", "evaluation.every=none"), tmp_path / "run", SilentView())
+    assert max(len(one.token_ids) for one in found.values()) == 7
+    cut = {name for (name, _), one in found.items() if one.truncated and len(one.token_ids) == 7}
+    went_on = {name.partition("@")[0] for name, _ in found if "/" in name}
+    assert any(f"{name}/{index}" in went_on for name, index in found if name in cut and "/" not in name)
+    folder = RunFolder.open(tmp_path / "run")
+    rows = [row for step in (1, 2) for row in folder.read_rollouts(step)]
+    assert all(len(row["token_ids"]) <= 140 for row in rows) and max(len(row["injected"]) for row in rows) >= 2
+
+
+@pytest.mark.parametrize("here", ["true", "false"])
+def test_scores_of_turns_reach_the_advantages(here: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[Outcomes] = []
+    advantages = TurnLevel.__call__
+
+    def noted(piece: TurnLevel, outcomes: Outcomes) -> Any:
+        seen.append(outcomes)
+        return advantages(piece, outcomes)
+
+    monkeypatch.setattr(TurnLevel, "__call__", noted)
+    sets = ("environment.scores=true", f"environment.here={here}", "environment.processes=1")
+    config = chatty(*sets, "algorithm.advantage=TurnLevel", "steps=2", "evaluation.every=none")
+    train(config, tmp_path / "run", SilentView())
+    assert len(seen) == 2
+    rows = [row for step in (1, 2) for row in RunFolder.open(tmp_path / "run").read_rollouts(step)]
+    starts = [turns for data in seen for turns in data.turns or ()]
+    scores = [given for data in seen for given in data.turn_rewards or ()]
+    assert [list(one) for one in starts] == [row["turns"] for row in rows]
+    assert [list(one) for one in scores] == [row["turn_scores"] for row in rows]
+    assert max(map(len, starts)) >= 2 and any(map(any, scores))
+    for turns, given, row in zip(starts, scores, rows, strict=True):
+        assert len(turns) <= len(given) <= len(turns) + 1
+        mask = injected(row)
+        assert all(not mask[start] and mask[start - 1] for start in turns if start < len(mask))

@@ -70,7 +70,7 @@ def test_a_session_answers_counts_and_gives_up() -> None:
     replies = [session.step(text) for text in (call("3+5"), call("3+"), "<tool_call>", call(3), call("1", "sin"))]
     contents = [reply.messages[0]["content"] for reply in replies if isinstance(reply, Reply)]
     assert contents[0] == "8" and "no arithmetic" in contents[1] and "error" in contents[2] and "type" in contents[3]
-    assert replies[4] == Verdict(0.0, Status.UNPARSED, "more than 2 malformed tool calls")
+    assert replies[4] == Verdict(0.0, Status.UNPARSED, "more than 2 malformed tool calls", malformed_calls=1)
     assert session.step("\\boxed{8}") is None
 
 

@@ -15,7 +15,7 @@ def row(ticket: int = 0, tokens: int = 3, status: str = "correct", **changes: An
     """A row of the rollout table."""
     return {
         "ticket": ticket, "status": status, "token_ids": list(range(10, 10 + tokens)), "logprobs": [-0.5] * tokens,
-        "entropies": [0.25] * tokens, "interrupted_at": None, "injected": [],
+        "entropies": [0.25] * tokens, "interrupted_at": None, "injected": [], "turns": [],
     } | changes  # fmt: skip
 
 

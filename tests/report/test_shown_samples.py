@@ -38,6 +38,17 @@ def test_tokens_that_were_forced_in_are_marked_and_nothing_is_said_of_them() -> 
     assert [token.reasoning for token in tokens] == [False, False, False, True]
 
 
+def test_turns_are_told_apart_and_from_what_the_environment_said() -> None:
+    said = [{"start": 1, "end": 3}, {"start": 4, "end": 5}, {"start": 6, "end": 8}]
+    each = row(tokens=8, token_ids=[65] * 8, injected=said, turns=[3, 8], entropies=None)
+    tokens = shown_tokens(byte_tokenizer(), each)
+    assert [token.turn for token in tokens] == [0, 0, 0, 1, 1, 1, 1, 1]
+    assert [token.said for token in tokens] == [False, True, True, False, False, False, True, True]
+    assert [token.injected for token in tokens] == [False, True, True, False, True, False, True, True]
+    alone = shown_tokens(byte_tokenizer(), row(tokens=2, entropies=None))
+    assert [token.turn for token in alone] == [None, None]
+
+
 def test_a_long_completion_is_cut() -> None:
     each = row(tokens=SHOWN_TOKENS + 5, token_ids=[10] * (SHOWN_TOKENS + 5))
     assert len(shown_tokens(byte_tokenizer(), each)) == SHOWN_TOKENS

@@ -19,7 +19,7 @@ from strop.cli import app
 from strop.model.files import export
 from strop.run.benchmarking import parse_models
 from strop.run.folder import RunFolder
-from strop.serving.serve_model import client_name
+from strop.run.serve_model import client_name
 from strop.training.checkpoint import folder_of
 
 

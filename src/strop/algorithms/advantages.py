@@ -32,6 +32,8 @@ class Outcomes:
         trained: S bool [T_s], tokens that were sampled, not injected; None: all were.
         values: S float32 [T_s], the critic's, of the state each token was chosen in; None without a critic.
         token_rewards: S float32 [T_s], the reward each token has of its own (KL in the reward); None for none.
+        turns: S tuples of where each turn after the first begins; None: one turn each.
+        turn_rewards: S tuples of what an environment gave for the turns it answered, beside `rewards`; None for none.
     """
 
     rewards: NDArray[np.float64]
@@ -41,6 +43,8 @@ class Outcomes:
     trained: tuple[BoolArray, ...] | None = None
     values: tuple[FloatArray, ...] | None = None
     token_rewards: tuple[FloatArray, ...] | None = None
+    turns: tuple[tuple[int, ...], ...] | None = None
+    turn_rewards: tuple[tuple[float, ...], ...] | None = None
 
     @property
     def sampled(self) -> IntArray:
@@ -60,7 +64,9 @@ class Outcomes:
 class Advantage(Piece):
     """From the outcomes of a step to an advantage per token."""
 
-    modules: ClassVar[tuple[str, ...]] = ("strop.algorithms.advantages", "strop.algorithms.value_advantages")
+    modules: ClassVar[tuple[str, ...]] = (
+        "strop.algorithms.advantages", "strop.algorithms.turn_advantages", "strop.algorithms.value_advantages",
+    )  # fmt: skip
 
     @property
     def needs_values(self) -> bool:

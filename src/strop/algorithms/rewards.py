@@ -50,7 +50,7 @@ class LengthShaping(Piece):
 
     @abstractmethod
     def __call__(self, completion: Completion, verdict: Verdict) -> float:
-        """To be added to the reward; |y| is all completion tokens, injected ones too."""
+        """To be added to the reward; |y| is how many tokens the policy generated, without injected ones."""
 
 
 class LengthPenalty(LengthShaping):
@@ -70,7 +70,7 @@ class LengthPenalty(LengthShaping):
     def __call__(self, completion: Completion, verdict: Verdict) -> float:
         if verdict.score < 1:
             return 0.0
-        return min(max((self.max_tokens - len(completion.token_ids)) / self.cache_tokens - 1, -1.0), 0.0)
+        return min(max((self.max_tokens - completion.sampled_tokens) / self.cache_tokens - 1, -1.0), 0.0)
 
 
 class OverlongShaping(LengthShaping):
@@ -89,7 +89,7 @@ class OverlongShaping(LengthShaping):
         return self
 
     def __call__(self, completion: Completion, verdict: Verdict) -> float:
-        excess = len(completion.token_ids) - (self.max_tokens - self.buffer_tokens)
+        excess = completion.sampled_tokens - (self.max_tokens - self.buffer_tokens)
         return min(-excess / self.buffer_tokens * self.factor, 0.0)
 
 

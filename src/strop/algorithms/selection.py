@@ -18,7 +18,7 @@ class Selection(Settings):
         zero_variance: `keep` trains on every group; `drop` leaves out those whose rollouts all came to the same
             (effective batch, ScaleRL; rejection, Skywork-OR1).
         of: whether "the same" is said of the verifier's score (or the value of the user's own reward functions), or of
-            the shaped reward.
+            the shaped reward; scores of single turns must be the same besides.
         refill: a dropped group is replaced by a new prompt within the step (DAPO's dynamic sampling); otherwise
             the step trains on what is left.
         no_positive_resampling: a prompt whose group came to this pass rate or more is never asked again (ScaleRL: .9).
@@ -43,4 +43,5 @@ class Selection(Settings):
 
     def is_uniform(self, rollouts: Sequence[Rollout]) -> bool:
         """Whether all of them came to the same."""
-        return len({r.verdict.value if self.of == "score" else r.reward for r in rollouts}) <= 1
+        outcomes = {(r.verdict.value if self.of == "score" else r.reward, r.verdict.turn_scores) for r in rollouts}
+        return len(outcomes) <= 1

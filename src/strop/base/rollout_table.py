@@ -32,6 +32,8 @@ SCHEMA = pa.schema(
         ("versions", pa.list_(pa.struct([("version", pa.int32()), ("start", pa.int32()), ("end", pa.int32())]))),
         ("interrupted_at", pa.int32()),
         ("injected", pa.list_(pa.struct([("start", pa.int32()), ("end", pa.int32())]))),
+        ("turns", pa.list_(pa.int32())),  # where each turn after the first begins
+        ("turn_scores", pa.list_(pa.float64())),
         ("finish_reason", pa.string()),
         ("reward", pa.float64()),
         ("score", pa.float64()),
@@ -69,6 +71,7 @@ def completed(table: pa.Table) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = table.to_pylist()
     for row in rows:
         row.setdefault("entropies", None)
+        row |= {name: row.get(name) or [] for name in ("turns", "turn_scores")}
         if "injected" not in row:
             start = row["interrupted_at"]
             row["injected"] = [] if start is None else [{"start": start, "end": start + row["injected_tokens"]}]
@@ -118,6 +121,8 @@ def _row(step: int, ticket: int, sample: int, rollout: Rollout) -> dict[str, Any
         "versions": [span._asdict() for span in completion.versions],
         "interrupted_at": completion.interrupted_at,
         "injected": injected_spans(completion.injected),
+        "turns": completion.turns,
+        "turn_scores": verdict.turn_scores,
         "finish_reason": completion.finish_reason,
         "reward": rollout.reward,
         "score": verdict.score,

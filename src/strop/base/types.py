@@ -107,6 +107,7 @@ class Completion:
         interrupted_at: index of the first token that an interruption injected, or None.
         entropies: float32 [T], nats, of the distributions that `logprobs` are of; 0.0 where `injected`. None where the
             engine does not know them.
+        turns: where each turn after the first begins, the index of its first sampled token; empty for a single turn.
     """
 
     request_id: str
@@ -120,6 +121,7 @@ class Completion:
     finish_reason: FinishReason
     interrupted_at: int | None = None
     entropies: FloatArray | None = None
+    turns: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         lengths = {len(self.token_ids), len(self.logprobs), len(self.injected)}
@@ -130,6 +132,11 @@ class Completion:
         edges = [0, *(span.end for span in self.versions)]
         if [span.start for span in self.versions] != edges[:-1] or edges[-1] != len(self.token_ids):
             raise ValueError(f"completion {self.request_id}: version spans {self.versions} leave gaps or overlap")
+
+    @property
+    def sampled_tokens(self) -> int:
+        """How many tokens the policy sampled; injected ones are left out."""
+        return int(len(self.token_ids) - self.injected.sum())
 
     @property
     def truncated(self) -> bool:
@@ -159,12 +166,17 @@ class Verdict:
         status: how it came about.
         detail: why, in a few words.
         reward: what reward functions of the user's own returned, any finite number; None from verifiers.
+        turn_scores: what an environment gave for each turn it answered, in order, any finite numbers; the score is
+            apart from them. Empty where there are none.
+        malformed_calls: calls of tools in the trajectory that could not be read or did not fit the tool.
     """
 
     score: float
     status: Status
     detail: str = ""
     reward: float | None = None
+    turn_scores: tuple[float, ...] = ()
+    malformed_calls: int = 0
 
     @property
     def usable(self) -> bool:

@@ -82,7 +82,7 @@ def serve(
 
     allow(imports, sets)
     preflight.using(model, recipe, sets)  # says what is wrong before torch takes its seconds to load
-    from strop.serving import serve_model
+    from strop.run import serve_model
 
     plan = serve_model.Plan(model, host, port, key, insecure, limits, recipe, tuple(sets), _log if access_log else None)
     with viewing(True, "strop · serve", "stopped at once; open requests were cut off", to_stderr=True) as view:

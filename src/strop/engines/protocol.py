@@ -137,6 +137,7 @@ class Request:
     """`n` completions of one prompt; sample i is drawn from the stream of uniforms of (seed, i), whatever its slot.
 
     `watched`: somebody follows it by `Streaming.drawn`, and wants to hear of each token as soon as it is there.
+    `keeps`: later requests may go on from its samples; `continues`: the `trajectory` that this one goes on from.
     """
 
     id: str
@@ -145,6 +146,12 @@ class Request:
     seed: int
     n: int = 1
     watched: bool = False
+    keeps: bool = False
+    continues: str | None = None
+
+    def trajectory(self, index: int) -> str:
+        """The name under which sample `index` is continued."""
+        return self.continues or f"{self.id}/{index}"
 
 
 class OpenRequests(dict[str, int]):

@@ -34,6 +34,7 @@ class Environment(Piece):
 
     Fields:
         max_turns: turns of the policy; an observation after the last of them ends the trajectory (`Session.end`).
+        turn_tokens: most tokens of a turn, which then goes to the environment as it is; None: the trajectory's budget.
         reply_characters: most characters of one reply; a longer one is an error of the environment.
         step_seconds: most seconds of one `reset` or `step`; a longer one is an error of the environment.
         processes: how many; None: one less than the cores this process may use, at least 1 and at most 8.
@@ -50,9 +51,11 @@ class Environment(Piece):
         "strop.environments.games",
         "strop.environments.outside",
         "strop.environments.openenv",
+        "strop.environments.agent",
     )
 
     max_turns: Count = 8
+    turn_tokens: Count | None = None
     reply_characters: Count = 20_000
     step_seconds: Annotated[float, Field(gt=0)] = 30.0
     processes: Count | None = None
@@ -68,6 +71,11 @@ class Environment(Piece):
     def repeatable(self) -> bool:
         """Whether equal problems, seeds and turns give equal sessions, so that a lost one can be played again."""
         return True
+
+    @property
+    def speaks_first(self) -> bool:
+        """Whether `Session.reset` gives the prompt (a `Reply`), whatever the problem's own prompt is."""
+        return False
 
     @property
     def tools(self) -> tuple[Tool, ...]:

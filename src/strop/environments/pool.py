@@ -91,7 +91,8 @@ class SessionPool:
         if seat is None:
             process = min(self._processes, key=lambda one: len(one.sessions) + len(one.waiting))
             seat = self._seats[turn.key] = _Seat(process, problem_fields(turn.problem), turn.seed)
-        seat.replies.append(turn.reply)
+        if turn.reply is not None:
+            seat.replies.append(turn.reply)
         seat.cut = turn.cut
         seat.process.waiting.append(turn.key)
         self._hand_out(seat.process)
@@ -160,7 +161,7 @@ class SessionPool:
         process.sessions.add(key)
         job = {
             "do": "turn", "key": key, "problem": seat.problem, "seed": seat.seed,
-            "past": past, "reply": seat.replies[-1], "cut": seat.cut,
+            "past": past, "reply": seat.replies[-1] if seat.replies else None, "cut": seat.cut,
         }  # fmt: skip
         self._number += 1
         process.running[self._number] = key

@@ -2,7 +2,8 @@
 
 A session is the list of programs that ran. Each call runs them again, silently, in a sandbox of its own, and then the
 new one: nothing is alive between two calls, so that thousands of trajectories need no thousands of processes, and
-nothing is left afterwards.
+nothing is left afterwards. Files and the state of `random` come out as they were. What a program takes from the clock
+or from the system's entropy (time, os.urandom, numpy's random numbers without a seed) is taken anew.
 """
 
 from __future__ import annotations

@@ -14,9 +14,19 @@ SEED = "environment_seed"  # in `Problem.extra`: the seed of every session of th
 
 @dataclass(frozen=True)
 class Reply:
-    """The messages that an environment adds to the conversation, after which the policy has the next turn."""
+    """The messages that an environment adds to the conversation, after which the policy has the next turn.
+
+    Where the environment speaks first (`Environment.speaks_first`), the first of them are the trajectory's prompt, in
+    which the model's chat template describes `tools`, given by their JSON schemas.
+
+    `score` is the reward of the turn that is answered, any finite number; `TurnLevel` advantages alone read it.
+    `malformed_calls` of tools in that turn are counted for the run's metrics.
+    """
 
     messages: tuple[Message, ...]
+    tools: tuple[dict[str, Any], ...] = ()
+    score: float = 0.0
+    malformed_calls: int = 0
 
 
 class Tool(NamedTuple):
@@ -35,14 +45,14 @@ Outcome: TypeAlias = Reply | Verdict | None
 
 
 class Session(ABC):
-    """One trajectory in an environment. `reset`, `step` and `close` may be `async`."""
+    """One trajectory in an environment. Every method may be `async`."""
 
-    def reset(self, problem: Problem, seed: int) -> Awaitable[str | None] | str | None:
+    def reset(self, problem: Problem, seed: int) -> Awaitable[str | Reply | None] | str | Reply | None:
         """Begin: equal problems and seeds must give equal sessions. Called once, before the first step.
 
         Returns:
             What the environment says first. It is read where problems are made from it (`FromEnvironment`); in training
-            the problem's prompt has said it already.
+            the problem's prompt has said it already. One that speaks first gives its prompt.
         """
         return None
 
@@ -55,7 +65,7 @@ class Session(ABC):
             this turn.
         """
 
-    def end(self, reply: str) -> Verdict | None:
+    def end(self, reply: str) -> Verdict | Awaitable[Verdict | None] | None:
         """The trajectory ends without a verdict, because its turns or its tokens are spent.
 
         Args:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Awaitable, Callable
+import math
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from strop.base.types import Problem, Status, Verdict
@@ -21,7 +22,7 @@ class Turn(NamedTuple):
     """A turn of the policy in the session `key`, which begins with its first one, on `problem` and from `seed`.
 
     Attributes:
-        reply: its text.
+        reply: its text; None: there is none yet, and the session is to say its prompt.
         cut: it was cut off by the budget of tokens, and the trajectory ends with it.
         past: earlier turns, where the session is to be rebuilt from them first.
     """
@@ -29,7 +30,7 @@ class Turn(NamedTuple):
     key: Key
     problem: Problem
     seed: int
-    reply: str
+    reply: str | None
     cut: bool
     past: tuple[str, ...] = ()
 
@@ -115,24 +116,34 @@ class Host:
         running = self._running.get(turn.key)
         if running is None:
             running = self._running[turn.key] = _Running(self._environment.open())
-            await self._of(running.session.reset, turn.problem, turn.seed)
+            first = await self._of(running.session.reset, turn.problem, turn.seed)
+            if turn.reply is None:
+                if not isinstance(first, Reply):
+                    raise TypeError(f"its reset gave {type(first).__name__}, not Reply")
+                return self._bounded(first)
             for reply in turn.past:
                 running.turns += 1
                 if not isinstance(await self._of(running.session.step, reply), Reply):
                     raise RuntimeError("played again, the session ended earlier")
         if turn.cut:
-            return _checked(running.session.end(turn.reply))
+            return _checked(await self._of(running.session.end, turn.reply))
         running.turns += 1
         outcome: Outcome = await self._of(running.session.step, turn.reply)
         if not isinstance(outcome, Reply):
             return _checked(outcome)
-        size = sum(len(message["content"]) for message in outcome.messages)
-        if size > self._environment.reply_characters:
-            allowed = self._environment.reply_characters
+        bounded = self._bounded(outcome)
+        if isinstance(bounded, Reply) and running.turns >= self._environment.max_turns:
+            verdict = _checked(await self._of(running.session.end, ""))
+            return verdict and with_turns(verdict, [bounded.score], bounded.malformed_calls)
+        return bounded
+
+    def _bounded(self, reply: Reply) -> Outcome:
+        size, allowed = sum(len(message["content"]) for message in reply.messages), self._environment.reply_characters
+        if size > allowed:
             return failed(f"the environment's reply has {size} characters of {allowed} allowed")
-        if running.turns >= self._environment.max_turns:
-            return _checked(running.session.end(""))
-        return outcome
+        if not math.isfinite(reply.score):
+            return failed(f"the environment's score of a turn is {reply.score}")
+        return reply
 
     async def _of(self, function: Callable[..., Any], *arguments: object) -> Any:
         if inspect.iscoroutinefunction(function):
@@ -143,6 +154,15 @@ class Host:
 def failed(reason: str) -> Verdict:
     """The verdict where the environment failed: the sample leaves the loss."""
     return Verdict(0.0, Status.ERROR, reason)
+
+
+def with_turns(verdict: Verdict, scores: Sequence[float], malformed: int) -> Verdict:
+    """The verdict with the scores of earlier turns in front of its own (none where all are 0), and what was malformed
+    in them."""
+    every = (*scores, *verdict.turn_scores)
+    return replace(
+        verdict, turn_scores=every if any(every) else (), malformed_calls=malformed + verdict.malformed_calls
+    )
 
 
 async def _here(function: Callable[[], Any]) -> Any:

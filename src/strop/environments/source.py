@@ -64,7 +64,7 @@ class FromEnvironment(ProblemSource):
         closing = session.close()
         if inspect.isawaitable(closing):
             await closing
-        if not said:
+        if not isinstance(said, str) or not said:
             raise InputError(f"{self.label}: its reset says nothing; name problems of your own with data.source")
         prompt = f"{self.instruction}\n{said}" if self.instruction else said
         return Problem(name, prompt, None, domain="environment", source=self.label, extra={SEED: drawn})

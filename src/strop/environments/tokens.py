@@ -16,8 +16,8 @@ from typing import Any, Protocol
 import numpy as np
 from jinja2 import TemplateError
 
-from strop.base.types import Completion, InputError, IntArray, Message, Observation
-from strop.data.templates import Auto, ChatTemplate, PromptTemplate, Tokenizer
+from strop.base.types import Completion, InputError, IntArray, Message, Observation, Problem
+from strop.data.templates import Auto, ChatTemplate, Instruction, PromptTemplate, Tokenizer, described
 
 _TURN = "placeholder4turn"  # no white space at its ends, which templates trim
 _QUESTION: Message = {"role": "user", "content": "?"}
@@ -48,10 +48,27 @@ class TurnTokens:
 
     def __init__(self, tokenizer: TurnTokenizer, template: PromptTemplate) -> None:
         self._tokenizer = tokenizer
+        self._template = template
         self._arguments: dict[str, Any] | None = None
         if tokenizer.chat_template and isinstance(template, Auto | ChatTemplate):
             self._arguments = template.arguments
             self._rendered((_NEXT,))  # refuses a template that cannot do it before anything is sampled
+
+    def prompt(self, messages: Sequence[Message], tools: Sequence[dict[str, Any]]) -> Observation:
+        """The beginning of a trajectory whose environment speaks first.
+
+        Raises:
+            InputError: the chat template refuses the messages.
+        """
+        if self._arguments is None:
+            tools = ()  # such a model must know the format of calls
+        elif tools and "tools" not in str(self._tokenizer.chat_template):
+            own, rest = (messages[:1], messages[1:]) if messages[0]["role"] == "system" else ((), messages)
+            text = "\n\n".join([*(message["content"] for message in own), described(tools)])
+            messages, tools = [Message(role="system", content=text), *rest], ()
+        problem = Problem("opening", tuple(messages), None)
+        template = self._template.resolved(problem, self._tokenizer, Instruction("", "", tuple(tools)))
+        return Observation(template(problem, self._tokenizer), template.render(problem, self._tokenizer))
 
     def observation(self, turn: Completion, messages: Sequence[Message]) -> Observation:
         """What is put behind `turn`, a completion as the engine gave it, so that the model reads `messages` next.

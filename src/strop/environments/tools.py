@@ -93,16 +93,17 @@ class ToolSession(Session):
         calls = tool_calls(reply)
         if not calls:
             return self.ended(reply)
-        results = []
+        results, before = [], self._mistakes
         for place, call in enumerate(calls):
             if place >= self._environment.calls_per_turn:
                 call = Malformed(f"more than {self._environment.calls_per_turn} calls in one turn")
             result, mistake = self._result(call)
             self._mistakes += mistake
             if self._mistakes > self._environment.max_mistakes:
-                return Verdict(0.0, Status.UNPARSED, f"more than {self._environment.max_mistakes} malformed tool calls")
+                reason = f"more than {self._environment.max_mistakes} malformed tool calls"
+                return Verdict(0.0, Status.UNPARSED, reason, malformed_calls=self._mistakes - before)
             results.append(Message(role="tool", content=self._within(result)))
-        return Reply(tuple(results))
+        return Reply(tuple(results), malformed_calls=self._mistakes - before)
 
     def end(self, reply: str) -> Verdict | None:
         """It has ended too."""

@@ -1,6 +1,7 @@
 """A trajectory of several turns as one completion: sampled tokens exactly as sampled, observations injected between.
 
-    request = next_turn(whole, observation, sampling, seed)     # None where the budget leaves no room for it
+    first = Request(…, within(sampling, limit), …)                     # of n samples, as any other
+    request = next_turn(whole, observation, sampling, limit, seed)     # None where the budget leaves no room for it
     whole = joined(whole, observation, completion)              # the completion of that request
 
 Every turn is an ordinary request whose prompt is everything so far. Its seed follows from the group's request, the
@@ -14,16 +15,40 @@ from dataclasses import replace
 import numpy as np
 
 from strop.base.seeds import derive
-from strop.base.types import Completion, FloatArray, Observation, VersionSpan
+from strop.base.types import Completion, FloatArray, IntArray, Observation, VersionSpan
 from strop.engines.protocol import Request, Sampling
 
 
-def next_turn(whole: Completion, observation: Observation, sampling: Sampling, seed: int) -> Request | None:
+def first_turn(
+    request_id: str, index: int, prompt: Observation, sampling: Sampling, limit: int | None, seed: int
+) -> Request:
+    """The request of a sample's first turn behind what its environment said first; see `next_turn`."""
+    name = f"{request_id}/{index}"
+    own = derive(seed, "turn", index, 0)
+    return Request(f"{name}@0", prompt.token_ids, within(sampling, limit), own, keeps=True, continues=name)
+
+
+def begun(request_id: str, index: int, turn: Completion) -> Completion:
+    """The completion of that request as the sample of the group's request that it is."""
+    return replace(turn, request_id=request_id, index=index)
+
+
+def unspoken(request_id: str, index: int, prompt_ids: IntArray) -> Completion:
+    """A sample of which nothing was sampled, because its environment failed before."""
+    ids, nothing = np.zeros(0, np.int32), np.zeros(0, np.float32)
+    injected = np.zeros(0, np.bool_)
+    return Completion(request_id, index, prompt_ids, ids, nothing, (), injected, "", "stop")
+
+
+def next_turn(
+    whole: Completion, observation: Observation, sampling: Sampling, limit: int | None, seed: int
+) -> Request | None:
     """The request of the turn after `observation`.
 
     Args:
         whole: the trajectory so far.
         sampling: of the run; its `max_new_tokens` is the budget of the whole trajectory, injected tokens included.
+        limit: most tokens of one turn, or None.
         seed: of the group's request.
 
     Returns:
@@ -36,14 +61,18 @@ def next_turn(whole: Completion, observation: Observation, sampling: Sampling, s
     return Request(
         id=f"{whole.request_id}/{whole.index}@{length}",
         prompt_ids=np.concatenate([whole.prompt_ids, whole.token_ids, observation.token_ids]).astype(np.int32),
-        sampling=_within(sampling, left),
+        sampling=within(within(sampling, left), limit),
         seed=derive(seed, "turn", whole.index, length),
+        keeps=True,
+        continues=f"{whole.request_id}/{whole.index}",
     )
 
 
-def _within(sampling: Sampling, left: int) -> Sampling:
-    """The same sampling within `left` tokens; without an interruption that these may have no room for."""
-    shorter = sampling.model_copy(update={"max_new_tokens": left})
+def within(sampling: Sampling, limit: int | None) -> Sampling:
+    """The same sampling within `limit` tokens; without an interruption that these may have no room for."""
+    if limit is None or limit >= sampling.max_new_tokens:
+        return sampling
+    shorter = sampling.model_copy(update={"max_new_tokens": limit})
     if sampling.interruption is None:
         return shorter
     try:
@@ -56,7 +85,12 @@ def _within(sampling: Sampling, left: int) -> Sampling:
 def out_of_room(whole: Completion) -> tuple[Completion, Completion]:
     """The trajectory ended by its budget, and the turn that it has no room for, of which nothing was sampled."""
     ended = replace(whole, finish_reason="length")
-    return ended, replace(ended, text="")
+    nothing = np.zeros(0, np.float32)
+    turn = replace(
+        ended, token_ids=whole.token_ids[:0], logprobs=nothing, versions=(), injected=whole.injected[:0], text="",
+        entropies=None,
+    )  # fmt: skip
+    return ended, turn
 
 
 def joined(before: Completion, observation: Observation, turn: Completion) -> Completion:
@@ -83,6 +117,7 @@ def joined(before: Completion, observation: Observation, turn: Completion) -> Co
         finish_reason=turn.finish_reason,
         interrupted_at=interrupted_at,
         entropies=entropies,
+        turns=(*before.turns, first),
     )
 
 

@@ -13,6 +13,7 @@ import resource
 import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
 from typing import Any
 
 from pydantic import TypeAdapter
@@ -33,10 +34,10 @@ MOST_STUCK = 32  # threads lost to steps that never returned, after which the pr
 def write_outcome(outcome: Outcome) -> bytes:
     """An outcome as JSON."""
     if isinstance(outcome, Reply):
-        return json.dumps({"messages": outcome.messages}).encode()
+        return json.dumps({"reply": asdict(outcome)}).encode()
     if outcome is None:
         return b"null"
-    return json.dumps({"verdict": [outcome.score, str(outcome.status), outcome.detail]}).encode()
+    return json.dumps({"verdict": asdict(outcome)}).encode()
 
 
 def read_outcome(body: bytes) -> Outcome:
@@ -44,10 +45,12 @@ def read_outcome(body: bytes) -> Outcome:
     found = json.loads(body)
     if found is None:
         return None
-    if "messages" in found:
-        return Reply(tuple(Message(role=message["role"], content=message["content"]) for message in found["messages"]))
-    score, status, detail = found["verdict"]
-    return Verdict(score, Status(status), detail)
+    if "reply" in found:
+        fields = found["reply"]
+        messages = tuple(Message(role=one["role"], content=one["content"]) for one in fields["messages"])
+        return Reply(**fields | {"messages": messages, "tools": tuple(fields["tools"])})
+    fields = found["verdict"]
+    return Verdict(**fields | {"status": Status(fields["status"]), "turn_scores": tuple(fields["turn_scores"])})
 
 
 class Worker:

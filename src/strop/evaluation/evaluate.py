@@ -12,7 +12,7 @@ from strop.base.seeds import derive
 from strop.base.types import Completion, InputError, Observation, Problem, Rollout, StropError, Verdict
 from strop.data.dataset import Dataset
 from strop.engines.protocol import Engine, Request, Sampling
-from strop.environments.turns import joined, next_turn, out_of_room
+from strop.environments.turns import begun, first_turn, joined, next_turn, out_of_room, unspoken, within
 from strop.evaluation.result import EvaluationResult
 from strop.verifiers.base import Verifier
 from strop.verifiers.judge import InlineJudge, Key, Responder
@@ -63,12 +63,19 @@ def evaluate(
         raise InputError(f"the engine still has {engine.unfinished} sequences to finish; evaluate when it is idle")
     started = time.monotonic()
     judge = judge if judge is not None else InlineJudge(verifier)
+    first = within(sampling, judge.turn_tokens)
     tally = _Tally(dataset, samples_per_problem, sampling, verifier, judge, seed)
     outstanding: Counter[str] = Counter()  # samples that the engine has yet to report, by request
     try:
         for index, example in enumerate(dataset):
             stream = _stream(seed, example.problem)
-            request = Request(_request_id(index), example.prompt_ids, sampling, stream, samples_per_problem)
+            if judge.speaks_first:
+                for sample in range(samples_per_problem):
+                    judge.begin((_request_id(index), sample), example.problem, stream)
+                continue
+            request = Request(
+                _request_id(index), example.prompt_ids, first, stream, samples_per_problem, keeps=judge.several_turns
+            )
             engine.submit(request)
             outstanding[request.id] = samples_per_problem
         _collect(engine, tally, outstanding, progress, stall_seconds, turn)
@@ -162,7 +169,12 @@ class _Tally:
             raise StropError(f"evaluation: the engine reported request {completion.request_id!r}, which is not ours")
         if completion.finish_reason == "abort":
             raise StropError(f"evaluation: sample {key[1]} of {key[0]!r} was aborted")
-        whole = completion if observation is None else joined(self._waiting[key], observation, completion)
+        if observation is None:
+            whole = completion
+        elif key in self._waiting:
+            whole = joined(self._waiting[key], observation, completion)
+        else:
+            whole = begun(*key, completion)
         self._submit(key, whole, completion)
 
     def _submit(self, key: Key, whole: Completion, turn: Completion) -> None:
@@ -178,7 +190,8 @@ class _Tally:
             if isinstance(answer, Observation):
                 self._go_on(key, answer)
                 continue
-            completion, index = self._waiting.pop(key), self._index_of[key[0]]
+            index = self._index_of[key[0]]
+            completion = self._waiting.pop(key, None) or unspoken(*key, self._dataset[index].prompt_ids)
             self._record((index, key[1]), completion, answer)
             reward = answer.score if answer.usable else 0.0
             found.append((self.done, Rollout(self._dataset[index].problem, completion, answer, reward)))
@@ -190,9 +203,15 @@ class _Tally:
         return found
 
     def _go_on(self, key: Key, observation: Observation) -> None:
-        whole, problem = self._waiting[key], self._dataset[self._index_of[key[0]]].problem
-        request = next_turn(whole, observation, self._sampling, _stream(self._seed, problem))
+        whole, limit = self._waiting.get(key), self._judge.turn_tokens
+        seed = _stream(self._seed, self._dataset[self._index_of[key[0]]].problem)
+        request: Request | None
+        if whole is None:
+            request = first_turn(*key, observation, self._sampling, limit, seed)
+        else:
+            request = next_turn(whole, observation, self._sampling, limit, seed)
         if request is None:
+            assert whole is not None, "a first turn has room"
             self._submit(key, *out_of_room(whole))
         else:
             self._turns[request.id] = key, observation

@@ -23,6 +23,7 @@ from strop.report.samples import ShownCompletion, Token
 from strop.report.texts import clip, visible
 
 FLAT = 1e-6  # a flow this small has no direction worth showing
+TURN_COLOURS = 6  # then they begin again
 FLOW_POWER = 0.25  # flows span many orders of magnitude, and it is their sign that matters
 
 
@@ -157,10 +158,15 @@ class ShownToken(NamedTuple):
 
 
 def _shown(token: Token, choices: Sequence[tuple[str, str, float]]) -> ShownToken:
+    if token.said and token.turn is not None:
+        return ShownToken("env", "", f"the environment, after turn {token.turn + 1}", token.text)
     if token.injected:
         return ShownToken("inj", "", "forced into the context, not sampled", token.text)
     top = {key: value for key, _, value in choices}
     marks, style, facts = [], [], []
+    if token.turn is not None:
+        marks.append(f"t t{token.turn % TURN_COLOURS}")
+        facts.append(f"turn {token.turn + 1}")
     if token.entropy is not None:
         style.append(f"--e:{_strength(token.entropy, top['entropy'])}")
         facts.append(f"entropy {token.entropy:.3f}")

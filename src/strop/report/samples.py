@@ -34,6 +34,8 @@ class Token(NamedTuple):
         flow: ΔH of a policy-gradient step on it (see `flow_of`).
         reasoning: at or above the 80 % quantile of its response's entropies.
         injected: forced into the context, not sampled.
+        turn: of several, the place of the one that it was sampled in, or that an environment answered with it.
+        said: by an environment; what else is injected belongs to an interruption.
     """
 
     text: str
@@ -42,11 +44,14 @@ class Token(NamedTuple):
     flow: float | None
     reasoning: bool
     injected: bool
+    turn: int | None = None
+    said: bool = False
 
 
 @dataclass(frozen=True, eq=False)
 class ShownCompletion:
-    """A completion with its prompt: of which step, how it was judged, its first tokens and how many it has in all."""
+    """A completion with its prompt: of which step, how it was judged, its first tokens, how many it has in all, and of
+    how many turns."""
 
     prompt: str
     reference: str
@@ -55,19 +60,25 @@ class ShownCompletion:
     finish: str
     tokens: Sequence[Token]
     length: int
+    turns: int = 1
 
 
 def recorded_answers(run: RunData, tokenizer: PreTrainedTokenizerBase, count: int) -> list[ShownCompletion]:
-    """About `count` rollouts, one a prompt, half of the first and half of the last step that has any."""
+    """About `count` rollouts, of each prompt that of the most turns, half of the first and half of the last step that
+    has any."""
     steps = run.folder.rollout_steps()
     found = []
     for step in dict.fromkeys((*steps[:1], *steps[-1:])):
-        rows = list({row["ticket"]: row for row in reversed(run.folder.read_rollouts(step))}.values())[::-1]
-        for row in [row for row in rows if row["token_ids"]][: max(1, count // 2)]:
+        of_ticket: dict[int, list[dict[str, Any]]] = {}
+        for row in run.folder.read_rollouts(step):
+            if row["token_ids"]:
+                of_ticket.setdefault(row["ticket"], []).append(row)
+        for rows in list(of_ticket.values())[: max(1, count // 2)]:
+            row = max(rows, key=lambda one: len(one["turns"]))  # the first of those
             found.append(
                 ShownCompletion(
                     row["prompt"], row["reference"], f"Step {step}", row["status"], row["finish_reason"],
-                    shown_tokens(tokenizer, row), len(row["token_ids"]),
+                    shown_tokens(tokenizer, row), len(row["token_ids"]), len(row["turns"]) + 1,
                 )
             )  # fmt: skip
     return found
@@ -87,12 +98,29 @@ def shown_tokens(tokenizer: PreTrainedTokenizerBase, row: Mapping[str, Any]) -> 
     def at(column: FloatArray | None, place: int) -> float | None:
         return None if column is None or forced[place] else float(column[place])
 
+    turn, said = turns_of(row)
     return [
         Token(
-            text, at(logprob, place), at(entropy, place), at(flow, place), bool(reasoning[place]), bool(forced[place])
+            text, at(logprob, place), at(entropy, place), at(flow, place), bool(reasoning[place]), bool(forced[place]),
+            int(turn[place]) if row["turns"] else None, bool(said[place]),
         )
         for place, text in enumerate(pieces(tokenizer, ids))
-    ]
+    ]  # fmt: skip
+
+
+def turns_of(row: Mapping[str, Any]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    """The turn of each token, int64 [T], and whether an environment said it, bool [T].
+
+    What an environment says stands before a turn and belongs to the turn that it answers.
+    """
+    length = len(row["token_ids"])
+    turn, said = np.zeros(length, np.int64), np.zeros(length, np.bool_)
+    for start in row["turns"]:
+        turn[start:] += 1
+        for span in row["injected"]:
+            if span["start"] < start <= span["end"]:
+                said[span["start"] : start] = True
+    return turn, said
 
 
 def flow_of(logprob: FloatArray, entropy: FloatArray, verdict: str) -> FloatArray:

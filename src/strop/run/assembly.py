@@ -120,7 +120,7 @@ def assemble(config: RunConfig, view: View) -> Parts:
     config, change = preflight.fitted(config, longest, room)
     if change is not None:
         view.note(change)
-    play = play_of(config, tokenizer)
+    play = play_of(config, tokenizer, room)
     for line in () if play is None else play.tokens.notes():
         view.note(line)
     sets = validation_sets(config, data, tokenizer, room, view, play)
@@ -140,15 +140,19 @@ def assemble(config: RunConfig, view: View) -> Parts:
     return Parts(config, tokenizer, data, executor, judge, learner, sets, evaluator, policy, launcher, placement)
 
 
-def play_of(config: RunConfig, tokenizer: PreTrainedTokenizerBase) -> Play | None:
+def play_of(config: RunConfig, tokenizer: PreTrainedTokenizerBase, room: int) -> Play | None:
     """The environment of a run with the tokens of its turns; None where there is none.
+
+    Args:
+        room: the longest prompt + completion of the engine.
 
     Raises:
         InputError: the chat template cannot render a second turn.
     """
     if config.environment is None:
         return None
-    return Play(config.environment, TurnTokens(tokenizer, config.data.template))
+    budget = max(stage.sampling.max_new_tokens for stage in stage_configs(config))
+    return Play(config.environment, TurnTokens(tokenizer, config.data.template), room - budget)
 
 
 def responder_of(config: RunConfig, play: Play | None) -> Responder:

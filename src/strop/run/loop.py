@@ -44,7 +44,7 @@ from strop.base.view import View
 from strop.config.schema import RunConfig
 from strop.data.dataset import Dataset
 from strop.engines.protocol import Request
-from strop.environments.turns import next_turn, out_of_room
+from strop.environments.turns import first_turn, next_turn, out_of_room, unspoken, within
 from strop.orchestration.executor import PROBE_TOLERANCE, Executor, Lost, Publication, Quarantined
 from strop.orchestration.lag_gate import BatchTickets, LagGate
 from strop.orchestration.learning import Learning
@@ -147,8 +147,15 @@ class Loop:
             self._request(self.ledger.admit(self.gate.admit(), index, self.dataset[index].problem, samples))
 
     def _request(self, entry: OpenGroup) -> None:
+        if self.judge.speaks_first:
+            for sample in range(entry.samples):
+                self.judge.begin((entry.request_id, sample), entry.problem, self._seed(entry))
+            return
         prompt_ids = self.dataset[entry.index].prompt_ids
-        request = Request(entry.request_id, prompt_ids, self.config.sampling, self._seed(entry), entry.samples)
+        sampling = within(self.config.sampling, self.judge.turn_tokens)
+        request = Request(
+            entry.request_id, prompt_ids, sampling, self._seed(entry), entry.samples, keeps=self.judge.several_turns
+        )
         self.executor.submit(request, entry.ticket, entry.attempt)
 
     def _seed(self, entry: OpenGroup) -> int:
@@ -227,9 +234,14 @@ class Loop:
         entry = self.ledger.find(request_id)
         if entry is None:
             return
-        whole = entry.completions[sample]
-        request = next_turn(whole, observation, self.config.sampling, self._seed(entry))
+        whole, limit = entry.completions.get(sample), self.judge.turn_tokens
+        request: Request | None
+        if whole is None:
+            request = first_turn(request_id, sample, observation, self.config.sampling, limit, self._seed(entry))
+        else:
+            request = next_turn(whole, observation, self.config.sampling, limit, self._seed(entry))
         if request is None:
+            assert whole is not None, "a first turn has room"
             entry.completions[sample], turn = out_of_room(whole)
             self.judge.submit((request_id, sample), entry.problem, turn, self._seed(entry))
             return
@@ -246,6 +258,9 @@ class Loop:
         entry = self.ledger.find(request_id)
         if entry is None:
             return
+        if sample not in entry.completions:
+            prompt_ids = self.dataset[entry.index].prompt_ids
+            entry.completions[sample] = unspoken(request_id, sample, prompt_ids)
         reward = self._reward(entry.completions[sample], verdict) if verdict.usable else 0.0
         group = self.ledger.judge(entry, sample, verdict, reward)
         if group is None:

@@ -138,7 +138,7 @@ def evaluate_model(
         correct += rollout.verdict.score == 1
         view.advance(done, {"pass_rate": correct / done})
 
-    judge = responder_of(config, play_of(config, tokenizer))
+    judge = responder_of(config, play_of(config, tokenizer, engine.capabilities.max_tokens))
     try:
         seed = derive(config.seed, "evaluation")
         result = evaluate(engine, dataset, samples, sampling, config.verifier, seed, progress, judge=judge)
@@ -204,7 +204,7 @@ def _played(
     def progress(done: int, total: int, rollout: Rollout) -> None:
         found[rollout.problem.id, rollout.completion.index] = rollout
 
-    judge = responder_of(config, play_of(config, tokenizer))
+    judge = responder_of(config, play_of(config, tokenizer, engine.capabilities.max_tokens))
     try:
         evaluate(engine, Dataset("", tuple(examples)), count, sampling, config.verifier, seed, progress, judge=judge)
     finally:

@@ -112,6 +112,8 @@ def outcomes(candidates: Sequence[Candidate], token_rewards: Sequence[FloatArray
         trained=tuple(c.sample.trained[start:] for c, start in zip(candidates, starts, strict=True)),
         values=completions([candidate.sample.values for candidate in candidates]),
         token_rewards=completions(token_rewards or [None] * len(candidates)),
+        turns=tuple(candidate.rollout.completion.turns for candidate in candidates),
+        turn_rewards=tuple(candidate.rollout.verdict.turn_scores for candidate in candidates),
     )
 
 

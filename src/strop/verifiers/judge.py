@@ -16,12 +16,25 @@ class Responder(Protocol):
 
     Behind an observation the next turn is sampled; the completion of that turn is submitted under the same key. The
     order of answers is free.
+
+    Attributes:
+        several_turns: whether observations may come.
+        speaks_first: whether every sample is to `begin` with an observation, which is its prompt.
+        turn_tokens: most tokens of one turn, shorter than the whole completion's budget; None: that budget alone.
     """
+
+    several_turns: bool = False
+    speaks_first: bool = False
+    turn_tokens: int | None = None
 
     @property
     def pending(self) -> int:
         """Completions submitted whose answer was not yet polled."""
         ...
+
+    def begin(self, key: Key, problem: Problem, seed: int) -> None:
+        """Ask for the prompt of a sample, where the environment speaks first; the answer is an observation."""
+        return None
 
     def submit(self, key: Key, problem: Problem, completion: Completion, seed: int = 0) -> None:
         """Begin to judge a completion, or one turn of it; an environment draws from `seed`, a verifier ignores it."""

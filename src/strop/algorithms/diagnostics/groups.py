@@ -91,6 +91,18 @@ def interruption_metrics(groups: Sequence[Group]) -> Metrics:
     }
 
 
+def environment_metrics(groups: Sequence[Group]) -> Metrics:
+    """Of trajectories of several turns: how many turns one has, and how many malformed calls of tools; else nothing."""
+    rollouts = [rollout for group in groups for rollout in group.rollouts]
+    malformed = sum(rollout.verdict.malformed_calls for rollout in rollouts)
+    if not (malformed or any(rollout.completion.turns for rollout in rollouts)):
+        return {}
+    return {
+        "environment/turns": Mean(sum(len(r.completion.turns) + 1 for r in rollouts), len(rollouts)),
+        "environment/malformed_calls": Mean(malformed, len(rollouts)),
+    }
+
+
 def lag_metrics(samples: Sequence[Sample], version: int, max_lag: int = 0) -> Metrics:
     """Version trained minus version that sampled, per trained token; with max_lag > 0 its histogram besides.
 

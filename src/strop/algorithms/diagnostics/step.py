@@ -7,6 +7,7 @@ from collections.abc import Collection, Sequence
 from strop.algorithms.diagnostics.credit import credit_metrics
 from strop.algorithms.diagnostics.groups import (
     effective_metrics,
+    environment_metrics,
     group_metrics,
     interruption_metrics,
     solved_metrics,
@@ -32,6 +33,7 @@ def step_diagnostics(groups: Sequence[Group], samples: Sequence[Sample], survivo
         **solved_metrics(groups),
         **effective_metrics(groups, samples),
         **interruption_metrics(groups),
+        **environment_metrics(groups),
         **length_metrics(groups),
         **reflection_metrics(groups),
         **repetition_metrics(groups),

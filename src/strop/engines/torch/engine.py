@@ -26,6 +26,7 @@ from strop.engines.requests import Limits
 from strop.engines.settings import EngineSettings
 from strop.engines.slots import Entry, Sequence, Slots
 from strop.engines.torch.fused_forward import FusedForward
+from strop.engines.torch.kept import Kept, KeptKeys
 from strop.engines.torch.kv import Ids, PrefillJob, SlotCache
 from strop.engines.torch.runner import Runner
 from strop.engines.torch.scheduler import LEAST_ROWS, ROWS_APART, Scheduler
@@ -67,7 +68,8 @@ class TorchEngine(BaseEngine):
             policy.use_kernels()
         cache = SlotCache(settings.slots, policy.device, None if self._fused is None else self._fused.kernels)
         unit = ROWS_APART if self._fused is not None and self._fused.rows_apart else LEAST_ROWS
-        self._scheduler = Scheduler(self._slots, cache, settings.shrink, unit)
+        self._kept = KeptKeys(settings.kept_mib)
+        self._scheduler = Scheduler(self._slots, cache, self._kept, settings.shrink, unit)
         self._runner = Runner(policy, self._slots, cache, settings.prefill_tokens, self._fused)
 
     @torch.inference_mode()
@@ -123,6 +125,10 @@ class TorchEngine(BaseEngine):
                 slots.prompt_epoch[slot] = self._scheduler.epoch
                 if len(ids):
                     jobs.append(PrefillJob(ids, (slot,)))
+        if kv == "recompute":
+            self._kept.clear()
+        else:
+            self._kept.forget_before(self._version)
         self._version = version
         self._runner.prefill(jobs)
 
@@ -148,6 +154,7 @@ class TorchEngine(BaseEngine):
         self._failure = InputError("closed")
         self._scheduler.waiting.clear()
         self._scheduler.cache.clear()
+        self._kept.clear()
 
     def _in_flight(self) -> Iterator[tuple[Entry, int, Row, Row]]:
         slots = self._slots
@@ -156,7 +163,7 @@ class TorchEngine(BaseEngine):
             yield sequence.entry, sequence.index, slots.drawn[slot, :done], slots.logprobs[slot, :done]
 
     def _enqueue(self, entry: Entry) -> None:
-        self._scheduler.waiting.append(entry)
+        self._scheduler.enqueue(entry)
 
     def _abort(self, request_id: str) -> None:
         for slot in self._slots.running():
@@ -237,4 +244,13 @@ class TorchEngine(BaseEngine):
         drawn, logprobs = slots.drawn[slot, :length], slots.logprobs[slot, :length]
         entropies = slots.entropies[slot, :length].copy()
         self._report(sequence.entry, sequence.index, sequence.chain, drawn, logprobs, reason, entropies)
+        if sequence.entry.request.keeps and reason != "abort":
+            self._keep(slot, sequence)
         slots.release(slot)
+
+    def _keep(self, slot: int, sequence: Sequence) -> None:
+        """Keep the keys and values of a finished sequence: of all its tokens but the last, which no step was fed."""
+        position = int(self._slots.position[slot])
+        ids = np.concatenate((sequence.entry.ids, self._slots.drawn[slot, : position - self._slots.first[slot]]))
+        kept = Kept(ids[:position], self._version, self._scheduler.cache.taken(slot, position))
+        self._kept.put(sequence.entry.request.trajectory(sequence.index), kept)

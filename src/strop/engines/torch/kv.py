@@ -6,7 +6,7 @@ D head dimension (of values it may be another), C capacity of a slot in tokens, 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
 
 from strop.engines.torch.native import DecodeKernels
 from strop.model.attention import PackedContext
@@ -120,12 +121,31 @@ class SlotCache:
                 cache[destination, :, :tokens] = cache[origin, :, :tokens]
 
 
+    def taken(self, slot: int, tokens: int) -> dict[int, tuple[Tensor, Tensor]]:
+        """Copies [K, tokens, D] of a slot's keys and values, by layer."""
+        return {
+            index: (keys[slot, :, :tokens].clone(), values[slot, :, :tokens].clone())
+            for index, (keys, values) in self._layers.items()
+        }
+
+    def put(self, slot: int, layers: Mapping[int, tuple[Tensor, Tensor]], tokens: int) -> None:
+        """Write what `taken` gave into the first `tokens` places of a slot."""
+        self.reserve(tokens)
+        for index, pair in layers.items():
+            for cache, kept in zip(self._layers[index], pair, strict=True):
+                cache[slot, :, :tokens] = kept
+
+
 @dataclass(frozen=True, eq=False)
 class PrefillJob:
-    """Token ids [n] whose keys and values fill positions 0..n-1 of every slot in `slots`, computed once."""
+    """Token ids [n] whose keys and values fill positions past..past+n-1 of every slot in `slots`, computed once.
+
+    With `past` > 0 there is one slot, which holds the keys and values of the tokens before.
+    """
 
     token_ids: Ids
     slots: tuple[int, ...]
+    past: int = 0
 
 
 class Prefill:
@@ -133,24 +153,65 @@ class Prefill:
 
     def __init__(self, jobs: Sequence[PrefillJob], device: torch.device, least_rows: int) -> None:
         """`least_rows` pads a prefill that runs alone up to the row count from which results stop changing."""
-        ids = [job.token_ids for job in jobs]
-        missing = least_rows - sum(map(len, ids))
-        if missing > 0:
-            ids.append(np.zeros(missing, np.int64))
-        self.token_ids: Ids = np.concatenate(ids)
-        self.positions: Ids = np.concatenate([np.arange(len(part)) for part in ids])
-        self.context = PackedContext([len(part) for part in ids], device)
+        whole, extending = [job for job in jobs if not job.past], [job for job in jobs if job.past]
+        missing = least_rows - sum(len(job.token_ids) for job in jobs)
+        padding = [PrefillJob(np.zeros(missing, np.int64), ())] if missing > 0 else []
+        rows = [*whole, *padding, *extending]
+        self.token_ids: Ids = np.concatenate([job.token_ids for job in rows])
+        self.positions: Ids = np.concatenate([job.past + np.arange(len(job.token_ids)) for job in rows])
+        lengths = [len(job.token_ids) for job in (*whole, *padding)]
+        self.context = PackedContext(lengths, device) if lengths else None
+        self.packed = sum(lengths)
         token, slot, position = [], [], []
+        self.extensions: list[Extension] = []
         start = 0
-        for job in jobs:
+        for job in rows:
             n = len(job.token_ids)
             token.append(np.tile(np.arange(start, start + n), len(job.slots)))
-            position.append(np.tile(np.arange(n), len(job.slots)))
+            position.append(np.tile(job.past + np.arange(n), len(job.slots)))
             slot.append(np.repeat(np.array(job.slots, np.int64), n))
+            if job.past:
+                self.extensions.append(Extension(start, start + n, job.slots[0], job.past))
             start += n
         self.token, self.slot, self.position = (
             torch.from_numpy(np.concatenate(part)).to(device) for part in (token, slot, position)
         )
+        # The slots of the rows that extend what these hold, and how many keys each row reads.
+        slots = [extension.slot for extension in self.extensions for _ in range(extension.start, extension.stop)]
+        self.slots = torch.tensor(slots, dtype=torch.int64, device=device)
+        self.lengths = torch.from_numpy(self.positions[self.packed :] + 1).to(device)
+
+    def attend(
+        self, layer: int, query: Tensor, key: Tensor, value: Tensor, cache: SlotCache, scale: float
+    ) -> list[Tensor]:
+        """Attention of the R rows, in order: whole prompts over themselves, the others over their slots in the cache,
+        where their own keys and values stand already; query [R, H, D], key and value [R, K, D]."""
+        parts: list[Tensor] = []
+        n = self.packed
+        if self.context is not None:
+            parts.append(self.context.attend(layer, query[:n], key[:n], value[:n], scale))
+        keys, values = cache.layer(layer, key, value)
+        if self.extensions and cache.kernels is not None:
+            parts.append(torch.empty_like(query[n:], memory_format=torch.contiguous_format))
+            cache.kernels.read(query[n:], keys, values, self.slots, self.lengths, scale, parts[-1])
+            return parts
+        for start, stop, slot, past in self.extensions:
+            length = past + stop - start
+            seen = torch.ones(stop - start, length, dtype=torch.bool, device=query.device).tril(past)
+            k, v = keys[None, slot, :, :length], values[None, slot, :, :length]
+            rows = query[None, start:stop].transpose(1, 2)
+            found = scaled_dot_product_attention(rows, k, v, seen, scale=scale, enable_gqa=True)
+            parts.append(found[0].transpose(0, 1))
+        return parts
+
+
+class Extension(NamedTuple):
+    """Rows `start` to `stop` of a prefill go on from the `past` tokens that slot `slot` holds."""
+
+    start: int
+    stop: int
+    slot: int
+    past: int
 
 
 class SlotContext:
@@ -190,7 +251,7 @@ class SlotContext:
             output = torch.empty_like(query, memory_format=torch.contiguous_format)
             self.cache.kernels.decode(query[:w], key[:w], value[:w], keys, values, self.lengths, scale, output)
             if p is not None:
-                output[w:] = p.context.attend(layer, query[w:], key[w:], value[w:], scale)
+                output[w:] = _joined(p.attend(layer, query[w:], key[w:], value[w:], self.cache, scale))
             return output
         if w:
             keys[self.rows, :, self.positions] = key[:w]
@@ -198,8 +259,12 @@ class SlotContext:
             for span, bias in zip(self.spans, self.bias, strict=True):
                 parts.append(_decode(query[span.start : span.stop], keys, values, span, bias, scale))
         if p is not None:
-            parts.append(p.context.attend(layer, query[w:], key[w:], value[w:], scale))
-        return parts[0] if len(parts) == 1 else torch.cat(parts)
+            parts += p.attend(layer, query[w:], key[w:], value[w:], self.cache, scale)
+        return _joined(parts)
+
+
+def _joined(parts: Sequence[Tensor]) -> Tensor:
+    return parts[0] if len(parts) == 1 else torch.cat(list(parts))
 
 
 def _decode(query: Tensor, keys: Tensor, values: Tensor, span: Span, bias: Tensor, scale: float) -> Tensor:

@@ -8,6 +8,7 @@ from collections.abc import Sequence as Sequence_
 import numpy as np
 
 from strop.engines.slots import Entry, Sequence, Slots
+from strop.engines.torch.kept import KeptKeys
 from strop.engines.torch.kv import BLOCK, PrefillJob, SlotCache, keys_read, spans
 
 # The row count from which the rows of a float32 matrix product no longer depend on it.
@@ -24,15 +25,28 @@ class Scheduler:
     `epoch` counts weight changes: a prompt's keys and values are lent only to samples of the same request and epoch.
     """
 
-    def __init__(self, slots: Slots, cache: SlotCache, shrink: bool, unit: int = LEAST_ROWS) -> None:
+    def __init__(
+        self, slots: Slots, cache: SlotCache, kept: KeptKeys, shrink: bool, unit: int = LEAST_ROWS
+    ) -> None:
         """Decode whole `unit`s of rows: `LEAST_ROWS`, or fewer where a row does not depend on their number."""
         self.slots = slots
         self.cache = cache
+        self.kept = kept
         self.waiting: deque[Entry] = deque()
         self.epoch = 0
         self._may_shrink = shrink
         self._unit = unit
         self._read_in_vain = 0
+
+    def enqueue(self, entry: Entry) -> None:
+        """Let an entry wait: last; or, where it continues a trajectory, before all that have not begun, so that few
+        are under way at once."""
+        if entry.request.continues is None:
+            self.waiting.append(entry)
+        elif self.waiting and self.waiting[0].next_index:
+            self.waiting.insert(1, entry)
+        else:
+            self.waiting.appendleft(entry)
 
     def admit(self) -> list[PrefillJob]:
         """Give free slots to waiting samples, first come first served; the prompts that must be computed for it."""
@@ -49,11 +63,21 @@ class Scheduler:
                 self.cache.copy([donor], [slot for slot in taken if slot != donor], len(entry.prefix))
             else:
                 entry.donor = taken[0]
-                if len(entry.prefix):
-                    jobs.append(PrefillJob(entry.prefix, tuple(taken)))
+                past = self._continued(entry, taken[0])
+                if len(entry.prefix) > past:
+                    jobs.append(PrefillJob(entry.prefix[past:], tuple(taken), past))
             if not entry.waiting:
                 self.waiting.popleft()
         return jobs
+
+    def _continued(self, entry: Entry, slot: int) -> int:
+        """Put what was kept of the entry's trajectory into its slot: so many tokens; 0 where there is nothing."""
+        name = entry.request.continues
+        kept = None if name is None else self.kept.take(name, entry.ids)
+        if kept is None:
+            return 0
+        self.cache.put(slot, kept.layers, len(kept.token_ids))
+        return len(kept.token_ids)
 
     def _donor(self, entry: Entry) -> int | None:
         """A slot that holds the entry's prompt, computed with the present weights."""

@@ -13,6 +13,7 @@ from typing import Any
 import httpx
 import numpy as np
 
+from strop.base.connections import Connections
 from strop.base.types import InputError, IntArray, StropError
 from strop.engines.protocol import EngineLost, Scores
 
@@ -43,9 +44,7 @@ class Client:
     """
 
     def __init__(self, name: str, socket: Path | None, key: str | None, seconds: float) -> None:
-        # The server closes connections that have been at rest for 5 seconds; none must be taken up again just then.
-        limits = httpx.Limits(max_connections=None, max_keepalive_connections=None, keepalive_expiry=2.0)
-        transport = httpx.AsyncHTTPTransport(uds=None if socket is None else str(socket), limits=limits)
+        transport = Connections(socket, rest_seconds=2.0)  # the server closes those that have been so for 5 seconds
         headers = {} if key is None else {"Authorization": f"Bearer {key}"}
         self._name, url = name, name if socket is None else "http://localhost"
         self._http = httpx.AsyncClient(base_url=url, transport=transport, headers=headers, timeout=seconds)

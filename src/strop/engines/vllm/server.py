@@ -44,6 +44,7 @@ def arguments_of(settings: Vllm, model: ModelSettings, dtype: DTypeName, limits:
     """The arguments of `vllm serve`, with underscores."""
     known: dict[str, Any] = {
         "enable_scale_out": True, "skip_tokenizer_init": True, "disable_uvicorn_access_log": True, "seed": 0,
+        "disable_log_stats": True,  # counted for every token of every sequence, and nobody asks for them
         "trust_remote_code": model.trust_remote_code, "dtype": dtype, "max_model_len": limits.max_tokens,
         "max_num_seqs": settings.slots + 1,  # a place for the probe of `verify_weights`
         "max_num_batched_tokens": max(settings.prefill_tokens, settings.slots + 1),

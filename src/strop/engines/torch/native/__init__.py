@@ -29,7 +29,7 @@ _ARGUMENTS = {
     "strop_add_norm": (_P, _P, _P, _P, _L, _L, c_float, c_int),
     "strop_rotate": (_P, _P, _P, _P, _P, _P, _L, _L, _L, _L, _L, c_float, c_int),
     "strop_gate": (_P, _P, _L, _L, c_int),
-    "strop_decode": (_P, _P, _P, _L, _L, _P, _P, _P, _P, _L, _L, _L, _L, _L, c_float, c_int),
+    "strop_decode": (_P, _P, _P, _L, _L, _P, _P, _P, _P, _P, _L, _L, _L, _L, _L, c_float, c_int),
     "strop_draw": (_P, _P, _P, _P, _P, _P, _P, _L, _L),
     "strop_multiply": (_P, _P, _P, _P, _L, _L, _L, c_int, c_int),
     "strop_pack": (_P, _P, _L, _L),
@@ -140,8 +140,20 @@ class DecodeKernels:
             key, value = key.contiguous(), value.contiguous()
         self._decode(
             query.data_ptr(), key.data_ptr(), value.data_ptr(), query.stride(0), key.stride(0), keys.data_ptr(),
-            values.data_ptr(), lengths.data_ptr(), out.data_ptr(), rows, heads, key.shape[1], head_dim, keys.shape[2],
-            scale, _HALF[query.dtype],
+            values.data_ptr(), None, lengths.data_ptr(), out.data_ptr(), rows, heads, key.shape[1], head_dim,
+            keys.shape[2], scale, _HALF[query.dtype],
+        )  # fmt: skip
+
+    def read(
+        self, query: Tensor, keys: Tensor, values: Tensor, slots: Tensor, lengths: Tensor, scale: float, out: Tensor
+    ) -> None:
+        """Attend from query [N, H, D] to the first `lengths` int64 [N] keys and values of `slots` int64 [N] in keys,
+        values [slots, K, C, D] → out [N, H, D]; several rows may read one slot."""
+        rows, heads, head_dim = query.shape
+        self._decode(
+            query.data_ptr(), None, None, query.stride(0), 0, keys.data_ptr(), values.data_ptr(), slots.data_ptr(),
+            lengths.data_ptr(), out.data_ptr(), rows, heads, keys.shape[1], head_dim, keys.shape[2], scale,
+            _HALF[query.dtype],
         )  # fmt: skip
 
     def draw(

@@ -221,9 +221,9 @@ INLINE void heads(const float *q, const char *own, float scale, const char *k, c
 }
 
 INLINE void decode(const char *query, const char *key, const char *value, long query_stride, long kv_stride, char *keys,
-                   char *values, const int64_t *lengths, char *out, long n, long h, long kv, long d, long capacity,
-                   float scale, const int half) {
-    const long size = half ? 2 : 4, group = h / kv;
+                   char *values, const int64_t *slots, const int64_t *lengths, char *out, long n, long h, long kv,
+                   long d, long capacity, float scale, const int half) {
+    const long size = half ? 2 : 4, group = h / kv, whole = capacity * d * size;
     PARALLEL(n * kv > 1)
     for (long job = 0; job < n * kv; job++) {
         const long r = job / kv, head = job % kv, length = lengths[r];
@@ -232,14 +232,18 @@ INLINE void decode(const char *query, const char *key, const char *value, long q
             memset(to, 0, (size_t)(group * d * size));
             continue;
         }
-        char *own_keys = keys + job * capacity * d * size, *own_values = values + job * capacity * d * size;
-        memcpy(own_keys + (length - 1) * d * size, key + (r * kv_stride + head * d) * size, (size_t)(d * size));
-        memcpy(own_values + (length - 1) * d * size, value + (r * kv_stride + head * d) * size, (size_t)(d * size));
+        const long place = (slots ? slots[r] : r) * kv + head;
+        char *own_keys = keys + place * whole, *own_values = values + place * whole;
+        if (key) {
+            memcpy(own_keys + (length - 1) * d * size, key + (r * kv_stride + head * d) * size, (size_t)(d * size));
+            memcpy(own_values + (length - 1) * d * size, value + (r * kv_stride + head * d) * size, (size_t)(d * size));
+        }
         float q[group * d] __attribute__((aligned(64))), acc[4 * d] __attribute__((aligned(64)));
         const char *from = query + (r * query_stride + head * group * d) * size;
         for (long i = 0; i < group * d; i++) q[i] = one(from, i, half);
-        const char *next = own_keys + capacity * d * size;
-        const long coming = job + 1 < n * kv ? lengths[(job + 1) / kv] : 0;
+        const long after = (job + 1) / kv;
+        const long coming = after < n ? lengths[after] : 0;
+        const char *next = coming ? keys + ((slots ? slots[after] : after) * kv + (job + 1) % kv) * whole : own_keys;
         /* The usual sizes as constants, which the compiler unrolls. */
         if (d == 64) heads(q, from, scale, own_keys, own_values, to, acc, length, 64, next, coming, group, half);
         else if (d == 128) heads(q, from, scale, own_keys, own_values, to, acc, length, 128, next, coming, group, half);
@@ -248,15 +252,18 @@ INLINE void decode(const char *query, const char *key, const char *value, long q
 }
 
 /* Rows with a query of h heads and a key and value of kv heads, `stride` elements from row to row: key and value become
-   number lengths[r] - 1 of slot r in keys, values [slots, kv, capacity, d], and the query attends to all of them
-   → out [n, h, d]; a row of length 0 gives zeros and writes nothing. d is a multiple of 32, capacity of 32. */
+   number lengths[r] - 1 of slot slots[r] (none given: slot r) in keys, values [slots, kv, capacity, d], and the query
+   attends to all of them → out [n, h, d]; a row of length 0 gives zeros and writes nothing. Without key and value, which
+   stand there already, rows may share a slot. d is a multiple of 32, capacity of 32. */
 void strop_decode(const void *query, const void *key, const void *value, long query_stride, long kv_stride, void *keys,
-                  void *values, const int64_t *lengths, void *out, long n, long h, long kv, long d, long capacity,
-                  float scale, int half) {
+                  void *values, const int64_t *slots, const int64_t *lengths, void *out, long n, long h, long kv, long d,
+                  long capacity, float scale, int half) {
     if (half)
-        decode(query, key, value, query_stride, kv_stride, keys, values, lengths, out, n, h, kv, d, capacity, scale, 1);
+        decode(query, key, value, query_stride, kv_stride, keys, values, slots, lengths, out, n, h, kv, d, capacity,
+               scale, 1);
     else
-        decode(query, key, value, query_stride, kv_stride, keys, values, lengths, out, n, h, kv, d, capacity, scale, 0);
+        decode(query, key, value, query_stride, kv_stride, keys, values, slots, lengths, out, n, h, kv, d, capacity,
+               scale, 0);
 }
 
 /* ------------------------------------------------------------------ the draw */

@@ -1,0 +1,242 @@
+"""Agents that know nothing but an OpenAI-style endpoint, trained as they are.
+
+    def solve(problem, base_url, api_key):                       # in a module named with --import
+        client = openai.OpenAI(base_url=base_url, api_key=api_key)
+        ...                                                      # any framework, any number of requests
+        return 1.0 if right else 0.0                             # None: the run's verifier judges the last turn
+
+The agent speaks first: its first request is the trajectory's prompt. Of each later request only what is new behind the
+policy's turn is rendered, so that the tokens trained are the tokens sampled, whatever the agent makes of their text.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import inspect
+import json
+import numbers
+import secrets
+import threading
+from typing import TYPE_CHECKING, Any
+
+from pydantic import field_validator
+
+from strop.base import imports
+from strop.base.types import Message, Problem, Status, Verdict
+from strop.environments.base import Environment
+from strop.environments.parsing import OPEN, Call, tool_calls
+from strop.environments.session import Outcome, Reply, Session
+from strop.verifiers.base import scored
+
+if TYPE_CHECKING:
+    from strop.environments.conversations import Asked
+
+STACK_BYTES = 1 << 20  # of an agent's thread, of which there may be thousands
+Plain = tuple[str, str, tuple[tuple[str, str], ...]]  # role, content, and tool calls by name and arguments
+
+
+class Agent(Environment):
+    """Calls `function(problem, base_url, api_key) -> float | bool | Verdict | None`, written `module:name`.
+
+    Each sample calls it anew, in a thread of its own (an `async` function on the process's event loop). Its requests to
+    `base_url` with `api_key` are one conversation: each must begin with the messages of the one before and the answer
+    to that, else the sample is an error. How tokens are sampled is the run's affair, whatever a request says. Once the
+    tokens or turns are spent, requests are refused. An exception before that is an error of the agent; after it, the
+    sample is wrong.
+
+    Fields:
+        function: the agent.
+        deterministic: it does the same again where it hears the same, so that a session that was lost with its process
+            can be played again.
+    """
+
+    function: str
+    deterministic: bool = True
+
+    @field_validator("function")
+    @classmethod
+    def _must_be_callable(cls, function: str) -> str:
+        found = resolve(function)
+        try:
+            inspect.signature(found).bind("problem", "base_url", "api_key")
+        except TypeError as error:
+            raise ValueError(f"{function!r} is called with (problem, base_url, api_key): {error}") from error
+        return function
+
+    @property
+    def repeatable(self) -> bool:
+        """Whether the agent is deterministic."""
+        return self.deterministic
+
+    @property
+    def speaks_first(self) -> bool:
+        """The prompt is the agent's first request."""
+        return True
+
+    def open(self) -> Session:
+        """A conversation that has not begun."""
+        return _Conversation(self)
+
+
+def resolve(function: str) -> Any:
+    """The function called `module:name`.
+
+    Raises:
+        ValueError: it is not written so, its module was not allowed, or it has no such function.
+    """
+    module, _, name = function.partition(":")
+    if not module or not name:
+        raise ValueError(f"{function!r} is not written module:function")
+    if not imports.is_allowed(module):
+        raise ValueError(imports.not_allowed(function, module))
+    found = vars(importlib.import_module(module)).get(name)
+    if not callable(found):
+        raise ValueError(f"module {module!r} has no function {name!r}")
+    return found
+
+
+class _Conversation(Session):
+    def __init__(self, environment: Agent) -> None:
+        self._environment = environment
+        self._key = secrets.token_urlsafe(24)
+        self._known: list[Plain] = []
+        self._tools: tuple[dict[str, Any], ...] = ()
+        self._spent = False
+
+    async def reset(self, problem: Problem, seed: int) -> Reply:
+        """Start the agent; its first request."""
+        from strop.environments.conversations import endpoint  # here: a configuration is read without a server
+
+        self._endpoint = await endpoint()
+        self._line = self._endpoint.open(self._key)
+        self._agent = started(resolve(self._environment.function), problem, self._endpoint.url, self._key)
+        asked = await self._next()
+        if asked is None:
+            self._agent.result()  # raises what the agent raised
+            raise RuntimeError("the agent asked nothing")
+        self._tools = asked.tools
+        return Reply(self._new(asked), self._tools)
+
+    async def step(self, reply: str) -> Outcome:
+        """Answer the agent; what it then asks, or its score."""
+        self._answer(reply, None)
+        asked = await self._next()
+        return self._verdict() if asked is None else Reply(self._new(asked))
+
+    async def end(self, reply: str) -> Verdict | None:
+        """The tokens or the turns are spent: the agent hears so, and gives its score."""
+        self._spent = True
+        self._answer(reply, "length")
+        self._line.refuse("the tokens or the turns of this conversation are spent")
+        await asyncio.wait([self._agent])
+        return self._verdict()
+
+    def close(self) -> None:
+        """An agent that still runs hears that nobody listens any more."""
+        if hasattr(self, "_endpoint"):
+            self._endpoint.close(self._key, "this conversation is over")
+            self._agent.cancel()
+
+    async def _next(self) -> Asked | None:
+        """The agent's next request; None where it has ended."""
+        asking = asyncio.ensure_future(self._line.next())
+        try:
+            await asyncio.wait((asking, self._agent), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            if not asking.done():
+                asking.cancel()
+        return asking.result() if asking.done() and not asking.cancelled() else None
+
+    def _new(self, asked: Asked) -> tuple[Message, ...]:
+        """The messages of a request behind those that are known; they are known from now on."""
+        plain = [_plain(message) for message in asked.messages]
+        kept = len(self._known)
+        if plain[:kept] != self._known:
+            place = next(n for n, known in enumerate(self._known) if n >= len(plain) or plain[n] != known)
+            raise RuntimeError(f"the agent's conversation was rewritten: message {place + 1} is not what it was")
+        if len(plain) == kept:
+            raise RuntimeError("the agent asked again without a new message")
+        if asked.tools != self._tools:
+            raise RuntimeError("the agent has other tools than at the beginning of its conversation")
+        self._known = plain
+        return tuple(Message(role=role, content=content) for role, content, _ in plain[kept:])
+
+    def _answer(self, reply: str, finish_reason: str | None) -> None:
+        calls = tool_calls(reply) if self._tools else []
+        message: dict[str, Any] = {"role": "assistant", "content": reply}
+        if calls and finish_reason is None and all(isinstance(call, Call) for call in calls):
+            message["content"] = reply.partition(OPEN)[0].strip() or None if OPEN in reply else None
+            message["tool_calls"] = [
+                {
+                    "id": f"call_{secrets.token_hex(8)}", "type": "function",
+                    "function": {"name": call.name, "arguments": json.dumps(call.arguments)},
+                }
+                for call in calls if isinstance(call, Call)
+            ]  # fmt: skip
+            finish_reason = "tool_calls"
+        self._known.append(_plain(message))
+        self._line.answer(message, finish_reason or "stop")
+
+    def _verdict(self) -> Verdict | None:
+        """What the agent's result says."""
+        try:
+            result = self._agent.result()
+        except Exception as error:
+            if self._spent:
+                return Verdict(0.0, Status.WRONG, f"its tokens or turns were spent: {type(error).__name__}")
+            raise
+        if result is None or isinstance(result, Verdict):
+            return result
+        if not isinstance(result, numbers.Real):
+            raise TypeError(f"the agent returned {type(result).__name__}, not float, bool, Verdict or None")
+        return scored(float(result), "", partial_credit=True)
+
+
+def started(function: Any, problem: Problem, url: str, key: str) -> asyncio.Future[Any]:
+    """The result of an agent that runs from now on, in a thread of its own unless it is `async`."""
+    loop = asyncio.get_running_loop()
+    if inspect.iscoroutinefunction(function):
+        return asyncio.ensure_future(function(problem, url, key))
+    result: asyncio.Future[Any] = loop.create_future()
+
+    def settle(value: Any, error: BaseException | None) -> None:
+        if result.done():  # nobody waits for it any more
+            return
+        if error is None:
+            result.set_result(value)
+        else:
+            result.set_exception(error)
+
+    def work() -> None:
+        try:
+            outcome: tuple[Any, BaseException | None] = function(problem, url, key), None
+        except BaseException as error:  # SystemExit too is an error of the agent
+            outcome = None, error if isinstance(error, Exception) else RuntimeError(f"it raised {error!r}")
+        if not loop.is_closed():
+            loop.call_soon_threadsafe(settle, *outcome)
+
+    before = threading.stack_size(STACK_BYTES)
+    try:
+        threading.Thread(target=work, name="strop-agent", daemon=True).start()
+    finally:
+        threading.stack_size(before)
+    result.add_done_callback(lambda done: done.cancelled() or done.exception())  # heard of, also where nobody asks
+    return result
+
+
+def _plain(message: dict[str, Any]) -> Plain:
+    """A message as it is compared and rendered: what clients add or leave out makes no difference."""
+    content = message.get("content") or ""
+    if isinstance(content, list):
+        content = "".join(str(part.get("text", "")) for part in content if isinstance(part, dict))
+    calls = []
+    for call in message.get("tool_calls") or ():
+        function = call["function"]
+        arguments = function["arguments"]
+        known = json.loads(arguments) if isinstance(arguments, str) else arguments
+        calls.append((str(function["name"]), json.dumps(known, sort_keys=True)))
+    role = str(message.get("role"))
+    if role == "assistant":
+        content = str(content).strip()
+    return "system" if role == "developer" else role, str(content), tuple(calls)

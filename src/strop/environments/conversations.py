@@ -1,0 +1,190 @@
+"""The OpenAI-style endpoint that agents talk to while they are trained: a key is a conversation.
+
+    agent  ──POST /v1/chat/completions, Bearer KEY──▶  Line.next()       the session hears what is new
+           ◀──────────── chat.completion ───────────  Line.answer(…)    and answers with the policy's turn
+
+The endpoint listens on loopback, on the event loop of the process in which the sessions run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+import uuid
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import uvicorn
+
+from strop.serving.app import Receive, Scope, Send
+from strop.serving.app import Reply as Response
+from strop.serving.listening import QuietServer, listen
+from strop.serving.refusal import Refusal
+
+PATH = "/v1/chat/completions"
+BODY_BYTES = 16 * 2**20
+REFUSED_FIELDS = {"stream": (False,), "n": (1,)}  # and what they may be
+
+
+@dataclass(frozen=True, eq=False)
+class Asked:
+    """A request of an agent: its messages and tools as they came in; `answer` is the message that it waits for."""
+
+    messages: list[dict[str, Any]]
+    tools: tuple[dict[str, Any], ...]
+    answer: asyncio.Future[dict[str, Any]]
+
+
+class Line:
+    """One agent's way to the policy.
+
+    Attributes:
+        closed: why further requests are refused; None as long as they are not.
+    """
+
+    def __init__(self) -> None:
+        self.closed: str | None = None
+        self._asked: asyncio.Queue[Asked] = asyncio.Queue()
+        self._open: Asked | None = None
+
+    async def next(self) -> Asked:
+        """The agent's next request."""
+        self._open = await self._asked.get()
+        return self._open
+
+    def answer(self, message: dict[str, Any], finish_reason: str) -> None:
+        """Answer the request that is open with a message of the assistant."""
+        if self._open is not None and not self._open.answer.done():
+            choice = {"index": 0, "message": message, "finish_reason": finish_reason, "logprobs": None}
+            self._open.answer.set_result(choice)
+        self._open = None
+
+    def refuse(self, reason: str) -> None:
+        """Refuse the request that is open, and all that come."""
+        self.closed = reason
+        waiting = [] if self._open is None else [self._open]
+        while not self._asked.empty():
+            waiting.append(self._asked.get_nowait())
+        self._open = None
+        for asked in waiting:
+            if not asked.answer.done():
+                asked.answer.set_exception(Refusal(400, reason, code="conversation_over"))
+
+    async def ask(self, body: dict[str, Any]) -> dict[str, Any]:
+        """Hand a request to the session; the choice that answers it.
+
+        Raises:
+            Refusal: the conversation is over, or a request is open already.
+        """
+        if self.closed is not None:
+            raise Refusal(400, self.closed, code="conversation_over")
+        if self._open is not None or not self._asked.empty():
+            raise Refusal(409, "one request at a time: the one before has no answer yet", code="conversation_busy")
+        answer: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
+        self._asked.put_nowait(Asked(body["messages"], tuple(body.get("tools") or ()), answer))
+        return await answer
+
+
+class Endpoint:
+    """The plain ASGI application, and the lines by their keys.
+
+    Attributes:
+        url: where it is reached, up to and with `/v1`.
+    """
+
+    def __init__(self) -> None:
+        self.url = ""
+        self._lines: dict[str, Line] = {}
+
+    def open(self, key: str) -> Line:
+        """A new conversation, for whoever has this key."""
+        self._lines[key] = Line()
+        return self._lines[key]
+
+    def close(self, key: str, reason: str) -> None:
+        """The conversation is over."""
+        line = self._lines.pop(key, None)
+        if line is not None:
+            line.refuse(reason)
+
+    async def start(self) -> None:
+        """Listen on a free port of loopback; serve as long as the event loop runs."""
+        listening = listen("127.0.0.1", 0, None, False)
+        self.url = f"http://127.0.0.1:{listening.getsockname()[1]}/v1"
+        config = uvicorn.Config(
+            self, lifespan="off", ws="none", log_config=None, access_log=False, server_header=False, proxy_headers=False
+        )
+        self._serving = asyncio.create_task(QuietServer(config).serve(sockets=[listening]))
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """One request."""
+        if scope["type"] != "http":
+            return
+        name = f"chatcmpl-{uuid.uuid4().hex}"
+        response = Response(send, name)
+        try:
+            if scope["path"] != PATH or scope["method"] != "POST":
+                raise Refusal(404, f"an agent's endpoint knows POST {PATH} and nothing else", code="unknown_path")
+            line = self._line_of(scope)
+            body = _read(await _body(receive))
+            choice = await line.ask(body)
+        except Refusal as refusal:
+            await response.refuse(refusal)
+            return
+        kind: Literal["chat.completion"] = "chat.completion"
+        await response.json(
+            200,
+            {
+                "id": name, "object": kind, "created": int(time.time()), "model": str(body.get("model", "policy")),
+                "choices": [choice], "usage": {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0},
+            },
+        )  # fmt: skip
+
+    def _line_of(self, scope: Scope) -> Line:
+        headers = {name.lower(): value for name, value in scope["headers"]}
+        key = headers.get(b"authorization", b"").decode("latin-1").removeprefix("Bearer ")
+        if key not in self._lines:
+            raise Refusal(401, "no conversation has this key, or it is over", code="invalid_api_key")
+        return self._lines[key]
+
+
+async def _body(receive: Receive) -> bytes:
+    data = b""
+    while True:
+        message = await receive()
+        data += message.get("body", b"")
+        if len(data) > BODY_BYTES:
+            raise Refusal(413, f"the body exceeds {BODY_BYTES} bytes")
+        if not message.get("more_body", False):
+            return data
+
+
+def _read(data: bytes) -> dict[str, Any]:
+    """The request; how its answer is sampled is the run's affair, so that those fields are passed over."""
+    try:
+        body = json.loads(data)
+    except ValueError as error:
+        raise Refusal(400, f"the body is not JSON: {error}", code="invalid_json") from None
+    messages = body.get("messages") if isinstance(body, dict) else None
+    if not isinstance(messages, list) or not messages or not all(isinstance(one, dict) for one in messages):
+        raise Refusal(400, "messages: give a list of messages", "messages")
+    for name, allowed in REFUSED_FIELDS.items():
+        if body.get(name) is not None and body[name] not in allowed:
+            raise Refusal(400, f"{name}: not supported while training; leave it out", name, "unsupported_parameter")
+    found: dict[str, Any] = body
+    return found
+
+
+_endpoints: dict[asyncio.AbstractEventLoop, Endpoint] = {}
+
+
+async def endpoint() -> Endpoint:
+    """The endpoint of the running event loop, which begins to listen when it is first wanted."""
+    loop = asyncio.get_running_loop()
+    if loop not in _endpoints:
+        for ended in [one for one in _endpoints if one.is_closed()]:
+            del _endpoints[ended]
+        _endpoints[loop] = Endpoint()
+        await _endpoints[loop].start()
+    return _endpoints[loop]

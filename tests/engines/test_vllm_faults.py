@@ -1,0 +1,47 @@
+"""Whole runs with servers that are somebody's, named by URLs with a key, and that go wrong on the way."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+from tests.engines.fake_vllm import ServedModel, running
+from tests.engines.served_runs import Listening, check_record
+from tests.runs import small_config
+from tests.tiny import byte_tokenizer
+
+from strop.base.seeds import derive
+from strop.model.policy import load_policy
+from strop.run.run import train
+
+STEPS, LAG = 8, 2
+SETS = (
+    "engine=Vllm", "engine.slots=16", "engine.reply_seconds=3", "engine.api_key_env=STROP_TEST_KEY", f"steps={STEPS}",
+    "orchestration.generators=3", f"orchestration.max_lag={LAG}", "evaluation.every=none",
+)  # fmt: skip
+# What a server does once, and what may be said of it: a server that hangs may be asked to end requests meanwhile.
+FAULTS = {
+    "error": ("answered 500",),
+    "hang": ("has drawn nothing for", "does not end what it is to end"),
+    "short": ("by length after",),
+}
+
+
+def test_servers_that_go_wrong_cost_no_group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("STROP_TEST_KEY", "hush")
+    config = small_config(*SETS)
+    policy = load_policy(config.model, byte_tokenizer(), derive(config.seed, "model"))[0]
+    with ExitStack() as stack:
+        servers = {fault: stack.enter_context(running(ServedModel(policy))) for fault in FAULTS}
+        for fault, server in servers.items():
+            server.key, server.faults, server.after = "hush", [fault], 4
+        view = Listening()
+        urls = ", ".join(f'"{server.url}"' for server in servers.values())
+        train(small_config(*SETS, f"engine.urls=[{urls}]"), tmp_path / "run", view)
+    told = [line for line in view.lines if "started again" in line]
+    assert len(told) == len(FAULTS) and "hush" not in " ".join(view.lines)
+    for fault, said in FAULTS.items():
+        assert not servers[fault].faults and any(one in line for line in told for one in said)
+    check_record(tmp_path / "run", LAG, STEPS)
+    assert all(int(server.version) > 0 for server in servers.values())

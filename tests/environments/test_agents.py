@@ -1,0 +1,128 @@
+"""Black-box agents: what the policy learns from is what it said to them, token for token."""
+
+from __future__ import annotations
+
+import signal
+from collections import defaultdict
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests.environments.players import LLAMA_LIKE, QWEN_LIKE
+from tests.environments.test_environment_runs import STOPS, injected, record, speak
+from tests.run.test_run import StopsAfter
+from tests.runs import assert_same_run, metrics, small_config
+
+from strop.base.imports import allow_module
+from strop.base.types import Completion
+from strop.base.view import SilentView
+from strop.config.parse import edit
+from strop.config.schema import RunConfig
+from strop.recipes.quickstart import calculator
+from strop.run.folder import RunFolder
+from strop.run.run import resume, train
+
+pytest.importorskip("openai", reason="needs the package openai (extra dev)")
+AGENTS = "tests.environments.agents"
+
+
+def agent(function: str, *sets: str) -> RunConfig:
+    allow_module(AGENTS)
+    return small_config(
+        "environment=Agent", f"environment.function={AGENTS}:{function}", "environment.processes=1", STOPS,
+        "sampling.max_new_tokens=140", "model.fresh.max_positions=1024", "data.max_prompt_tokens=200",
+        "data.template=Auto", "algorithm.selection.zero_variance=keep", "steps=3", "evaluation.every=none",
+        "batch.prompts_per_step=4", "batch.samples_per_prompt=3", *sets,
+    )  # fmt: skip
+
+
+def rows_of(run: Path) -> list[dict[str, object]]:
+    folder = RunFolder.open(run)
+    return [row for step in folder.rollout_steps() for row in folder.read_rollouts(step)]
+
+
+@pytest.mark.parametrize("template", [QWEN_LIKE, LLAMA_LIKE, None])
+def test_what_is_trained_is_what_was_said(
+    template: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    speak(monkeypatch, template)
+    found = record(monkeypatch)
+    train(agent("chatty"), tmp_path / "run", SilentView())
+    turns: dict[str, list[Completion]] = defaultdict(list)
+    for (name, _), completion in found.items():
+        turns[name.partition("@")[0]].append(completion)
+    rows = rows_of(tmp_path / "run")
+    assert len(rows) == 36 and max(map(len, turns.values())) >= 3
+    assert {row["status"] for row in rows} <= {"correct", "wrong"}, [row["detail"] for row in rows]
+    for row in rows:
+        played = turns[f"{row['ticket']}.0/{row['sample']}"]
+        ids, forced = np.array(row["token_ids"]), injected(row)
+        assert np.array_equal(ids[~forced], np.concatenate([turn.token_ids for turn in played]))
+        logprobs = np.concatenate([turn.logprobs for turn in played])
+        assert np.array_equal(np.array(row["logprobs"], np.float32)[~forced], logprobs)
+        whole = np.array([*row["prompt_ids"], *ids])  # type: ignore[misc]
+        for turn in played:
+            read = np.concatenate([turn.prompt_ids, turn.token_ids])
+            assert np.array_equal(read, whole[: len(read)])
+
+
+def test_the_same_again_and_after_an_interruption(tmp_path: Path) -> None:
+    train(agent("chatty", "evaluation.every=2"), tmp_path / "one", SilentView())
+    train(agent("chatty", "evaluation.every=2"), tmp_path / "other", SilentView())
+    assert_same_run(tmp_path / "one", tmp_path / "other")
+    with pytest.raises(Exception, match="--resume"):
+        train(agent("chatty", "evaluation.every=2"), tmp_path / "cut", StopsAfter(2, signal.SIGINT))
+    resume(tmp_path / "cut", SilentView())
+    assert metrics(tmp_path / "cut") == metrics(tmp_path / "one")
+
+
+def test_asynchronous_ones_and_those_that_the_verifier_judges(tmp_path: Path) -> None:
+    train(agent("asynchronous", "steps=1"), tmp_path / "one", SilentView())
+    assert {row["status"] for row in rows_of(tmp_path / "one")} == {"correct", "wrong"}
+    train(agent("unjudged", "steps=1"), tmp_path / "other", SilentView())
+    assert {row["status"] for row in rows_of(tmp_path / "other")} <= {"correct", "wrong", "unparsed"}
+
+
+def test_an_agent_hears_that_its_tokens_or_turns_are_spent(tmp_path: Path) -> None:
+    train(agent("spendthrift", "steps=2", "environment.max_turns=3"), tmp_path / "run", SilentView())
+    rows = rows_of(tmp_path / "run")
+    assert {row["status"] for row in rows} == {"correct", "wrong"}
+    for row in rows:
+        even = int(str(row["reference"])) % 2 == 0 and int(str(row["reference"])) > 0
+        assert (row["status"] == "wrong") == even and ("were spent" in str(row["detail"])) == even
+
+
+@pytest.mark.parametrize("how", ["silent", "raise", "much", "rewrite", "exit", "hang"])
+def test_a_failing_agent_costs_its_own_sample(how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("STROP_TEST_FAULT", how)
+    size = ("steps=1", "batch.samples_per_prompt=2") if how == "exit" else ("steps=2",)  # each death costs seconds
+    patience = f"environment.step_seconds={15 if how == 'hang' else 60}"
+    train(agent("faulty", *size, patience), tmp_path / "run", SilentView())
+    rows = rows_of(tmp_path / "run")
+    said = {
+        "silent": "asked nothing", "raise": "no such move", "much": "lie in [0, 1]", "rewrite": "message 2 is not",
+        "exit": "status 3", "hang": "longer than 15 s",
+    }  # fmt: skip
+    third = [row for row in rows if int(str(row["reference"])) % 3 == 0]
+    assert len(rows) in (8, 24) and third
+    assert all(row["status"] == "error" and row["reward"] == 0 for row in third)
+    assert all(said[how] in str(row["detail"]) for row in third)
+    assert {row["status"] for row in rows if row not in third} == {"correct", "wrong"}
+
+
+def test_generators_of_their_own_come_to_the_same(tmp_path: Path, forked: None) -> None:
+    train(agent("chatty", "steps=2"), tmp_path / "one", SilentView())
+    sets = ("steps=2", "orchestration.executor=embedded", "orchestration.generators=2")
+    train(agent("chatty", *sets), tmp_path / "other", SilentView())
+    assert metrics(tmp_path / "one") == metrics(tmp_path / "other")
+
+
+@pytest.mark.slow
+def test_an_agent_of_the_quickstarts_size_learns(tmp_path: Path) -> None:
+    """A base of 0.8 million parameters learns through OpenAI's client to use the agent's calculator."""
+    allow_module(str(Path(__file__).parents[2] / "examples" / "calculator_agent.py"))
+    sets = ("environment=Agent", "environment.function=calculator_agent:solve", "environment.max_turns=4")
+    small = ("steps=12", "data.held_out.count=128", "evaluation.samples_per_problem=2", "evaluation.every=12")
+    outcome = train(edit(calculator(), [*sets, *small]), tmp_path / "run", SilentView())
+    before, after = outcome.evaluations[0], outcome.evaluations[12]
+    assert after.pass_rate > before.pass_rate + 0.1
