@@ -22,11 +22,7 @@ TruncationMask = Literal["none", "zero", "zero_before", "drop", "drop_before"]
 
 
 class ReferenceSettings(Settings):
-    """The reference policy: the starting one, replaced by the present policy after every `reset_every` steps.
-
-    Fields:
-        reset_every: steps; none keeps the starting policy throughout.
-    """
+    """The reference policy: the starting one, replaced by the present policy after every `reset_every` steps."""
 
     reset_every: Count | None = None
 

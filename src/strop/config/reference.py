@@ -1,6 +1,7 @@
 """Every setting of a run as Markdown, from the schema: its key, what may stand there, its default, what it does.
 
-What a setting does is read from the docstring of the model that has it, below `Fields:` or `Attributes:`.
+What a setting does is read from the docstring of the model that has it, below `Fields:` or `Attributes:`. What is
+plain in the code is said in `PLAIN` for those who do not read it: here, because the models are loaded with every run.
 """
 
 from __future__ import annotations
@@ -32,6 +33,36 @@ A setting that is a *piece* takes a name (`--set algorithm.loss=Cispo`), then fi
 yours is `module:Class`, with `--import module`. The pieces stand [below the settings](#pieces).
 """
 ROW = "| {} | {} | {} | {} |"
+PLAIN = {
+    "recipe": "the name it was made from; it names the run's folder and stands in titles.",
+    "seed": "of everything that is drawn; runs that differ in it alone are repetitions.",
+    "steps": "training steps, each with one weight version.",
+    "device": "`auto` takes a GPU where torch sees one.",
+    "trackers": "where metrics go beside the run's own folder; each needs the extra of its name.",
+    "model.fresh": "a new small model instead.",
+    "model.fresh.hidden_size": "width of the states between layers.",
+    "model.fresh.layers": "decoder layers.",
+    "model.fresh.heads": "of the queries.",
+    "model.fresh.kv_heads": "of keys and values.",
+    "model.fresh.head_dim": "width of a head.",
+    "model.fresh.tie_embeddings": "whether the head is the embedding.",
+    "model.fresh.max_positions": "the longest sequence.",
+    "model.fresh.rope_theta": "base of the rotary frequencies.",
+    "model.fresh.initializer_range": "standard deviation of the drawn weights.",
+    "model.revision": "of a hub name: a branch, tag or commit; none takes the newest.",
+    "model.trust_remote_code": "run code that comes with the model; a file may ask for it, the command must name it.",
+    "sampling.temperature": "what logits are divided by; 0 is greedy, with log-probs at temperature 1.",
+    "sampling.top_p": "only the most probable tokens are drawn from, of this probability together; training wants 1.",
+    "sampling.top_k": "only so many most probable tokens are drawn from; training wants none.",
+    "sampling.stop_token_ids": "token ids that end a completion, beside the model's own end of sequence.",
+    "algorithm.reference.reset_every": "steps; none keeps the starting policy throughout.",
+    "stages.N.plateau.metric": "of the training step.",
+    "stages.N.plateau.window": "steps that a mean is over.",
+    "stages.N.plateau.min_rise": "how much the later mean must lie above the earlier one for the stage to go on.",
+    "checkpoint.every": "steps between two checkpoints.",
+    "checkpoint.keep": "how many of the newest stay.",
+    "checkpoint.keep_best": "whether the best by held-out pass rate stays too.",
+}
 NAMES = r"\w+(?:, \w+)*"  # of fields, before the colon
 TABLE = (ROW.format("setting", "what may stand there", "default", "what it does"), "| --- | --- | --- | --- |")
 
@@ -81,7 +112,7 @@ def _rows(model: type[BaseModel], prefix: str, families: dict[type[Piece], list[
     documented = _documented(model)
     for name, field in model.model_fields.items():
         key, inner = f"{prefix}{name}", _models(field.annotation)
-        said = documented.get(name) or (_summary(inner[0]) if inner else "")
+        said = documented.get(name) or PLAIN.get(key) or (_summary(inner[0]) if inner else "")
         pieces = [found for found in inner if issubclass(found, Piece)]
         plain = [found for found in inner if not issubclass(found, Piece)]
         for family in pieces:

@@ -33,12 +33,7 @@ Count = Annotated[int, Field(ge=1)]
 
 
 class Plateau(Settings):
-    """A metric has stopped rising: its mean over the last `window` steps is not `min_rise` above the one before.
-
-    Fields:
-        metric, window: of the training step; steps that a mean is over.
-        min_rise: how much the later mean must lie above the earlier one for the stage to go on.
-    """
+    """A metric has stopped rising: its mean over the last `window` steps is not `min_rise` above the one before."""
 
     metric: str = "pass_rate"
     window: Count = 50
@@ -78,15 +73,7 @@ def _recipe_name(name: str) -> str:
 
 
 class RunConfig(Settings):
-    """Everything a run depends on. Written as config.json into the run folder.
-
-    Fields:
-        recipe: the name it was made from; it names the run's folder and stands in titles.
-        seed: of everything that is drawn; runs that differ in it alone are repetitions.
-        steps: training steps, each with one weight version.
-        device: `auto` takes a GPU where torch sees one.
-        trackers: where metrics go beside the run's own folder; each needs the extra of its name.
-    """
+    """Everything a run depends on. Written as config.json into the run folder."""
 
     recipe: Annotated[str, AfterValidator(_recipe_name)]
     seed: Annotated[int, Field(ge=0)] = 0

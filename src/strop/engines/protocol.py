@@ -54,6 +54,9 @@ class Interruption(Settings):
 class Sampling(Settings):
     """How tokens are drawn. Recorded log-probs are always of logits / temperature over the whole vocabulary.
 
+    `temperature = 0` is greedy (log-probs then at temperature 1); `top_p = 1` and `top_k = None` leave the
+    distribution whole, as training wants it.
+
     Thinking is everything from the first completion token to the end of the first `end_of_thinking` in the completion's
     text, whether the prompt or the completion opened it; the answer is what follows. Both have budgets beside the
     whole completion's, and a completion that spends one ends with `length`.
@@ -65,9 +68,6 @@ class Sampling(Settings):
         end_of_thinking: the marker.
         interruption: a forced end of thinking. None: never.
         stop: strings that end a completion; looked for in sampled tokens only, never in or across an injected phrase.
-        temperature: what logits are divided by; 0 is greedy, with log-probs at temperature 1.
-        top_p, top_k: only the most probable tokens are drawn from; 1 and none draw from all, as training wants it.
-        stop_token_ids: token ids that end a completion, beside the model's own end of sequence.
     """
 
     temperature: Annotated[float, Field(ge=0)] = 1.0

@@ -22,10 +22,6 @@ class FreshModel(Settings):
             balances them: an update minimises the run's objective alone.
         experts_per_token: how many of them compute a token. Each is `intermediate_size // experts_per_token` wide, so
             that a token costs what it would in the dense model.
-        hidden_size, layers, heads, kv_heads, head_dim: of the decoder; kv_heads are those of keys and values.
-        tie_embeddings: whether the head is the embedding.
-        max_positions, rope_theta: the longest sequence, and the base of the rotary frequencies.
-        initializer_range: standard deviation of the drawn weights.
     """
 
     hidden_size: Positive = 128
@@ -82,9 +78,6 @@ class ModelSettings(Settings):
     """Which model, and how it computes.
 
     Attributes:
-        fresh: a new small model instead.
-        revision: of a hub name: a branch, tag or commit; none takes the newest.
-        trust_remote_code: run code that comes with the model; a file may ask for it, the command must name it.
         path: a hub name or a folder; or else `fresh`. `embedded` (and `embedded-moe`) is a base made on the spot. A
             recipe may leave both open; a run may not.
         mixture_of_experts: the model is one; said by a recipe, so that its tiny form trains one too.

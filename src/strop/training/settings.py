@@ -138,12 +138,7 @@ class CriticSettings(Settings):
 
 
 class CheckpointSettings(Settings):
-    """A checkpoint every `every` steps and at the end; the last `keep` stay, and the best by held-out pass rate.
-
-    Fields:
-        every: steps between two checkpoints.
-        keep, keep_best: how many of the newest stay; whether the best by held-out pass rate stays too.
-    """
+    """A checkpoint every `every` steps and at the end; the last `keep` stay, and the best by held-out pass rate."""
 
     every: Count = 10
     keep: Count = 2
