@@ -6,11 +6,12 @@
 #   make test ARGS="-k lag -x"          further arguments of pytest
 #   make install PIP_FLAGS="..."        further arguments of pip, for instance another index
 #   make install PYTHON=python3.12      another interpreter (3.11 to 3.13)
+#   make docs                           the documentation as a site, in build/site
 #   make test-vllm                      the engine contract and whole runs with vLLM's CPU build, in .venv-vllm
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help install quickstart test test-all test-vllm lint format types clean
+.PHONY: help install quickstart test test-all test-vllm docs lint format types clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -33,6 +34,7 @@ EXTRAS := dev,hub,ray,tensorboard,wandb$(if $(CC_FOUND),$(comma)gym)
 READY := $(VENV)/.strop-venv
 CORE := $(VENV)/.strop-core
 FULL := $(VENV)/.strop-full$(if $(CC_FOUND),-gym)
+DOCS_READY := $(VENV)/.strop-docs
 
 VLLM_VENV := .venv-vllm
 VLLM_READY := $(VLLM_VENV)/.strop-vllm
@@ -85,6 +87,19 @@ $(VLLM_READY): constraints-vllm.txt
 test-vllm: $(FULL) $(if $(VLLM_PYTHON),,$(VLLM_READY))
 	OMP_NUM_THREADS=1 STROP_VLLM_PYTHON=$(or $(VLLM_PYTHON),$(abspath $(VLLM_VENV))/bin/python) \
 		$(BIN)/python -m pytest -p no:xdist -m vllm tests/engines $(ARGS)
+
+# The extra `docs` is needed for this alone. Pages, README and what they link to are laid side by side as they lie here;
+# a link or an anchor that leads nowhere ends it.
+$(DOCS_READY): pyproject.toml constraints.txt | $(CORE)
+	$(PIP) -q -e '.[docs]'
+	@touch $@
+
+docs: $(DOCS_READY)
+	rm -rf build/pages build/site
+	mkdir -p build/pages
+	cp -r README.md CONTRIBUTING.md CHANGELOG.md LICENSE docs examples build/pages/
+	$(BIN)/zensical build --clean --strict
+	@echo "The site: build/site/index.html"
 
 lint: $(FULL)
 	$(BIN)/ruff check .

@@ -15,7 +15,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from strop.base.machine import resident
+from strop.base.resident import resident
 from strop.model.head import logprob_entropy
 
 MEBIBYTE = 2**20

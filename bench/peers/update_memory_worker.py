@@ -14,7 +14,7 @@ from transformers import Qwen3Config
 from strop.algorithms.aggregation import TokenMean
 from strop.algorithms.losses import Cispo
 from strop.algorithms.objective import Objective
-from strop.base.machine import resident
+from strop.base.resident import resident
 from strop.base.types import Sample
 from strop.model.files import empty_model
 from strop.model.policy import Policy

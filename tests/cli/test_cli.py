@@ -18,8 +18,8 @@ from strop.run.folder import RunFolder
 from strop.run.runs import free_folder
 
 COMMANDS = (
-    "quickstart", "train", "sft", "eval", "compare", "sample", "recipes", "verify", "data", "plot", "report", "fit",
-    "ablate", "serve", "status", "dashboard", "runs", "plan", "export", "doctor", "smoke",
+    "quickstart", "train", "sft", "eval", "compare", "sample", "recipes", "settings", "verify", "data", "plot",
+    "report", "fit", "ablate", "serve", "status", "dashboard", "runs", "plan", "export", "doctor", "smoke",
 )  # fmt: skip
 
 

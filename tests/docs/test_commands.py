@@ -54,6 +54,7 @@ NEEDS = {
     r"--endpoint": "a model behind an endpoint: tests/serving/test_eval_endpoint.py",
     r"engine=Vllm": "an environment with vLLM: tests/engines/test_vllm_contract.py",
     r"device=cuda": "a GPU",
+    r"sft .*trainers=": "processes for every rank: tests/run/test_fine_tuning.py",
     r"strop quickstart": "minutes: tests/run/test_quickstart.py",
     r"ablate .*--ray": "a Ray cluster: tests/lab/ablation",
     r"loss=Unclipped": "the class that the reader has added to losses.py",
@@ -87,6 +88,7 @@ TRAINED = (
     "strop train grpo --set model.path=Qwen/Qwen3-0.6B --set data.source=problems.jsonl",
     "strop train grpo --tiny --import my_losses --set algorithm.loss=my_losses:Unclipped",
     "strop train weighted.toml --import my_rewards",
+    "strop train grpo --tiny --import soft_clip --set algorithm.loss=soft_clip:SoftClip --set algorithm.loss.width=0.5",
 )
 # What stands for something else, and sizes of what is looked at.
 STANDS_FOR = {
@@ -155,6 +157,12 @@ def python_block(page: str, beginning: str) -> str:
     return next(t for name, language, t in every_block() if (name, language) == (page, "python") and beginning in t)
 
 
+def modules() -> dict[str, str]:
+    """The blocks of Python that begin with the name of their file, by that name."""
+    blocks = [text for _, language, text in every_block() if language == "python"]
+    return {named[1]: text for text in blocks if (named := re.match(r"# (\w+\.py)\n", text))}
+
+
 COMMANDS = every_command()
 
 
@@ -173,7 +181,8 @@ def furnished(tmp_path_factory: pytest.TempPathFactory) -> Path:
         _runs()
         _made_by_commands(patched)
     Path(place / "my_losses.py").write_text(python_block("CONTRIBUTING.md", "class Unclipped"))
-    Path(place / "my_rewards.py").write_text(python_block("verifiers.md", "# my_rewards.py"))
+    for name, text in modules().items():
+        (place / name).write_text(text)
     for page, text in toml_blocks():
         titled = re.match(r"# (\S+\.toml)", text)
         (place / (titled[1] if titled else f"{page}.toml")).write_text(text)
@@ -190,6 +199,7 @@ def lines(name: str, rows: list[dict[str, object]]) -> None:
 def _problems() -> None:
     # Of which a recipe may hold out a thousand.
     lines("problems.jsonl", [{"prompt": f"What is {n}+{n}?", "answer": str(2 * n)} for n in range(1100)])
+    lines("sums.jsonl", [{"prompt": f"{n}+1=", "answer": str(n + 1)} for n in range(4)])
     lines("exam.jsonl", [{"question": f"{n}+1?", "answer": str(n + 1)} for n in range(4)])
     stories = _stories(80)
     lines("train.jsonl", stories[:70])
@@ -227,8 +237,10 @@ def _stories(count: int) -> list[dict[str, object]]:
 def _models() -> None:
     tokenizer = byte_tokenizer()
     tokenizer.chat_template = "{% for m in messages %}{{ m['content'] }}\n{% endfor %}"
+    model = tiny_qwen3().model
+    model.config.max_position_embeddings = 65_536  # room for what recipes ask
     for name in MODELS:
-        export(tiny_qwen3().model, tokenizer, Path(name))
+        export(model, tokenizer, Path(name))
     base = named_base("embedded", 0)
     assert base is not None
     policy, words = load_policy(tiny_settings(), byte_tokenizer(WORDS))
@@ -238,7 +250,7 @@ def _models() -> None:
 def _runs() -> None:
     sets = ("steps=5", "checkpoint.keep=5", f"model.path={Path('MODEL').resolve()}", "evaluation.every=5")
     train(small_config(*sets), Path("runs/first"), SilentView())
-    for name in ("grpo", "dapo", "quickstart", "probe", "one", "two"):
+    for name in ("grpo", "dapo", "quickstart", "slower", "probe", "one", "two"):
         shutil.copytree("runs/first", f"runs/{name}")
     train(small_config(*sets, "steps=1", "model.lora.rank=2"), Path("runs/lora"), SilentView())
     for seed, name in enumerate(("scalerl", "s0", "s1", "s2", "d0")):
@@ -288,8 +300,8 @@ def there(furnished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> P
     # Of a report's two dozen figures, each of which takes a quarter of a second, one is drawn.
     few = "strop.report.build.training_charts"
     monkeypatch.setattr(few, lambda runs: [(name, charts[:1]) for name, charts in training_charts(runs)[:1]])
-    for module in ("my_losses", "my_rewards"):
-        monkeypatch.delitem(sys.modules, module, raising=False)
+    for name in ("my_losses.py", *modules()):
+        monkeypatch.delitem(sys.modules, name.removesuffix(".py"), raising=False)
     return place
 
 

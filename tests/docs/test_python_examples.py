@@ -46,8 +46,8 @@ def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[
     session.forget()
 
 
-def test_there_are_seven_and_the_first_are_short() -> None:
-    assert len(SCRIPTS) == 7
+def test_there_are_eight_and_the_first_are_short() -> None:
+    assert len(SCRIPTS) == 8
     for name in ("own_reward.py", "trl_reward.py"):
         lines = [line for line in (EXAMPLES / name).read_text().splitlines() if line.strip()]
         assert len(lines) <= 12, f"{name} is the script of twelve lines"

@@ -162,10 +162,14 @@ def test_weights_are_packed_one_below_the_other_and_into_the_same_memory(
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("first", [None, [0, 0, 15, 0, 16, 37, 100, 149]])
 @pytest.mark.parametrize(
     ("heads", "kv_heads", "head_dim"), [(2, 2, 32), (4, 2, 64), (7, 1, 32), (12, 2, 128), (3, 1, 96)]
 )
-def test_attention_by_value(dtype: torch.dtype, heads: int, kv_heads: int, head_dim: int, kernels: DecodeKernels):
+def test_attention_by_value(
+    dtype: torch.dtype, heads: int, kv_heads: int, head_dim: int, first: list[int] | None, kernels: DecodeKernels
+):
+    firsts = None if first is None else torch.tensor(first)
     generator = torch.Generator().manual_seed(heads)
     lengths = torch.tensor([1, 0, 16, 17, 64, 65, 128, 150])
     rows, capacity = len(lengths), 160
@@ -176,20 +180,22 @@ def test_attention_by_value(dtype: torch.dtype, heads: int, kv_heads: int, head_
     keys, values = drawn(rows, kv_heads, capacity, head_dim), drawn(rows, kv_heads, capacity, head_dim)
     query, key, value = drawn(rows, heads, head_dim), drawn(rows, kv_heads, head_dim), drawn(rows, kv_heads, head_dim)
     before, out = keys.clone(), torch.empty_like(query)
-    kernels.decode(query, key, value, keys, values, lengths, head_dim**-0.5, out)
+    kernels.decode(query, key, value, keys, values, lengths, firsts, head_dim**-0.5, out)
     assert torch.equal(keys[1], before[1]) and not out[1].any()
     for row, length in enumerate(lengths.tolist()):
         if not length:
             continue
         assert torch.equal(keys[row, :, length - 1], key[row]) and torch.equal(values[row, :, length - 1], value[row])
-        k, v = (part[row, :, :length].double().repeat_interleave(heads // kv_heads, 0) for part in (keys, values))
+        begin = 0 if first is None else first[row]
+        k, v = (part[row, :, begin:length].double().repeat_interleave(heads // kv_heads, 0) for part in (keys, values))
         weights = (torch.einsum("hd,hld->hl", query[row].double(), k) * head_dim**-0.5).softmax(-1)
         wanted = torch.einsum("hl,hld->hd", weights, v)
         atol = 1e-6 if dtype == torch.float32 else 1e-2
         torch.testing.assert_close(out[row].double(), wanted, atol=atol, rtol=atol)
         alone = torch.empty_like(out[:1])
         kernels.decode(query[row : row + 1], key[row : row + 1], value[row : row + 1], keys[row : row + 1],
-                       values[row : row + 1], lengths[row : row + 1], head_dim**-0.5, alone)  # fmt: skip
+                       values[row : row + 1], lengths[row : row + 1],
+                       None if firsts is None else firsts[row : row + 1], head_dim**-0.5, alone)  # fmt: skip
         assert torch.equal(alone[0], out[row])
 
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from tests.engines.runs import drain, engine_of, policy_scores, prompts, requests, run
+from tests.kit.bring import bring
 from tests.model.test_policy import CONFIGS, model_of
 from tests.tiny import tiny_qwen3, tiny_settings
 
@@ -18,7 +20,8 @@ from strop.engines.torch import TorchEngine
 from strop.engines.torch.kept import Kept, KeptKeys
 from strop.engines.torch.kv import PrefillJob
 from strop.engines.torch.runner import Runner
-from strop.model.policy import Policy
+from strop.model.policy import Policy, load_policy
+from strop.model.settings import ModelSettings
 
 SAMPLING = Sampling(max_new_tokens=9)
 
@@ -81,6 +84,19 @@ def test_what_is_continued_is_what_the_policy_says(
         logprobs, entropies = policy_scores(policy, one)
         assert np.allclose(one.logprobs, logprobs, atol=1e-4)
         assert one.entropies is not None and np.allclose(one.entropies, entropies, atol=1e-4)
+
+
+@pytest.mark.parametrize("native", [True, False])
+@pytest.mark.parametrize("family", ["mistral with a window", "llama4_text", "gpt_oss"])
+def test_windows_chunks_and_sinks_hold_across_turns(family: str, native: bool, tmp_path: Path) -> None:
+    policy = load_policy(ModelSettings(path=str(bring(family, "qwen3", tmp_path / "model")), chunk_tokens=7))[0]
+    engine = engine_of(policy, native=native, prefill_tokens=64)
+    again = next_turns(list(run(engine, first_turns()).values()), "b")
+    assert max(len(request.prompt_ids) for request in again) > 40  # beyond every window
+    for request in again:
+        engine.submit(request)
+    for one in drain(engine):
+        assert np.allclose(one.logprobs, policy_scores(policy, one)[0], atol=1e-4)
 
 
 def test_a_third_turn_and_the_same_bits_whatever_runs_beside() -> None:

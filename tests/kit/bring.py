@@ -67,7 +67,51 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "hunyuan": ("hunyuan_v1_dense", HEAD),
     "seed_oss": ("seed_oss", HEAD),
     "arcee": ("arcee", {}),
+    "cohere with scaled logits": ("cohere", {"logit_scale": 0.0625}),
+    "granite with scaled logits": ("granite", {"logits_scaling": 8.0}),
 }  # fmt: skip
+# Windows and chunks are shorter than the sequences of the tests, so that they matter.
+WINDOW = {"sliding_window": 8}
+FOUR = {"num_hidden_layers": 4}
+LLAMA4 = {
+    **HEAD, **FOUR, "intermediate_size_mlp": 48, "num_local_experts": 4, "num_experts_per_tok": 2,
+    "interleave_moe_layer_step": 2, "attention_chunk_size": 8, "floor_scale": 8, "attn_scale": 0.5,
+}  # fmt: skip
+WINDOWED: dict[str, tuple[str, dict[str, Any]]] = {
+    "mistral with a window": ("mistral", {**HEAD, **WINDOW}),
+    "mistral with a window, wide heads": ("mistral", {"head_dim": 32, **WINDOW}),
+    "ministral": ("ministral", {**HEAD, **WINDOW}),
+    "mixtral with a window": ("mixtral", {**HEAD, **WINDOW, "num_local_experts": 4}),
+    "qwen2 with a window": ("qwen2", {**WINDOW, "use_sliding_window": True, "max_window_layers": 1}),
+    "qwen2_moe with a window": (
+        "qwen2_moe", {**EXPERTS, **WINDOW, "shared_expert_intermediate_size": 24, "use_sliding_window": True,
+                      "max_window_layers": 1}
+    ),
+    "qwen3 with a window": ("qwen3", {"head_dim": 32, **WINDOW, "use_sliding_window": True, "max_window_layers": 1}),
+    "qwen3_moe with a window": (
+        "qwen3_moe", {**HEAD, **EXPERTS, **WINDOW, "use_sliding_window": True, "max_window_layers": 1}
+    ),
+    "phi3 with a window": ("phi3", WINDOW),
+    "starcoder2 with a window": ("starcoder2", WINDOW),
+    "olmo3 with a window": ("olmo3", {**WINDOW, **FOUR}),
+    "smollm3 with a window": ("smollm3", {**WINDOW, **FOUR, "use_sliding_window": True}),
+    "exaone4 with a window": ("exaone4", {**HEAD, **WINDOW, **FOUR}),
+    "cohere2": ("cohere2", {**HEAD, **WINDOW, **FOUR}),
+    "gemma2": (
+        "gemma2", {**HEAD, **WINDOW, "query_pre_attn_scalar": 24, "attn_logit_softcapping": 2.0,
+                   "final_logit_softcapping": 3.0}
+    ),
+    "gemma3_text with a window": (
+        "gemma3_text", {**HEAD, **WINDOW, "num_hidden_layers": 7, "query_pre_attn_scalar": 24}
+    ),
+    "gpt_oss": ("gpt_oss", {**HEAD, **WINDOW, "num_local_experts": 4, "num_experts_per_tok": 2}),
+    "llama4_text": ("llama4_text", LLAMA4),
+    "llama4_text without query norms": (
+        "llama4_text", {**LLAMA4, "use_qk_norm": False, "attn_temperature_tuning": False,
+                        "no_rope_layers": [1, 0, 1, 1]}
+    ),
+}  # fmt: skip
+FAMILIES |= WINDOWED
 
 
 def tokenizer(name: str) -> Any:

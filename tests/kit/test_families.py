@@ -16,7 +16,7 @@ from strop.data.dataset import make_example
 from strop.data.templates import BOXED, Auto
 from strop.engines.protocol import Request, Sampling
 from strop.engines.torch import EngineSettings, TorchEngine
-from strop.model.attention import longest_sequence
+from strop.model.attention_kinds import longest_sequence
 from strop.model.policy import Packed, load_policy
 from strop.model.settings import ModelSettings
 

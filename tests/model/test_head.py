@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from strop.model.head import collision, logprob_entropy, project
+from strop.model.head import LogitForm, collision, logprob_entropy, project
 
 M, E, V = 13, 6, 11
 
@@ -55,6 +55,23 @@ def test_gradcheck():
     hidden, weight, bias, target = inputs(torch.float64)
     leaves = tuple(x.requires_grad_() for x in (hidden, weight, bias))
     assert torch.autograd.gradcheck(lambda h, w, b: logprob_entropy(h, w, b, target, 0.9, 4, True), leaves)
+
+
+@pytest.mark.parametrize("form", [LogitForm(scale=0.3), LogitForm(cap=1.5), LogitForm(scale=2.0, cap=1.5)])
+def test_scaled_and_capped_logits_equal_plain_autograd(form: LogitForm):
+    hidden, weight, bias, target = inputs(torch.float64)
+    leaves = [x.requires_grad_() for x in (hidden, weight, bias)]
+    logits = (hidden @ weight.t() + bias) * form.scale
+    logits = logits if form.cap is None else form.cap * torch.tanh(logits / form.cap)
+    log_p = (logits / 0.7).log_softmax(-1)
+    expected = log_p.gather(1, target[:, None])[:, 0], -(log_p.exp() * log_p).sum(-1)
+    found = logprob_entropy(hidden, weight, bias, target, 0.7, 4, True, form)
+    torch.testing.assert_close(found, expected)
+    mix = torch.randn(2, M, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    ours = torch.autograd.grad((mix * torch.stack(found)).sum(), leaves)
+    torch.testing.assert_close(ours, torch.autograd.grad((mix * torch.stack(expected)).sum(), leaves))
+    wanted = (log_p.exp() ** 2 * (log_p + expected[1][:, None])).sum(1)
+    torch.testing.assert_close(collision(hidden, weight, bias, 0.7, 4, True, form), wanted)
 
 
 def test_no_rows_give_zero_gradients():

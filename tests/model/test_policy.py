@@ -14,10 +14,8 @@ from torch import Tensor
 from transformers import (
     AutoModelForCausalLM,
     AutoTokenizer,
-    Gemma2Config,
     GPT2Config,
     GPTNeoXConfig,
-    GraniteConfig,
     LlamaConfig,
     MistralConfig,
     PreTrainedModel,
@@ -146,12 +144,6 @@ def test_packed_fields_must_agree():
         Packed(ids, ids, (4, 0), ids[:1], ids[:1])
 
 
-REFUSED = {
-    "sliding layers": lambda: Qwen2Config(**SIZES, use_sliding_window=True, sliding_window=8, max_window_layers=1),
-    "sliding window": lambda: MistralConfig(**SIZES, sliding_window=8),
-    "logit scaling": lambda: GraniteConfig(**SIZES, logits_scaling=8.0),
-    "soft caps": lambda: Gemma2Config(**SIZES, head_dim=8, layer_types=["full_attention"] * 2),
-}
 # What a family has by default, or as it was pretrained, and what changes nothing of a policy.
 TAKEN = {
     "dropout": lambda: Qwen3Config(**SIZES, head_dim=8, attention_dropout=0.1),
@@ -160,12 +152,6 @@ TAKEN = {
                                eos_token_id=256),
     "whole window": lambda: MistralConfig(**SIZES, sliding_window=256),
 }  # fmt: skip
-
-
-@pytest.mark.parametrize("what", REFUSED)
-def test_what_the_policy_cannot_compute_is_refused(what: str):
-    with pytest.raises(InputError):
-        Policy(model_of(REFUSED[what]()), tiny_settings())
 
 
 @pytest.mark.parametrize("family", TAKEN)
@@ -193,12 +179,6 @@ def test_what_changes_nothing_is_taken(family: str):
         whole = [*completion.prompt_ids.tolist(), *completion.token_ids.tolist()]
         scored = policy(Packed.whole([whole]), 1.0)[0][4:].detach().numpy()
         np.testing.assert_allclose(completion.logprobs, scored, atol=1e-4)
-
-
-def test_attention_soft_cap_is_refused_by_the_attention_itself():
-    config = Gemma2Config(**SIZES, head_dim=8, layer_types=["full_attention"] * 2, final_logit_softcapping=None)
-    with pytest.raises(InputError, match="softcap"):
-        Policy(model_of(config), tiny_settings())
 
 
 def test_altered_logits_are_caught_by_their_values():

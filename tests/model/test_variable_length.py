@@ -10,7 +10,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from strop.algorithms.tokens import send
-from strop.model.attention import PackedContext, adapted
+from strop.model.attention import PackedContext
+from strop.model.variable_length import adapted
 
 LENGTHS = (3, 7, 1, 5)
 
@@ -59,6 +60,19 @@ def test_both_signatures_give_packed_causal_attention(kernel: Any, kv_heads: int
     found = adapted(kernel)(query, key, value, offsets, max(LENGTHS), 0.3)
     plain = PackedContext(LENGTHS, torch.device("cpu")).attend(0, query, key, value, 0.3)
     torch.testing.assert_close(found, plain)
+
+
+def test_a_window_is_handed_on():
+    asked = []
+
+    def kernel(*args: Any, window_size: tuple[int, int], scale: float) -> Tensor:
+        asked.append(window_size)
+        return torch.zeros(1)
+
+    offsets = torch.tensor([0, 16], dtype=torch.int32)
+    for window in (None, 1, 8):
+        adapted(kernel)(states(4), states(4), states(4), offsets, 16, 1.0, window)
+    assert asked == [(-1, 0), (0, 0), (7, 0)]
 
 
 def test_the_installed_torch_has_one_of_them():

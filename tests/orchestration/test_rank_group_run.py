@@ -148,6 +148,23 @@ def test_a_run_is_resumed_by_another_number_of_ranks(undisturbed: Path, tmp_path
     assert back.step == 4 and (back.path / "policy.1.safetensors").is_file() == (ranks > 1)
 
 
+def test_adapters_are_trained_by_ranks_and_by_one_that_goes_on(tmp_path: Path) -> None:
+    one, two = tmp_path / "one", tmp_path / "two"
+    adapted = ("model.lora.rank=4", "model.lora.alpha=8", "checkpoint.keep=9")
+    with forking():
+        train(config(1, "orchestration.executor=embedded", *adapted), one, SilentView())
+        train(config(2, *adapted), two, SilentView())
+        assert_same_curve(two, one)
+        kept = checkpoint.load(two / "checkpoints").tensors["policy"]
+        assert {name.rpartition(".")[2] for name in kept} == {"lora_A", "lora_B", "base_checksum"}
+        edit(two, lambda stored: stored["orchestration"].update(trainers=1, executor="embedded"))
+        resume(two, SilentView(), step=2)
+    assert_same_curve(two, one)
+    model = AutoModelForCausalLM.from_pretrained(two / "model")
+    policy, _ = open_checkpoint(RunFolder.open(two))
+    assert all(torch.equal(value, policy.weights()[name]) for name, value in model.named_parameters())
+
+
 @pytest.mark.slow
 def test_spawned_ranks_come_to_what_forked_ones_do(undisturbed: Path, tmp_path: Path) -> None:
     patient = "orchestration.silence_seconds=60"  # a machine with other work takes long to start an interpreter

@@ -20,13 +20,12 @@ from strop.recipes.resolve import resolve
 
 FOLDER = Path(__file__).parents[2] / "docs" / "papers"
 PAGES = {page.stem: page.read_text() for page in sorted(FOLDER.glob("*.md"))}
+TABLES = {page.stem: page.read_text() for page in sorted((FOLDER / "numbers").glob("*.md"))}
 NAMES = [recipe.name for recipe in catalogue()]
 KEY = re.compile(rf"`((?:{'|'.join(RunConfig.model_fields)})(?:\.[a-z_0-9]+)*)`")
 CODE = re.compile(r"`(strop(?:\.\w+)+):(\w+)`")
 # Keys of pieces that a recipe's page offers as the other choice, and of settings that a recipe leaves unset.
 OFFERED = {"data.source", "critic.path"}
-# The table of numbers, which has a test of its own.
-NUMBERS = re.compile(r"(?<=## Every number\n).*?(?=\n## |\n\| recipe \|)", re.DOTALL)
 
 
 def known_keys() -> set[str]:
@@ -40,12 +39,12 @@ def known_keys() -> set[str]:
 
 
 def test_there_is_a_page_for_every_paper() -> None:
-    assert set(PAGES) == {"archer", "open_reasoner_zero", "opefo", "scalerl", "skywork_or1"}
+    assert set(PAGES) == set(TABLES) == {"archer", "open_reasoner_zero", "opefo", "scalerl", "skywork_or1"}
 
 
 @pytest.mark.parametrize("page", PAGES)
 def test_what_a_page_names_exists(page: str) -> None:
-    text = NUMBERS.sub("", PAGES[page])
+    text = PAGES[page]
     code, keys = CODE.findall(text), set(KEY.findall(text))
     assert len(code) > 8 and len(keys) > 15
     for module, name in code:
@@ -61,7 +60,7 @@ def test_a_page_has_its_three_parts(page: str) -> None:
 
 
 def test_every_recipe_of_a_paper_is_named_on_its_page() -> None:
-    pages = "\n".join(PAGES.values())
+    pages = "\n".join([*PAGES.values(), *TABLES.values()])
     for name in NAMES:
         if name.startswith("scalerl_base."):
             name = "scalerl_base"
@@ -90,10 +89,8 @@ class Number(NamedTuple):
 
 def numbers_of(page: str) -> list[Number]:
     """The rows of the table, recipes named by a pattern spelled out."""
-    table = NUMBERS.search(PAGES[page])
-    assert table is not None
     rows = []
-    for line in table[0].splitlines():
+    for line in TABLES[page].splitlines():
         if not line.startswith("|") or line.startswith(("| where |", "| --- |")):
             continue
         where, theirs, named, key, ours, verdict = (cell.strip() for cell in line.strip("|").split("|"))

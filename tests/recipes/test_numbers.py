@@ -1,6 +1,6 @@
 """Numbers of the papers that are no single key: stages, schedules, batches; and those of DAPO and GRPO.
 
-Every other number stands in the tables of docs/papers, which `test_docs` holds against the recipes.
+Every other number stands in the tables of docs/papers/numbers, which `test_docs` holds against the recipes.
 """
 
 from __future__ import annotations

@@ -3,11 +3,12 @@
 import json
 import os
 import signal
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
 import torch
+from tests.forks import forking
 from transformers import AutoModelForCausalLM
 
 from strop.base.types import InputError
@@ -16,6 +17,7 @@ from strop.run import fine_tuning, sft_config, tasks
 from strop.run.folder import RunFolder
 from strop.run.run import Interrupted
 from strop.training import checkpoint
+from strop.training.settings import Cosine
 
 SMALL = [
     "model.fresh.hidden_size=32", "model.fresh.layers=1", "model.fresh.heads=2", "model.fresh.kv_heads=1",
@@ -119,3 +121,55 @@ def test_a_run_without_a_model_says_how_to_get_one(tmp_path: Path) -> None:
     RunFolder.create(tmp_path, {}).close()
     with pytest.raises(InputError, match=f"strop export {tmp_path}"):
         tasks.configure(str(tmp_path))
+
+
+RANKS = ["training.optimizer.schedule=Cosine", "training.optimizer.warmup_steps=2", "training.optimizer.eps=1e-4",
+         "training.tokens_per_microbatch=64", "training.optimizer.max_grad_norm=none"]  # fmt: skip
+
+
+def same_course(ours: Sequence[Mapping[str, float | None]], theirs: Sequence[Mapping[str, float | None]]) -> None:
+    for one, other in zip(ours, theirs, strict=True):
+        for name in ("loss", "nll", "grad_norm", "lr", "tokens", "trained_tokens", "entropy"):
+            assert one[name] == pytest.approx(other[name], rel=1e-3, abs=1e-5), name
+
+
+def test_two_ranks_come_to_what_one_process_does_and_go_on_where_they_stopped(
+    demonstrations: Path, tmp_path: Path
+) -> None:
+    """The learning rate warmed up and annealed; the checkpoint that two ranks wrote is exported by one process."""
+    sets = [*SMALL, *RANKS]
+    one, two, parts = (tmp_path / name for name in ("one", "two", "parts"))
+    fine_tuning.train(sft_config.configure("fresh", demonstrations, sets), one, SilentView())
+    config = sft_config.configure("fresh", demonstrations, [*sets, "trainers=2"])
+    with forking():
+        fine_tuning.train(config, two, SilentView())
+        with pytest.raises(Interrupted, match=r"stopped after update 3 of 6"):
+            fine_tuning.train(config, parts, StopAfter(3))
+        fine_tuning.resume(parts, SilentView())
+    alone, together, resumed = (RunFolder.open(folder).read_metrics() for folder in (one, two, parts))
+    expected = [1e-2 * factor for factor in (0.5, 1.0, *(Cosine()(step, 4) for step in range(4)))]
+    assert [row["lr"] for row in together] == pytest.approx(expected)
+    same_course(together, alone)
+    assert [row["loss"] for row in resumed] == [row["loss"] for row in together]
+    whole, sharded, again = (weights(folder / "model") for folder in (one, two, parts))
+    for name, weight in whole.items():
+        torch.testing.assert_close(sharded[name], weight, atol=2e-4, rtol=1e-3)
+        assert torch.equal(again[name], sharded[name])
+    out = tasks.export_checkpoint(two, tmp_path / "exported")
+    assert all(torch.equal(value, sharded[name]) for name, value in weights(out).items())
+
+
+def test_adapters_of_experts_over_two_ranks_go_on_in_one(demonstrations: Path, tmp_path: Path) -> None:
+    adapted = ["model.lora.rank=4", "model.lora.alpha=8", "model.fresh.experts=2", "training.steps=3"]
+    sets = [*SMALL, *RANKS, *adapted, "checkpoint_every=2"]
+    one, two = tmp_path / "one", tmp_path / "two"
+    fine_tuning.train(sft_config.configure("fresh", demonstrations, sets), one, SilentView())
+    with forking(), pytest.raises(Interrupted):
+        fine_tuning.train(sft_config.configure("fresh", demonstrations, [*sets, "trainers=2"]), two, StopAfter(2))
+    folder = RunFolder.open(two)
+    folder.write_json("config.json", {**folder.read_json("config.json"), "trainers": 1})
+    fine_tuning.resume(two, SilentView())
+    same_course(folder.read_metrics(), RunFolder.open(one).read_metrics())
+    whole, other = weights(one / "model"), weights(two / "model")
+    for name, weight in whole.items():
+        torch.testing.assert_close(other[name], weight, atol=2e-4, rtol=1e-3)

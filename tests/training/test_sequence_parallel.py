@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from pydantic import ValidationError
 from tests.runs import small_config
 from tests.training.several import together
 from tests.training.test_sharded_trainer import CASES, MODEL, assert_close, groups, single, three_steps
@@ -17,7 +16,8 @@ from strop.algorithms.aggregation import TokenMean
 from strop.base.types import InputError
 from strop.model.policy import Packed
 from strop.model.sequence_parallel import refuse_heads
-from strop.orchestration.settings import OrchestrationSettings
+from strop.recipes.resolve import resolve
+from strop.run import preflight
 from strop.training.learner import Learner
 from strop.training.packing import pack
 from strop.training.samples import as_sample
@@ -92,5 +92,6 @@ def test_heads_that_cannot_be_shared_are_refused() -> None:
     for ranks in (3, 5, 6, 8):
         with pytest.raises(InputError, match=f"sequence_parallel={ranks}: 12 heads, 4 of keys.*1, 2, 4, 12 could"):
             refuse_heads(shape, ranks)
-    with pytest.raises(ValidationError, match="sequence_parallel=2 does not divide trainers=3"):
-        OrchestrationSettings(trainers=3, sequence_parallel=2)
+    sets = ["orchestration.trainers=3", "orchestration.sequence_parallel=2"]
+    with pytest.raises(InputError, match="sequence_parallel=2 does not divide orchestration.trainers=3"):
+        preflight.training(resolve("grpo", sets, small=True))

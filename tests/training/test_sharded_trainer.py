@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tests.kit.bring import bring
 from tests.made import PROBLEM, completion
 from tests.runs import small_config
 from tests.training.several import together
@@ -18,6 +19,7 @@ from strop.base.types import Group, Rollout, Status, Verdict
 from strop.base.view import SilentView
 from strop.config.schema import RunConfig
 from strop.run.assembly import assemble
+from strop.training import sharding
 from strop.training.learner import Learner
 from strop.training.optimizer import own_part
 from strop.training.step import NonFiniteLoss
@@ -38,12 +40,27 @@ CASES = {
         "model.fresh.experts=4", "model.fresh.hidden_size=32", "model.fresh.intermediate_size=64",
         "algorithm.loss=Opefo",
     ),
+    "adapters, reference": (*KL, "model.lora.rank=4", "model.lora.alpha=8", "model.gradient_checkpointing=true"),
+    "adapters, critic": (*CRITIC, "model.lora.rank=4", "model.lora.target_modules=['q_proj', 'down_proj', 'lm_head']",
+                         "model.fresh.tie_embeddings=false"),
+    "adapters of experts": (
+        "model.fresh.experts=3", "model.fresh.hidden_size=32", "model.fresh.intermediate_size=64", "model.lora.rank=4",
+        "model.lora.alpha=8",
+    ),
 }  # fmt: skip
 
 NORM = "model.model.norm.weight"
 # How an update is packed; and a share that is rounding alone where V is still V_old.
 DIFFERENT = ("micro_batches", "packing_efficiency", "value/clipped_share")
-SIZES = {"clip-cov": (4,), "kl-cov": (2,), "entropy quantile": (4,), "experts": (2,)}  # else 1, 2 and 4 ranks
+SIZES = {
+    "clip-cov": (4,),
+    "kl-cov": (2,),
+    "entropy quantile": (4,),
+    "experts": (2,),
+    "adapters, reference": (2, 4),
+    "adapters, critic": (2,),
+    "adapters of experts": (2,),
+}  # else 1, 2 and 4 ranks
 
 
 def groups(step: int) -> list[Group]:
@@ -113,6 +130,25 @@ def test_ranks_come_to_what_one_process_does(case: str, tmp_path: Path) -> None:
         for other in others:  # every rank knows the same, to the last bit
             assert other["rows"] == first["rows"]
             assert other["policy"] == {} and (other["probe"] == first["probe"]).all()
+
+
+@pytest.mark.parametrize("family", ["gemma2", "gpt_oss", "llama4_text"])
+def test_ranks_train_families_with_windows_chunks_sinks_and_caps(
+    family: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Loaded by rows, buffers and all, with a critic; log-probs, metrics and parameters are those of one process."""
+    folder = bring(family, "qwen3", tmp_path / "model")
+    config = small_config(*MODEL[2:], *CRITIC, "model.fresh=none", f'model.path="{folder}"')
+    expected = three_steps(single(config))
+    monkeypatch.setattr(sharding, "load_policy", None)  # no rank may load it whole
+    first, second = together(config, 2, tmp_path / "ranks", three_steps)
+    assert_close(first["policy"], expected["policy"])
+    assert_close(first["critic"], expected["critic"])
+    np.testing.assert_allclose(first["probe"], expected["probe"], atol=2e-3)
+    for one, two in zip(first["rows"], expected["rows"], strict=True):
+        for name in ("loss", "grad_norm", "entropy", "critic/loss"):
+            assert one[name] == pytest.approx(two[name], rel=2e-3, abs=2e-5), name
+    assert second["rows"] == first["rows"]
 
 
 def test_what_is_not_finite_on_one_rank_stops_all_and_changes_nothing(tmp_path: Path) -> None:

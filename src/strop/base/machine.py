@@ -18,16 +18,6 @@ def memory() -> tuple[int, int]:
     return min([total + swap, *_container_limits()]), free
 
 
-def resident(peak: bool = False) -> int:
-    """Bytes of memory that this process has taken, now or at its peak.
-
-    Not the peak that getrusage knows, which a process inherits from the one that started it.
-    """
-    field = "VmHWM" if peak else "VmRSS"
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(field))
-
-
 def _container_limits() -> list[int]:
     found = [Path(place).read_text().strip() for place in _LIMITS if Path(place).is_file()]
     return [int(limit) for limit in found if limit.isdecimal()]

@@ -57,6 +57,7 @@ app.command("eval", short_help="Measure models on held-out problems or benchmark
 app.command("compare", short_help="Table, comparison and pictures of kept evaluations.")(eval_commands.compare)
 app.command("sample", short_help="Let a model answer a prompt or some problems.")(model_commands.sample)
 app.add_typer(inspect_commands.recipes_app, name="recipes", short_help="List what can be trained, or show it.")
+app.command("settings", short_help="Print every setting, or those of a part.")(inspect_commands.settings)
 app.add_typer(verify_commands.verify_app, name="verify", short_help="Run verifiers over files of cases.")
 verify_commands.verify_app.command("code", short_help="Judge programs by their tests, in the sandbox.")(
     verify_code_commands.code

@@ -1,4 +1,4 @@
-"""Commands that look and change nothing: recipes, doctor, smoke, plot."""
+"""Commands that look and change nothing: recipes, settings, doctor, smoke, plot."""
 
 from __future__ import annotations
 
@@ -79,6 +79,30 @@ def diff_recipes(
     found = [row for row in differing(left, right) if row[0] != "recipe"]
     value = [{"key": key, first: left, second: right} for key, left, right in found]
     show(as_json, value, lambda: print_table(("setting", first, second), found))
+
+
+def settings(
+    part: Annotated[
+        str, typer.Argument(metavar="PART", help="The beginning of a key (sampling, optim.lr), or a piece (Cispo).")
+    ] = "",
+    out: Annotated[Path | None, typer.Option("--out", metavar="FILE", help="A Markdown file to write it to.")] = None,
+) -> None:
+    """Print every setting: its key, what may stand there, its default, what it does; as Markdown.
+
+    \b
+    strop settings sampling
+    strop settings orchestration.max_lag
+    strop settings Cispo
+    strop settings --out docs/settings.md
+    """
+    from strop.config.reference import reference
+
+    text = reference(part)
+    if out is None:
+        print(text, end="")
+    else:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        out.write_text(text)
 
 
 def doctor(

@@ -132,11 +132,6 @@ def _check_orchestration(config: RunConfig) -> None:
             "orchestration.ray.train_in_cluster is of the trainer's ranks, and orchestration.trainers=1 trains in the "
             "driver; set trainers=2 or more, or leave train_in_cluster out"
         )
-    if config.model.lora is not None and orchestration.trainers > 1:
-        raise InputError(
-            f"model.lora with orchestration.trainers={orchestration.trainers}: adapters are trained by one process; "
-            "set orchestration.trainers=1, or train all parameters with model.lora=none"
-        )
     if orchestration.executor == "in_process" and orchestration.trainers > 1:
         raise InputError(
             f"orchestration.trainers={orchestration.trainers} keep the parameters in processes of their own, where "

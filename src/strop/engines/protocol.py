@@ -154,21 +154,6 @@ class Request:
         return self.continues or f"{self.id}/{index}"
 
 
-class OpenRequests(dict[str, int]):
-    """Samples that were not yet reported, by the id of their request, which leaves with the last of them."""
-
-    def begin(self, request: Request) -> None:
-        """A request was accepted."""
-        self[request.id] = request.n
-
-    def reported(self, completions: Iterable[Completion]) -> None:
-        """These were handed out."""
-        for completion in completions:
-            self[completion.request_id] -= 1
-            if not self[completion.request_id]:
-                del self[completion.request_id]
-
-
 @dataclass(frozen=True)
 class Capabilities:
     """The limits and features of an engine: the longest prompt + completion, and its optional features.

@@ -14,7 +14,7 @@ from strop.engines.continuation import Plan, Watch
 from strop.engines.protocol import Request, Sampling
 from strop.engines.slots import Entry
 from strop.engines.stops import StopStrings
-from strop.model.attention import longest_sequence
+from strop.model.attention_kinds import longest_sequence
 
 
 @dataclass(frozen=True)

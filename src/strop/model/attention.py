@@ -11,35 +11,37 @@ L tokens of its longest one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cache
-from inspect import signature
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 from transformers import AttentionInterface
 
 from strop.algorithms.tokens import send
+from strop.model.attention_kinds import EVERYTHING, KNOWN, PLAIN, Kind, Reach, explicit, reach_of, sees_all
+from strop.model.variable_length import kernel
 
 NAME = "strop"
 
-# What models pass along that changes nothing about plain causal attention. Anything else (a soft cap, attention sinks,
-# a position bias …) is refused, because ignoring it would silently compute another model.
+# What models pass along that changes nothing about attention. Anything unknown (a position bias …) is refused, because
+# ignoring it would silently compute another model.
 _HARMLESS = frozenset({"position_ids", "use_cache", "output_attentions", "output_router_logits", "cache_position"})
 
 # The bits of a sequence's result must not depend on its neighbours. Up to 191 tokens it is enough to pad to whole
 # vectors of float32 (up to 512 bits); longer ones are cut into blocks by their padded length: only equals run together.
 _LANES = 16
 _MIXED = 192
+_ROWS = 512  # queries whose scores exist at once where a layer has a window, a cap or sinks
 
 
 class AttentionContext(Protocol):
     """Says what the N tokens of a forward pass are, and computes their attention."""
 
-    def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:
+    def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scale: float, kind: Kind = PLAIN) -> Tensor:
         """Attention [N, H, D] of query [N, H, D] over key and value [N, K, D] of this call (and of a cache)."""
         ...
 
@@ -53,21 +55,28 @@ def strop_attention(
     scaling: float | None = None,
     dropout: float = 0.0,
     sliding_window: int | None = None,
+    softcap: float | None = None,
+    s_aux: Tensor | None = None,
     strop_context: AttentionContext | None = None,
+    strop_positions: Tensor | None = None,
     **other: Any,  # the signature is transformers': models pass what they like
 ) -> tuple[Tensor, None]:
     """Attention of query [1, H, N, D] over key, value [1, K, N, D] as the context says → ([1, N, H, D], None).
 
+    Args:
+        softcap: of the scores (`Kind.cap`).
+        s_aux: sinks [H] (`Kind.sinks`).
+        strop_positions: int64 [N] of the tokens, for models that scale queries by them.
+
     Raises:
-        ValueError: no context, or a mask, a sliding window, dropout or any argument unknown here.
+        ValueError: no context, or a mask, dropout, or anything else that is unknown here of such a model.
     """
     if strop_context is None:
         raise ValueError("attention 'strop' needs strop_context: call the model through strop.model.policy.Policy")
-    sliding = sliding_window is not None and not sees_all(vars(module.config), sliding_window)
-    if attention_mask is not None or sliding or dropout:
+    if attention_mask is not None or dropout or vars(module).get("is_causal") is False:
         raise ValueError(
-            f"attention 'strop' is plain causal: mask {attention_mask is not None}, sliding window {sliding_window}, "
-            f"dropout {dropout} are not supported"
+            f"attention 'strop' is causal, without a mask: mask {attention_mask is not None}, dropout {dropout}, "
+            f"is_causal {vars(module).get('is_causal')} are not supported"
         )
     unknown = [name for name, given in other.items() if given is not None and name not in _HARMLESS]
     if unknown:
@@ -77,30 +86,47 @@ def strop_attention(
     if query.shape[0] != 1:
         raise ValueError(f"attention 'strop' takes packed tokens [1, N], not a batch of {query.shape[0]}")
     scale = scaling if scaling is not None else query.shape[-1] ** -0.5
+    layer = _layer(module)
+    kind = _kind(module, layer, sliding_window, softcap, s_aux)
     # Not [0], whose backward would fill a tensor of zeros with the gradient.
     q, k, v = (states.squeeze(0).transpose(0, 1) for states in (query, key, value))
-    return strop_context.attend(_layer(module), q, k, v, scale)[None], None
+    if _tempered(module):
+        q = _scaled_by_position(module, q, strop_positions)
+    return strop_context.attend(layer, q, k, v, scale, kind)[None], None
 
 
-def sees_all(config: Mapping[str, object], window: object) -> bool:
-    """Whether a sliding window, in tokens, is as long as the longest sequence of a model's configuration."""
-    longest = longest_sequence(config)
-    return isinstance(window, int) and longest is not None and window >= longest
+def _kind(module: Any, layer: int, window: int | None, cap: float | None, sinks: Tensor | None) -> Kind:
+    """The kind of a layer: its reach by the configuration, which a window that the module gives must agree with."""
+    reach = reach_of(module.config, layer)
+    if window is not None and not sees_all(vars(module.config), window) and window != reach.window:
+        raise ValueError(
+            f"layer {layer} of {type(module).__name__} has a window of {window}, where strop reads {reach} in the "
+            "configuration"
+        )
+    if (cap is not None or sinks is not None) and module.config.model_type not in KNOWN:
+        raise ValueError(f"attention 'strop' knows caps and sinks of {', '.join(sorted(KNOWN))} alone")
+    return PLAIN if reach == EVERYTHING and cap is None and sinks is None else Kind(reach, cap, sinks)
 
 
-def longest_sequence(config: Mapping[str, object]) -> int | None:
-    """The positions that a model has, by its configuration; None where it does not say.
+def _tempered(module: Any) -> bool:
+    """Whether the queries of a layer are scaled by their positions: Llama 4's, where it has no rotary embedding."""
+    return "floor_scale" in vars(module) and bool(module.config.attn_temperature_tuning) and not module.use_rope
 
-    A model with two rotary embeddings, one for short sequences and one for long ones (`longrope`: Phi-3 and 4 mini),
-    has those of the short one: with longer sequences beside it, or once it has grown longer itself, a sequence would
-    get other log-probs.
-    """
-    given = config.get("max_position_embeddings", config.get("n_positions"))
-    rope = config.get("rope_parameters") or config.get("rope_scaling")
-    if isinstance(rope, Mapping) and rope.get("rope_type", rope.get("type")) in ("longrope", "su"):
-        # Where a configuration and its rotary embedding say different things, transformers goes by the former.
-        given = config.get("original_max_position_embeddings", rope.get("original_max_position_embeddings", given))
-    return given if isinstance(given, int) else None
+
+def leave_positions_to_strop(model: nn.Module) -> None:
+    """Keep Llama 4's layers from scaling queries by their places in a packed row: `strop_attention` knows positions."""
+    for module in model.modules():
+        if "attn_temperature_tuning" in vars(module):
+            vars(module)["attn_temperature_tuning"] = False
+
+
+def _scaled_by_position(module: Any, query: Tensor, positions: Tensor | None) -> Tensor:
+    """q (1 + attn_scale · log(1 + ⌊(position + 1) / floor_scale⌋)) of q [N, H, D]."""
+    if positions is None or module.attn_temperature_tuning:
+        raise ValueError(f"{type(module).__name__} scales queries by position: call the model through Policy")
+    steps = torch.floor((positions.float() + 1.0) / module.floor_scale)
+    scales = torch.log1p(steps) * module.attn_scale + 1.0
+    return (query * scales[:, None, None]).to(query.dtype)
 
 
 def _layer(module: nn.Module) -> int:
@@ -128,6 +154,7 @@ class PackedContext:
 
     On a GPU in half precision this is one variable-length kernel; elsewhere sequences of similar length are gathered
     into padded dense batches, so that [N, N] never exists. Padding comes after a sequence, where causality hides it.
+    Caps and sinks are computed by their definition everywhere, some queries at a time: no kernel of torch has both.
     """
 
     def __init__(self, lengths: Sequence[int], device: torch.device) -> None:
@@ -136,72 +163,77 @@ class PackedContext:
         self._buckets: tuple[Bucket, ...] | None = None
         self._inverse: Tensor | None = None
         self._offsets: Tensor | None = None
+        self._chunks: dict[int, PackedContext] = {}
+        self._seen: dict[tuple[int, int, Reach], Tensor] = {}
 
-    def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:
+    def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scale: float, kind: Kind = PLAIN) -> Tensor:
         """Attention [N, H, D]; see `AttentionContext`."""
-        if query.is_cuda and query.dtype in (torch.bfloat16, torch.float16):
-            return self._varlen(query, key, value, scale)
+        chunk = kind.reach.chunk
+        if chunk is not None:
+            whole = replace(kind, reach=replace(kind.reach, chunk=None))
+            return self._in_chunks(chunk).attend(layer, query, key, value, scale, whole)
+        if kind.softmax and query.is_cuda and query.dtype in (torch.bfloat16, torch.float16):
+            return self._varlen(query, key, value, scale, kind.reach.window)
         if self._buckets is None:
             self._buckets, self._inverse = _bucketed(self.lengths, self.device)
-        outputs = [_dense(bucket, query, key, value, scale) for bucket in self._buckets]
+        outputs = [self._dense(bucket, query, key, value, scale, kind) for bucket in self._buckets]
         if self._inverse is None:
             return outputs[0]
         return torch.cat(outputs).index_select(0, self._inverse)
 
-    def _varlen(self, query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:
+    def _in_chunks(self, chunk: int) -> PackedContext:
+        """The same tokens as sequences of at most `chunk`: tokens of a chunk see that chunk alone."""
+        if chunk not in self._chunks:
+            parts = [min(chunk, length - start) for length in self.lengths for start in range(0, length, chunk)]
+            self._chunks[chunk] = PackedContext(parts, self.device)
+        return self._chunks[chunk]
+
+    def _varlen(self, query: Tensor, key: Tensor, value: Tensor, scale: float, window: int | None) -> Tensor:
         if self._offsets is None:
             ends = torch.tensor((0, *self.lengths), dtype=torch.int32).cumsum(0, dtype=torch.int32)
             self._offsets = send(ends, self.device)
         q, k, v = (states.contiguous() for states in (query, key, value))
-        return _kernel()(q, k, v, self._offsets, max(self.lengths), scale)
+        return kernel()(q, k, v, self._offsets, max(self.lengths), scale, window)
 
+    def _dense(self, bucket: Bucket, query: Tensor, key: Tensor, value: Tensor, scale: float, kind: Kind) -> Tensor:
+        """Causal attention of one bucket, [B·L, H, D]."""
 
-class VariableLength(Protocol):
-    """Causal attention [N, H, D] within sequences that begin at offsets int32 [S + 1], none longer than `longest`."""
+        def batch(states: Tensor) -> Tensor:
+            rows = states if bucket.index is None else states.index_select(0, bucket.index)
+            return rows.reshape(bucket.sequences, bucket.longest, *states.shape[1:]).transpose(1, 2)
 
-    def __call__(
-        self, query: Tensor, key: Tensor, value: Tensor, offsets: Tensor, longest: int, scale: float
-    ) -> Tensor: ...
+        q, k, v = batch(query), batch(key), batch(value)
+        # Which way a sequence is computed depends on no neighbour: shorter windows have a mask in every bucket.
+        if kind.softmax and kind.reach.covers(max(bucket.longest, _MIXED)):
+            output = F.scaled_dot_product_attention(
+                q, k, v, is_causal=True, scale=scale, enable_gqa=query.shape[1] != key.shape[1]
+            )
+        else:
+            parts = [self._rows(q, k, v, start, scale, kind) for start in range(0, bucket.longest, _ROWS)]
+            output = torch.cat(parts, dim=2) if len(parts) > 1 else parts[0]
+        return output.transpose(1, 2).reshape(-1, *output.shape[1::2])
 
+    def _rows(self, query: Tensor, key: Tensor, value: Tensor, start: int, scale: float, kind: Kind) -> Tensor:
+        """Attention [B, H, rows, D] of the queries from `start` on, at most `_ROWS`, over the keys that they see.
 
-@cache
-def _kernel() -> VariableLength:
-    from torch.nn.attention.varlen import varlen_attn  # here: it is only of use on a GPU
-
-    return adapted(varlen_attn)
-
-
-def adapted(varlen_attn: Callable[..., Any]) -> VariableLength:
-    """One way to call torch's `varlen_attn`, of whatever version.
-
-    From torch 2.12 on fewer heads of keys than of queries must be asked for with `enable_gqa`. The function of 2.11 has
-    no such argument and does not compare the numbers: it hands the heads on to a kernel that shares them by itself.
-    """
-    asks = "enable_gqa" in signature(varlen_attn).parameters
-
-    def attend(query: Tensor, key: Tensor, value: Tensor, offsets: Tensor, longest: int, scale: float) -> Tensor:
-        more = {"enable_gqa": query.shape[1] != key.shape[1]} if asks else {}
-        found = varlen_attn(
-            query, key, value, offsets, offsets, longest, longest, scale=scale, window_size=(-1, 0), **more
-        )
-        if not isinstance(found, Tensor):
-            raise TypeError("varlen_attn returned more than the output")
-        return found
-
-    return attend
-
-
-def _dense(bucket: Bucket, query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:
-    """Causal attention of one bucket, [B·L, H, D]."""
-
-    def batch(states: Tensor) -> Tensor:
-        rows = states if bucket.index is None else states.index_select(0, bucket.index)
-        return rows.reshape(bucket.sequences, bucket.longest, *states.shape[1:]).transpose(1, 2)
-
-    output = F.scaled_dot_product_attention(
-        batch(query), batch(key), batch(value), is_causal=True, scale=scale, enable_gqa=query.shape[1] != key.shape[1]
-    )
-    return output.transpose(1, 2).reshape(-1, *output.shape[1::2])
+        What is computed by its definition is computed again in backward where there are several such parts.
+        """
+        stop = min(start + _ROWS, query.shape[2])
+        first = 0 if kind.reach.window is None else max(0, start - kind.reach.window + 1)
+        where = start, stop, kind.reach
+        if where not in self._seen:
+            self._seen[where] = kind.reach.seen(torch.arange(start, stop, device=self.device), stop)[:, first:]
+        q, k, v, seen = query[:, :, start:stop], key[:, :, first:stop], value[:, :, first:stop], self._seen[where]
+        if kind.softmax:
+            return F.scaled_dot_product_attention(
+                q, k, v, attn_mask=seen, scale=scale, enable_gqa=q.shape[1] != k.shape[1]
+            )
+        if torch.is_grad_enabled() and query.shape[2] > _ROWS:
+            again: Tensor = checkpoint(
+                explicit, q, k, v, seen, scale, kind, use_reentrant=False, preserve_rng_state=False
+            )
+            return again
+        return explicit(q, k, v, seen, scale, kind)
 
 
 def _bucketed(lengths: tuple[int, ...], device: torch.device) -> tuple[tuple[Bucket, ...], Tensor | None]:

@@ -24,7 +24,8 @@ from torch import Tensor, nn
 from transformers import AutoModel, PreTrainedModel, PreTrainedTokenizerBase
 
 from strop.base.types import InputError, first_line
-from strop.model.attention import NAME, PackedContext
+from strop.model.attention import NAME, PackedContext, leave_positions_to_strop
+from strop.model.attention_kinds import layer_reaches
 from strop.model.files import (
     DTYPES,
     checkpoint_layers,
@@ -34,7 +35,7 @@ from strop.model.files import (
 )
 from strop.model.location import dtype_name
 from strop.model.lora import without_adapters
-from strop.model.policy import Packed, Policy, copy_parameters, last_hidden, refuse_by_config, switch_off_dropout
+from strop.model.policy import Packed, Policy, base_of, copy_parameters, last_hidden, switch_off_dropout
 from strop.model.sequence_parallel import SequenceParallel
 from strop.model.settings import ModelSettings
 
@@ -45,7 +46,7 @@ class Critic(nn.Module):
     """A transformers base model with strop's attention and a value head: linear, no bias, always float32.
 
     Raises:
-        InputError: the model computes something strop does not: sliding or linear layers, dropout.
+        InputError: the model has layers that strop does not compute; see `attention_kinds.layer_reaches`.
     """
 
     def __init__(self, model: PreTrainedModel, settings: ModelSettings, seed: int) -> None:
@@ -54,8 +55,9 @@ class Critic(nn.Module):
         The head starts normal with mean 0 and standard deviation 1 / (E + 1), from `seed` alone.
         """
         super().__init__()
-        refuse_by_config(model)
+        layer_reaches(model.config)
         switch_off_dropout(model)
+        leave_positions_to_strop(model)
         if model.config._attn_implementation != NAME:
             model.set_attn_implementation(NAME)
         self.settings = settings
@@ -72,9 +74,7 @@ class Critic(nn.Module):
     @classmethod
     def from_policy(cls, policy: Policy, seed: int) -> Critic:
         """A critic that starts from the policy's parameters as they are now; it shares none of them, nor adapters."""
-        base = policy.model.base_model
-        assert isinstance(base, PreTrainedModel)
-        return cls(without_adapters(copy.deepcopy(base)), policy.settings, seed)
+        return cls(without_adapters(copy.deepcopy(base_of(policy.model))), policy.settings, seed)
 
     @classmethod
     def load(cls, folder: Path, settings: ModelSettings) -> Critic:
@@ -151,4 +151,3 @@ class Critic(nn.Module):
 def initial_head(hidden: int, seed: int) -> Tensor:
     """The weight [1, E] that a value head starts with, float32 on the CPU."""
     return torch.empty(1, hidden).normal_(0.0, 1 / (hidden + 1), generator=torch.Generator().manual_seed(seed))
-

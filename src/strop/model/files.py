@@ -33,6 +33,9 @@ from strop.model.location import dtype_name, locate
 from strop.model.settings import AUTO, DTypeName, FreshModel, ModelSettings
 
 CHECKPOINTED_FROM = 1_000_000_000  # parameters, where model.gradient_checkpointing is left to strop
+# Model types whose text model transformers would load with the one for pictures around it, and its names in the files.
+_HOLDS_TEXT_MODEL = frozenset({"gemma3"})
+_WITHIN = r"^(model\.)?language_model\.(model\.)?"
 DTYPES: dict[DTypeName, torch.dtype] = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
@@ -46,8 +49,15 @@ def load_pretrained(settings: ModelSettings) -> tuple[PreTrainedModel, PreTraine
     try:
         tokenizer = load_tokenizer(source, settings.revision, settings.trust_remote_code, cached_only)
         with without_progress_bars():
+            config = AutoConfig.from_pretrained(
+                source, revision=settings.revision, trust_remote_code=settings.trust_remote_code,
+                local_files_only=cached_only,
+            )  # fmt: skip
+            text = text_config(config)
+            within: dict[str, Any] = {} if text is config else {"config": text, "key_mapping": {_WITHIN: "model."}}
             model, report = AutoModelForCausalLM.from_pretrained(
                 source,
+                **within,
                 revision=settings.revision,
                 trust_remote_code=settings.trust_remote_code,
                 dtype=DTYPES[dtype_name(settings)],
@@ -60,6 +70,8 @@ def load_pretrained(settings: ModelSettings) -> tuple[PreTrainedModel, PreTraine
         what = "cannot" if Path(source).is_dir() else "there is no folder of this name, and as a hub model it cannot"
         raise InputError(f"model.path {path}: {what} be loaded: {first_line(error)}") from error
     refuse_incomplete(f"model.path {path}", report)
+    if text is not config:
+        vars(model).pop("_weight_conversions", None)  # by which an export would get the names of the whole back
     if len(tokenizer) > model.get_input_embeddings().weight.shape[0]:
         raise InputError(
             f"model.path {path}: the tokenizer has {len(tokenizer)} tokens, the model embeddings for "
@@ -93,9 +105,14 @@ def stored_model(settings: ModelSettings) -> PreTrainedModel:
             source, revision=settings.revision, trust_remote_code=settings.trust_remote_code,
             local_files_only=cached_only,
         )  # fmt: skip
-        return empty_model(config, settings)
+        return empty_model(text_config(config), settings)
     except (OSError, ValueError, KeyError) as error:
         raise InputError(f"model.path {settings.path}: cannot be loaded: {first_line(error)}") from error
+
+
+def text_config(config: PreTrainedConfig) -> PreTrainedConfig:
+    """The configuration of the causal language model that is loaded: the text model of Gemma 3 with pictures."""
+    return config.get_text_config() if config.model_type in _HOLDS_TEXT_MODEL else config
 
 
 def refuse_incomplete(what: str, report: Mapping[str, Any]) -> None:

@@ -1,6 +1,9 @@
 """The language-model head: log-prob and entropy of chosen tokens without the logits of all of them.
 
-    z = hidden · weightᵀ / temperature,   logprob = z[target] − logsumexp(z),   entropy = −Σ softmax(z) · log softmax(z)
+    z = f(hidden · weightᵀ) / temperature
+    logprob = z[target] − logsumexp(z),   entropy = −Σ softmax(z) · log softmax(z)
+
+with f as `LogitForm` says: the identity of most models, a scale (Cohere, Granite) or a soft cap (Gemma 2).
 
 Rows are taken in chunks, and computed again in backward, so that at most [chunk, V] logits exist at a time.
 
@@ -9,13 +12,52 @@ Shapes: M rows, E hidden size, V vocabulary.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from transformers import PreTrainedConfig
+
+from strop.base.types import InputError
 
 _HALF = (torch.bfloat16, torch.float16)
+
+
+@dataclass(frozen=True)
+class LogitForm:
+    """What a model makes of its head's product x: cap · tanh(scale · x / cap), or scale · x without a cap."""
+
+    scale: float = 1.0
+    cap: float | None = None
+
+    @classmethod
+    def of(cls, config: PreTrainedConfig) -> LogitForm:
+        """The form of a model, by its configuration.
+
+        Raises:
+            InputError: it is no number.
+        """
+        given = {name: vars(config).get(name) for name in ("logit_scale", "logits_scaling", "final_logit_softcapping")}
+        for name, number in given.items():
+            if number is not None and (not isinstance(number, (int, float)) or number <= 0):
+                raise InputError(f"a model of type {config.model_type} has {name} = {number!r}; strop applies numbers")
+        times, over, cap = given.values()
+        return cls(float(times or 1) / float(over or 1), None if cap is None else float(cap))
+
+    def __call__(self, product: Tensor) -> Tensor:
+        """The logits of the head's product, of any shape, in place."""
+        if self.scale != 1:
+            product = product.mul_(self.scale)
+        return product if self.cap is None else product.div_(self.cap).tanh_().mul_(self.cap)
+
+    def slope(self, z: Tensor, temperature: float) -> Tensor | float:
+        """∂logit / ∂product where the logits over temperature are z: scale · (1 − (logit / cap)²)."""
+        return self.scale if self.cap is None else (1 - (z * (temperature / self.cap)) ** 2).mul_(self.scale)
+
+
+PLAIN = LogitForm()
 
 
 def project(hidden: Tensor, weight: Tensor, bias: Tensor | None, fp32: bool) -> Tensor:
@@ -59,6 +101,7 @@ class _LogprobEntropy(torch.autograd.Function):
         temperature: float,
         chunk: int,
         fp32: bool,
+        form: LogitForm,
     ) -> tuple[Tensor, Tensor]:
         kind = torch.float64 if hidden.dtype == torch.float64 else torch.float32
         rows = hidden.shape[0]
@@ -66,21 +109,21 @@ class _LogprobEntropy(torch.autograd.Function):
         weight_up = _upcast_once(weight, fp32)
         for start in range(0, rows, chunk):
             part = slice(start, start + chunk)
-            z = _scaled(hidden[part], weight_up, bias, temperature, fp32)
+            z = _scaled(hidden[part], weight_up, bias, temperature, fp32, form)
             norm = z.logsumexp(-1)
             normaliser[part] = norm
             logprob[part] = z.gather(1, target[part, None])[:, 0] - norm
             p = (z - norm[:, None]).exp_()
             entropy[part] = norm - p.mul_(z).sum(-1)
         ctx.save_for_backward(hidden, weight, bias, target, normaliser, entropy)
-        ctx.options = (temperature, chunk, fp32)
+        ctx.options = (temperature, chunk, fp32, form)
         ctx.set_materialize_grads(False)
         return logprob, entropy
 
     @staticmethod
     def backward(ctx: Any, grad_logprob: Tensor | None, grad_entropy: Tensor | None) -> tuple[Tensor | None, ...]:
         hidden, weight, bias, target, normaliser, entropy = ctx.saved_tensors
-        temperature, chunk, fp32 = ctx.options
+        temperature, chunk, fp32, form = ctx.options
         need_hidden, need_weight, need_bias = ctx.needs_input_grad[:3]
         grad_hidden = torch.empty_like(hidden) if need_hidden else None
         # Chunks are summed in float32, then rounded once.
@@ -89,10 +132,11 @@ class _LogprobEntropy(torch.autograd.Function):
         weight_up = _upcast_once(weight, fp32)
         for start in range(0, hidden.shape[0], chunk):
             part = slice(start, start + chunk)
-            z = _scaled(hidden[part], weight_up, bias, temperature, fp32)
+            z = _scaled(hidden[part], weight_up, bias, temperature, fp32, form)
+            slope = form.slope(z, temperature)
             grad_z = _grad_logits(z, target[part], normaliser[part], entropy[part], _rows(grad_logprob, part),
                                   _rows(grad_entropy, part))  # fmt: skip
-            grad_z.div_(temperature)
+            grad_z.mul_(slope / temperature)
             if grad_bias is not None:
                 grad_bias += grad_z.sum(0)
             # The products run in the weights' type, as a plain model's do (float32 off CUDA with the fp32 head).
@@ -103,7 +147,7 @@ class _LogprobEntropy(torch.autograd.Function):
                 grad_weight += _product(grad_z.t(), hidden[part].to(grad_z.dtype))
         cast_weight = None if grad_weight is None else grad_weight.to(weight.dtype)
         cast_bias = None if grad_bias is None else grad_bias.to(bias.dtype)
-        return grad_hidden, cast_weight, cast_bias, None, None, None, None
+        return grad_hidden, cast_weight, cast_bias, None, None, None, None, None
 
 
 def _upcast_once(weight: Tensor, fp32: bool) -> Tensor:
@@ -111,10 +155,12 @@ def _upcast_once(weight: Tensor, fp32: bool) -> Tensor:
     return weight.float() if fp32 and not _sums_in_float32(weight) and weight.dtype != torch.float64 else weight
 
 
-def _scaled(hidden: Tensor, weight: Tensor, bias: Tensor | None, temperature: float, fp32: bool) -> Tensor:
+def _scaled(
+    hidden: Tensor, weight: Tensor, bias: Tensor | None, temperature: float, fp32: bool, form: LogitForm
+) -> Tensor:
     if weight.dtype != hidden.dtype:  # the weight was upcast for the whole call
         hidden, bias = hidden.to(weight.dtype), None if bias is None else bias.to(weight.dtype)
-    return project(hidden, weight, bias, fp32).div_(temperature)
+    return form(project(hidden, weight, bias, fp32)).div_(temperature)
 
 
 def _rows(grad: Tensor | None, part: slice) -> Tensor | None:
@@ -149,8 +195,9 @@ def logprob_entropy(
     temperature: float,
     chunk: int,
     fp32: bool,
+    form: LogitForm = PLAIN,
 ) -> tuple[Tensor, Tensor]:
-    """Log-prob [M] of target [M] and entropy [M], nats, float32, of hidden [M, E] · weightᵀ [E, V] / temperature.
+    """Log-prob [M] of target [M] and entropy [M], nats, float32, of form(hidden [M, E] · weightᵀ [E, V]) / temperature.
 
     Gradients flow to hidden, weight and bias from both outputs; `chunk` rows of logits exist at a time.
 
@@ -159,15 +206,16 @@ def logprob_entropy(
     """
     if temperature <= 0 or chunk < 1:
         raise ValueError(f"temperature {temperature} and chunk {chunk} must be positive")
-    logprob, entropy = _LogprobEntropy.apply(hidden, weight, bias, target, temperature, chunk, fp32)
+    logprob, entropy = _LogprobEntropy.apply(hidden, weight, bias, target, temperature, chunk, fp32, form)
     return logprob, entropy
 
 
 @torch.no_grad()
 def collision(
-    hidden: Tensor, weight: Tensor, bias: Tensor | None, temperature: float, chunk: int, fp32: bool
-) -> Tensor:
-    """C = Σ_j p_j² (log p_j + H), float32 [M], of hidden [M, E] · weightᵀ [E, V] / temperature; without gradient.
+    hidden: Tensor, weight: Tensor, bias: Tensor | None, temperature: float, chunk: int, fp32: bool,
+    form: LogitForm = PLAIN,
+) -> Tensor:  # fmt: skip
+    """C = Σ_j p_j² (log p_j + H), float32 [M], of form(hidden [M, E] · weightᵀ [E, V]) / temperature; no gradient.
 
     With it the entropy change of a policy-gradient step is exact to first order (`statistics.exact_entropy_flow`): the
     sampled token's probability and the entropy alone do not determine it.
@@ -177,7 +225,7 @@ def collision(
     weight_up = _upcast_once(weight, fp32)
     for start in range(0, hidden.shape[0], chunk):
         part = slice(start, start + chunk)
-        log_p = _scaled(hidden[part], weight_up, bias, temperature, fp32).log_softmax(-1)
+        log_p = _scaled(hidden[part], weight_up, bias, temperature, fp32, form).log_softmax(-1)
         p = log_p.exp()
         entropy = -(p * log_p).sum(-1, keepdim=True)
         found[part] = log_p.add_(entropy).mul_(p).mul_(p).sum(-1)

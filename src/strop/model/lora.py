@@ -10,138 +10,39 @@ was trained, in bfloat16 too, where a sum W x + B (A x) would differ from any me
 of the adapters: of y = x Wᵀ, W = W₀ + s B A, it gives ∂A = s (∂y B)ᵀ x and ∂B = s ∂yᵀ (x Aᵀ), and no gradient of W's
 size.
 
-The reference policy of KL terms is the model with W₀ in W's place (`Adapters.off`), no second model.
-Shapes: N tokens, I inputs and O outputs of a layer, R rank.
+The stacked weights of experts [E, O, I] have adapters too, one of every expert: W₀[e] + s B[e] A[e]. There W has a
+gradient of its size, of one layer at a time, from which those of A and B follow.
+
+The reference policy of KL terms is the model with W₀ in W's place (`Adapters.off`), no second model. Where the model is
+sharded over ranks, W and W₀ are, and every rank has all of A and B: it merges its own rows of W.
+Shapes: N tokens, I inputs and O outputs of a layer, R rank, E experts.
 """
 
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import torch
-import torch.nn.functional as F
+import torch.distributed as dist
 from safetensors.torch import save_file
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from strop.base.types import InputError
 from strop.model.files import replacing_folder
+from strop.model.lora_layers import AdaptedExperts, AdaptedLinear, Adapter
 from strop.model.settings import ALL_LINEAR, Lora
 
 CHECKSUM = "base_checksum"
 _INTEGERS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
-class Adapter(nn.Module):
-    """The adapter of a linear layer: lora_A [R, I] and lora_B [O, R] in float32, W₀ [O, I] in the layer's own type."""
-
-    base: Tensor
-
-    def __init__(self, weight: nn.Parameter, settings: Lora, generator: torch.Generator) -> None:
-        super().__init__()
-        rows, columns = weight.shape
-        if settings.rank > min(rows, columns):
-            raise InputError(
-                f"model.lora.rank={settings.rank} exceeds a layer of {rows} × {columns}; lower it to "
-                f"{min(rows, columns)} or less"
-            )
-        self.scale = settings.alpha / settings.rank
-        self.off = False
-        # As the paper's code: uniform within ±1/√I, and zeros, so that training starts from the model itself.
-        start = torch.empty(settings.rank, columns).uniform_(-1, 1, generator=generator) / math.sqrt(columns)
-        self.lora_A = nn.Parameter(start.to(weight.device))
-        self.lora_B = nn.Parameter(torch.zeros(rows, settings.rank, device=weight.device))
-        self.register_buffer("base", weight.detach().clone(), persistent=False)
-
-    def merged(self) -> Tensor:
-        """W₀ + scale · B A, added in the adapter's float32 and rounded once, in W₀'s type [O, I]."""
-        base = self.base.to(self.lora_A.dtype)
-        return torch.addmm(base, self.lora_B, self.lora_A, alpha=self.scale).to(self.base.dtype)
-
-
-class AdaptedLinear(nn.Linear):
-    """A linear layer whose weight is merged, and whose gradient goes to the adapter."""
-
-    @classmethod
-    def of(cls, linear: nn.Linear, adapter: Adapter) -> AdaptedLinear:
-        """The layer in place of `linear`, with its very parameters."""
-        made = cls(linear.in_features, linear.out_features, linear.bias is not None, device="meta")
-        made.weight, made.bias = linear.weight, linear.bias
-        made._adapters = (adapter,)  # in a tuple: the layer's parameters stay those of a plain model
-        return made.train(linear.training)
-
-    def plain(self) -> nn.Linear:
-        """An ordinary layer with the same parameters."""
-        made = nn.Linear(self.in_features, self.out_features, self.bias is not None, device="meta")
-        made.weight, made.bias = self.weight, self.bias
-        return made.train(self.training)
-
-    _adapters: tuple[Adapter, ...] = ()
-
-    def forward(self, input: Tensor) -> Tensor:
-        """x Wᵀ + bias, of input […, I]; with W₀ where the adapters are off."""
-        (adapter,) = self._adapters
-        if adapter.off:
-            return F.linear(input, adapter.base, self.bias)
-        if not torch.is_grad_enabled():
-            return F.linear(input, self.weight, self.bias)
-        product: Tensor = _Product.apply(input, self.weight, self.bias, adapter.lora_A, adapter.lora_B, adapter.scale)
-        return product
-
-    def weight_with_gradient(self) -> Tensor:
-        """W [O, I], through which a gradient reaches the adapter; for what needs the weight itself (the head)."""
-        (adapter,) = self._adapters
-        if adapter.off:
-            return adapter.base
-        if not torch.is_grad_enabled():
-            return self.weight
-        weight: Tensor = _Weight.apply(self.weight, adapter.lora_A, adapter.lora_B, adapter.scale)
-        return weight
-
-
-class _Product(torch.autograd.Function):
-    """x Wᵀ + bias with W = W₀ + s B A given, whose gradient with respect to A and B never has W's size."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, a: Tensor, b: Tensor, scale: float) -> Tensor:
-        ctx.save_for_backward(x, weight, a, b)
-        ctx.scale = scale
-        return F.linear(x, weight, bias)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        x, weight, a, b = ctx.saved_tensors
-        grad_x = grad @ weight if ctx.needs_input_grad[0] else None
-        rows, grad = x.reshape(-1, x.shape[-1]), grad.reshape(-1, grad.shape[-1])
-        # The wide products run in the activations' type, as a plain model's do.
-        grad_a = (grad @ b.to(grad.dtype)).t() @ rows
-        grad_b = grad.t() @ (rows @ a.to(rows.dtype).t())
-        return grad_x, None, None, grad_a.to(a.dtype) * ctx.scale, grad_b.to(b.dtype) * ctx.scale, None
-
-
-class _Weight(torch.autograd.Function):
-    """W = W₀ + s B A as it is given, with gradients to A and B."""
-
-    @staticmethod
-    def forward(ctx: Any, weight: Tensor, a: Tensor, b: Tensor, scale: float) -> Tensor:
-        ctx.save_for_backward(a, b)
-        ctx.scale = scale
-        return weight.view_as(weight)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        a, b = ctx.saved_tensors
-        whole = grad.to(a.dtype)
-        return None, ctx.scale * (b.t() @ whole), ctx.scale * (whole @ a.t()), None
-
-
 class Adapters(nn.Module):
-    """All adapters of a model, as modules under the names of the layers that they adapt.
+    """All adapters of a model, as modules under the names of the layers, or of the stacked weights, that they adapt.
 
     Attributes:
         settings: what they were made by.
@@ -152,10 +53,10 @@ class Adapters(nn.Module):
         super().__init__()
         self.settings = settings
         self.checksum = _checksum(model)
-        self._layers: dict[str, tuple[nn.Parameter, Adapter]] = {}
+        self._layers: dict[str, tuple[nn.Module, str, Adapter]] = {}
 
-    def add(self, name: str, weight: nn.Parameter, adapter: Adapter) -> None:
-        """Take in the adapter of the layer `name`, whose parameter is `weight`."""
+    def add(self, name: str, module: nn.Module, parameter: str, adapter: Adapter) -> None:
+        """Take in the adapter of the layer `name`, which is a parameter of a module."""
         place: nn.Module = self
         *outer, last = name.split(".")
         for part in outer:
@@ -163,7 +64,7 @@ class Adapters(nn.Module):
                 place.add_module(part, nn.Module())
             place = place.get_submodule(part)
         place.add_module(last, adapter)
-        self._layers[name] = (weight, adapter)
+        self._layers[name] = (module, parameter, adapter)
 
     @property
     def names(self) -> list[str]:
@@ -173,8 +74,9 @@ class Adapters(nn.Module):
     @torch.no_grad()
     def merge(self) -> None:
         """Write W₀ + scale · B A into the model; call it whenever an adapter has changed."""
-        for weight, adapter in self._layers.values():
-            weight.copy_(adapter.merged())
+        for module, parameter, adapter in self._layers.values():
+            weight = module.get_parameter(parameter)
+            (weight.to_local() if isinstance(weight, DTensor) else weight).copy_(adapter.merged())
 
     @contextmanager
     def off(self) -> Iterator[None]:
@@ -186,7 +88,7 @@ class Adapters(nn.Module):
             self._switch(False)
 
     def _switch(self, off: bool) -> None:
-        for _, adapter in self._layers.values():
+        for _, _, adapter in self._layers.values():
             adapter.off = off
 
     def weights(self) -> dict[str, Tensor]:
@@ -201,13 +103,14 @@ class Adapters(nn.Module):
             InputError: they are of other layers, of another rank, or were trained on another model.
         """
         own = dict(self.named_parameters())
-        given = {name: value for name, value in weights.items() if name != CHECKSUM}
+        whole = {name: value.full_tensor() if isinstance(value, DTensor) else value for name, value in weights.items()}
+        given = {name: value for name, value in whole.items() if name != CHECKSUM}
         if own.keys() != given.keys() or any(own[name].shape != value.shape for name, value in given.items()):
             raise InputError(
                 "these weights are no adapters of this model.lora (other layers or another rank); resume with the "
                 "configuration they were saved with"
             )
-        if not torch.equal(weights[CHECKSUM].cpu(), self.checksum):
+        if not torch.equal(whole[CHECKSUM].cpu(), self.checksum):
             raise InputError(
                 "these adapters were trained on another model than model.path is now; restore the model they began with"
             )
@@ -217,75 +120,96 @@ class Adapters(nn.Module):
 
 
 def _checksum(model: nn.Module) -> Tensor:
-    """int64 [1]: the sum of all parameters' bits as integers, which depends on no order of summation; 0 without any."""
+    """int64 [1]: the sum of all parameters' bits as integers: neither their order nor their sharding matters.
+
+    0 for a model without data, on the meta device.
+    """
     total = torch.zeros(1, dtype=torch.int64)
+    group = None
     for parameter in (parameter for parameter in model.parameters() if not parameter.is_meta):
-        bits = parameter.detach().contiguous().view(_INTEGERS[parameter.element_size()])
-        total += bits.sum(dtype=torch.int64).cpu()
+        own = parameter.detach()
+        if isinstance(own, DTensor):
+            group, own = own.device_mesh.get_group(), own.to_local()
+        total += own.contiguous().view(_INTEGERS[own.element_size()]).sum(dtype=torch.int64).cpu()
+    if group is not None:
+        everywhere = total.to(next(model.parameters()).device)
+        dist.all_reduce(everywhere, group=group)
+        total = everywhere.cpu()
     return total
 
 
 def attach(model: PreTrainedModel, settings: Lora, seed: int) -> Adapters:
     """Freeze `model`, put adapters on the layers that `settings` names, and return them.
 
+    A sharded model must be sharded before.
+
     Raises:
-        InputError: a name that no linear layer has, a mixture of experts without names, a head tied to the embedding.
+        InputError: a name that no layer has, or a head tied to the embedding.
     """
     model.requires_grad_(False)
     adapters = Adapters(model, settings)
     generator = torch.Generator().manual_seed(seed)
-    for name, linear in _chosen(model, settings).items():
-        weight = linear.weight
-        assert isinstance(weight, nn.Parameter)
+    for name, (module, parameter) in _chosen(model, settings).items():
+        weight = module.get_parameter(parameter)
         adapter = Adapter(weight, settings, generator)
-        parent, _, last = name.rpartition(".")
-        setattr(model.get_submodule(parent), last, AdaptedLinear.of(linear, adapter))
-        adapters.add(name, weight, adapter)
+        if isinstance(module, nn.Linear):
+            AdaptedLinear.of(module, adapter)
+        else:
+            AdaptedExperts.of(module, parameter, adapter)
+        adapters.add(name, module, parameter, adapter)
     return adapters
 
 
-def _chosen(model: PreTrainedModel, settings: Lora) -> dict[str, nn.Linear]:
-    """The linear layers to adapt by name; `all-linear` is all of them but the head."""
+Layers = dict[str, tuple[nn.Module, str]]  # by name, a module and the name of its parameter
+
+
+def _adaptable(model: PreTrainedModel) -> Layers:
+    """The linear layers, and the stacked weights of experts, of a model, in its order."""
+    found: Layers = {}
+    for name, module in model.named_modules():
+        if isinstance(module, nn.Linear):
+            if type(module).forward is nn.Linear.forward:  # some routers are linear layers that return more
+                found[name] = (module, "weight")
+            continue
+        stacked = [own for own, parameter in module.named_parameters(recurse=False) if parameter.dim() == 3]
+        found |= {f"{name}.{own}": (module, own) for own in stacked}
+    return found
+
+
+def _chosen(model: PreTrainedModel, settings: Lora) -> Layers:
+    """The layers to adapt by name; `all-linear` is all of them but the head."""
     kind = type(model).__name__
-    linear = {name: module for name, module in model.named_modules() if isinstance(module, nn.Linear)}
+    layers = _adaptable(model)
     head = model.get_output_embeddings()
     if settings.target_modules == (ALL_LINEAR,):
-        stacked = [name for name, parameter in model.named_parameters() if parameter.dim() > 2]
-        body = {name: module for name, module in linear.items() if module is not head}
-        if stacked:
-            raise InputError(
-                f"model.lora.target_modules={ALL_LINEAR}: {kind} has weights that are no linear layers, such as "
-                f"{stacked[0]} (experts), which LoRA cannot adapt; name the layers it should adapt: "
-                f"model.lora.target_modules={_last_names(body)}"
-            )
-        return body
-    chosen: dict[str, nn.Linear] = {}
+        return {name: place for name, place in layers.items() if place[0] is not head}
+    chosen: Layers = {}
     for target in settings.target_modules:
-        found = {name: module for name, module in linear.items() if f".{name}".endswith(f".{target}")}
+        found = {name: place for name, place in layers.items() if f".{name}".endswith(f".{target}")}
         if not found:
             raise InputError(
                 f"model.lora.target_modules: {kind} has no linear layer {target}; choose from "
-                f"{', '.join(_last_names(linear))}, or {ALL_LINEAR}"
+                f"{', '.join(_last_names(layers))}, or {ALL_LINEAR}"
             )
         chosen |= found
-    if any(module is head for module in chosen.values()) and head.weight is model.get_input_embeddings().weight:
+    tied = head.weight is model.get_input_embeddings().weight
+    if tied and any(module is head for module, _ in chosen.values()):
         raise InputError(
             f"model.lora.target_modules: the head of {kind} is its embedding (tied), so that an adapter of the head "
             "alone could not be merged; leave the head out"
         )
-    return {name: module for name, module in linear.items() if name in chosen}
+    return {name: place for name, place in layers.items() if name in chosen}
 
 
-def _last_names(layers: Mapping[str, nn.Module]) -> list[str]:
+def _last_names(layers: Layers) -> list[str]:
     return list(dict.fromkeys(name.rpartition(".")[2] for name in layers))
 
 
 def without_adapters(model: PreTrainedModel) -> PreTrainedModel:
     """The same model with ordinary layers in place of adapted ones, its weights as they are now."""
-    for name, module in list(model.named_modules()):
-        if isinstance(module, AdaptedLinear):
-            parent, _, last = name.rpartition(".")
-            setattr(model.get_submodule(parent), last, module.plain())
+    for module in model.modules():
+        if isinstance(module, AdaptedLinear | AdaptedExperts):
+            module.plain()
     return model
 
 
@@ -293,8 +217,14 @@ def export_adapter(adapters: Adapters, base: str, tokenizer: PreTrainedTokenizer
     """Write a folder that `peft.PeftModel.from_pretrained(model, folder)` loads onto the model `base`.
 
     Raises:
+        InputError: there are adapters of experts.
         StropError: it cannot be written.
     """
+    stacked = next((name for name, value in adapters.named_parameters() if value.dim() == 3), None)
+    if stacked is not None:
+        raise InputError(
+            f"peft has no adapters such as {stacked}, one of every expert; export the model merged instead"
+        )
     settings = adapters.settings
     config = {
         "peft_type": "LORA",

@@ -9,8 +9,10 @@ Shapes: S sequences, N packed tokens, M targets, E hidden size, V vocabulary.
 from __future__ import annotations
 
 import copy
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -18,15 +20,17 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from strop.algorithms.tokens import send
 from strop.base.types import InputError, StropError
-from strop.model.attention import NAME, AttentionContext, PackedContext, sees_all
+from strop.model.attention import NAME, AttentionContext, PackedContext, leave_positions_to_strop
+from strop.model.attention_kinds import PLAIN, Kind, layer_reaches
 from strop.model.byte_tokenizer import byte_tokenizer
 from strop.model.files import checkpoint_layers, export, fresh_model, load_pretrained, stored_model
-from strop.model.head import collision, logprob_entropy, project
+from strop.model.head import LogitForm, collision, logprob_entropy, project
 from strop.model.kernels import native
 from strop.model.kernels.modules import fuse
 from strop.model.kernels.sharing import Layout, SharedContext
 from strop.model.location import dtype_name
-from strop.model.lora import AdaptedLinear, Adapters, attach, without_adapters
+from strop.model.lora import Adapters, attach, without_adapters
+from strop.model.lora_layers import AdaptedLinear
 from strop.model.routing import Routing
 from strop.model.sequence_parallel import SequenceParallel
 from strop.model.settings import FreshModel, Lora, ModelSettings
@@ -36,8 +40,6 @@ __all__ = [
     "meta_policy",
 ]  # fmt: skip
 
-# Settings by which a model's own forward alters the logits after the head; the policy computes the plain head only.
-_LOGIT_ALTERATIONS = ("final_logit_softcapping", "logits_scaling", "logit_scale")
 _PROBE_LENGTHS = (9, 7)
 _KERNEL_GAP = 2e-2  # ‖with kernels − without‖ / ‖without‖ of hidden states in bfloat16
 _KERNEL_GAP_FP32 = 1e-4
@@ -104,14 +106,17 @@ class Policy(nn.Module):
     With `adapters` (see `lora`) these alone are trained; the model's parameters are frozen and hold the merged weights.
 
     Raises:
-        InputError: the model computes something the policy does not: sliding or linear layers, altered logits.
+        InputError: the model computes something the policy does not: linear layers, windows of a rule of its own.
     """
 
     def __init__(self, model: PreTrainedModel, settings: ModelSettings) -> None:
         super().__init__()
         self.settings = settings
-        refuse_by_config(model)
+        layer_reaches(model.config)
+        self.logit_form = LogitForm.of(model.config)
+        self._plain_tokens = sys.maxsize  # sequences of so many tokens have plain causal attention in every layer
         switch_off_dropout(model)
+        leave_positions_to_strop(model)
         if model.config._attn_implementation != NAME:
             model.set_attn_implementation(NAME)
         self.checkpoints_layers = checkpoint_layers(model, settings)
@@ -215,11 +220,11 @@ class Policy(nn.Module):
         """
         if self.routing is not None:
             self.routing.replayed = experts
-        return last_hidden(self.model.base_model, token_ids, positions, context)
+        return last_hidden(base_of(self.model), token_ids, positions, context)
 
     def logits(self, hidden: Tensor, fp32: bool) -> Tensor:
         """float32 logits [M, V] of hidden [M, E], undivided by any temperature."""
-        return project(hidden, self.head_weight, self.head_bias, fp32)
+        return self.logit_form(project(hidden, self.head_weight, self.head_bias, fp32))
 
     def use_kernels(self) -> None:
         """On a CPU let layers compute with the C kernels where there are any, and compare the result with before.
@@ -259,9 +264,10 @@ class Policy(nn.Module):
         """Hidden states [M, E] that predict the targets."""
         kernels = native.load() if self._shares and self.device.type == "cpu" else None
         size = self._head_dim
+        plain = max(packed.lengths) <= self._plain_tokens
         if packed.experts is not None:
             kernels = None  # shared beginnings would be sent through the experts of one of their sequences
-        if kernels is None or size is None or not kernels.attends(self.head_weight.dtype, size):
+        if kernels is None or size is None or not plain or not kernels.attends(self.head_weight.dtype, size):
             context = PackedContext(packed.lengths, packed.token_ids.device)
             return self.hidden(packed.token_ids, packed.positions, context, packed.experts)[packed.rows]
         layout = Layout.of(packed.token_ids, packed.positions, packed.lengths, packed.rows)
@@ -295,9 +301,10 @@ class Policy(nn.Module):
         head = self._head
         weight = head.weight_with_gradient() if isinstance(head, AdaptedLinear) else self.head_weight
         bias, chunk, fp32 = self.head_bias, self.settings.chunk_tokens, self.settings.trainer_fp32_head
-        found: tuple[Tensor, ...] = logprob_entropy(hidden, weight, bias, targets, temperature, chunk, fp32)
+        form = self.logit_form
+        found: tuple[Tensor, ...] = logprob_entropy(hidden, weight, bias, targets, temperature, chunk, fp32, form)
         if with_collision:
-            found = *found, collision(hidden, weight, bias, temperature, chunk, fp32)
+            found = *found, collision(hidden, weight, bias, temperature, chunk, fp32, form)
         return found if part is None else tuple(part.whole(column) for column in found)
 
 
@@ -357,10 +364,23 @@ def meta_policy(settings: ModelSettings) -> Policy:
 
 def last_hidden(model: nn.Module, token_ids: Tensor, positions: Tensor, context: AttentionContext) -> Tensor:
     """Last hidden states [N, E] of a transformers base model with strop's attention; see `Policy.hidden`."""
-    output = model(input_ids=token_ids[None], position_ids=positions[None], use_cache=False, strop_context=context)
+    output = model(**_inputs(token_ids, positions, context))
     states = output.last_hidden_state
     assert isinstance(states, Tensor)
     return states.squeeze(0)
+
+
+def _inputs(token_ids: Tensor, positions: Tensor, context: AttentionContext) -> dict[str, Any]:
+    """What a transformers model is given, its own and what it hands on to `strop_attention`."""
+    given = {"input_ids": token_ids[None], "position_ids": positions[None], "use_cache": False}
+    return given | {"strop_context": context, "strop_positions": positions}
+
+
+def base_of(model: PreTrainedModel) -> PreTrainedModel:
+    """The part of a causal LM before its head; Llama 4's does not say where it is."""
+    base = model.get_submodule("model") if model.base_model is model else model.base_model
+    assert isinstance(base, PreTrainedModel)
+    return base
 
 
 @torch.no_grad()
@@ -377,25 +397,6 @@ def copy_parameters(module: nn.Module, weights: Mapping[str, Tensor]) -> None:
         own[name].copy_(value)
 
 
-def refuse_by_config(model: PreTrainedModel) -> None:
-    """Refuse a model that computes what strop does not, as far as its configuration tells.
-
-    Raises:
-        InputError: sliding or linear layers, altered logits.
-    """
-    config: Mapping[str, object] = model.config.to_dict()
-    name = type(model).__name__
-    layers = config.get("layer_types") or ()
-    assert isinstance(layers, (list, tuple))
-    plain = {"full_attention"} | ({"sliding_attention"} if sees_all(config, config.get("sliding_window")) else set())
-    strange = sorted({str(kind) for kind in layers} - plain)
-    if strange:
-        raise InputError(f"{name} has {', '.join(strange)} layers; strop computes full causal attention only")
-    for key in _LOGIT_ALTERATIONS:
-        if config.get(key) not in (None, 1, 1.0):
-            raise InputError(f"{name} alters its logits ({key} = {config[key]}); strop computes the plain head only")
-
-
 def switch_off_dropout(model: nn.Module) -> None:
     """Set every dropout of a model to 0, whatever its configuration says: log-probs must be reproducible."""
     for module in model.modules():
@@ -407,15 +408,18 @@ def switch_off_dropout(model: nn.Module) -> None:
 
 
 class _Counting:
-    """A packed context that notes which layers call it."""
+    """A packed context that notes which layers call it, and the longest sequence that has plain attention in all."""
 
     def __init__(self, inner: PackedContext) -> None:
         self.inner = inner
         self.layers: set[int] = set()
+        self.plain_tokens = sys.maxsize
 
-    def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:
+    def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scale: float, kind: Kind = PLAIN) -> Tensor:
         self.layers.add(layer)
-        return self.inner.attend(layer, query, key, value, scale)
+        limits = (kind.reach.window, kind.reach.chunk, None if kind.softmax else 0)
+        self.plain_tokens = min([self.plain_tokens, *(limit for limit in limits if limit is not None)])
+        return self.inner.attend(layer, query, key, value, scale, kind)
 
 
 def _probe(policy: Policy) -> Packed:
@@ -431,12 +435,7 @@ def _refuse_by_probe(policy: Policy) -> None:
     packed = _probe(policy)
     context = _Counting(PackedContext(packed.lengths, policy.device))
     try:
-        own = model(
-            input_ids=packed.token_ids[None],
-            position_ids=packed.positions[None],
-            use_cache=False,
-            strop_context=context,
-        ).logits[0]
+        own = model(**_inputs(packed.token_ids, packed.positions, context)).logits[0]
         ours = policy.logits(policy.hidden(packed.token_ids, packed.positions, context), fp32=False)
     except (ValueError, TypeError) as error:
         raise InputError(f"{name} cannot run with strop's attention: {error}") from error
@@ -445,6 +444,7 @@ def _refuse_by_probe(policy: Policy) -> None:
         raise InputError(
             f"{name}: {len(context.layers)} of {layers} layers use plain attention; strop needs all of them"
         )
+    policy._plain_tokens = context.plain_tokens
     gap = (own.float().log_softmax(-1) - ours.log_softmax(-1)).abs().max().item()
     if not gap < (1e-3 if own.dtype == torch.float32 else 3e-2):
         raise InputError(

@@ -13,7 +13,7 @@ dimension, M targets.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -23,6 +23,7 @@ from torch import Tensor
 
 from strop.base.types import InputError
 from strop.model.attention import PackedContext
+from strop.model.attention_kinds import PLAIN, Kind
 
 KEY = "orchestration.sequence_parallel"
 
@@ -93,14 +94,16 @@ class UlyssesContext:
         self.group = group
         self.size = dist.get_world_size(group)
 
-    def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:
+    def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scale: float, kind: Kind = PLAIN) -> Tensor:
         """Attention [C, H, D] of query [C, H, D], key and value [C, K, D]; see `attention.AttentionContext`."""
+        if kind.sinks is not None:  # those of this rank's heads
+            kind = replace(kind, sinks=kind.sinks.unflatten(0, (self.size, -1))[dist.get_rank(self.group)])
         copies = max(self.size // key.shape[1], 1)  # with fewer heads of keys than ranks some have the same one
         heads = [states.unflatten(1, (self.size, -1)) for states in (query, *_repeated(copies, key, value))]
         # To each rank its heads [n, C, h, D] of these tokens; from each rank its tokens of this one's heads.
         tokens = _exchanged(torch.cat(heads, dim=2).transpose(0, 1), self.group).flatten(0, 1)
         q, k, v = tokens.split([part.shape[2] for part in heads], dim=1)
-        attended = self.inner.attend(layer, q, k, v, scale)
+        attended = self.inner.attend(layer, q, k, v, scale, kind)
         back = _exchanged(attended.unflatten(0, (self.size, -1)), self.group)
         return back.transpose(0, 1).flatten(1, 2)
 

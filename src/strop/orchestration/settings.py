@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from strop.base.pieces import Settings
 from strop.engines.protocol import KvMode
@@ -49,8 +49,7 @@ class OrchestrationSettings(Settings):
         generators: workers that generate, each with `engine.slots`.
         trainers: ranks that the trainer's modules are sharded over, each a process with a GPU of its own where there
             are GPUs; 1 trains in this process.
-        sequence_parallel: so many ranks in a row compute each micro-batch together, each a part of its tokens
-            (Ulysses), for sequences that are too long for one GPU; a divisor of `trainers`.
+        sequence_parallel: ranks that share the tokens of each micro-batch (Ulysses); a divisor of `trainers`.
         trainer_restarts: how often a run whose ranks were lost goes on from its last checkpoint.
         weights: how they get to workers that generate: `files` in the run's folder, or `shared_memory`, which `auto`
             takes too: files in memory, and in the run's folder where memory has no room.
@@ -78,15 +77,6 @@ class OrchestrationSettings(Settings):
     silence_seconds: Annotated[float, Field(ge=5)] = 60.0
     stall_seconds: Annotated[float, Field(ge=5)] = 900.0
     watchdog_seconds: Annotated[float, Field(gt=0)] | None = 1800.0
-
-    @model_validator(mode="after")
-    def _whole_teams(self) -> Self:
-        if self.trainers % self.sequence_parallel:
-            raise ValueError(
-                f"sequence_parallel={self.sequence_parallel} does not divide trainers={self.trainers}; set "
-                f"trainers={self.sequence_parallel} or a multiple of it"
-            )
-        return self
 
     @property
     def in_process(self) -> bool:

@@ -24,7 +24,7 @@ from strop.environments.judge import Play
 from strop.environments.tokens import TurnTokens
 from strop.evaluation.benchmarks import HELD_OUT
 from strop.evaluation.validation import ValidationSet, Wanted, benchmark_sets
-from strop.model.attention import longest_sequence
+from strop.model.attention_kinds import longest_sequence
 from strop.model.critic import HEAD_FILE, Critic
 from strop.model.location import RESERVED, stored_config
 from strop.model.policy import Policy, WithoutAdapters, load_policy

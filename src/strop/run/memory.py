@@ -14,19 +14,19 @@ from strop.base.types import InputError, first_line
 from strop.config.parse import edit
 from strop.config.schema import RunConfig, stage_configs
 from strop.engines.vllm.settings import Vllm
-from strop.model.attention import longest_sequence
+from strop.model.attention_kinds import longest_sequence
 from strop.model.policy import Policy, meta_policy
 from strop.model.settings import AUTO, ModelSettings
 from strop.run.devices import seen_gpus
 from strop.training.embedded_base import named_base
-from strop.training.memory import Kind, update_need
+from strop.training.memory import Device, update_need
 
 BLOCK = 32  # tokens by which the embedded engine's cache grows, by half as much again each time
 LEAST_TOKENS = 1024  # of a micro-batch that is suggested
 RANKS = (2, 4, 8)
 
 
-def need_of(config: RunConfig, device: Kind, room: int) -> dict[str, int]:
+def need_of(config: RunConfig, device: Device, room: int) -> dict[str, int]:
     """Bytes on the device that trains, by what takes them; on a CPU those of all processes of the run.
 
     Args:
@@ -61,7 +61,7 @@ def need_of(config: RunConfig, device: Kind, room: int) -> dict[str, int]:
     return found | ({"engines": engines * cache + copies * own} if engines else {})
 
 
-def fitting(config: RunConfig, device: Kind, room: int) -> str:
+def fitting(config: RunConfig, device: Device, room: int) -> str:
     """One line that says how much of the room a run needs.
 
     Raises:
@@ -91,7 +91,7 @@ def noted(config: RunConfig) -> str:
     Raises:
         InputError: see `fitting`.
     """
-    device: Kind = "cuda" if seen_gpus(config) else "cpu"
+    device: Device = "cuda" if seen_gpus(config) else "cpu"
     try:
         return fitting(config, device, room_of(device))
     except (RuntimeError, TypeError, ValueError, AttributeError) as error:  # of a model's code, on tensors without data
@@ -99,7 +99,7 @@ def noted(config: RunConfig) -> str:
         return f"memory: what this model needs is not known beforehand ({reason})"
 
 
-def room_of(device: Kind) -> int:
+def room_of(device: Device) -> int:
     """Bytes of memory that a device of this machine has at all."""
     if device == "cpu":
         return machine.memory()[0]
@@ -148,7 +148,7 @@ def _cache_bytes(config: RunConfig, policy: Policy) -> int:
     return 2 * int(shape.num_hidden_layers) * config.engine.slots * capacity * heads * size * width
 
 
-def _changes(config: RunConfig, device: Kind) -> Iterator[tuple[str, str]]:
+def _changes(config: RunConfig, device: Device) -> Iterator[tuple[str, str]]:
     """Settings that need less, those that cost least first; each is tried with those before it."""
     if config.model.gradient_checkpointing in (False, AUTO):
         yield "model.gradient_checkpointing", "true"

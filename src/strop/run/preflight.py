@@ -327,7 +327,13 @@ def _packages(config: RunConfig) -> None:
 
 
 def _sizes(config: RunConfig) -> None:
-    """Refuse a batch or an engine whose mere bookkeeping exceeds this machine's memory."""
+    """Refuse ranks that cannot share sequences, and a batch or engine too large for this machine's memory."""
+    ranks, team = config.orchestration.trainers, config.orchestration.sequence_parallel
+    if ranks % team:
+        raise InputError(
+            f"orchestration.sequence_parallel={team} does not divide orchestration.trainers={ranks}; set "
+            f"orchestration.trainers={team} or a multiple of it"
+        )
     total, _ = machine.memory()
     for stage in stage_configs(config):
         batch = stage.batch

@@ -45,6 +45,11 @@ class RankSettings:
     seconds: float
 
 
+def loopback() -> dict[str, str]:
+    """The environment of ranks that are all on this host, as far as the user has not said otherwise."""
+    return {name: value for name, value in _LOOPBACK.items() if name not in os.environ}
+
+
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -115,8 +120,7 @@ class RankGroupLearner:
             rendezvous = f"file://{self._meeting}/meet"
         orchestration = self._config.orchestration
         data = self._config.model_dump(mode="json")
-        unsaid = {name: value for name, value in _LOOPBACK.items() if name not in os.environ}
-        environment = {} if self._scattered else unsaid
+        environment = {} if self._scattered else loopback()
         specs = [
             WorkerSpec(
                 role=f"trainer-{rank}",

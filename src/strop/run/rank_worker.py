@@ -56,7 +56,22 @@ def join(config: RunConfig, rank: int, size: int, rendezvous: str | Store, secon
     Raises:
         StropError: a model cannot be loaded.
     """
-    device = pick_device(config.device)
+    team = config.orchestration.sequence_parallel
+    place, ranks, storage = meet(pick_device(config.device), rank, size, rendezvous, seconds, team)
+    torch.manual_seed(derive(config.seed, "torch"))
+    modules = sharded_modules(config, place)
+    _share_sequences(modules, rank, size, team, datetime.timedelta(seconds=seconds))
+    return make_learner(config, modules, ranks, storage)
+
+
+def meet(
+    device: torch.device, rank: int, size: int, rendezvous: str | Store, seconds: float, team: int = 1
+) -> tuple[Place, Together, Storage]:
+    """Meet the other ranks: where this one keeps its shards, all of them, and how their tensors reach the disk.
+
+    The arguments are those of `join`; a rank of several on GPUs takes the GPU of its number. `team` ranks in a row
+    compute each micro-batch together.
+    """
     timeout = datetime.timedelta(seconds=seconds)
     if device.type == "cuda":
         device = torch.device("cuda", rank % torch.cuda.device_count())
@@ -64,14 +79,10 @@ def join(config: RunConfig, rank: int, size: int, rendezvous: str | Store, secon
     backend = "nccl" if device.type == "cuda" else "gloo"
     met: dict[str, Any] = {"init_method" if isinstance(rendezvous, str) else "store": rendezvous}
     dist.init_process_group(backend, rank=rank, world_size=size, timeout=timeout, **met)
-    torch.manual_seed(derive(config.seed, "torch"))
     place = Place(init_device_mesh(device.type, (size,)), device)
     # Groups of their own: exchanges of different threads and of different backends must not meet.
-    ranks = Together(dist.new_group(backend="gloo", timeout=timeout), config.orchestration.sequence_parallel)
-    storage = Storage(place, ranks, Together(dist.new_group(backend="gloo", timeout=timeout)))
-    modules = sharded_modules(config, place)
-    _share_sequences(modules, rank, size, config.orchestration.sequence_parallel, timeout)
-    return make_learner(config, modules, ranks, storage)
+    ranks = Together(dist.new_group(backend="gloo", timeout=timeout), team)
+    return place, ranks, Storage(place, ranks, Together(dist.new_group(backend="gloo", timeout=timeout)))
 
 
 def _share_sequences(modules: Modules, rank: int, size: int, team: int, timeout: datetime.timedelta) -> None:
@@ -96,15 +107,16 @@ def sharded_modules(config: RunConfig, place: Place) -> Modules:
     Raises:
         InputError: there is no such model, or it cannot be trained.
     """
-    model = located(config.model, config.seed, SilentView())
+    adapted = located(config.model, config.seed, SilentView())
+    model = adapted.model_copy(update={"lora": None})
     seed = derive(config.seed, "model")
-    policy = sharded_policy(model, seed, place)
+    policy = sharded_policy(adapted, seed, place)
     critic = None
     if config.critic is not None:
         path = config.critic.path
         settings = model
         if path is not None:
-            named = config.model.model_copy(update={"path": path, "fresh": None, "revision": None})
+            named = model.model_copy(update={"path": path, "fresh": None, "revision": None})
             settings = located(named, config.seed, SilentView())
         try:
             critic = sharded_critic(settings, derive(config.seed, "critic"), seed if path is None else 0, place)
@@ -184,10 +196,12 @@ def handlers(learner: Learner) -> dict[str, Handler]:
         learner.load, learner.export,
     )  # fmt: skip
     calls: dict[str, Callable[..., Any]] = {method.__name__: method for method in same} | {"learn": learn}
-    return {name: _agreed(call) for name, call in calls.items()} | {"publish": publish}
+    return {name: agreed(call) for name, call in calls.items()} | {"publish": publish}
 
 
-def _agreed(call: Callable[..., Any]) -> Handler:
+def agreed(call: Callable[..., Any]) -> Handler:
+    """What a rank does when it is called: the value, and the digest of it that all ranks must share."""
+
     def handle(*arguments: Any) -> tuple[Any, str]:
         value = call(*arguments)
         return value, digest(value)

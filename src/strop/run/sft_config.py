@@ -31,6 +31,8 @@ class SftConfig(Settings):
         demonstrations: a file of JSON lines; `columns` says which entries are the prompt and the completion.
         template: how a prompt is put to the model; the same one belongs into the RL run that follows.
         training: ScaleRL's settings but for the batch, which suits a file of thousands rather than millions.
+        trainers: ranks that the model, its gradients and its optimizer are sharded over, in processes of this host: a
+            GPU each where there are as many, else processor cores; 1 trains in the command's own process.
         checkpoint_every: updates between checkpoints.
     """
 
@@ -41,6 +43,7 @@ class SftConfig(Settings):
     training: SftSettings = SftSettings(epochs=4, tokens_per_batch=65_536)
     seed: Annotated[int, Field(ge=0)] = 0
     device: Literal["auto", "cpu", "cuda"] = "auto"
+    trainers: Annotated[int, Field(ge=1)] = 1
     checkpoint_every: Annotated[int, Field(ge=1)] = 100
     trackers: tuple[Literal["tensorboard", "trackio", "wandb"], ...] = ()
 

@@ -18,8 +18,9 @@ import numpy as np
 import torch
 
 from strop.base.child_process import die_with_parent
-from strop.base.machine import GIB, memory, resident
+from strop.base.machine import GIB, memory
 from strop.base.metrics import values
+from strop.base.resident import resident
 from strop.base.types import Completion, IntArray, Sample, StropError, first_line
 from strop.config.schema import RunConfig
 from strop.engines.build import build_engine

@@ -23,15 +23,16 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from strop.model.attention import AttentionContext
+from strop.model.attention_kinds import PLAIN, Kind
 from strop.model.head import logprob_entropy
 from strop.model.kernels import native
 from strop.model.kernels.modules import fuse
 from strop.model.kernels.native import LANES, LayerKernels
-from strop.model.lora import AdaptedLinear
+from strop.model.lora_layers import AdaptedLinear
 from strop.model.policy import Policy
 from strop.training.sharding import decoder_layers
 
-Kind = Literal["cpu", "cuda"]
+Device = Literal["cpu", "cuda"]
 _MOMENTS = 8  # bytes a trained parameter: two moments in float32
 _MASTER = 4
 
@@ -117,11 +118,11 @@ class _Context:
     def __init__(self, sequences: int) -> None:
         self._ends = torch.empty(sequences + 1, dtype=torch.int64, device="meta")
 
-    def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:
+    def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scale: float, kind: Kind = PLAIN) -> Tensor:
         return _NO_KERNELS.attention(query, key, value, self._ends, self._ends, scale)
 
 
-def update_need(policy: Policy, lengths: Sequence[int], device: Kind, ranks: int = 1) -> Need:
+def update_need(policy: Policy, lengths: Sequence[int], device: Device, ranks: int = 1) -> Need:
     """The need of an update of a policy on the meta device, whose largest micro-batch has sequences of `lengths`.
 
     Args:
@@ -144,7 +145,7 @@ def update_need(policy: Policy, lengths: Sequence[int], device: Kind, ranks: int
     )
 
 
-def _live_bytes(policy: Policy, lengths: Sequence[int], device: Kind) -> int:
+def _live_bytes(policy: Policy, lengths: Sequence[int], device: Device) -> int:
     """Bytes that live at the worst moment of forward and backward, beside what there is before and between them."""
     tokens = sum(lengths)
     context = _Context(len(lengths))
@@ -160,7 +161,7 @@ def _live_bytes(policy: Policy, lengths: Sequence[int], device: Kind) -> int:
     return live.peak
 
 
-def _forward(policy: Policy, ids: Tensor, context: AttentionContext, device: Kind) -> tuple[Tensor, Tensor]:
+def _forward(policy: Policy, ids: Tensor, context: AttentionContext, device: Device) -> tuple[Tensor, Tensor]:
     """`Policy.forward` at temperature 1 with every token scored."""
     settings, head = policy.settings, policy.model.get_output_embeddings()
     if policy.checkpoints_layers:

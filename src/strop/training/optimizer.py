@@ -62,6 +62,14 @@ class MasterAdamW:
         """The accumulated gradients by parameter name; a parameter that took no part has none."""
         return {name: master.grad for name, master in self.masters.items() if master.grad is not None}
 
+    def unsharded_gradients(self) -> list[Tensor]:
+        """The accumulated gradients of parameters that every rank has whole (adapters), zeros where it had none."""
+        whole = [master for master in self.masters.values() if not isinstance(master, DTensor)]
+        for master in whole:
+            if master.grad is None:
+                master.grad = torch.zeros_like(master)
+        return [master.grad for master in whole if master.grad is not None]
+
     def broken_gradients(self) -> list[str]:
         """Names of the parameters whose gradient, as far as this rank holds it, is not finite."""
         return [name for name, gradient in self.gradients().items() if not torch.isfinite(own_part(gradient)).all()]
@@ -140,6 +148,8 @@ class MasterAdamW:
         for key, value in tensors.items():
             kind, _, name = key.partition(".")
             master = self.masters[name]
+            if isinstance(value, DTensor) and not isinstance(master, DTensor):
+                value = value.full_tensor()
             if kind == "master":
                 master.copy_(value)
             else:

@@ -15,6 +15,7 @@ from typing import Protocol, TypeVar
 
 import torch
 import torch.distributed as dist
+from torch import Tensor
 
 from strop.training.packing import EMPTY, MicroBatch, Update
 
@@ -43,6 +44,10 @@ class Ranks(Protocol):
         """Every rank's value, by rank; tensors arrive on the CPU. All ranks must call it."""
         ...
 
+    def average(self, tensors: Sequence[Tensor]) -> None:
+        """Write into tensors of one type the mean of what every rank has there; equal bits on all. All must call it."""
+        ...
+
 
 class Alone:
     """One process that holds everything."""
@@ -54,6 +59,9 @@ class Alone:
     def gather(self, value: T) -> list[T]:
         """The value itself."""
         return [value]
+
+    def average(self, tensors: Sequence[Tensor]) -> None:
+        """There is one rank: its values are the mean."""
 
 
 ALONE = Alone()
@@ -77,6 +85,16 @@ class Together:
         found: list[bytes] = [b""] * self.size
         dist.all_gather_object(found, buffer.getvalue(), self._group)
         return [torch.load(io.BytesIO(part), map_location="cpu", weights_only=False) for part in found]
+
+    def average(self, tensors: Sequence[Tensor]) -> None:
+        """Write the mean over all ranks into the tensors."""
+        if not tensors:
+            return
+        flat = torch.cat([tensor.reshape(-1) for tensor in tensors])
+        dist.all_reduce(flat, group=self._group)
+        flat /= self.size
+        for tensor, part in zip(tensors, flat.split([tensor.numel() for tensor in tensors]), strict=True):
+            tensor.copy_(part.view_as(tensor))
 
 
 def deal(tokens: Sequence[int], ranks: int) -> list[list[int | None]]:

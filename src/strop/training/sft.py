@@ -22,6 +22,7 @@ from strop.base.metrics import Mean, Metrics
 from strop.base.seeds import permutation
 from strop.base.types import InputError, IntArray, Sample
 from strop.training.packing import pack
+from strop.training.ranks import ALONE, Ranks
 from strop.training.settings import SftSettings
 from strop.training.step import Trainer
 
@@ -77,7 +78,14 @@ class FineTuning:
         InputError: a demonstration without completion or prompt, or none that fits.
     """
 
-    def __init__(self, policy: nn.Module, demonstrations: Sequence[Demonstration], settings: SftSettings) -> None:
+    def __init__(
+        self,
+        policy: nn.Module,
+        demonstrations: Sequence[Demonstration],
+        settings: SftSettings,
+        ranks: Ranks = ALONE,
+    ) -> None:
+        """`ranks` hold shards of the policy between them; each makes every call, with the same demonstrations."""
         for index, demonstration in enumerate(demonstrations):
             if not len(demonstration.prompt_ids) or not len(demonstration.completion_ids):
                 raise InputError(f"demonstration {index} has an empty prompt or completion")
@@ -95,15 +103,19 @@ class FineTuning:
         self._samples = [_sample(demonstration, group) for group, demonstration in enumerate(fitting)]
         self._batches = _plan([len(sample) for sample in self._samples], settings)
         self.total = len(self._batches)
-        self.trainer = Trainer(policy, SupervisedLoss(), settings.optimizer, self.total, temperature=1.0)
+        self.trainer = Trainer(policy, SupervisedLoss(), settings.optimizer, self.total, temperature=1.0, ranks=ranks)
+
+    def update(self) -> Metrics:
+        """Train on the batch that is next by the number of updates that `trainer` has made."""
+        samples = [self._samples[index] for index in self._batches[self.trainer.updates]]
+        update = pack(samples, TokenMean(), self.settings.tokens_per_microbatch, self.trainer.ranks.size)
+        with breakable():
+            return self.trainer.update(update)
 
     def events(self) -> Iterator[SftEvent]:
         """Train, update by update, from where `trainer` stands."""
-        for batch in self._batches[self.trainer.updates :]:
-            samples = [self._samples[index] for index in batch]
-            update = pack(samples, TokenMean(), self.settings.tokens_per_microbatch)
-            with breakable():
-                metrics = self.trainer.update(update)
+        while self.trainer.updates < self.total:
+            metrics = self.update()
             yield SftEvent(self.trainer.updates, self.total, metrics)
 
 

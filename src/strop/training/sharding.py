@@ -34,7 +34,7 @@ from strop.base.types import InputError
 from strop.model.attention import NAME
 from strop.model.critic import HEAD_FILE, Critic, initial_head
 from strop.model.files import export, stored_model
-from strop.model.policy import Policy, load_policy
+from strop.model.policy import Policy, base_of, load_policy
 from strop.model.settings import ModelSettings
 
 INDEX = "model.safetensors.index.json"
@@ -103,6 +103,14 @@ def sharded_policy(settings: ModelSettings, seed: int, place: Place) -> Policy:
     Raises:
         InputError: no such model, or one that the policy cannot compute.
     """
+    policy = _sharded_whole(settings.model_copy(update={"lora": None}), seed, place)
+    policy.settings = settings
+    if settings.lora is not None:
+        policy.adapt(settings.lora, seed)
+    return policy
+
+
+def _sharded_whole(settings: ModelSettings, seed: int, place: Place) -> Policy:
     found = _on_meta(settings)
     if found is not None:
         model, stored = found
@@ -129,8 +137,9 @@ def sharded_critic(settings: ModelSettings, seed: int, model_seed: int, place: P
     found = _on_meta(settings)
     if found is not None:
         causal, stored = found
-        base = causal.base_model
-        names = {f"model.{name}": f"{causal.base_model_prefix}.{name}" for name, _ in base.named_parameters()}
+        base = base_of(causal)
+        prefix = next(name for name, module in causal.named_modules() if module is base)
+        names = {f"model.{name}": f"{prefix}.{name}" for name, _ in base.named_parameters()}
         if stored.names >= set(names.values()):
             critic = Critic(base, settings, seed)
             head = initial_head(critic.value_head.in_features, seed)
@@ -218,6 +227,11 @@ def restore_buffers(model: PreTrainedModel) -> None:
             continue
         if persistent := set(dict(module.named_buffers(recurse=False))) - lost:
             raise InputError(f"{name} keeps buffers ({min(persistent)}) in files; set orchestration.trainers=1")
+        numbers = {buffer: vars(module).get(f"scalar_{buffer}") for buffer in lost}
+        if all(isinstance(number, float) for number in numbers.values()):  # Gemma's scaled embedding keeps them beside
+            for buffer, number in numbers.items():
+                module.get_buffer(buffer).fill_(number)
+            continue
         fresh = _remade(name, module)
         for buffer in lost:
             module.get_buffer(buffer).copy_(fresh.get_buffer(buffer))

@@ -171,7 +171,10 @@ class Trainer:
         batches = self._prepared(update, share, context)
         with _training(self.policy):
             self.optimizer.zero_grad()
-            found = share.collect(self._backward_all(batches, context))
+            own = self._backward_all(batches, context)
+            if self.ranks.size > 1:
+                self.ranks.average(self.optimizer.unsharded_gradients())
+            found = share.collect(own)
             losses, parts = zip(*found, strict=True)
             loss, norm = torch.stack(losses), self.optimizer.grad_norm()
             if not (torch.isfinite(loss).all() and torch.isfinite(norm)):

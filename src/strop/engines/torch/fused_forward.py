@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from strop.base import machine
 from strop.engines.torch.native import DecodeKernels, Packed, load
 from strop.model.attention import AttentionContext
+from strop.model.attention_kinds import Kind, layer_reaches
 from strop.model.kernels.modules import family_of
 from strop.model.policy import Policy
 
@@ -120,6 +121,7 @@ class FusedForward:
         self.eps = float(config.rms_norm_eps)
         self.dtype = policy.head_weight.dtype
         self.kernels = kernels
+        self._kinds = tuple(Kind(reach) for reach in layer_reaches(config))
         self._tables: tuple[Tensor, Tensor] | None = None
         self._products: dict[tuple[Any, ...], Product] = {}  # by type of weights and layers
         self.refresh()
@@ -181,7 +183,8 @@ class FusedForward:
             states = layer.qkv(kernels.add_norm(x, delta, layer.norm, eps))
             kernels.rotate(states, layer.query_key_norms, tables, positions, h, kv, d, eps)
             split = states.view(rows, -1, d)
-            attended = context.attend(index, split[:, :h], split[:, h : h + kv], split[:, h + kv :], d**-0.5)
+            q, k, v = split[:, :h], split[:, h : h + kv], split[:, h + kv :]
+            attended = context.attend(index, q, k, v, d**-0.5, self._kinds[index])
             delta = layer.out(attended.reshape(rows, h * d))
             inner = kernels.add_norm(x, delta, layer.inner_norm, eps)
             if layer.gate_up is None or layer.down is None:
@@ -195,7 +198,7 @@ class FusedForward:
         """float32 logits [N, V] of hidden [N, E], as the policy's settings want a generator's head."""
         if self._head is None:
             return self.policy.logits(hidden, self.policy.settings.generator_fp32_head)
-        return self._head(hidden).float()
+        return self.policy.logit_form(self._head(hidden).float())
 
     def _rotation(self, positions: int) -> tuple[Tensor, Tensor]:
         """Cosines and sines [P, D] of at least so many positions, by the model's own module."""

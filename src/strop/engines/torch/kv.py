@@ -18,6 +18,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from strop.engines.torch.native import DecodeKernels
 from strop.model.attention import PackedContext
+from strop.model.attention_kinds import EVERYTHING, PLAIN, Kind, Reach, explicit
 
 # Keys are read, and capacity grows, by whole blocks of tokens, so that shapes repeat.
 BLOCK = 32
@@ -124,7 +125,6 @@ class SlotCache:
             for cache in pair:
                 cache[destination, :, :tokens] = cache[origin, :, :tokens]
 
-
     def taken(self, slot: int, tokens: int) -> dict[int, tuple[Tensor, Tensor]]:
         """Copies [K, tokens, D] of a slot's keys and values, by layer."""
         return {
@@ -180,31 +180,35 @@ class Prefill:
         self.token, self.slot, self.position = (
             torch.from_numpy(np.concatenate(part)).to(device) for part in (token, slot, position)
         )
-        # The slots of the rows that extend what these hold, and how many keys each row reads.
+        # The slots of the rows that extend what these hold, and the position of each row.
         slots = [extension.slot for extension in self.extensions for _ in range(extension.start, extension.stop)]
         self.slots = torch.tensor(slots, dtype=torch.int64, device=device)
-        self.lengths = torch.from_numpy(self.positions[self.packed :] + 1).to(device)
+        self.places = torch.from_numpy(self.positions[self.packed :]).to(device)
 
     def attend(
-        self, layer: int, query: Tensor, key: Tensor, value: Tensor, cache: SlotCache, scale: float
+        self, layer: int, query: Tensor, key: Tensor, value: Tensor, cache: SlotCache, scale: float, kind: Kind
     ) -> list[Tensor]:
         """Attention of the R rows, in order: whole prompts over themselves, the others over their slots in the cache,
         where their own keys and values stand already; query [R, H, D], key and value [R, K, D]."""
         parts: list[Tensor] = []
         n = self.packed
         if self.context is not None:
-            parts.append(self.context.attend(layer, query[:n], key[:n], value[:n], scale))
+            parts.append(self.context.attend(layer, query[:n], key[:n], value[:n], scale, kind))
         keys, values = cache.layer(layer, key, value)
         if self.extensions and cache.kernels is not None:
+            first = None if kind.reach == EVERYTHING else kind.reach.first(self.places)
             parts.append(torch.empty_like(query[n:], memory_format=torch.contiguous_format))
-            cache.kernels.read(query[n:], keys, values, self.slots, self.lengths, scale, parts[-1])
+            cache.kernels.read(query[n:], keys, values, self.slots, self.places + 1, first, scale, parts[-1])
             return parts
         for start, stop, slot, past in self.extensions:
             length = past + stop - start
-            seen = torch.ones(stop - start, length, dtype=torch.bool, device=query.device).tril(past)
+            seen = kind.reach.seen(self.places[start - n : stop - n], length)
             k, v = keys[None, slot, :, :length], values[None, slot, :, :length]
             rows = query[None, start:stop].transpose(1, 2)
-            found = scaled_dot_product_attention(rows, k, v, seen, scale=scale, enable_gqa=True)
+            if kind.softmax:
+                found = scaled_dot_product_attention(rows, k, v, seen, scale=scale, enable_gqa=True)
+            else:
+                found = explicit(rows, k, v, seen, scale, kind)
             parts.append(found[0].transpose(0, 1))
         return parts
 
@@ -235,13 +239,13 @@ class SlotContext:
         self.positions = positions
         self.width = len(positions)
         self.spans = rows
+        self._firsts: dict[Reach, Tensor] = {}
+        self._seen: dict[tuple[Reach, bool], list[Tensor]] = {}
         if cache.kernels is not None:
+            self.running = running
             self.lengths = (positions + 1) * running
         elif self.width:
             self.rows = torch.arange(self.width, device=positions.device)
-            places = torch.arange(max(span.length for span in rows), device=positions.device)
-            unseen = torch.where(places <= positions[:, None], 0.0, -torch.inf)
-            self.bias = [unseen[start:stop, None, :length] for start, stop, length in rows]
 
     def keep(self, index: int, values: Tensor) -> None:
         """Write values [W + R, 1, k] of every token where its keys are, as a layer of their own."""
@@ -253,7 +257,7 @@ class SlotContext:
             rows = torch.arange(w, device=values.device)
             places[rows, :, self.positions] = values[:w]
 
-    def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:
+    def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scale: float, kind: Kind = PLAIN) -> Tensor:
         """Attention [W + R, H, D] of query [W + R, H, D], key and value [W + R, K, D]."""
         keys, values = self.cache.layer(layer, key, value)
         parts: list[Tensor] = []
@@ -262,26 +266,47 @@ class SlotContext:
             keys[p.slot, :, p.position] = key[w:][p.token]
             values[p.slot, :, p.position] = value[w:][p.token]
         if w and self.cache.kernels is not None:
+            if not kind.softmax:
+                raise ValueError(f"layer {layer}: the compiled decoding knows neither caps nor sinks")
             output = torch.empty_like(query, memory_format=torch.contiguous_format)
-            self.cache.kernels.decode(query[:w], key[:w], value[:w], keys, values, self.lengths, scale, output)
+            self.cache.kernels.decode(
+                query[:w], key[:w], value[:w], keys, values, self.lengths, self._first(kind.reach), scale, output
+            )
             if p is not None:
-                output[w:] = _joined(p.attend(layer, query[w:], key[w:], value[w:], self.cache, scale))
+                output[w:] = _joined(p.attend(layer, query[w:], key[w:], value[w:], self.cache, scale, kind))
             return output
         if w:
             keys[self.rows, :, self.positions] = key[:w]
             values[self.rows, :, self.positions] = value[:w]
-            for span, bias in zip(self.spans, self.bias, strict=True):
-                parts.append(_decode(query[span.start : span.stop], keys, values, span, bias, scale))
+            for span, seen in zip(self.spans, self._masks(kind), strict=True):
+                parts.append(_decode(query[span.start : span.stop], keys, values, span, seen, scale, kind))
         if p is not None:
-            parts += p.attend(layer, query[w:], key[w:], value[w:], self.cache, scale)
+            parts += p.attend(layer, query[w:], key[w:], value[w:], self.cache, scale, kind)
         return _joined(parts)
+
+    def _first(self, reach: Reach) -> Tensor | None:
+        """The first key that each decoding row sees, int64 [W]; None where all see all."""
+        if reach == EVERYTHING:
+            return None
+        if reach not in self._firsts:
+            self._firsts[reach] = reach.first(self.positions) * self.running
+        return self._firsts[reach]
+
+    def _masks(self, kind: Kind) -> list[Tensor]:
+        """Of each span what its rows see: as a bias of 0 and -inf [w, 1, length], or as bool where scores are bent."""
+        key = kind.reach, kind.softmax
+        if key not in self._seen:
+            seen = kind.reach.seen(self.positions, max(span.length for span in self.spans))
+            mask = torch.where(seen, 0.0, -torch.inf) if kind.softmax else seen
+            self._seen[key] = [mask[start:stop, None, :length] for start, stop, length in self.spans]
+        return self._seen[key]
 
 
 def _joined(parts: Sequence[Tensor]) -> Tensor:
     return parts[0] if len(parts) == 1 else torch.cat(list(parts))
 
 
-def _decode(query: Tensor, keys: Tensor, values: Tensor, span: Span, bias: Tensor, scale: float) -> Tensor:
+def _decode(query: Tensor, keys: Tensor, values: Tensor, span: Span, mask: Tensor, scale: float, kind: Kind) -> Tensor:
     """One query [w, H, D] a slot of the span over its first `length` keys and values, [w, H, D]."""
     w, h, d = query.shape
     kv, capacity = keys.shape[1:3]
@@ -289,14 +314,17 @@ def _decode(query: Tensor, keys: Tensor, values: Tensor, span: Span, bias: Tenso
     k = keys.view(-1, capacity, d)[part, :length]
     v = values.view(-1, capacity, values.shape[-1])[part, :length]
     grouped = query.reshape(w * kv, h // kv, d)
-    if query.device.type == "cpu" and query.dtype != torch.float32:
+    if not kind.softmax:
+        scores = torch.bmm(grouped, k.transpose(1, 2)).view(w, h, 1, length) * scale
+        weights = kind.weights(scores, mask[:, None]).to(v.dtype)
+    elif query.device.type == "cpu" and query.dtype != torch.float32:
         # Keys on the left: the other way round a CPU's half-precision product first copies all of them.
         scores = torch.bmm(k, grouped.transpose(1, 2)).transpose(1, 2).reshape(w, h, length)
-        weights = torch.add(bias, scores, alpha=scale).softmax(-1).to(v.dtype)
+        weights = torch.add(mask, scores, alpha=scale).softmax(-1).to(v.dtype)
     else:
         scores = torch.baddbmm(grouped.new_empty(1, 1, 1), grouped, k.transpose(1, 2), beta=0, alpha=scale)
         scores = scores.view(w, h, length)
         # In place where that needs no other type.
-        scores = scores.add_(bias) if scores.dtype == torch.float32 else scores.float() + bias
+        scores = scores.add_(mask) if scores.dtype == torch.float32 else scores.float() + mask
         weights = scores.softmax(-1).to(v.dtype)
     return torch.bmm(weights.view(w * kv, h // kv, length), v).view(w, h, -1)

@@ -23,6 +23,7 @@ import torch
 from torch import Tensor
 
 from strop.base.types import IntArray
+from strop.model.attention_kinds import PLAIN, Kind
 from strop.model.kernels.native import LayerKernels
 
 
@@ -103,6 +104,12 @@ class SharedContext:
         self.layout = layout
         self.kernels = kernels
 
-    def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:
-        """Attention [L, H, D] of query [L, H, D] over key, value [L, K, D]; see `attention.AttentionContext`."""
+    def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scale: float, kind: Kind = PLAIN) -> Tensor:
+        """Attention [L, H, D] of query [L, H, D] over key, value [L, K, D]; see `attention.AttentionContext`.
+
+        Raises:
+            ValueError: the layer does more than softmax; windows and chunks are the caller's to compare with lengths.
+        """
+        if not kind.softmax:
+            raise ValueError(f"layer {layer}: the kernels know neither caps nor sinks")
         return self.kernels.attention(query, key, value, self.layout.ends, self.layout.groups, scale)

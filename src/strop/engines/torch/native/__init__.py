@@ -29,7 +29,7 @@ _ARGUMENTS = {
     "strop_add_norm": (_P, _P, _P, _P, _L, _L, c_float, c_int),
     "strop_rotate": (_P, _P, _P, _P, _P, _P, _L, _L, _L, _L, _L, c_float, c_int),
     "strop_gate": (_P, _P, _L, _L, c_int),
-    "strop_decode": (_P, _P, _P, _L, _L, _P, _P, _P, _P, _P, _L, _L, _L, _L, _L, c_float, c_int),
+    "strop_decode": (_P, _P, _P, _L, _L, _P, _P, _P, _P, _P, _P, _L, _L, _L, _L, _L, c_float, c_int),
     "strop_draw": (_P, _P, _P, _P, _P, _P, _P, _L, _L),
     "strop_multiply": (_P, _P, _P, _P, _L, _L, _L, c_int, c_int),
     "strop_pack": (_P, _P, _L, _L),
@@ -130,30 +130,32 @@ class DecodeKernels:
         return out
 
     def decode(
-        self, query: Tensor, key: Tensor, value: Tensor, keys: Tensor, values: Tensor, lengths: Tensor, scale: float,
-        out: Tensor,
+        self, query: Tensor, key: Tensor, value: Tensor, keys: Tensor, values: Tensor, lengths: Tensor,
+        firsts: Tensor | None, scale: float, out: Tensor,
     ) -> None:  # fmt: skip
         """Write key and value [N, K, D] into place `lengths - 1` of slots 0..N-1 in keys, values [slots, K, C, D], and
-        attend from query [N, H, D] to the first `lengths` int64 [N] of them → out [N, H, D]; zeros for length 0."""
+        attend from query [N, H, D] to those from `firsts` int64 [N] (None: 0) up to `lengths` int64 [N] → out
+        [N, H, D]; zeros for length 0."""
         rows, heads, head_dim = query.shape
         if key.stride(0) != value.stride(0):
             key, value = key.contiguous(), value.contiguous()
         self._decode(
             query.data_ptr(), key.data_ptr(), value.data_ptr(), query.stride(0), key.stride(0), keys.data_ptr(),
-            values.data_ptr(), None, lengths.data_ptr(), out.data_ptr(), rows, heads, key.shape[1], head_dim,
-            keys.shape[2], scale, _HALF[query.dtype],
+            values.data_ptr(), None, lengths.data_ptr(), None if firsts is None else firsts.data_ptr(), out.data_ptr(),
+            rows, heads, key.shape[1], head_dim, keys.shape[2], scale, _HALF[query.dtype],
         )  # fmt: skip
 
     def read(
-        self, query: Tensor, keys: Tensor, values: Tensor, slots: Tensor, lengths: Tensor, scale: float, out: Tensor
-    ) -> None:
-        """Attend from query [N, H, D] to the first `lengths` int64 [N] keys and values of `slots` int64 [N] in keys,
-        values [slots, K, C, D] → out [N, H, D]; several rows may read one slot."""
+        self, query: Tensor, keys: Tensor, values: Tensor, slots: Tensor, lengths: Tensor, firsts: Tensor | None,
+        scale: float, out: Tensor,
+    ) -> None:  # fmt: skip
+        """Attend from query [N, H, D] to the keys and values from `firsts` int64 [N] (None: 0) up to `lengths` int64
+        [N] of `slots` int64 [N] in keys, values [slots, K, C, D] → out [N, H, D]; several rows may read one slot."""
         rows, heads, head_dim = query.shape
         self._decode(
             query.data_ptr(), None, None, query.stride(0), 0, keys.data_ptr(), values.data_ptr(), slots.data_ptr(),
-            lengths.data_ptr(), out.data_ptr(), rows, heads, keys.shape[1], head_dim, keys.shape[2], scale,
-            _HALF[query.dtype],
+            lengths.data_ptr(), None if firsts is None else firsts.data_ptr(), out.data_ptr(), rows, heads,
+            keys.shape[1], head_dim, keys.shape[2], scale, _HALF[query.dtype],
         )  # fmt: skip
 
     def draw(

@@ -135,12 +135,13 @@ INLINE void score_of(const float *q, const char *own, const char *key, v16 *s, l
     }
 }
 
-/* g query heads (q [g, d] in float32, `own` as they are) over `length` keys and values [length, d] of one head → out
-   [g, d]. Slots lie far apart, so that no processor guesses what comes next: while a block's scores are computed its
-   values are fetched, and the keys of the block after it; after the last that is the first of the `next_length` keys of
-   another head. */
+/* g query heads (q [g, d] in float32, `own` as they are) over `length` keys and values [length, d] of one head, of which
+   the first `skip` (fewer than 16) do not count → out [g, d]. Slots lie far apart, so that no processor guesses what
+   comes next: while a block's scores are computed its values are fetched, and the keys of the block after it; after the
+   last that is the first of the `next_length` keys of another head. */
 INLINE void attend(const float *q, const char *own, float scale, const char *keys, const char *values, char *out,
-                   float *acc, long length, long d, const char *next, long next_length, const int g, const int half) {
+                   float *acc, long length, long skip, long d, const char *next, long next_length, const int g,
+                   const int half) {
     const long size = half ? 2 : 4, row = d * size;
     float score[4][BLOCK] __attribute__((aligned(64))), top[4], total[4];
     memset(acc, 0, (size_t)(g * d) * sizeof(float));
@@ -167,6 +168,7 @@ INLINE void attend(const float *q, const char *own, float scale, const char *key
         for (int i = 0; i < g; i++) {
             const long whole = (count + 15) & ~15L;
             for (long k = count; k < whole; k++) score[i][k] = -INFINITY;
+            for (long k = 0; k < skip && !start; k++) score[i][k] = -INFINITY;
             v16 m = *(v16 *)score[i];
             for (long k = 16; k < whole; k += 16) m = larger(*(v16 *)(score[i] + k), m);
             float now = max16(m);
@@ -207,22 +209,22 @@ INLINE void attend(const float *q, const char *own, float scale, const char *key
 }
 
 INLINE void heads(const float *q, const char *own, float scale, const char *k, const char *v, char *out, float *acc,
-                  long length, const long d, const char *next, long coming, long group, const int half) {
+                  long length, long skip, const long d, const char *next, long coming, long group, const int half) {
     const long size = half ? 2 : 4;
     while (group >= 4) {
-        attend(q, own, scale, k, v, out, acc, length, d, next, coming, 4, half);
+        attend(q, own, scale, k, v, out, acc, length, skip, d, next, coming, 4, half);
         q += 4 * d, own += 4 * d * size, out += 4 * d * size, group -= 4;
     }
     if (group >= 2) {
-        attend(q, own, scale, k, v, out, acc, length, d, next, coming, 2, half);
+        attend(q, own, scale, k, v, out, acc, length, skip, d, next, coming, 2, half);
         q += 2 * d, own += 2 * d * size, out += 2 * d * size, group -= 2;
     }
-    if (group) attend(q, own, scale, k, v, out, acc, length, d, next, coming, 1, half);
+    if (group) attend(q, own, scale, k, v, out, acc, length, skip, d, next, coming, 1, half);
 }
 
 INLINE void decode(const char *query, const char *key, const char *value, long query_stride, long kv_stride, char *keys,
-                   char *values, const int64_t *slots, const int64_t *lengths, char *out, long n, long h, long kv,
-                   long d, long capacity, float scale, const int half) {
+                   char *values, const int64_t *slots, const int64_t *lengths, const int64_t *firsts, char *out, long n,
+                   long h, long kv, long d, long capacity, float scale, const int half) {
     const long size = half ? 2 : 4, group = h / kv, whole = capacity * d * size;
     PARALLEL(n * kv > 1)
     for (long job = 0; job < n * kv; job++) {
@@ -241,29 +243,33 @@ INLINE void decode(const char *query, const char *key, const char *value, long q
         float q[group * d] __attribute__((aligned(64))), acc[4 * d] __attribute__((aligned(64)));
         const char *from = query + (r * query_stride + head * group * d) * size;
         for (long i = 0; i < group * d; i++) q[i] = one(from, i, half);
+        /* From a multiple of 16 on, so that no whole block goes beyond the row. */
+        const long first = firsts ? firsts[r] : 0, skip = first % 16, seen = length - (first - skip);
+        const char *k = own_keys + (first - skip) * d * size, *v = own_values + (first - skip) * d * size;
         const long after = (job + 1) / kv;
         const long coming = after < n ? lengths[after] : 0;
         const char *next = coming ? keys + ((slots ? slots[after] : after) * kv + (job + 1) % kv) * whole : own_keys;
         /* The usual sizes as constants, which the compiler unrolls. */
-        if (d == 64) heads(q, from, scale, own_keys, own_values, to, acc, length, 64, next, coming, group, half);
-        else if (d == 128) heads(q, from, scale, own_keys, own_values, to, acc, length, 128, next, coming, group, half);
-        else heads(q, from, scale, own_keys, own_values, to, acc, length, d, next, coming, group, half);
+        if (d == 64) heads(q, from, scale, k, v, to, acc, seen, skip, 64, next, coming, group, half);
+        else if (d == 128) heads(q, from, scale, k, v, to, acc, seen, skip, 128, next, coming, group, half);
+        else heads(q, from, scale, k, v, to, acc, seen, skip, d, next, coming, group, half);
     }
 }
 
 /* Rows with a query of h heads and a key and value of kv heads, `stride` elements from row to row: key and value become
    number lengths[r] - 1 of slot slots[r] (none given: slot r) in keys, values [slots, kv, capacity, d], and the query
-   attends to all of them → out [n, h, d]; a row of length 0 gives zeros and writes nothing. Without key and value, which
-   stand there already, rows may share a slot. d is a multiple of 32, capacity of 32. */
+   attends to those from number firsts[r] on (no firsts: from 0) → out [n, h, d]; a row of length 0 gives zeros and
+   writes nothing. Without key and value, which stand there already, rows may share a slot. d is a multiple of 32,
+   capacity of 32. */
 void strop_decode(const void *query, const void *key, const void *value, long query_stride, long kv_stride, void *keys,
-                  void *values, const int64_t *slots, const int64_t *lengths, void *out, long n, long h, long kv, long d,
-                  long capacity, float scale, int half) {
+                  void *values, const int64_t *slots, const int64_t *lengths, const int64_t *firsts, void *out, long n,
+                  long h, long kv, long d, long capacity, float scale, int half) {
     if (half)
-        decode(query, key, value, query_stride, kv_stride, keys, values, slots, lengths, out, n, h, kv, d, capacity,
-               scale, 1);
+        decode(query, key, value, query_stride, kv_stride, keys, values, slots, lengths, firsts, out, n, h, kv, d,
+               capacity, scale, 1);
     else
-        decode(query, key, value, query_stride, kv_stride, keys, values, slots, lengths, out, n, h, kv, d, capacity,
-               scale, 0);
+        decode(query, key, value, query_stride, kv_stride, keys, values, slots, lengths, firsts, out, n, h, kv, d,
+               capacity, scale, 0);
 }
 
 /* ------------------------------------------------------------------ the draw */

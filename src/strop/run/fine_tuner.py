@@ -1,0 +1,157 @@
+"""The fine-tuning of a run: its demonstrations, its model, updates, checkpoints, the model as a folder.
+
+tuner = FineTuner.alone(config, read_data(config))
+while …: tuner.update()
+tuner.save(checkpoints)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+import numpy as np
+from transformers import PreTrainedTokenizerBase
+
+from strop.base.metrics import Metrics, plain
+from strop.base.seeds import derive
+from strop.base.types import InputError, Problem, first_line
+from strop.data.dataset import make_example
+from strop.data.record import question_digest
+from strop.model.byte_tokenizer import byte_tokenizer
+from strop.model.device import pick_device
+from strop.model.policy import Policy, load_policy
+from strop.run.sft_config import SftConfig
+from strop.training import checkpoint
+from strop.training.embedded_base import tokenizer_of
+from strop.training.ranks import ALONE, Ranks
+from strop.training.sft import Demonstration, FineTuning
+from strop.training.storage import Storage
+
+
+def load_model(config: SftConfig) -> tuple[Policy, PreTrainedTokenizerBase]:
+    """The model before fine-tuning, and its tokenizer."""
+    tokenizer = byte_tokenizer() if config.model.fresh is not None else None
+    policy, found = load_policy(config.model, tokenizer, derive(config.seed, "model"))
+    policy.to(pick_device(config.device))
+    return policy, found
+
+
+def as_demonstrations(
+    problems: Iterable[Problem], config: SftConfig, tokenizer: PreTrainedTokenizerBase
+) -> list[Demonstration]:
+    """The rows of the file as token ids, each completion followed by EOS.
+
+    Raises:
+        InputError: a completion is no text, or the tokenizer has no EOS token.
+    """
+    eos = tokenizer.eos_token_id
+    if eos is None:
+        raise InputError("the tokenizer has no EOS token, so a completion could not be told to end")
+    return [_demonstration(problem, config, tokenizer, eos) for problem in problems]
+
+
+def _demonstration(
+    problem: Problem, config: SftConfig, tokenizer: PreTrainedTokenizerBase, eos: int
+) -> Demonstration:  # fmt: skip
+    if not isinstance(problem.reference, str):
+        raise InputError(f"{config.demonstrations}: {problem.id}: {config.columns.answer} must be text")
+    completion = tokenizer.encode(problem.reference, add_special_tokens=False)
+    prompt_ids = make_example(problem, config.template, tokenizer).prompt_ids
+    return Demonstration(prompt_ids, np.array([*completion, eos], dtype=np.int32))
+
+
+class FineTuningData(NamedTuple):
+    """The demonstrations of a run as token ids; `questions` are the digests of what it trains on."""
+
+    tokenizer: PreTrainedTokenizerBase
+    demonstrations: list[Demonstration]
+    questions: frozenset[str]
+
+
+def read_data(config: SftConfig) -> FineTuningData:
+    """The tokenizer and the demonstrations, without the model.
+
+    Raises:
+        InputError: a row that is no demonstration, or no such model.
+    """
+    try:
+        tokenizer = tokenizer_of(config.model)
+    except (OSError, ValueError) as error:
+        raise InputError(
+            f"model.path {config.model.path}: its tokenizer cannot be loaded: {first_line(error)}"
+        ) from error
+    problems = config.source.load()
+    demonstrations = as_demonstrations(problems, config, tokenizer)
+    return FineTuningData(tokenizer, demonstrations, frozenset(map(question_digest, problems)))
+
+
+class FineTuner:
+    """The policy of a run and its tuning, in this process or of one of several ranks that make every call together."""
+
+    def __init__(self, policy: Policy, data: FineTuningData, config: SftConfig, storage: Storage, ranks: Ranks) -> None:
+        shuffle = derive(config.seed, "shuffle", config.training.seed) % 2**32
+        settings = config.training.model_copy(update={"seed": shuffle})
+        self._policy, self._tokenizer, self._storage = policy, data.tokenizer, storage
+        self._tuning = FineTuning(policy, data.demonstrations, settings, ranks)
+
+    @classmethod
+    def alone(cls, config: SftConfig, data: FineTuningData) -> FineTuner:
+        """The tuner of a run that trains in this process.
+
+        Raises:
+            InputError: there is no such model, or nothing to learn from.
+        """
+        return cls(load_model(config)[0], data, config, Storage(), ALONE)
+
+    def outline(self) -> Outline:
+        """How many updates there will be, and what was left out."""
+        return Outline(self._tuning.total, self._tuning.overflow)
+
+    def update(self) -> Metrics:
+        """The metrics of the next update."""
+        return plain(self._tuning.update())
+
+    def save(self, root: Path) -> None:
+        """Write the checkpoint of the last update, the only one to stay; returns when it is there.
+
+        Raises:
+            StropError: it cannot be written.
+        """
+        tensors, state = self._tuning.trainer.state_dict()
+        keep = checkpoint.Retention(last=1, best=0)
+        entry = checkpoint.Entry(root, self._tuning.trainer.updates, {"trainer": state}, retention=keep)
+        self._storage.begin(entry, {"policy": self._policy.saved_weights(), "optimizer": tensors}, {})
+        self._storage.settle(wait=True)
+
+    def load(self, root: Path, step: int) -> None:
+        """Take back the checkpoint of an update, of whatever number of ranks."""
+        found = checkpoint.load(root, step, self._storage.layout)
+        self._policy.load_weights(found.tensors["policy"])
+        self._tuning.trainer.load_state_dict(found.tensors["optimizer"], found.state["trainer"])
+
+    def export(self, folder: Path) -> None:
+        """Write the model as a Hugging Face folder."""
+        self._storage.export_policy(self._policy, self._tokenizer, folder)
+
+    def close(self) -> None:
+        """There is no process to end."""
+
+
+class Outline(NamedTuple):
+    """How long a tuning is, in updates, and a line on demonstrations that are too long, or None."""
+
+    total: int
+    overflow: str | None
+
+
+class Tuner(Protocol):
+    """What the run sees of its `FineTuner`, or of several."""
+
+    def outline(self) -> Outline: ...
+    def update(self) -> Metrics: ...
+    def save(self, root: Path) -> None: ...
+    def load(self, root: Path, step: int) -> None: ...
+    def export(self, folder: Path) -> None: ...
+    def close(self) -> None: ...
