@@ -22,6 +22,7 @@ from strop.data.mixture import Mixture
 from strop.data.reasoning_gym import ReasoningGym
 from strop.data.rows import HubDataset, JsonLines, ParquetFile
 from strop.engines.endpoint.client import ChatEndpoint
+from strop.environments.agent import Agent
 from strop.environments.games import GuessingGame
 from strop.environments.openenv import OpenEnv
 from strop.environments.outside import OutsideClass
@@ -65,6 +66,7 @@ EXAMPLES: dict[str, Piece] = {
     "Search": Search(corpus="a.txt"),
     "OutsideClass": OutsideClass(cls="codecs:IncrementalEncoder"),
     "Retry": Retry(verifier=Answer()),
+    "Agent": Agent(function="operator:setitem"),
     "OpenEnv": OpenEnv(url="http://localhost:8000"),
     "RewardFunction": RewardFunction(functions=("__main__:brief", "operator:eq"), weights=(0.5, 1.0)),
 }

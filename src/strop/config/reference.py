@@ -132,11 +132,16 @@ def _collect(family: type[Piece], key: str, families: dict[type[Piece], list[str
     keys.append(key)
     if len(keys) > 1:
         return
-    for piece_name, piece in choices(family).items():
+    for piece_name, piece in _known(family):
         for name, field in piece.model_fields.items():
             for inner in _models(field.annotation):
                 if issubclass(inner, Piece):
                     _collect(inner, f"{piece_name}.{name}", families)
+
+
+def _known(family: type[Piece]) -> list[tuple[str, type[Piece]]]:
+    """The pieces of strop of a family, by name; not those that somebody has imported."""
+    return sorted((name, piece) for name, piece in choices(family).items() if ":" not in name)
 
 
 def _family(family: type[Piece], keys: list[str]) -> Iterator[str]:
@@ -144,12 +149,12 @@ def _family(family: type[Piece], keys: list[str]) -> Iterator[str]:
     yield f"\n### {family.__name__}\n"
     yield f"{_summary(family)} Taken by {', '.join(f'`{key}`' for key in keys)}.\n"
     yield from TABLE
-    known = {name: piece for name, piece in choices(family).items() if ":" not in name}  # those of strop
+    known = _known(family)
     shared = family.model_fields if len(known) > 1 else {}
     if shared:
         yield ROW.format("*each of them*", "", "", "")
         yield from _fields(family, shared)
-    for name, piece in sorted(known.items()):
+    for name, piece in known:
         yield ROW.format(f"**`{name}`**", "", "", "" if piece is family and shared else _cell(_prose(piece)))
         yield from _fields(piece, {k: f for k, f in piece.model_fields.items() if not _same(f, shared.get(k))})
 
