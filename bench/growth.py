@@ -36,7 +36,7 @@ from transformers import PreTrainedModel, Qwen2Config, Qwen2ForCausalLM
 from strop.algorithms.aggregation import TokenMean
 from strop.algorithms.losses import PpoClip
 from strop.algorithms.objective import Objective
-from strop.base.machine import resident
+from strop.base.resident import resident
 from strop.base.types import Sample
 from strop.engines.protocol import Request, Sampling
 from strop.engines.torch import EngineSettings, TorchEngine
