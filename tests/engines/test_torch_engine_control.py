@@ -58,9 +58,11 @@ def test_samples_of_a_request_share_one_prefill(monkeypatch: pytest.MonkeyPatch)
     rows: list[int] = []
     hidden = Policy.hidden
 
-    def counted(self: Policy, ids: Tensor, positions: Tensor, context: AttentionContext) -> Tensor:
+    def counted(
+        self: Policy, ids: Tensor, positions: Tensor, context: AttentionContext, experts: Tensor | None = None
+    ) -> Tensor:
         rows.append(len(ids))
-        return hidden(self, ids, positions, context)
+        return hidden(self, ids, positions, context, experts)
 
     monkeypatch.setattr(Policy, "hidden", counted)
     engine = engine_of(policy, shrink=False)
