@@ -12,7 +12,6 @@ policy's turn is rendered, so that the tokens trained are the tokens sampled, wh
 from __future__ import annotations
 
 import asyncio
-import importlib
 import inspect
 import json
 import numbers
@@ -22,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import field_validator
 
-from strop.base import imports
+from strop.base.named import function_named
 from strop.base.types import Message, Problem, Status, Verdict
 from strop.environments.base import Environment
 from strop.environments.parsing import OPEN, Call, tool_calls
@@ -57,7 +56,7 @@ class Agent(Environment):
     @field_validator("function")
     @classmethod
     def _must_be_callable(cls, function: str) -> str:
-        found = resolve(function)
+        found = function_named(function)
         try:
             inspect.signature(found).bind("problem", "base_url", "api_key")
         except TypeError as error:
@@ -79,23 +78,6 @@ class Agent(Environment):
         return _Conversation(self)
 
 
-def resolve(function: str) -> Any:
-    """The function called `module:name`.
-
-    Raises:
-        ValueError: it is not written so, its module was not allowed, or it has no such function.
-    """
-    module, _, name = function.partition(":")
-    if not module or not name:
-        raise ValueError(f"{function!r} is not written module:function")
-    if not imports.is_allowed(module):
-        raise ValueError(imports.not_allowed(function, module))
-    found = vars(importlib.import_module(module)).get(name)
-    if not callable(found):
-        raise ValueError(f"module {module!r} has no function {name!r}")
-    return found
-
-
 class _Conversation(Session):
     def __init__(self, environment: Agent) -> None:
         self._environment = environment
@@ -110,7 +92,7 @@ class _Conversation(Session):
 
         self._endpoint = await endpoint()
         self._line = self._endpoint.open(self._key)
-        self._agent = started(resolve(self._environment.function), problem, self._endpoint.url, self._key)
+        self._agent = started(function_named(self._environment.function), problem, self._endpoint.url, self._key)
         asked = await self._next()
         if asked is None:
             self._agent.result()  # raises what the agent raised
@@ -221,7 +203,8 @@ def started(function: Any, problem: Problem, url: str, key: str) -> asyncio.Futu
         threading.Thread(target=work, name="strop-agent", daemon=True).start()
     finally:
         threading.stack_size(before)
-    result.add_done_callback(lambda done: done.cancelled() or done.exception())  # heard of, also where nobody asks
+    # Its error counts as seen, also where the conversation was closed before it could be asked for.
+    result.add_done_callback(lambda done: done.cancelled() or done.exception())
     return result
 
 

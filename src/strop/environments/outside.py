@@ -9,7 +9,6 @@
 
 from __future__ import annotations
 
-import importlib
 import inspect
 import re
 from collections.abc import Iterator, Mapping
@@ -17,7 +16,7 @@ from typing import Any, get_args, get_origin, get_type_hints
 
 from pydantic import field_validator
 
-from strop.base import imports
+from strop.base.named import found_by_name
 from strop.base.types import Problem, Verdict
 from strop.environments.session import Tool
 from strop.environments.tools import ToolEnvironment, Tools, ToolSession
@@ -107,13 +106,9 @@ def class_of(name: str) -> Any:
     Raises:
         ValueError: it is not written so, its module was not allowed, or it has no such class with a `reset`.
     """
-    module, _, attribute = name.partition(":")
-    if not module or not attribute:
-        raise ValueError(f"{name!r} is not written module:Class")
-    if not imports.is_allowed(module):
-        raise ValueError(imports.not_allowed(name, module))
-    found = vars(importlib.import_module(module)).get(attribute)
+    found = found_by_name(name, "Class")
     if not inspect.isclass(found) or not hasattr(found, "reset"):
+        module, _, attribute = name.partition(":")
         raise ValueError(f"module {module!r} has no class {attribute!r} with a method reset")
     return found
 

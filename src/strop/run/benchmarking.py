@@ -25,6 +25,7 @@ from strop.config.edits import explain
 from strop.config.parse import parse
 from strop.config.schema import RunConfig
 from strop.data.dataset import Dataset, make_example, no_instruction
+from strop.data.record import ProblemRecord
 from strop.data.templates import Auto, ChatTemplate, PromptTemplate, Tokenizer
 from strop.engines.build import build_engine
 from strop.engines.endpoint.client import ChatEndpoint, EndpointError
@@ -196,9 +197,10 @@ def measure(plan: Plan, view: View) -> Grid:
             if verifier not in asked:  # most often one for all
                 asked.append(verifier)
                 refuse_unjudged(name, loaded, verifier, view.note, "--set verifier=…")
+    records = {model.label: _record(model) for model in plan.models}
     for model in plan.models:
         for name, loaded in problems.items():
-            count = _trained_on(model, loaded)
+            count = _trained_on(records[model.label], loaded)
             if count:
                 view.note(f"{model.label} was trained on {count} of the {len(loaded)} problems of {name}")
     _write_order(plan, template)
@@ -210,7 +212,8 @@ def measure(plan: Plan, view: View) -> Grid:
             try:
                 for found in plan.benchmarks:
                     verifier = verifiers[model.label][found.name]
-                    job = _Job(plan, model, found, template, problems[found.name], weights, verifier, judges)
+                    record = records[model.label]
+                    job = _Job(plan, model, record, found, template, problems[found.name], weights, verifier, judges)
                     _measure_one(job, engine, tokenizer, view)
             except EndpointError as error:
                 raise EndpointError(f"{error}; what was sampled is kept, go on with --out {plan.out}") from error
@@ -287,6 +290,7 @@ class _Job:
 
     plan: Plan
     model: NamedModel
+    record: ProblemRecord | None
     benchmark: Benchmark
     template: PromptTemplate
     problems: tuple[Problem, ...]
@@ -328,7 +332,7 @@ def _measure_one(job: _Job, engine: Engine, tokenizer: Tokenizer, view: View) ->
     summary = job.folder / SUMMARY
     before = float(read_json(summary)["seconds"]) if summary.exists() else 0.0
     whole = replace(load_result(job.folder), seconds=before + seconds)
-    write_json(summary, whole.summary() | {TRAINED_ON: _trained_on(job.model, dataset.problems)})
+    write_json(summary, whole.summary() | {TRAINED_ON: _trained_on(job.record, dataset.problems)})
 
 
 def _dataset(job: _Job, template: PromptTemplate, tokenizer: Tokenizer, room: int) -> Dataset:
@@ -458,9 +462,12 @@ def shared_template(plan: Plan, configs: Mapping[str, RunConfig]) -> PromptTempl
     return chosen if plan.protocol.instruct else without_instruction(chosen)
 
 
-def _trained_on(model: NamedModel, problems: Sequence[Problem]) -> int:
-    """How many of the problems a run was trained on, as far as its folder tells."""
-    record = RunFolder.open(model.place).read_problems() if holds_out(model.place) else None
+def _record(model: NamedModel) -> ProblemRecord | None:
+    """What a run was trained on and held out; None of other models, and where its folder does not tell."""
+    return RunFolder.open(model.place).read_problems() if holds_out(model.place) else None
+
+
+def _trained_on(record: ProblemRecord | None, problems: Sequence[Problem]) -> int:
     return 0 if record is None else record.trained_on(problems)
 
 

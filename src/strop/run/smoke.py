@@ -30,7 +30,7 @@ WORSE: tuple[Result, ...] = ("pass", "not run", "FAIL")
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a check: `found` says what it measured, or why it failed or was not run."""
+    """The result of a check: `found` says what it measured, or why it failed or was not run."""
 
     check: str
     result: Result

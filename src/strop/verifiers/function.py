@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import importlib
 import numbers
-from collections.abc import Callable
 from inspect import signature
-from typing import Any
 
 import numpy as np
 from pydantic import field_validator
 
 from strop.base import imports
+from strop.base.named import function_named
 from strop.base.types import Problem, Status, Verdict
 from strop.verifiers.base import Verifier, scored, shortened
 from strop.verifiers.isolation import Isolation
@@ -40,12 +38,12 @@ class PythonFunction(Verifier):
 
     def warm(self) -> None:
         """Import the function's module."""
-        resolve(self.function)
+        function_named(self.function)
 
     @field_validator("function")
     @classmethod
     def _must_take_problem_and_text(cls, function: str) -> str:
-        found = resolve(function)
+        found = function_named(function)
         try:
             given = signature(found)
         except ValueError:  # of a function that is not written in Python nothing is known
@@ -62,7 +60,7 @@ class PythonFunction(Verifier):
     def judge(self, problem: Problem, text: str, truncated: bool) -> Verdict:
         """The function's result as a verdict."""
         try:
-            result = resolve(self.function)(problem, text)
+            result = function_named(self.function)(problem, text)
         except Exception as error:  # the user's code may raise anything; it becomes a verdict that says so
             where = shortened(imports.blamed(error, files=None) or str(error), 200)
             return Verdict(0.0, Status.ERROR, f"{self.function}: {where}")
@@ -73,20 +71,3 @@ class PythonFunction(Verifier):
         return Verdict(
             0.0, Status.ERROR, f"{self.function} returned {type(result).__name__}, not bool, float or Verdict"
         )
-
-
-def resolve(function: str) -> Callable[[Problem, str], Any]:
-    """The function called `module:name`.
-
-    Raises:
-        ValueError: it is not written so, its module was not allowed, or it has no such function.
-    """
-    module, colon, name = function.partition(":")
-    if not colon or not module or not name:
-        raise ValueError(f"{function!r} is not written module:function")
-    if not imports.is_allowed(module):
-        raise ValueError(imports.not_allowed(function, module))
-    found = vars(importlib.import_module(module)).get(name)
-    if not callable(found):
-        raise ValueError(f"module {module!r} has no function {name!r}")
-    return found
