@@ -5,14 +5,18 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from contextlib import suppress
+from importlib import import_module
 from itertools import cycle, product
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from strop.base.imports import allow_module
 from strop.base.types import Problem, Status, Verdict
 from strop.verifiers.extract import boxes
+from strop.verifiers.isolation import Isolation
 from strop.verifiers.math import MathVerifier
 from strop.verifiers.math.bounds import Bounds
 from strop.verifiers.math.expressions import TooMuch, Unreadable
@@ -123,11 +127,25 @@ def test_no_text_chooses_a_timeout(pairs: Sequence[tuple[str, str]]) -> None:
         assert verdict.status in (Status.WRONG, Status.UNPARSED), (gold, text[:60], verdict)
 
 
-def test_the_worker_is_killed_where_all_else_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The limits of `Isolation` hold for what no bound foresees, here an impossible time."""
-    from strop.verifiers.isolation import Isolation
+STUCK = """
+import time
+from strop.verifiers.math import MathVerifier
 
-    verifier = MathVerifier(isolation=Isolation(seconds=1e-4, retry_seconds=1e-4))
+class Stuck(MathVerifier):
+    def warm(self):
+        pass
+
+    def _judge(self, gold, text):
+        time.sleep(100.0)
+"""
+
+
+def test_the_worker_is_killed_where_all_else_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The limits of `Isolation` hold for a mathematics verifier too, here one that no bound stops."""
+    (tmp_path / "stuck_mathematics.py").write_text(STUCK)
+    monkeypatch.syspath_prepend(tmp_path)
+    allow_module("stuck_mathematics")
+    verifier = import_module("stuck_mathematics").Stuck(isolation=Isolation(seconds=0.2, retry_seconds=0.1))
     begin = time.monotonic()
     verdict = verifier(Problem("p", "", r"\sqrt{2-\sqrt3}"), r"\boxed{\frac{\sqrt6-\sqrt2}{2}}")
     assert time.monotonic() - begin < 10.0
