@@ -1,4 +1,4 @@
-// The page: runs and their state, the tabs, and asking again every two seconds while anything goes on.
+// The page: runs and their state, the tabs, and asking again every two seconds, or less often where that takes long.
 "use strict";
 const EVERY = 2000;
 const PARTS = {rollout: 0, verify: 1, update: 2, evaluation: 3, other: 7};
@@ -94,7 +94,7 @@ addEventListener("resize", () => drawAll());
 dark.addEventListener("change", () => { document.getElementById("runs").replaceChildren(...runs.map(card)); drawAll(); });
 
 async function forEver() {
-  const state = document.getElementById("state");
+  const state = document.getElementById("state"), begin = performance.now();
   try {
     await follow();
     const going = runs.filter(run => ["running", "stalled"].includes((run.status || {}).state)).length;
@@ -104,7 +104,8 @@ async function forEver() {
     state.className = "lost";
     state.textContent = error instanceof TypeError ? "the dashboard has ended" : error.message;
   }
-  setTimeout(forEver, document.hidden ? 5 * EVERY : EVERY);
+  // A long run takes longer to read: the reading must not slow the training on the same machine.
+  setTimeout(forEver, Math.max(document.hidden ? 5 * EVERY : EVERY, 10 * (performance.now() - begin)));
 }
 
 forEver().then(() => {

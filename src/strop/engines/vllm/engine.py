@@ -15,7 +15,7 @@ import itertools
 import os
 import uuid
 from collections import deque
-from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Coroutine, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -111,8 +111,8 @@ class VllmEngine(BaseEngine):
             EngineLost: the server failed at it, and the engine refuses to go on.
         """
         self._refuse_if_failed()
-        pairs = source.items() if isinstance(source, Mapping) else source
-        given = weights.checked(self._folder.in_files(pairs), self._folder.shapes, self._folder.tied, self._given)
+        stored = self._folder.in_files(weights.collected(source))
+        given = weights.checked(stored, self._folder.shapes, self._folder.tied, self._given)
         self._refuse_older(version)
         given |= {name: given[original] for name, original in self._folder.tied.items()}
         with written({name: tensor.to(self._dtype) for name, tensor in given.items()}, self._place) as folder:
