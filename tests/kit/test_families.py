@@ -69,7 +69,8 @@ def test_weights_are_published_as_transformers_saves_them(family: str, tmp_path:
     policy, _ = load_policy(ModelSettings(path=str(folder)))
     saved = {name: tensor for file in folder.glob("*.safetensors") for name, tensor in load_file(file).items()}
     read = ModelFolder.read(folder)
-    given = dict(read.in_files(policy.weights()))
+    trained = read.in_files(policy.weights())
+    given = dict(trained) | read.beside(trained)
     given |= {name: given[original] for name, original in read.tied.items() if name in saved}
     assert given.keys() == saved.keys()
     assert all(torch.equal(given[name], tensor) for name, tensor in saved.items())

@@ -96,8 +96,7 @@ class ModelFolder:
             folder = Path(made.name)
             for file in self.path.resolve().iterdir():
                 (folder / file.name).symlink_to(file)
-            with safe_open(self.path / self.stored_in[EMBEDDING], framework="pt") as content:
-                save_file({HEAD: content.get_tensor(EMBEDDING)}, folder / "strop-head.safetensors")
+            save_file({HEAD: self._stored(EMBEDDING)}, folder / "strop-head.safetensors")
             (folder / _INDEX).unlink(missing_ok=True)
             index = {"weight_map": self.stored_in | {HEAD: "strop-head.safetensors"}}
             (folder / _INDEX).write_text(json.dumps(index))
@@ -122,6 +121,20 @@ class ModelFolder:
             return weights
         found: dict[str, Tensor] = revert_weight_conversion(self._model, dict(weights))
         return found
+
+    def beside(self, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """What the files have beside these weights and is never trained: the bias by which some routers choose experts.
+
+        It stays of the type that it has there, where weights are of that of the model.
+        """
+        missing = self.shapes.keys() - weights.keys()
+        buffers = {name for name, _ in self._model.named_buffers()} if missing else set()
+        return {name: self._stored(name) for name in missing & buffers}
+
+    def _stored(self, name: str) -> Tensor:
+        with safe_open(self.path / self.stored_in[name], framework="pt") as content:
+            tensor: Tensor = content.get_tensor(name)
+        return tensor
 
 
 @contextmanager
