@@ -109,7 +109,7 @@ def test_turns_and_calls_fold_and_tokens_show_what_training_made_of_them(
         page.locator(".rows button").first.click()
         page.wait_for_selector("#detail .token")
         titles = page.locator("#detail summary").all_inner_texts()
-        assert titles == ["system", "user", "turn 1", "a call of a tool", "answered before turn 2", "turn 2"]
+        assert titles == ["system", "user", "turn 1", "a call of a tool", "the answer to turn 1", "turn 2"]
         opens = page.locator("#detail details").evaluate_all("all => all.map(each => each.open)")
         assert opens == [False, True, True, True, False, True]
         assert page.get_by_label("Colour by").locator("option").all_inner_texts() == [
@@ -126,7 +126,7 @@ def test_turns_and_calls_fold_and_tokens_show_what_training_made_of_them(
         assert ratios[0] == "" and ratios[-1] != ""
         assert "ratio 0.6065" in page.locator(".token").last.get_attribute("title")
         shot(page, f"ratios-{width}-{scheme}")
-        page.locator("#detail summary", has_text="answered").click()
+        page.locator("#detail summary", has_text="the answer").click()
         assert "42" in page.locator("#detail").inner_text() and wrong == []
 
 

@@ -114,11 +114,11 @@ async function show(run, step, place) {
 function messages(prompt) {
   let found;
   try { found = JSON.parse(prompt); } catch { found = null; }
-  if (!Array.isArray(found) || !found.every(each => each && typeof each.content === "string")) return [el("pre", {}, prompt)];
+  if (!Array.isArray(found) || !found.length || !found.every(each => each && typeof each.content === "string")) return [el("pre", {}, prompt)];
   return found.map(each => el("details", {open: each.role !== "system"}, el("summary", {}, each.role), el("pre", {}, each.content)));
 }
 
-/** The tokens as spans; turns, what an environment said before them, and calls of tools fold. */
+/** The tokens as spans; turns, what an environment answered, and calls of tools fold. */
 function parts(found) {
   const text = found.tokens.map(token => token.text).join("");
   const calls = [...text.matchAll(CALL)].map(match => [match.index, match.index + match[0].length]);
@@ -133,7 +133,7 @@ function parts(found) {
       kind = now;
       box = el("span");
       const turn = (token.turn ?? 0) + 1;
-      const title = token.said ? `answered before turn ${turn}` : called ? "a call of a tool" : several ? `turn ${turn}` : null;
+      const title = token.said ? `the answer to turn ${turn}` : called ? "a call of a tool" : several ? `turn ${turn}` : null;
       made.push(title === null ? box : el("details", {open: !token.said}, el("summary", {}, title), box));
     }
     box.append(el("span", {class: token.injected ? "token forced" : "token"}, token.text));

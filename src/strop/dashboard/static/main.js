@@ -36,17 +36,19 @@ async function follow() {
   const kept = document.activeElement && document.activeElement.closest("[data-run]");
   document.getElementById("runs").replaceChildren(...runs.map(card));
   if (kept) document.querySelector(`[data-run="${CSS.escape(kept.dataset.run)}"] input`)?.focus();
+  let grown = false;
   for (const run of runs) {
     for (;;) {
       const more = await ask("metrics", {run: run.name, offset: run.offset});
       if (more.reset) run.rows = [];
       run.rows.push(...more.rows);
       run.offset = more.offset;
+      grown ||= more.reset || more.rows.length > 0;
       if (!more.rows.length) break;
     }
   }
   lists.forEach(offer);
-  drawAll();
+  if (grown) drawAll();
 }
 
 async function settings() {
