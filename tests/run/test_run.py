@@ -329,7 +329,7 @@ def test_several_updates_a_step(tmp_path: Path) -> None:
 
 def test_rollouts_say_what_training_made_of_them(tmp_path: Path) -> None:
     """Advantages by GRPO's formula, and the trainer's log-probs, whose ratio to the generator's the metrics know."""
-    config = small_config("steps=2", "batch.updates_per_step=3", "optim.lr=1e-2", "evaluation.every=none")
+    config = small_config("steps=2", "batch.passes_per_batch=2", "optim.lr=1e-2", "evaluation.every=none")
     train(edit(config, ["algorithm.selection.zero_variance=drop"]), tmp_path / "run", SilentView())
     folder = RunFolder.open(tmp_path / "run")
     for measured in folder.read_metrics():
