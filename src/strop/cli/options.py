@@ -133,6 +133,17 @@ def bar(title: str, total: int | None = None) -> Iterator[Tell]:
         yield tell
 
 
+def print_markdown(text: str) -> None:
+    """Markdown, drawn where the output is a terminal and as it is written otherwise."""
+    if not sys.stdout.isatty():
+        print(text, end="")
+        return
+    from rich.console import Console
+    from rich.markdown import Markdown
+
+    Console(highlight=False).print(Markdown(text))
+
+
 def print_json(value: Any) -> None:
     """Machine-readable output, alone on standard output."""
     print(json.dumps(value, indent=2, ensure_ascii=False))
