@@ -34,6 +34,8 @@ SCHEMA = pa.schema(
         ("injected", pa.list_(pa.struct([("start", pa.int32()), ("end", pa.int32())]))),
         ("turns", pa.list_(pa.int32())),  # where each turn after the first begins
         ("turn_scores", pa.list_(pa.float64())),
+        ("restarts", pa.list_(pa.struct([("start", pa.int32()), ("prompt_ids", pa.list_(pa.int32()))]))),
+        ("last_turn_at", pa.int32()),  # where the text of the last turn begins in `completion`
         ("finish_reason", pa.string()),
         ("reward", pa.float64()),
         ("score", pa.float64()),
@@ -71,7 +73,8 @@ def completed(table: pa.Table) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = table.to_pylist()
     for row in rows:
         row.setdefault("entropies", None)
-        row |= {name: row.get(name) or [] for name in ("turns", "turn_scores")}
+        row |= {name: row.get(name) or [] for name in ("turns", "turn_scores", "restarts")}
+        row["last_turn_at"] = row.get("last_turn_at") or 0
         if "injected" not in row:
             start = row["interrupted_at"]
             row["injected"] = [] if start is None else [{"start": start, "end": start + row["injected_tokens"]}]
@@ -123,6 +126,8 @@ def _row(step: int, ticket: int, sample: int, rollout: Rollout) -> dict[str, Any
         "injected": injected_spans(completion.injected),
         "turns": completion.turns,
         "turn_scores": verdict.turn_scores,
+        "restarts": [restart._asdict() for restart in completion.restarts],
+        "last_turn_at": completion.last_turn_at,
         "finish_reason": completion.finish_reason,
         "reward": rollout.reward,
         "score": verdict.score,

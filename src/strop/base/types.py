@@ -6,7 +6,7 @@ Shapes: T completion tokens, L tokens of a whole sequence (prompt then completio
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Literal, NamedTuple, TypedDict
@@ -85,6 +85,21 @@ class VersionSpan(NamedTuple):
     end: int
 
 
+class Restart(NamedTuple):
+    """The turn that begins at `start` among a completion's tokens was sampled behind `prompt_ids`, int32 [K]."""
+
+    start: int
+    prompt_ids: IntArray
+
+
+class TokenSequence(NamedTuple):
+    """Completion tokens `start <= t < end` were sampled behind `prompt_ids`, int32 [K], and are trained behind it."""
+
+    prompt_ids: IntArray
+    start: int
+    end: int
+
+
 FinishReason = Literal["stop", "length", "abort"]
 
 
@@ -111,6 +126,9 @@ class Completion:
         routed_experts: int16 [prompt tokens + T - 1, layers, k], the experts that computed each token but the last in
             each layer that has some; None where the engine was not asked for them (`model.replay_routing`).
         turns: where each turn after the first begins, the index of its first sampled token; empty for a single turn.
+        restarts: turns before which the chat template rewrote earlier ones (`environment.history=separate`), so that
+            they were sampled behind another prompt than all tokens before them.
+        last_turn_at: index into `text` at which the last turn begins.
     """
 
     request_id: str
@@ -126,6 +144,8 @@ class Completion:
     entropies: FloatArray | None = None
     routed_experts: ExpertArray | None = None
     turns: tuple[int, ...] = ()
+    restarts: tuple[Restart, ...] = ()
+    last_turn_at: int = 0
 
     def __post_init__(self) -> None:
         lengths = {len(self.token_ids), len(self.logprobs), len(self.injected)}
@@ -146,6 +166,25 @@ class Completion:
     def truncated(self) -> bool:
         """Whether the budget ended the completion rather than the policy."""
         return self.finish_reason == "length"
+
+    @property
+    def last_turn(self) -> str:
+        """The text of the last turn, which the verifier judges."""
+        return self.text[self.last_turn_at :]
+
+    @property
+    def sequences(self) -> tuple[TokenSequence, ...]:
+        """What is trained: one sequence, the whole; or, divided at the restarts, several, in order.
+
+        What the environment said before a restart belongs to none: its tokens are in the prompt of that restart.
+        """
+        found: list[TokenSequence] = []
+        prompt_ids, start = self.prompt_ids, 0
+        for restart in self.restarts:
+            sampled = np.flatnonzero(~self.injected[start : restart.start])
+            found.append(TokenSequence(prompt_ids, start, start + int(sampled[-1]) + 1 if len(sampled) else start))
+            prompt_ids, start = restart.prompt_ids, restart.start
+        return (*found, TokenSequence(prompt_ids, start, len(self.token_ids)))
 
 
 class Status(StrEnum):
@@ -202,11 +241,13 @@ class Verdict:
 class Observation:
     """What an environment says between two turns: `token_ids`, int32 [K], put behind what was sampled, and as text.
 
-    The tokens are injected: they have log-prob 0 and are never trained.
+    The tokens are injected: they have log-prob 0 and are never trained. The next turn is sampled behind all tokens so
+    far; or behind `prompt_ids`, where there are some: the chat as the model's template renders it by now.
     """
 
     token_ids: IntArray
     text: str
+    prompt_ids: IntArray | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -251,6 +292,7 @@ class Sample:
         versions: int32 [L], the weight version that sampled each token; -1 on the prompt.
         group: index of the sample's prompt group, for prompt-level aggregation.
         id: the sample's number in the run, the same however a batch is split (see `sample_id`).
+        whole: the number of the completion that it is one of several sequences of; None: it is the whole of one.
         anchors: float32 [L], what importance ratios are taken against; None: `logprobs`.
         corrections: float32 [L], a constant factor on each token's policy loss; None: 1.
         old_entropies: float32 [L], nats, the policy's when the batch began.
@@ -267,6 +309,7 @@ class Sample:
     versions: IntArray
     group: int
     id: int = 0
+    whole: int | None = None
     anchors: FloatArray | None = None
     corrections: FloatArray | None = None
     old_entropies: FloatArray | None = None
@@ -290,11 +333,26 @@ class Sample:
         """How many tokens carry loss."""
         return int(self.trained.sum())
 
+    @property
+    def completion(self) -> int:
+        """The number of its completion, see `sample_id`."""
+        return self.id if self.whole is None else self.whole
 
-_SAMPLE_BITS = 20
+
+_SAMPLE_BITS, _PART_BITS = 20, 52
 MAX_SAMPLES = 1 << _SAMPLE_BITS  # of a prompt
 
 
-def sample_id(ticket: int, index: int) -> int:
-    """The number of sample `index` (below `MAX_SAMPLES`) of the group with this ticket, unique in a run."""
-    return (ticket << _SAMPLE_BITS) | index
+def sample_id(ticket: int, index: int, part: int = 0) -> int:
+    """The number of sample `index` (below `MAX_SAMPLES`) of the group with this ticket, unique in a run.
+
+    `part` is the place of one of several sequences of the same completion.
+    """
+    return (part << _PART_BITS) | (ticket << _SAMPLE_BITS) | index
+
+
+def completions_of(samples: Sequence[Sample]) -> NDArray[np.int64]:
+    """For each of S samples the place of its completion among theirs, int64 [S], in order of first appearance."""
+    places: dict[tuple[bool, int], int] = {}
+    keys = [(one.whole is None, index if one.whole is None else one.whole) for index, one in enumerate(samples)]
+    return np.array([places.setdefault(key, len(places)) for key in keys], dtype=np.int64)

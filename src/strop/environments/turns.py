@@ -4,7 +4,8 @@
     request = next_turn(whole, observation, sampling, limit, seed)     # None where the budget leaves no room for it
     whole = joined(whole, observation, completion)              # the completion of that request
 
-Every turn is an ordinary request whose prompt is everything so far. Its seed follows from the group's request, the
+Every turn is an ordinary request whose prompt is everything so far, or the chat as the template renders it by then
+(`Observation.prompt_ids`). Its seed follows from the group's request, the
 sample and the place in the trajectory, so that a trajectory that is generated again comes out the same.
 """
 
@@ -15,7 +16,7 @@ from dataclasses import replace
 import numpy as np
 
 from strop.base.seeds import derive
-from strop.base.types import Completion, FloatArray, IntArray, Observation, VersionSpan
+from strop.base.types import Completion, FloatArray, IntArray, Observation, Restart, VersionSpan
 from strop.engines.protocol import Request, Sampling
 
 
@@ -55,12 +56,17 @@ def next_turn(
         A request of one sample; None where the budget has no room for the observation and a token after it.
     """
     length = len(whole.token_ids) + len(observation.token_ids)
-    left = sampling.max_new_tokens - length
+    prompt_ids = observation.prompt_ids
+    if prompt_ids is None:
+        before, start, _ = whole.sequences[-1]
+        prompt_ids = np.concatenate([before, whole.token_ids[start:], observation.token_ids]).astype(np.int32)
+    # A chat that is rendered anew may have come to be longer than all that was said.
+    left = sampling.max_new_tokens - max(length, len(prompt_ids) - len(whole.prompt_ids))
     if left < 1:
         return None
     return Request(
         id=f"{whole.request_id}/{whole.index}@{length}",
-        prompt_ids=np.concatenate([whole.prompt_ids, whole.token_ids, observation.token_ids]).astype(np.int32),
+        prompt_ids=prompt_ids,
         sampling=within(within(sampling, left), limit),
         seed=derive(seed, "turn", whole.index, length),
         keeps=True,
@@ -84,11 +90,11 @@ def within(sampling: Sampling, limit: int | None) -> Sampling:
 
 def out_of_room(whole: Completion) -> tuple[Completion, Completion]:
     """The trajectory ended by its budget, and the turn that it has no room for, of which nothing was sampled."""
-    ended = replace(whole, finish_reason="length")
+    ended = replace(whole, finish_reason="length", last_turn_at=len(whole.text))
     nothing = np.zeros(0, np.float32)
     turn = replace(
         ended, token_ids=whole.token_ids[:0], logprobs=nothing, versions=(), injected=whole.injected[:0], text="",
-        entropies=None,
+        entropies=None, last_turn_at=0,
     )  # fmt: skip
     return ended, turn
 
@@ -107,6 +113,9 @@ def joined(before: Completion, observation: Observation, turn: Completion) -> Co
     interrupted_at = before.interrupted_at
     if interrupted_at is None and turn.interrupted_at is not None:
         interrupted_at = first + turn.interrupted_at
+    restarts = before.restarts
+    if observation.prompt_ids is not None:
+        restarts = (*restarts, Restart(first, observation.prompt_ids))
     return replace(
         before,
         token_ids=np.concatenate([before.token_ids, observation.token_ids, turn.token_ids]).astype(np.int32),
@@ -117,8 +126,10 @@ def joined(before: Completion, observation: Observation, turn: Completion) -> Co
         finish_reason=turn.finish_reason,
         interrupted_at=interrupted_at,
         entropies=entropies,
-        routed_experts=turn.routed_experts,  # its prompt is everything before it
+        routed_experts=None if restarts else turn.routed_experts,  # its prompt is everything before it
         turns=(*before.turns, first),
+        restarts=restarts,
+        last_turn_at=len(before.text) + len(observation.text),
     )
 
 

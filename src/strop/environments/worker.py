@@ -23,7 +23,7 @@ from strop.base.framing import Channel
 from strop.base.imports import allow_modules
 from strop.base.types import Message, Status, Verdict
 from strop.environments.base import Environment
-from strop.environments.session import Outcome, Reply
+from strop.environments.session import Outcome, Reply, Unjudged
 from strop.environments.sessions import Host, Turn, failed
 from strop.verifiers.jobs import numbered, read_problem, split_number
 
@@ -35,16 +35,16 @@ def write_outcome(outcome: Outcome) -> bytes:
     """An outcome as JSON."""
     if isinstance(outcome, Reply):
         return json.dumps({"reply": asdict(outcome)}).encode()
-    if outcome is None:
-        return b"null"
-    return json.dumps({"verdict": asdict(outcome)}).encode()
+    if isinstance(outcome, Verdict):
+        return json.dumps({"verdict": asdict(outcome)}).encode()
+    return json.dumps({"unjudged": outcome}).encode()
 
 
 def read_outcome(body: bytes) -> Outcome:
     """The outcome that `write_outcome` wrote."""
     found = json.loads(body)
-    if found is None:
-        return None
+    if "unjudged" in found:
+        return Unjudged(*found["unjudged"])
     if "reply" in found:
         fields = found["reply"]
         messages = tuple(Message(role=one["role"], content=one["content"]) for one in fields["messages"])
