@@ -172,9 +172,10 @@ class _SlowPlain(Session):
 
 
 class Harmful(Environment):
-    """Three turns; the sessions of seeds 5 and 17 do harm in their second."""
+    """Three turns; the sessions of the seeds `harmful` do harm in their second."""
 
     how: str
+    harmful: tuple[int, ...]
     again: bool = True
 
     @property
@@ -182,12 +183,12 @@ class Harmful(Environment):
         return self.again
 
     def open(self) -> Session:
-        return _HarmfulAsync(self.how) if self.how in ("awaits", "blocks") else _Harmful(self.how)
+        return (_HarmfulAsync if self.how in ("awaits", "blocks") else _Harmful)(self.how, self.harmful)
 
 
 class _Harmful(Session):
-    def __init__(self, how: str) -> None:
-        self._how, self._turns = how, 0
+    def __init__(self, how: str, harmful: tuple[int, ...]) -> None:
+        self._how, self._harmful, self._turns = how, harmful, 0
 
     def reset(self, problem: Problem, seed: int) -> None:
         self._seed = seed
@@ -199,7 +200,7 @@ class _Harmful(Session):
 
     def strikes(self) -> bool:
         self._turns += 1
-        return self._turns == 2 and self._seed in (5, 17)
+        return self._turns == 2 and self._seed in self._harmful
 
     def harm(self) -> None:
         if self._how == "exit":

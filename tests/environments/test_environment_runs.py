@@ -5,39 +5,35 @@ from __future__ import annotations
 import json
 import os
 import signal
-from collections import Counter, defaultdict
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from tests.environments.players import FORGETFUL, LLAMA_LIKE, QWEN_LIKE, chat_tokenizer
+from tests.environments.players import FORGETFUL, LLAMA_LIKE
+from tests.environments.runs import (
+    PLAYERS,
+    STOPS,
+    chatty,
+    dies_in_a_later_turn,
+    injected,
+    record,
+    record_samples,
+    speak,
+)
 from tests.run.test_run import StopsAfter
 from tests.runs import assert_same_run, metrics, small_config
 
 from strop.algorithms.advantages import Outcomes
 from strop.algorithms.turn_advantages import TurnLevel
 from strop.base.imports import allow_module
-from strop.base.types import Completion, Sample, sample_id
+from strop.base.types import sample_id
 from strop.base.view import SilentView
-from strop.config.schema import RunConfig
 from strop.engines.protocol import Request
 from strop.engines.torch import TorchEngine
 from strop.run.folder import RunFolder
 from strop.run.run import QUARANTINE, resume, train
-from strop.training.samples import make_samples
-
-PLAYERS = "tests.environments.players"
-STOPS = f"sampling.stop_token_ids={list(range(0, 256, 12))}"  # a random model would go on for ever
-CHATTY = (
-    f"environment.piece={PLAYERS}:Chatty", STOPS, "sampling.max_new_tokens=140", "model.fresh.max_positions=512",
-    "data.max_prompt_tokens=200", "data.template=Auto", "algorithm.selection.zero_variance=keep",
-)  # fmt: skip
-
-
-def chatty(*sets: str) -> RunConfig:
-    allow_module(PLAYERS)
-    return small_config(*CHATTY, *sets)
 
 
 def test_one_turn_is_the_run_without_an_environment(tmp_path: Path) -> None:
@@ -46,81 +42,15 @@ def test_one_turn_is_the_run_without_an_environment(tmp_path: Path) -> None:
     assert_same_run(tmp_path / "verifier", tmp_path / "environment")
 
 
-def record(monkeypatch: pytest.MonkeyPatch) -> dict[tuple[str, int], Completion]:
-    """Every completion that the engine gives from now on, by request and sample."""
-    found: dict[tuple[str, int], Completion] = {}
-    step = TorchEngine.step
-
-    def recorded(engine: TorchEngine) -> list[Completion]:
-        completions = step(engine)
-        found.update({(one.request_id, one.index): one for one in completions})
-        return completions
-
-    monkeypatch.setattr(TorchEngine, "step", recorded)
-    return found
-
-
-def turns_of(found: dict[tuple[str, int], Completion]) -> dict[tuple[int, int], list[Completion]]:
-    """The turns of each trajectory that is trained, by ticket and sample."""
-    turns: dict[tuple[int, int], list[Completion]] = defaultdict(list)
-    for (name, index), completion in found.items():
-        if not name.startswith("evaluation"):
-            group, _, rest = name.partition("/")
-            turns[int(group.partition(".")[0]), int(rest.partition("@")[0] or index)].append(completion)
-    return turns
-
-
-def speak(monkeypatch: pytest.MonkeyPatch, template: str | None) -> None:
-    """Have models with the chat template of `template`."""
-    if template is not None:
-        monkeypatch.setattr("strop.model.policy.byte_tokenizer", lambda: chat_tokenizer(template))
-
-
-def injected(row: dict[str, Any]) -> np.ndarray[Any, Any]:
-    mask = np.zeros(len(row["token_ids"]), np.bool_)
-    for span in row["injected"]:
-        mask[span["start"] : span["end"]] = True
-    return mask
-
-
-@pytest.mark.parametrize(("template", "budget"), [(QWEN_LIKE, 140), (LLAMA_LIKE, 140), (None, 60)])
-def test_what_is_trained_is_what_was_sampled(
-    template: str | None, budget: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    speak(monkeypatch, template)
-    found = record(monkeypatch)
-    interrupted = ("sampling.interruption.after=[3,9]", "sampling.interruption.phrase=stop")
-    config = chatty("steps=14", f"sampling.max_new_tokens={budget}", "evaluation.every=none", *interrupted)
-    train(config, tmp_path / "run", SilentView())
-    turns = turns_of(found)
-    folder = RunFolder.open(tmp_path / "run")
-    rows = [row for step in folder.rollout_steps() for row in folder.read_rollouts(step)]
-    assert len(rows) == 14 * 24 and max(map(len, turns.values())) >= 3
-    assert {row["finish_reason"] for row in rows} == {"stop", "length"}
-    for row in rows:
-        played = turns[row["ticket"], row["sample"]]
-        ids, forced = np.array(row["token_ids"]), injected(row)
-        sampled = np.concatenate([turn.token_ids[~turn.injected] for turn in played])
-        assert np.array_equal(ids[~forced], sampled)
-        logprobs = np.concatenate([turn.logprobs[~turn.injected] for turn in played])
-        assert np.array_equal(np.array(row["logprobs"], np.float32)[~forced], logprobs)
-        assert not np.array(row["logprobs"])[forced].any()
-        whole = np.array([*row["prompt_ids"], *ids])
-        for turn in played:  # what the policy read at each turn is the beginning of what is trained
-            read = np.concatenate([turn.prompt_ids, turn.token_ids])
-            assert np.array_equal(read, whole[: len(read)])
-        assert len(ids) <= budget
-
-
 def test_turns_behind_a_rewritten_chat_are_trained_behind_what_they_were_sampled_behind(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     speak(monkeypatch, FORGETFUL)
-    found, trained = record(monkeypatch), record_samples(monkeypatch)
+    found, trained = record(monkeypatch, tmp_path), record_samples(monkeypatch)
     interrupted = ("sampling.interruption.after=[3,9]", "sampling.interruption.phrase=stop")
     config = chatty("steps=4", "environment.history=separate", "evaluation.every=none", *interrupted)
     train(config, tmp_path / "run", SilentView())
-    turns = turns_of(found)
+    turns = found()
     assert len(turns) == 4 * 24 == len({sample.completion for sample in trained})
     assert max(len(played) for played in turns.values()) >= 3 and len(trained) > 1.5 * len(turns)
     for (ticket, index), played in turns.items():
@@ -132,19 +62,6 @@ def test_turns_behind_a_rewritten_chat_are_trained_behind_what_they_were_sampled
         for turn in played:
             read = np.concatenate([turn.prompt_ids, turn.token_ids])
             assert any(np.array_equal(read, sample.token_ids[: len(read)]) for sample in own)
-
-
-def record_samples(monkeypatch: pytest.MonkeyPatch) -> list[Sample]:
-    """Every sample that is trained from now on."""
-    found: list[Sample] = []
-
-    def recorded(*arguments: Any) -> list[Sample]:
-        made = make_samples(*arguments)
-        found.extend(made)
-        return made
-
-    monkeypatch.setattr("strop.training.learner.make_samples", recorded)
-    return found
 
 
 def test_a_chat_that_the_template_leaves_alone_is_one_sequence_either_way(
@@ -202,15 +119,8 @@ def test_generators_of_their_own_come_to_the_same(tmp_path: Path, forked: None) 
 def test_a_generator_that_dies_in_a_later_turn_changes_nothing(
     tmp_path: Path, forked: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    submit, driver, died = TorchEngine.submit, os.getpid(), tmp_path / "died"
-
-    def submit_or_die(engine: TorchEngine, request: Request) -> None:
-        if "/" in request.id and os.getpid() != driver and not died.exists():
-            died.touch()
-            os.kill(os.getpid(), signal.SIGKILL)
-        submit(engine, request)
-
-    monkeypatch.setattr(TorchEngine, "submit", submit_or_die)
+    died = tmp_path / "died"
+    dies_in_a_later_turn(monkeypatch, died)
     train(chatty("steps=2"), tmp_path / "one", SilentView())
     train(chatty("steps=2", "orchestration.executor=embedded"), tmp_path / "other", SilentView())
     assert died.exists()
@@ -247,12 +157,11 @@ def test_turns_go_on_while_weights_change(tmp_path: Path) -> None:
 
 def test_a_turn_is_no_longer_than_its_own_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A turn that its own limit ends goes to the environment; one that the budget ends, ends the trajectory."""
-    found = record(monkeypatch)
+    turns = record(monkeypatch, tmp_path)
     train(chatty("steps=2", "environment.turn_tokens=7", "evaluation.every=none"), tmp_path / "run", SilentView())
-    assert max(len(one.token_ids) for one in found.values()) == 7
-    cut = {name for (name, _), one in found.items() if one.truncated and len(one.token_ids) == 7}
-    went_on = {name.partition("@")[0] for name, _ in found if "/" in name}
-    assert any(f"{name}/{index}" in went_on for name, index in found if name in cut and "/" not in name)
+    assert max(len(one.token_ids) for played in turns().values() for one in played) == 7
+    cut = [[one.truncated and len(one.token_ids) == 7 for one in played] for played in turns().values()]
+    assert any(first and rest for first, *rest in cut)
     folder = RunFolder.open(tmp_path / "run")
     rows = [row for step in (1, 2) for row in folder.read_rollouts(step)]
     assert all(len(row["token_ids"]) <= 140 for row in rows) and max(len(row["injected"]) for row in rows) >= 2

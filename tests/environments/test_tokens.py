@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -91,6 +92,34 @@ def test_a_chat_goes_on_until_the_template_rewrites_it() -> None:
             read = observed.prompt_ids.tolist()
         assert tokenizer.decode(read) == rendered()
     assert restarts == [False, True, False, True, False]
+
+
+@pytest.mark.parametrize(
+    ("template", "role", "restarts"),
+    [
+        ("qwen3", "user", [True, False, True]),  # its thinking goes when the user speaks again
+        ("qwen3", "tool", [False, False, False]),
+        ("qwen2_5", "user", [False, False, False]),
+        ("mistral_nemo", "user", [False, False, False]),
+    ],
+)
+def test_published_templates(template: str, role: str, restarts: list[bool]) -> None:
+    path = Path(__file__).parents[1] / "kit" / "templates" / f"{template}.jinja"
+    tokenizer = chat_tokenizer(path.read_text())
+    anew, asked = Chat(TurnTokens(tokenizer, Auto())), [{"role": "user", "content": "1+1?"}]
+    read = tokenizer.encode(
+        tokenizer.apply_chat_template(asked, tokenize=False, add_generation_prompt=True), add_special_tokens=False
+    )
+    found = []
+    for reply in ("<think>\nHm.\n</think>\n\n2", "4", "<think>\nHm.\n</think>\n\n5"):
+        turn = replace(said(tokenizer.encode(reply, add_special_tokens=False), text=reply), prompt_ids=np.array(read))
+        observed = anew.observation(turn, (Message(role=role, content="Go on."),))
+        found.append(observed.prompt_ids is not None)
+        read = np.concatenate([turn.prompt_ids, turn.token_ids, observed.token_ids]).tolist()
+        if observed.prompt_ids is not None:
+            assert "Hm." not in tokenizer.decode(observed.prompt_ids)
+            read = observed.prompt_ids.tolist()
+    assert found == restarts
 
 
 @pytest.mark.parametrize(

@@ -96,6 +96,7 @@ class Worker:
             body = write_outcome(failed(f"the environment's reply is no JSON: {error}"))
         self._send(loop, numbered(number, body))
         if self._stuck >= MOST_STUCK:
+            self._flush(loop)
             os._exit(1)  # what was running is played again in a fresh process
 
     async def _in_thread(self, function: Callable[[], Any]) -> Any:
@@ -108,15 +109,16 @@ class Worker:
                 raise
 
     def _send(self, loop: asyncio.AbstractEventLoop, message: bytes) -> None:
-        try:
-            self._channel.send(message)
-            if self._channel.unsent:
-                loop.add_writer(self._channel.socket, self._flush, loop)
-        except OSError:
-            os._exit(0)
+        """Send a message together with the others of this round of the event loop."""
+        if not self._channel.unsent:
+            loop.add_writer(self._channel.socket, self._flush, loop)
+        self._channel.queue(message)
 
     def _flush(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._channel.flush()
+        try:
+            self._channel.flush()
+        except OSError:
+            os._exit(0)
         if not self._channel.unsent:
             loop.remove_writer(self._channel.socket)
 
