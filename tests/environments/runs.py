@@ -16,7 +16,8 @@ from tests.environments.players import chat_tokenizer
 from tests.runs import small_config
 
 from strop.base.imports import allow_module
-from strop.base.types import Completion, Sample
+from strop.base.sample import Sample
+from strop.base.types import Completion
 from strop.config.schema import RunConfig
 from strop.engines.protocol import Request
 from strop.engines.torch import TorchEngine

@@ -28,7 +28,7 @@ from tests.runs import assert_same_run, metrics, small_config
 from strop.algorithms.advantages import Outcomes
 from strop.algorithms.turn_advantages import TurnLevel
 from strop.base.imports import allow_module
-from strop.base.types import sample_id
+from strop.base.sample import sample_id
 from strop.base.view import SilentView
 from strop.engines.protocol import Request
 from strop.engines.torch import TorchEngine

@@ -20,18 +20,8 @@ from strop.algorithms.advantages import GroupRelative
 from strop.algorithms.aggregation import Aggregation, PromptMean, SampleMean, TokenMean
 from strop.algorithms.losses import PpoClip
 from strop.algorithms.objective import Objective
-from strop.base.types import (
-    Completion,
-    Group,
-    Observation,
-    Problem,
-    Rollout,
-    Sample,
-    Status,
-    Verdict,
-    VersionSpan,
-    sample_id,
-)
+from strop.base.sample import Sample, sample_id
+from strop.base.types import Completion, Group, Observation, Problem, Rollout, Status, Verdict, VersionSpan
 from strop.base.view import SilentView
 from strop.environments.turns import joined
 from strop.model.policy import Packed, Policy, load_policy
@@ -144,16 +134,16 @@ def test_finite_differences_of_sampled_tokens_are_the_gradient(separate: bool) -
         return value
 
     def slope(direction: dict[str, torch.Tensor], every: bool) -> float:
-        step, values = 1e-4, []
-        for sign in (1, -1):
+        def moved(by: float) -> float:
             with torch.no_grad():
                 for name, one in direction.items():
-                    weights[name] += sign * step * one
-            values.append(loss(every))
-            with torch.no_grad():
-                for name, one in direction.items():
-                    weights[name] -= sign * step * one
-        return (values[0] - values[1]) / (2 * step)
+                    weights[name].add_(one, alpha=by)
+            return loss(every)
+
+        step = 1e-4
+        above, below = moved(step), moved(-2 * step)
+        moved(step)
+        return (above - below) / (2 * step)
 
     generator = torch.Generator().manual_seed(0)
     for _ in range(3):
@@ -256,7 +246,7 @@ OPEN_CALLS = (*TOOLS, f"sampling.interruption.phrase={json.dumps(CALL)}", "sampl
     ("template", "steps", "sets", "heard"),
     [
         (QWEN_LIKE, 16, (), "user\n"),
-        (LLAMA_LIKE, 16, (), "user\n"),
+        (LLAMA_LIKE, 16, (), "user<|end_header_id|>"),
         (LLAMA_LIKE, 5, WHOLE_CALLS, "42"),
         (QWEN_LIKE, 5, OPEN_CALLS, "error: <tool_call> without </tool_call>"),
         (None, 4, ("sampling.max_new_tokens=60",), ""),

@@ -22,15 +22,15 @@ server = pytest.importorskip("openenv.core.env_server", reason="needs the packag
 uvicorn = pytest.importorskip("uvicorn")
 
 
-class Guess(server.Action):  # type: ignore[misc, name-defined]
+class Guess(server.Action):  # type: ignore[name-defined]
     number: int
 
 
-class Heard(server.Observation):  # type: ignore[misc, name-defined]
+class Heard(server.Observation):  # type: ignore[name-defined]
     said: str
 
 
-class Game(server.Environment):  # type: ignore[misc, name-defined]
+class Game(server.Environment):  # type: ignore[name-defined]
     """Guess the seed's last digit; an odd one may be found in one of two halves of the reward."""
 
     SUPPORTS_CONCURRENT_SESSIONS = True

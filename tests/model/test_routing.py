@@ -15,7 +15,8 @@ from tests.training.cases import gradients
 from torch import Tensor
 
 from strop.algorithms.aggregation import TokenMean
-from strop.base.types import Completion, InputError, Sample
+from strop.base.sample import Sample
+from strop.base.types import Completion, InputError
 from strop.engines.protocol import Sampling
 from strop.model.files import cast_parameters
 from strop.model.policy import Packed, Policy

@@ -9,7 +9,8 @@ from tests.made import PROBLEM, completion, group, rollout
 from tests.runs import small_config
 
 from strop.algorithms.advantages import normalize_tokens
-from strop.base.types import FloatArray, Group, Rollout, Sample
+from strop.base.sample import Sample
+from strop.base.types import FloatArray, Group, Rollout
 from strop.base.view import SilentView
 from strop.run.assembly import assemble
 from strop.training.learner import Learner

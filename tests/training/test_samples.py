@@ -11,7 +11,8 @@ from tests.made import PROBLEM, completion, group, rollout
 from strop.algorithms.advantages import GroupRelative
 from strop.algorithms.settings import TruncationMask
 from strop.algorithms.value_advantages import Gae
-from strop.base.types import Completion, Group, Restart, Rollout, Sample, Status
+from strop.base.sample import Sample
+from strop.base.types import Completion, Group, Restart, Rollout, Status
 from strop.recipes.resolve import resolve
 from strop.training.samples import is_trained_on, make_candidates, make_samples, token_versions
 

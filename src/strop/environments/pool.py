@@ -126,13 +126,12 @@ class SessionPool:
 
     def wait(self, seconds: float) -> None:
         """Sleep until something comes from a process, at most `seconds`."""
-        if self._ready:
-            return
         poll = select.poll()
         for process in self._processes:
             self._hand_out(process)
             poll.register(process.channel.socket, select.POLLIN | (select.POLLOUT if process.channel.unsent else 0))
-        poll.poll(seconds * 1000)
+        if not self._ready:
+            poll.poll(seconds * 1000)
 
     def close(self) -> None:
         """End the processes; may be called twice."""

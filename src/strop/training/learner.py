@@ -26,8 +26,9 @@ from strop.algorithms.objective import Objective, UpdateContext
 from strop.algorithms.settings import AlgorithmSettings
 from strop.base.interrupt import breakable
 from strop.base.metrics import Metrics, Total, merge
+from strop.base.sample import Sample
 from strop.base.seeds import derive
-from strop.base.types import FloatArray, Group, IntArray, Sample, StropError
+from strop.base.types import FloatArray, Group, IntArray, StropError
 from strop.model.critic import Critic
 from strop.model.policy import Packed, Policy, WithoutAdapters, copy_parameters
 from strop.model.tensor_file import Groups

@@ -21,8 +21,9 @@ from numpy.typing import NDArray
 
 from strop.algorithms.aggregation import Aggregation
 from strop.algorithms.tokens import Tokens
+from strop.base.sample import Sample, completions_of
 from strop.base.seeds import permutation
-from strop.base.types import FloatArray, InputError, Sample, StropError, completions_of
+from strop.base.types import FloatArray, InputError, StropError
 from strop.model.policy import Packed
 
 

@@ -16,7 +16,8 @@ import numpy as np
 from strop.algorithms.advantages import Advantage, Outcomes
 from strop.algorithms.settings import AlgorithmSettings, TruncationMask
 from strop.algorithms.value_advantages import ValueAdvantage
-from strop.base.types import Completion, ExpertArray, FloatArray, Group, IntArray, Rollout, Sample, sample_id
+from strop.base.sample import Sample, sample_id
+from strop.base.types import Completion, ExpertArray, FloatArray, Group, IntArray, Rollout
 
 
 @dataclass(frozen=True, eq=False)

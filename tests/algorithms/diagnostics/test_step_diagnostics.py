@@ -15,7 +15,8 @@ from strop.algorithms.diagnostics.quantile import Quantile
 from strop.algorithms.diagnostics.reflection import is_reflective, reflections
 from strop.algorithms.diagnostics.step import step_diagnostics
 from strop.base.metrics import Metrics, merge, values
-from strop.base.types import FinishReason, Group, Restart, Rollout, Sample, Status, Verdict
+from strop.base.sample import Sample
+from strop.base.types import FinishReason, Group, Restart, Rollout, Status, Verdict
 from strop.training.samples import make_candidates, make_samples
 
 

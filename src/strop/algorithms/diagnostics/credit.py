@@ -13,7 +13,8 @@ import numpy as np
 from strop.algorithms.advantages import GroupRelative, Outcomes
 from strop.algorithms.diagnostics.repetition import first_repetition
 from strop.base.metrics import Mean, Metrics
-from strop.base.types import Group, Sample, sample_id
+from strop.base.sample import Sample, sample_id
+from strop.base.types import Group
 
 GRPO = GroupRelative(normalization="prompt_std", ddof=1)
 

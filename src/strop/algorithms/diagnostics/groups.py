@@ -7,7 +7,8 @@ from collections.abc import Collection, Sequence
 import numpy as np
 
 from strop.base.metrics import Maximum, Mean, Metrics, Total
-from strop.base.types import Group, Rollout, Sample, Status, completions_of
+from strop.base.sample import Sample, completions_of
+from strop.base.types import Group, Rollout, Status
 
 _LAST_BIN = 8
 
