@@ -51,14 +51,15 @@ def test_the_three_products_of_a_layer_by_value(linear: Products, rows: int, lin
     x, weight, up = drawn(rows, inputs, seed=0), drawn(outputs, inputs, seed=1), drawn(rows, outputs, seed=2)
     bias = drawn(outputs, seed=3) if biased else None
     assert linear.fits(weight)
-    wide = [None if part is None else part.double() for part in (x, weight, bias)]
+    wanted = F.linear(x.double(), weight.double(), None if bias is None else bias.double())
+    outer = up.double().t() @ x.double()
     for dtype in DTYPES:
-        close(linear.forward(x, weight, bias, dtype), F.linear(*wide))
-        close(linear.grad_weight(up, x, dtype), up.double().t() @ wide[0])
-    close(linear.grad_input(up, weight), up.double() @ wide[1])
+        close(linear.forward(x, weight, bias, dtype), wanted)
+        close(linear.grad_weight(up, x, dtype), outer)
+    close(linear.grad_input(up, weight), up.double() @ weight.double())
     onto = torch.ones(outputs, inputs)
     assert linear.grad_weight(up, x, onto.dtype, onto) is onto
-    close(onto, up.double().t() @ wide[0] + 1)
+    close(onto, outer + 1)
 
 
 @pytest.mark.parametrize(("rows", "inputs", "outputs"), [(5, 32, 9000), (1100, 4128, 34), (9001, 64, 40)])
