@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 import torch
 from tests.engines.fake_vllm import ServedModel, running
 from tests.engines.runs import requests, run
+from tests.engines.triton_on_cpu import VARIABLES, is_cpu_build, with_triton
 from tests.model.test_routing import gaps
 from tests.runs import metrics, small_config
 from tests.tiny import byte_tokenizer, tiny_qwen3
@@ -24,7 +26,7 @@ from strop.engines.stops import StopStrings
 from strop.engines.vllm.client import Chunk
 from strop.engines.vllm.engine import VllmEngine
 from strop.engines.vllm.sample import Sample
-from strop.engines.vllm.settings import Vllm
+from strop.engines.vllm.settings import PYTHON_VARIABLE, Vllm
 from strop.model.folder import ModelFolder
 from strop.model.policy import Packed, Policy, load_policy
 from strop.model.settings import FreshModel
@@ -160,19 +162,26 @@ def test_replay_lessens_the_mismatch_of_a_run(tmp_path: Path) -> None:
     assert found[True] < found[False]
 
 
+@pytest.fixture(scope="module")
+def recording(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[VllmEngine, Policy]]:
+    """vLLM's server with a mixture of experts, of the weights that it began with: see the traps in docs/vllm.md."""
+    policy, python = mixture(replay_routing=True), os.environ[PYTHON_VARIABLE]
+    with pytest.MonkeyPatch.context() as patch:
+        if is_cpu_build(python):
+            python = with_triton(python, tmp_path_factory.mktemp("python"))
+            for name, value in VARIABLES.items():
+                patch.setenv(name, value)
+        settings = Vllm(python=python, slots=16, eager=True, kv_cache_gib=0.25)
+        engine = build_engine(settings, policy.settings, byte_tokenizer(), policy)
+    assert isinstance(engine, VllmEngine)
+    yield engine, policy
+    engine.close()
+
+
 @pytest.mark.vllm
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("sampling", SAMPLINGS.values(), ids=SAMPLINGS)
-def test_vllm_records_the_experts_of_every_computed_token(sampling: Sampling) -> None:
-    """Of the weights that the server began with: the CPU build computes garbage after a reload of experts."""
-    policy = mixture(replay_routing=True)
-    settings = Vllm(slots=16, eager=True, kv_cache_gib=0.25)
-    try:
-        engine = build_engine(settings, policy.settings, byte_tokenizer(), policy)
-    except EngineLost as error:
-        if "requires Model Runner V2" not in str(error):
-            raise
-        pytest.skip("this vLLM records no experts: its CPU build has no second model runner without Triton for CPUs")
-    assert isinstance(engine, VllmEngine)
-    check(engine, policy, sampling)
-    engine.close()
+def test_vllm_records_the_experts_of_every_computed_token(
+    recording: tuple[VllmEngine, Policy], sampling: Sampling
+) -> None:
+    check(*recording, sampling)

@@ -52,7 +52,7 @@ class Sample(Sequence):
         # enough to end at a stop string, which is looked for on this side; at once where somebody looks on.
         params = {
             "temperature": sampling.temperature, "top_p": sampling.top_p, "top_k": sampling.top_k or 0,
-            "seed": stream_key(self.key, self._begin) >> 1, "max_tokens": self._asked,
+            "seed": stream_key(self.key, self._begin) & (2**63 - 1), "max_tokens": self._asked,
             "stop_token_ids": list(self.entry.stop_ids), "ignore_eos": True, "detokenize": False,
             "logprobs": 0 if self._whole else None,
             "stream_interval": 1 if asked.watched else 16 if sampling.stop else 256,
