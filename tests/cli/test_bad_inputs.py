@@ -114,7 +114,7 @@ CASES = (
     (f"{EMBEDDED} --set data.source=nowhere.jsonl", "nowhere.jsonl: no such file"),
     (f"{EMBEDDED} --set data.source=words.txt", "no source is called 'words.txt'"),
     (f"{EMBEDDED} --set data.source=broken.jsonl", "broken.jsonl:1: not valid JSON"),
-    (f"{EMBEDDED} --set data.source=columns.jsonl", "no column 'prompt'"),
+    (f"{EMBEDDED} --set data.source=columns.jsonl", "set data.source.columns.answer=solution"),
     (f"{EMBEDDED} --set data.source=noanswer.jsonl", "the answer is empty"),
     (f"{EMBEDDED} --set data.source=empty.jsonl", "no problems in it"),
     (f"{EMBEDDED} --set data.held_out.source=nowhere.jsonl", "nowhere.jsonl: no such file"),
@@ -149,7 +149,7 @@ CASES = (
     # the other commands
     ("sft", "name the model and the demonstrations"),
     ("sft fresh --data nowhere.jsonl", "nowhere.jsonl: no such file"),
-    ("sft fresh --data columns.jsonl", "set columns.prompt=question and columns.answer=solution"),
+    ("sft fresh --data columns.jsonl", "set columns.answer=solution"),
     ("sft fresh --data good.jsonl --set training.epoch=3", "training.epoch"),
     ("eval", "name what to measure"),
     ("eval nowhere", "model.path nowhere"),

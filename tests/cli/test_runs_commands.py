@@ -59,6 +59,20 @@ def test_runs_are_listed_the_newest_first(invoke: Invoke) -> None:
         invoke("list", "elsewhere")
 
 
+def test_a_table_in_80_columns_breaks_no_word(invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    make_run(Path("runs/quickstart-2"), "recipe=quickstart", "steps=24", rates=(0.25,) * 24)
+    lines = invoke().splitlines()
+    assert max(map(len, lines)) <= 80
+    row = next(line for line in lines if "runs/quickstart-2" in line)
+    assert {"quickstart", "24/24", "25.0%"} <= set(row.split())
+
+
+def test_a_run_of_nearly_this_name_is_named(invoke: Invoke) -> None:
+    with pytest.raises(InputError, match=r"there is no run folder runs/fisrt; did you mean runs/first\?"):
+        RunFolder.open("runs/fisrt")
+
+
 def test_runs_are_compared_by_what_differs(invoke: Invoke) -> None:
     found = json.loads(invoke("compare", "runs/first", "runs/sweep/second", "--json"))
     assert {row["key"]: (row["first"], row["second"]) for row in found["settings"]} == {

@@ -58,18 +58,42 @@ def test_json_lines_gzipped_with_byte_order_mark_and_limit(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(
+    "row",
+    [
+        {"prompt": "1+1", "reward_model": {"ground_truth": "2"}},
+        {"prompt": "1+1", "ground_truth": "2", "solution": "long"},
+        {"question": "1+1", "answer": "One and one are <<1+1=2>>2.\n#### 2"},
+        {"problem": "1+1", "answer": None, "expected_answer": "2"},
+    ],
+    ids=["verl", "trl", "gsm8k", "null"],
+)
+def test_usual_columns_are_recognised(tmp_path: Path, row: dict[str, object]) -> None:
+    """The first row decides for all; what GSM8K writes before its answer is kept."""
+    path = write_lines(tmp_path / "a.jsonl", [row, row])
+    assert [(found.prompt, found.reference) for found in JsonLines(path=path).load()] == [("1+1", "2")] * 2
+    solution = str(row.get("answer"))
+    assert JsonLines(path=path).load()[0].extra == ({"solution": solution} if "####" in solution else {})
+    other = write_lines(tmp_path / "b.jsonl", [row, {"input": "1+1", "target": "2"}])
+    with pytest.raises(InputError, match=r"b\.jsonl:2: no column '"):
+        JsonLines(path=other).load()
+
+
+def test_named_columns_are_taken_as_they_are(tmp_path: Path) -> None:
+    path = write_lines(tmp_path / "a.jsonl", [{"question": "1+1", "prompt": "other", "answer": "so\n#### 2"}])
+    (problem,) = JsonLines(path=path, columns=Columns(prompt="question", answer="answer")).load()
+    assert (problem.prompt, problem.reference) == ("1+1", "so\n#### 2")
+
+
+@pytest.mark.parametrize(
     ("row", "advice"),
     [
-        ({"prompt": "1+1", "reward_model": {"ground_truth": "2"}}, "columns.answer=reward_model.ground_truth$"),
-        ({"prompt": "1+1", "ground_truth": "2"}, "columns.answer=ground_truth$"),
-        ({"problem": "1+1", "solution": "2"}, "columns.prompt=problem and data.source.columns.answer=solution$"),
-        ({"question": "1+1", "answer": "2"}, "columns.prompt=question$"),
-        ({"text": "1+1", "answer": "2"}, "columns.prompt=COLUMN$"),
+        ({"problem": "1+1", "solution": "2"}, "data.source.columns.answer=solution$"),
+        ({"text": "1+1", "answer": "2"}, "data.source.columns.prompt=COLUMN$"),
     ],
-    ids=["verl", "trl", "open-r1", "gsm8k", "unknown"],
+    ids=["open-r1", "unknown"],
 )
-def test_columns_of_other_sets_are_named(tmp_path: Path, row: dict[str, object], advice: str) -> None:
-    with pytest.raises(InputError, match=f"set data.source.{advice}"):
+def test_a_column_that_is_not_recognised_can_be_named(tmp_path: Path, row: dict[str, object], advice: str) -> None:
+    with pytest.raises(InputError, match=f"set {advice}"):
         JsonLines(path=write_lines(tmp_path / "a.jsonl", [row])).load()
 
 

@@ -216,7 +216,7 @@ def test_what_was_looked_for_is_named(tmp_path: Path) -> None:
     ("rows", "place"),
     [
         ([{"problem": "x", "answer": "1"}, {"problem": "x"}], r":2: no column with the answer"),
-        ([{"text": "x", "answer": "1"}], r":1: no column with the question; looked for problem"),
+        ([{"text": "x", "answer": "1"}], r":1: no column with the question; looked for prompt, question"),
         ([{"problem": 3, "answer": "1"}], r":1: expected a text"),
         ([{"problem": "x", "answer": None, "solution": "no box"}], r":1: .*no \\boxed"),
         ([{"problem": "x", "answer": True}], r":1: True is no answer"),

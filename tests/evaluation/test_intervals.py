@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from strop.evaluation.intervals import (
+    average_interval,
     bootstrap,
     bootstrap_average,
     majority,
@@ -94,6 +95,14 @@ def test_rates_that_are_all_alike_are_still_uncertain() -> None:
     assert rate_interval(np.zeros(3000)).high == pytest.approx(3.69 / 3000, rel=1e-2)
     mixed = np.array([0.0, 0.25, 1.0, 1.0])
     assert rate_interval(mixed, seed=2) == bootstrap(mixed, seed=2)
+
+
+def test_an_average_of_rates_that_are_all_alike_is_not_certain() -> None:
+    assert average_interval([np.zeros(10)]) == pytest.approx(rate_interval(np.zeros(10)))
+    expected = np.mean([rate_interval(np.zeros(10)), rate_interval(np.ones(30))], axis=0)
+    assert average_interval([np.zeros(10), np.ones(30)]) == pytest.approx(expected)
+    mixed = [np.array([0.0, 1.0, 1.0]), np.zeros(4)]
+    assert average_interval(mixed, seed=3) == bootstrap_average(mixed, seed=3)
 
 
 @given(st.integers(1, 200), st.data())

@@ -178,11 +178,6 @@ def signal_name(number: int) -> str:
         return f"signal {number}"
 
 
-def thread_environment(threads: int) -> dict[str, str]:
-    """The environment variables that give the numerical libraries of a child so many threads."""
-    return dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), str(threads))
-
-
 def start_ticks(pid: int) -> int | None:
     """When a live process of this machine began, in clock ticks since boot; None where there is none, or a zombie.
 

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from strop.base.near import near
 from strop.base.types import InputError, StropError, first_line
 
 TEMPORARY = ".partial"
@@ -83,3 +84,10 @@ def distinct_names(paths: Sequence[Path]) -> list[str]:
             count += 1
         names.append("/".join(path.parts[-count:]))
     return names
+
+
+def beside(path: Path) -> str:
+    """The end of an error about a folder that is not there: the one beside it that was probably meant, or nothing."""
+    folders = [each.name for each in path.parent.iterdir() if each.is_dir()] if path.parent.is_dir() else []
+    meant = near(path.name, folders)
+    return "" if meant is None else f"; did you mean {path.parent / meant}?"

@@ -10,6 +10,7 @@ import io
 import os
 import sys
 
+from strop.base.threads import wait_politely
 from strop.cli.commands import app
 
 __all__ = ["app", "main"]
@@ -20,6 +21,7 @@ def main() -> None:
     # Loading a model announces itself in several lines and bars, which would tear the live view.
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+    wait_politely()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # a terminal of ASCII or Latin-1 shows a question mark
             stream.reconfigure(errors="replace")

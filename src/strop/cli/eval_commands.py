@@ -297,7 +297,10 @@ def _refuse_benchmark_options(options: Mapping[str, object], models: list[str]) 
 
     given = [name for name, value in options.items() if value is not None]
     if given:
-        raise InputError(f"{given[0]} belongs to benchmarks; name some with --benchmark, or a paper's with --protocol")
+        raise InputError(
+            f"{given[0]} belongs to benchmarks; name some with --benchmark (a file of problems is one too), or a "
+            "paper's with --protocol"
+        )
     if len(models) > 1:
         raise InputError("several models are measured on benchmarks; name some with --benchmark or --protocol")
 

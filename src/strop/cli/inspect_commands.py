@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from strop.cli.options import Imports, Json, Run, Sets, Tiny, allow, bar, print_table, show, viewing
+from strop.cli.options import Imports, Json, Run, Sets, Tiny, allow, bar, print_markdown, print_table, show, viewing
 
 MARKS = {"ok": "ok", "note": "note", "problem": "PROBLEM"}
 
@@ -87,7 +87,7 @@ def settings(
     ] = "",
     out: Annotated[Path | None, typer.Option("--out", metavar="FILE", help="A Markdown file to write it to.")] = None,
 ) -> None:
-    """Print every setting: its key, what may stand there, its default, what it does; as Markdown.
+    """Print every setting: its key, what may stand there, its default, what it does; into a file or a pipe as Markdown.
 
     \b
     strop settings sampling
@@ -99,7 +99,7 @@ def settings(
 
     text = reference(part)
     if out is None:
-        print(text, end="")
+        print_markdown(text)
     else:
         out.parent.mkdir(parents=True, exist_ok=True)
         out.write_text(text)
@@ -198,7 +198,7 @@ def smoke(
         findings = accelerators(vllm)
         outcomes = list(outcomes_of(device, model, vllm, limit, only, lambda group: tell(what=f"smoke: {group}")))
     value = {"machine": [asdict(one) for one in findings], "checks": [asdict(one) for one in outcomes]}
-    show(as_json, value, lambda: print(as_markdown(findings, outcomes)))
+    show(as_json, value, lambda: print_markdown(as_markdown(findings, outcomes) + "\n"))
     if any(outcome.result == "FAIL" for outcome in outcomes):
         raise typer.Exit(1)
 

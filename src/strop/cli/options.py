@@ -133,9 +133,23 @@ def bar(title: str, total: int | None = None) -> Iterator[Tell]:
         yield tell
 
 
+def print_markdown(text: str) -> None:
+    """Markdown, drawn where the output is a terminal and as it is written otherwise."""
+    if not sys.stdout.isatty():
+        print(text, end="")
+        return
+    from rich.console import Console
+    from rich.markdown import Markdown
+
+    Console(highlight=False).print(Markdown(text))
+
+
 def print_json(value: Any) -> None:
     """Machine-readable output, alone on standard output."""
     print(json.dumps(value, indent=2, ensure_ascii=False))
+
+
+GAP = 2  # spaces between the columns of a table
 
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
@@ -146,13 +160,18 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     from rich.text import Text
 
     console = Console(highlight=False)
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_header=any(columns))
-    whole = max((len(row[0]) for row in rows), default=0) <= console.width // 2  # else it would leave no room
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, GAP - 1, 0, 0), show_edge=False, show_header=any(columns))
+    cells = [[column, *(row[place] for row in rows)] for place, column in enumerate(columns)]
+    widths = [max(map(len, own)) for own in cells]
+    words = [max((len(word) for cell in own for word in cell.split()), default=0) for own in cells]
+    fits = sum(words) + GAP * len(columns) <= console.width
     for place, column in enumerate(columns):
-        table.add_column(column, no_wrap=place == 0 and whole, overflow="fold")
+        # Where there is room for every word none is broken; else the first column stays whole if it leaves some room.
+        whole = widths[place] == words[place] if fits else place == 0 and widths[0] <= console.width // 2
+        table.add_column(column, no_wrap=whole, overflow="fold")
     for row in rows:
         table.add_row(*(Text(cell) for cell in row))
-    console.print(table)
+    console.print("", table, "", sep="\n")
 
 
 def show(as_json: bool, value: Any, table: Callable[[], None]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -120,10 +121,18 @@ def delete_runs(
         print(f"deleted {folder}")
 
 
+def _day_and_time(began: str) -> str:
+    """`22 Nov 20:48`, of other years `22 Nov 2025`, of a time as a run folder writes it; nothing where it has none."""
+    if not began:
+        return ""
+    when = datetime.fromisoformat(began)
+    return when.strftime("%d %b %H:%M" if when.year == datetime.now(when.tzinfo).year else "%d %b %Y")
+
+
 def _row(run: ListedRun) -> list[str]:
     from strop.base.view import percent
 
-    began, size = run.began[:16].replace("T", " "), f"{run.size / 2**20:,.1f} MiB"
+    began, size = _day_and_time(run.began), f"{run.size / 2**20:,.0f} MiB"
     found = run.status
     if found is None:
         return [str(run.path), "unreadable", "", "", "", "", began, size]

@@ -9,6 +9,7 @@ from strop.base.types import InputError, Problem
 from strop.data.columns import pick
 from strop.data.rows import Columns, HubDataset, JsonLines, ParquetFile, Row, RowSource
 from strop.data.source import ProblemSource
+from strop.data.usual import final_answer
 
 COLUMNS = Columns(prompt="question", answer="answer")
 
@@ -58,16 +59,3 @@ class Gsm8k(ProblemSource):
             if self.path is not None:
                 raise
             raise InputError(f"{error}; or name a local copy of GSM8K with data.path") from error
-
-
-def final_answer(solution: object) -> str:
-    """The text after the last `####`, thousands commas removed: `"… #### 1,250"` gives `"1250"`.
-
-    Raises:
-        ValueError: there is no `####`, or nothing after it.
-    """
-    _, mark, answer = str(solution).rpartition("####")
-    answer = answer.strip().replace(",", "")
-    if not mark or not answer:
-        raise ValueError("the answer has no '####' with the result after it, as GSM8K has")
-    return answer

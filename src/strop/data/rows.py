@@ -21,6 +21,7 @@ from strop.base.types import InputError, Message, Problem, Prompt, first_line
 from strop.data.columns import NoColumn, Where, condition, pick
 from strop.data.problem_table import from_columns, is_problem_table
 from strop.data.source import ProblemSource, check_problem
+from strop.data.usual import ANSWERS, PROMPTS, SOLUTIONS, final_answer, first_present, has, is_marked
 
 
 class Row(NamedTuple):
@@ -42,27 +43,14 @@ class BrokenRow(NamedTuple):
         return InputError(f"{self.where}: {self.reason}")
 
 
-# What prompts and answers are called in the sets of GSM8K, verl, TRL, open-r1 and others.
-USUAL = {
-    "prompt": ("prompt", "problem", "question", "input", "query", "messages"),
-    "answer": ("answer", "reward_model.ground_truth", "ground_truth", "final_answer", "solution", "gold", "target"),
-}
-
-
-def _has(row: Mapping[str, Any], name: str) -> bool:
-    try:
-        pick(row, name)
-    except NoColumn:
-        return False
-    return True
-
-
 class Columns(Settings):
     """Which column holds what: `Columns(prompt="question")`. A dotted name reaches into nested columns.
 
     Fields:
-        prompt: text, or a list of chat messages.
-        answer: the reference answer, or the tests of a program.
+        prompt: text, or a list of chat messages. None: the first of the usual names that the first row has: prompt,
+            question, problem, messages, ….
+        answer: the reference answer, or the tests of a program. None: answer, ground_truth, final_answer, …; of a
+            worked solution as GSM8K writes it, what follows `####`.
         answer_json: the answer is JSON written as text, and a list of one is what is in it (Skywork-OR1-RL-Data:
             `["42"]`).
         id: None numbers the rows under the source's name.
@@ -74,8 +62,8 @@ class Columns(Settings):
         function: the name of the function that the tests call, where the set keeps it beside them.
     """
 
-    prompt: str = "prompt"
-    answer: str = "answer"
+    prompt: str | None = None
+    answer: str | None = None
     answer_json: bool = False
     id: str | None = None
     extra: tuple[str, ...] = ()
@@ -84,13 +72,18 @@ class Columns(Settings):
     starter: str | None = None
     function: str | None = None
 
+    def named(self, row: Mapping[str, Any]) -> Columns:
+        """These columns with the usual names that the row has in place of None."""
+        prompt = self.prompt or first_present(row, PROMPTS) or "prompt"
+        answer = self.answer or first_present(row, ANSWERS) or "answer"
+        return self.model_copy(update={"prompt": prompt, "answer": answer})
+
     def advice(self, row: Mapping[str, Any]) -> str:
         """Which settings would find what this row lacks, by the names that other sets have for it."""
         settings = []
-        for field, present in (("prompt", self.prompt), ("answer", self.answer)):
-            if not _has(row, present):
-                found = next((name for name in USUAL[field] if _has(row, name)), "COLUMN")
-                settings.append(f"data.source.columns.{field}={found}")
+        for field, present, names in (("prompt", self.prompt, PROMPTS), ("answer", self.answer, ANSWERS + SOLUTIONS)):
+            if present is None or not has(row, present):
+                settings.append(f"data.source.columns.{field}={first_present(row, names) or 'COLUMN'}")
         return f"set {' and '.join(settings or ['data.source.columns'])}"
 
     def asked(self, row: Mapping[str, Any]) -> Prompt:
@@ -99,7 +92,7 @@ class Columns(Settings):
         Raises:
             ValueError: there is none, or it is neither text nor chat messages.
         """
-        prompt = as_prompt(pick(row, self.prompt))
+        prompt = as_prompt(pick(row, self.prompt or "prompt"))
         starter = pick(row, self.starter) if self.starter is not None else None
         added = [f"\n\n```python\n{starter.strip()}\n```"] if isinstance(starter, str) and starter.strip() else []
         added += [f"\n{self.instruction}"] if self.instruction is not None else []
@@ -115,7 +108,7 @@ class Columns(Settings):
         Raises:
             ValueError: there is none, or it should be JSON and is not.
         """
-        found = _answer(pick(row, self.answer), self.answer_json)
+        found = _answer(pick(row, self.answer or "answer"), self.answer_json)
         name = pick(row, self.function) if self.function is not None else None
         return {"fn_name": name, "tests": found} if name is not None else found
 
@@ -157,16 +150,18 @@ class RowSource(ProblemSource):
     def problems(self) -> Iterator[Problem]:
         """One problem a row that `where` wants; a row that makes none raises `InputError` with its place."""
         left_out = kept = 0
+        columns: Columns | None = None
         for row in self.rows():
             if not self._wanted(row):
                 left_out += 1
                 continue
             kept += 1
+            columns = columns or self.columns.named(row.columns)
             try:
-                problem = self._problem(row)
+                problem = self._problem(row, columns)
                 check_problem(problem, self.needs_answers)
             except NoColumn as error:
-                raise InputError(f"{row.where}: {error}; {self.columns.advice(row.columns)}") from error
+                raise InputError(f"{row.where}: {error}; {columns.advice(row.columns)}") from error
             except ValueError as error:
                 raise InputError(f"{row.where}: {error}") from error
             yield problem
@@ -183,16 +178,20 @@ class RowSource(ProblemSource):
         """The columns that `where` sees."""
         return row.columns
 
-    def _problem(self, row: Row) -> Problem:
-        columns = self.columns
+    def _problem(self, row: Row, columns: Columns) -> Problem:
+        """The problem of a row; `columns` are those of the source with every name known."""
         identity = pick(row.columns, columns.id) if columns.id is not None else f"{self.name}-{row.number}"
+        reference = columns.reference(row.columns)
+        extra = {name: pick(row.columns, name) for name in columns.extra}
+        if self.columns.answer is None and is_marked(reference):
+            extra["solution"], reference = reference, final_answer(reference)
         return Problem(
             id=str(identity),
             prompt=columns.asked(row.columns),
-            reference=columns.reference(row.columns),
+            reference=reference,
             domain=self.domain,
             source=self.name,
-            extra={name: pick(row.columns, name) for name in columns.extra},
+            extra=extra,
         )
 
 
@@ -243,8 +242,8 @@ class ParquetFile(FileSource):
     def _fields(self, row: Row) -> Mapping[str, Any]:
         return vars(from_columns(row.columns)) if self.prepared else row.columns
 
-    def _problem(self, row: Row) -> Problem:
-        return from_columns(row.columns) if self.prepared else super()._problem(row)
+    def _problem(self, row: Row, columns: Columns) -> Problem:
+        return from_columns(row.columns) if self.prepared else super()._problem(row, columns)
 
     @property
     def needs_answers(self) -> bool:
@@ -257,7 +256,8 @@ class ParquetFile(FileSource):
         import pyarrow
 
         try:
-            return self.columns == Columns() and is_problem_table(existing_file(self.path))
+            unnamed = self.columns in (Columns(), Columns(prompt="prompt", answer="answer"))  # the latter in older runs
+            return unnamed and is_problem_table(existing_file(self.path))
         except (pyarrow.ArrowInvalid, OSError):
             return False  # `records` says what is wrong with it
 

@@ -18,8 +18,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from strop.base import imports
-from strop.base.child_process import ChildProcess, start_module, thread_environment
+from strop.base.child_process import ChildProcess, start_module
 from strop.base.framing import Channel
+from strop.base.threads import thread_environment
 from strop.base.types import StropError
 from strop.environments.base import Environment
 from strop.environments.session import Outcome, Reply

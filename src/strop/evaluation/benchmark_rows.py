@@ -12,14 +12,11 @@ from typing import Any
 
 from strop.base.seeds import derive
 from strop.data.columns import pick
-from strop.data.gsm8k import final_answer
+from strop.data.usual import ANSWERS, PROMPTS, SOLUTIONS, final_answer, first_present
 from strop.verifiers.extract import last_boxed
 
 Columns = Mapping[str, Any]
 
-QUESTIONS = ("problem", "question", "Problem", "Question", "prompt")
-ANSWERS = ("answer", "Answer", "final_answer", "reward_model.ground_truth", "expected_answer")
-SOLUTIONS = ("solution", "Solution")
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
 # Instructions that published files carry inside some questions; the template says how to answer, for all alike.
@@ -35,7 +32,7 @@ def math_question(row: Columns) -> str:
     Raises:
         ValueError: there is no column with it.
     """
-    question = _text(_first(row, QUESTIONS, "question"))
+    question = _text(_first(row, PROMPTS, "question"))
     for instruction in INSTRUCTIONS:
         question = question.removesuffix(instruction).rstrip()
     context = row.get("context")
@@ -72,7 +69,7 @@ def choice_question(row: Columns, seed_of: str) -> tuple[str, str]:
     Raises:
         ValueError: the columns are none of those of GPQA, MMLU or MMLU-Pro, or the answer is no option.
     """
-    question = _text(_first(row, QUESTIONS, "question")).strip()
+    question = _text(_first(row, PROMPTS, "question")).strip()
     if _has(row, "Correct Answer"):
         right = _text(row["Correct Answer"]).strip()
         options = [right, *(_text(column(row, f"Incorrect Answer {place}")).strip() for place in (1, 2, 3))]
@@ -141,9 +138,9 @@ def _first(row: Columns, names: Sequence[str], what: str) -> Any:
     Raises:
         ValueError: none is.
     """
-    for name in names:
-        if _has(row, name):
-            return pick(row, name)
+    found = first_present(row, names)
+    if found is not None and _has(row, found):
+        return pick(row, found)
     raise ValueError(f"no column with the {what}; looked for {', '.join(names)}, there are {', '.join(row)}")
 
 

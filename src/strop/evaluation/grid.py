@@ -12,7 +12,7 @@ import numpy as np
 from strop.base.files import read_json
 from strop.base.near import nearest
 from strop.base.types import InputError
-from strop.evaluation.intervals import Array, Interval, bootstrap_average
+from strop.evaluation.intervals import Array, Interval, average_interval, bootstrap_average
 from strop.evaluation.protocols import parse_metric
 from strop.evaluation.result import EvaluationResult, on_common_problems, paired_differences, paired_test
 from strop.evaluation.sample_store import SAMPLES, SETTINGS, SUMMARY, TRAINED_ON, load_result
@@ -141,7 +141,7 @@ def average(grid: Grid, model: str, benchmarks: Sequence[str], seed: int = 0) ->
         what = ", ".join(missing) or "any of them"
         raise InputError(f"{model} was not measured on {what}, so it has no such average")
     rates = [_judged(grid.results[model, name]) for name in benchmarks]
-    return Average(float(np.mean([values.mean() for values in rates])), bootstrap_average(rates, seed))
+    return Average(float(np.mean([values.mean() for values in rates])), average_interval(rates, seed))
 
 
 def best_model(grid: Grid, benchmarks: Sequence[str]) -> str:

@@ -123,6 +123,20 @@ def rate_interval(values: Array, seed: int = 0, level: float = 0.95) -> Interval
     return Interval(beyond, 1.0) if interval == (1.0, 1.0) else interval
 
 
+def average_interval(groups: Sequence[Array], seed: int = 0) -> Interval:
+    """The interval of a benchmark average of rates: `bootstrap_average`, unless every group is all 0 or all 1.
+
+    Then resamples are all alike, and the exact intervals of the groups are averaged, which covers more than 95 %.
+
+    Raises:
+        ValueError: there is no group, or an empty one.
+    """
+    if groups and all(set(values.tolist()) in ({0.0}, {1.0}) for values in groups):
+        low, high = np.mean([rate_interval(values, seed) for values in groups], axis=0)
+        return Interval(float(low), float(high))
+    return bootstrap_average(groups, seed)
+
+
 def bootstrap_average(
     groups: Sequence[Array], seed: int = 0, level: float = 0.95, resamples: int = RESAMPLES
 ) -> Interval:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from strop.base import hub
+from strop.base.files import beside
 from strop.base.imports import MARKER
 from strop.base.types import InputError
 from strop.model.settings import EMBEDDED, EMBEDDED_CALLER, EMBEDDED_EXPERTS, DTypeName, ModelSettings
@@ -35,7 +36,8 @@ def locate(settings: ModelSettings) -> Located:
     # OWNER/NAME is the hub's unless OWNER is a folder here.
     beside_a_folder = local.parent != Path(".") and local.parent.is_dir()
     if not local.is_dir() and (path.startswith((".", "/", "~")) or path.count("/") > 1 or beside_a_folder):
-        raise InputError(f"model.path {path}: no such folder; name a folder with config.json, or a hub model")
+        way_out = beside(local) or "; name a folder with config.json, or a hub model"
+        raise InputError(f"model.path {path}: no such folder{way_out}")
     if local.is_dir():
         _check_folder(local, path)
         return Located(str(local), False)

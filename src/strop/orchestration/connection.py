@@ -32,7 +32,7 @@ class WorkerSpec:
         role: its name in messages and files (`stacks/ROLE.txt`); unique among the run's living workers.
         entry: `module:function`, called as `function(connection, settings)` in the worker.
         settings: its second argument; must survive pickling.
-        threads: of OpenMP and the like, waiting passively, so that a worker at rest takes no core from the trainer.
+        threads: of OpenMP and the like, which soon sleep while they wait, so that a worker at rest takes no core.
         environment: variables set for the worker besides.
         gpus: that a launcher on a cluster reserves for it, and lets it see alone.
         beside_controller: it must run on the controller's host, wherever the others are.

@@ -22,9 +22,10 @@ from pathlib import Path
 from typing import Any
 
 from strop.base import progress
-from strop.base.child_process import connect_to_parent, thread_environment
+from strop.base.child_process import connect_to_parent
 from strop.base.framing import Channel
 from strop.base.imports import allow_modules, modules_allowed
+from strop.base.threads import thread_environment
 from strop.base.types import StropError
 from strop.engines.protocol import EngineLost
 from strop.orchestration.connection import ControllerGone, WorkerSpec
@@ -118,8 +119,8 @@ def standing_since(came_round: float) -> float:
 
 
 def environment_of(spec: WorkerSpec) -> dict[str, str]:
-    """A worker's environment variables besides the controller's; its threads take no core while they wait."""
-    return {**thread_environment(spec.threads), "OMP_WAIT_POLICY": "PASSIVE", **spec.environment}
+    """A worker's environment variables besides the controller's."""
+    return {**thread_environment(spec.threads), **spec.environment}
 
 
 def find_entry(name: str) -> Callable[[Any, Any], None]:

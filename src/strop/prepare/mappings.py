@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 
 from strop.base.types import Prompt
 from strop.data.columns import pick
-from strop.data.gsm8k import final_answer
 from strop.data.rows import as_prompt
+from strop.data.usual import ANSWERS, PROMPTS, SOLUTIONS, final_answer, first_present, is_marked
 from strop.verifiers.code.forms import standard_tests
 from strop.verifiers.extract import last_boxed
 
@@ -50,9 +50,6 @@ SKYWORK_AFTER = " Let's think step by step and output the final answer within \\
 PYTHON3, PYTHON2 = 3, 1  # how CodeContests numbers the languages of its solutions
 MOST_SOLUTIONS = 5
 
-PROMPT_COLUMNS = ("prompt", "question", "problem", "Problem", "Question", "question_content", "problem_description")
-ANSWER_COLUMNS = ("answer", "reference", "final_answer", "ground_truth", "Answer", "reward_model", "solution")
-
 
 def table(prompt: str, answer: str, *extra: str, identity: str | None = None) -> Callable[[Row], Fields]:
     """A mapping that takes columns as they are; of `extra` those that the row has."""
@@ -78,25 +75,21 @@ def answer_text(value: Any) -> Any:
 
 
 def any_table(row: Row) -> Fields:
-    """Rows of no particular set: the first column of `PROMPT_COLUMNS`, and of `ANSWER_COLUMNS`, that is there.
+    """Rows of no particular set: the first of the usual columns for prompts, and for answers, that is there.
 
-    Also chat turns written with from and value, verl's `reward_model.ground_truth`, GSM8K's `####`, and a solution
-    whose answer is boxed. Columns id and solution are kept in `extra`.
+    Also chat turns written with from and value, GSM8K's `####`, and a solution whose answer is boxed. Columns id and
+    solution are kept in `extra`.
 
     Raises:
         ValueError: there is no such column.
     """
-    prompt_name = _first(row, PROMPT_COLUMNS, "prompt")
-    answer_name = _first(row, ANSWER_COLUMNS, "answer")
-    answer = row[answer_name]
-    if isinstance(answer, Mapping) and "ground_truth" in answer:
-        answer = answer["ground_truth"]
-    elif answer_name == "solution":
-        answer = boxed(row[answer_name])
+    prompt = _first(row, PROMPTS, "prompt")
+    name = _first(row, ANSWERS + SOLUTIONS, "answer")
+    answer = boxed(pick(row, name)) if name in SOLUTIONS else pick(row, name)
     extra = {name: row[name] for name in ("id", "solution") if isinstance(row.get(name), str | int)}
-    if isinstance(answer, str) and "####" in answer:
+    if is_marked(answer):
         extra["solution"], answer = answer, final_answer(answer)
-    return Fields(_bare_prompt(row[prompt_name]), answer_text(answer), extra)
+    return Fields(_bare_prompt(pick(row, prompt)), answer_text(answer), extra)
 
 
 def boxed(solution: Any) -> str:
@@ -112,9 +105,9 @@ def boxed(solution: Any) -> str:
 
 
 def _first(row: Row, names: Sequence[str], what: str) -> str:
-    for name in names:
-        if row.get(name) is not None:
-            return name
+    found = first_present(row, names)
+    if found is not None and pick(row, found) is not None:
+        return found
     raise ValueError(f"no column for the {what} among {', '.join(row)}; say which with columns = {{{what} = …}}")
 
 

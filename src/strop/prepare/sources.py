@@ -185,7 +185,9 @@ class Source(Settings):
         if self.path is not None:
             suffix = next((suffix for suffix in SUFFIXES if self.path.endswith(suffix)), None)
             if suffix is None:
-                raise InputError(f"{self.path}: a file must end with {', '.join(SUFFIXES)}")
+                tables = [str(path) for path in sorted(Path(self.path).glob("*.parquet"))]
+                meant = f"; did you mean {tables[-1]}?" if tables else ""
+                raise InputError(f"{self.path}: a file must end with {', '.join(SUFFIXES)}{meant}")
             found = ProblemSource.model_validate({"piece": SUFFIXES[suffix], "path": self.path})
             assert isinstance(found, RowSource)  # SUFFIXES holds tables only
             return found

@@ -21,10 +21,8 @@ from strop.base.types import InputError, Problem
 from strop.data.problem_table import ProblemWriter, to_columns
 from strop.data.rows import Columns, ParquetFile
 from strop.data.source import ProblemSource, check_problem, parse_source
+from strop.data.usual import ANSWERS, PROMPTS, SOLUTIONS, final_answer, first_present, is_marked
 
-# Where a row has no columns of the usual names, the first of these that it has.
-PROMPT_COLUMNS = ("prompt", "question", "problem", "messages", "input", "instruction")
-ANSWER_COLUMNS = ("answer", "reference", "final_answer", "ground_truth", "solution", "target", "label")
 ROW_NUMBER = "__index_level_"  # what Arrow calls the index of a pandas table
 
 
@@ -127,11 +125,12 @@ def _problem(number: int, row: object, columns: Columns | None) -> Problem:
     fields = {str(name): _plain(value) for name, value in row.items()}
     chosen = _columns(fields) if columns is None else columns
     answered = columns is not None or chosen.answer in fields
+    reference = chosen.reference(fields) if answered else None
     domain = fields.get("domain")
     return Problem(
         id=str(fields.get(chosen.id or "id", f"row-{number}")),
         prompt=chosen.asked(fields),
-        reference=chosen.reference(fields) if answered else None,
+        reference=final_answer(reference) if columns is None and is_marked(reference) else reference,
         domain=domain if isinstance(domain, str) else "math",
         source="python",
         extra={name: value for name, value in fields.items() if name not in (chosen.prompt, "id")},
@@ -139,13 +138,13 @@ def _problem(number: int, row: object, columns: Columns | None) -> Problem:
 
 
 def _columns(row: Mapping[str, Any]) -> Columns:
-    prompt = next((name for name in PROMPT_COLUMNS if name in row), None)
+    prompt = first_present(row, PROMPTS)
     if prompt is None:
         raise ValueError(
-            f"no column is the prompt (has {', '.join(row)}); {nearest('prompt', PROMPT_COLUMNS)}, or name it with "
+            f"no column is the prompt (has {', '.join(row)}); {nearest('prompt', PROMPTS)}, or name it with "
             'columns={"prompt": …, "answer": …}'
         )
-    return Columns(prompt=prompt, answer=next((name for name in ANSWER_COLUMNS if name in row), ANSWER_COLUMNS[0]))
+    return Columns(prompt=prompt, answer=first_present(row, ANSWERS + SOLUTIONS) or "answer")
 
 
 def _plain(value: Any) -> Any:

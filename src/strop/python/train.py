@@ -19,6 +19,7 @@ from strop.algorithms.losses import PolicyLoss
 from strop.algorithms.rewards import DirectReward
 from strop.base import imports
 from strop.base.pieces import Piece
+from strop.base.threads import wait_politely
 from strop.base.types import InputError
 from strop.base.view import SilentView, View
 from strop.config.edits import apply_edits, flatten, nested
@@ -103,6 +104,7 @@ def train(
     config = _edited(base, edits)
     folder = Path(out) if out is not None else free_folder(config.recipe)
     preflight.training(config, folder)
+    wait_politely()
     from strop.run import run
 
     with _viewing(quiet, folder) as view:

@@ -133,6 +133,9 @@ def _average(grid: Grid, benchmarks: Sequence[str]) -> dict[str, Any]:
 def _best_line(name: str, found: Mapping[str, Any]) -> str:
     best = found["best"]
     low, high = found["values"][best]["interval"]
+    equals = [model for model, value in found["values"].items() if value["value"] == found["values"][best]["value"]]
+    if len(equals) > 1:
+        return f"no best by {name} of {', '.join(found['benchmarks'])}: {' and '.join(equals)} are level"
     return (
         f"best by {name} of {', '.join(found['benchmarks'])}: {best}, {100 * found['values'][best]['value']:.1f} "
         f"[{100 * low:.1f}, {100 * high:.1f}]; {CHOSEN_ON_TEST}"

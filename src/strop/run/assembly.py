@@ -197,15 +197,17 @@ def known_room(config: RunConfig) -> int | None:
     return longest_sequence(stored_config(config.model))
 
 
-def first_prompt(dataset: Dataset, template: PromptTemplate, tokenizer: PreTrainedTokenizerBase) -> tuple[str, str]:
-    """Two lines that show what the model will be asked: which template, and the first prompt as text and ids."""
+def first_prompt(dataset: Dataset, template: PromptTemplate, tokenizer: PreTrainedTokenizerBase) -> tuple[str, ...]:
+    """Lines that show what the model will be asked: which template, the first prompt as text and ids, its answer."""
     ids = dataset[0].prompt_ids.tolist()
     how = template.piece_name()
     if isinstance(template, Auto):
         plain = "plain text, because the model has no chat template"
         how = "the model's own chat template" if tokenizer.chat_template else plain
     shown = ", ".join(map(str, ids[:SHOWN_IDS])) + (", …" if len(ids) > SHOWN_IDS else "")
-    return f"prompts: {how}", f"first prompt, {len(ids)} tokens: {tokenizer.decode(ids)!r} = [{shown}]"
+    asked = (f"prompts: {how}", f"first prompt, {len(ids)} tokens: {tokenizer.decode(ids)!r} = [{shown}]")
+    reference = dataset[0].problem.reference
+    return (*asked, f"its answer: {reference!r:.100}") if isinstance(reference, str | int | float) else asked
 
 
 def validation_sets(

@@ -38,7 +38,7 @@ from typing import Any, TextIO
 
 import strop
 from strop.base import imports
-from strop.base.files import TEMPORARY, read_json, replacing, write_json, write_text, writing
+from strop.base.files import TEMPORARY, beside, read_json, replacing, write_json, write_text, writing
 from strop.base.imports import MARKER
 from strop.base.metrics_file import MetricsFile, read_metrics
 from strop.base.types import Group, InputError, Problem
@@ -117,7 +117,7 @@ class RunFolder:
         run = cls(Path(path))
         imports.recorded(run.path)  # for what refuses a piece of the user's
         if not run.path.is_dir():
-            raise InputError(f"there is no run folder {run.path}")
+            raise InputError(f"there is no run folder {run.path}{beside(run.path)}")
         if not is_run(run.path):
             raise InputError(f"{run.path} is not a run of strop (it has no {MARKER})")
         layout = run.read_json(MARKER).get("format")

@@ -94,8 +94,9 @@ def fitted(config: RunConfig, longest_prompt: int, room: int) -> tuple[RunConfig
     plain = config.sampling == Sampling(temperature=config.sampling.temperature, max_new_tokens=budget)
     alone = plain and not config.stages and not config.algorithm.shaping
     if left < LEAST_BUDGET or not alone or budget != _own_budget(config.recipe):
-        shorter = f"sampling.max_new_tokens to {left}, or " if left > 0 else ""
-        raise InputError(f"{over} of the model; lower {shorter}data.max_prompt_tokens")
+        ways = [f"sampling.max_new_tokens={left}"] * (left > 0)
+        ways += [f"data.max_prompt_tokens={room - budget}, which leaves longer prompts out"] * (room > budget)
+        raise InputError(f"{over} of the model; set {' or '.join(ways) or 'a lower sampling.max_new_tokens'}")
     lowered = edit(config, [f"sampling.max_new_tokens={left}"])
     return lowered, f"completions end at {left} tokens: {over} that the model has room for"
 

@@ -319,7 +319,7 @@ def fitted(sampling: Sampling, longest_prompt: int, engine: Engine, view: View) 
     if room < 1:
         raise InputError(
             f"the longest prompt has {longest_prompt} tokens, the model's limit is {engine.capabilities.max_tokens}; "
-            "lower data.max_prompt_tokens"
+            "lower data.max_prompt_tokens, which leaves longer prompts out"
         )
     if sampling.max_new_tokens <= room:
         return sampling

@@ -12,8 +12,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from strop.base import imports
-from strop.base.child_process import start_module, thread_environment
+from strop.base.child_process import start_module
 from strop.base.framing import Channel
+from strop.base.threads import thread_environment
 from strop.base.types import Problem, Status, StropError, Verdict
 from strop.verifiers.base import Verifier
 from strop.verifiers.isolation import Isolation

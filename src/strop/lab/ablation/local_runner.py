@@ -8,9 +8,10 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from strop.base.child_process import start_module, thread_environment
+from strop.base.child_process import start_module
 from strop.base.files import writing
 from strop.base.framing import Channel
+from strop.base.threads import thread_environment
 from strop.lab.ablation.runner import Ended, RunJob
 
 

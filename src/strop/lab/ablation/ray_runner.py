@@ -12,8 +12,9 @@ import os
 import time
 from typing import Any, NamedTuple
 
-from strop.base.child_process import import_path, thread_environment
+from strop.base.child_process import import_path
 from strop.base.extras import require
+from strop.base.threads import thread_environment
 from strop.base.types import InputError, StropError
 from strop.lab.ablation.local_runner import RunProcess
 from strop.lab.ablation.manifest import FILE

@@ -1,0 +1,52 @@
+"""What prompts and answers are called in the tables that people bring, and how GSM8K marks an answer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from strop.data.columns import NoColumn, pick
+
+# In the sets of GSM8K, verl, TRL, open-r1 and others; dots reach into nested columns.
+PROMPTS = (
+    "prompt", "question", "problem", "Problem", "Question", "question_content", "problem_description", "messages",
+    "input", "query", "instruction",
+)  # fmt: skip
+ANSWERS = (
+    "answer", "reference", "final_answer", "reward_model.ground_truth", "ground_truth", "Answer", "expected_answer",
+    "gold", "target", "label",
+)  # fmt: skip
+SOLUTIONS = ("solution", "Solution")  # a worked solution in some sets, the answer alone in others
+
+
+def has(row: Mapping[str, Any], name: str) -> bool:
+    """Whether the row has the column, be it empty."""
+    try:
+        pick(row, name)
+    except NoColumn:
+        return False
+    return True
+
+
+def first_present(row: Mapping[str, Any], names: Sequence[str]) -> str | None:
+    """The first of `names` that the row has a value for, else the first that it has at all; None where it has none."""
+    present = [name for name in names if has(row, name)]
+    return next((name for name in present if pick(row, name) is not None), present[0] if present else None)
+
+
+def final_answer(solution: object) -> str:
+    """The text after the last `####`, thousands commas removed: `"… #### 1,250"` gives `"1250"`.
+
+    Raises:
+        ValueError: there is no `####`, or nothing after it.
+    """
+    _, mark, answer = str(solution).rpartition("####")
+    answer = answer.strip().replace(",", "")
+    if not mark or not answer:
+        raise ValueError("the answer has no '####' with the result after it, as GSM8K has")
+    return answer
+
+
+def is_marked(answer: object) -> bool:
+    """Whether the answer is a worked solution that ends as GSM8K's do."""
+    return isinstance(answer, str) and "####" in answer
