@@ -27,8 +27,8 @@ class Connections(httpx.AsyncBaseTransport):
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         """The answer to a request; its connection is lent again once the answer is closed.
 
-        A server may close a connection that was at rest at the moment at which it is lent again. Then the request is made
-        once more, over a new connection.
+        A server may close a connection at rest just when it is lent again: then the request is made once more, over a
+        new connection.
         """
         rested = bool(self._idle)
         one = self._idle.pop() if rested else self._new()
