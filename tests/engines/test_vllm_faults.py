@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Iterable
 from contextlib import ExitStack
 from pathlib import Path
@@ -13,7 +14,6 @@ from tests.engines.served_runs import Listening, check_record
 from tests.runs import small_config
 from tests.tiny import byte_tokenizer
 
-from strop.base import child_process
 from strop.base.seeds import derive
 from strop.model.policy import load_policy
 from strop.run.run import train
@@ -33,7 +33,7 @@ FAULTS = {
 
 def still_while_forking(servers: Iterable[ServedModel], patch: pytest.MonkeyPatch) -> None:
     """Have no thread of a server compute while a worker is forked, which would never get the locks it then holds."""
-    starts: Any = child_process.subprocess.Popen
+    starts: Any = subprocess.Popen
 
     def started(*command: Any, **options: Any) -> Any:
         with ExitStack() as held:

@@ -40,13 +40,13 @@ EXPERTS = ("model.fresh.experts=8", "model.fresh.hidden_size=32", "model.fresh.i
            "optim.lr=1e-9")  # fmt: skip
 
 
-def mixture(**changes: object) -> Policy:
+def mixture(replay_routing: bool = False) -> Policy:
     """Two layers of four experts, two for each token, which vLLM can compute too."""
     fresh = FreshModel(
         hidden_size=32, layers=2, heads=4, kv_heads=2, head_dim=32, intermediate_size=64, tie_embeddings=False,
         max_positions=512, initializer_range=0.3, experts=4, experts_per_token=2,
     )  # fmt: skip
-    return tiny_qwen3(0, fresh=fresh, **changes)
+    return tiny_qwen3(0, fresh=fresh, replay_routing=replay_routing)
 
 
 def chosen_by(policy: Policy, ids: list[int]) -> ExpertArray:
