@@ -1,7 +1,4 @@
-"""strop smoke: real runs of every group on the CPU, and parts that are made to fail.
-
-Their processes are forked from the test; tests/docs/test_commands.py starts one as users do.
-"""
+"""strop smoke: real runs of every group on the CPU, and parts that are made to fail."""
 
 from __future__ import annotations
 
@@ -39,7 +36,8 @@ def test_all_passes_on_the_cpu_but_a_server_that_cannot_start(forked: None) -> N
     assert {"bf16 forward", "bf16 update", "peak memory", "engine probe", "two ranks update"} < found.keys()
 
 
-def test_a_broken_model_fails_with_the_reason(tmp_path: Path, forked: None) -> None:
+def test_a_broken_model_fails_with_the_reason(tmp_path: Path) -> None:
+    """In a process that is started as it is for users."""
     policy = tiny_qwen3()
     with torch.no_grad():
         policy.model.model.norm.weight.fill_(torch.nan)

@@ -122,12 +122,7 @@ class Sampling(Settings):
     @property
     def truncates(self) -> bool:
         """Whether some tokens can never be drawn, so that recorded log-probs are not the sampling distribution's."""
-        return self.leaves_out or self.temperature == 0
-
-    @property
-    def leaves_out(self) -> bool:
-        """Whether top-k or top-p take tokens out of what is drawn from."""
-        return self.temperature > 0 and (self.top_p < 1 or self.top_k is not None)
+        return self.top_p < 1 or self.top_k is not None or self.temperature == 0
 
 
 class EngineLost(StropError):

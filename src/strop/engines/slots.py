@@ -112,7 +112,7 @@ class Slots:
         self.temperature[slot] = sampling.temperature or 1.0
         self.top_k[slot] = sampling.top_k or 0
         self.top_p[slot] = sampling.top_p
-        self.truncated[slot] = sampling.leaves_out
+        self.truncated[slot] = sampling.temperature > 0 and sampling.truncates
         self.follow(slot)
         missing = len(entry.stop_ids) - self.stop_ids.shape[1]
         if missing > 0:

@@ -115,7 +115,7 @@ class Endpoint:
         yield [*last, b"data: [DONE]\n\n"]
 
     def _refuse_unknown_logprobs(self, ask: Ask) -> None:
-        cut = ask.sampling is not None and ask.sampling.leaves_out
+        cut = ask.sampling is not None and ask.sampling.temperature > 0 and ask.sampling.truncates
         if ask.top is not None and cut and not self._driver.capabilities.whole_logprobs:
             message = "logprobs: this engine does not know them under top_p and top_k; leave one or the other out"
             raise Refusal(400, message, "logprobs")

@@ -28,7 +28,7 @@ class Sample(Sequence):
     def __init__(self, entry: Entry, index: int, layers: list[int]) -> None:
         super().__init__(entry, index)
         # vLLM's log-probs are of what top-k and top-p leave, so that with those nothing is known of the whole.
-        self._whole = not entry.request.sampling.leaves_out
+        self._whole = entry.request.sampling.temperature == 0 or not entry.request.sampling.truncates
         self.token_ids: list[int] = []
         self.logprobs: list[float] = []
         self.experts: ExpertArray | None = None
