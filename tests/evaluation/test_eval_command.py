@@ -21,7 +21,8 @@ from strop.evaluation.benchmarks import benchmark
 from strop.evaluation.grid import Grid
 from strop.evaluation.protocols import PLAIN, changed, protocol
 from strop.model.byte_tokenizer import byte_tokenizer
-from strop.run.benchmarking import Plan, measure, parse_models
+from strop.run.benchmark_plan import Plan, parse_models
+from strop.run.benchmarking import measure
 from strop.run.run import train
 
 

@@ -35,7 +35,8 @@ from strop.orchestration.processes import Processes
 from strop.orchestration.weight_store import EVALUATED, WeightStore
 from strop.orchestration.worker_evaluator import WorkerEvaluator
 from strop.run.assembly import assemble
-from strop.run.benchmarking import Plan, measure, parse_models
+from strop.run.benchmark_plan import Plan, parse_models
+from strop.run.benchmarking import measure
 from strop.run.run import Interrupted, Outcome, resume, train
 from strop.training import checkpoint
 from strop.training.checkpoint import DiskFull

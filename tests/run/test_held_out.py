@@ -25,7 +25,8 @@ from strop.evaluation.benchmarks import benchmark
 from strop.evaluation.protocols import PLAIN, changed
 from strop.model.byte_tokenizer import byte_tokenizer
 from strop.run import fine_tuning, sft_config
-from strop.run.benchmarking import Plan, measure, parse_models
+from strop.run.benchmark_plan import Plan, parse_models
+from strop.run.benchmarking import measure
 from strop.run.folder import RunFolder, trained_before
 from strop.run.run import resume, train
 from strop.run.tasks import Asked, configure, evaluate_model, problems_of

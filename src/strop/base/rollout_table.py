@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from strop.base.near import nearest
-from strop.base.types import BoolArray, Group, InputError, Rollout
+from strop.base.types import BoolArray, Group, InputError, Rollout, Sample, sample_id
 
 SCHEMA = pa.schema(
     [
@@ -29,6 +29,8 @@ SCHEMA = pa.schema(
         ("token_ids", pa.list_(pa.int32())),
         ("logprobs", pa.list_(pa.float32())),
         ("entropies", pa.list_(pa.float32())),  # null where the engine does not know them
+        ("advantages", pa.list_(pa.float32())),  # null where the completion was not trained on, as is the next
+        ("trainer_logprobs", pa.list_(pa.float32())),  # of the policy when it learned from the token
         ("versions", pa.list_(pa.struct([("version", pa.int32()), ("start", pa.int32()), ("end", pa.int32())]))),
         ("interrupted_at", pa.int32()),
         ("injected", pa.list_(pa.struct([("start", pa.int32()), ("end", pa.int32())]))),
@@ -43,23 +45,25 @@ SCHEMA = pa.schema(
 )
 
 
-def write(path: Path, step: int, groups: Sequence[Group]) -> None:
-    """Write the rollouts of `groups` to `path`."""
-    pq.write_table(table(step, groups), path, compression="zstd")
+def write(path: Path, step: int, groups: Sequence[Group], samples: Sequence[Sample] = ()) -> None:
+    """Write the rollouts of `groups` to `path`, with what training made of those that are among the `samples`."""
+    pq.write_table(table(step, groups, samples), path, compression="zstd")
 
 
-def table(step: int, groups: Sequence[Group]) -> pa.Table:
-    """The rollouts of `groups` as a table of `SCHEMA`."""
+def table(step: int, groups: Sequence[Group], samples: Sequence[Sample] = ()) -> pa.Table:
+    """The rollouts of `groups` as a table of `SCHEMA`, with what training made of those among the `samples`."""
+    trained = {sample.id: sample for sample in samples}
     rows = [
-        _row(step, group.ticket, sample, rollout)
+        _row(step, group.ticket, place, rollout)
+        | _learned(rollout, trained.get(sample_id(group.ticket, rollout.completion.index)))
         for group in groups
-        for sample, rollout in enumerate(group.rollouts)
-    ]  # fmt: skip
+        for place, rollout in enumerate(group.rollouts)
+    ]
     return pa.Table.from_pylist(rows, schema=SCHEMA)
 
 
 def read(path: Path) -> list[dict[str, Any]]:
-    """The rows as dictionaries by column; `entropies` are None in tables that were written without them."""
+    """The rows as dictionaries by column; columns that the table was written without are None or empty."""
     return completed(pq.read_table(path))
 
 
@@ -70,7 +74,8 @@ def completed(table: pa.Table) -> list[dict[str, Any]]:
     """
     rows: list[dict[str, Any]] = table.to_pylist()
     for row in rows:
-        row.setdefault("entropies", None)
+        for name in ("entropies", "advantages", "trainer_logprobs"):
+            row.setdefault(name, None)
         row |= {name: row.get(name) or [] for name in ("turns", "turn_scores")}
         if "injected" not in row:
             start = row["interrupted_at"]
@@ -129,6 +134,13 @@ def _row(step: int, ticket: int, sample: int, rollout: Rollout) -> dict[str, Any
         "status": str(verdict.status),
         "detail": verdict.detail,
     }
+
+
+def _learned(rollout: Rollout, sample: Sample | None) -> dict[str, Any]:
+    """The columns that are known of a completion once it was trained on."""
+    start = len(rollout.completion.prompt_ids)
+    columns = {} if sample is None else {"advantages": sample.advantages, "trainer_logprobs": sample.trainer_logprobs}
+    return {name: column[start:] for name, column in columns.items() if column is not None}
 
 
 def _text(value: Any) -> str:

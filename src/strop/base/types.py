@@ -257,6 +257,7 @@ class Sample:
         reference_logprobs: float32 [L], the reference policy's.
         values: float32 [L], the critic's when the batch began, of the state in which the token was chosen.
         returns: float32 [L], what the critic learns.
+        trainer_logprobs: float32 [L], the policy's when it learned from the token, in the last pass of several.
         routed_experts: int16 [L, layers, k], see `Completion`; -1 for a token whose experts are not known.
     """
 
@@ -273,6 +274,7 @@ class Sample:
     reference_logprobs: FloatArray | None = None
     values: FloatArray | None = None
     returns: FloatArray | None = None
+    trainer_logprobs: FloatArray | None = None
     routed_experts: ExpertArray | None = None
 
     def __post_init__(self) -> None:

@@ -176,12 +176,12 @@ def evaluate(
 
         for model in named:
             preflight.using(model, recipe, sets)
-    from strop.run import benchmarking
+    from strop.run import benchmark_plan, benchmarking
 
     folder = out if out is not None else free_folder("eval")
-    remote = None if endpoint is None else benchmarking.Remote(endpoint, api_key_env, concurrency)
-    plan = benchmarking.Plan(
-        benchmarking.parse_models(named), measured, chosen, folder, data, limit, seed, recipe, tuple(sets), remote
+    remote = None if endpoint is None else benchmark_plan.Remote(endpoint, api_key_env, concurrency)
+    plan = benchmark_plan.Plan(
+        benchmark_plan.parse_models(named), measured, chosen, folder, data, limit, seed, recipe, tuple(sets), remote
     )
     stopped = f"stopped; what was sampled is kept, go on with the same command and --out {folder}"
     with viewing(plain, f"strop · eval · {folder}", stopped, to_stderr=True) as view:
@@ -236,7 +236,7 @@ def _on_held_out(
 
     preflight.using(model, recipe, changes, source, path)  # says what is wrong before torch takes its seconds to load
     from strop.run import tasks
-    from strop.run.benchmarking import parse_model
+    from strop.run.benchmark_plan import parse_model
 
     named = parse_model(model)
     config = tasks.configure(named.place, recipe, changes, source, path, limit, named.step)

@@ -41,7 +41,7 @@ def sample(
     allow(imports, sets)
     preflight.using(model, recipe, sets, source, path)  # says what is wrong before torch takes its seconds to load
     from strop.run import tasks
-    from strop.run.benchmarking import parse_model
+    from strop.run.benchmark_plan import parse_model
 
     named = parse_model(model)
     asked = tasks.configure(named.place, recipe, sets, source, path, limit, named.step)

@@ -17,7 +17,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from strop.base import imports
+from strop.base.carried import carried
 from strop.base.child_process import ChildProcess, start_module
 from strop.base.framing import Channel
 from strop.base.threads import thread_environment
@@ -236,12 +236,12 @@ class SessionPool:
 
     def _started(self) -> tuple[ChildProcess, Channel]:
         written = self._environment.model_dump_json()
+        setup = {"environment": written, "code": carried(written), "path": sys.path}
         try:
             output = tempfile.TemporaryFile()  # noqa: SIM115  (open as long as the process lives)
             child, end = start_module("strop.environments.worker", thread_environment(1), output)
         except OSError as error:
             raise StropError(f"a process for environments cannot be started: {error}") from error
         channel = Channel(end)
-        setup = {"environment": written, "modules": imports.modules_named(written), "path": sys.path}
         channel.send(json.dumps(setup).encode())
         return child, channel

@@ -18,9 +18,9 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
+from strop.base.carried import accept
 from strop.base.child_process import connect_to_parent
 from strop.base.framing import Channel
-from strop.base.imports import allow_modules
 from strop.base.types import Message, Status, Verdict
 from strop.environments.base import Environment
 from strop.environments.session import Outcome, Reply
@@ -127,7 +127,7 @@ def main() -> None:
     setup = json.loads(channel.next())
     try:
         sys.path[:] = setup["path"]
-        allow_modules(setup["modules"])
+        accept(setup["code"])
         family: TypeAdapter[Environment] = TypeAdapter(Environment)
         environment = family.validate_json(setup["environment"])
     except Exception as error:  # importing a user's module may raise anything; the other side shows the last line

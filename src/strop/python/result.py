@@ -187,13 +187,13 @@ class Run:
     ) -> dict[str, Any]:
         from strop.evaluation import protocols
         from strop.evaluation.benchmarks import benchmarks_named
-        from strop.run import benchmarking
+        from strop.run import benchmark_plan, benchmarking
 
         folder = out or self.path / EVALUATIONS / f"{name.replace('/', '-')}-{samples}"
         protocol = protocols.changed(protocols.protocol(None), temperature=temperature, samples=str(samples))
-        (model,) = benchmarking.parse_models([str(self.path)])
+        (model,) = benchmark_plan.parse_models([str(self.path)])
         (measured,) = benchmarks_named([name])
-        plan = benchmarking.Plan((model,), (measured,), protocol, folder, limit=limit)
+        plan = benchmark_plan.Plan((model,), (measured,), protocol, folder, limit=limit)
         return benchmarking.measure(plan, SilentView()).results[model.label, measured.name].summary()
 
     # ------------------------------------------------------------------ inside

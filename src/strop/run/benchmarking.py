@@ -11,24 +11,22 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
-from pydantic import ValidationError
 from transformers import PreTrainedTokenizerBase
 
 from strop.base.files import read_json, write_json
 from strop.base.seeds import derive
 from strop.base.types import InputError, Problem, Rollout
 from strop.base.view import SilentView, View
-from strop.config.edits import explain
 from strop.config.parse import parse
 from strop.config.schema import RunConfig
 from strop.data.dataset import Dataset, make_example, no_instruction
 from strop.data.record import ProblemRecord
 from strop.data.templates import Auto, ChatTemplate, PromptTemplate, Tokenizer
 from strop.engines.build import build_engine
-from strop.engines.endpoint.client import ChatEndpoint, EndpointError
+from strop.engines.endpoint.client import EndpointError
 from strop.engines.endpoint.engine import EndpointEngine, EndpointTokenizer
 from strop.engines.protocol import Engine, Sampling
 from strop.evaluation.benchmarks import (
@@ -47,128 +45,14 @@ from strop.evaluation.sample_store import SUMMARY, TRAINED_ON, SampleStore, load
 from strop.model.files import load_tokenizer
 from strop.model.policy import Policy
 from strop.recipes.resolve import resolve
+from strop.run.benchmark_plan import NamedModel, Plan
 from strop.run.fine_tuning import is_fine_tuning
 from strop.run.folder import RunFolder, is_run
-from strop.run.tasks import DEFAULT_RECIPE, Asked, Stored, configure, fitted, holds_out, open_model, problems_of
-from strop.training import checkpoint
+from strop.run.tasks import DEFAULT_RECIPE, Asked, configure, fitted, holds_out, open_model, problems_of
 from strop.verifiers.base import Verifier
 from strop.verifiers.judges import Judges
 
-ALL = "all"
 FINGERPRINT_VALUES = 1024  # of each tensor
-
-
-class NamedModel(NamedTuple):
-    """A model to measure: its label in tables, where it is, and of a run which checkpoint (None: its model)."""
-
-    label: str
-    place: str
-    step: int | None
-
-    @property
-    def stored(self) -> Stored | None:
-        """The checkpoint, where it is one."""
-        return None if self.step is None else Stored(self.place, self.step)
-
-
-@dataclass(frozen=True, eq=False)
-class Plan:
-    """What is measured, and how.
-
-    Attributes:
-        models: their order is that of the table's rows.
-        benchmarks: their order is that of the table's columns.
-        protocol: sampling, samples, template; what was asked for on the command line already in it.
-        out: the evaluation folder.
-        data: a folder (or a file) with the benchmarks; None reads the hub.
-        limit: the first so many problems of each benchmark only.
-        seed: of the samples.
-        recipe: where engine and device settings come from; by default the run's own, else grpo's.
-        sets: changes of settings; `verifier…` and `data.template…` among them replace the benchmark's own.
-        remote: where the models are, if not here.
-    """
-
-    models: tuple[NamedModel, ...]
-    benchmarks: tuple[Benchmark, ...]
-    protocol: Protocol
-    out: Path
-    data: Path | None = None
-    limit: int | None = None
-    seed: int = 0
-    recipe: str | None = None
-    sets: tuple[str, ...] = ()
-    remote: Remote | None = None
-
-
-@dataclass(frozen=True)
-class Remote:
-    """Models behind one OpenAI-compatible endpoint instead of on this machine, each called as it is there.
-
-    Attributes:
-        url: up to and with `/v1`.
-        api_key_env: the environment variable with the key, where one is wanted.
-        concurrency: requests at a time.
-        timeout: seconds for one answer.
-    """
-
-    url: str
-    api_key_env: str | None = None
-    concurrency: int = 16
-    timeout: float = 600.0
-
-    def endpoint(self, model: str) -> ChatEndpoint:
-        """Where `model` is asked.
-
-        Raises:
-            InputError: this is no URL.
-        """
-        try:
-            return ChatEndpoint(url=self.url, model=model, api_key_env=self.api_key_env, timeout=self.timeout)
-        except ValidationError as error:
-            raise InputError(f"--endpoint {self.url}: {explain(error)}") from error
-
-
-def parse_models(texts: Sequence[str]) -> tuple[NamedModel, ...]:
-    """Models as the command line names them: `MODEL`, `LABEL=MODEL`, `RUN@STEP`, `RUN@all` for every checkpoint.
-
-    Raises:
-        InputError: a run has no such checkpoint, or two models have one label.
-    """
-    found: list[NamedModel] = []
-    for text in texts:
-        label, equals, place = text.partition("=")
-        if not equals or Path(text).exists():
-            label, place = text, text
-        run, at, step = place.rpartition("@")
-        if not at or Path(place).exists() or not is_run(Path(run)):
-            found.append(NamedModel(label, place, None))
-            continue
-        known = checkpoint.steps(RunFolder.open(run).checkpoints)
-        name = label if equals and label != place else run
-        if step == ALL:
-            found += [NamedModel(f"{name}@{each}", run, each) for each in known]
-        elif step.isdecimal() and int(step) in known:
-            found.append(NamedModel(label, run, int(step)))
-        if not known or (step != ALL and not (step.isdecimal() and int(step) in known)):
-            has = ", ".join(map(str, known)) or "none"
-            raise InputError(f"{text}: {run} has no checkpoint {step!r}; it has {has} (@all takes every one)")
-    labels = [model.label for model in found]
-    for label in labels:
-        if labels.count(label) > 1:
-            raise InputError(f"two models are called {label!r}; give one another name with NAME={label}")
-    return tuple(found)
-
-
-def parse_model(text: str) -> NamedModel:
-    """The one model that `text` names, as in `parse_models`.
-
-    Raises:
-        InputError: a run has no such checkpoint, or it names several.
-    """
-    found = parse_models([text])
-    if len(found) != 1:
-        raise InputError(f"{text}: one model is asked at a time; name one checkpoint, or several with --benchmark")
-    return found[0]
 
 
 def measure(plan: Plan, view: View) -> Grid:

@@ -39,7 +39,7 @@ from strop.base.clock import Clock
 from strop.base.metrics import merge, values
 from strop.base.seeds import derive
 from strop.base.states import States
-from strop.base.types import Completion, Group, InputError, Observation, StropError, Verdict
+from strop.base.types import Completion, Group, InputError, Observation, Sample, StropError, Verdict
 from strop.base.view import View
 from strop.config.schema import RunConfig
 from strop.data.dataset import Dataset
@@ -75,11 +75,13 @@ class WeightMismatch(StropError):
 
 @dataclass(frozen=True)
 class StepRecord:
-    """The record of a finished training step: its number, its metrics and every group it looked at."""
+    """The record of a finished training step: its number, its metrics, every group it looked at, and what it made of
+    those that it learned from."""
 
     step: int
     metrics: dict[str, float | None]
     groups: tuple[Group, ...]
+    samples: tuple[Sample, ...]
 
 
 class Loop:
@@ -344,7 +346,7 @@ class Loop:
             self._enter_stage()
             stage, left = self.curriculum.stage, self.curriculum.sampler.left
             self.view.note(f"step {self.step}: stage {stage} begins, with {left} of {len(self.dataset)} problems")
-        return StepRecord(self.step, row, tuple(groups))
+        return StepRecord(self.step, row, tuple(groups), result.samples)
 
     def _drop(self, tickets: Sequence[int]) -> None:
         """Groups that can no longer be trained in time: short ones never are, so this shortens what is trained on."""

@@ -17,7 +17,8 @@ from strop.config.schema import RunConfig
 from strop.data.templates import Auto, ChatTemplate
 from strop.engines.build import build_engine
 from strop.engines.protocol import Engine
-from strop.run.benchmarking import NamedModel, open_named, parse_models
+from strop.run.benchmark_plan import NamedModel, parse_models
+from strop.run.benchmarking import open_named
 from strop.run.folder import RunFolder, is_run
 from strop.serving import ServeLimits
 from strop.serving.app import Log

@@ -37,7 +37,7 @@ from strop.training.optimizer import own_part
 from strop.training.packing import pack, split_into_updates
 from strop.training.result import Sizes, TrainResult
 from strop.training.samples import Candidate, make_candidates, make_samples
-from strop.training.scoring import score_samples
+from strop.training.scoring import by_sample, score_samples
 from strop.training.settings import CriticSettings, LearnerSettings
 from strop.training.step import NonFiniteLoss, Trainer
 from strop.training.storage import Storage
@@ -146,7 +146,9 @@ class Learner:
             if self.critic is not None:
                 metrics.append(self._teach_critic(samples, step))
             if self.critic is None or step >= self._critic_settings.warmup_steps:
-                metrics.append(self._teach_policy(samples, step, states))
+                taught, logprobs = self._teach_policy(samples, step, states)
+                metrics.append(taught)
+                samples = [replace(sample, trainer_logprobs=logprobs.get(sample.id)) for sample in samples]
         except NonFiniteLoss as error:
             raise NonFiniteLoss(f"step {step + 1}, {error}") from error
         self._reset_reference(step + 1)
@@ -216,19 +218,24 @@ class Learner:
 
     # ------------------------------------------------------------------ updates
 
-    def _teach_policy(self, samples: list[Sample], step: int, states: Mapping[str, Mapping[str, Any]]) -> Metrics:
-        """All updates of the policy in one training step."""
+    def _teach_policy(
+        self, samples: list[Sample], step: int, states: Mapping[str, Mapping[str, Any]]
+    ) -> tuple[Metrics, dict[int, FloatArray]]:
+        """All updates of the policy in one training step; and its log-probs in the last of each sample, by its id."""
         batch = self.settings.batch
         groups = len({sample.group for sample in samples})
         seed = derive(self.settings.seed, "split", step)
         updates = split_into_updates(samples, min(batch.updates_per_step, groups), batch.passes_per_batch, seed)
         parts: list[Metrics] = []
+        logprobs: dict[int, FloatArray] = {}
         for number, chosen in enumerate(updates):
             ranks = self.trainer.ranks.teams
             update = pack(chosen, self.settings.algorithm.aggregation, batch.tokens_per_microbatch, ranks)
             context = UpdateContext(derive(self.settings.seed, "update", step, number), states)
             parts.append(self.trainer.update(update, context))
-        return merge(parts) | {"updates": Total(len(updates))}
+            found = by_sample(update, self.trainer.logprobs, chosen)
+            logprobs |= {sample.id: own for sample, own in zip(chosen, found, strict=True)}
+        return merge(parts) | {"updates": Total(len(updates))}, logprobs
 
     def _teach_critic(self, samples: list[Sample], step: int) -> Metrics:
         """All updates of the critic in one training step, its metrics under `critic/`."""
