@@ -16,7 +16,7 @@ from strop.algorithms.aggregation import PromptMean, SampleMean, TokenMean
 from strop.algorithms.losses import Cispo, PolicyLoss, PpoClip, Reinforce
 from strop.algorithms.objective import Objective, UpdateContext
 from strop.base.metrics import values
-from strop.base.types import Sample
+from strop.base.sample import Sample
 from strop.model.policy import Packed, Policy, load_policy
 from strop.model.settings import FreshModel, ModelSettings
 from strop.training.checkpoint import load, save

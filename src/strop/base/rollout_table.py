@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from strop.base.near import nearest
-from strop.base.types import BoolArray, Group, InputError, Rollout, Sample, sample_id
+from strop.base.sample import Sample, sample_id
+from strop.base.types import BoolArray, Completion, FloatArray, Group, InputError, Rollout
 
 SCHEMA = pa.schema(
     [
@@ -36,6 +37,8 @@ SCHEMA = pa.schema(
         ("injected", pa.list_(pa.struct([("start", pa.int32()), ("end", pa.int32())]))),
         ("turns", pa.list_(pa.int32())),  # where each turn after the first begins
         ("turn_scores", pa.list_(pa.float64())),
+        ("restarts", pa.list_(pa.struct([("start", pa.int32()), ("prompt_ids", pa.list_(pa.int32()))]))),
+        ("last_turn_at", pa.int32()),  # where the text of the last turn begins in `completion`
         ("finish_reason", pa.string()),
         ("reward", pa.float64()),
         ("score", pa.float64()),
@@ -54,8 +57,7 @@ def table(step: int, groups: Sequence[Group], samples: Sequence[Sample] = ()) ->
     """The rollouts of `groups` as a table of `SCHEMA`, with what training made of those among the `samples`."""
     trained = {sample.id: sample for sample in samples}
     rows = [
-        _row(step, group.ticket, place, rollout)
-        | _learned(rollout, trained.get(sample_id(group.ticket, rollout.completion.index)))
+        _row(step, group.ticket, place, rollout) | _learned(group.ticket, rollout.completion, trained)
         for group in groups
         for place, rollout in enumerate(group.rollouts)
     ]
@@ -76,7 +78,8 @@ def completed(table: pa.Table) -> list[dict[str, Any]]:
     for row in rows:
         for name in ("entropies", "advantages", "trainer_logprobs"):
             row.setdefault(name, None)
-        row |= {name: row.get(name) or [] for name in ("turns", "turn_scores")}
+        row |= {name: row.get(name) or [] for name in ("turns", "turn_scores", "restarts")}
+        row["last_turn_at"] = row.get("last_turn_at") or 0
         if "injected" not in row:
             start = row["interrupted_at"]
             row["injected"] = [] if start is None else [{"start": start, "end": start + row["injected_tokens"]}]
@@ -128,6 +131,8 @@ def _row(step: int, ticket: int, sample: int, rollout: Rollout) -> dict[str, Any
         "injected": injected_spans(completion.injected),
         "turns": completion.turns,
         "turn_scores": verdict.turn_scores,
+        "restarts": [restart._asdict() for restart in completion.restarts],
+        "last_turn_at": completion.last_turn_at,
         "finish_reason": completion.finish_reason,
         "reward": rollout.reward,
         "score": verdict.score,
@@ -136,11 +141,17 @@ def _row(step: int, ticket: int, sample: int, rollout: Rollout) -> dict[str, Any
     }
 
 
-def _learned(rollout: Rollout, sample: Sample | None) -> dict[str, Any]:
-    """The columns that are known of a completion once it was trained on."""
-    start = len(rollout.completion.prompt_ids)
-    columns = {} if sample is None else {"advantages": sample.advantages, "trainer_logprobs": sample.trainer_logprobs}
-    return {name: column[start:] for name, column in columns.items() if column is not None}
+def _learned(ticket: int, completion: Completion, trained: Mapping[int, Sample]) -> dict[str, FloatArray]:
+    """The columns that are known of a completion once it was trained on, as one sequence or as several."""
+    found: dict[str, FloatArray] = {}
+    for part, (prompt_ids, start, end) in enumerate(completion.sequences):
+        sample = trained.get(sample_id(ticket, completion.index, part))
+        known = {} if sample is None else {"advantages": sample.advantages, "trainer_logprobs": sample.trainer_logprobs}
+        for name, column in known.items():
+            if column is not None:
+                whole = found.setdefault(name, np.zeros(len(completion.token_ids), dtype=np.float32))
+                whole[start:end] = column[len(prompt_ids) :]
+    return found
 
 
 def _text(value: Any) -> str:

@@ -41,7 +41,8 @@ from strop.base import imports
 from strop.base.files import TEMPORARY, beside, read_json, replacing, write_json, write_text, writing
 from strop.base.imports import MARKER
 from strop.base.metrics_file import MetricsFile, read_metrics
-from strop.base.types import Group, InputError, Problem, Sample
+from strop.base.sample import Sample
+from strop.base.types import Group, InputError, Problem
 from strop.data.history import PASS_RATES
 from strop.data.record import PROBLEMS, ProblemRecord, question_digest
 

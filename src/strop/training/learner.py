@@ -26,8 +26,9 @@ from strop.algorithms.objective import Objective, UpdateContext
 from strop.algorithms.settings import AlgorithmSettings
 from strop.base.interrupt import breakable
 from strop.base.metrics import Metrics, Total, merge
+from strop.base.sample import Sample
 from strop.base.seeds import derive
-from strop.base.types import FloatArray, Group, IntArray, Sample, StropError
+from strop.base.types import FloatArray, Group, IntArray, StropError
 from strop.model.critic import Critic
 from strop.model.policy import Packed, Policy, WithoutAdapters, copy_parameters
 from strop.model.tensor_file import Groups
@@ -139,7 +140,7 @@ class Learner:
         if not any(candidate.trains for candidate in candidates):
             return None
         candidates = self._scored(candidates)
-        token_rewards = [self._token_rewards(candidate.sample) for candidate in candidates]
+        token_rewards = [[self._token_rewards(sample) for sample in candidate.samples] for candidate in candidates]
         samples = self._corrected(make_samples(candidates, self.settings.algorithm.advantage, token_rewards))
         metrics: list[Metrics] = []
         try:
@@ -168,7 +169,7 @@ class Learner:
         algorithm = self.settings.algorithm
         # Groups that are not trained on matter to the statistics of KL in the reward alone.
         every = algorithm.kl_in_reward is not None
-        wanted = [c for c in candidates if (c.survives or every) and c.sample.trained_tokens > 0]
+        wanted = [s for c in candidates if c.survives or every for s in c.samples if s.trained_tokens > 0]
         columns: dict[str, list[FloatArray]] = {}
         if algorithm.needs_old_scores:
             logprobs, entropies = self._score(self.trainer.policy, wanted)
@@ -183,12 +184,11 @@ class Learner:
             columns["values"], _ = self._score(self.critic.policy, wanted)
         if not columns:
             return list(candidates)
-        scored = {id(c): {name: column[place] for name, column in columns.items()} for place, c in enumerate(wanted)}
+        scored = {id(s): {name: column[place] for name, column in columns.items()} for place, s in enumerate(wanted)}
         blank = dict.fromkeys(columns)
-        return [replace(c, sample=_fill(c.sample, scored.get(id(c), blank))) for c in candidates]
+        return [replace(c, samples=tuple(_fill(s, scored.get(id(s), blank)) for s in c.samples)) for c in candidates]
 
-    def _score(self, module: torch.nn.Module, wanted: Sequence[Candidate]) -> tuple[list[FloatArray], list[FloatArray]]:
-        samples = [candidate.sample for candidate in wanted]
+    def _score(self, module: torch.nn.Module, samples: Sequence[Sample]) -> tuple[list[FloatArray], list[FloatArray]]:
         budget = self.settings.batch.tokens_per_microbatch
         return score_samples(module, samples, self.settings.temperature, budget, self.trainer.ranks)
 

@@ -13,7 +13,8 @@ import numpy as np
 from torch import Tensor, nn
 
 from strop.algorithms.aggregation import TokenMean
-from strop.base.types import FloatArray, Sample
+from strop.base.sample import Sample
+from strop.base.types import FloatArray
 from strop.training.packing import Update, pack
 from strop.training.ranks import ALONE, Ranks
 from strop.training.step import score

@@ -231,8 +231,8 @@ class Trainer:
         if "entropy" in metrics:
             raise ValueError("an objective must not report `entropy`: the trainer does")
         # Sharded modules average gradients over ranks; token weights are of the whole update, so their sum is wanted.
-        (loss * self.ranks.size).backward()
-        self.optimizer.accumulate()
+        with self.optimizer.accumulating():
+            (loss * self.ranks.size).backward()
         metrics = metrics | {"entropy": Mean(entropy.detach().double().sum(), len(entropy))}
         return loss.detach(), metrics, logprob.detach()
 
