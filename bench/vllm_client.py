@@ -7,7 +7,8 @@
 Both sample the same prompts to the same lengths from the same weights in the same precision, head included, with
 log-probs and a seed for each sequence, each with vLLM's own choice of threads, warm, and take turns: what does not run
 waits. The case `publication` is milliseconds to give the server new weights while sequences run, beside writing
-as many bytes to memory and the server's reload alone.
+as many bytes to memory and the reload alone; `pause_ms` of it are the stop between two tokens: what is left of the step
+that the server is in, and the 20 ms that its `/pause` sleeps.
 """
 
 from __future__ import annotations
@@ -85,14 +86,14 @@ def keep_drawing(engine: VllmEngine, work: Work, round_: int) -> None:
         engine.step()
 
 
-def publish(engine: VllmEngine, model: PreTrainedModel, work: Work, device: str) -> tuple[Spent, Spent, Spent]:
-    """What an update, writing as many bytes to memory, and the reload alone cost; the first two while sequences run."""
+def publish(engine: VllmEngine, model: PreTrainedModel, work: Work, device: str) -> dict[str, Spent]:
+    """What an update, a copy of as many bytes to memory and a pause cost while sequences run, and the reload alone."""
     weights = dict(policy_of(model).weights())
     served = {HEAD: weights["model.embed_tokens.weight"]} | weights  # the server has a head of its own
     whole = b"".join(bytes(parts) for parts in tensor_file.parts(served))
     assert engine.server is not None
     transport = httpx.HTTPTransport(uds=str(engine.server.place / SOCKET))
-    spent: dict[str, list[Spent]] = {"update": [], "copy": [], "reload": []}
+    spent: dict[str, list[Spent]] = {"update": [], "copy": [], "pause": [], "reload": []}
     with written(served, None) as folder, httpx.Client(transport=transport, timeout=300) as server:
         call = {"method": "reload_weights", "kwargs": {"weights_path": str(folder)}}
         for version in range(1, 6):
@@ -101,13 +102,12 @@ def publish(engine: VllmEngine, model: PreTrainedModel, work: Work, device: str)
             keep_drawing(engine, work, 2 * version + 1)
             with tempfile.TemporaryFile(dir="/dev/shm") as file:
                 spent["copy"].append(timed(lambda to=file: to.write(whole), device))
-            engine.pause()
+            spent["pause"].append(timed(engine.pause, device))
             spent["reload"].append(timed(lambda: server.post("http://s/collective_rpc", json=call), device))
             engine.resume()
     engine.pause("abort")
     engine.step()
-    update, copy, reload = (statistics.median_low(runs) for runs in spent.values())
-    return update, copy, reload
+    return {name: statistics.median_low(runs) for name, runs in spent.items()}
 
 
 def main() -> None:
@@ -131,10 +131,10 @@ def main() -> None:
         engine = client_of(model, work, given.slots, given.vllm_python, eager)
         stack.callback(engine.close)
         if given.case == "publication":
-            update, copy, reload = (1000 * one.wall for one in publish(engine, model, work, given.device))
+            ms = {name: 1000 * one.wall for name, one in publish(engine, model, work, given.device).items()}
             emit(
-                "vllm_client", case, update, copy + reload, "copy and reload", "ms", device=given.device,
-                copy_ms=copy, reload_ms=reload,
+                "vllm_client", case, ms["update"], ms["copy"] + ms["reload"], "copy and reload", "ms",
+                device=given.device, copy_ms=ms["copy"], reload_ms=ms["reload"], pause_ms=ms["pause"],
             )  # fmt: skip
             return
         sides = {"ours": lambda: timed(lambda: sample(engine, work), given.device)}

@@ -17,7 +17,7 @@ from typing import IO, Any
 import pytest
 import torch
 
-MODULES = ("strop.orchestration.worker_process", "strop.lab.ablation.run_process")
+MODULES = ("strop.orchestration.worker_process", "strop.lab.ablation.run_process", "strop.run.smoke_checks")
 
 
 class Fork:
@@ -39,7 +39,7 @@ class Fork:
                 os.environ.update(env)
                 torch.set_num_threads(1)
                 sys.argv = list(command[2:])
-                code = importlib.import_module(command[2]).main()
+                code = importlib.import_module(command[2]).main() or 0
                 sys.stdout.flush()
                 sys.stderr.flush()
             except BaseException:  # nothing of the test may go on in the child
@@ -83,7 +83,7 @@ class Fork:
 
 @contextmanager
 def forking() -> Iterator[None]:
-    """Workers and runs of ablations are forked inside; what else is started, such as a verifier, is started as ever."""
+    """Workers, runs of ablations and checks of `strop smoke` are forked inside; what else is started, as ever."""
     starts: Any = subprocess.Popen
 
     def started(command: Sequence[str], **options: Any) -> Any:

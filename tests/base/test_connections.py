@@ -20,9 +20,11 @@ class Server:
         self.together = together
         self.all_there = asyncio.Event()
         self.breaks = False
+        self.tires = False  # it closes a connection that was at rest instead of answering on it again
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.opened += 1
+        answered = False
         while await reader.readline():
             while (await reader.readline()).strip():
                 pass
@@ -30,8 +32,9 @@ class Server:
             if self.asked >= self.together:
                 self.all_there.set()
             await self.all_there.wait()
-            if self.breaks:
+            if self.breaks or (self.tires and answered):
                 break
+            answered = True
             writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
         writer.close()
 
@@ -82,7 +85,21 @@ def test_one_whose_answer_was_given_up_or_never_came_is_not_used_again(tmp_path:
         server.breaks = True
         with pytest.raises(httpx.RemoteProtocolError):
             await client.get("/")
+        assert server.opened == 3  # it was tried over a new one
+        with pytest.raises(httpx.RemoteProtocolError):
+            await client.get("/")
+        assert server.opened == 4
         server.breaks = False
-        assert (await client.get("/")).text == "ok" and server.opened == 3
+        assert (await client.get("/")).text == "ok" and server.opened == 5
+
+    talk(tmp_path, Server, work)
+
+
+def test_a_request_that_meets_the_end_of_its_connection_is_made_over_a_new_one(tmp_path: Path) -> None:
+    async def work(client: httpx.AsyncClient, server: Server) -> None:
+        server.tires = True
+        for count in range(1, 6):
+            answer = await client.post("/", json={"the": "same"})
+            assert answer.text == "ok" and server.opened == count
 
     talk(tmp_path, Server, work)

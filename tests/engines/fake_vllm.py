@@ -6,6 +6,8 @@ It answers over real HTTP as the real one was seen to: tokens of the prompt, or 
 
 from __future__ import annotations
 
+import base64
+import io
 import json
 import threading
 import time
@@ -18,11 +20,12 @@ from typing import Any, TypeVar
 from urllib.parse import parse_qsl, urlsplit
 
 import numpy as np
+import torch
 from safetensors.torch import load_file
 from tests.tiny import byte_tokenizer
 from torch import Tensor
 
-from strop.base.types import Completion, InputError
+from strop.base.types import Completion, ExpertArray, InputError
 from strop.engines.protocol import Request, Sampling
 from strop.engines.settings import EngineSettings
 from strop.engines.torch.engine import TorchEngine
@@ -39,6 +42,7 @@ class FakeVllm(ThreadingHTTPServer):
         wrong: what it does wrong, of: error, hang, short, long, no versions, unfinished, gap, abort, gibberish.
         after: how many requests of a sequence are answered well before that.
         faults: what it does wrong once each, in this order, every time that `after` requests have been answered well.
+        records: whether it was started with --enable-return-routed-experts.
         asked: the names of parameters and fields that each endpoint, as (method, path), was asked with.
         sampling: those of sampling.
     """
@@ -52,7 +56,7 @@ class FakeVllm(ThreadingHTTPServer):
         self.after = self.good = 0
         self.faults: list[str] = []
         self.lock = threading.Lock()
-        self.mode, self.longest = "processed_logprobs", 512
+        self.mode, self.longest, self.records = "processed_logprobs", 512, False
         self.version = "default"
         self.key: str | None = None
         self.going = threading.Event()
@@ -113,12 +117,36 @@ class FakeVllm(ThreadingHTTPServer):
         yield self.choice(ids[1:], None if wrong == "unfinished" else "length", spans)
 
     def choice(
-        self, ids: list[int], reason: str | None, spans: list[Span] | None, logprobs: list[float] | None = None
-    ) -> Choice:
+        self, ids: list[int], reason: str | None, spans: list[Span] | None, logprobs: list[float] | None = None,
+        experts: ExpertArray | None = None,
+    ) -> Choice:  # fmt: skip
         """A message of a stream."""
         known = [-1.0] * len(ids) if logprobs is None else logprobs
         content = [{"token_id": token, "logprob": logprob} for token, logprob in zip(ids, known, strict=True)]
-        return {"token_ids": ids, "logprobs": {"content": content}, "finish_reason": reason, "weight_versions": spans}
+        found = {"token_ids": ids, "logprobs": {"content": content}, "finish_reason": reason, "weight_versions": spans}
+        return {**found, "routed_experts": None if experts is None else as_base64(experts)}
+
+
+def with_experts_as_one(weights: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Weights of a file by the names of the module, which keeps the experts of a layer as one tensor."""
+    found = {name: tensor for name, tensor in weights.items() if ".experts." not in name}
+    for block in sorted({name.partition(".experts.")[0] + ".experts" for name in weights.keys() - found.keys()}):
+        count = len([name for name in weights if name.startswith(block) and name.endswith(".down_proj.weight")])
+
+        def of(expert: int, projection: str, block: str = block) -> Tensor:
+            return weights[f"{block}.{expert}.{projection}.weight"]
+
+        both = [torch.cat((of(expert, "gate_proj"), of(expert, "up_proj"))) for expert in range(count)]
+        found[f"{block}.gate_up_proj"] = torch.stack(both)
+        found[f"{block}.down_proj"] = torch.stack([of(expert, "down_proj") for expert in range(count)])
+    return found
+
+
+def as_base64(experts: ExpertArray) -> str:
+    """Experts [tokens, layers, k] as vLLM sends them: a file of numpy's, of the narrowest type."""
+    file = io.BytesIO()
+    np.save(file, experts.astype(np.uint8))
+    return base64.b64encode(file.getvalue()).decode()
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -132,7 +160,8 @@ class Handler(BaseHTTPRequestHandler):
         path = self.asked()
         if path == "/server_info":
             model = {"logprobs_mode": self.server.mode, "max_model_len": self.server.longest}
-            self.answer({"vllm_config": {"model_config": model}})
+            records = {"enable_return_routed_experts": self.server.records}
+            self.answer({"vllm_config": {"model_config": model, "aux_output_config": records}})
         else:
             self.answer({})
 
@@ -207,7 +236,7 @@ class ServedModel(FakeVllm):
     def __init__(self, policy: Policy) -> None:
         super().__init__()
         self.policy = policy
-        self.longest = 128
+        self.longest, self.records = 128, policy.routing is not None
         self.changed = threading.Condition()
         self.found: dict[str, Completion] = {}
         self.staged: dict[str, Tensor] = {}
@@ -227,7 +256,7 @@ class ServedModel(FakeVllm):
             time.sleep(0.001)
 
     def load(self, folder: Path) -> None:
-        self.staged = load_file(folder / "model.safetensors")
+        self.staged = with_experts_as_one(load_file(folder / "model.safetensors"))
 
     def call(self, version: str) -> None:
         with self.changed:
@@ -267,7 +296,7 @@ class ServedModel(FakeVllm):
             return
         spans = [{"version": str(span.version), "start": span.start, "end": span.end} for span in one.versions]
         ids = one.token_ids.tolist()[: -1 if wrong == "short" else None]
-        yield self.choice(ids, one.finish_reason, spans, one.logprobs.tolist()[: len(ids)])
+        yield self.choice(ids, one.finish_reason, spans, one.logprobs.tolist()[: len(ids)], one.routed_experts)
 
 
 Served = TypeVar("Served", bound=FakeVllm)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import subprocess
+from collections.abc import Iterable
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.engines.fake_vllm import ServedModel, running
@@ -28,7 +31,20 @@ FAULTS = {
 }
 
 
-def test_servers_that_go_wrong_cost_no_group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def still_while_forking(servers: Iterable[ServedModel], patch: pytest.MonkeyPatch) -> None:
+    """Have no thread of a server compute while a worker is forked, which would never get the locks it then holds."""
+    starts: Any = subprocess.Popen
+
+    def started(*command: Any, **options: Any) -> Any:
+        with ExitStack() as held:
+            for server in servers:
+                held.enter_context(server.changed)
+            return starts(*command, **options)
+
+    patch.setattr("strop.base.child_process.subprocess.Popen", started)
+
+
+def test_servers_that_go_wrong_cost_no_group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, forked: None) -> None:
     monkeypatch.setenv("STROP_TEST_KEY", "hush")
     config = small_config(*SETS)
     policy = load_policy(config.model, byte_tokenizer(), derive(config.seed, "model"))[0]
@@ -36,6 +52,7 @@ def test_servers_that_go_wrong_cost_no_group(tmp_path: Path, monkeypatch: pytest
         servers = {fault: stack.enter_context(running(ServedModel(policy))) for fault in FAULTS}
         for fault, server in servers.items():
             server.key, server.faults, server.after = "hush", [fault], 4
+        still_while_forking(servers.values(), monkeypatch)
         view = Listening()
         urls = ", ".join(f'"{server.url}"' for server in servers.values())
         train(small_config(*SETS, f"engine.urls=[{urls}]"), tmp_path / "run", view)

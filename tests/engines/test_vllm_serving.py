@@ -82,8 +82,8 @@ def test_tokens_logprobs_and_versions(served: httpx.Client) -> None:
 
 
 def test_a_stream_adds_up_to_the_answer(served: httpx.Client) -> None:
-    whole = complete(served, max_tokens=120, seed=4)
-    body = {**BODY, "max_tokens": 120, "seed": 4, "stream": True}
+    whole = complete(served, max_tokens=400, seed=4)
+    body = {**BODY, "max_tokens": 400, "seed": 4, "stream": True}
     with served.stream("POST", "/completions", json=body) as answer:
         lines = [line.removeprefix("data: ") for line in answer.iter_lines() if line]
     assert lines[-1] == "[DONE]"

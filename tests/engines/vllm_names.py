@@ -33,6 +33,7 @@ from strop.engines.vllm.settings import Vllm
 # What `client.py` reads of the answers of GENERATE.
 ANSWERED = (
     "choices", "token_ids", "logprobs", "content", "logprob", "finish_reason", "weight_versions", "prompt_logprobs",
+    "routed_experts",
 )  # fmt: skip
 TOKENS = "vllm/entrypoints/scale_out/token_in_token_out/"
 PLACES = (
@@ -174,7 +175,11 @@ def names(source: Source) -> list[Name]:
     flags = {*arguments_of(Vllm(kv_cache_gib=1.0), policy, "float32", limits), "uds", "logprobs_mode"}
     known = source.fields("vllm/engine/arg_utils") | source.fields("vllm/entrypoints/")
     look("flag of vllm serve", flags, known)
-    look("field of /server_info", ("model_config",), source.fields("vllm/config/", "VllmConfig"))
+    look("field of /server_info", ("model_config", "aux_output_config"), source.fields("vllm/config/", "VllmConfig"))
+    look(
+        "field of aux_output_config", ("enable_return_routed_experts",),
+        source.fields("vllm/config/", "AuxOutputConfig"),
+    )  # fmt: skip
     look("field of model_config", ("logprobs_mode", "max_model_len"), source.fields("vllm/config/", "ModelConfig"))
     values = source.strings("vllm/config/") | source.strings("vllm/engine/") | source.strings("vllm/v1/engine/")
     look("value", ("processed_logprobs", "keep", "head_dtype"), values)

@@ -7,9 +7,7 @@ from pathlib import Path
 import pytest
 from tests.runs import metrics, small_config
 
-from strop.base.types import InputError
 from strop.base.view import SilentView
-from strop.run import preflight
 from strop.run.run import train
 
 EXPERTS = ("model.fresh.experts=8", "model.fresh.hidden_size=32", "model.fresh.intermediate_size=64", "steps=2",
@@ -29,9 +27,3 @@ def test_replay_lessens_the_mismatch_of_a_run(lag: int, tmp_path: Path, forked: 
         config = small_config(*EXPERTS, *changes)
         train(config, tmp_path / name, SilentView())
     assert gap(tmp_path / "replayed") < gap(tmp_path / "chosen")
-
-
-def test_vllm_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    config = small_config(*EXPERTS, "model.replay_routing=true", "engine=Vllm", 'engine.urls="http://there:8000"')
-    with pytest.raises(InputError, match=r"model\.replay_routing: the embedded engine alone"):
-        preflight.training(config)

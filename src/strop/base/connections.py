@@ -25,13 +25,22 @@ class Connections(httpx.AsyncBaseTransport):
         self._idle: list[httpx.AsyncHTTPTransport] = []
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        """The answer to a request; its connection is lent again once the answer is closed."""
-        one = self._idle.pop() if self._idle else self._new()
-        try:
-            answer = await one.handle_async_request(request)
-        except BaseException:
-            await one.aclose()
-            raise
+        """The answer to a request; its connection is lent again once the answer is closed.
+
+        A server may close a connection at rest just when it is lent again: then the request is made once more, over a
+        new connection.
+        """
+        rested = bool(self._idle)
+        one = self._idle.pop() if rested else self._new()
+        while True:
+            try:
+                answer = await one.handle_async_request(request)
+                break
+            except BaseException as error:
+                await one.aclose()
+                if not rested or not isinstance(error, httpx.NetworkError | httpx.RemoteProtocolError):
+                    raise
+            one, rested = self._new(), False
         assert isinstance(answer.stream, httpx.AsyncByteStream)
         answer.stream = _Lent(answer.stream, one, self._idle)
         return answer

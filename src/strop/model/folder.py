@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -80,7 +81,16 @@ class ModelFolder:
             shapes.pop(HEAD, None)
             tied = {HEAD: EMBEDDING}
         dtypes = frozenset(_DTYPES[name] for name in types)
-        return cls(folder, config, generation, shapes, tied, dtypes, stored_in)
+        found = cls(folder, config, generation, shapes, tied, dtypes, stored_in)
+        if found.layers_with_experts:
+            _ = found._model  # `in_files` needs it, when the folder may be gone
+        return found
+
+    @property
+    def layers_with_experts(self) -> list[int]:
+        """The numbers of the decoder layers that are mixtures of experts."""
+        found = (re.search(r"\.layers\.(\d+)\..*\.experts\.", name) for name in self.shapes)
+        return sorted({int(match[1]) for match in found if match})
 
     @contextmanager
     def with_head(self, place: Path | None) -> Iterator[Path]:

@@ -92,7 +92,7 @@ class ModelSettings(Settings):
         gradient_checkpointing: compute layers again in backward instead of keeping their activations; `auto` does so
             from a billion parameters on.
         replay_routing: of a mixture of experts, train every token through the experts that the generator chose for it
-            (docs/orchestration.md); the embedded engine records them.
+            (docs/orchestration.md); the embedded engine and vLLM's record them.
         lora: train adapters instead of the model itself (docs/lora.md); None trains every parameter.
     """
 

@@ -305,8 +305,8 @@ def _engine(config: RunConfig) -> None:
         config.engine.refuse_unable(stage.sampling)
     if isinstance(config.engine, Vllm) and not config.engine.urls:
         config.engine.interpreter()
-    if isinstance(config.engine, Vllm) and config.model.replay_routing:
-        raise InputError("model.replay_routing: the embedded engine alone records experts; set engine=Torch, or false")
+    if isinstance(config.engine, Vllm) and config.model.replay_routing and not config.engine.prefix_caching:
+        raise InputError("model.replay_routing: vLLM records experts with its prefix cache; engine.prefix_caching=true")
     if config.environment is not None and config.environment.history == "separate" and config.model.replay_routing:
         raise InputError("model.replay_routing: experts of several sequences are not kept; set it false")
 

@@ -25,7 +25,7 @@ from strop.base.sample import Sample
 from strop.base.types import Completion, IntArray, StropError, first_line
 from strop.config.schema import RunConfig
 from strop.engines.build import build_engine
-from strop.engines.protocol import Engine, Request, Sampling
+from strop.engines.protocol import Engine, Request, Sampling, Streaming
 from strop.engines.settings import EngineSettings
 from strop.engines.vllm.settings import Vllm
 from strop.model.device import pick_device
@@ -45,6 +45,7 @@ SHAPE = (
 )
 SEQUENCES, LENGTH, PROMPT = 8, 256, 32  # of the update: whole sequences and the prompts in them, in tokens
 PROMPTS, SAMPLES, NEW_TOKENS = 4, 4, 64
+LONGEST = 4096  # new tokens of sequences that are to be in flight while weights change, and are cancelled then
 GAP = 0.05  # nats, between log-probs of the same tokens by two ways of computing in bfloat16, on average
 RANKS_GAP = 0.03  # relative, between the gradient norms of one rank and of two, in bfloat16
 EXCHANGE_SECONDS = 60.0
@@ -244,18 +245,23 @@ def _generating(engine: Engine, policy: Policy, name: str, check: Checks) -> Non
         with torch.no_grad():
             for parameter in policy.parameters():
                 parameter.mul_(0.9)
-        _submit(engine, prompts, "second")
-        crossing = [completion for _ in range(8) for completion in engine.step()]
+        _submit(engine, prompts, "second", min(engine.capabilities.max_tokens - PROMPT, LONGEST), watched=True)
+        ended = _each_goes_on(engine, "second")
         begin = time.perf_counter()
         engine.update_weights(policy.weights(), 1)
         seconds = time.perf_counter() - begin
-        crossing += _finished(engine)
+        ended += _each_goes_on(engine, "second")
+        engine.pause("abort")
+        ended += engine.step()
+        engine.resume()
+        both = sum(len(completion.versions) > 1 for completion in ended)
+        if not both:
+            raise StropError("no completion in flight went on with the new weights")
         _submit(engine, prompts, "third")
         versions = {span.version for completion in _finished(engine) for span in completion.versions}
         if versions != {1}:
             raise StropError(f"completions are of versions {sorted(versions)}, not of 1")
-        both = sum(len(completion.versions) > 1 for completion in crossing)
-        return f"{seconds:.2f} s, {both} of {len(crossing)} completions in flight went on with it"
+        return f"{seconds:.2f} s, {both} of {len(ended)} completions in flight went on with it"
 
     def probe() -> str:
         now, trainer = engine.verify_weights(prompts[0]), _logprobs(policy, prompts[0][:1], prompts[0][1:])
@@ -271,10 +277,23 @@ def _generating(engine: Engine, policy: Policy, name: str, check: Checks) -> Non
     check(f"{name} probe", probe)
 
 
-def _submit(engine: Engine, prompts: list[IntArray], name: str) -> None:
-    sampling = Sampling(max_new_tokens=NEW_TOKENS)
+def _submit(
+    engine: Engine, prompts: list[IntArray], name: str, tokens: int = NEW_TOKENS, watched: bool = False
+) -> None:
+    sampling = Sampling(max_new_tokens=tokens)
     for number, prompt in enumerate(prompts):
-        engine.submit(Request(f"{name}-{number}", prompt, sampling, seed=number, n=SAMPLES))
+        engine.submit(Request(f"{name}-{number}", prompt, sampling, seed=number, n=SAMPLES, watched=watched))
+
+
+def _each_goes_on(engine: Engine, name: str) -> list[Completion]:
+    """Step until every sequence in flight has drawn a token more; what has finished meanwhile."""
+    assert isinstance(engine, Streaming)
+    since = {(f"{name}-{number}", index): 0 for number in range(PROMPTS) for index in range(SAMPLES)}
+    since |= {(one.request_id, one.index): len(one.token_ids) for one in engine.drawn(since)}
+    found: list[Completion] = []
+    while len(engine.drawn(since)) < engine.unfinished:
+        found += engine.step()
+    return found
 
 
 def _finished(engine: Engine) -> list[Completion]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import base64
+import io
 import json
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -14,9 +16,10 @@ import httpx
 import numpy as np
 
 from strop.base.connections import Connections
-from strop.base.types import InputError, IntArray, StropError
+from strop.base.types import ExpertArray, InputError, IntArray, StropError
 from strop.engines.protocol import EngineLost, Scores
 
+Json = dict[str, Any]
 GENERATE = "/inference/v1/generate"
 LOWEST = -9999.0  # what vLLM sends for a log-prob that is not finite
 
@@ -26,12 +29,14 @@ class Chunk:
     """Tokens that a request drew, and their log-probs where they were asked for.
 
     The last one has a `reason` (stop, length or abort) and `spans`: which version drew what, as (version, start, end).
+    A server that records experts sends with it those of every computed token, int16 [tokens, decoder layers, k].
     """
 
     token_ids: list[int]
     logprobs: list[float]
     reason: str | None
     spans: list[tuple[int, int, int]]
+    experts: ExpertArray | None
 
 
 class Client:
@@ -60,26 +65,22 @@ class Client:
             return (await self._http.get("/health", timeout=5.0)).status_code == 200
         return False
 
-    async def ask(
-        self, path: str, body: dict[str, Any] | None = None, method: str = "POST", **parameters: str
-    ) -> dict[str, Any]:
+    async def ask(self, path: str, body: Json | None = None, method: str = "POST", **parameters: str) -> Json:
         """The server's answer to a request with a JSON body, or with parameters in its URL."""
         with self._understood(path):
             answer = await self._http.request(method, path, json=body, params=parameters)
-            self._refuse(answer, path)
+            await self._refuse(answer, path)
             return dict(answer.json() if answer.content else {})
 
     async def abort(self, names: list[str]) -> None:
         """End requests; their streams end with the reason `abort`. Unknown ones are ignored."""
         await self.ask("/inference/v1/abort_requests", {"request_ids": [f"generate-tokens-{name}" for name in names]})
 
-    async def generate(self, body: dict[str, Any]) -> AsyncIterator[Chunk]:
+    async def generate(self, body: Json) -> AsyncIterator[Chunk]:
         """Draw a sequence."""
         with self._understood(GENERATE):
             async with self._http.stream("POST", GENERATE, json=body, timeout=self._patient) as answer:
-                if answer.status_code != 200:
-                    await answer.aread()
-                self._refuse(answer, GENERATE)
+                await self._refuse(answer, GENERATE)
                 async for line in answer.aiter_lines():
                     if line.startswith("data: {"):
                         yield _chunk(json.loads(line.removeprefix("data: ")))
@@ -98,18 +99,22 @@ class Client:
             best = np.array([place[:top] for place in ranked]).reshape(len(own), top, 3)
             return Scores(np.array(own, np.float32), best[..., 1].astype(np.int32), best[..., 2].astype(np.float32))
 
-    async def refuse_unfit(self, max_tokens: int) -> None:
-        """Raise `InputError` for a server, not of our making, with other log-probs or shorter sequences."""
+    async def refuse_unfit(self, max_tokens: int, experts: bool) -> None:
+        """Raise `InputError` for a server, not of our making, with other log-probs, shorter sequences or no experts."""
         found = await self.ask("/server_info", method="GET", config_format="json")
         with self._understood("/server_info"):
-            model = found["vllm_config"]["model_config"]
+            model, records = found["vllm_config"]["model_config"], found["vllm_config"]["aux_output_config"]
             mode, longest = model["logprobs_mode"], model["max_model_len"]
+            unrecorded = experts and not records["enable_return_routed_experts"]
         if mode != "processed_logprobs" or longest < max_tokens:
             wanted = f"start it with processed_logprobs and {max_tokens} or more, or lower engine.max_tokens"
             raise InputError(f"{self._name} has --logprobs-mode {mode} and --max-model-len {longest}: {wanted}")
+        if unrecorded:
+            raise InputError(f"{self._name}: model.replay_routing needs a server with --enable-return-routed-experts")
 
-    def _refuse(self, answer: httpx.Response, path: str) -> None:
+    async def _refuse(self, answer: httpx.Response, path: str) -> None:
         if answer.status_code != 200:
+            await answer.aread()
             said = f"{self._name} answered {answer.status_code} to {path}: {' '.join(answer.text.split())[:300]}"
             raise EngineLost(said) if answer.status_code >= 500 else StropError(said)
 
@@ -124,13 +129,14 @@ class Client:
             raise EngineLost(f"{self._name} answered {path} with what cannot be read ({error!r})") from error
 
 
-def _chunk(found: dict[str, Any]) -> Chunk:
+def _chunk(found: Json) -> Chunk:
     """A message of a stream. Raises `KeyError` or `ValueError` for one that is no chunk, such as an error's."""
     (choice,) = found["choices"]
-    logprobs, spans = choice["logprobs"], choice["weight_versions"]
+    logprobs, spans, experts = choice["logprobs"], choice["weight_versions"], choice["routed_experts"]
     return Chunk(
         choice["token_ids"] or [],
         [] if logprobs is None else [one["logprob"] for one in logprobs["content"]],
         choice["finish_reason"],
         [(int(span["version"]), span["start"], span["end"]) for span in spans or ()],
+        None if experts is None else np.load(io.BytesIO(base64.b64decode(experts))).astype(np.int16),
     )

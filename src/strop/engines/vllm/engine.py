@@ -1,7 +1,6 @@
 """`VllmEngine`: the engine protocol as a client of vLLM's own server.
 
-    submit → waiting samples ─┐ fewer than `slots` in flight
-                              v
+    submit → a task for each sample, `slots` of which may go on at once
     step:  one request of the server for each phase of each sample ──▶ the completions that finished
 
 The server draws on its own; a step takes in what it has sent, and asks what is to be asked next. There is one event
@@ -11,10 +10,8 @@ loop, which runs while a method of the engine does.
 from __future__ import annotations
 
 import asyncio
-import itertools
 import os
 import uuid
-from collections import deque
 from collections.abc import Coroutine, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -22,7 +19,7 @@ from typing import Any, TypeVar
 import numpy as np
 from transformers import PreTrainedTokenizerBase
 
-from strop.base.types import Completion, FinishReason, InputError, IntArray, StropError
+from strop.base.types import Completion, InputError, IntArray, StropError
 from strop.engines import weights
 from strop.engines.base import BaseEngine, Row
 from strop.engines.protocol import EngineLost, Health, KvMode, Scores, WeightSource
@@ -67,11 +64,11 @@ class VllmEngine(BaseEngine):
         self.settings = settings
         own, dtype = dtype_name(model), settings.dtype or dtype_name(model)
         self._dtype, self._given = DTYPES[dtype], self._folder.dtypes | {DTYPES[dtype], DTYPES[own]}
+        self._layers = self._folder.layers_with_experts if model.replay_routing else []
         self._place = None if settings.weights_folder is None else Path(settings.weights_folder)
-        self._waiting: deque[Sample] = deque()
-        self._running: dict[Sample, asyncio.Task[None]] = {}
+        self._samples: dict[Sample, asyncio.Task[None]] = {}
+        self._slots = asyncio.Semaphore(settings.slots)
         self._salt = f"strop-{uuid.uuid4().hex[:12]}"
-        self._names = (f"{self._salt}-{number}" for number in itertools.count())
         self._silent = 0.0  # seconds for which steps have heard nothing of the server
         self._loop = asyncio.new_event_loop()
         self._going = asyncio.Event()  # the server is not paused
@@ -99,7 +96,7 @@ class VllmEngine(BaseEngine):
             EngineLost: the server died, hangs, failed, or answered what cannot be.
         """
         self._refuse_if_failed()
-        if self._running and not self._paused and not self._reports:
+        if self._samples and not self._paused and not self._reports:
             self._run(self._listen())
         return self._reported()
 
@@ -139,12 +136,13 @@ class VllmEngine(BaseEngine):
         """Whether the engine may be used, and how many samples are in flight or wait."""
         if self._failure is None and self.server is not None and not self.server.alive:
             self._failure = EngineLost(f"{self._name} is no more{self.server.failed()}")
-        return Health(self._failure is None, str(self._failure or "ok"), len(self._running), len(self._waiting))
+        running = sum(sample.request is not None for sample in self._samples)
+        return Health(self._failure is None, str(self._failure or "ok"), running, len(self._samples) - running)
 
     def close(self) -> None:
         """End the server, where it is ours; the engine cannot be used any more."""
         self._failure = self._failure or InputError("closed")
-        for task in self._running.values():
+        for task in self._samples.values():
             task.cancel()
         if not self._loop.is_closed():
             self._loop.run_until_complete(self._end())
@@ -168,35 +166,28 @@ class VllmEngine(BaseEngine):
         self._run(self._go(not paused))
 
     def _in_flight(self) -> Iterator[tuple[Entry, int, Row, Row]]:
-        return ((sample.entry, sample.index, sample.token_ids, sample.logprobs) for sample in self._running)
+        return ((sample.entry, sample.index, sample.token_ids, sample.logprobs) for sample in self._samples)
 
     def _enqueue(self, entry: Entry) -> None:
         self.settings.refuse_unable(entry.request.sampling)
-        self._waiting.extend(Sample(entry, index) for index in range(entry.request.n))
-        self._fill()
+        for index in range(entry.request.n):
+            sample = Sample(entry, index, self._layers)
+            self._samples[sample] = self._loop.create_task(self._follow(sample))
 
-    def _fill(self) -> None:
-        while self._waiting and len(self._running) < self.settings.slots:
-            sample = self._waiting.popleft()
-            self._running[sample] = self._loop.create_task(self._follow(sample))
-
-    def _finish(self, sample: Sample, reason: FinishReason) -> None:
-        self._running.pop(sample, None)
+    def _finish(self, sample: Sample) -> None:
+        del self._samples[sample]
+        assert sample.reason is not None
         token_ids, logprobs = np.array(sample.token_ids, np.int64), np.array(sample.logprobs, np.float32)
-        self._report(sample.entry, sample.index, sample.chain, token_ids, logprobs, reason)
-        self._fill()
+        self._report(sample.entry, sample.index, sample.chain, token_ids, logprobs, sample.reason, None, sample.experts)
 
     def _abort(self, request_id: str) -> None:
-        for sample in [one for one in self._waiting if one.entry.request.id == request_id]:
-            self._waiting.remove(sample)
-            self._finish(sample, "abort")
-        running = [sample for sample in self._running if sample.entry.request.id == request_id]
-        for sample in running:
-            sample.cancelled = True
-            if sample.request is None:  # it waits for the server to go on, and may wait for long
-                self._running[sample].cancel()
-                self._finish(sample, "abort")
-        self._run(self._end_requests(running))
+        samples = [sample for sample in self._samples if sample.entry.request.id == request_id]
+        for sample in samples:
+            sample.reason = "abort"
+            if sample.request is None:  # it waits for a slot, or for the server to go on, and may wait for long
+                self._samples[sample].cancel()
+                self._finish(sample)
+        self._run(self._end_requests(samples))
 
     async def _connect(self, served: Path) -> None:
         """Wait for the server, and make sure of what it computes."""
@@ -208,15 +199,15 @@ class VllmEngine(BaseEngine):
                 raise EngineLost(f"{self._name} {what} (docs/vllm.md says what it needs)")
             await asyncio.sleep(_MOMENT)
         if self.server is None:  # it may have other weights, cached keys and values of them, and be paused
-            await self._client.refuse_unfit(self._limits.max_tokens)
+            await self._client.refuse_unfit(self._limits.max_tokens, bool(self._layers))
             await self._swap(served, self._version, "recompute")
-        else:
-            await self._client.ask("/update_weight_version", {"new_version": str(self._version)})
+        await self._client.ask("/update_weight_version", {"new_version": str(self._version)})
 
     async def _listen(self) -> None:
         """Wait a moment for a sample to finish; find out whether the server has died, or hangs."""
         before = self._loop.time()
-        await _some_of(self._running.values(), asyncio.FIRST_COMPLETED)
+        running = (task for sample, task in self._samples.items() if sample.request is not None)
+        await _some_of(running, asyncio.FIRST_COMPLETED)
         if self.server is not None and not self.server.alive:
             raise EngineLost(f"{self._name} is no more")
         self._silent += self._loop.time() - before
@@ -225,17 +216,16 @@ class VllmEngine(BaseEngine):
 
     async def _follow(self, sample: Sample) -> None:
         """Draw one sample to its end, by a request of the server for each phase."""
-        reason: FinishReason | None = None
-        while reason is None:
-            await self._going.wait()
-            body = sample.ask(next(self._names), f"{self._salt}-{self._version}")
-            self._silent = 0.0
-            async for chunk in self._client.generate(body):
-                self._silent = 0.0
-                if sample.take(chunk):
-                    await self._client.abort([body["request_id"]])
-            reason = sample.end()
-        self._finish(sample, reason)
+        async with self._slots:
+            while sample.reason is None:
+                await self._going.wait()
+                body = sample.ask(f"strop-{uuid.uuid4().hex}", f"{self._salt}-{self._version}")
+                async for chunk in self._client.generate(body):
+                    self._silent = 0.0
+                    if sample.take(chunk):
+                        await self._client.abort([body["request_id"]])
+                sample.end()
+        self._finish(sample)
 
     async def _end_requests(self, samples: Sequence[Sample]) -> None:
         """Abort what the server has been asked for, and wait for the end of it."""
@@ -244,7 +234,7 @@ class VllmEngine(BaseEngine):
             if self._loop.time() > begin + self.settings.reply_seconds:
                 raise EngineLost(f"{self._name} does not end what it is to end")
             await self._client.abort(names)
-            await _some_of(self._running[sample] for sample in samples if sample in self._running)
+            await _some_of(self._samples[sample] for sample in samples if sample in self._samples)
 
     async def _go(self, going: bool) -> None:
         """Have the server draw, or freeze it between two tokens of everything that it draws."""
@@ -259,12 +249,11 @@ class VllmEngine(BaseEngine):
         if not self._paused:
             await self._go(False)
         # A sequence without a token has at most part of its prompt computed, by the old weights: it begins again.
-        unstarted = [sample for sample in self._running if sample.request is not None and not sample.drawn]
+        unstarted = [sample for sample in self._samples if sample.request is not None and not sample.drawn]
         for sample in unstarted:
-            sample.restarting = True
+            sample.wanted = False
         await self._end_requests(unstarted)
-        call = {"method": "reload_weights", "kwargs": {"weights_path": str(folder)}}
-        await self._client.ask("/collective_rpc", call)
+        await self._client.ask("/collective_rpc", {"method": "reload_weights", "kwargs": {"weights_path": str(folder)}})
         if kv == "recompute":
             forgotten = await self._client.ask("/reset_prefix_cache", reset_running_requests="true")
             if forgotten.get("success") is not True:
@@ -275,7 +264,7 @@ class VllmEngine(BaseEngine):
             await self._go(True)
 
     async def _end(self) -> None:
-        await asyncio.gather(*self._running.values(), return_exceptions=True)
+        await asyncio.gather(*self._samples.values(), return_exceptions=True)
         await self._client.close()
 
 

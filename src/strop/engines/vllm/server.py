@@ -42,6 +42,7 @@ def start(settings: Vllm, folder: Path, arguments: dict[str, Any], gpus: Sequenc
 
 def arguments_of(settings: Vllm, model: ModelSettings, dtype: DTypeName, limits: Limits) -> dict[str, Any]:
     """The arguments of `vllm serve`, with underscores."""
+    head = "float32" if model.generator_fp32_head else "model"
     known: dict[str, Any] = {
         "enable_scale_out": True, "skip_tokenizer_init": True, "disable_uvicorn_access_log": True, "seed": 0,
         "disable_log_stats": True,  # counted for every token of every sequence, and nobody asks for them
@@ -50,13 +51,12 @@ def arguments_of(settings: Vllm, model: ModelSettings, dtype: DTypeName, limits:
         "max_num_batched_tokens": max(settings.prefill_tokens, settings.slots + 1),
         "tensor_parallel_size": settings.tensor_parallel, "gpu_memory_utilization": settings.memory_fraction,
         "enable_prefix_caching": settings.prefix_caching, "enforce_eager": settings.eager,
+        "enable_return_routed_experts": model.replay_routing,
         "logprobs_mode": "processed_logprobs",  # of logits / temperature; vLLM's default leaves the temperature out
         "generation_config": "vllm",  # or the model's own top-p and temperature would be mixed in
         # A head that is tied to the embedding is served as a weight of its own: where loading packs copies of the
         # weights (on CPUs), a reload would leave a tied one behind at the version before.
-        "hf_overrides": {
-            "tie_word_embeddings": False, "head_dtype": "float32" if model.generator_fp32_head else "model",
-        },
+        "hf_overrides": {"tie_word_embeddings": False, "head_dtype": head},
     }  # fmt: skip
     if settings.kv_cache_gib is not None:
         known["kv_cache_memory_bytes"] = int(settings.kv_cache_gib * 2**30)

@@ -18,13 +18,13 @@ LEAST_TEMPERATURE = 0.01  # vLLM raises lower ones to this
 
 # What strop itself tells `vllm serve`, and the setting that says so where there is one.
 OWN_ARGUMENTS = {
-    "model": "model.path", "tokenizer": "model.path", "trust_remote_code": "model.trust_remote_code",
-    "hf_overrides": "model.generator_fp32_head", "dtype": "engine.dtype", "max_model_len": "engine.max_tokens",
-    "max_num_seqs": "engine.slots", "max_num_batched_tokens": "engine.prefill_tokens",
-    "tensor_parallel_size": "engine.tensor_parallel", "gpu_memory_utilization": "engine.memory_fraction",
-    "kv_cache_memory_bytes": "engine.kv_cache_gib", "enable_prefix_caching": "engine.prefix_caching",
-    "enforce_eager": "engine.eager", "skip_tokenizer_init": None, "logprobs_mode": None, "generation_config": None,
-    "enable_scale_out": None, "uds": None, "data_parallel_size": None, "pipeline_parallel_size": None,
+    "model": "model.path", "hf_overrides": "model.generator_fp32_head", "kv_cache_memory_bytes": "engine.kv_cache_gib",
+    "tokenizer": "model.path", "skip_tokenizer_init": None, "data_parallel_size": None, "pipeline_parallel_size": None,
+    "trust_remote_code": "model.trust_remote_code", "enable_prefix_caching": "engine.prefix_caching",
+    "enable_return_routed_experts": "model.replay_routing", "gpu_memory_utilization": "engine.memory_fraction",
+    "dtype": "engine.dtype", "logprobs_mode": None, "generation_config": None, "enable_scale_out": None,
+    "max_model_len": "engine.max_tokens", "max_num_seqs": "engine.slots", "enforce_eager": "engine.eager",
+    "max_num_batched_tokens": "engine.prefill_tokens", "tensor_parallel_size": "engine.tensor_parallel", "uds": None,
 }  # fmt: skip
 
 
