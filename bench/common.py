@@ -30,7 +30,7 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
-from strop.base.types import Sample
+from strop.base.sample import Sample
 from strop.model.byte_tokenizer import byte_tokenizer
 from strop.model.files import DTYPES
 from strop.model.policy import Policy

@@ -37,7 +37,7 @@ from strop.algorithms.aggregation import TokenMean
 from strop.algorithms.losses import PpoClip
 from strop.algorithms.objective import Objective
 from strop.base.resident import resident
-from strop.base.types import Sample
+from strop.base.sample import Sample
 from strop.engines.protocol import Request, Sampling
 from strop.engines.torch import EngineSettings, TorchEngine
 from strop.training.packing import pack

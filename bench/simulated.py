@@ -216,7 +216,7 @@ class SimulatedLearner:
         self.value = float(np.float32(self.value))
         self.curve.append(self.value)
         time.sleep(max(begin + tokens * self.token_seconds - time.perf_counter(), 0.0))
-        return TrainResult(tuple(c.sample for c in candidates), {})
+        return TrainResult(tuple(sample for c in candidates for sample in c.samples), {})
 
     def weights(self) -> list[tuple[str, Any]]:
         """A hundred tensors of the one number."""

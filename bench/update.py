@@ -46,7 +46,7 @@ from transformers import PreTrainedModel
 from strop.algorithms.aggregation import TokenMean
 from strop.algorithms.losses import PpoClip
 from strop.algorithms.objective import Objective
-from strop.base.types import Sample
+from strop.base.sample import Sample
 from strop.training.packing import Update, pack
 from strop.training.settings import AdamW
 from strop.training.step import Trainer

@@ -15,7 +15,7 @@ from strop.algorithms.aggregation import TokenMean
 from strop.algorithms.losses import Cispo
 from strop.algorithms.objective import Objective
 from strop.base.resident import resident
-from strop.base.types import Sample
+from strop.base.sample import Sample
 from strop.model.files import empty_model
 from strop.model.policy import Policy
 from strop.model.settings import ModelSettings

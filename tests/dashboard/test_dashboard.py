@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+from urllib.error import URLError
+from urllib.request import urlopen
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -16,8 +19,10 @@ from tests.runs import small_config
 
 from strop.base.rollout_table import SCHEMA
 from strop.base.types import InputError
+from strop.base.view import SilentView
 from strop.dashboard import rollouts
 from strop.dashboard.app import Dashboard
+from strop.dashboard.beside import following
 from strop.dashboard.reading import Runs
 from strop.dashboard.rollouts import Filters, page
 from strop.model.byte_tokenizer import byte_tokenizer
@@ -115,6 +120,34 @@ def test_a_completion_comes_with_its_tokens(tmp_path: Path) -> None:
     assert "".join(token["text"] for token in found["tokens"]) == "bcdefg"
     with pytest.raises(InputError, match="no completion 10 of step 3"):
         Runs([run.path]).completion("run", 3, 10)
+
+
+SAID = ("Let me see. <tool_call>", '{"name": "calculator"}</tool_call>', "42", "It is 42.")
+CHAT = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "What is 6*7?"}]
+
+
+def make_played_run(path: Path) -> RunFolder:
+    """A run of one completion: a turn with a call of a tool, the tool's answer, a second turn; as training saw it."""
+    parts = [byte_tokenizer().encode(part) for part in SAID]
+    ids = [token for part in parts for token in part]
+    begin, turn = len(parts[0]) + len(parts[1]), len(ids) - len(parts[3])
+    trainer = [-0.5] * begin + [0.0] * (turn - begin) + [-1.0] * len(parts[3])
+    run = make_run(path, steps=1, rows=1)
+    recorded = row(
+        1, 0, token_ids=ids, logprobs=[-0.5] * begin + [0.0] * (turn - begin) + [-0.5] * len(parts[3]), entropies=None,
+        versions=[{"version": 0, "start": 0, "end": len(ids)}], injected=[{"start": begin, "end": turn}], turns=[turn],
+        advantages=[1.5] * len(ids), trainer_logprobs=trainer, prompt=json.dumps(CHAT), completion="".join(SAID),
+    )  # fmt: skip
+    pq.write_table(pa.Table.from_pylist([recorded], schema=SCHEMA), run.rollouts_path(1))
+    return run
+
+
+def test_what_training_made_of_a_token(tmp_path: Path) -> None:
+    found = Runs([make_played_run(tmp_path / "run").path]).completion("run", 1, 0)["tokens"]
+    assert [token["advantage"] for token in found if not token["injected"]] == [1.5] * (len(found) - len(SAID[2]))
+    assert {(token["turn"], token["ratio"]) for token in found} == {(0, 1.0), (0, None), (1, math.exp(-0.5))}
+    older = Runs([make_run(tmp_path / "older").path]).completion("older", 1, 0)["tokens"]
+    assert "advantage" not in older[0] and "ratio" not in older[0]
 
 
 def asked(
@@ -223,6 +256,28 @@ def test_a_page_of_a_hundred_thousand_completions_is_quick(tmp_path: Path) -> No
         spent, found = slowest(**filters)
         assert len(found) == expected and spent < 0.5, filters
     assert slowest(status="timeout")[1] == [(1, 0)]
+
+
+class Notes(SilentView):
+    """Keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def note(self, text: str) -> None:
+        self.lines.append(text)
+
+
+def test_beside_a_run_it_waits_for_the_folder_and_ends_with_the_run(tmp_path: Path) -> None:
+    view = Notes()
+    with following(tmp_path / "run", view):
+        url = view.lines[0].removeprefix("dashboard: ")
+        make_run(tmp_path / "run")
+        with urlopen(f"{url}api/runs", timeout=60) as answer:
+            (found,) = json.load(answer)
+        assert (found["name"], found["status"]["step"]) == ("run", 3)
+    with pytest.raises(URLError):
+        urlopen(url, timeout=10)
 
 
 def test_the_embedded_model_writes_in_its_own_words(tmp_path: Path) -> None:

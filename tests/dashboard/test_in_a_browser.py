@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.dashboard.test_dashboard import HTML, make_run
+from tests.dashboard.test_dashboard import HTML, make_played_run, make_run
 
 from strop.dashboard.server import background
 
@@ -72,7 +72,7 @@ def test_every_page_fits_and_says_what_it_must(chromium: Any, url: str, width: i
         shot(page, f"{tab.lower()}-{width}-{scheme}")
     page.get_by_role("tab", name="Completions").click()
     page.locator(".rows button").first.click()
-    page.wait_for_selector("#detail .tokens span")
+    page.wait_for_selector("#detail .token")
     shot(page, f"completion-{width}-{scheme}")
     assert wrong == []
 
@@ -96,6 +96,38 @@ def test_markup_in_a_completion_is_text(chromium: Any, url: str) -> None:
     page.wait_for_selector("#detail table")
     assert HTML in page.locator("#detail").inner_text() and page.locator("#detail script").count() == 0
     assert wrong == []
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (1280, "dark"), (390, "light"), (390, "dark")])
+def test_turns_and_calls_fold_and_tokens_show_what_training_made_of_them(
+    chromium: Any, tmp_path: Path, width: int, scheme: str
+) -> None:
+    make_played_run(tmp_path / "run")
+    with background([tmp_path / "run"]) as url:
+        page, wrong = opened(chromium, url, width, scheme)
+        page.get_by_role("tab", name="Completions").click()
+        page.locator(".rows button").first.click()
+        page.wait_for_selector("#detail .token")
+        titles = page.locator("#detail summary").all_inner_texts()
+        assert titles == ["system", "user", "turn 1", "a call of a tool", "the answer to turn 1", "turn 2"]
+        opens = page.locator("#detail details").evaluate_all("all => all.map(each => each.open)")
+        assert opens == [False, True, True, True, False, True]
+        assert page.get_by_label("Colour by").locator("option").all_inner_texts() == [
+            "log-prob", "advantage", "ratio of trainer to generator", "weight version", "nothing",
+        ]  # fmt: skip
+        shot(page, f"turns-{width}-{scheme}")
+
+        def coloured(measure: str) -> list[str]:
+            page.get_by_label("Colour by").select_option(measure)
+            return page.locator("#detail .token").evaluate_all("all => all.map(each => each.style.background)")
+
+        advantages, ratios = coloured("advantage"), coloured("ratio")
+        assert advantages[0] != "" and len(set(advantages)) == 2, "the tool's answer has none"
+        assert ratios[0] == "" and ratios[-1] != ""
+        assert "ratio 0.6065" in page.locator(".token").last.get_attribute("title")
+        shot(page, f"ratios-{width}-{scheme}")
+        page.locator("#detail summary", has_text="the answer").click()
+        assert "42" in page.locator("#detail").inner_text() and wrong == []
 
 
 def test_filters_more_and_two_lists(chromium: Any, url: str) -> None:

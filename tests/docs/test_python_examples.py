@@ -46,8 +46,8 @@ def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[
     session.forget()
 
 
-def test_there_are_eight_and_the_first_are_short() -> None:
-    assert len(SCRIPTS) == 8
+def test_the_first_ones_are_short() -> None:
+    assert len(SCRIPTS) > 8
     for name in ("own_reward.py", "trl_reward.py"):
         lines = [line for line in (EXAMPLES / name).read_text().splitlines() if line.strip()]
         assert len(lines) <= 12, f"{name} is the script of twelve lines"
@@ -57,6 +57,8 @@ def test_there_are_eight_and_the_first_are_short() -> None:
 def test_a_script_runs(
     name: str, small: Callable[..., strop.Run], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    if "import optuna" in (EXAMPLES / name).read_text():
+        pytest.importorskip("optuna", reason="needs optuna")
     arguments = [name]
     if "sys.argv" in (EXAMPLES / name).read_text():
         arguments.append(str(small("embedded", recipe="quickstart").path))

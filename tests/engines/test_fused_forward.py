@@ -22,6 +22,8 @@ from strop.engines.torch import fused_forward, native
 from strop.engines.torch.fused_forward import FusedForward
 from strop.engines.torch.native import DecodeKernels
 from strop.model.attention import PackedContext
+from strop.model.kernels import native as layers
+from strop.model.kernels.products import Products
 from strop.model.policy import Packed as PackedTokens
 from strop.model.policy import Policy
 from strop.model.settings import FreshModel
@@ -59,7 +61,7 @@ def test_hidden_states_and_logits_are_the_modules(
     name: str, multiplies: bool, kernels: DecodeKernels, monkeypatch: pytest.MonkeyPatch
 ):
     if not multiplies:  # as on a processor whose vectors the products do not know
-        monkeypatch.setattr(DecodeKernels, "multiplies", lambda self, dtype: False)
+        monkeypatch.setattr(Products, "multiplies", lambda self, dtype: False)
     policy = roomy(name)
     found = FusedForward.of(policy, native=True)
     assert found is not None
@@ -113,52 +115,13 @@ def test_a_row_has_the_same_bits_among_any_others(kernels: DecodeKernels):
     policy = wide_heads()
     todo = requests(prompts(12, longest=40), Sampling(max_new_tokens=40), n=2)
     together = run(engine_of(policy, slots=32), todo)
+    loaded = layers.load()
+    apart = loaded is not None and loaded.products.multiplies(torch.float32)
     for request in todo[:4]:
         for key, completion in run(engine_of(policy), [request]).items():
             assert completion.token_ids.tolist() == together[key].token_ids.tolist()
-            if kernels.multiplies(torch.float32):
+            if apart:
                 assert completion.logprobs.tolist() == together[key].logprobs.tolist()
-
-
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize(("rows", "inputs", "outputs"), [(1, 32, 32), (7, 48, 258), (70, 256, 100), (131, 64, 16)])
-def test_products_by_value_and_row_by_row(
-    dtype: torch.dtype, rows: int, inputs: int, outputs: int, kernels: DecodeKernels
-):
-    if not kernels.multiplies(dtype):
-        pytest.skip("this processor has no instructions for it: torch multiplies instead")
-    generator = torch.Generator().manual_seed(rows)
-    x, weight, bias = (
-        torch.randn(*shape, generator=generator).to(dtype) for shape in ((rows, inputs), (outputs, inputs), (outputs,))
-    )
-    for given in (bias, None):
-        by = kernels.pack([weight], given)
-        wide = kernels.multiply(x, by, float_out=True)
-        wanted = F.linear(x.double(), weight.double(), None if given is None else given.double())
-        torch.testing.assert_close(wide.double(), wanted, atol=2e-5, rtol=1e-5)
-        assert torch.equal(kernels.multiply(x, by, float_out=False), wide.to(dtype))
-        for row in range(0, rows, 9):
-            assert torch.equal(kernels.multiply(x[row : row + 1], by, float_out=True)[0], wide[row])
-
-
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("sizes", [(64, 32, 32), (32, 100), (20, 30, 14), (16,), (5,)])
-@pytest.mark.parametrize("inputs", [32, 34, 96])
-def test_weights_are_packed_one_below_the_other_and_into_the_same_memory(
-    dtype: torch.dtype, sizes: tuple[int, ...], inputs: int, kernels: DecodeKernels
-):
-    if not kernels.multiplies(dtype):
-        pytest.skip("this processor has no instructions for it: torch multiplies instead")
-    generator = torch.Generator().manual_seed(inputs)
-    earlier = None
-    for _ in range(2):
-        parts = [torch.randn(size, inputs, generator=generator).to(dtype) for size in sizes]
-        found = kernels.pack(parts, None, earlier)
-        pairs = 2 if dtype == torch.bfloat16 else 1  # two numbers of a row of bfloat16 lie side by side
-        rows = F.pad(torch.cat(parts), (0, 0, 0, -sum(sizes) % 32)).view(-1, 32, inputs // pairs, pairs)
-        assert torch.equal(found.weight.flatten(), rows.transpose(1, 2).flatten())
-        assert found.outputs == sum(sizes) and (earlier is None or found.weight is earlier.weight)
-        earlier = found
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

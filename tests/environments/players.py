@@ -12,7 +12,7 @@ from transformers import PreTrainedTokenizerFast
 
 from strop.base.types import Message, Problem, Status, Verdict
 from strop.environments.base import Environment
-from strop.environments.session import Reply, Session
+from strop.environments.session import Reply, Session, Unjudged
 from strop.model.byte_tokenizer import byte_tokenizer
 
 # The shape of Qwen's templates: tool results in the user's name, thinking dropped from earlier turns.
@@ -23,6 +23,8 @@ QWEN_LIKE = (
     "<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endif %}{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
+# Drops what is before the last bytes that are no text, so that most of an untrained model's turns are rewritten.
+FORGETFUL = QWEN_LIKE.replace("</think>", "\ufffd")
 # The shape of Llama's: headers, no new line behind a turn, every content trimmed.
 LLAMA_LIKE = (
     "{% for m in messages %}<|start_header_id|>{{ 'ipython' if m.role == 'tool' else m.role }}<|end_header_id|>\n\n"
@@ -103,14 +105,17 @@ class _Faulty(Session):
         self._how = how
 
     def reset(self, problem: Problem, seed: int) -> None:
-        self._strikes = seed % 2 == 0
+        self._strikes, self._turns = seed % 2 == 0, 0
         if self._how == "reset" and self._strikes:
             raise RuntimeError("cannot begin")
 
     def step(self, reply: str) -> object:  # type: ignore[override]
         if not self._strikes:
             return Verdict(1.0, Status.CORRECT)
-        if self._how == "raise":
+        self._turns += 1
+        if self._how == "later" and self._turns == 1:
+            return Reply((Message(role="user", content="Go on."),))
+        if self._how in ("raise", "later"):
             raise ValueError("no such\nmove")
         if self._how == "flood":
             return Reply((Message(role="user", content="x" * 100_000),))
@@ -118,6 +123,24 @@ class _Faulty(Session):
 
     def end(self, reply: str) -> object:  # type: ignore[override]
         return self.step(reply)
+
+
+class Praising(Environment):
+    """Scores each turn and goes on, or, where the reply is `done`, leaves the trajectory to the verifier."""
+
+    @property
+    def inline(self) -> bool:
+        return True
+
+    def open(self) -> Session:
+        return _Praising()
+
+
+class _Praising(Session):
+    def step(self, reply: str) -> Reply | Unjudged:
+        if reply == "done":
+            return Unjudged(0.75, malformed_calls=1)
+        return Reply((Message(role="user", content="Go on."),), score=0.5, malformed_calls=1)
 
 
 class Slow(Environment):
@@ -149,9 +172,10 @@ class _SlowPlain(Session):
 
 
 class Harmful(Environment):
-    """Three turns; the sessions of seeds 5 and 17 do harm in their second."""
+    """Three turns; the sessions of the seeds `harmful` do harm in their second."""
 
     how: str
+    harmful: tuple[int, ...]
     again: bool = True
 
     @property
@@ -159,12 +183,12 @@ class Harmful(Environment):
         return self.again
 
     def open(self) -> Session:
-        return _HarmfulAsync(self.how) if self.how in ("awaits", "blocks") else _Harmful(self.how)
+        return (_HarmfulAsync if self.how in ("awaits", "blocks") else _Harmful)(self.how, self.harmful)
 
 
 class _Harmful(Session):
-    def __init__(self, how: str) -> None:
-        self._how, self._turns = how, 0
+    def __init__(self, how: str, harmful: tuple[int, ...]) -> None:
+        self._how, self._harmful, self._turns = how, harmful, 0
 
     def reset(self, problem: Problem, seed: int) -> None:
         self._seed = seed
@@ -176,7 +200,7 @@ class _Harmful(Session):
 
     def strikes(self) -> bool:
         self._turns += 1
-        return self._turns == 2 and self._seed in (5, 17)
+        return self._turns == 2 and self._seed in self._harmful
 
     def harm(self) -> None:
         if self._how == "exit":

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import signal
-from collections import defaultdict
 from pathlib import Path
 
 import numpy as np
 import pytest
 from tests.environments.players import LLAMA_LIKE, QWEN_LIKE
-from tests.environments.test_environment_runs import STOPS, injected, record, speak
+from tests.environments.runs import STOPS, injected, record, speak
 from tests.run.test_run import StopsAfter
 from tests.runs import assert_same_run, metrics, small_config
 
 from strop.base.imports import allow_module
-from strop.base.types import Completion
 from strop.base.view import SilentView
 from strop.config.parse import edit
 from strop.config.schema import RunConfig
@@ -46,16 +44,14 @@ def test_what_is_trained_is_what_was_said(
     template: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     speak(monkeypatch, template)
-    found = record(monkeypatch)
+    turns_of_run = record(monkeypatch, tmp_path)
     train(agent("chatty"), tmp_path / "run", SilentView())
-    turns: dict[str, list[Completion]] = defaultdict(list)
-    for (name, _), completion in found.items():
-        turns[name.partition("@")[0]].append(completion)
+    turns = turns_of_run()
     rows = rows_of(tmp_path / "run")
     assert len(rows) == 36 and max(map(len, turns.values())) >= 3
     assert {row["status"] for row in rows} <= {"correct", "wrong"}, [row["detail"] for row in rows]
     for row in rows:
-        played = turns[f"{row['ticket']}.0/{row['sample']}"]
+        played = turns[row["ticket"], row["sample"]]  # type: ignore[index]
         ids, forced = np.array(row["token_ids"]), injected(row)
         assert np.array_equal(ids[~forced], np.concatenate([turn.token_ids for turn in played]))
         logprobs = np.concatenate([turn.logprobs for turn in played])
@@ -66,14 +62,16 @@ def test_what_is_trained_is_what_was_said(
             assert np.array_equal(read, whole[: len(read)])
 
 
-def test_the_same_again_and_after_an_interruption(tmp_path: Path) -> None:
-    train(agent("chatty", "evaluation.every=2"), tmp_path / "one", SilentView())
-    train(agent("chatty", "evaluation.every=2"), tmp_path / "other", SilentView())
-    assert_same_run(tmp_path / "one", tmp_path / "other")
+def test_the_same_again_after_an_interruption(tmp_path: Path) -> None:
+    config = agent(
+        "chatty", "steps=2", "batch.prompts_per_step=2", "checkpoint.every=1", "evaluation.every=2",
+        "data.held_out.count=4",
+    )  # fmt: skip
+    train(config, tmp_path / "one", SilentView())
     with pytest.raises(Exception, match="--resume"):
-        train(agent("chatty", "evaluation.every=2"), tmp_path / "cut", StopsAfter(2, signal.SIGINT))
+        train(config, tmp_path / "cut", StopsAfter(1, signal.SIGINT))
     resume(tmp_path / "cut", SilentView())
-    assert metrics(tmp_path / "cut") == metrics(tmp_path / "one")
+    assert_same_run(tmp_path / "cut", tmp_path / "one")
 
 
 def test_asynchronous_ones_and_those_that_the_verifier_judges(tmp_path: Path) -> None:
@@ -95,19 +93,22 @@ def test_an_agent_hears_that_its_tokens_or_turns_are_spent(tmp_path: Path) -> No
 @pytest.mark.parametrize("how", ["silent", "raise", "much", "rewrite", "exit", "hang"])
 def test_a_failing_agent_costs_its_own_sample(how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("STROP_TEST_FAULT", how)
-    size = ("steps=1", "batch.samples_per_prompt=2") if how == "exit" else ("steps=2",)  # each death costs seconds
-    patience = f"environment.step_seconds={15 if how == 'hang' else 60}"
+    # Each death, and each wait for an agent that hangs, costs seconds.
+    few = ("steps=1", "batch.samples_per_prompt=2", f"batch.prompts_per_step={2 if how == 'exit' else 4}")
+    size = few if how in ("exit", "hang") else ("steps=2",)
+    patience = f"environment.step_seconds={5 if how == 'hang' else 60}"
     train(agent("faulty", *size, patience), tmp_path / "run", SilentView())
     rows = rows_of(tmp_path / "run")
     said = {
         "silent": "asked nothing", "raise": "no such move", "much": "lie in [0, 1]", "rewrite": "message 2 is not",
-        "exit": "status 3", "hang": "longer than 15 s",
+        "exit": "status 3", "hang": "longer than 5 s",
     }  # fmt: skip
     third = [row for row in rows if int(str(row["reference"])) % 3 == 0]
-    assert len(rows) in (8, 24) and third
+    assert len(rows) in (4, 8, 24) and third
     assert all(row["status"] == "error" and row["reward"] == 0 for row in third)
     assert all(said[how] in str(row["detail"]) for row in third)
-    assert {row["status"] for row in rows if row not in third} == {"correct", "wrong"}
+    others = {row["status"] for row in rows if row not in third}
+    assert others and others <= {"correct", "wrong"}
 
 
 def test_generators_of_their_own_come_to_the_same(tmp_path: Path, forked: None) -> None:

@@ -2,40 +2,38 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
-from collections import defaultdict
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from tests.environments.players import LLAMA_LIKE, QWEN_LIKE, chat_tokenizer
+from tests.environments.players import FORGETFUL, LLAMA_LIKE
+from tests.environments.runs import (
+    PLAYERS,
+    STOPS,
+    chatty,
+    dies_in_a_later_turn,
+    injected,
+    record,
+    record_samples,
+    speak,
+)
 from tests.run.test_run import StopsAfter
 from tests.runs import assert_same_run, metrics, small_config
 
 from strop.algorithms.advantages import Outcomes
 from strop.algorithms.turn_advantages import TurnLevel
 from strop.base.imports import allow_module
-from strop.base.types import Completion
+from strop.base.sample import sample_id
 from strop.base.view import SilentView
-from strop.config.schema import RunConfig
 from strop.engines.protocol import Request
 from strop.engines.torch import TorchEngine
 from strop.run.folder import RunFolder
-from strop.run.run import resume, train
-
-PLAYERS = "tests.environments.players"
-STOPS = f"sampling.stop_token_ids={list(range(0, 256, 12))}"  # a random model would go on for ever
-CHATTY = (
-    f"environment.piece={PLAYERS}:Chatty", STOPS, "sampling.max_new_tokens=140", "model.fresh.max_positions=512",
-    "data.max_prompt_tokens=200", "data.template=Auto", "algorithm.selection.zero_variance=keep",
-)  # fmt: skip
-
-
-def chatty(*sets: str) -> RunConfig:
-    allow_module(PLAYERS)
-    return small_config(*CHATTY, *sets)
+from strop.run.run import QUARANTINE, resume, train
 
 
 def test_one_turn_is_the_run_without_an_environment(tmp_path: Path) -> None:
@@ -44,89 +42,69 @@ def test_one_turn_is_the_run_without_an_environment(tmp_path: Path) -> None:
     assert_same_run(tmp_path / "verifier", tmp_path / "environment")
 
 
-def record(monkeypatch: pytest.MonkeyPatch) -> dict[tuple[str, int], Completion]:
-    """Every completion that the engine gives from now on, by request and sample."""
-    found: dict[tuple[str, int], Completion] = {}
-    step = TorchEngine.step
-
-    def recorded(engine: TorchEngine) -> list[Completion]:
-        completions = step(engine)
-        found.update({(one.request_id, one.index): one for one in completions})
-        return completions
-
-    monkeypatch.setattr(TorchEngine, "step", recorded)
-    return found
-
-
-def speak(monkeypatch: pytest.MonkeyPatch, template: str | None) -> None:
-    """Have models with the chat template of `template`."""
-    if template is not None:
-        monkeypatch.setattr("strop.model.policy.byte_tokenizer", lambda: chat_tokenizer(template))
-
-
-def injected(row: dict[str, Any]) -> np.ndarray[Any, Any]:
-    mask = np.zeros(len(row["token_ids"]), np.bool_)
-    for span in row["injected"]:
-        mask[span["start"] : span["end"]] = True
-    return mask
-
-
-@pytest.mark.parametrize(("template", "budget"), [(QWEN_LIKE, 140), (LLAMA_LIKE, 140), (None, 60)])
-def test_what_is_trained_is_what_was_sampled(
-    template: str | None, budget: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_turns_behind_a_rewritten_chat_are_trained_behind_what_they_were_sampled_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    speak(monkeypatch, template)
-    found = record(monkeypatch)
+    speak(monkeypatch, FORGETFUL)
+    found, trained = record(monkeypatch, tmp_path), record_samples(monkeypatch)
     interrupted = ("sampling.interruption.after=[3,9]", "sampling.interruption.phrase=stop")
-    config = chatty("steps=14", f"sampling.max_new_tokens={budget}", "evaluation.every=none", *interrupted)
+    config = chatty("steps=4", "environment.history=separate", "evaluation.every=none", *interrupted)
     train(config, tmp_path / "run", SilentView())
-    turns: dict[str, list[Completion]] = defaultdict(list)
-    for (name, index), completion in found.items():
-        if not name.startswith("evaluation"):
-            group, _, rest = name.partition("/")
-            turns[f"{group}/{rest.partition('@')[0] or index}"].append(completion)
-    folder = RunFolder.open(tmp_path / "run")
-    rows = [row for step in folder.rollout_steps() for row in folder.read_rollouts(step)]
-    assert len(rows) == 14 * 24 and max(map(len, turns.values())) >= 3
-    assert {row["finish_reason"] for row in rows} == {"stop", "length"}
-    for row in rows:
-        played = turns[f"{row['ticket']}.0/{row['sample']}"]
-        ids, forced = np.array(row["token_ids"]), injected(row)
-        sampled = np.concatenate([turn.token_ids[~turn.injected] for turn in played])
-        assert np.array_equal(ids[~forced], sampled)
-        logprobs = np.concatenate([turn.logprobs[~turn.injected] for turn in played])
-        assert np.array_equal(np.array(row["logprobs"], np.float32)[~forced], logprobs)
-        assert not np.array(row["logprobs"])[forced].any()
-        whole = np.array([*row["prompt_ids"], *ids])
-        for turn in played:  # what the policy read at each turn is the beginning of what is trained
+    turns = found()
+    assert len(turns) == 4 * 24 == len({sample.completion for sample in trained})
+    assert max(len(played) for played in turns.values()) >= 3 and len(trained) > 1.5 * len(turns)
+    for (ticket, index), played in turns.items():
+        own = [sample for sample in trained if sample.completion == sample_id(ticket, index)]
+        for column in ("token_ids", "logprobs"):
+            sampled = np.concatenate([vars(turn)[column][~turn.injected] for turn in played])
+            assert np.array_equal(np.concatenate([vars(sample)[column][sample.trained] for sample in own]), sampled)
+        assert len({float(value) for sample in own for value in sample.advantages[sample.trained]}) == 1
+        for turn in played:
             read = np.concatenate([turn.prompt_ids, turn.token_ids])
-            assert np.array_equal(read, whole[: len(read)])
-        assert len(ids) <= budget
+            assert any(np.array_equal(read, sample.token_ids[: len(read)]) for sample in own)
 
 
-def test_a_run_with_turns_is_the_same_again_and_after_an_interruption(tmp_path: Path) -> None:
-    train(chatty(), tmp_path / "one", SilentView())
-    train(chatty(), tmp_path / "other", SilentView())
+def test_a_chat_that_the_template_leaves_alone_is_one_sequence_either_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    speak(monkeypatch, LLAMA_LIKE)
+    for history in ("keep", "separate"):
+        train(chatty("steps=2", f"environment.history={history}"), tmp_path / history, SilentView())
+    assert metrics(tmp_path / "keep") == metrics(tmp_path / "separate")
+
+
+@pytest.mark.parametrize("history", ["keep", "separate"])
+def test_a_run_with_turns_is_the_same_again_and_after_an_interruption(
+    history: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    speak(monkeypatch, FORGETFUL)
+    config = chatty(f"environment.history={history}")
+    train(config, tmp_path / "one", SilentView())
+    train(config, tmp_path / "other", SilentView())
     assert_same_run(tmp_path / "one", tmp_path / "other")
     with pytest.raises(Exception, match="--resume"):
-        train(chatty(), tmp_path / "cut", StopsAfter(2, signal.SIGINT))
+        train(config, tmp_path / "cut", StopsAfter(2, signal.SIGINT))
     resume(tmp_path / "cut", SilentView())
     assert metrics(tmp_path / "cut") == metrics(tmp_path / "one")
 
 
-@pytest.mark.parametrize("how", ["reset", "raise", "flood", "nonsense"])
+@pytest.mark.parametrize("how", ["reset", "raise", "flood", "nonsense", "later"])
 def test_a_failing_session_costs_its_own_sample(how: str, tmp_path: Path) -> None:
     allow_module(PLAYERS)
     config = small_config(
         f"environment.piece={PLAYERS}:Faulty", f"environment.how={how}", "steps=2", "evaluation.every=none", STOPS,
-        "algorithm.selection.zero_variance=keep",
+        "algorithm.selection.zero_variance=keep", "sampling.max_new_tokens=70",
     )  # fmt: skip
     train(config, tmp_path / "run", SilentView())
     rows = [row for step in (1, 2) for row in RunFolder.open(tmp_path / "run").read_rollouts(step)]
     by_status = {status: [row for row in rows if row["status"] == status] for status in ("correct", "error")}
     assert len(by_status["correct"]) + len(by_status["error"]) == len(rows) == 48
     assert 12 <= len(by_status["error"]) <= 36 and all(row["reward"] == 0 for row in by_status["error"])
-    said = {"reset": "cannot begin", "raise": "no such move", "flood": "100000 characters", "nonsense": "gave str"}
+    assert (max(len(row["turns"]) for row in by_status["error"]) == 1) == (how == "later")
+    said = {
+        "reset": "cannot begin", "raise": "no such move", "flood": "100000 characters", "nonsense": "gave str",
+        "later": "no such move",
+    }  # fmt: skip
     uncut = [row for row in by_status["error"] if row["finish_reason"] == "stop"]
     assert len(uncut) > 5 and all(said[how] in row["detail"] for row in uncut)
 
@@ -141,19 +119,34 @@ def test_generators_of_their_own_come_to_the_same(tmp_path: Path, forked: None) 
 def test_a_generator_that_dies_in_a_later_turn_changes_nothing(
     tmp_path: Path, forked: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    submit, driver, died = TorchEngine.submit, os.getpid(), tmp_path / "died"
-
-    def submit_or_die(engine: TorchEngine, request: Request) -> None:
-        if "/" in request.id and os.getpid() != driver and not died.exists():
-            died.touch()
-            os.kill(os.getpid(), signal.SIGKILL)
-        submit(engine, request)
-
-    monkeypatch.setattr(TorchEngine, "submit", submit_or_die)
+    died = tmp_path / "died"
+    dies_in_a_later_turn(monkeypatch, died)
     train(chatty("steps=2"), tmp_path / "one", SilentView())
     train(chatty("steps=2", "orchestration.executor=embedded"), tmp_path / "other", SilentView())
     assert died.exists()
     assert metrics(tmp_path / "one") == metrics(tmp_path / "other")
+
+
+def test_a_problem_whose_later_turns_kill_generators_is_left_out(
+    tmp_path: Path, forked: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The third turn kills, when the requests of the turns before it have long been answered."""
+    submit, driver, turns = TorchEngine.submit, os.getpid(), Counter[str]()
+
+    def submit_or_die(engine: TorchEngine, request: Request) -> None:
+        name, later, _ = request.id.partition("@")
+        turns[name] += 1
+        if name.startswith("3.") and later and turns[name] == 2 and os.getpid() != driver:
+            os.kill(os.getpid(), signal.SIGKILL)
+        submit(engine, request)
+
+    monkeypatch.setattr(TorchEngine, "submit", submit_or_die)
+    sets = ("steps=1", "evaluation.every=none", "environment.turn_tokens=10", "orchestration.executor=embedded")
+    train(chatty(*sets), tmp_path / "run", SilentView())
+    [row] = json.loads((tmp_path / "run" / QUARANTINE).read_text())["problems"]
+    assert row["group"] == 3
+    tickets = {row["ticket"] for row in RunFolder.open(tmp_path / "run").read_rollouts(1)}
+    assert tickets == {0, 1, 2, 4, 5, 6}
 
 
 def test_turns_go_on_while_weights_change(tmp_path: Path) -> None:
@@ -164,12 +157,11 @@ def test_turns_go_on_while_weights_change(tmp_path: Path) -> None:
 
 def test_a_turn_is_no_longer_than_its_own_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A turn that its own limit ends goes to the environment; one that the budget ends, ends the trajectory."""
-    found = record(monkeypatch)
+    turns = record(monkeypatch, tmp_path)
     train(chatty("steps=2", "environment.turn_tokens=7", "evaluation.every=none"), tmp_path / "run", SilentView())
-    assert max(len(one.token_ids) for one in found.values()) == 7
-    cut = {name for (name, _), one in found.items() if one.truncated and len(one.token_ids) == 7}
-    went_on = {name.partition("@")[0] for name, _ in found if "/" in name}
-    assert any(f"{name}/{index}" in went_on for name, index in found if name in cut and "/" not in name)
+    assert max(len(one.token_ids) for played in turns().values() for one in played) == 7
+    cut = [[one.truncated and len(one.token_ids) == 7 for one in played] for played in turns().values()]
+    assert any(first and rest for first, *rest in cut)
     folder = RunFolder.open(tmp_path / "run")
     rows = [row for step in (1, 2) for row in folder.read_rollouts(step)]
     assert all(len(row["token_ids"]) <= 140 for row in rows) and max(len(row["injected"]) for row in rows) >= 2

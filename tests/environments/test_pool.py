@@ -68,20 +68,21 @@ def test_steps_overlap(awaits: bool) -> None:
 @pytest.mark.parametrize("how", ["exit", "kill", "memory", "thread", "awaits", "blocks"])
 def test_a_harmful_session_costs_its_own_sample(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """`blocks` stops the event loop of its process, `thread` and `awaits` only never end."""
-    monkeypatch.setattr("strop.environments.pool.GRACE_SECONDS", 1.0)
-    environment = Harmful(how=how, processes=1, step_seconds=2.0, memory_mib=2048)
-    found = in_pool(environment, 24)
+    monkeypatch.setattr("strop.environments.pool.GRACE_SECONDS", 0.5)
+    # Each look for who blocked a process takes the limit, 1.5 s, and there are as many as halvings.
+    count, harmful = (5, (3,)) if how == "blocks" else (24, (5, 17))
+    found = in_pool(Harmful(how=how, harmful=harmful, processes=1, step_seconds=1.0, memory_mib=2048), count)
     for number, outcomes in found.items():
         last = outcomes[-1]
         assert isinstance(last, Verdict)
-        if number in (5, 17):  # those that do harm, in their second turn
+        if number in harmful:  # those that do harm, in their second turn
             assert len(outcomes) == 2 and last.status is Status.ERROR, (number, outcomes)
         else:
             assert len(outcomes) == 3 and last == Verdict(1.0, Status.CORRECT, str(number)), (number, outcomes)
 
 
 def test_what_cannot_be_played_again_is_an_error() -> None:
-    found = in_pool(Harmful(how="exit", processes=1, again=False), 24)
+    found = in_pool(Harmful(how="exit", harmful=(5, 17), processes=1, again=False), 24)
     said = [outcomes[-1].detail for outcomes in found.values() if isinstance(outcomes[-1], Verdict)]
     assert any("not repeatable" in detail for detail in said)
     last = [outcomes[-1] for outcomes in found.values()]

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
+
 import numpy as np
 import pytest
 from tests.environments.players import LLAMA_LIKE, QWEN_LIKE, STRICT, chat_tokenizer
 from tests.environments.test_turns import said
 
-from strop.base.types import InputError, Message
+from strop.base.types import Completion, InputError, Message
 from strop.data.templates import Auto, ChatTemplate, Plain
-from strop.environments.tokens import TurnTokens
+from strop.environments.tokens import Chat, TurnTokens
 from strop.model.byte_tokenizer import byte_tokenizer
 
 GO_ON = (Message(role="user", content="Go on."), Message(role="tool", content="46"))
@@ -60,8 +63,81 @@ def test_what_a_template_does_to_earlier_turns_is_said() -> None:
     assert "drops the thinking" in line
     [line] = TurnTokens(chat_tokenizer(LLAMA_LIKE), ChatTemplate()).notes()
     assert "leaves earlier turns as they were" in line
+    [line] = TurnTokens(chat_tokenizer(QWEN_LIKE), Auto()).notes(separate=True)
+    assert "sequences of their own" in line
     [line] = TurnTokens(byte_tokenizer(), Auto()).notes()
     assert "plain text" in line
+
+
+def test_a_chat_goes_on_until_the_template_rewrites_it() -> None:
+    tokenizer = chat_tokenizer(QWEN_LIKE)
+    chat: list[Message] = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "1+1?"}]
+
+    def rendered() -> str:
+        return str(tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=True))
+
+    def turn(read: list[int], text: str) -> Completion:
+        made = said(tokenizer.encode(text + "<|im_end|>", add_special_tokens=False), text=text)
+        return replace(made, prompt_ids=np.array(read, np.int32))
+
+    anew = Chat(TurnTokens(tokenizer, Auto()))
+    read, restarts = tokenizer.encode(rendered(), add_special_tokens=False), []
+    for reply in (" 2 ", "<think>\nHm.\n</think>\n\n3", "4", "<think>What?</think>5<|im_end|>", "6"):
+        sampled = turn(read, reply)
+        observed = anew.observation(sampled, GO_ON)
+        read = np.concatenate([read, sampled.token_ids, observed.token_ids]).tolist()
+        chat += [{"role": "assistant", "content": reply.replace("<|", "< |")}, *GO_ON]
+        restarts.append(observed.prompt_ids is not None)
+        if observed.prompt_ids is not None:
+            read = observed.prompt_ids.tolist()
+        assert tokenizer.decode(read) == rendered()
+    assert restarts == [False, True, False, True, False]
+
+
+@pytest.mark.parametrize(
+    ("template", "role", "restarts"),
+    [
+        ("qwen3", "user", [True, False, True]),  # its thinking goes when the user speaks again
+        ("qwen3", "tool", [False, False, False]),
+        ("qwen2_5", "user", [False, False, False]),
+        ("mistral_nemo", "user", [False, False, False]),
+    ],
+)
+def test_published_templates(template: str, role: str, restarts: list[bool]) -> None:
+    path = Path(__file__).parents[1] / "kit" / "templates" / f"{template}.jinja"
+    tokenizer = chat_tokenizer(path.read_text())
+    anew, asked = Chat(TurnTokens(tokenizer, Auto())), [{"role": "user", "content": "1+1?"}]
+    read = tokenizer.encode(
+        tokenizer.apply_chat_template(asked, tokenize=False, add_generation_prompt=True), add_special_tokens=False
+    )
+    found = []
+    for reply in ("<think>\nHm.\n</think>\n\n2", "4", "<think>\nHm.\n</think>\n\n5"):
+        turn = replace(said(tokenizer.encode(reply, add_special_tokens=False), text=reply), prompt_ids=np.array(read))
+        observed = anew.observation(turn, (Message(role=role, content="Go on."),))
+        found.append(observed.prompt_ids is not None)
+        read = np.concatenate([turn.prompt_ids, turn.token_ids, observed.token_ids]).tolist()
+        if observed.prompt_ids is not None:
+            assert "Hm." not in tokenizer.decode(observed.prompt_ids)
+            read = observed.prompt_ids.tolist()
+    assert found == restarts
+
+
+@pytest.mark.parametrize(
+    ("template", "reason"),
+    [
+        (None, "needs the model's chat template"),
+        ("{{ messages | length }}{% for m in messages %}<{{ m.content }}>{% endfor %}", "changes the question"),
+    ],
+)
+def test_a_chat_that_cannot_be_rendered_anew_is_refused(template: str | None, reason: str) -> None:
+    tokenizer = byte_tokenizer()
+    tokenizer.chat_template = template
+    with pytest.raises(InputError, match=reason):
+        chat = Chat(TurnTokens(tokenizer, Auto()))
+        chat.observation(replace(said([1]), prompt_ids=np.array([1], np.int32)), GO_ON)
+    strange = Chat(TurnTokens(chat_tokenizer(QWEN_LIKE), Auto()))
+    with pytest.raises(InputError, match="does not end as"):
+        strange.observation(replace(said([1]), prompt_ids=np.array([1], np.int32)), GO_ON)
 
 
 def test_a_template_of_one_turn_is_refused() -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file
 from tests.kit.bring import FAMILIES, HEAD, SIZES, TEMPLATES, bring
 from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
@@ -17,6 +18,7 @@ from strop.data.templates import BOXED, Auto
 from strop.engines.protocol import Request, Sampling
 from strop.engines.torch import EngineSettings, TorchEngine
 from strop.model.attention_kinds import longest_sequence
+from strop.model.folder import ModelFolder
 from strop.model.policy import Packed, load_policy
 from strop.model.settings import ModelSettings
 
@@ -58,6 +60,20 @@ def test_a_family(family: str, tmp_path: Path) -> None:
     scored = policy.train()(Packed.whole([*rows, other]), 1.0)[0].split([len(row) - 1 for row in [*rows, other]])
     for ours, expected in zip(scored, wanted, strict=False):
         np.testing.assert_allclose(ours[begin - 1 :].numpy(), expected, atol=WITHIN, rtol=0)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_weights_are_published_as_transformers_saves_them(family: str, tmp_path: Path) -> None:
+    """By name and by value: what a server reloads is what `save_pretrained` writes."""
+    folder = bring(family, TEMPLATES[0], tmp_path / "model")
+    policy, _ = load_policy(ModelSettings(path=str(folder)))
+    saved = {name: tensor for file in folder.glob("*.safetensors") for name, tensor in load_file(file).items()}
+    read = ModelFolder.read(folder)
+    trained = read.in_files(policy.weights())
+    given = dict(trained) | read.beside(trained)
+    given |= {name: given[original] for name, original in read.tied.items() if name in saved}
+    assert given.keys() == saved.keys()
+    assert all(torch.equal(given[name], tensor) for name, tensor in saved.items())
 
 
 def test_two_rotary_embeddings_are_never_mixed() -> None:

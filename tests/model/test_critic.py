@@ -23,7 +23,8 @@ from strop.algorithms.objective import UpdateContext
 from strop.algorithms.tokens import Tokens
 from strop.algorithms.value_loss import ValueLoss
 from strop.base.metrics import ExplainedVariance, Variance, values
-from strop.base.types import InputError, Sample
+from strop.base.sample import Sample
+from strop.base.types import InputError
 from strop.model.critic import Critic
 from strop.model.policy import Packed
 from strop.training.packing import Update, pack

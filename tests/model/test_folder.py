@@ -57,7 +57,7 @@ def test_fused_experts_come_apart_into_what_the_files_hold(tmp_path: Path) -> No
     policy = tiny_qwen3(0, fresh=fresh)
     folder = exported(policy, tmp_path / "model")
     stored = load_file(tmp_path / "model" / "model.safetensors")
-    found = dict(folder.in_files(policy.weights().items()))
+    found = folder.in_files(policy.weights())
     assert found.keys() == stored.keys() == folder.shapes.keys() != policy.weights().keys()
     assert all(torch.equal(found[name], tensor) for name, tensor in stored.items())
 

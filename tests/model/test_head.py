@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import shutil
+
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch import Tensor
 
 from strop.model.head import LogitForm, collision, logprob_entropy, project
+from strop.model.kernels import native
+from strop.model.kernels.native import LayerKernels
 
 M, E, V = 13, 6, 11
 
@@ -155,3 +161,70 @@ def test_collision_equals_that_of_full_logits(chunk: int, with_bias: bool):
     log_p = torch.stack(every, dim=1)
     expected = (log_p.exp() ** 2 * (log_p + entropy[:, None])).sum(1)
     torch.testing.assert_close(collision(hidden, weight, chosen, 0.7, chunk, True), expected)
+
+
+@pytest.fixture(scope="module")
+def kernels() -> LayerKernels:
+    if shutil.which("cc") is None:
+        pytest.skip("no C compiler here")
+    found = native.load()
+    assert found is not None
+    return found
+
+
+FORMS = [LogitForm(), LogitForm(scale=0.3), LogitForm(scale=2.0, cap=1.5)]
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    rows=st.integers(1, 40), vocabulary=st.integers(2, 2100), chunk=st.integers(1, 50), form=st.sampled_from(FORMS),
+    temperature=st.sampled_from([1.0, 0.7]), dtype=st.sampled_from([torch.float32, torch.bfloat16]),
+    with_bias=st.booleans(), mix=st.sampled_from([(1.0, 0.0), (0.0, 1.0), (1.0, 0.3)]),
+)  # fmt: skip
+def test_kernels_are_as_near_to_float64_as_torch_is(
+    kernels: LayerKernels, rows: int, vocabulary: int, chunk: int, form: LogitForm, temperature: float,
+    dtype: torch.dtype, with_bias: bool, mix: tuple[float, float],
+):  # fmt: skip
+    """Values and gradients at the same leaves: the torch of a GPU multiplies bfloat16 as the kernels do, that of a CPU
+    gradients in float32, which then are rounded to bfloat16."""
+    generator = torch.Generator().manual_seed(rows)
+    shapes = ((rows, 64), (vocabulary, 64), (vocabulary,))[: 3 if with_bias else 2]
+    leaves = [torch.randn(*shape, generator=generator, dtype=torch.float64).mul_(0.4).to(dtype) for shape in shapes]
+    target = torch.randint(vocabulary, (rows,), generator=generator)
+    ups = torch.randn(2, rows, generator=generator, dtype=torch.float64) * torch.tensor(mix)[:, None]
+
+    def computed(*given: Tensor, kernels: LayerKernels | None) -> tuple[Tensor, ...]:
+        own = [leaf.clone().requires_grad_() for leaf in given]
+        bias = own[2] if with_bias else None
+        found = logprob_entropy(own[0], own[1], bias, target, temperature, chunk, True, form, kernels)
+        used = [part for part, weight in zip(found, mix, strict=True) if weight]
+        up = [row.to(found[0].dtype) for row, weight in zip(ups, mix, strict=True) if weight]
+        return *(part.detach() for part in found), *torch.autograd.grad(used, own, up)
+
+    exact = computed(*(leaf.double() for leaf in leaves), kernels=None)
+    ours = computed(*leaves, kernels=kernels)
+    for found, wanted in zip(ours[:2], exact[:2], strict=True):
+        torch.testing.assert_close(found.double(), wanted, rtol=2e-6, atol=2e-5)
+    close = 1e-5 if dtype == torch.float32 else 6e-3  # as rounding to bfloat16 explains, see test_native_layers.py
+    for found, wanted in zip(ours[2:], exact[2:], strict=True):
+        assert float((found.double() - wanted).norm()) <= close * float(wanted.norm()) + 1e-7
+
+
+def test_kernels_and_torch_agree_where_logits_overflowed(kernels: LayerKernels):
+    z = torch.zeros(3, 40)
+    z[0, 7], z[1, 8], z[2, 3] = torch.nan, torch.inf, -torch.inf
+    out = torch.empty(3), torch.empty(3), torch.empty(3)
+    kernels.softmax(z, torch.tensor([0, 1, 2]), out)
+    for column in out:
+        assert column.isfinite().tolist() == [False, False, True]
+    torch.testing.assert_close(out[0][2], z[2].log_softmax(-1)[2])
+
+
+def test_without_rows_or_with_odd_sizes_the_head_computes_as_before(kernels: LayerKernels):
+    hidden, weight, _, target = inputs(torch.bfloat16)
+    assert not kernels.products.fits(weight)
+    assert torch.equal(project(hidden, weight, None, True, kernels), project(hidden, weight, None, True))
+    empty, even = torch.zeros(0, 32).bfloat16(), torch.zeros(4, 32).bfloat16().requires_grad_()
+    logprob, entropy = logprob_entropy(empty, even, None, target[:0], 1.0, 4, True, LogitForm(), kernels)
+    (logprob.sum() + entropy.sum()).backward()
+    assert even.grad is not None and not even.grad.any()

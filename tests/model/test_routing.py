@@ -15,13 +15,14 @@ from tests.training.cases import gradients
 from torch import Tensor
 
 from strop.algorithms.aggregation import TokenMean
-from strop.base.types import Completion, InputError, Sample
+from strop.base.sample import Sample
+from strop.base.types import Completion, InputError
 from strop.engines.protocol import Sampling
 from strop.model.files import cast_parameters
 from strop.model.policy import Packed, Policy
 from strop.model.routing import UNKNOWN
 from strop.training.packing import pack
-from strop.training.samples import as_sample
+from strop.training.samples import as_samples
 
 
 def drawn(policy: Policy, count: int = 3, **settings: object) -> list[Completion]:
@@ -31,7 +32,7 @@ def drawn(policy: Policy, count: int = 3, **settings: object) -> list[Completion
 
 
 def samples_of(completions: list[Completion]) -> list[Sample]:
-    return [as_sample(completion, ticket) for ticket, completion in enumerate(completions)]
+    return [as_samples(completion, ticket)[0] for ticket, completion in enumerate(completions)]
 
 
 def packed_of(samples: list[Sample]) -> Packed:

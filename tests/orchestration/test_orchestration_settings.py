@@ -8,7 +8,8 @@ from tests.runs import small_config
 
 from strop.algorithms.diagnostics.groups import lag_metrics
 from strop.base.metrics import values
-from strop.base.types import InputError, Sample
+from strop.base.sample import Sample
+from strop.base.types import InputError
 
 
 @pytest.mark.parametrize(

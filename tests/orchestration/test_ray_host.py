@@ -18,7 +18,7 @@ from strop.orchestration.ray_host import Host, QueueConnection
 from strop.orchestration.ray_workers import RayWorkers, gpus_left
 from strop.orchestration.settings import RaySettings
 from strop.orchestration.weight_store import WeightStore, read
-from strop.orchestration.worker_process import Setup, written
+from strop.orchestration.worker_process import setup_of, written
 
 
 def test_messages_that_overtook_others_wait_for_them() -> None:
@@ -73,7 +73,7 @@ def test_weights_from_elsewhere_are_whole_or_refused(tmp_path: Path) -> None:
 
 
 def test_an_entry_that_fails_leaves_last_words(tmp_path: Path) -> None:
-    host = Host(written(Setup(WorkerSpec("nobody", "tests.orchestration.nowhere:main", None), ())))
+    host = Host(written(setup_of(WorkerSpec("nobody", "tests.orchestration.nowhere:main", None), None)))
     collected = host.collect()
     while not collected.ended:
         collected = host.collect()

@@ -7,19 +7,21 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pyarrow.compute as pc
 import pytest
 from tests.runs import metrics, small_config
 
 import strop
-from strop.algorithms.losses import PolicyLoss, PpoClip
+from strop.algorithms.losses import PpoClip
 from strop.base import session
-from strop.base.types import InputError, Problem
+from strop.base.types import InputError, Problem, Status, Verdict
 from strop.config.parse import parse
 from strop.config.schema import RunConfig
 from strop.data.chain_sum import ChainSum
+from strop.environments.base import Environment
+from strop.environments.session import Session
 from strop.python.train import train
 from strop.run import preflight
 from strop.run.folder import RunFolder
@@ -185,6 +187,8 @@ def test_a_script_trains_with_what_it_defines_and_the_command_line_says_who_can_
         ({"reward": []}, "at least one"),
         ({"reward": 5}, "5 is neither a function nor a verifier"),
         ({"reward": Answer}, "is neither a function nor a verifier"),
+        ({"reward": type("Silent", (), {"reset": lambda self: None})}, "Silent"),
+        ({"reward": [vowels, Answer]}, "is neither a function nor a verifier"),
         ({"reward": {Answer(): -1.0, vowels: 1.0}}, "above 0"),
         ({"reward": [vowels], "resume": True}, "name its folder"),
         ({"recipe": "gpro"}, "did you mean 'grpo'"),
@@ -201,11 +205,84 @@ def test_what_cannot_be_trained_is_refused_and_leaves_nothing(arguments: dict[st
     assert not Path("runs").exists()
 
 
-def test_a_piece_of_the_script_cannot_be_in_other_processes(monkeypatch: pytest.MonkeyPatch) -> None:
-    local = type("Local", (PpoClip,), {"__module__": "__main__"})
-    assert issubclass(local, PolicyLoss)
-    with pytest.raises(InputError, match="define it in a module of its own"):
-        train(None, PROBLEMS, recipe=small_config("orchestration.trainers=2"), loss=local(), quiet=True)
+class Vowels(Environment):
+    """An environment of the user's own."""
+
+    def open(self) -> Session:
+        return Spoken()
+
+
+class Spoken(Session):
+    def step(self, reply: str) -> Verdict:
+        score = min(sum(letter in "aeiou0123456789" for letter in reply) / 4, 1.0)
+        return Verdict(score, Status.CORRECT if score == 1 else Status.WRONG, "in an environment")
+
+
+class Reckoner:
+    """A class in TRL's shape; a random model does not call its tool."""
+
+    reward = 0.25
+
+    def reset(self, **row: Any) -> None:
+        self.place = row["seed"]
+
+    def look(self, place: Literal["here", "there"]) -> str:
+        """Look somewhere."""
+        return place
+
+
+def test_an_environment_is_the_reward() -> None:
+    run = train(None, PROBLEMS, reward=Vowels, recipe=small_config("steps=1"), **FEW)
+    assert run.config["environment"]["piece"] == f"{__name__}:Vowels"
+    found = {row["detail"] for row in run.rollouts(1).to_pylist() if row["finish_reason"] == "stop"}
+    assert found == {"in an environment"}
+    run = train(None, PROBLEMS, reward=Reckoner, recipe=small_config("steps=1"), **FEW)
+    assert run.config["environment"]["cls"] == f"{__name__}:Reckoner"
+    assert set(run.rollouts(1, ["score"])["score"].to_pylist()) == {0.25}
+
+
+RANKS = """
+from __future__ import annotations
+from typing import Literal
+import strop
+from strop.algorithms.losses import PpoClip
+from strop.base.types import Status, Verdict
+from strop.verifiers.base import Verifier
+from tests.runs import small_config
+
+class MyLoss(PpoClip):
+    pass
+
+class Short(Verifier):
+    def judge(self, problem, text, truncated):
+        return Verdict(float(len(text) < LIMIT), Status.WRONG, "of the script")
+
+class Seen:
+    def reset(self, **row):
+        self.reward = 0.25
+    def look(self, place: Literal["here"]) -> str:
+        "Look."
+        return place
+
+LIMIT = 8
+if __name__ == "__main__":
+    problems = [{"prompt": f"{a}+{b}=", "answer": a + b} for a in range(6) for b in range(6)]
+    apart = {"orchestration.trainers": 2, "evaluation.asynchronous": True, "evaluation.every": 1}
+    run = strop.train(None, problems, reward=Short(), recipe=lambda: small_config("steps=1"), loss=MyLoss(),
+                      held_out=6, settings=apart, quiet=True)
+    print(run.summary["steps"], *set(run.rollouts(1)["detail"].to_pylist()), 1 in run.pass_rates)
+    run = strop.train(None, problems, reward=Seen, recipe=lambda: small_config("steps=1"), held_out=0, quiet=True)
+    print(*set(run.rollouts(1)["score"].to_pylist()))
+"""
+
+
+@pytest.mark.slow
+def test_what_a_script_defines_works_in_the_other_processes_of_its_run(tmp_path: Path) -> None:
+    """Two trainer ranks with its loss, an evaluator with its verifier, an environment's process with its class."""
+    script = tmp_path / "script.py"
+    script.write_text(RANKS)
+    done = _python(str(script))
+    assert done.stdout.splitlines() == ["1 of the script True", "0.25"], done.stderr
 
 
 def test_import_takes_no_time() -> None:

@@ -48,8 +48,9 @@ def run(
         small = tiny(recipe if stages is None else recipe.model_copy(update={"stages": stages}), steps)
         measured = any("evaluation" in text for text in sets)
         config = edit(small, list(sets) if measured else ["evaluation.every=none", *sets])
-        train(config, tmp_path / name, SilentView())
-        found = rows_of(tmp_path / name)
+        out = tmp_path / (f"{name} again" if (tmp_path / name).exists() else name)
+        train(config, out, SilentView())
+        found = rows_of(out)
         assert len(found) == config.steps
         assert all(row["grad_norm"] > 0 for row in found if row["lr"] is not None)
         return found
@@ -344,3 +345,17 @@ def test_twenty_steps(tmp_path: Path, name: str) -> None:
     if "AdaptiveEntropy" in pieces(config):
         assert_controlled(rows)
         assert max(column(rows, ENTROPY)) > 0
+
+
+# ---------------------------------------------------------------------- a verifier is an environment of one turn
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [info.name for info in catalogue() if build(info.name).environment is None])
+def test_an_environment_of_one_turn_changes_no_number(run: Runner, name: str) -> None:
+    """Synchronously, for otherwise two runs of the same recipe differ."""
+    timed = ("time", "seconds", "tokens_per_second", "compute", "idle")
+    without, within = (run(name, 1, ["orchestration.max_lag=0", *sets]) for sets in ((), ("environment=OneTurn",)))
+    assert [{k: v for k, v in row.items() if not k.startswith(timed)} for row in without] == [
+        {k: v for k, v in row.items() if not k.startswith(timed)} for row in within
+    ]

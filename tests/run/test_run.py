@@ -15,6 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from tests.runs import assert_same_run, metrics, parameters, small_config
@@ -324,6 +325,29 @@ def test_several_updates_a_step(tmp_path: Path) -> None:
     rows = metrics(tmp_path / "updates")[1:]
     assert all(row["updates"] == 6 for row in rows)
     assert rows[-1]["ratio/max"] > 1.001 and rows[-1]["ratio/min"] < 0.999
+
+
+def test_rollouts_say_what_training_made_of_them(tmp_path: Path) -> None:
+    """Advantages by GRPO's formula, and the trainer's log-probs, whose ratio to the generator's the metrics know."""
+    config = small_config("steps=2", "batch.passes_per_batch=2", "optim.lr=1e-2", "evaluation.every=none")
+    train(edit(config, ["algorithm.selection.zero_variance=drop"]), tmp_path / "run", SilentView())
+    folder = RunFolder.open(tmp_path / "run")
+    for measured in folder.read_metrics():
+        groups: dict[int, list[dict[str, Any]]] = {}
+        for row in folder.read_rollouts(int(measured["step"] or 0)):
+            groups.setdefault(row["ticket"], []).append(row)
+        ratios = []
+        for rows in groups.values():
+            rewards = np.array([row["reward"] for row in rows])
+            if not rewards.std():
+                assert all(row["advantages"] is None and row["trainer_logprobs"] is None for row in rows)
+                continue
+            expected = (rewards - rewards.mean()) / (rewards.std(ddof=1) + 1e-6)
+            for row, advantage in zip(rows, expected, strict=True):
+                np.testing.assert_allclose(row["advantages"], np.full(len(row["token_ids"]), advantage), rtol=1e-5)
+                ratios.append(np.exp(np.subtract(row["trainer_logprobs"], row["logprobs"])))
+        assert np.concatenate(ratios).max() == pytest.approx(measured["ratio/max"], rel=1e-5)
+        assert (measured["ratio/max"] or 0.0) > 1.001
 
 
 def test_an_engine_of_its_own_follows_the_trainer(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from strop.algorithms.objective import UpdateContext
 from strop.algorithms.tokens import Tokens
 from strop.base.metrics import Mean, Metrics
-from strop.base.types import Sample
+from strop.base.sample import Sample
 from strop.model.policy import Packed
 
 VOCABULARY = 11

@@ -9,11 +9,12 @@ from tests.made import PROBLEM, completion, group, rollout
 from tests.runs import small_config
 
 from strop.algorithms.advantages import normalize_tokens
-from strop.base.types import FloatArray, Group, Rollout, Sample
+from strop.base.sample import Sample
+from strop.base.types import FloatArray, Group, Rollout
 from strop.base.view import SilentView
 from strop.run.assembly import assemble
 from strop.training.learner import Learner
-from strop.training.samples import as_sample
+from strop.training.samples import as_samples
 from strop.training.scoring import score_samples
 
 STILL = ("optim.lr=1e-12", "evaluation.every=none", "algorithm.advantage.normalization=none", "steps=1")
@@ -72,7 +73,7 @@ def test_a_truncated_completion_out_of_the_loss_still_has_values() -> None:
     groups = [group(0, rollout(1), rollout(0), rollout(0, finish="length", length=6))]
     result = made.learn(groups, {0}, 0, {})
     assert result is not None and len(result.samples) == 2 and made.critic is not None
-    every = [as_sample(r.completion, 0) for r in groups[0].rollouts]
+    every = [as_samples(r.completion, 0)[0] for r in groups[0].rollouts]
     values, _ = score_samples(made.critic.policy, every, 1.0, 256)
     raw = [reward - v[2:] for reward, v in zip((1.0, 0.0, 0.0), values, strict=True)]
     normal = normalize_tokens(np.concatenate(raw), np.ones(12, dtype=np.int64))

@@ -142,6 +142,28 @@ def test_gradients_of_bf16_parameters_are_summed_in_fp32():
     assert float(optimizer.gradients()["weight"]) == 356
 
 
+def test_gradients_go_to_their_masters_during_the_backward_into_memory_that_stays():
+    module, plain = Small(torch.bfloat16), Small(torch.bfloat16)
+    optimizer, afterwards = (MasterAdamW(AdamW(), one.named_parameters()) for one in (module, plain))
+    places: list[dict[str, int]] = []
+    for step in range(2):
+        for _ in range(2):  # micro-batches
+            with optimizer.accumulating():
+                module.loss(step).backward()
+                assert all(parameter.grad is None for parameter in module.parameters())
+            plain.loss(step).backward()
+            afterwards.accumulate()
+        found, wanted = optimizer.gradients(), afterwards.gradients()
+        assert found.keys() == wanted.keys() and all(torch.equal(found[name], wanted[name]) for name in wanted)
+        places.append({name: gradient.data_ptr() for name, gradient in found.items()})
+        for one in (optimizer, afterwards):
+            one.step(1e-2, one.grad_norm())
+            assert not one.gradients()
+    assert places[0] == places[1]
+    module.loss(0).backward()  # outside nothing is moved
+    assert any(parameter.grad is not None for parameter in module.parameters()) and not optimizer.gradients()
+
+
 def test_masters_follow_weights_loaded_later_or_say_that_they_are_stale():
     module = Small(torch.bfloat16)
     optimizer = MasterAdamW(AdamW(), module.named_parameters())

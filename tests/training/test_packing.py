@@ -13,7 +13,8 @@ from tests.training.cases import EOS, make_sample, make_samples
 
 from strop.algorithms.aggregation import ConstantDenominator, PromptMean, SampleMean, TokenMean
 from strop.algorithms.tokens import Tokens, concatenate
-from strop.base.types import InputError, Sample
+from strop.base.sample import Sample
+from strop.base.types import InputError
 from strop.training.packing import EMPTY, NothingToTrain, TooFewGroups, Update, fill_bins, pack, split_into_updates
 
 shapes = st.lists(

@@ -15,15 +15,15 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from strop.algorithms.aggregation import PromptMean, SampleMean, TokenMean
 from strop.algorithms.losses import Cispo, PolicyLoss, PpoClip, Reinforce
 from strop.algorithms.objective import Objective, UpdateContext
-from strop.base.metrics import Metrics, values
-from strop.base.types import Sample
+from strop.base.metrics import values
+from strop.base.sample import Sample
 from strop.model.policy import Packed, Policy, load_policy
 from strop.model.settings import FreshModel, ModelSettings
 from strop.training.checkpoint import load, save
 from strop.training.packing import MicroBatch, Update, pack
 from strop.training.settings import AdamW, SftSettings
 from strop.training.sft import Demonstration, FineTuning
-from strop.training.step import Trainer
+from strop.training.step import Backward, Trainer
 
 SETTINGS = AdamW(lr=1e-3, betas=(0.9, 0.95), weight_decay=0.1)
 
@@ -193,7 +193,7 @@ class ReadBack(TorchDispatchMode):
 class Watched(Trainer):
     """A trainer whose micro-batches are watched."""
 
-    def _backward(self, batch: MicroBatch, context: UpdateContext) -> tuple[Tensor, Metrics]:
+    def _backward(self, batch: MicroBatch, context: UpdateContext) -> Backward:
         self.watch = ReadBack()
         with self.watch:
             return super()._backward(batch, context)

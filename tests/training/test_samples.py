@@ -11,7 +11,8 @@ from tests.made import PROBLEM, completion, group, rollout
 from strop.algorithms.advantages import GroupRelative
 from strop.algorithms.settings import TruncationMask
 from strop.algorithms.value_advantages import Gae
-from strop.base.types import Group, Rollout, Status
+from strop.base.sample import Sample
+from strop.base.types import Completion, Group, Restart, Rollout, Status
 from strop.recipes.resolve import resolve
 from strop.training.samples import is_trained_on, make_candidates, make_samples, token_versions
 
@@ -57,7 +58,7 @@ def test_truncated_completions(mask: TruncationMask, advantages: list[float]) ->
 def test_a_critic_learns_the_returns_of_what_is_silenced() -> None:
     values = np.array([0, 0, 0.5, 0.25, 0.5], dtype=np.float32)
     candidates = make_candidates([group(0, rollout(1), rollout(1, finish="length"))], {0}, "zero_before")
-    scored = [replace(c, sample=replace(c.sample, values=values)) for c in candidates]
+    scored = [replace(c, samples=(replace(c.samples[0], values=values),)) for c in candidates]
     kept, silenced = make_samples(scored, Gae(normalization="none"))
     np.testing.assert_allclose(kept.advantages, [0, 0, 0.5, 0.75, 0.5])
     np.testing.assert_allclose(silenced.advantages, 0)
@@ -106,14 +107,36 @@ def test_a_critics_values_belong_to_the_tokens_they_stand_at() -> None:
     first = Rollout(PROBLEM, completion(4, injected=[1]), rollout(1).verdict, 1.0)
     candidates = make_candidates([Group(0, PROBLEM, (first, rollout(0)))], {0}, "none")
     values = np.array([9, 9, 0.1, 9, 0.3, 0.4], dtype=np.float32)  # 9 where nothing is trained
-    scored = [replace(candidates[0], sample=replace(candidates[0].sample, values=values)), candidates[1]]
+    scored = [replace(candidates[0], samples=(replace(candidates[0].samples[0], values=values),)), candidates[1]]
     own = np.array([0, 0, -0.5, 0, -0.25, 0], dtype=np.float32)
-    sample, other = make_samples(scored, Gae(lam=0.0, gamma=0.5, normalization="none"), [own, None])
+    sample, other = make_samples(scored, Gae(lam=0.0, gamma=0.5, normalization="none"), [[own], [None]])
     # γ V' − V + r, the forced token skipped: .15 − .1 − .5, .2 − .3 − .25, 1 − .4
     np.testing.assert_allclose(sample.advantages, [0, 0, -0.45, 0, -0.35, 0.6], rtol=1e-6)
     assert sample.returns is not None and other.returns is not None
     np.testing.assert_allclose(sample.returns, [0, 0, -0.35, 0, -0.05, 1], rtol=1e-6)
     np.testing.assert_allclose(other.advantages, 0)
+
+
+def test_a_critic_sees_sequences_of_one_completion_as_one_response() -> None:
+    whole = completion(4, injected=[2])  # of two turns, with a forced token between
+    divided = replace(whole, turns=(3,), restarts=(Restart(3, np.array([7], np.int32)),))
+    values = np.array([0.1, 0.2, 0, 0.4], dtype=np.float32)
+    gae = Gae(lam=0.5, gamma=0.5, normalization="none")
+
+    def trained(of: Completion, columns: list[list[float]]) -> list[Sample]:
+        alone = Group(0, PROBLEM, (Rollout(PROBLEM, of, rollout(1).verdict, 1.0),))
+        [candidate] = make_candidates([alone], {0}, "none")
+        scored = [replace(s, values=np.array(c, np.float32)) for s, c in zip(candidate.samples, columns, strict=True)]
+        return make_samples([replace(candidate, samples=tuple(scored))], gae)
+
+    [one] = trained(whole, [[0, 0, *values]])
+    first, second = trained(divided, [[0, 0, *values[:2]], [0, values[3]]])
+    assert one.returns is not None and first.returns is not None and second.returns is not None
+    for name in ("advantages", "returns"):
+        expected = vars(one)[name]
+        np.testing.assert_array_equal(vars(first)[name], expected[:4])
+        np.testing.assert_array_equal(vars(second)[name], [0, expected[5]])
+    assert first.completion == second.completion == one.id and first.id != second.id
 
 
 def test_nothing_usable_gives_no_sample() -> None:

@@ -20,7 +20,7 @@ from strop.recipes.resolve import resolve
 from strop.run import preflight
 from strop.training.learner import Learner
 from strop.training.packing import pack
-from strop.training.samples import as_sample
+from strop.training.samples import as_samples
 
 SHARED = ("orchestration.trainers=2", "orchestration.sequence_parallel=2")
 EXPERTS = ("model.fresh.experts=4", "model.fresh.hidden_size=32", "model.fresh.intermediate_size=64")
@@ -35,7 +35,7 @@ SHAPES = {
 def forward_and_backward(learner: Learner, rank: int = 0) -> dict[str, Any]:
     """Log-probs, entropies and gradients of a packed batch of uneven sequences, at a temperature."""
     completions = [rollout.completion for group in groups(0) for rollout in group.rollouts]
-    samples = [as_sample(completion, ticket) for ticket, completion in enumerate(completions)]
+    samples = [as_samples(completion, ticket)[0] for ticket, completion in enumerate(completions)]
     (batch,) = pack(samples, TokenMean(), 10_000).micro_batches
     policy, ranks = learner.policy, learner.trainer.ranks
     logprob, entropy = policy(batch.packed, 0.7)

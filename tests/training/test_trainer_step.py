@@ -14,7 +14,7 @@ from strop.algorithms.aggregation import Aggregation, PromptMean, SampleMean, To
 from strop.algorithms.objective import UpdateContext
 from strop.algorithms.tokens import Tokens
 from strop.base.metrics import Mean, Metrics, values
-from strop.base.types import Sample
+from strop.base.sample import Sample
 from strop.training.packing import Update, pack
 from strop.training.settings import AdamW, Cosine, LinearDecay
 from strop.training.step import NonFiniteLoss, Trainer

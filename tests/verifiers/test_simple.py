@@ -178,6 +178,9 @@ def test_rollouts_are_read_from_lines(tmp_path: Path) -> None:
     file = tmp_path / "rollouts.jsonl"
     file.write_text(json.dumps({"problem_id": "a", "reference": "1", "completion": "x", "finish_reason": "length"}))
     assert read_rollouts(file) == [Sampled(Problem("a", "", "1"), "x", True)]
+    turns = {"problem_id": "a", "reference": "1", "completion": "2?\nNo.\n1", "last_turn_at": 7}
+    file.write_text(json.dumps(turns))
+    assert read_rollouts(file) == [Sampled(Problem("a", "", "1"), "1", False)]
     file.write_text('{"problem_id": "a", "reference": "1"}')
     with pytest.raises(InputError, match=r"rollouts\.jsonl:1: no field 'completion'"):
         read_rollouts(file)

@@ -23,7 +23,7 @@ class Tokens:
     Attributes:
         sequence: int64 [M], index of the token's sequence in the update (unique over all its micro-batches).
         position: int64 [M], index of the token within its sequence.
-        sample: int64 [M], number of the token's sample in the run (see `types.sample_id`).
+        sample: int64 [M], number of the token's sample in the run (see `sample_id`).
         version: int64 [M], the weight version that sampled it.
         generator_logprob: float32 [M], recorded when it was sampled.
         anchor_logprob: float32 [M], what importance ratios are taken against: the generator's log-probs, or the

@@ -48,13 +48,17 @@ class Channel:
         """The events of a selector that matter now."""
         return selectors.EVENT_READ | (selectors.EVENT_WRITE if self._out else 0)
 
+    def queue(self, body: bytes) -> None:
+        """Have the next `flush` send a message."""
+        self._out += framed(body)
+
     def send(self, body: bytes) -> None:
         """Queue a message and send what can be sent now.
 
         Raises:
             OSError: the other side is gone.
         """
-        self._out += framed(body)
+        self.queue(body)
         self.flush()
 
     def send_all(self, body: bytes) -> None:

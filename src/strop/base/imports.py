@@ -104,18 +104,14 @@ def modules_allowed() -> list[tuple[str, str]]:
     return [(name, vars(sys.modules[name]).get("__file__") or "") for name in loaded]
 
 
-def modules_named(written: str) -> list[tuple[str, str]]:
-    """The allowed modules that a piece written as JSON names, each with its file."""
-    return [(name, file) for name, file in modules_allowed() if f'"{name}:' in written]
-
-
 # ---------------------------------------------------------------------- what a run was made with
 
 
 def to_record(written: str) -> list[dict[str, str]]:
     """The entry of run.json about the modules that a configuration written as JSON names."""
-    found = [{"module": name, "file": file, "import": _allowed[name]} for name, file in modules_named(written)]
-    if f'"{MAIN}:' in written and MAIN not in _allowed:  # a function that this session remembers
+    named = [(name, file) for name, file in modules_allowed() if f'"{name}:' in written and name != MAIN]
+    found = [{"module": name, "file": file, "import": _allowed[name]} for name, file in named]
+    if f'"{MAIN}:' in written:
         found.append({"module": MAIN, "file": "", "import": MAIN})
     return found
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from strop.base.near import nearest
-from strop.base.types import BoolArray, Group, InputError, Rollout
+from strop.base.sample import Sample, sample_id
+from strop.base.types import BoolArray, Completion, FloatArray, Group, InputError, Rollout
 
 SCHEMA = pa.schema(
     [
@@ -29,11 +30,15 @@ SCHEMA = pa.schema(
         ("token_ids", pa.list_(pa.int32())),
         ("logprobs", pa.list_(pa.float32())),
         ("entropies", pa.list_(pa.float32())),  # null where the engine does not know them
+        ("advantages", pa.list_(pa.float32())),  # null where the completion was not trained on, as is the next
+        ("trainer_logprobs", pa.list_(pa.float32())),  # of the policy when it learned from the token
         ("versions", pa.list_(pa.struct([("version", pa.int32()), ("start", pa.int32()), ("end", pa.int32())]))),
         ("interrupted_at", pa.int32()),
         ("injected", pa.list_(pa.struct([("start", pa.int32()), ("end", pa.int32())]))),
         ("turns", pa.list_(pa.int32())),  # where each turn after the first begins
         ("turn_scores", pa.list_(pa.float64())),
+        ("restarts", pa.list_(pa.struct([("start", pa.int32()), ("prompt_ids", pa.list_(pa.int32()))]))),
+        ("last_turn_at", pa.int32()),  # where the text of the last turn begins in `completion`
         ("finish_reason", pa.string()),
         ("reward", pa.float64()),
         ("score", pa.float64()),
@@ -43,23 +48,24 @@ SCHEMA = pa.schema(
 )
 
 
-def write(path: Path, step: int, groups: Sequence[Group]) -> None:
-    """Write the rollouts of `groups` to `path`."""
-    pq.write_table(table(step, groups), path, compression="zstd")
+def write(path: Path, step: int, groups: Sequence[Group], samples: Sequence[Sample] = ()) -> None:
+    """Write the rollouts of `groups` to `path`, with what training made of those that are among the `samples`."""
+    pq.write_table(table(step, groups, samples), path, compression="zstd")
 
 
-def table(step: int, groups: Sequence[Group]) -> pa.Table:
-    """The rollouts of `groups` as a table of `SCHEMA`."""
+def table(step: int, groups: Sequence[Group], samples: Sequence[Sample] = ()) -> pa.Table:
+    """The rollouts of `groups` as a table of `SCHEMA`, with what training made of those among the `samples`."""
+    trained = {sample.id: sample for sample in samples}
     rows = [
-        _row(step, group.ticket, sample, rollout)
+        _row(step, group.ticket, place, rollout) | _learned(group.ticket, rollout.completion, trained)
         for group in groups
-        for sample, rollout in enumerate(group.rollouts)
-    ]  # fmt: skip
+        for place, rollout in enumerate(group.rollouts)
+    ]
     return pa.Table.from_pylist(rows, schema=SCHEMA)
 
 
 def read(path: Path) -> list[dict[str, Any]]:
-    """The rows as dictionaries by column; `entropies` are None in tables that were written without them."""
+    """The rows as dictionaries by column; columns that the table was written without are None or empty."""
     return completed(pq.read_table(path))
 
 
@@ -70,8 +76,10 @@ def completed(table: pa.Table) -> list[dict[str, Any]]:
     """
     rows: list[dict[str, Any]] = table.to_pylist()
     for row in rows:
-        row.setdefault("entropies", None)
-        row |= {name: row.get(name) or [] for name in ("turns", "turn_scores")}
+        for name in ("entropies", "advantages", "trainer_logprobs"):
+            row.setdefault(name, None)
+        row |= {name: row.get(name) or [] for name in ("turns", "turn_scores", "restarts")}
+        row["last_turn_at"] = row.get("last_turn_at") or 0
         if "injected" not in row:
             start = row["interrupted_at"]
             row["injected"] = [] if start is None else [{"start": start, "end": start + row["injected_tokens"]}]
@@ -123,12 +131,27 @@ def _row(step: int, ticket: int, sample: int, rollout: Rollout) -> dict[str, Any
         "injected": injected_spans(completion.injected),
         "turns": completion.turns,
         "turn_scores": verdict.turn_scores,
+        "restarts": [restart._asdict() for restart in completion.restarts],
+        "last_turn_at": completion.last_turn_at,
         "finish_reason": completion.finish_reason,
         "reward": rollout.reward,
         "score": verdict.score,
         "status": str(verdict.status),
         "detail": verdict.detail,
     }
+
+
+def _learned(ticket: int, completion: Completion, trained: Mapping[int, Sample]) -> dict[str, FloatArray]:
+    """The columns that are known of a completion once it was trained on, as one sequence or as several."""
+    found: dict[str, FloatArray] = {}
+    for part, (prompt_ids, start, end) in enumerate(completion.sequences):
+        sample = trained.get(sample_id(ticket, completion.index, part))
+        known = {} if sample is None else {"advantages": sample.advantages, "trainer_logprobs": sample.trainer_logprobs}
+        for name, column in known.items():
+            if column is not None:
+                whole = found.setdefault(name, np.zeros(len(completion.token_ids), dtype=np.float32))
+                whole[start:end] = column[len(prompt_ids) :]
+    return found
 
 
 def _text(value: Any) -> str:

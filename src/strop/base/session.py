@@ -4,8 +4,8 @@
     function = recall(name)              # the same function; None in a process that has no such function
 
 A function that Python can import again is called `module:function`, and its module is allowed from then on, as by
-`--import`. Every other one (of a script, a notebook, a closure, a bound method) is called `__main__:name`: it runs in
-this process alone, and whoever goes on with the run must give it again.
+`--import`. Every other one (of a script, a notebook, a closure, a bound method) is called `__main__:name`: other
+processes of the run get it by value (see `carried`), and whoever goes on with the run must give it again.
 """
 
 from __future__ import annotations
@@ -50,6 +50,11 @@ def name_of(function: Callable[..., Any]) -> str:
 def bind(name: str, function: Callable[..., Any]) -> None:
     """Let `name`, which an earlier session gave, stand for this function."""
     _functions[name] = function
+
+
+def remembered() -> dict[str, Callable[..., Any]]:
+    """Every function that has a name of this session alone, by that name."""
+    return dict(_functions)
 
 
 def forget() -> None:

@@ -85,6 +85,21 @@ class VersionSpan(NamedTuple):
     end: int
 
 
+class Restart(NamedTuple):
+    """The turn that begins at `start` among a completion's tokens was sampled behind `prompt_ids`, int32 [K]."""
+
+    start: int
+    prompt_ids: IntArray
+
+
+class TokenSequence(NamedTuple):
+    """Completion tokens `start <= t < end` were sampled behind `prompt_ids`, int32 [K], and are trained behind it."""
+
+    prompt_ids: IntArray
+    start: int
+    end: int
+
+
 FinishReason = Literal["stop", "length", "abort"]
 
 
@@ -111,6 +126,9 @@ class Completion:
         routed_experts: int16 [prompt tokens + T - 1, layers, k], the experts that computed each token but the last in
             each layer that has some; None where the engine was not asked for them (`model.replay_routing`).
         turns: where each turn after the first begins, the index of its first sampled token; empty for a single turn.
+        restarts: turns before which the chat template rewrote earlier ones (`environment.history=separate`), so that
+            they were sampled behind another prompt than all tokens before them.
+        last_turn_at: index into `text` at which the last turn begins.
     """
 
     request_id: str
@@ -126,6 +144,8 @@ class Completion:
     entropies: FloatArray | None = None
     routed_experts: ExpertArray | None = None
     turns: tuple[int, ...] = ()
+    restarts: tuple[Restart, ...] = ()
+    last_turn_at: int = 0
 
     def __post_init__(self) -> None:
         lengths = {len(self.token_ids), len(self.logprobs), len(self.injected)}
@@ -146,6 +166,25 @@ class Completion:
     def truncated(self) -> bool:
         """Whether the budget ended the completion rather than the policy."""
         return self.finish_reason == "length"
+
+    @property
+    def last_turn(self) -> str:
+        """The text of the last turn, which the verifier judges."""
+        return self.text[self.last_turn_at :]
+
+    @property
+    def sequences(self) -> tuple[TokenSequence, ...]:
+        """What is trained: one sequence, the whole; or, divided at the restarts, several, in order.
+
+        What the environment said before a restart belongs to none: its tokens are in the prompt of that restart.
+        """
+        found: list[TokenSequence] = []
+        prompt_ids, start = self.prompt_ids, 0
+        for restart in self.restarts:
+            sampled = np.flatnonzero(~self.injected[start : restart.start])
+            found.append(TokenSequence(prompt_ids, start, start + int(sampled[-1]) + 1 if len(sampled) else start))
+            prompt_ids, start = restart.prompt_ids, restart.start
+        return (*found, TokenSequence(prompt_ids, start, len(self.token_ids)))
 
 
 class Status(StrEnum):
@@ -202,11 +241,13 @@ class Verdict:
 class Observation:
     """What an environment says between two turns: `token_ids`, int32 [K], put behind what was sampled, and as text.
 
-    The tokens are injected: they have log-prob 0 and are never trained.
+    The tokens are injected: they have log-prob 0 and are never trained. The next turn is sampled behind all tokens so
+    far; or behind `prompt_ids`, where there are some: the chat as the model's template renders it by now.
     """
 
     token_ids: IntArray
     text: str
+    prompt_ids: IntArray | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -233,68 +274,4 @@ class Group:
         return tuple(rollout for rollout in self.rollouts if rollout.verdict.usable)
 
 
-@dataclass(frozen=True, eq=False)
-class Sample:
-    """One training sequence, prompt then completion, every per-token field aligned over its L tokens.
-
-    Example (prompt of 2, completion of 3, the last token EOS): `token_ids=[5, 9, 17, 4, 2]`,
-    `trained=[F, F, T, T, T]`, `logprobs=[0, 0, -.1, -1.2, -.01]`, `advantages=[0, 0, .7, .7, .7]`.
-
-    A mask says what is trained; nothing is ever inferred from token ids, so pad = EOS cannot matter. Fields that only
-    some recipes need are None until something has filled them; they are 0 where nothing is trained.
-
-    Attributes:
-        token_ids: int32 [L].
-        trained: bool [L]; the first token can never be trained (nothing predicts it).
-        logprobs: float32 [L], the generator's; 0 outside the completion.
-        advantages: float32 [L]; 0 outside the completion.
-        versions: int32 [L], the weight version that sampled each token; -1 on the prompt.
-        group: index of the sample's prompt group, for prompt-level aggregation.
-        id: the sample's number in the run, the same however a batch is split (see `sample_id`).
-        anchors: float32 [L], what importance ratios are taken against; None: `logprobs`.
-        corrections: float32 [L], a constant factor on each token's policy loss; None: 1.
-        old_entropies: float32 [L], nats, the policy's when the batch began.
-        reference_logprobs: float32 [L], the reference policy's.
-        values: float32 [L], the critic's when the batch began, of the state in which the token was chosen.
-        returns: float32 [L], what the critic learns.
-        routed_experts: int16 [L, layers, k], see `Completion`; -1 for a token whose experts are not known.
-    """
-
-    token_ids: IntArray
-    trained: BoolArray
-    logprobs: FloatArray
-    advantages: FloatArray
-    versions: IntArray
-    group: int
-    id: int = 0
-    anchors: FloatArray | None = None
-    corrections: FloatArray | None = None
-    old_entropies: FloatArray | None = None
-    reference_logprobs: FloatArray | None = None
-    values: FloatArray | None = None
-    returns: FloatArray | None = None
-    routed_experts: ExpertArray | None = None
-
-    def __post_init__(self) -> None:
-        lengths = {len(column) for column in vars(self).values() if isinstance(column, np.ndarray)}
-        if len(lengths) != 1:
-            raise ValueError(f"sample of group {self.group}: per-token fields of different lengths {sorted(lengths)}")
-        if len(self.trained) and self.trained[0]:
-            raise ValueError(f"sample of group {self.group}: the first token of a sequence cannot be trained")
-
-    def __len__(self) -> int:
-        return len(self.token_ids)
-
-    @property
-    def trained_tokens(self) -> int:
-        """How many tokens carry loss."""
-        return int(self.trained.sum())
-
-
-_SAMPLE_BITS = 20
-MAX_SAMPLES = 1 << _SAMPLE_BITS  # of a prompt
-
-
-def sample_id(ticket: int, index: int) -> int:
-    """The number of sample `index` (below `MAX_SAMPLES`) of the group with this ticket, unique in a run."""
-    return (ticket << _SAMPLE_BITS) | index
+MAX_SAMPLES = 1 << 20  # of a prompt

@@ -29,17 +29,19 @@ def dashboard(
     strop dashboard runs
     """
     from strop.base.types import InputError
-    from strop.dashboard.server import Server
+    from strop.dashboard.reading import Runs
+    from strop.dashboard.server import Server, opened
     from strop.run.folder import is_run
     from strop.run.runs import runs_in
 
     runs = [run for folder in folders for run in ([folder] if is_run(folder) else runs_in(folder))]
     if not runs:
         raise InputError(f"{folders[0]} holds no run; name run folders: strop dashboard runs/grpo")
-    server = Server(runs, port)
-    print(f"dashboard of {len(runs)} {'runs' if len(runs) > 1 else 'run'}: {server.url}", flush=True)
+    shown = Runs(runs)
+    listening, url = opened(port)
+    print(f"dashboard of {len(runs)} {'runs' if len(runs) > 1 else 'run'}: {url}", flush=True)
     if browser:
         import webbrowser
 
-        webbrowser.open(server.url)
-    server.run()
+        webbrowser.open(url)
+    Server(shown, listening).run()

@@ -56,6 +56,9 @@ Tiny = Annotated[
     ),
 ]
 Plain = Annotated[bool, typer.Option("--plain", help="One line a step instead of the live view.")]
+Dashboard = Annotated[
+    bool, typer.Option("--dashboard", help="Follow the run on a web page meanwhile; its address is printed.")
+]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 Out = Annotated[
     Path | None,
@@ -109,6 +112,18 @@ def viewing(
         raise typer.Exit(INTERRUPTED) from None
     finally:
         view.close()
+
+
+@contextmanager
+def followed(wanted: bool, run: Path, view: View) -> Iterator[None]:
+    """A dashboard of the run that the block makes, where it is wanted."""
+    if not wanted:
+        yield
+        return
+    from strop.dashboard.beside import following
+
+    with following(run, view):
+        yield
 
 
 class Tell(Protocol):

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from strop.cli.completion import recipe_names, run_folders
-from strop.cli.options import Imports, Out, Plain, Sets, Tiny, allow, viewing
+from strop.cli.options import Dashboard, Imports, Out, Plain, Sets, Tiny, allow, followed, viewing
 
 
 def quickstart(
@@ -19,6 +19,7 @@ def quickstart(
     environment: Annotated[
         bool, typer.Option("--environment", help="Several turns: it learns to call a calculator on longer sums.")
     ] = False,
+    dashboard: Dashboard = False,
     plain: Plain = False,
 ) -> None:
     """Watch a small language model learn to reason better, from nothing, in minutes.
@@ -35,7 +36,8 @@ def quickstart(
     from strop.cli.run_endings import report_quickstart
     from strop.run import quickstart as heavy
 
-    with viewing(plain, f"strop · quickstart · {out}", "stopped; begin again with: strop quickstart") as view:
+    said = "stopped; begin again with: strop quickstart"
+    with viewing(plain, f"strop · quickstart · {out}", said) as view, followed(dashboard, out, view):
         heavy.run(seed, out, view, environment)
     report_quickstart(out)
 
@@ -63,6 +65,7 @@ def train(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show the settings, the data and the first prompt, and train nothing.")
     ] = False,
+    dashboard: Dashboard = False,
     plain: Plain = False,
 ) -> None:
     """Train by reinforcement learning from verifiable rewards.
@@ -98,7 +101,7 @@ def train(
                 f"--resume goes on with {resume} as it was configured; leave out the recipe, --out and --tiny, or "
                 f"start a new run: strop train {resume}/config.json --set key=value"
             )
-        _resume(resume, step, sets, plain)
+        _resume(resume, step, sets, dashboard, plain)
         return
     if target is None:
         raise InputError("name what to train: a recipe (see strop recipes), a file, or --resume RUN")
@@ -121,12 +124,13 @@ def train(
     from strop.cli.run_endings import report_run
     from strop.run import run as heavy
 
-    with viewing(plain, f"strop · {config.recipe} · {folder}", lambda: _go_on("train", folder)) as view:
+    title = f"strop · {config.recipe} · {folder}"
+    with viewing(plain, title, lambda: _go_on("train", folder)) as view, followed(dashboard, folder, view):
         heavy.train(config, folder, view)
     report_run(folder)
 
 
-def _resume(folder: Path, step: int | None, sets: list[str], plain: bool) -> None:
+def _resume(folder: Path, step: int | None, sets: list[str], dashboard: bool, plain: bool) -> None:
     from strop.run import preflight
     from strop.run.folder import RunFolder
 
@@ -134,7 +138,8 @@ def _resume(folder: Path, step: int | None, sets: list[str], plain: bool) -> Non
     from strop.cli.run_endings import report_run
     from strop.run import run as heavy
 
-    with viewing(plain, f"strop · {folder}", lambda: _go_on("train", folder)) as view:
+    title = f"strop · {folder}"
+    with viewing(plain, title, lambda: _go_on("train", folder)) as view, followed(dashboard, folder, view):
         heavy.resume(folder, view, step, sets)
     report_run(folder)
 
@@ -160,6 +165,7 @@ def sft(
     out: Out = None,
     resume: Annotated[Path | None, typer.Option(metavar="RUN", help="Go on with a fine-tuning run.")] = None,
     imports: Imports = [],  # noqa: B006
+    dashboard: Dashboard = False,
     plain: Plain = False,
 ) -> None:
     """Fine-tune a model on demonstrations, the usual start of RL.
@@ -190,7 +196,8 @@ def sft(
     from strop.cli.run_endings import report_run
     from strop.run import fine_tuning
 
-    with viewing(plain, f"strop · sft · {folder}", lambda: _go_on("sft", folder)) as view:
+    title = f"strop · sft · {folder}"
+    with viewing(plain, title, lambda: _go_on("sft", folder)) as view, followed(dashboard, folder, view):
         if resume is not None:
             fine_tuning.resume(resume, view)
         else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import threading
 from collections.abc import Mapping, Sequence
 from functools import cache
@@ -17,7 +18,8 @@ from strop.run.folder import RunFolder
 from strop.run.runs import differences
 from strop.run.status import read_status
 
-PER_TOKEN = ("token_ids", "logprobs", "entropies", "prompt_ids")
+PER_TOKEN = ("token_ids", "logprobs", "entropies", "advantages", "trainer_logprobs", "prompt_ids")
+LARGEST_LOG_RATIO = 20.0  # of a token's probabilities; JSON has no infinity
 LONGEST_READ = 4 * 2**20  # bytes of metrics in one answer; the page asks again for the rest
 
 
@@ -120,6 +122,11 @@ def _tokens(run: RunData, row: Mapping[str, Any]) -> list[dict[str, Any]] | None
     if tokenizer is None:
         return None
     tokens = [token._asdict() for token in shown_tokens(tokenizer, row)]
+    for token, advantage in zip(tokens, row["advantages"] or (), strict=False):
+        token["advantage"] = None if token["injected"] else advantage
+    for token, logprob in zip(tokens, row["trainer_logprobs"] or (), strict=False):
+        known = token["logprob"] is not None
+        token["ratio"] = math.exp(min(logprob - token["logprob"], LARGEST_LOG_RATIO)) if known else None
     for span in row["versions"] or ():
         for token in tokens[span["start"] : span["end"]]:
             token["version"] = span["version"]

@@ -16,29 +16,21 @@ from strop.dashboard.app import Dashboard
 from strop.dashboard.reading import Runs
 from strop.serving.listening import QuietServer, listen
 
-HOST = "127.0.0.1"
+HOST, PORT = "127.0.0.1", 8030
 
 
 class Server:
     """Serves the dashboard of some runs to this machine; `run` blocks, `stop` may be called from any thread.
 
     Args:
-        runs: their folders.
-        port: 0 takes a free one.
-
-    Raises:
-        InputError: a folder is no run, or the port is taken.
+        runs: what it shows.
+        listening: the socket that it answers on; see `opened`.
     """
 
-    def __init__(self, runs: Sequence[Path], port: int = 0) -> None:
-        self._app = Dashboard(Runs(runs))
-        self._socket: socket.socket = listen(HOST, port, None, False)
+    def __init__(self, runs: Runs, listening: socket.socket) -> None:
+        self._app = Dashboard(runs)
+        self._socket = listening
         self._stop = threading.Event()
-
-    @property
-    def url(self) -> str:
-        """Where a browser finds it."""
-        return f"http://{HOST}:{self._socket.getsockname()[1]}/"
 
     def stop(self) -> None:
         """End."""
@@ -62,14 +54,25 @@ class Server:
         await serving
 
 
+def opened(port: int) -> tuple[socket.socket, str]:
+    """A socket on this machine's loopback address (port 0 takes a free one), and where a browser finds it.
+
+    Raises:
+        InputError: the port is taken.
+    """
+    listening = listen(HOST, port, None, False)
+    return listening, f"http://{HOST}:{listening.getsockname()[1]}/"
+
+
 @contextmanager
-def background(runs: Sequence[Path], port: int = 0) -> Iterator[str]:
+def background(runs: Sequence[Path]) -> Iterator[str]:
     """A dashboard on a thread while the block runs; its URL."""
-    server = Server(runs, port)
+    listening, url = opened(0)
+    server = Server(Runs(runs), listening)
     thread = threading.Thread(target=server.run, name="strop-dashboard", daemon=True)
     thread.start()
     try:
-        yield server.url
+        yield url
     finally:
         server.stop()
         thread.join()

@@ -35,7 +35,7 @@ def checked(
     Raises:
         InputError: see `stage`.
     """
-    given = _collected(source)
+    given = collected(source)
     _check_names(given, shapes, tied)
     for name, tensor in given.items():
         target = shapes[tied.get(name, name)]
@@ -76,7 +76,12 @@ def swap(policy: Policy, staged: Mapping[str, Tensor]) -> None:
         parameter.copy_(staged[name])
 
 
-def _collected(source: WeightSource) -> dict[str, Tensor]:
+def collected(source: WeightSource) -> dict[str, Tensor]:
+    """Every tensor by its name.
+
+    Raises:
+        InputError: a name is given twice.
+    """
     if isinstance(source, Mapping):
         return dict(source)
     given: dict[str, Tensor] = {}

@@ -29,7 +29,7 @@ from strop.environments.session import Outcome, Reply, Session
 from strop.verifiers.base import scored
 
 if TYPE_CHECKING:
-    from strop.environments.conversations import Asked
+    from strop.environments.conversations import Asked, Endpoint
 
 STACK_BYTES = 1 << 20  # of an agent's thread, of which there may be thousands
 Plain = tuple[str, str, tuple[tuple[str, str], ...]]  # role, content, and tool calls by name and arguments
@@ -83,6 +83,7 @@ class _Conversation(Session):
         self._environment = environment
         self._key = secrets.token_urlsafe(24)
         self._known: list[Plain] = []
+        self._endpoint: Endpoint | None = None
         self._tools: tuple[dict[str, Any], ...] = ()
         self._spent = False
 
@@ -100,7 +101,7 @@ class _Conversation(Session):
         self._tools = asked.tools
         return Reply(self._new(asked), self._tools)
 
-    async def step(self, reply: str) -> Outcome:
+    async def step(self, reply: str) -> Outcome | None:
         """Answer the agent; what it then asks, or its score."""
         self._answer(reply, None)
         asked = await self._next()
@@ -116,7 +117,7 @@ class _Conversation(Session):
 
     def close(self) -> None:
         """An agent that still runs hears that nobody listens any more."""
-        if hasattr(self, "_endpoint"):
+        if self._endpoint is not None:
             self._endpoint.close(self._key, "this conversation is over")
             self._agent.cancel()
 

@@ -13,7 +13,7 @@ environment itself is `error`, which is never a reward.
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import TYPE_CHECKING, Annotated, ClassVar
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from pydantic import Field
 
@@ -34,6 +34,9 @@ class Environment(Piece):
 
     Fields:
         max_turns: turns of the policy; an observation after the last of them ends the trajectory (`Session.end`).
+        history: what the policy reads of earlier turns where the chat template rewrites them (drops their thinking):
+            `keep`, what was sampled, a trajectory being one sequence; `separate`, what the template makes of them, the
+            turns behind that being sequences of their own, which share the trajectory's advantage.
         turn_tokens: most tokens of a turn, which then goes to the environment as it is; None: the trajectory's budget.
         reply_characters: most characters of one reply; a longer one is an error of the environment.
         step_seconds: most seconds of one `reset` or `step`; a longer one is an error of the environment.
@@ -55,6 +58,7 @@ class Environment(Piece):
     )
 
     max_turns: Count = 8
+    history: Literal["keep", "separate"] = "keep"
     turn_tokens: Count | None = None
     reply_characters: Count = 20_000
     step_seconds: Annotated[float, Field(gt=0)] = 30.0

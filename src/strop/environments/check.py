@@ -16,10 +16,11 @@ from strop.base.imports import allow_module
 from strop.base.types import InputError, Problem, Status, Verdict
 from strop.environments.base import Environment
 from strop.environments.outside import OutsideClass
-from strop.environments.session import Outcome, Reply, Tool
+from strop.environments.session import Outcome, Reply, Tool, Unjudged
 from strop.environments.sessions import Host, Turn
 
 SLOW_SECONDS = 1.0
+_ENDS = {True: "no verdict of its own", False: "no end"}
 _TALK = ("", "I do not know.", "7", "\\boxed{7}", "up", "<tool_call>", '{"name": "none", "parameters": {}}')
 
 
@@ -69,7 +70,7 @@ def check(environment: Environment, problem: Problem, seeds: int = 4) -> Checked
             if isinstance(outcome, Verdict):
                 complaints += _of_verdict(outcome, seed)
         last = played[0][-1][0]
-        end = "no verdict of its own" if last is None else last.status.value if isinstance(last, Verdict) else "no end"
+        end = last.status.value if isinstance(last, Verdict) else _ENDS[isinstance(last, Unjudged)]
         ends[end] = ends.get(end, 0) + 1
     if slowest > SLOW_SECONDS:
         complaints.append(f"a step took {slowest:.1f} s; thousands of them wait for each other")

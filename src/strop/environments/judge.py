@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from strop.base.seeds import derive
 from strop.base.types import Completion, InputError, Observation, Problem, Verdict
 from strop.environments.base import Environment
 from strop.environments.pool import SessionPool
-from strop.environments.session import SEED, Reply
+from strop.environments.session import SEED, Reply, Unjudged
 from strop.environments.sessions import InlineSessions, Sessions, Turn, failed, with_turns
-from strop.environments.tokens import TurnTokens
+from strop.environments.tokens import Chat, TurnTokens
 from strop.verifiers.judge import Judge, Key, Responder
 
 
@@ -20,16 +20,40 @@ class Play:
 
     Attributes:
         longest_prompt: most tokens of a prompt that the environment gives, where it speaks first; None: any.
+
+    Raises:
+        InputError: `history` is separate, and the chat template cannot be used so.
     """
 
     environment: Environment
     tokens: TurnTokens
     longest_prompt: int | None = None
 
+    def __post_init__(self) -> None:
+        self.speaker()
+
     def responder(self, judge: Judge) -> EnvironmentJudge:
         """The environment opened; `judge` is of the run's verifier, and closed with it."""
         sessions = InlineSessions(self.environment) if self.environment.inline else SessionPool(self.environment)
         return EnvironmentJudge(sessions, self, judge)
+
+    def speaker(self) -> Chat | TurnTokens:
+        """What turns the messages of one trajectory into observations."""
+        return Chat(self.tokens) if self.environment.history == "separate" else self.tokens
+
+    def notes(self) -> list[str]:
+        """What the user should know of the chat template, in a line each."""
+        return self.tokens.notes(self.environment.history == "separate")
+
+
+@dataclass
+class _Trajectory:
+    """What is known of a sample until its verdict: its last turn, where it had one, and what was said to its turns."""
+
+    problem: Problem
+    speaker: Chat | TurnTokens
+    turn: Completion | None = None
+    said: list[Reply | Unjudged] = field(default_factory=list)
 
 
 class EnvironmentJudge(Responder):
@@ -46,10 +70,9 @@ class EnvironmentJudge(Responder):
         self.turn_tokens = play.environment.turn_tokens
         self.speaks_first = play.environment.speaks_first
         self._sessions = sessions
-        self._tokens, self._longest_prompt = play.tokens, play.longest_prompt
+        self._play = play
         self._judge = judge
-        self._replies: dict[Key, list[Reply]] = {}  # to the turns of each sample so far
-        self._open: dict[Key, tuple[Problem, Completion | None]] = {}  # each sample's last turn, where it had one
+        self._open: dict[Key, _Trajectory] = {}
 
     @property
     def pending(self) -> int:
@@ -58,20 +81,21 @@ class EnvironmentJudge(Responder):
 
     def begin(self, key: Key, problem: Problem, seed: int) -> None:
         """Ask the session of `key` for its prompt."""
-        self._take(key, problem, None, seed)
+        self._open[key] = _Trajectory(problem, self._play.speaker())
+        self._sessions.take(Turn(key, problem, self._drawn(key, problem, seed), None, False))
 
     def submit(self, key: Key, problem: Problem, completion: Completion, seed: int = 0) -> None:
         """Hand a turn to the session of `key`, which begins with the first one."""
-        self._take(key, problem, completion, seed)
+        if key not in self._open:
+            self._open[key] = _Trajectory(problem, self._play.speaker())
+        self._open[key].turn = completion
+        cut = completion.truncated and len(completion.token_ids) != self.turn_tokens
+        self._sessions.take(Turn(key, problem, self._drawn(key, problem, seed), completion.text, cut))
 
-    def _take(self, key: Key, problem: Problem, turn: Completion | None, seed: int) -> None:
-        self._open[key] = problem, turn
-        drawn = problem.extra.get(SEED, derive(seed, "environment", key[1]))
-        if turn is None:
-            self._sessions.take(Turn(key, problem, drawn, None, False))
-            return
-        cut = turn.truncated and len(turn.token_ids) != self.turn_tokens
-        self._sessions.take(Turn(key, problem, drawn, turn.text, cut))
+    def _drawn(self, key: Key, problem: Problem, seed: int) -> int:
+        """The session's seed."""
+        drawn: int = problem.extra.get(SEED, derive(seed, "environment", key[1]))
+        return drawn
 
     def poll(self) -> list[tuple[Key, Verdict | Observation]]:
         """Observations and verdicts that are there."""
@@ -79,37 +103,36 @@ class EnvironmentJudge(Responder):
         for key, outcome in self._sessions.poll():
             if key not in self._open:  # forgotten
                 continue
-            problem, turn = self._open[key]
-            answer = self._said(turn, outcome) if isinstance(outcome, Reply) else outcome
-            if isinstance(outcome, Reply) and turn is not None:
-                self._replies.setdefault(key, []).append(outcome)
-            if isinstance(answer, Observation):
-                found.append((key, answer))
-                continue
-            del self._open[key]
-            if isinstance(outcome, Reply):
+            trajectory = self._open[key]
+            if not isinstance(outcome, Verdict) and trajectory.turn is not None and outcome != Unjudged():
+                trajectory.said.append(outcome)
+            answer = self._said(trajectory, outcome) if isinstance(outcome, Reply) else outcome
+            if isinstance(outcome, Reply) and isinstance(answer, Verdict):
                 self._sessions.forget(key)
-            if answer is not None:
-                found.append((key, self._whole(key, answer)))
-            elif turn is not None:
-                self._judge.submit(key, problem, turn)
+            if isinstance(answer, Unjudged):
+                assert trajectory.turn is not None, "a session ends with a turn"
+                self._judge.submit(key, trajectory.problem, trajectory.turn)
+            else:
+                found.append((key, self._whole(key, answer) if isinstance(answer, Verdict) else answer))
         return [*found, *((key, self._whole(key, verdict)) for key, verdict in self._judge.poll())]
 
     def _whole(self, key: Key, verdict: Verdict) -> Verdict:
-        """The verdict of a trajectory, with what the replies to its turns said of them."""
-        replies = self._replies.pop(key, [])
-        return with_turns(verdict, [one.score for one in replies], sum(one.malformed_calls for one in replies))
+        """The verdict of a trajectory, with what was said to its turns; the trajectory is over."""
+        trajectory = self._open.pop(key, None)
+        said = [] if trajectory is None else trajectory.said
+        return with_turns(verdict, [one.score for one in said], sum(one.malformed_calls for one in said))
 
-    def _said(self, turn: Completion | None, reply: Reply) -> Observation | Verdict:
+    def _said(self, trajectory: _Trajectory, reply: Reply) -> Observation | Verdict:
         """What the environment says as tokens; where they cannot be had, its own sample is an error."""
-        if turn is not None:
-            return self._tokens.observation(turn, reply.messages)
+        most = self._play.longest_prompt
         try:
-            prompt = self._tokens.prompt(reply.messages, reply.tools)
+            if trajectory.turn is not None:
+                return trajectory.speaker.observation(trajectory.turn, reply.messages)
+            prompt = self._play.tokens.prompt(reply.messages, reply.tools)
         except InputError as error:
-            return failed(f"the environment's prompt cannot be rendered: {error}")
-        if self._longest_prompt is not None and len(prompt.token_ids) > self._longest_prompt:
-            return failed(f"the environment's prompt has {len(prompt.token_ids)} tokens of {self._longest_prompt}")
+            return failed(f"the environment's messages cannot be rendered: {error}")
+        if most is not None and len(prompt.token_ids) > most:
+            return failed(f"the environment's prompt has {len(prompt.token_ids)} tokens of {most}")
         return prompt
 
     def forget(self, request_id: str) -> None:
@@ -117,8 +140,6 @@ class EnvironmentJudge(Responder):
         for key in [key for key in self._open if key[0] == request_id]:
             del self._open[key]
             self._sessions.forget(key)
-        for key in [key for key in self._replies if key[0] == request_id]:
-            del self._replies[key]
 
     def wait(self, seconds: float) -> None:
         """Sleep until an answer may be there, at most `seconds`."""

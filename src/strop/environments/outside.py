@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import inspect
 import re
+import sys
 from collections.abc import Iterator, Mapping
 from typing import Any, get_args, get_origin, get_type_hints
 
@@ -122,7 +123,7 @@ def _methods(found: Any) -> Iterator[tuple[str, Any]]:
 def _tool(name: str, method: Any) -> Tool:
     """A method as a tool: its summary, and its arguments by their annotations and the docstring's `Args:`."""
     text = inspect.getdoc(method) or ""
-    hints = get_type_hints(method)
+    hints = get_type_hints(method, vars(sys.modules[method.__module__]))  # its module may have been carried here
     described = dict(re.findall(r"^\s+(\w+)\s*(?:\([^)]*\))?:\s*(.+)$", text.partition("Args:")[2], re.MULTILINE))
     properties, required = {}, []
     for argument in list(inspect.signature(method).parameters.values())[1:]:

@@ -17,7 +17,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from strop.base import imports
+from strop.base.carried import carried
 from strop.base.child_process import ChildProcess, start_module
 from strop.base.framing import Channel
 from strop.base.threads import thread_environment
@@ -87,7 +87,10 @@ class SessionPool:
         return len(self._ready) + sum(open_turns)
 
     def take(self, turn: Turn) -> None:
-        """Send a turn to the process of its session; a new session goes where the fewest are."""
+        """Have a turn sent to the process of its session; a new session goes where the fewest are.
+
+        It goes out with the next `poll` or `wait`, together with the others.
+        """
         seat = self._seats.get(turn.key)
         if seat is None:
             process = min(self._processes, key=lambda one: len(one.sessions) + len(one.waiting))
@@ -96,7 +99,6 @@ class SessionPool:
             seat.replies.append(turn.reply)
         seat.cut = turn.cut
         seat.process.waiting.append(turn.key)
-        self._hand_out(seat.process)
 
     def poll(self) -> list[tuple[Key, Outcome]]:
         """The outcomes that are there.
@@ -105,6 +107,7 @@ class SessionPool:
             StropError: a process ended before it was ready.
         """
         for process in self._processes:
+            self._hand_out(process)
             self._hear(process)
         found, self._ready = self._ready, []
         return found
@@ -123,12 +126,12 @@ class SessionPool:
 
     def wait(self, seconds: float) -> None:
         """Sleep until something comes from a process, at most `seconds`."""
-        if self._ready:
-            return
         poll = select.poll()
         for process in self._processes:
+            self._hand_out(process)
             poll.register(process.channel.socket, select.POLLIN | (select.POLLOUT if process.channel.unsent else 0))
-        poll.poll(seconds * 1000)
+        if not self._ready:
+            poll.poll(seconds * 1000)
 
     def close(self) -> None:
         """End the processes; may be called twice."""
@@ -148,8 +151,8 @@ class SessionPool:
             batch, process.waiting = process.waiting, []
         for key in batch:
             self._play(process, key)
-        if process.suspects and not process.running:  # those of this batch were forgotten
-            self._hand_out(process)
+        with suppress(OSError):  # it has ended, which `_hear` finds
+            process.channel.flush()
 
     def _play(self, process: _Process, key: Key) -> None:
         seat = self._seats[key]
@@ -174,9 +177,7 @@ class SessionPool:
             self._end(key, failed(f"the problem cannot be given to a process: {error}"))
 
     def _send(self, process: _Process, job: dict[str, Any]) -> None:
-        message = numbered(self._number, json.dumps(job).encode())
-        with suppress(OSError):  # it has ended, which `_hear` finds
-            process.channel.send(message)
+        process.channel.queue(numbered(self._number, json.dumps(job).encode()))
 
     def _hear(self, process: _Process) -> None:
         """Take the outcomes that are in; replace a process that has ended or does not answer."""
@@ -196,8 +197,6 @@ class SessionPool:
         if process.ready and process.running and time.monotonic() - process.heard > limit:
             process.child.kill()
             self._replace(process)
-        elif not process.running:
-            self._hand_out(process)
 
     def _finish(self, process: _Process, number: int, outcome: Outcome) -> None:
         key = process.running.pop(number)
@@ -232,16 +231,15 @@ class SessionPool:
         elif running:
             half = len(running) // 2
             process.suspects.extendleft([running[half:], running[:half]])
-        self._hand_out(process)
 
     def _started(self) -> tuple[ChildProcess, Channel]:
         written = self._environment.model_dump_json()
+        setup = {"environment": written, "code": carried(written), "path": sys.path}
         try:
             output = tempfile.TemporaryFile()  # noqa: SIM115  (open as long as the process lives)
             child, end = start_module("strop.environments.worker", thread_environment(1), output)
         except OSError as error:
             raise StropError(f"a process for environments cannot be started: {error}") from error
         channel = Channel(end)
-        setup = {"environment": written, "modules": imports.modules_named(written), "path": sys.path}
         channel.send(json.dumps(setup).encode())
         return child, channel

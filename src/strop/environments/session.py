@@ -41,7 +41,17 @@ class Tool(NamedTuple):
         return {"type": "function", "function": self._asdict()}
 
 
-Outcome: TypeAlias = Reply | Verdict | None
+class Unjudged(NamedTuple):
+    """The trajectory ends, and the run's verifier judges the policy's last turn.
+
+    `score` is the reward of that turn, see `Reply`; `malformed_calls` are counted for the run's metrics.
+    """
+
+    score: float = 0.0
+    malformed_calls: int = 0
+
+
+Outcome: TypeAlias = Reply | Verdict | Unjudged
 
 
 class Session(ABC):
@@ -57,12 +67,12 @@ class Session(ABC):
         return None
 
     @abstractmethod
-    def step(self, reply: str) -> Outcome | Awaitable[Outcome]:
+    def step(self, reply: str) -> Outcome | None | Awaitable[Outcome | None]:
         """Take the policy's turn (special tokens left out).
 
         Returns:
-            A `Reply`; a `Verdict`, which ends the trajectory; or None, by which it ends and the run's verifier judges
-            this turn.
+            A `Reply`; a `Verdict`, which ends the trajectory; or `Unjudged`, by which it ends too, and the run's
+            verifier judges this turn. None is `Unjudged` without a score.
         """
 
     def end(self, reply: str) -> Verdict | Awaitable[Verdict | None] | None:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from strop.base.types import Problem, Status, Verdict
 from strop.environments.base import Environment
-from strop.environments.session import Outcome, Reply, Session
+from strop.environments.session import Outcome, Reply, Session, Unjudged
 from strop.verifiers.judge import Key
 
 Call: TypeAlias = Callable[[Callable[[], Any]], Awaitable[Any]]
@@ -128,22 +128,20 @@ class Host:
         if turn.cut:
             return _checked(await self._of(running.session.end, turn.reply))
         running.turns += 1
-        outcome: Outcome = await self._of(running.session.step, turn.reply)
-        if not isinstance(outcome, Reply):
-            return _checked(outcome)
-        bounded = self._bounded(outcome)
+        outcome: Outcome | None = await self._of(running.session.step, turn.reply)
+        bounded = self._bounded(outcome) if isinstance(outcome, Reply) else _checked(outcome)
         if isinstance(bounded, Reply) and running.turns >= self._environment.max_turns:
-            verdict = _checked(await self._of(running.session.end, ""))
-            return verdict and with_turns(verdict, [bounded.score], bounded.malformed_calls)
+            end = _checked(await self._of(running.session.end, ""))
+            if isinstance(end, Verdict):
+                return with_turns(end, [bounded.score], bounded.malformed_calls)
+            return Unjudged(bounded.score, bounded.malformed_calls)
         return bounded
 
-    def _bounded(self, reply: Reply) -> Outcome:
+    def _bounded(self, reply: Reply) -> Reply | Verdict:
         size, allowed = sum(len(message["content"]) for message in reply.messages), self._environment.reply_characters
         if size > allowed:
             return failed(f"the environment's reply has {size} characters of {allowed} allowed")
-        if not math.isfinite(reply.score):
-            return failed(f"the environment's score of a turn is {reply.score}")
-        return reply
+        return reply if math.isfinite(reply.score) else _not_finite(reply.score)
 
     async def _of(self, function: Callable[..., Any], *arguments: object) -> Any:
         if inspect.iscoroutinefunction(function):
@@ -169,10 +167,16 @@ async def _here(function: Callable[[], Any]) -> Any:
     return function()
 
 
-def _checked(outcome: object) -> Verdict | None:
+def _checked(outcome: object) -> Verdict | Unjudged:
+    if isinstance(outcome, Unjudged):
+        return outcome if math.isfinite(outcome.score) else _not_finite(outcome.score)
     if outcome is None or isinstance(outcome, Verdict):
-        return outcome
-    raise TypeError(f"a session gave {type(outcome).__name__}, not Reply, Verdict or None")
+        return Unjudged() if outcome is None else outcome
+    raise TypeError(f"a session gave {type(outcome).__name__}, not Reply, Verdict, Unjudged or None")
+
+
+def _not_finite(score: float) -> Verdict:
+    return failed(f"the environment's score of a turn is {score}")
 
 
 class InlineSessions:

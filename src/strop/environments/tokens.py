@@ -5,12 +5,14 @@
 
 A chat template is asked how new messages follow a turn of the assistant by rendering them behind a placeholder. So
 neither the sampled tokens nor the templates' habit of rewriting earlier turns (Qwen3's drops their thinking) can change
-what the model has seen: the trajectory is one sequence that grows at its end.
+what the model has seen: the trajectory is one sequence that grows at its end. Who wants the model to read what the
+template makes of earlier turns has a `Chat`: sampled tokens stay then too, each turn behind the prompt that it had.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -77,38 +79,49 @@ class TurnTokens:
         of it after a stop string, a new line after `<|im_end|>`); the beginning of the next turn is included.
         """
         if self._arguments is None:
-            text = "".join(self._harmless(message["content"]) for message in messages)
-            return Observation(self._encode(text), text)
+            text = "".join(self.harmless(message["content"]) for message in messages)
+            return Observation(self.encode(text), text)
         text = self._rendered(messages)
-        ids = self._encode(text)
+        ids = self.encode(text)
         sampled = turn.token_ids[-_LONGEST_END:]
         overlap = max(k for k in range(len(sampled) + 1) if np.array_equal(sampled[len(sampled) - k :], ids[:k]))
         return Observation(ids[overlap:], text)
 
-    def notes(self) -> list[str]:
-        """What the user should know of the chat template, in a line each."""
+    def notes(self, separate: bool = False) -> list[str]:
+        """What the user should know of the chat template, in a line each; `separate` as `Environment.history` is."""
         if self._arguments is None:
             return ["turns: plain text, one behind the other; no chat template is used"]
         try:
             self._rendered((_TOOL,))
         except InputError as error:
             return [f"turns: {error}; tools will not work"]
-        found = []
+        here = "here they stay as they were sampled, and so should they where the model is used"
+        if separate:
+            here = "turns behind that are sequences of their own"
         for reply, habit in (("<think>\nx\n</think>\n\n2", "drops the thinking of"), ("2", "rewrites")):
             asked = self._render([_QUESTION], True)
             later = self._render([_QUESTION, {"role": "assistant", "content": reply}, _NEXT], True)
             if not later.startswith(asked + reply):
-                found.append(
-                    f"turns: the model's chat template {habit} earlier turns; here they stay as they were sampled, and "
-                    "so should they where the model is used"
-                )
-                break
-        return found or ["turns: the model's chat template leaves earlier turns as they were"]
+                return [f"turns: the model's chat template {habit} earlier turns; {here}"]
+        return ["turns: the model's chat template leaves earlier turns as they were"]
+
+    def behind_prompt(self, messages: Sequence[Message]) -> str:
+        """What the template writes behind a prompt's own messages: these ones, and the beginning of the next turn.
+
+        Raises:
+            InputError: there is no chat template, or it changes the prompt for them.
+        """
+        if self._arguments is None:
+            raise InputError("environment.history=separate needs the model's chat template; set it to keep")
+        asked = self._render([_QUESTION], False)
+        text = self._render([_QUESTION, *self._spelt(messages)], True)
+        if not text.startswith(asked):
+            raise InputError("environment.history=separate: the chat template changes the question; set it to keep")
+        return text[len(asked) :]
 
     def _rendered(self, messages: Sequence[Message]) -> str:
         """What the template writes from the end of an assistant's turn to the beginning of the next."""
-        harmless = [Message(role=m["role"], content=self._harmless(m["content"])) for m in messages]
-        text = self._render([_QUESTION, {"role": "assistant", "content": _TURN}, *harmless], True)
+        text = self._render([_QUESTION, {"role": "assistant", "content": _TURN}, *self._spelt(messages)], True)
         _, found, after = text.partition(_TURN)
         if not found or _TURN in after or not after:
             raise InputError("the model's chat template does not show an earlier turn of the assistant as it was")
@@ -127,11 +140,59 @@ class TurnTokens:
             roles = ", ".join(message["role"] for message in messages)
             raise InputError(f"the model's chat template refuses a chat of {roles}: {error}") from error
 
-    def _harmless(self, content: str) -> str:
+    def _spelt(self, messages: Sequence[Message]) -> list[Message]:
+        return [Message(role=message["role"], content=self.harmless(message["content"])) for message in messages]
+
+    def harmless(self, content: str) -> str:
         """`content` in which no special token is spelt out: an environment must not end or open turns."""
         for special in self._tokenizer.all_special_tokens:
             content = content.replace(special, f"{special[0]} {special[1:]}")
         return content
 
-    def _encode(self, text: str) -> IntArray:
+    def encode(self, text: str) -> IntArray:
+        """The tokens of `text`, int32 [K], and none that the tokenizer would add."""
         return np.array(self._tokenizer.encode(text, add_special_tokens=False), dtype=np.int32)
+
+
+class Chat:
+    """A trajectory's chat where the chat template has its way with earlier turns (`environment.history=separate`).
+
+    A turn follows the tokens before it as long as the template leaves these as they were, white space around a turn
+    aside. Where it does not, the next turn's prompt is the chat as the template renders it by then, behind the prompt
+    that the trajectory began with.
+
+    Args:
+        tokens: of the model that plays.
+
+    Raises:
+        InputError: the chat template cannot be used so.
+    """
+
+    def __init__(self, tokens: TurnTokens) -> None:
+        self._tokens = tokens
+        self._messages: list[Message] = []
+        self._prompt: IntArray | None = None  # without the beginning of the first turn
+        self._shown = tokens.behind_prompt(())
+
+    def observation(self, turn: Completion, messages: Sequence[Message]) -> Observation:
+        """What is put behind `turn`, see `TurnTokens.observation`, with the next prompt where it is another one.
+
+        Raises:
+            InputError: the prompt does not end as the chat template ends a prompt.
+        """
+        if self._prompt is None:
+            self._prompt = self._without_opening(turn.prompt_ids)
+        said = self._tokens.observation(turn, messages)
+        before, own = self._shown, self._tokens.harmless(turn.text).strip()
+        self._messages += [Message(role="assistant", content=turn.text), *messages]
+        self._shown = self._tokens.behind_prompt(self._messages)
+        if self._shown.startswith(before) and self._shown[len(before) :].lstrip().startswith(own):
+            return said
+        return replace(said, prompt_ids=np.concatenate([self._prompt, self._tokens.encode(self._shown)]))
+
+    def _without_opening(self, prompt_ids: IntArray) -> IntArray:
+        opening = self._tokens.encode(self._shown)
+        end = len(prompt_ids) - len(opening)
+        if not np.array_equal(prompt_ids[end:], opening):
+            raise InputError("environment.history=separate: the prompt does not end as the chat template ends it")
+        return prompt_ids[:end]

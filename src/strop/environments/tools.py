@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from typing import Annotated, Any
 
 from pydantic import Field
@@ -48,7 +48,7 @@ class ToolEnvironment(Environment):
         return ToolSession(self)
 
 
-class Tools:
+class Tools(ABC):
     """Answers the calls of one trajectory, which may share a state.
 
     Attributes:
@@ -57,13 +57,13 @@ class Tools:
 
     first: str | None = None
 
+    @abstractmethod
     def call(self, name: str, arguments: dict[str, Any]) -> str:
         """The result of a call whose arguments fit the tool's schema.
 
         Raises:
             ToolFailed: it cannot be done; its text is the answer.
         """
-        raise NotImplementedError
 
     def close(self) -> None:
         """The trajectory is over."""

@@ -1,11 +1,12 @@
 """A trajectory of several turns as one completion: sampled tokens exactly as sampled, observations injected between.
 
-    first = Request(…, within(sampling, limit), …)                     # of n samples, as any other
-    request = next_turn(whole, observation, sampling, limit, seed)     # None where the budget leaves no room for it
-    whole = joined(whole, observation, completion)              # the completion of that request
+    first = Request(…, within(sampling, limit), …)                        # of n samples, as any other
+    request = next_turn(key, whole, observation, sampling, limit, seed)   # None where the budget leaves no room for it
+    whole = joined(key, whole, observation, completion)                   # the completion of that request
 
-Every turn is an ordinary request whose prompt is everything so far. Its seed follows from the group's request, the
-sample and the place in the trajectory, so that a trajectory that is generated again comes out the same.
+Every turn is an ordinary request whose prompt is everything so far, or the chat as the template renders it by then
+(`Observation.prompt_ids`). Its seed follows from the group's request, the sample and the place in the trajectory, so
+that a trajectory that is generated again comes out the same.
 """
 
 from __future__ import annotations
@@ -15,22 +16,9 @@ from dataclasses import replace
 import numpy as np
 
 from strop.base.seeds import derive
-from strop.base.types import Completion, FloatArray, IntArray, Observation, VersionSpan
+from strop.base.types import Completion, FloatArray, IntArray, Observation, Restart, VersionSpan
 from strop.engines.protocol import Request, Sampling
-
-
-def first_turn(
-    request_id: str, index: int, prompt: Observation, sampling: Sampling, limit: int | None, seed: int
-) -> Request:
-    """The request of a sample's first turn behind what its environment said first; see `next_turn`."""
-    name = f"{request_id}/{index}"
-    own = derive(seed, "turn", index, 0)
-    return Request(f"{name}@0", prompt.token_ids, within(sampling, limit), own, keeps=True, continues=name)
-
-
-def begun(request_id: str, index: int, turn: Completion) -> Completion:
-    """The completion of that request as the sample of the group's request that it is."""
-    return replace(turn, request_id=request_id, index=index)
+from strop.verifiers.judge import Key
 
 
 def unspoken(request_id: str, index: int, prompt_ids: IntArray) -> Completion:
@@ -41,12 +29,14 @@ def unspoken(request_id: str, index: int, prompt_ids: IntArray) -> Completion:
 
 
 def next_turn(
-    whole: Completion, observation: Observation, sampling: Sampling, limit: int | None, seed: int
+    key: Key, whole: Completion | None, observation: Observation, sampling: Sampling, limit: int | None, seed: int
 ) -> Request | None:
-    """The request of the turn after `observation`.
+    """The request of the turn behind `observation`.
 
     Args:
-        whole: the trajectory so far.
+        key: the group's request, and the sample.
+        whole: the trajectory so far; None where the observation is its prompt.
+        observation: what the environment says.
         sampling: of the run; its `max_new_tokens` is the budget of the whole trajectory, injected tokens included.
         limit: most tokens of one turn, or None.
         seed: of the group's request.
@@ -54,17 +44,22 @@ def next_turn(
     Returns:
         A request of one sample; None where the budget has no room for the observation and a token after it.
     """
-    length = len(whole.token_ids) + len(observation.token_ids)
-    left = sampling.max_new_tokens - length
+    prompt_ids, length, left = observation.prompt_ids, 0, sampling.max_new_tokens
+    if whole is None:
+        prompt_ids = observation.token_ids
+    else:
+        length = len(whole.token_ids) + len(observation.token_ids)
+        if prompt_ids is None:
+            before, start, _ = whole.sequences[-1]
+            prompt_ids = np.concatenate([before, whole.token_ids[start:], observation.token_ids]).astype(np.int32)
+        # A chat that is rendered anew may have come to be longer than all that was said.
+        left -= max(length, len(prompt_ids) - len(whole.prompt_ids))
     if left < 1:
         return None
+    name = f"{key[0]}/{key[1]}"
+    own = derive(seed, "turn", key[1], length)
     return Request(
-        id=f"{whole.request_id}/{whole.index}@{length}",
-        prompt_ids=np.concatenate([whole.prompt_ids, whole.token_ids, observation.token_ids]).astype(np.int32),
-        sampling=within(within(sampling, left), limit),
-        seed=derive(seed, "turn", whole.index, length),
-        keeps=True,
-        continues=f"{whole.request_id}/{whole.index}",
+        f"{name}@{length}", prompt_ids, within(within(sampling, left), limit), own, keeps=True, continues=name
     )
 
 
@@ -84,17 +79,22 @@ def within(sampling: Sampling, limit: int | None) -> Sampling:
 
 def out_of_room(whole: Completion) -> tuple[Completion, Completion]:
     """The trajectory ended by its budget, and the turn that it has no room for, of which nothing was sampled."""
-    ended = replace(whole, finish_reason="length")
+    ended = replace(whole, finish_reason="length", last_turn_at=len(whole.text))
     nothing = np.zeros(0, np.float32)
     turn = replace(
         ended, token_ids=whole.token_ids[:0], logprobs=nothing, versions=(), injected=whole.injected[:0], text="",
-        entropies=None,
+        entropies=None, last_turn_at=0,
     )  # fmt: skip
     return ended, turn
 
 
-def joined(before: Completion, observation: Observation, turn: Completion) -> Completion:
-    """The trajectory `before`, what the environment then said, and the turn after it, as one completion of T tokens."""
+def joined(key: Key, before: Completion | None, observation: Observation, turn: Completion) -> Completion:
+    """The trajectory `before`, what the environment then said, and the turn after it, as one completion of T tokens.
+
+    It is sample `key[1]` of request `key[0]`. Without a trajectory before it, the turn is its first one.
+    """
+    if before is None:
+        return replace(turn, request_id=key[0], index=key[1])
     start = len(before.token_ids)
     first = start + len(observation.token_ids)
 
@@ -107,6 +107,9 @@ def joined(before: Completion, observation: Observation, turn: Completion) -> Co
     interrupted_at = before.interrupted_at
     if interrupted_at is None and turn.interrupted_at is not None:
         interrupted_at = first + turn.interrupted_at
+    restarts = before.restarts
+    if observation.prompt_ids is not None:
+        restarts = (*restarts, Restart(first, observation.prompt_ids))
     return replace(
         before,
         token_ids=np.concatenate([before.token_ids, observation.token_ids, turn.token_ids]).astype(np.int32),
@@ -117,8 +120,10 @@ def joined(before: Completion, observation: Observation, turn: Completion) -> Co
         finish_reason=turn.finish_reason,
         interrupted_at=interrupted_at,
         entropies=entropies,
-        routed_experts=turn.routed_experts,  # its prompt is everything before it
+        routed_experts=None if restarts else turn.routed_experts,  # its prompt is everything before it
         turns=(*before.turns, first),
+        restarts=restarts,
+        last_turn_at=len(before.text) + len(observation.text),
     )
 
 

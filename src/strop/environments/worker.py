@@ -18,12 +18,12 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
+from strop.base.carried import accept
 from strop.base.child_process import connect_to_parent
 from strop.base.framing import Channel
-from strop.base.imports import allow_modules
 from strop.base.types import Message, Status, Verdict
 from strop.environments.base import Environment
-from strop.environments.session import Outcome, Reply
+from strop.environments.session import Outcome, Reply, Unjudged
 from strop.environments.sessions import Host, Turn, failed
 from strop.verifiers.jobs import numbered, read_problem, split_number
 
@@ -35,16 +35,16 @@ def write_outcome(outcome: Outcome) -> bytes:
     """An outcome as JSON."""
     if isinstance(outcome, Reply):
         return json.dumps({"reply": asdict(outcome)}).encode()
-    if outcome is None:
-        return b"null"
-    return json.dumps({"verdict": asdict(outcome)}).encode()
+    if isinstance(outcome, Verdict):
+        return json.dumps({"verdict": asdict(outcome)}).encode()
+    return json.dumps({"unjudged": outcome}).encode()
 
 
 def read_outcome(body: bytes) -> Outcome:
     """The outcome that `write_outcome` wrote."""
     found = json.loads(body)
-    if found is None:
-        return None
+    if "unjudged" in found:
+        return Unjudged(*found["unjudged"])
     if "reply" in found:
         fields = found["reply"]
         messages = tuple(Message(role=one["role"], content=one["content"]) for one in fields["messages"])
@@ -96,6 +96,7 @@ class Worker:
             body = write_outcome(failed(f"the environment's reply is no JSON: {error}"))
         self._send(loop, numbered(number, body))
         if self._stuck >= MOST_STUCK:
+            self._flush(loop)
             os._exit(1)  # what was running is played again in a fresh process
 
     async def _in_thread(self, function: Callable[[], Any]) -> Any:
@@ -108,15 +109,16 @@ class Worker:
                 raise
 
     def _send(self, loop: asyncio.AbstractEventLoop, message: bytes) -> None:
-        try:
-            self._channel.send(message)
-            if self._channel.unsent:
-                loop.add_writer(self._channel.socket, self._flush, loop)
-        except OSError:
-            os._exit(0)
+        """Send a message together with the others of this round of the event loop."""
+        if not self._channel.unsent:
+            loop.add_writer(self._channel.socket, self._flush, loop)
+        self._channel.queue(message)
 
     def _flush(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._channel.flush()
+        try:
+            self._channel.flush()
+        except OSError:
+            os._exit(0)
         if not self._channel.unsent:
             loop.remove_writer(self._channel.socket)
 
@@ -127,7 +129,7 @@ def main() -> None:
     setup = json.loads(channel.next())
     try:
         sys.path[:] = setup["path"]
-        allow_modules(setup["modules"])
+        accept(setup["code"])
         family: TypeAdapter[Environment] = TypeAdapter(Environment)
         environment = family.validate_json(setup["environment"])
     except Exception as error:  # importing a user's module may raise anything; the other side shows the last line

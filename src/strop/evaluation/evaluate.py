@@ -12,7 +12,7 @@ from strop.base.seeds import derive
 from strop.base.types import Completion, InputError, Observation, Problem, Rollout, StropError, Verdict
 from strop.data.dataset import Dataset
 from strop.engines.protocol import Engine, Request, Sampling
-from strop.environments.turns import begun, first_turn, joined, next_turn, out_of_room, unspoken, within
+from strop.environments.turns import joined, next_turn, out_of_room, unspoken, within
 from strop.evaluation.result import EvaluationResult
 from strop.verifiers.base import Verifier
 from strop.verifiers.judge import InlineJudge, Key, Responder
@@ -169,12 +169,8 @@ class _Tally:
             raise StropError(f"evaluation: the engine reported request {completion.request_id!r}, which is not ours")
         if completion.finish_reason == "abort":
             raise StropError(f"evaluation: sample {key[1]} of {key[0]!r} was aborted")
-        if observation is None:
-            whole = completion
-        elif key in self._waiting:
-            whole = joined(self._waiting[key], observation, completion)
-        else:
-            whole = begun(*key, completion)
+        before = self._waiting.get(key)
+        whole = completion if observation is None else joined(key, before, observation, completion)
         self._submit(key, whole, completion)
 
     def _submit(self, key: Key, whole: Completion, turn: Completion) -> None:
@@ -205,11 +201,7 @@ class _Tally:
     def _go_on(self, key: Key, observation: Observation) -> None:
         whole, limit = self._waiting.get(key), self._judge.turn_tokens
         seed = _stream(self._seed, self._dataset[self._index_of[key[0]]].problem)
-        request: Request | None
-        if whole is None:
-            request = first_turn(*key, observation, self._sampling, limit, seed)
-        else:
-            request = next_turn(whole, observation, self._sampling, limit, seed)
+        request = next_turn(key, whole, observation, self._sampling, limit, seed)
         if request is None:
             assert whole is not None, "a first turn has room"
             self._submit(key, *out_of_room(whole))

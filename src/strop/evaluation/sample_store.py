@@ -80,7 +80,7 @@ class SampleStore:
             return
         table = rollout_table.table(0, self._waiting)
         answers = [
-            self._verifier.answer(rollout.problem, rollout.completion.text)
+            self._verifier.answer(rollout.problem, rollout.completion.last_turn)
             for group in self._waiting
             for rollout in group.rollouts
         ]

@@ -6,11 +6,12 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -21,8 +22,10 @@ from strop.base.files import writing
 from strop.base.types import InputError, first_line
 from strop.model import tensor_file
 
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
 _DTYPES = {"F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
-_FUSED = {"gate_up_proj": ("gate_proj", "up_proj"), "down_proj": ("down_proj",)}
 HEAD, EMBEDDING = "lm_head.weight", "model.embed_tokens.weight"
 _INDEX = "model.safetensors.index.json"
 
@@ -93,25 +96,45 @@ class ModelFolder:
             folder = Path(made.name)
             for file in self.path.resolve().iterdir():
                 (folder / file.name).symlink_to(file)
-            with safe_open(self.path / self.stored_in[EMBEDDING], framework="pt") as content:
-                save_file({HEAD: content.get_tensor(EMBEDDING)}, folder / "strop-head.safetensors")
+            save_file({HEAD: self._stored(EMBEDDING)}, folder / "strop-head.safetensors")
             (folder / _INDEX).unlink(missing_ok=True)
             index = {"weight_map": self.stored_in | {HEAD: "strop-head.safetensors"}}
             (folder / _INDEX).write_text(json.dumps(index))
         with made:
             yield folder
 
-    def in_files(self, weights: Iterable[tuple[str, Tensor]]) -> Iterator[tuple[str, Tensor]]:
-        """The weights by the names that the files have: experts that transformers keeps as one tensor come apart."""
-        for name, tensor in weights:
-            block, _, last = name.rpartition(".")
-            if name in self.shapes or tensor.ndim != 3 or last not in _FUSED:
-                yield name, tensor
-                continue
-            for expert, matrix in enumerate(tensor):  # [E, rows, columns]
-                parts = matrix.chunk(len(_FUSED[last]))
-                for projection, part in zip(_FUSED[last], parts, strict=True):
-                    yield f"{block}.{expert}.{projection}.weight", part
+    @cached_property
+    def _model(self) -> PreTrainedModel:
+        from strop.model.files import stored_model
+        from strop.model.settings import ModelSettings
+
+        return stored_model(ModelSettings(path=str(self.path)))
+
+    def in_files(self, weights: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        """The weights by the names and in the shapes that the files have, as `save_pretrained` writes them.
+
+        transformers keeps those of some families otherwise, the experts of a layer as one tensor above all.
+        """
+        from transformers.core_model_loading import revert_weight_conversion
+
+        if all(name in self.tied or tensor.shape == self.shapes.get(name) for name, tensor in weights.items()):
+            return weights
+        found: dict[str, Tensor] = revert_weight_conversion(self._model, dict(weights))
+        return found
+
+    def beside(self, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """What the files have beside these weights and is never trained: the bias by which some routers choose experts.
+
+        It stays of the type that it has there, where weights are of that of the model.
+        """
+        missing = self.shapes.keys() - weights.keys()
+        buffers = {name for name, _ in self._model.named_buffers()} if missing else set()
+        return {name: self._stored(name) for name in missing & buffers}
+
+    def _stored(self, name: str) -> Tensor:
+        with safe_open(self.path / self.stored_in[name], framework="pt") as content:
+            tensor: Tensor = content.get_tensor(name)
+        return tensor
 
 
 @contextmanager

@@ -27,6 +27,7 @@ from strop.model.files import checkpoint_layers, export, fresh_model, load_pretr
 from strop.model.head import LogitForm, collision, logprob_entropy, project
 from strop.model.kernels import native
 from strop.model.kernels.modules import fuse
+from strop.model.kernels.native import LayerKernels
 from strop.model.kernels.sharing import Layout, SharedContext
 from strop.model.location import dtype_name
 from strop.model.lora import Adapters, attach, without_adapters
@@ -224,7 +225,12 @@ class Policy(nn.Module):
 
     def logits(self, hidden: Tensor, fp32: bool) -> Tensor:
         """float32 logits [M, V] of hidden [M, E], undivided by any temperature."""
-        return self.logit_form(project(hidden, self.head_weight, self.head_bias, fp32))
+        return self.logit_form(project(hidden, self.head_weight, self.head_bias, fp32, self._kernels))
+
+    @property
+    def _kernels(self) -> LayerKernels | None:
+        """Those of the head on a CPU, of the trainer and of an engine on this policy alike."""
+        return native.load() if self.settings.cpu_kernels and self.device.type == "cpu" else None
 
     def use_kernels(self) -> None:
         """On a CPU let layers compute with the C kernels where there are any, and compare the result with before.
@@ -301,10 +307,10 @@ class Policy(nn.Module):
         head = self._head
         weight = head.weight_with_gradient() if isinstance(head, AdaptedLinear) else self.head_weight
         bias, chunk, fp32 = self.head_bias, self.settings.chunk_tokens, self.settings.trainer_fp32_head
-        form = self.logit_form
-        found: tuple[Tensor, ...] = logprob_entropy(hidden, weight, bias, targets, temperature, chunk, fp32, form)
+        more = (temperature, chunk, fp32, self.logit_form, self._kernels)
+        found: tuple[Tensor, ...] = logprob_entropy(hidden, weight, bias, targets, *more)
         if with_collision:
-            found = *found, collision(hidden, weight, bias, temperature, chunk, fp32, form)
+            found = *found, collision(hidden, weight, bias, *more)
         return found if part is None else tuple(part.whole(column) for column in found)
 
 

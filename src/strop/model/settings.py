@@ -87,8 +87,8 @@ class ModelSettings(Settings):
         trainer_fp32_head: logits of `Policy.forward` accumulated and kept in float32, whatever `dtype`.
         generator_fp32_head: the same for an engine on this policy (ScaleRL wants both).
         chunk_tokens: rows of logits that exist at once.
-        cpu_kernels: on a CPU layers compute with kernels that the machine's own compiler makes, once a machine in a
-            second or two; off, or without a compiler, with PyTorch's operators.
+        cpu_kernels: on a CPU layers and head compute with kernels that the machine's own compiler makes, once a machine
+            in a second or two; off, or without a compiler, with PyTorch's operators.
         gradient_checkpointing: compute layers again in backward instead of keeping their activations; `auto` does so
             from a billion parameters on.
         replay_routing: of a mixture of experts, train every token through the experts that the generator chose for it

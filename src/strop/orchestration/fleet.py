@@ -102,7 +102,8 @@ class Fleet:
         self._stored: StoredWeights | None = None  # the version that all shall have
         self._probe: IntArray = np.zeros(0, np.int32)
         self._reference: FloatArray | None = None  # what the generators say of the probe under the current weights
-        self._deaths: Counter[int] = Counter()  # that a ticket's requests have met
+        # The deaths that a ticket's requests have met. That one of them was survived proves nothing of later turns.
+        self._deaths: Counter[int] = Counter()
         self._restarts = 0
         self._events: list[Event] = []
         self._at_publication: dict[tuple[int, int], Work] = {}  # by generator and life
@@ -226,7 +227,6 @@ class Fleet:
             item.left -= 1
             if item.left == 0:
                 del generator.sent[completion.request_id]
-                del self._deaths[item.ticket]
             self._events.append(completion)
         generator.hand_out()
 

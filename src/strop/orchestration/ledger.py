@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from strop.base.types import Completion, Group, Observation, Problem, Rollout, Verdict
-from strop.environments.turns import begun, joined
+from strop.environments.turns import joined
 
 
 @dataclass
@@ -73,10 +73,8 @@ class Ledger:
             return completion.index
         del self._by_request[completion.request_id]
         sample, observation = entry.turns.pop(completion.request_id)
-        before = entry.completions.get(sample)
-        entry.completions[sample] = (
-            begun(entry.request_id, sample, completion) if before is None else joined(before, observation, completion)
-        )
+        key = (entry.request_id, sample)
+        entry.completions[sample] = joined(key, entry.completions.get(sample), observation, completion)
         return sample
 
     def judge(self, entry: OpenGroup, sample: int, verdict: Verdict, reward: float) -> Group | None:

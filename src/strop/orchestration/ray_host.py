@@ -25,9 +25,8 @@ from strop.orchestration.worker_process import (
     HEARTBEAT_SECONDS,
     LOOPBACK,
     Setup,
-    find_entry,
     last_words,
-    prepare,
+    run,
     standing_since,
     written,
 )
@@ -186,8 +185,7 @@ class Host:
             self._connection.address = address_of_node()
             if setup.folder is not None:
                 _write_to(setup.folder / LOGS / f"{setup.spec.role}.txt")
-            prepare(setup)
-            find_entry(setup.spec.entry)(self._connection, setup.spec.settings)
+            run(self._connection, setup)
         except ControllerGone:
             pass  # the normal end
         except BaseException as error:  # whatever it is, the controller must hear of it

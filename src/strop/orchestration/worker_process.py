@@ -16,15 +16,15 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from strop.base import progress
+from strop.base.carried import Code, accept, carried
 from strop.base.child_process import connect_to_parent
 from strop.base.framing import Channel
-from strop.base.imports import allow_modules, modules_allowed
 from strop.base.threads import thread_environment
 from strop.base.types import StropError
 from strop.engines.protocol import EngineLost
@@ -38,19 +38,30 @@ LOOPBACK = "127.0.0.1"
 
 @dataclass(frozen=True)
 class Setup:
-    """The first message: what to run. `modules` are those of the user's own that may name pieces, with their files."""
+    """The first message: what to run.
+
+    Attributes:
+        spec: the worker, its settings pickled: what they are made of may be the user's own code.
+        path: the controller's import path.
+        code: of the user's own, that the settings need.
+        folder: of the run, where it is known.
+    """
 
     spec: WorkerSpec
     path: tuple[str, ...]
-    modules: Sequence[tuple[str, str]] = ()
-    folder: Path | None = None
+    code: Code
+    folder: Path | None
 
 
 def setup_of(spec: WorkerSpec, folder: Path | None) -> Setup:
-    """The first message. It names those of the user's modules that the settings need: imports take time."""
-    body = written(spec)
-    modules = [(name, file) for name, file in modules_allowed() if name.encode() in body]
-    return Setup(spec, tuple(sys.path), modules, folder)
+    """The first message to a worker.
+
+    Raises:
+        InputError: something of the script or notebook in the settings cannot be carried.
+    """
+    settings = written(spec.settings)
+    code = carried(settings.decode("latin-1"))
+    return Setup(replace(spec, settings=settings), tuple(sys.path), code, folder)
 
 
 def written(message: object) -> bytes:
@@ -141,12 +152,17 @@ def last_words(error: BaseException) -> Failed:
     return Failed(said, comes_again, "".join(traceback.format_exception(error)))
 
 
-def prepare(setup: Setup) -> None:
-    """Give this process the controller's import path and the user's own modules, and a file for its stacks."""
+def run(connection: Any, setup: Setup) -> None:
+    """Run the worker to its end, with the controller's import path and the user's own code, and a file for its stacks.
+
+    Raises:
+        Exception: whatever the worker's entry raises.
+    """
     sys.path[:] = setup.path
-    allow_modules(setup.modules)
+    accept(setup.code)
     if setup.folder is not None:
         register_dump(stacks_path(setup.folder, setup.spec.role))
+    find_entry(setup.spec.entry)(connection, pickle.loads(setup.spec.settings))
 
 
 def _beat_for_ever(connection: SocketConnection) -> None:
@@ -165,8 +181,7 @@ def main() -> None:
     try:
         setup = connection.first()
         threading.Thread(target=_beat_for_ever, args=(connection,), daemon=True, name="heartbeat").start()
-        prepare(setup)
-        find_entry(setup.spec.entry)(connection, setup.spec.settings)
+        run(connection, setup)
     except ControllerGone:
         pass  # the normal end
     except Exception as error:  # whatever it is, the controller must hear of it

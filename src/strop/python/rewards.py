@@ -1,12 +1,17 @@
-"""The reward that a user gives in Python, as the verifier that a configuration names."""
+"""The reward that a user gives in Python, as the verifier or the environment that a configuration names."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from strop.base import session
+from pydantic import ValidationError
+
+from strop.base import imports, session
 from strop.base.types import InputError, Verdict
+from strop.config.edits import explain
+from strop.environments.base import Environment
+from strop.environments.outside import OutsideClass
 from strop.verifiers.base import Verifier
 from strop.verifiers.combined import WeightedSum
 from strop.verifiers.reward_function import RewardFunction, reward_functions
@@ -14,8 +19,31 @@ from strop.verifiers.reward_function import RewardFunction, reward_functions
 # f(problem, text) -> float, bool or Verdict; or f(prompts, completions, **columns) -> list of floats, as TRL has it.
 RewardCallable = Callable[..., float | bool | Verdict | Sequence[float | None] | None]
 One = RewardCallable | Verifier
-# One, several of weight 1, or several with their weights.
-Reward = One | Sequence[One] | Mapping[Any, float]  # a mapping of One; a narrower type would refuse most of them
+# One, several of weight 1, or several with their weights (a mapping of One; a narrower type would refuse most of them);
+# or an environment, its class, or a class in TRL's shape.
+Reward = One | Sequence[One] | Mapping[Any, float] | Environment | type
+
+
+def environment_of(reward: Reward) -> Environment | None:
+    """The environment that gives this reward; None where it is of another kind.
+
+    A class that is no `Environment` and has a method `reset` is taken for one in TRL's shape (see `OutsideClass`).
+
+    Raises:
+        InputError: its settings are missing, it has no public method that could be a tool, or it cannot be found again
+            by its name.
+    """
+    if not isinstance(reward, type):
+        return reward if isinstance(reward, Environment) else None
+    try:
+        if issubclass(reward, Environment):
+            return reward()
+        if not hasattr(reward, "reset"):
+            return None
+        imports.allow_module(reward.__module__)
+        return OutsideClass(cls=f"{reward.__module__}:{reward.__qualname__}")
+    except ValidationError as error:
+        raise InputError(f"reward: {reward.__name__}: {explain(error)}") from error
 
 
 def verifier_of(reward: Reward) -> Verifier:
@@ -39,7 +67,7 @@ def verifier_of(reward: Reward) -> Verifier:
         if not (isinstance(part, Verifier) or callable(part)) or isinstance(part, type):
             raise InputError(
                 f"reward: {part!r:.60} is neither a function nor a verifier; define f(problem, text) -> float "
-                "(several: [f, g], and with weights {f: 0.2, g: 1.0})"
+                "(several: [f, g], and with weights {f: 0.2, g: 1.0}), or give an environment's class alone"
             )
     functions = [part for part in parts if not isinstance(part, Verifier)]
     if len(functions) == len(parts):

@@ -29,7 +29,7 @@ from strop.config.schema import RunConfig
 from strop.data.rows import Columns
 from strop.python.problems import Problems, count_of, source_of
 from strop.python.result import Run
-from strop.python.rewards import Reward, takes_over, verifier_of
+from strop.python.rewards import Reward, environment_of, takes_over, verifier_of
 from strop.recipes.resolve import resolve
 from strop.run import preflight
 from strop.run.folder import RunFolder, is_run
@@ -66,8 +66,8 @@ def train(
         problems: dictionaries, `Problem`s, a `datasets.Dataset`, a table of pandas or Arrow, a file, or a source's
             name; None takes the recipe's own. A row has a prompt (text or chat messages) and may have an answer.
         reward: `f(problem, text) -> float`; or TRL's `f(prompts, completions, **columns) -> list`; a verifier; several
-            in a list, or in a dictionary with their weights. What functions return is the reward itself. None: the
-            recipe's verifier, which compares answers.
+            in a list, or in a dictionary with their weights; or an environment, its class, or a class in TRL's shape.
+            What functions return is the reward itself. None: the recipe's verifier, which compares answers.
         recipe: a name (`strop recipes`), a file, a `RunConfig`, or a function that returns one.
         steps: training steps; None: the recipe's.
         loss: a policy loss instead of the recipe's.
@@ -92,8 +92,11 @@ def train(
         edits["algorithm.loss"] = loss
     if steps is not None:
         edits["steps"] = steps
+    environment = None if reward is None else environment_of(reward)
+    verifier = None if reward is None or environment is not None else verifier_of(reward)
+    if environment is not None:
+        edits["environment"] = environment
     edits |= settings or {}
-    verifier = None if reward is None else verifier_of(reward)
     if out is not None and resume and is_run(Path(out)):
         return _resumed(Path(out), edits, verifier, quiet)
     if resume and out is None:
@@ -143,7 +146,8 @@ def _edited(base: RunConfig, edits: Mapping[str, Any]) -> RunConfig:
 
 
 def _judged_by(verifier: Verifier, base: RunConfig) -> dict[str, Any]:
-    """The settings that go with a verifier: functions give the reward itself, and run in this process alone."""
+    """The settings that go with a verifier: functions give the reward itself, and are called in this process unless an
+    evaluation of its own is asked for."""
     edits: dict[str, Any] = {"verifier": verifier}
     if isinstance(verifier, RewardFunction):
         edits["algorithm.reward"] = DirectReward()

@@ -124,7 +124,7 @@ def assemble(config: RunConfig, view: View) -> Parts:
     if change is not None:
         view.note(change)
     play = play_of(config, tokenizer, room)
-    for line in () if play is None else play.tokens.notes():
+    for line in () if play is None else play.notes():
         view.note(line)
     sets = validation_sets(config, data, tokenizer, room, view, play)
     registry = ProcessRegistry()

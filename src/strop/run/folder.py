@@ -41,6 +41,7 @@ from strop.base import imports
 from strop.base.files import TEMPORARY, beside, read_json, replacing, write_json, write_text, writing
 from strop.base.imports import MARKER
 from strop.base.metrics_file import MetricsFile, read_metrics
+from strop.base.sample import Sample
 from strop.base.types import Group, InputError, Problem
 from strop.data.history import PASS_RATES
 from strop.data.record import PROBLEMS, ProblemRecord, question_digest
@@ -213,13 +214,13 @@ class RunFolder:
         write_text(target, "".join(f"{line}\n" for line in lines))
         return target
 
-    def write_rollouts(self, step: int, groups: Sequence[Group]) -> Path:
-        """Write the completions of a step, one row each."""
+    def write_rollouts(self, step: int, groups: Sequence[Group], samples: Sequence[Sample] = ()) -> Path:
+        """Write the completions of a step, one row each, with what training made of those in `samples`."""
         from strop.base import rollout_table
 
         target = self.rollouts_path(step)
         with replacing(target) as temporary:
-            rollout_table.write(temporary, step, groups)
+            rollout_table.write(temporary, step, groups, samples)
         return target
 
     def read_rollouts(self, step: int) -> list[dict[str, Any]]:

@@ -37,6 +37,7 @@ from strop.algorithms.rewards import LengthShaping, Reward
 from strop.base import progress
 from strop.base.clock import Clock
 from strop.base.metrics import merge, values
+from strop.base.sample import Sample
 from strop.base.seeds import derive
 from strop.base.states import States
 from strop.base.types import Completion, Group, InputError, Observation, StropError, Verdict
@@ -44,7 +45,7 @@ from strop.base.view import View
 from strop.config.schema import RunConfig
 from strop.data.dataset import Dataset
 from strop.engines.protocol import Request
-from strop.environments.turns import first_turn, next_turn, out_of_room, unspoken, within
+from strop.environments.turns import next_turn, out_of_room, unspoken, within
 from strop.orchestration.executor import PROBE_TOLERANCE, Executor, Lost, Publication, Quarantined
 from strop.orchestration.lag_gate import BatchTickets, LagGate
 from strop.orchestration.learning import Learning
@@ -75,11 +76,13 @@ class WeightMismatch(StropError):
 
 @dataclass(frozen=True)
 class StepRecord:
-    """The record of a finished training step: its number, its metrics and every group it looked at."""
+    """The record of a finished training step: its number, its metrics, every group it looked at, and what it made of
+    those that it learned from."""
 
     step: int
     metrics: dict[str, float | None]
     groups: tuple[Group, ...]
+    samples: tuple[Sample, ...]
 
 
 class Loop:
@@ -235,15 +238,12 @@ class Loop:
         if entry is None:
             return
         whole, limit = entry.completions.get(sample), self.judge.turn_tokens
-        request: Request | None
-        if whole is None:
-            request = first_turn(request_id, sample, observation, self.config.sampling, limit, self._seed(entry))
-        else:
-            request = next_turn(whole, observation, self.config.sampling, limit, self._seed(entry))
+        key, seed = (request_id, sample), self._seed(entry)
+        request = next_turn(key, whole, observation, self.config.sampling, limit, seed)
         if request is None:
             assert whole is not None, "a first turn has room"
             entry.completions[sample], turn = out_of_room(whole)
-            self.judge.submit((request_id, sample), entry.problem, turn, self._seed(entry))
+            self.judge.submit(key, entry.problem, turn, seed)
             return
         self.ledger.take_turn(entry, request.id, sample, observation)
         self.executor.submit(request, entry.ticket, entry.attempt)
@@ -344,7 +344,7 @@ class Loop:
             self._enter_stage()
             stage, left = self.curriculum.stage, self.curriculum.sampler.left
             self.view.note(f"step {self.step}: stage {stage} begins, with {left} of {len(self.dataset)} problems")
-        return StepRecord(self.step, row, tuple(groups))
+        return StepRecord(self.step, row, tuple(groups), result.samples)
 
     def _drop(self, tickets: Sequence[int]) -> None:
         """Groups that can no longer be trained in time: short ones never are, so this shortens what is trained on."""

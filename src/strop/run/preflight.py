@@ -123,13 +123,12 @@ def named(config: RunConfig) -> None:
 
 
 def in_session(config: RunConfig) -> None:
-    """Refuse a run whose reward functions or pieces are of a Python session that is not this one.
+    """Refuse a run whose reward functions are of a Python session that is not this one.
 
     Raises:
-        InputError: naming the function, or the setting that wants it in another process.
+        InputError: naming the function.
     """
-    functions = config.verifier.session_functions()
-    for name in functions:
+    for name in config.verifier.session_functions():
         module = name.partition(":")[0]
         if session.recall(name) is None and module != MAIN:
             raise InputError(f"the reward function {not_allowed(name, module)}")
@@ -138,16 +137,6 @@ def in_session(config: RunConfig) -> None:
                 f"the reward function {name.removeprefix(f'{MAIN}:')!r} is not here: only the script or notebook that "
                 "defines it has it; go on from there: strop.train(…, resume=True), or set another verifier"
             )
-    if functions and config.evaluates_apart:
-        raise InputError(
-            f"evaluation.asynchronous={config.evaluation.asynchronous} wants the reward function {functions[0]!r} in "
-            "another process; set evaluation.asynchronous=false"
-        )
-    if config.orchestration.trainers > 1 and f'"{MAIN}:' in config.learner.model_dump_json():
-        raise InputError(
-            f"orchestration.trainers={config.orchestration.trainers} want a piece of {MAIN} in other processes; define "
-            "it in a module of its own and import it"
-        )
 
 
 def resuming(folder: RunFolder, sets: Sequence[str] = ()) -> RunConfig:
@@ -318,6 +307,8 @@ def _engine(config: RunConfig) -> None:
         config.engine.interpreter()
     if isinstance(config.engine, Vllm) and config.model.replay_routing:
         raise InputError("model.replay_routing: the embedded engine alone records experts; set engine=Torch, or false")
+    if config.environment is not None and config.environment.history == "separate" and config.model.replay_routing:
+        raise InputError("model.replay_routing: experts of several sequences are not kept; set it false")
 
 
 def _packages(config: RunConfig) -> None:

@@ -311,7 +311,7 @@ class _Run:
         self.boundary = self.loop.state()
         row = dict(record.metrics)
         self._list_quarantined()
-        self.folder.write_rollouts(step, record.groups)
+        self.folder.write_rollouts(step, record.groups, record.samples)
         try:
             row |= self._evaluate(step, trackers)
         except BaseException:  # the step is trained, whatever keeps it from being measured

@@ -21,7 +21,8 @@ from strop.base.child_process import die_with_parent
 from strop.base.machine import GIB, memory
 from strop.base.metrics import values
 from strop.base.resident import resident
-from strop.base.types import Completion, IntArray, Sample, StropError, first_line
+from strop.base.sample import Sample
+from strop.base.types import Completion, IntArray, StropError, first_line
 from strop.config.schema import RunConfig
 from strop.engines.build import build_engine
 from strop.engines.protocol import Engine, Request, Sampling

@@ -26,8 +26,9 @@ from strop.algorithms.objective import Objective, UpdateContext
 from strop.algorithms.settings import AlgorithmSettings
 from strop.base.interrupt import breakable
 from strop.base.metrics import Metrics, Total, merge
+from strop.base.sample import Sample
 from strop.base.seeds import derive
-from strop.base.types import FloatArray, Group, IntArray, Sample, StropError
+from strop.base.types import FloatArray, Group, IntArray, StropError
 from strop.model.critic import Critic
 from strop.model.policy import Packed, Policy, WithoutAdapters, copy_parameters
 from strop.model.tensor_file import Groups
@@ -37,7 +38,7 @@ from strop.training.optimizer import own_part
 from strop.training.packing import pack, split_into_updates
 from strop.training.result import Sizes, TrainResult
 from strop.training.samples import Candidate, make_candidates, make_samples
-from strop.training.scoring import score_samples
+from strop.training.scoring import by_sample, score_samples
 from strop.training.settings import CriticSettings, LearnerSettings
 from strop.training.step import NonFiniteLoss, Trainer
 from strop.training.storage import Storage
@@ -139,14 +140,16 @@ class Learner:
         if not any(candidate.trains for candidate in candidates):
             return None
         candidates = self._scored(candidates)
-        token_rewards = [self._token_rewards(candidate.sample) for candidate in candidates]
+        token_rewards = [[self._token_rewards(sample) for sample in candidate.samples] for candidate in candidates]
         samples = self._corrected(make_samples(candidates, self.settings.algorithm.advantage, token_rewards))
         metrics: list[Metrics] = []
         try:
             if self.critic is not None:
                 metrics.append(self._teach_critic(samples, step))
             if self.critic is None or step >= self._critic_settings.warmup_steps:
-                metrics.append(self._teach_policy(samples, step, states))
+                taught, logprobs = self._teach_policy(samples, step, states)
+                metrics.append(taught)
+                samples = [replace(sample, trainer_logprobs=logprobs.get(sample.id)) for sample in samples]
         except NonFiniteLoss as error:
             raise NonFiniteLoss(f"step {step + 1}, {error}") from error
         self._reset_reference(step + 1)
@@ -166,7 +169,7 @@ class Learner:
         algorithm = self.settings.algorithm
         # Groups that are not trained on matter to the statistics of KL in the reward alone.
         every = algorithm.kl_in_reward is not None
-        wanted = [c for c in candidates if (c.survives or every) and c.sample.trained_tokens > 0]
+        wanted = [s for c in candidates if c.survives or every for s in c.samples if s.trained_tokens > 0]
         columns: dict[str, list[FloatArray]] = {}
         if algorithm.needs_old_scores:
             logprobs, entropies = self._score(self.trainer.policy, wanted)
@@ -181,12 +184,11 @@ class Learner:
             columns["values"], _ = self._score(self.critic.policy, wanted)
         if not columns:
             return list(candidates)
-        scored = {id(c): {name: column[place] for name, column in columns.items()} for place, c in enumerate(wanted)}
+        scored = {id(s): {name: column[place] for name, column in columns.items()} for place, s in enumerate(wanted)}
         blank = dict.fromkeys(columns)
-        return [replace(c, sample=_fill(c.sample, scored.get(id(c), blank))) for c in candidates]
+        return [replace(c, samples=tuple(_fill(s, scored.get(id(s), blank)) for s in c.samples)) for c in candidates]
 
-    def _score(self, module: torch.nn.Module, wanted: Sequence[Candidate]) -> tuple[list[FloatArray], list[FloatArray]]:
-        samples = [candidate.sample for candidate in wanted]
+    def _score(self, module: torch.nn.Module, samples: Sequence[Sample]) -> tuple[list[FloatArray], list[FloatArray]]:
         budget = self.settings.batch.tokens_per_microbatch
         return score_samples(module, samples, self.settings.temperature, budget, self.trainer.ranks)
 
@@ -216,19 +218,24 @@ class Learner:
 
     # ------------------------------------------------------------------ updates
 
-    def _teach_policy(self, samples: list[Sample], step: int, states: Mapping[str, Mapping[str, Any]]) -> Metrics:
-        """All updates of the policy in one training step."""
+    def _teach_policy(
+        self, samples: list[Sample], step: int, states: Mapping[str, Mapping[str, Any]]
+    ) -> tuple[Metrics, dict[int, FloatArray]]:
+        """All updates of the policy in one training step; and its log-probs in the last of each sample, by its id."""
         batch = self.settings.batch
         groups = len({sample.group for sample in samples})
         seed = derive(self.settings.seed, "split", step)
         updates = split_into_updates(samples, min(batch.updates_per_step, groups), batch.passes_per_batch, seed)
         parts: list[Metrics] = []
+        logprobs: dict[int, FloatArray] = {}
         for number, chosen in enumerate(updates):
             ranks = self.trainer.ranks.teams
             update = pack(chosen, self.settings.algorithm.aggregation, batch.tokens_per_microbatch, ranks)
             context = UpdateContext(derive(self.settings.seed, "update", step, number), states)
             parts.append(self.trainer.update(update, context))
-        return merge(parts) | {"updates": Total(len(updates))}
+            found = by_sample(update, self.trainer.logprobs, chosen)
+            logprobs |= {sample.id: own for sample, own in zip(chosen, found, strict=True)}
+        return merge(parts) | {"updates": Total(len(updates))}, logprobs
 
     def _teach_critic(self, samples: list[Sample], step: int) -> Metrics:
         """All updates of the critic in one training step, its metrics under `critic/`."""

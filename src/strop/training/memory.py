@@ -27,7 +27,8 @@ from strop.model.attention_kinds import PLAIN, Kind
 from strop.model.head import logprob_entropy
 from strop.model.kernels import native
 from strop.model.kernels.modules import fuse
-from strop.model.kernels.native import LANES, LayerKernels
+from strop.model.kernels.native import LayerKernels
+from strop.model.kernels.products import Products
 from strop.model.lora_layers import AdaptedLinear
 from strop.model.policy import Policy
 from strop.training.sharding import decoder_layers
@@ -98,15 +99,31 @@ class LiveBytes(TorchDispatchMode):
 class _NoKernels(LayerKernels):
     """The kernels' functions with their tensors and without anything computed."""
 
+    device = "meta"
+
+    def __init__(self) -> None:
+        """Nothing is loaded."""
+        self.products = _NoProducts()
+
+    def call(self, name: str, *given: Any) -> None:
+        """Compute nothing."""
+
+
+class _NoProducts(Products):
+    """Likewise the matrix products, of the types that this processor multiplies."""
+
+    device = "meta"
+
     def __init__(self) -> None:
         """Nothing is loaded."""
 
     def call(self, name: str, *given: Any) -> None:
         """Compute nothing."""
 
-    def fits(self, x: Tensor, weight: Tensor) -> bool:
-        """Whether the kernels would compute with tensors like these on a CPU."""
-        return x.shape[-1] % LANES == 0 and x.numel() > 0
+    def multiplies(self, dtype: torch.dtype) -> bool:
+        """Whether the products would."""
+        kernels = native.load()
+        return kernels is not None and kernels.products.multiplies(dtype)
 
 
 _NO_KERNELS = _NoKernels()
@@ -136,7 +153,7 @@ def update_need(policy: Policy, lengths: Sequence[int], device: Device, ranks: i
     lowered = [parameter for parameter in trained if parameter.element_size() < _MASTER]
     elements = sum(parameter.numel() for parameter in trained)
     weights = sum(tensor.nbytes for tensor in every) + _MASTER * sum(parameter.numel() for parameter in lowered)
-    live = _live_bytes(policy, lengths, device)
+    live = _live_bytes(policy, lengths, device, ranks)
     return Need(
         weights=weights // ranks,
         gradients=_MASTER * elements // ranks,
@@ -145,15 +162,23 @@ def update_need(policy: Policy, lengths: Sequence[int], device: Device, ranks: i
     )
 
 
-def _live_bytes(policy: Policy, lengths: Sequence[int], device: Device) -> int:
+def _forget(parameter: Tensor) -> None:
+    parameter.grad = None
+
+
+def _live_bytes(policy: Policy, lengths: Sequence[int], device: Device, ranks: int) -> int:
     """Bytes that live at the worst moment of forward and backward, beside what there is before and between them."""
     tokens = sum(lengths)
     context = _Context(len(lengths))
-    if device == "cpu" and policy.settings.cpu_kernels and native.load() is not None:
+    if _computes_in_c(policy, device):
         fuse(policy.model, _NO_KERNELS)
     for parameter in policy.parameters():
-        if parameter.requires_grad and parameter.element_size() >= _MASTER:  # gradients so far, which are counted apart
+        if not parameter.requires_grad:
+            continue
+        if parameter.element_size() >= _MASTER:  # gradients so far, which are counted apart
             parameter.grad = torch.empty_like(parameter)
+        elif ranks == 1:  # each is added to its master's as soon as it is there
+            parameter.register_post_accumulate_grad_hook(_forget)
     with torch.device("meta"), LiveBytes() as live:
         ids = torch.empty(tokens, dtype=torch.int64)
         logprob, _ = _forward(policy, ids, context, device)
@@ -168,10 +193,16 @@ def _forward(policy: Policy, ids: Tensor, context: AttentionContext, device: Dev
         policy.model.train()
     hidden = policy.hidden(ids, ids, context)
     weight = head.weight_with_gradient() if isinstance(head, AdaptedLinear) else policy.head_weight
-    if device == "cpu" and settings.trainer_fp32_head:
+    fp32, kernels = settings.trainer_fp32_head, _NO_KERNELS if _computes_in_c(policy, device) else None
+    if device == "cpu" and fp32 and (kernels is None or not kernels.products.fits(weight)):
         weight = weight.float()  # as the head does there, from its forward to the end of its backward
-    fp32 = settings.trainer_fp32_head
-    return logprob_entropy(hidden, weight, policy.head_bias, ids, 1.0, settings.chunk_tokens, fp32)
+    chunk, form = settings.chunk_tokens, policy.logit_form
+    return logprob_entropy(hidden, weight, policy.head_bias, ids, 1.0, chunk, fp32, form, kernels)
+
+
+def _computes_in_c(policy: Policy, device: Device) -> bool:
+    """Whether it is the C kernels that compute there."""
+    return device == "cpu" and policy.settings.cpu_kernels and native.load() is not None
 
 
 def _gathered(policy: Policy) -> int:

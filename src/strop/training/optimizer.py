@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -16,8 +18,9 @@ class MasterAdamW:
     """The running optimizer of a module: moments, and an fp32 master of every parameter of lower precision.
 
     A bf16 parameter of 1.0 cannot take a step of 1e-6 (its spacing is 8e-3); its master can, and the parameter is the
-    master rounded. Gradients are moved to the masters after each backward (`accumulate`), so that the sum over
-    micro-batches is fp32 as well. An fp32 or fp64 parameter is its own master.
+    master rounded. Gradients are moved to the masters during each backward (`accumulating`), so that the sum over
+    micro-batches is fp32 as well. The memory of that sum is kept from one update to the next: to get it anew costs as
+    much as the step itself. An fp32 or fp64 parameter is its own master.
 
     Parameters may be sharded (`DTensor`): masters and moments are then sharded alike, and all ranks make each call.
     """
@@ -29,6 +32,7 @@ class MasterAdamW:
             raise StropError("the module has no parameter that requires a gradient; there is nothing to train")
         self.masters = {name: _master_of(parameter) for name, parameter in self.parameters.items()}
         self._seen = {name: parameter._version for name, parameter in self._lowered()}
+        self._sums: dict[str, Tensor] = {}  # memory of the gradients of masters
         decayed = [m for m in self.masters.values() if settings.decay == "all" or m.dim() > 1]
         spared = [m for m in self.masters.values() if not (settings.decay == "all" or m.dim() > 1)]
         groups = [{"params": decayed, "weight_decay": settings.weight_decay}, {"params": spared, "weight_decay": 0.0}]
@@ -41,17 +45,36 @@ class MasterAdamW:
         """The parameters that are not their own masters."""
         return [(name, p) for name, p in self.parameters.items() if self.masters[name] is not p]
 
+    @contextmanager
+    def accumulating(self) -> Iterator[None]:
+        """Inside, where one backward runs, each gradient of a lowered parameter is moved as soon as it is complete, so
+        that they are never there all at once; those of sharded parameters when it ends."""
+        hooks = [parameter.register_post_accumulate_grad_hook(partial(self._accumulate, name))
+                 for name, parameter in self._lowered()]  # fmt: skip
+        try:
+            yield
+        finally:
+            for hook in hooks:
+                hook.remove()
+        self.accumulate()
+
     def accumulate(self) -> None:
-        """Move the gradients of lowered parameters to their masters, adding in fp32; call it after each backward."""
+        """Move the gradients of lowered parameters to their masters, adding in fp32."""
         for name, parameter in self._lowered():
-            if parameter.grad is None:
-                continue
-            master = self.masters[name]
-            if master.grad is None:
-                master.grad = parameter.grad.to(master.dtype)
-            else:  # added in the master's type, without a copy of the gradient in it
-                master.grad.add_(parameter.grad)
-            parameter.grad = None
+            self._accumulate(name, parameter)
+
+    @torch.no_grad()
+    def _accumulate(self, name: str, parameter: Tensor) -> None:
+        master = self.masters[name]
+        if parameter.grad is None:
+            return
+        if master.grad is not None:  # added in the master's type, without a copy of the gradient in it
+            master.grad.add_(parameter.grad)
+        else:
+            if name not in self._sums:
+                self._sums[name] = torch.empty_like(master, requires_grad=False)
+            master.grad = self._sums[name].copy_(parameter.grad)
+        parameter.grad = None
 
     def zero_grad(self) -> None:
         """Forget every gradient."""

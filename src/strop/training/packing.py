@@ -21,8 +21,9 @@ from numpy.typing import NDArray
 
 from strop.algorithms.aggregation import Aggregation
 from strop.algorithms.tokens import Tokens
+from strop.base.sample import Sample, completions_of
 from strop.base.seeds import permutation
-from strop.base.types import FloatArray, InputError, Sample, StropError
+from strop.base.types import FloatArray, InputError, StropError
 from strop.model.policy import Packed
 
 
@@ -71,7 +72,8 @@ def pack(samples: Sequence[Sample], aggregation: Aggregation, tokens_per_microba
 
     A sequence is never split: one longer than the budget has a micro-batch to itself. Samples without a trained token
     are left out, and do not count in the aggregation's denominators. The weights come from the whole update, so
-    neither the budget nor the order of the samples changes Σ weight · loss.
+    neither the budget nor the order of the samples changes Σ weight · loss. The sequences of one completion
+    (`Sample.whole`) count as one, with all of its tokens.
 
     Args:
         samples: of one update; `Tokens.sequence` is the index into it.
@@ -88,9 +90,12 @@ def pack(samples: Sequence[Sample], aggregation: Aggregation, tokens_per_microba
     if not kept:
         raise NothingToTrain(f"none of the update's {len(samples)} samples has a trained token")
     trained = np.array([samples[index].trained_tokens for index in kept], dtype=np.int32)
-    groups = np.array([samples[index].group for index in kept], dtype=np.int32)
+    whole = completions_of([samples[index] for index in kept])
+    of_whole = np.bincount(whole, weights=trained).astype(np.int32)
+    groups = np.zeros_like(of_whole)
+    groups[whole] = [samples[index].group for index in kept]
     weights: FloatArray = np.zeros(len(samples), dtype=np.float32)
-    weights[kept] = aggregation(trained, groups)
+    weights[kept] = aggregation(of_whole, groups)[whole]
     lengths = [len(samples[index]) for index in kept]
     bins = fill_bins(lengths, tokens_per_microbatch) if ranks == 1 else even_bins(lengths, tokens_per_microbatch, ranks)
     batches = tuple(_micro_batch(samples, weights, [kept[place] for place in members]) for members in bins)

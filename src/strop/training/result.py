@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from strop.base.metrics import Metrics
-from strop.base.types import Sample
+from strop.base.sample import Sample
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,8 @@ import numpy as np
 from strop.algorithms.advantages import Advantage, Outcomes
 from strop.algorithms.settings import AlgorithmSettings, TruncationMask
 from strop.algorithms.value_advantages import ValueAdvantage
-from strop.base.types import Completion, ExpertArray, FloatArray, Group, IntArray, Rollout, Sample, sample_id
+from strop.base.sample import Sample, sample_id
+from strop.base.types import Completion, ExpertArray, FloatArray, Group, IntArray, Rollout
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,7 +27,7 @@ class Candidate:
     Attributes:
         rollout: the completion and its reward.
         group: place of its group among those of the step.
-        sample: its tokens, without advantages yet.
+        samples: its tokens, without advantages yet: one sequence, or several (`Completion.sequences`).
         survives: its group passed selection.
         trains: its tokens enter the loss: its group survives, and the truncation mask does not drop it.
         counts: it enters its group's mean and standard deviation.
@@ -35,7 +36,7 @@ class Candidate:
 
     rollout: Rollout
     group: int
-    sample: Sample
+    samples: tuple[Sample, ...]
     survives: bool
     trains: bool
     counts: bool = True
@@ -61,9 +62,9 @@ def make_candidates(
             counts = not (truncated and truncation_mask.endswith("before"))
             if not counts and drops:
                 continue
-            sample = as_sample(rollout.completion, group.ticket)
-            trains = survives and not (drops and truncated) and sample.trained_tokens > 0
-            candidates.append(Candidate(rollout, index, sample, survives, trains, counts, silences and truncated))
+            samples = as_samples(rollout.completion, group.ticket)
+            trains = survives and not (drops and truncated) and rollout.completion.sampled_tokens > 0
+            candidates.append(Candidate(rollout, index, samples, survives, trains, counts, silences and truncated))
     return candidates
 
 
@@ -87,38 +88,46 @@ def is_trained_on(group: Group, algorithm: AlgorithmSettings) -> bool:
     return algorithm.selection.keeps(rollouts)
 
 
-def outcomes(candidates: Sequence[Candidate], token_rewards: Sequence[FloatArray | None] = ()) -> Outcomes:
+Columns = Sequence[FloatArray | None]  # one for each sequence of a completion, [L] each
+
+
+def outcomes(candidates: Sequence[Candidate], token_rewards: Sequence[Columns] = ()) -> Outcomes:
     """The completions as candidates for training.
 
     Args:
         candidates: S completions; the critic's values are taken from their samples, where they are.
-        token_rewards: S arrays [L], the reward each token has of its own (KL in the reward); empty for none.
+        token_rewards: for each of S completions the reward each token has of its own (KL in the reward), a column for
+            each of its sequences; empty for none.
     """
-    starts = [len(candidate.rollout.completion.prompt_ids) for candidate in candidates]
 
-    def completions(columns: Sequence[FloatArray | None]) -> tuple[FloatArray, ...] | None:
-        """The completions' share of whole-sequence columns; None where no sample has any, 0 where one lacks it."""
-        if all(column is None for column in columns):
+    def completions(columns: Sequence[Columns]) -> tuple[FloatArray, ...] | None:
+        """Columns of sequences as columns of completions [T]; None where no sample has any, 0 where one lacks it."""
+        if all(column is None for own in columns for column in own):
             return None
-        blank = [np.zeros(len(candidate.sample), dtype=np.float32) for candidate in candidates]
-        filled = [other if column is None else column for column, other in zip(columns, blank, strict=True)]
-        return tuple(column[start:] for column, start in zip(filled, starts, strict=True))
+        found = []
+        for candidate, own in zip(candidates, columns, strict=True):
+            whole = np.zeros(len(candidate.rollout.completion.token_ids), dtype=np.float32)
+            for part, column in zip(candidate.rollout.completion.sequences, own, strict=True):
+                if column is not None:
+                    whole[part.start : part.end] = column[len(part.prompt_ids) :]
+            found.append(whole)
+        return tuple(found)
 
     return Outcomes(
         rewards=np.array([candidate.rollout.reward for candidate in candidates], dtype=np.float64),
         group=np.array([candidate.group for candidate in candidates], dtype=np.int32),
         lengths=np.array([len(c.rollout.completion.token_ids) for c in candidates], dtype=np.int32),
         survives=np.array([candidate.survives for candidate in candidates], dtype=np.bool_),
-        trained=tuple(c.sample.trained[start:] for c, start in zip(candidates, starts, strict=True)),
-        values=completions([candidate.sample.values for candidate in candidates]),
-        token_rewards=completions(token_rewards or [None] * len(candidates)),
+        trained=tuple(~candidate.rollout.completion.injected for candidate in candidates),
+        values=completions([[sample.values for sample in candidate.samples] for candidate in candidates]),
+        token_rewards=completions(token_rewards) if token_rewards else None,
         turns=tuple(candidate.rollout.completion.turns for candidate in candidates),
         turn_rewards=tuple(candidate.rollout.verdict.turn_scores for candidate in candidates),
     )
 
 
 def make_samples(
-    candidates: Sequence[Candidate], advantage: Advantage, token_rewards: Sequence[FloatArray | None] = ()
+    candidates: Sequence[Candidate], advantage: Advantage, token_rewards: Sequence[Columns] = ()
 ) -> list[Sample]:
     """The samples of the candidates that are trained on, with advantages, and returns where a critic learns them.
 
@@ -132,36 +141,43 @@ def make_samples(
     counted = [place for place, candidate in enumerate(candidates) if candidate.counts]
     if not counted:
         return []
-    rewards = token_rewards or [None] * len(candidates)
-    estimated = advantage(outcomes([candidates[place] for place in counted], [rewards[place] for place in counted]))
+    rewards = token_rewards and [token_rewards[place] for place in counted]
+    estimated = advantage(outcomes([candidates[place] for place in counted], rewards))
     advantages = dict(zip(counted, estimated, strict=True))
-    returns = advantage.returns(outcomes(candidates, rewards)) if isinstance(advantage, ValueAdvantage) else None
+    returns = advantage.returns(outcomes(candidates, token_rewards)) if isinstance(advantage, ValueAdvantage) else None
     samples: list[Sample] = []
     for place, candidate in enumerate(candidates):
         if not candidate.trains:
             continue
-        sample, length = candidate.sample, len(candidate.sample)
-        if not candidate.silenced:
-            sample = replace(sample, advantages=after_prompt(advantages[place], length))
-        if returns is not None:
-            sample = replace(sample, returns=after_prompt(returns[place], length))
-        samples.append(sample)
+        for sample, part in zip(candidate.samples, candidate.rollout.completion.sequences, strict=True):
+            own, length = slice(part.start, part.end), len(sample)
+            if not sample.trained_tokens:
+                continue
+            if not candidate.silenced:
+                sample = replace(sample, advantages=after_prompt(advantages[place][own], length))
+            if returns is not None:
+                sample = replace(sample, returns=after_prompt(returns[place][own], length))
+            samples.append(sample)
     return samples
 
 
-def as_sample(completion: Completion, ticket: int) -> Sample:
-    """Prompt and completion as one sequence, without advantages."""
-    prompt = len(completion.prompt_ids)
-    length = prompt + len(completion.token_ids)
-    return Sample(
-        token_ids=np.concatenate([completion.prompt_ids, completion.token_ids]).astype(np.int32),
-        trained=np.concatenate([np.zeros(prompt, dtype=np.bool_), ~completion.injected]),
-        logprobs=after_prompt(completion.logprobs, length),
-        advantages=np.zeros(length, dtype=np.float32),
-        versions=np.concatenate([np.full(prompt, -1, dtype=np.int32), token_versions(completion)]),
-        group=ticket,
-        id=sample_id(ticket, completion.index),
-        routed_experts=_experts(completion, length),
+def as_samples(completion: Completion, ticket: int) -> tuple[Sample, ...]:
+    """Prompt and completion as one sequence, or as those that it was sampled as, without advantages."""
+    versions, parts = token_versions(completion), completion.sequences
+    return tuple(
+        Sample(
+            token_ids=np.concatenate([prompt_ids, completion.token_ids[start:end]]).astype(np.int32),
+            trained=np.concatenate([np.zeros(len(prompt_ids), dtype=np.bool_), ~completion.injected[start:end]]),
+            logprobs=after_prompt(completion.logprobs[start:end], length),
+            advantages=np.zeros(length, dtype=np.float32),
+            versions=np.concatenate([np.full(len(prompt_ids), -1, dtype=np.int32), versions[start:end]]),
+            group=ticket,
+            id=sample_id(ticket, completion.index, part),
+            whole=sample_id(ticket, completion.index) if len(parts) > 1 else None,
+            routed_experts=_experts(completion, length),
+        )
+        for part, (prompt_ids, start, end) in enumerate(parts)
+        for length in (len(prompt_ids) + end - start,)
     )
 
 

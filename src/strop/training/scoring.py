@@ -10,11 +10,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from torch import nn
+from torch import Tensor, nn
 
 from strop.algorithms.aggregation import TokenMean
-from strop.base.types import FloatArray, Sample
-from strop.training.packing import pack
+from strop.base.sample import Sample
+from strop.base.types import FloatArray
+from strop.training.packing import Update, pack
 from strop.training.ranks import ALONE, Ranks
 from strop.training.step import score
 
@@ -34,13 +35,17 @@ def score_samples(
         NothingToTrain: no sample has a trained token.
     """
     update = pack(samples, TokenMean(), tokens_per_microbatch, ranks.teams)
-    first: list[FloatArray] = [np.zeros(len(sample), dtype=np.float32) for sample in samples]
-    second: list[FloatArray] = [np.zeros(len(sample), dtype=np.float32) for sample in samples]
-    for batch, outputs in zip(update.micro_batches, score(module, update, temperature, ranks=ranks), strict=True):
-        left, right = (output.float().cpu().numpy() for output in outputs)
+    first, second = zip(*score(module, update, temperature, ranks=ranks), strict=True)
+    return by_sample(update, first, samples), by_sample(update, second, samples)
+
+
+def by_sample(update: Update, values: Sequence[Tensor], samples: Sequence[Sample]) -> list[FloatArray]:
+    """Values [M] of each micro-batch of an update of these samples, laid out by sample: float32 [L], 0 elsewhere."""
+    found: list[FloatArray] = [np.zeros(len(sample), dtype=np.float32) for sample in samples]
+    for batch, column in zip(update.micro_batches, values, strict=True):
+        given = column.float().cpu().numpy()
         sequence, position = batch.tokens.sequence.numpy(), batch.tokens.position.numpy()
         for index in np.unique(sequence):
             rows = np.flatnonzero(sequence == index)
-            first[index][position[rows]] = left[rows]
-            second[index][position[rows]] = right[rows]
-    return first, second
+            found[index][position[rows]] = given[rows]
+    return found

@@ -19,8 +19,9 @@ from strop.algorithms.objective import UpdateContext
 from strop.algorithms.tokens import Tokens
 from strop.base.interrupt import breakable
 from strop.base.metrics import Mean, Metrics
+from strop.base.sample import Sample
 from strop.base.seeds import permutation
-from strop.base.types import InputError, IntArray, Sample
+from strop.base.types import InputError, IntArray
 from strop.training.packing import pack
 from strop.training.ranks import ALONE, Ranks
 from strop.training.settings import SftSettings

@@ -29,6 +29,7 @@ from strop.training.ranks import ALONE, Ranks, Share
 from strop.training.settings import AdamW
 
 Scores = list[tuple[Tensor, ...]]
+Backward = tuple[Tensor, Metrics, Tensor]  # of a micro-batch: its share of the loss, its metrics, its log-probs [M]
 NO_CONTEXT = UpdateContext()
 
 
@@ -113,6 +114,9 @@ class Trainer:
         total_updates: length of the run in updates, for the schedule.
         temperature: that of sampling; log-probs and entropies are of logits / temperature.
         ranks: that hold shards of the module between them and call everything here together.
+
+    Attributes:
+        logprobs: of the last update, what the policy gave for the trained tokens [M] of each micro-batch.
     """
 
     def __init__(
@@ -131,6 +135,7 @@ class Trainer:
         self.total_updates = total_updates
         self.temperature = temperature
         self.updates = 0
+        self.logprobs: tuple[Tensor, ...] = ()
         self.schedule_start = 0
         self.optimizer = MasterAdamW(optimizer, policy.named_parameters())
 
@@ -175,7 +180,7 @@ class Trainer:
             if self.ranks.size > 1:
                 self.ranks.average(self.optimizer.unsharded_gradients())
             found = share.collect(own)
-            losses, parts = zip(*found, strict=True)
+            losses, parts, self.logprobs = zip(*found, strict=True)
             loss, norm = torch.stack(losses), self.optimizer.grad_norm()
             if not (torch.isfinite(loss).all() and torch.isfinite(norm)):
                 raise NonFiniteLoss(self._explain(batches, loss, context))
@@ -208,16 +213,16 @@ class Trainer:
         own = share.take([replace(batch, tokens=part) for batch, part in pairs])
         return [_on(batch, self.device) for batch in own]
 
-    def _backward_all(self, batches: Sequence[MicroBatch], context: UpdateContext) -> list[tuple[Tensor, Metrics]]:
-        found: list[tuple[Tensor, Metrics]] = []
+    def _backward_all(self, batches: Sequence[MicroBatch], context: UpdateContext) -> list[Backward]:
+        found: list[Backward] = []
         progress.part("micro-batches", 0, len(batches))
         for batch in batches:
             found.append(self._backward(batch, context))
             progress.part("micro-batches", len(found), len(batches))
         return found
 
-    def _backward(self, batch: MicroBatch, context: UpdateContext) -> tuple[Tensor, Metrics]:
-        """Forward and backward of one micro-batch; its share of the loss, detached, and its metrics."""
+    def _backward(self, batch: MicroBatch, context: UpdateContext) -> Backward:
+        """Forward and backward of one micro-batch."""
         logprob, entropy = self.policy(batch.packed, self.temperature)
         if len(batch.tokens):
             loss, metrics = self.objective(batch.tokens, logprob, entropy, context)
@@ -226,9 +231,10 @@ class Trainer:
         if "entropy" in metrics:
             raise ValueError("an objective must not report `entropy`: the trainer does")
         # Sharded modules average gradients over ranks; token weights are of the whole update, so their sum is wanted.
-        (loss * self.ranks.size).backward()
-        self.optimizer.accumulate()
-        return loss.detach(), metrics | {"entropy": Mean(entropy.detach().double().sum(), len(entropy))}
+        with self.optimizer.accumulating():
+            (loss * self.ranks.size).backward()
+        metrics = metrics | {"entropy": Mean(entropy.detach().double().sum(), len(entropy))}
+        return loss.detach(), metrics, logprob.detach()
 
     def _explain(self, batches: Sequence[MicroBatch], loss: Tensor, context: UpdateContext) -> str:
         """One line on what is not finite; micro-batches are run once more where only the gradient tells."""

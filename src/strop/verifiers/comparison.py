@@ -136,4 +136,5 @@ def _sampled(where: str, row: Any) -> Sampled:
     problem = Problem(
         str(row["problem_id"]), row.get("prompt") or "", row["reference"], row.get("domain") or "math"
     )  # fmt: skip
-    return Sampled(problem, str(row["completion"]), row.get("finish_reason") == "length")
+    last_turn = str(row["completion"])[row.get("last_turn_at") or 0 :]
+    return Sampled(problem, last_turn, row.get("finish_reason") == "length")

@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from strop.base import imports
+from strop.base.carried import carried
 from strop.base.child_process import start_module
 from strop.base.framing import Channel
 from strop.base.threads import thread_environment
@@ -190,7 +190,7 @@ class ProcessPool:
             "verifier": self.written,
             "isolation": self.isolation.model_dump(mode="json"),
             "workers": self.workers,
-            "modules": imports.modules_named(self.written),
+            "code": carried(self.written),
             "path": sys.path,
         }
         self._channel.send(json.dumps(setup).encode())

@@ -22,9 +22,9 @@ from collections import deque
 from contextlib import suppress
 from dataclasses import dataclass
 
+from strop.base.carried import accept
 from strop.base.child_process import connect_to_parent, exit_reason
 from strop.base.framing import Channel
-from strop.base.imports import allow_modules
 from strop.base.types import Status, Verdict
 from strop.verifiers.forked_worker import OUT_OF_MEMORY, read_verifier, work
 from strop.verifiers.isolation import Isolation
@@ -200,7 +200,7 @@ def main() -> None:
     isolation = Isolation.model_validate(setup["isolation"])
     try:
         sys.path[:] = setup["path"]
-        allow_modules(setup["modules"])
+        accept(setup["code"])
         read_verifier(setup["verifier"]).warm()
     except Exception as error:  # importing a user's module may raise anything; the trainer shows the last line
         sys.exit(f"{type(error).__name__}: {' '.join(str(error).split())[:300]}")

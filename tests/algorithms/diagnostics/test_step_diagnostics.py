@@ -15,7 +15,8 @@ from strop.algorithms.diagnostics.quantile import Quantile
 from strop.algorithms.diagnostics.reflection import is_reflective, reflections
 from strop.algorithms.diagnostics.step import step_diagnostics
 from strop.base.metrics import Metrics, merge, values
-from strop.base.types import FinishReason, Group, Rollout, Sample, Status, Verdict
+from strop.base.sample import Sample
+from strop.base.types import FinishReason, Group, Restart, Rollout, Status, Verdict
 from strop.training.samples import make_candidates, make_samples
 
 
@@ -167,6 +168,14 @@ def test_credit_of_repeating_tokens_beside_grpo() -> None:
     assert found["repetition/token_share"] == pytest.approx(25 / 46)
     assert found["repetition/advantage"] == pytest.approx(1.499997)
     assert found["repetition/advantage_grpo"] == pytest.approx(1.499997)
+
+    # Divided into two sequences where its turns begin, the completion counts as one, in every metric.
+    first, *others = groups[0].rollouts
+    turns = (Restart(12, np.array([8], np.int32)), Restart(21, np.array([9, 8], np.int32)))
+    divided = replace(first, completion=replace(first.completion, restarts=turns))
+    parts = make_samples(make_candidates([group(5, divided, *others)], {5}, "none"), GroupRelative())
+    assert len(parts) == len(samples) + 2
+    assert values(step_diagnostics([group(5, divided, *others)], parts, {5})) == pytest.approx(found)
 
     # As a critic would: the advantage falls along the completion (prompt of two tokens before it).
     falling = np.concatenate([np.zeros(2), 1.0 - np.arange(30) / 10]).astype(np.float32)

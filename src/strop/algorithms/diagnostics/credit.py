@@ -13,7 +13,8 @@ import numpy as np
 from strop.algorithms.advantages import GroupRelative, Outcomes
 from strop.algorithms.diagnostics.repetition import first_repetition
 from strop.base.metrics import Mean, Metrics
-from strop.base.types import Group, Sample, sample_id
+from strop.base.sample import Sample, sample_id
+from strop.base.types import Group
 
 GRPO = GroupRelative(normalization="prompt_std", ddof=1)
 
@@ -34,9 +35,11 @@ def credit_metrics(groups: Sequence[Group], samples: Sequence[Sample]) -> Metric
     starts = [first_repetition(completion.token_ids) for completion in completions]
     tickets = [group.ticket for group in groups for _ in group.rollouts]
     onset = {
-        sample_id(ticket, completion.index): start + len(completion.prompt_ids)
+        sample_id(ticket, completion.index, part): len(own.prompt_ids) + max(start - own.start, 0)
         for ticket, completion, start in zip(tickets, completions, starts, strict=True)
         if start is not None
+        for part, own in enumerate(completion.sequences)
+        if start < own.end
     }
     found = [start for start in starts if start is not None]
     grpo = _grpo_advantages(groups)
@@ -48,7 +51,7 @@ def credit_metrics(groups: Sequence[Group], samples: Sequence[Sample]) -> Metric
             advantages = sample.advantages[start:][sample.trained[start:]]
             tokens += len(advantages)
             given += float(advantages.sum(dtype=np.float64))
-            otherwise += grpo[sample.id] * len(advantages)
+            otherwise += grpo[sample.completion] * len(advantages)
     return {
         "repetition/share": Mean(len(found), len(starts)),
         "repetition/first_token": Mean(sum(found), len(found)),

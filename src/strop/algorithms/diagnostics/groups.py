@@ -7,7 +7,8 @@ from collections.abc import Collection, Sequence
 import numpy as np
 
 from strop.base.metrics import Maximum, Mean, Metrics, Total
-from strop.base.types import Group, Rollout, Sample, Status
+from strop.base.sample import Sample, completions_of
+from strop.base.types import Group, Rollout, Status
 
 _LAST_BIN = 8
 
@@ -66,15 +67,16 @@ def solved_metrics(groups: Sequence[Group]) -> Metrics:
 
 
 def effective_metrics(groups: Sequence[Group], samples: Sequence[Sample]) -> Metrics:
-    """The effective batch: samples with an advantage other than 0 on a trained token, and the groups they are of."""
+    """The effective batch: completions with an advantage other than 0 on a trained token, and their groups."""
     effective = [sample for sample in samples if np.any(sample.advantages[sample.trained])]
     prompts = len({sample.group for sample in effective})
     completions = sum(len(group.rollouts) for group in groups)
+    counted = len(set(completions_of(effective)))
     return {
         "effective_batch/prompts": Total(prompts),
         "effective_batch/prompts_share": Mean(prompts, len(groups)),
-        "effective_batch/completions": Total(len(effective)),
-        "effective_batch/completions_share": Mean(len(effective), completions),
+        "effective_batch/completions": Total(counted),
+        "effective_batch/completions_share": Mean(counted, completions),
     }
 
 

@@ -14,7 +14,8 @@ from strop.algorithms.diagnostics.groups import (
 )
 from strop.algorithms.diagnostics.texts import length_metrics, reflection_metrics, repetition_metrics
 from strop.base.metrics import Metrics
-from strop.base.types import Group, Sample
+from strop.base.sample import Sample
+from strop.base.types import Group
 
 
 def step_diagnostics(groups: Sequence[Group], samples: Sequence[Sample], survivors: Collection[int]) -> Metrics:

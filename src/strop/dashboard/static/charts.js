@@ -10,6 +10,11 @@ const USUAL = [
 ];
 const added = [];
 const drawn = new Map();  // metric → {plot, box, key}
+// Charts out of sight are brought up to date once they are scrolled to: drawing takes time that a run beside may need.
+const sight = new IntersectionObserver(entries => entries.forEach(({target, isIntersecting}) => {
+  target.hiddenAway = !isIntersecting;
+  if (isIntersecting && target.late) target.late();
+}), {rootMargin: "100px"});
 
 function series(run, metric, error) {
   const values = new Map(), errors = new Map();
@@ -51,8 +56,10 @@ function columns(metric, error) {
 }
 
 function draw([title, metric, error]) {
-  const {data, lines, bands, found} = columns(metric, error);
   const before = drawn.get(metric);
+  if (before) before.box.late = before.box.hiddenAway ? () => draw([title, metric, error]) : null;
+  if (before && before.box.hiddenAway) return;
+  const {data, lines, bands, found} = columns(metric, error);
   if (!found.length) {
     if (before) { before.plot.destroy(); before.box.remove(); drawn.delete(metric); }
     return;
@@ -65,7 +72,7 @@ function draw([title, metric, error]) {
     if (before.plot.width !== width) before.plot.setSize({width, height: 190});
   } else {
     if (before) before.plot.destroy();
-    else document.getElementById("charts").append(box);
+    else { document.getElementById("charts").append(box); sight.observe(box); }
     const axis = {stroke: css("--faint"), grid: {stroke: css("--line"), width: 1}, ticks: {stroke: css("--line"), width: 1, size: 4}};
     const plot = new uPlot({
       width: Math.max(200, box.clientWidth - 22), height: 190, cursor: {y: false}, legend: {show: false},

@@ -1,7 +1,14 @@
 // Completions: lists by filters, and one of them with its tokens coloured.
 "use strict";
 const STATES = ["correct", "wrong", "unparsed", "timeout", "error"];
-const MEASURES = {entropy: "entropy", logprob: "log-prob", version: "weight version", none: "nothing"};
+// How strongly a token is coloured, from -1 to 1, by what is known of it.
+const MEASURES = {
+  entropy: ["entropy", value => value / 2], logprob: ["log-prob", value => -value / 4],
+  advantage: ["advantage", value => value / 2], ratio: ["ratio of trainer to generator", value => Math.log(value) / 0.2],
+  version: ["weight version", (value, first, last) => last > first ? 0.1 + 0.9 * (value - first) / (last - first) : 0.2],
+};
+const SIGNED = ["advantage", "ratio", "version"];  // above 0 in blue, below in orange; the others are orange
+const CALL = /<tool_call>[\s\S]*?(?:<\/tool_call>|$)/g;
 const PAGE = 20;
 const lists = [];
 
@@ -84,29 +91,68 @@ async function show(run, step, place) {
     return;
   }
   const tokens = el("div", {class: "tokens"}), by = el("select", {"aria-label": "Colour by", onchange: () => paint(tokens, found, by.value)},
-    ...Object.entries(MEASURES).map(([value, words]) => el("option", {value}, words)));
+    ...Object.entries(MEASURES).filter(([value]) => (found.tokens || []).some(token => known(token[value]))).map(
+      ([value, [words]]) => el("option", {value}, words)), el("option", {value: "none"}, "nothing"));
   const facts = [["verdict", found.status], ["why", found.detail], ["reward", number(found.reward)], ["score", number(found.score)],
     ["answer", found.reference], ["tokens", `${found.length}, ended by ${found.finish_reason}`], ["problem", found.problem_id],
     ["group", `${found.ticket}, sample ${found.sample}`]];
   dialog.replaceChildren(
     el("div", {class: "head"}, el("h2", {}, `${run}, step ${step}`), close),
-    el("h2", {}, "Prompt"), el("pre", {}, found.prompt),
+    el("h2", {}, "Prompt"), ...messages(found.prompt),
     el("h2", {}, "Completion ", found.tokens ? el("label", {style: "font-weight:400"}, "coloured by ", by) : null),
     found.tokens ? tokens : el("pre", {}, found.completion),
     el("table", {}, el("tbody", {}, ...facts.filter(([, value]) => value).map(
       ([name, value]) => el("tr", {}, el("th", {}, name), el("td", {}, String(value)))))));
-  if (found.tokens) paint(tokens, found, by.value);
+  if (found.tokens) {
+    tokens.replaceChildren(...parts(found));
+    paint(tokens, found, by.value);
+  }
   close.focus();
 }
 
+/** A prompt of chat messages by its roles, which fold; any other as it is. */
+function messages(prompt) {
+  let found;
+  try { found = JSON.parse(prompt); } catch { found = null; }
+  if (!Array.isArray(found) || !found.length || !found.every(each => each && typeof each.content === "string")) return [el("pre", {}, prompt)];
+  return found.map(each => el("details", {open: each.role !== "system"}, el("summary", {}, each.role), el("pre", {}, each.content)));
+}
+
+/** The tokens as spans; turns, what an environment answered, and calls of tools fold. */
+function parts(found) {
+  const text = found.tokens.map(token => token.text).join("");
+  const calls = [...text.matchAll(CALL)].map(match => [match.index, match.index + match[0].length]);
+  const several = found.turns.length > 0;
+  let place = 0, box = null, kind = null;
+  const made = [];
+  for (const token of found.tokens) {
+    const called = !token.said && calls.some(([begin, end]) => place >= begin && place < end);
+    const now = `${token.turn}/${token.said}/${called}`;
+    place += token.text.length;
+    if (now !== kind) {
+      kind = now;
+      box = el("span");
+      const turn = (token.turn ?? 0) + 1;
+      const title = token.said ? `the answer to turn ${turn}` : called ? "a call of a tool" : several ? `turn ${turn}` : null;
+      made.push(title === null ? box : el("details", {open: !token.said}, el("summary", {}, title), box));
+    }
+    box.append(el("span", {class: token.injected ? "token forced" : "token"}, token.text));
+  }
+  if (found.length > found.tokens.length) made.push(`… ${found.length - found.tokens.length} tokens more`);
+  return made;
+}
+
+const known = value => value !== null && value !== undefined;
+
 function paint(box, found, measure) {
-  const strong = {entropy: token => Math.min(1, (token.entropy ?? 0) / 2), logprob: token => Math.min(1, -(token.logprob ?? 0) / 4)};
-  const versions = found.tokens.map(token => token.version ?? 0), first = Math.min(...versions), last = Math.max(...versions);
-  const share = strong[measure] || (measure === "version" ? token => last === first ? 0.2 : 0.1 + 0.9 * ((token.version ?? first) - first) / (last - first) : () => 0);
-  box.replaceChildren(...found.tokens.map(token => el("span", {
-    class: token.injected ? "forced" : "",
-    style: `background:rgba(var(--${measure === "version" ? "heat" : "cold"}),${(0.65 * share(token)).toFixed(3)})`,
-    title: [`log-prob ${number(token.logprob)}`, `entropy ${number(token.entropy)}`, token.version === undefined ? "" : `version ${token.version}`]
-      .filter(Boolean).join(", "),
-  }, token.text)), found.length > found.tokens.length ? `… ${found.length - found.tokens.length} tokens more` : "");
+  const values = found.tokens.map(token => token[measure]), numbers = values.filter(known);
+  const first = Math.min(...numbers), last = Math.max(...numbers);
+  const words = [["logprob", "log-prob"], ["entropy", "entropy"], ["advantage", "advantage"], ["ratio", "ratio"], ["version", "version"]];
+  box.querySelectorAll(".token").forEach((span, place) => {
+    const token = found.tokens[place];
+    const share = measure in MEASURES && known(values[place]) ? MEASURES[measure][1](values[place], first, last) : 0;
+    const tint = SIGNED.includes(measure) && share > 0 ? "heat" : "cold";
+    span.style.background = share ? `rgba(var(--${tint}),${(0.65 * Math.min(1, Math.abs(share))).toFixed(3)})` : "";
+    span.title = words.filter(([name]) => known(token[name])).map(([name, word]) => `${word} ${number(token[name])}`).join(", ");
+  });
 }

@@ -1,4 +1,4 @@
-// The page: runs and their state, the tabs, and asking again every two seconds while anything goes on.
+// The page: runs and their state, the tabs, and asking again every two seconds, or less often where that takes long.
 "use strict";
 const EVERY = 2000;
 const PARTS = {rollout: 0, verify: 1, update: 2, evaluation: 3, other: 7};
@@ -36,17 +36,19 @@ async function follow() {
   const kept = document.activeElement && document.activeElement.closest("[data-run]");
   document.getElementById("runs").replaceChildren(...runs.map(card));
   if (kept) document.querySelector(`[data-run="${CSS.escape(kept.dataset.run)}"] input`)?.focus();
+  let grown = false;
   for (const run of runs) {
     for (;;) {
       const more = await ask("metrics", {run: run.name, offset: run.offset});
       if (more.reset) run.rows = [];
       run.rows.push(...more.rows);
       run.offset = more.offset;
+      grown ||= more.reset || more.rows.length > 0;
       if (!more.rows.length) break;
     }
   }
   lists.forEach(offer);
-  drawAll();
+  if (grown) drawAll();
 }
 
 async function settings() {
@@ -94,7 +96,7 @@ addEventListener("resize", () => drawAll());
 dark.addEventListener("change", () => { document.getElementById("runs").replaceChildren(...runs.map(card)); drawAll(); });
 
 async function forEver() {
-  const state = document.getElementById("state");
+  const state = document.getElementById("state"), begin = performance.now();
   try {
     await follow();
     const going = runs.filter(run => ["running", "stalled"].includes((run.status || {}).state)).length;
@@ -104,7 +106,8 @@ async function forEver() {
     state.className = "lost";
     state.textContent = error instanceof TypeError ? "the dashboard has ended" : error.message;
   }
-  setTimeout(forEver, document.hidden ? 5 * EVERY : EVERY);
+  // A long run takes longer to read: the reading must not slow the training on the same machine.
+  setTimeout(forEver, Math.max(document.hidden ? 5 * EVERY : EVERY, 10 * (performance.now() - begin)));
 }
 
 forEver().then(() => {

@@ -19,10 +19,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from strop.base import machine
-from strop.engines.torch.native import DecodeKernels, Packed, load
+from strop.engines.torch.native import DecodeKernels, load
 from strop.model.attention import AttentionContext
 from strop.model.attention_kinds import Kind, layer_reaches
+from strop.model.kernels import native
 from strop.model.kernels.modules import family_of
+from strop.model.kernels.products import Packed, Products
 from strop.model.policy import Policy
 
 # Positions whose rotation depends on nothing but the position.
@@ -34,14 +36,14 @@ _COPIED_PART = 1 / 6
 class Product:
     """x [N, I] times the weights of one or more linear layers that share it, outputs side by side [N, O].
 
-    Their weights are joined in a copy, packed where the kernels multiply on this processor.
+    Their weights are joined in a copy, packed where the products of `kernels.products` are for this processor.
     """
 
-    def __init__(self, layers: Sequence[nn.Linear], kernels: DecodeKernels, float_out: bool = False) -> None:
+    def __init__(self, layers: Sequence[nn.Linear], float_out: bool = False) -> None:
         """`float_out` sums and returns float32 whatever the type of the weights."""
         self._layers = tuple(layers)
         self._float_out = float_out
-        self._kernels = kernels if kernels.multiplies(layers[0].weight.dtype) else None
+        self._products = _products_for(layers[0].weight.dtype)
         self._packed: Packed | None = None
         self.refresh()
 
@@ -52,8 +54,8 @@ class Product:
         if any(layer.bias is not None for layer in self._layers):
             bias = torch.cat([part.new_zeros(len(part)) if layer.bias is None else layer.bias.detach()
                               for part, layer in zip(parts, self._layers, strict=True)])  # fmt: skip
-        if self._kernels is not None:
-            self._packed = self._kernels.pack(parts, bias, self._packed)
+        if self._products is not None:
+            self._packed = self._products.pack(parts, bias, self._packed)
             return
         weight = torch.cat(parts)
         self._weight = weight.float() if self._float_out else weight
@@ -61,8 +63,8 @@ class Product:
 
     def __call__(self, x: Tensor) -> Tensor:
         """The product, without a gradient."""
-        if self._kernels is not None and self._packed is not None:
-            return self._kernels.multiply(x, self._packed, self._float_out)
+        if self._products is not None and self._packed is not None:
+            return self._products.multiply(x, self._packed, self._float_out)
         return F.linear(x.to(self._weight.dtype), self._weight, self._bias)
 
 
@@ -129,8 +131,8 @@ class FusedForward:
     @property
     def rows_apart(self) -> bool:
         """Whether a row's bits never depend on how many rows there are, as they do in torch's products of few."""
-        own = self.kernels.multiplies(self.dtype)
-        return own and all(isinstance(layer.down, Product) for layer in self._layers)
+        packed = all(isinstance(layer.down, Product) for layer in self._layers)
+        return packed and _products_for(self.dtype) is not None
 
     @classmethod
     def of(cls, policy: Policy, native: bool) -> FusedForward | None:
@@ -150,7 +152,7 @@ class FusedForward:
         head: Any = self.policy.model.get_output_embeddings()
         room = machine.memory()[0] * _COPIED_PART
         with torch.no_grad():
-            # Before all the head: without a copy its product in float32 converts all of it at every step.
+            # Before all the head: without a copy it is packed, or converted to float32, at every step.
             fits = head.weight.nbytes <= room
             self._head = self._joined((head,), self.policy.settings.generator_fp32_head) if fits else None
             self._layers = [_Layer.of(one, self._joined if own <= room else Uncopied) for one in base.layers]
@@ -162,7 +164,7 @@ class FusedForward:
         if key in self._products:
             self._products[key].refresh()
         else:
-            self._products[key] = Product(layers, self.kernels, float_out)
+            self._products[key] = Product(layers, float_out)
         return self._products[key]
 
     def _versions(self) -> int:
@@ -208,6 +210,12 @@ class FusedForward:
             cosine, sine = base.rotary_emb(base.embed_tokens.weight[:1], torch.arange(count)[None])
             self._tables = (cosine[0].contiguous(), sine[0].contiguous())
         return self._tables
+
+
+def _products_for(dtype: torch.dtype) -> Products | None:
+    """The products of packed weights, where there are any for this type on this processor."""
+    kernels = native.load()
+    return kernels.products if kernels is not None and kernels.products.multiplies(dtype) else None
 
 
 def serves(policy: Policy) -> bool:

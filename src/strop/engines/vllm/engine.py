@@ -15,7 +15,7 @@ import itertools
 import os
 import uuid
 from collections import deque
-from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Coroutine, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -111,11 +111,13 @@ class VllmEngine(BaseEngine):
             EngineLost: the server failed at it, and the engine refuses to go on.
         """
         self._refuse_if_failed()
-        pairs = source.items() if isinstance(source, Mapping) else source
-        given = weights.checked(self._folder.in_files(pairs), self._folder.shapes, self._folder.tied, self._given)
+        trained = self._folder.in_files(weights.collected(source))
+        beside = self._folder.beside(trained)
+        given = weights.checked({**trained, **beside}, self._folder.shapes, self._folder.tied, self._given)
         self._refuse_older(version)
         given |= {name: given[original] for name, original in self._folder.tied.items()}
-        with written({name: tensor.to(self._dtype) for name, tensor in given.items()}, self._place) as folder:
+        stored = {name: tensor.to(self._dtype) for name, tensor in given.items()} | beside
+        with written(stored, self._place) as folder:
             self._run(self._swap(folder, version, kv))
 
     def score(self, sequences: Sequence[IntArray], temperature: float = 1.0, top: int = 0) -> list[Scores]:

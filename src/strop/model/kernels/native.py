@@ -1,4 +1,4 @@
-"""Kernels in C for the parts of a decoder layer between its matrix products, on a CPU, forward and backward.
+"""Kernels in C for a decoder layer between its matrix products, and for logits, on a CPU, forward and backward.
 
     kernels = load()      # None where there is no compiler: the modules compute as before then
 
@@ -15,7 +15,7 @@ import ctypes
 import functools
 from ctypes import c_float, c_int, c_long, c_void_p
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -23,8 +23,9 @@ from torch import Tensor
 
 from strop.base.types import StropError
 from strop.model.kernels.compiled import compiled
+from strop.model.kernels.products import Products
 
-_SOURCES = tuple(Path(__file__).with_name(name) for name in ("layers.c", "attention.c"))
+_SOURCES = tuple(Path(__file__).with_name(name) for name in ("layers.c", "attention.c", "softmax.c", "product.c"))
 _P, _L = c_void_p, c_long
 _ARGUMENTS = {
     "strop_norm_forward": (_P, _P, _P, _P, _L, _L, c_float, c_int),
@@ -35,6 +36,8 @@ _ARGUMENTS = {
     "strop_gate_backward": (_P, _P, _P, _P, _P, _L, c_int),
     "strop_attention_forward": (_P, _P, _P, _P, _P, _P, _P, _L, _L, _L, _L, c_float, c_int),
     "strop_attention_backward": (*(_P,) * 11, _L, _L, _L, _L, c_float, c_int),
+    "strop_softmax_forward": (_P, _P, _P, _P, _P, _L, _L, c_int),
+    "strop_softmax_backward": (_P, _P, _P, _P, _P, _P, _P, _L, _L, c_float, c_float, c_int),
 }
 _TYPES = {torch.float32: 0, torch.bfloat16: 1}
 _BLOCK = 64  # rows that are summed together in layers.c
@@ -44,6 +47,8 @@ LANES = 16
 class LayerKernels:
     """The functions of the sources over tensors."""
 
+    device: ClassVar[str] = "cpu"  # type of device of the tensors that fit
+
     def __init__(self, library: ctypes.CDLL) -> None:
         self.functions = {}
         for name, arguments in _ARGUMENTS.items():
@@ -51,6 +56,7 @@ class LayerKernels:
             function.argtypes = arguments
             function.restype = c_int if "attention" in name else None
             self.functions[name] = function
+        self.products = Products(library)
 
     def call(self, name: str, *given: Tensor | float | None) -> None:
         """A function of the sources; tensors are given by address (contiguous; None: none), their type comes last.
@@ -66,7 +72,7 @@ class LayerKernels:
 
     def fits(self, x: Tensor, weight: Tensor) -> bool:
         """Whether rows of x [.., E] by a weight of its type can be computed here."""
-        known = x.device.type == "cpu" and x.dtype in _TYPES and weight.dtype == x.dtype
+        known = x.device.type == self.device and x.dtype in _TYPES and weight.dtype == x.dtype
         return known and x.shape[-1] % LANES == 0 and x.numel() > 0
 
     def turns(self, head_dim: int) -> bool:
@@ -109,6 +115,28 @@ class LayerKernels:
         """
         found: Tensor = _Attention.apply(query, key, value, ends, groups, scale, self)
         return found
+
+    def reads_logits(self, z: Tensor) -> bool:
+        """Whether `softmax` takes these logits."""
+        return z.device.type == self.device and z.dtype == torch.float32
+
+    def softmax(self, z: Tensor, target: Tensor, out: tuple[Tensor, Tensor, Tensor]) -> None:
+        """Log-prob of target [M], entropy and log Σ e^z of logits z [M, V], written to `out`, float32 [M] each."""
+        self.call("softmax_forward", z, target, *out, *z.shape)
+
+    def softmax_backward(
+        self, z: Tensor, target: Tensor, normaliser: Tensor, entropy: Tensor,
+        ups: tuple[Tensor | None, Tensor | None], dtype: torch.dtype, scale: float, over: float,
+    ) -> Tensor:  # fmt: skip
+        """∂/∂product [M, V] in `dtype` of Σ up · logprob + up' · entropy, where z is what `softmax` was given; `ups`
+        are (up, up'), [M] each or None.
+
+        ∂z / ∂product is scale · (1 − (z · over)²). In float32 it takes the place of z.
+        """
+        out = z if dtype == z.dtype else torch.empty_like(z, dtype=dtype)
+        given = [None if up is None else up.contiguous() for up in ups]
+        self.call("softmax_backward", out, z, target, normaliser, entropy, *given, *z.shape, scale, over)
+        return out
 
 
 class _Norm(torch.autograd.Function):

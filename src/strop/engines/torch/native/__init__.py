@@ -12,18 +12,15 @@ from __future__ import annotations
 
 import ctypes
 import functools
-from collections.abc import Sequence
 from ctypes import c_float, c_int, c_long, c_void_p
-from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from strop.model.kernels.compiled import compiled
 
-_SOURCES = tuple(Path(__file__).with_name(name) for name in ("step.c", "product.c"))
+_SOURCES = (Path(__file__).with_name("step.c"),)
 _P, _L = c_void_p, c_long
 _ARGUMENTS = {
     "strop_add_norm": (_P, _P, _P, _P, _L, _L, c_float, c_int),
@@ -31,22 +28,8 @@ _ARGUMENTS = {
     "strop_gate": (_P, _P, _L, _L, c_int),
     "strop_decode": (_P, _P, _P, _L, _L, _P, _P, _P, _P, _P, _P, _L, _L, _L, _L, _L, c_float, c_int),
     "strop_draw": (_P, _P, _P, _P, _P, _P, _P, _L, _L),
-    "strop_multiply": (_P, _P, _P, _P, _L, _L, _L, c_int, c_int),
-    "strop_pack": (_P, _P, _L, _L),
 }
 _HALF = {torch.float32: 0, torch.bfloat16: 1}
-
-
-_PANEL = 32  # of product.c
-
-
-@dataclass(frozen=True, eq=False)
-class Packed:
-    """A weight [O, I] as `multiply` reads it, O padded to whole panels, and its bias, float32, padded too."""
-
-    weight: Tensor
-    bias: Tensor | None
-    outputs: int
 
 
 class DecodeKernels:
@@ -56,8 +39,7 @@ class DecodeKernels:
         functions = [library[name] for name in _ARGUMENTS]
         for function, arguments in zip(functions, _ARGUMENTS.values(), strict=True):
             function.argtypes, function.restype = arguments, None
-        self._add_norm, self._rotate, self._gate, self._decode, self._draw, self._multiply, self._pack = functions
-        self._multiplies = library["strop_multiplies"]
+        self._add_norm, self._rotate, self._gate, self._decode, self._draw = functions
 
     @staticmethod
     def attends(dtype: torch.dtype, head_dim: int) -> bool:
@@ -68,37 +50,6 @@ class DecodeKernels:
     def fits(dtype: torch.dtype, head_dim: int, *sizes: int) -> bool:
         """Whether every kernel takes rows of these sizes and this type."""
         return DecodeKernels.attends(dtype, head_dim) and all(size % 16 == 0 for size in sizes)
-
-    def multiplies(self, dtype: torch.dtype) -> bool:
-        """Whether `multiply` is for this processor and type."""
-        return dtype in _HALF and bool(self._multiplies(_HALF[dtype]))
-
-    def pack(self, parts: Sequence[Tensor], bias: Tensor | None, into: Packed | None = None) -> Packed:
-        """A copy of weights [O, I], one below the other (in bfloat16 I is even), and of their bias [O], as `multiply`
-        reads it; the weights in the memory of `into`, an earlier one of theirs."""
-        if any(len(part) % _PANEL for part in parts[:-1]):
-            parts = [torch.cat(list(parts))]
-        outputs = sum(map(len, parts))
-        weight = parts[0].new_empty(-(-outputs // _PANEL) * _PANEL, parts[0].shape[1]) if into is None else into.weight
-        start = 0
-        for part in parts:
-            part = part.contiguous()
-            depth = part.shape[1] * part.element_size() // 4
-            self._pack(part.data_ptr(), weight[start:].data_ptr(), len(part), depth)
-            start += len(part)
-        return Packed(weight, None if bias is None else F.pad(bias.float(), (0, len(weight) - outputs)), outputs)
-
-    def multiply(self, x: Tensor, by: Packed, float_out: bool) -> Tensor:
-        """x [N, I] · weightᵀ + bias [N, O], summed in float32, and with `float_out` not rounded to the type of x."""
-        x = x.contiguous()
-        rows, inputs = x.shape
-        out = torch.empty(rows, by.outputs, dtype=torch.float32 if float_out else x.dtype)
-        half = _HALF[x.dtype]
-        self._multiply(
-            x.data_ptr(), by.weight.data_ptr(), None if by.bias is None else by.bias.data_ptr(), out.data_ptr(), rows,
-            inputs, by.outputs, half, half and not float_out,
-        )  # fmt: skip
-        return out
 
     def add_norm(self, x: Tensor, delta: Tensor | None, weight: Tensor, eps: float) -> Tensor:
         """x [N, E] += delta, in place; RMSNorm(x) · weight [N, E]."""
