@@ -61,9 +61,9 @@ def with_indian_commas(found: Sequence[Token]) -> Node | None:
         return None
 
 
-def as_ratio(found: Sequence[Token], other: Node) -> Node | None:
-    """The ratio that a time without am or pm may be, `6:10`, where the other answer is a quotient; else None."""
+def as_ratio(found: Sequence[Token], reference: Node) -> Node | None:
+    """The ratio that a time without am or pm may be, `6:10`, where the reference is a quotient; else None."""
     said = [token for token in found if not is_symbol(token, "{", "}")]
-    if len(said) != 3 or not (said[0].text.isdigit() and said[2].text.isdigit()) or not ex.holds(other, "power"):
+    if len(said) != 3 or not (said[0].text.isdigit() and said[2].text.isdigit()) or not ex.holds(reference, "power"):
         return None
     return ex.over(*(ex.number(int(token.text)) for token in (said[0], said[2])))

@@ -96,8 +96,6 @@ def judge(gold: Reading, given: Reading, rules: Rules) -> Proof:
         reference = with_decimal_comma(gold.tokens) or reference
     elif answer.op == "clock" != reference.op:
         answer = as_ratio(given.tokens, reference) or answer
-    elif reference.op == "clock" != answer.op:
-        reference = as_ratio(gold.tokens, answer) or reference
     said = {each.text.replace(" ", "").lower() for each in (gold, given)}
     if "words" in (reference.op, answer.op) and len(said) == 1:
         return equal("the same words")
@@ -235,7 +233,9 @@ class _Comparison:
             return self._inequalities(gold, given)
 
     def _inequalities(self, gold: Node, given: Node) -> Proof:
-        """Inequalities that cannot be solved: the same up to a positive factor."""
+        """Inequalities that cannot be solved: the same up to a positive factor; a chain holds at each sign."""
+        if gold.op != given.op:  # a < b < c, "a < b and b < c"
+            gold, given = map(_without_chain, (gold, given))
         if gold.op in ("∪", "∩") and gold.op == given.op:
             return self._sets(gold.args, given.args)
         field, forms = Field(), []
@@ -384,6 +384,14 @@ class _Comparison:
 
 
 # ---------------------------------------------------------------------- helpers
+
+
+def _without_chain(answer: Node) -> Node:
+    """A chain of inequalities as all of them together; anything else as it is."""
+    if answer.op != "relation" or len(answer.value) < 2:
+        return answer
+    sides = zip(pairwise(answer.args), answer.value, strict=True)
+    return Node("∩", tuple(Node("relation", pair, (sign,)) for pair, sign in sides))
 
 
 def _as_region(answer: Node) -> Node:

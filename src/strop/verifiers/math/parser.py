@@ -373,7 +373,8 @@ class Parser(Cursor):
             by, self.place = self.tokens[end + 1].text, end + 2
         else:
             body = self._product()
-        return undone({"int": "integral", "lim": "limit", "prod": "Π"}.get(text, "Σ"), body, *bounds.values(), by=by)
+        op = {"int": "integral", "lim": "limit", "prod": "Π"}.get(text, "Σ")
+        return undone(op, body, bounds["_"], bounds["^"], by)
 
 
 def _double_factorial(node: Node) -> Node:
