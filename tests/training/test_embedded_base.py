@@ -39,7 +39,7 @@ def test_it_is_made_once_for_its_settings(tmp_path: Path, monkeypatch: pytest.Mo
     assert embedded_base(SMALL, view) == first and view.names == ["sft"]
     other = embedded_base(SMALL.model_copy(update={"seed": 1}), view)
     assert other != first and view.names == ["sft", "sft"]
-    assert sorted(p.name for p in tmp_path.iterdir()) == sorted([first.name, other.name])
+    assert sorted(p.name for p in tmp_path.glob("base-*")) == sorted([first.name, other.name])
 
 
 def test_a_killed_making_leaves_no_base(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -51,7 +51,7 @@ def test_a_killed_making_leaves_no_base(tmp_path: Path, monkeypatch: pytest.Monk
 
     with pytest.raises(KeyboardInterrupt):
         embedded_base(SMALL, Stops())
-    assert list(tmp_path.iterdir()) == []
+    assert {p.name for p in tmp_path.iterdir()} <= {"native"}  # compiled kernels, where no test before made them
 
 
 def test_demonstrations_are_of_training_questions_only() -> None:
