@@ -12,7 +12,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from strop.verifiers.math import expressions as ex
-from strop.verifiers.math.alternatives import option_of, with_decimal_comma
+from strop.verifiers.math.alternatives import as_ratio, option_of, with_decimal_comma, with_indian_commas
 from strop.verifiers.math.choices import lower_choice, options_in
 from strop.verifiers.math.conventions import (
     as_family,
@@ -26,6 +26,7 @@ from strop.verifiers.math.conventions import (
     with_constants_of,
 )
 from strop.verifiers.math.decimals import approximates
+from strop.verifiers.math.derivatives import worked_out
 from strop.verifiers.math.evaluate import rational
 from strop.verifiers.math.expressions import Effort, Node, TooMuch
 from strop.verifiers.math.grammar import Reading, is_region, label
@@ -77,6 +78,7 @@ def judge(gold: Reading, given: Reading, rules: Rules) -> Proof:
     if gold.text == given.text:
         return equal("the same text")
     reference, answer = primed(reference, answer), primed(answer, reference)
+    reference = reference if ex.holds(answer, "derivative") else worked_out(reference)
     if not any(name.startswith("C") for name in ex.names_in(reference)) and not ex.holds(reference, "apply C"):
         answer = with_binomials(answer)
     if not ex.names_in(reference) and ex.names_in(answer):
@@ -85,9 +87,15 @@ def judge(gold: Reading, given: Reading, rules: Rules) -> Proof:
         reference = in_letters(gold.tokens) or reference
     several = [each.op in _SEVERAL for each in (reference, answer)]
     if several == [False, True]:
-        answer = with_decimal_comma(given.tokens, any_whole=reference.op == "decimal") or answer
+        answer = (
+            with_decimal_comma(given.tokens, any_whole=reference.op == "decimal")
+            or with_indian_commas(given.tokens)
+            or answer
+        )
     elif several == [True, False]:
         reference = with_decimal_comma(gold.tokens) or reference
+    elif answer.op == "clock" != reference.op:
+        answer = as_ratio(given.tokens, reference) or answer
     said = {each.text.replace(" ", "").lower() for each in (gold, given)}
     if "words" in (reference.op, answer.op) and len(said) == 1:
         return equal("the same words")
@@ -197,6 +205,8 @@ class _Comparison:
         wrong = self._unequal_chain(given) if equations[1] else None
         if wrong is not None:
             return wrong
+        if gold.op == "residue" and equations[1] and not ex.names_in(given.args[-1]):
+            return unknown("a residue class, and one number")  # n ≡ 1 (mod 3), and n = 1
         rounding = true_rounding(given) if equations[1] else None
         asked = gold.op == "decimal" or label(given) is not None
         if rounding is not None and asked and self.answers(gold, rounding).equal:
@@ -223,13 +233,17 @@ class _Comparison:
             return self._inequalities(gold, given)
 
     def _inequalities(self, gold: Node, given: Node) -> Proof:
-        """Inequalities that cannot be solved: the same up to a positive factor."""
+        """Inequalities that cannot be solved: the same up to a positive factor; a chain holds at each sign."""
+        if gold.op != given.op:  # a < b < c, "a < b and b < c"
+            gold, given = map(_without_chain, (gold, given))
         if gold.op in ("∪", "∩") and gold.op == given.op:
             return self._sets(gold.args, given.args)
         field, forms = Field(), []
         for each in (gold, given):
             if each.op != "relation" or len(each.value) != 1 or each.value[0] not in ("<", ">", "≤", "≥"):
                 return unknown("sets of numbers that cannot be solved")
+            if ex.holds(each, *ex.NO_EXPRESSIONS - {"relation"}):
+                return unknown("inequalities between words")
             sides = each.args if each.value[0] in (">", "≥") else each.args[::-1]
             forms.append((field.difference(*sides), each.value[0] in ("<", ">")))
         factor = factor_between(forms[0][0], forms[1][0])
@@ -257,7 +271,8 @@ class _Comparison:
         sides = gold.args + given.args
         simple = None not in labels and not ex.names_in(gold.args[1])
         if simple or any(side.op in (*_ATOMIC, *_SEVERAL, "measure") for side in sides):
-            return self._all(gold.args, given.args)
+            turned = self._all(gold.args, given.args[::-1])  # AB = CD, CD = AB
+            return turned if turned.equal else self._all(gold.args, given.args)
         field = Field()
         one, other = field.difference(*gold.args), field.difference(*given.args)
         if factor_between(one, other) is not None:
@@ -369,6 +384,14 @@ class _Comparison:
 
 
 # ---------------------------------------------------------------------- helpers
+
+
+def _without_chain(answer: Node) -> Node:
+    """A chain of inequalities as all of them together; anything else as it is."""
+    if answer.op != "relation" or len(answer.value) < 2:
+        return answer
+    sides = zip(pairwise(answer.args), answer.value, strict=True)
+    return Node("∩", tuple(Node("relation", pair, (sign,)) for pair, sign in sides))
 
 
 def _as_region(answer: Node) -> Node:

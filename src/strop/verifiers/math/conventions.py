@@ -8,8 +8,10 @@ from fractions import Fraction
 from itertools import permutations
 
 from strop.verifiers.math import expressions as ex
-from strop.verifiers.math.expressions import Node
+from strop.verifiers.math.expressions import Node, Unreadable
 from strop.verifiers.math.forms import Form
+from strop.verifiers.math.latex import tokens
+from strop.verifiers.math.parser import Parser
 from strop.verifiers.math.proof import compare
 from strop.verifiers.math.wordings import words
 
@@ -106,9 +108,11 @@ def with_binomials(node: Node) -> Node:
     if node.op == "apply C" and len(node.args) == 2:
         return ex.call("binom", *node.args)
     index = str(node.args[0].value) if node.op == "power" and node.args[0].op == "name" else ""
-    if index.startswith("C_") and (index[2:].isdigit() or len(index) == 3):
-        top = ex.number(int(index[2:])) if index[2:].isdigit() else ex.name(index[2:])
-        return ex.call("binom", top, node.args[1])
+    if index.startswith("C_"):
+        try:
+            return ex.call("binom", Parser(tokens(index[2:])).whole(), node.args[1])
+        except Unreadable:
+            return node
     return node._replace(args=tuple(map(with_binomials, node.args))) if node.args else node
 
 
@@ -121,7 +125,9 @@ def ascending(relation: Node) -> Node:
 
 
 def as_vector(node: Node, size: int) -> Node:
-    r"""A sum of multiples of the unit vectors, `2\mathbf{i} - \hat{k}`, as a tuple; anything else as it is."""
+    r"""A sum of multiples of unit vectors, `2\mathbf{i} - \hat{k}`, or a point `P(3, -4)` as a tuple, else as it is."""
+    if node.op.startswith("apply ") and node.op[6:].isupper() and len(node.op) == 7 and len(node.args) == size:
+        return Node("tuple", node.args)
     if node.op in ex.KINDS or size not in (2, 3):
         return node
     units = [ex.name(f"hat {letter}") for letter in "ijk"[:size]]

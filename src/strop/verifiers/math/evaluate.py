@@ -322,6 +322,8 @@ def _modulo(first: Value, second: Value) -> Value:
 
 def _unknown(node: Node, point: Point) -> Value:
     """A value for a function or derivative of which nothing is known: another one for other arguments."""
+    if node.op == "derivative" and node.args[0].op not in ("name", "derivative") and "apply " not in node.args[0].op:
+        raise Undefined  # d/dx x², of which something is known
     args = [] if node.op == "derivative" else [_value(arg, point) for arg in node.args]
     if not _both_exact(*args):
         raise Undefined

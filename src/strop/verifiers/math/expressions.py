@@ -106,6 +106,7 @@ KINDS = frozenset(
     ("measure", "words", "title", "clock", "date", "division", "digits", "permutation", "tuple", "list", "ratio",
      "set", "interval", "∪", "∩", "∖", "relation", "residue", "family", "matrix", "cases", "…")
 )  # fmt: skip
+NO_EXPRESSIONS = KINDS | {"row", "case", "±", "∓"}  # they have no single value, and no normal form
 PI, E, UNIT, INFINITY = (Node("constant", (), each) for each in ("pi", "e", "i", "inf"))
 ZERO, ONE, MINUS_ONE, HALF = number(0), number(1), number(-1), number(Fraction(1, 2))
 

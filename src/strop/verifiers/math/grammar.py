@@ -131,6 +131,9 @@ def _by_part(found: Sequence[Token]) -> Node | None:
 
 
 def _listed(found: Sequence[Token]) -> Node:
+    residues = _residues(found)
+    if residues is not None:
+        return residues
     inequality = any(is_symbol(token, "<", ">", "≤", "≥") for token in found)  # x ≤ -3 ∪ x ≥ 5
     for word, op in (("or", "∪"), ("and", "∩")):
         parts = pieces_of(found, word, op) if inequality else pieces_of(found, word)
@@ -152,9 +155,6 @@ def _listed(found: Sequence[Token]) -> Node:
     pieces = pieces_of(found, ",")
     if not pieces:
         raise Unreadable("nothing stands there")
-    residues = _residue(found) if len(pieces) > 1 and sum(each.text in _MODULO for each in found) == 1 else None
-    if residues is not None:  # n ≡ 0, 1 (mod 4)
-        return residues
     date = date_of(found) if len(pieces) > 1 else None
     if date is not None:
         return date
@@ -176,6 +176,16 @@ def _listed(found: Sequence[Token]) -> Node:
     if label(first) is not None and all(part.op != "relation" for part in found_parts[1:]):  # x = 1, 2
         found_parts[1:] = [Node("relation", (first.args[0], part), ("=",)) for part in found_parts[1:]]
     return _joined("list", found_parts)
+
+
+def _residues(found: Sequence[Token]) -> Node | None:
+    r"""Several residues of one modulus, `n \equiv 0, 1 \pmod 4`, `1 \text{ or } 3 \pmod 8`."""
+    joined = [Token("symbol", ",") if token.text in ("or", "and") else token for token in found]
+    last = next((place for place, token in enumerate(joined) if token.text in _MODULO), len(joined))
+    rest = pieces_of(joined[last:], ",")
+    if len(rest) != 1 or len(pieces_of(joined[:last], ",")) < 2:
+        return None
+    return _residue(joined) if sum(token.text in _MODULO for token in joined) == 1 else None
 
 
 def _family(body: Node, index: str, numbers: Node) -> Node:
@@ -363,7 +373,7 @@ def _built(member: Sequence[Token], condition: Sequence[Token]) -> Node:
     if member and member[0].kind == "letter" and (len(member) == 1 or text_of(member[1:]) == "∈ ℝ"):
         return _listed(condition)
     body, index = _related(member), index_of(condition)
-    if index is not None:
+    if index is not None and not (body.op == "relation" and "∈" in body.value):
         return _family(body, *index)
     try:
         said = _listed(condition)

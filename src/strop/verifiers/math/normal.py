@@ -141,7 +141,7 @@ class Field(Ring):
             return out
         if op == "power":
             return self._of_power(*node.args)
-        if op in ("matrix", "row", "tuple", "±", "∓", "measure"):
+        if op in ex.NO_EXPRESSIONS:
             raise Undefined
         if op == "derivative":
             return self._single(self._atom("other", None, node, node))

@@ -14,6 +14,7 @@ from strop.verifiers.math.cursor import CLOSERS, END, Cursor
 from strop.verifiers.math.expressions import Node, Token, Unreadable
 from strop.verifiers.math.matrices import determinant
 from strop.verifiers.math.notation import FUNCTIONS
+from strop.verifiers.math.undone import undone
 
 _BARS = {"|": "abs", "‖": "norm", "⌊": "floor", "⌈": "ceil"}
 _DEEPEST = 60
@@ -349,11 +350,19 @@ class Parser(Cursor):
 
     def _undone(self, text: str) -> Node:
         """A sum, product, integral or limit: its body, and as a name what it runs over."""
-        begin = self.place
+        bounds: dict[str, list[str]] = {"_": [], "^": []}
         while self._at("_", "^"):
-            self.place += 1
-            self.inside("{") if self._at("{") else self._exponent()
-        over = " ".join(token.text for token in self.tokens[begin : self.place])
+            bound = bounds[self._step()]
+            begin = self.place
+            if self._at("{"):
+                bound += [token.text for token in self.inside("{")]
+                continue
+            if self.next.kind in ("number", "letter"):  # ^n_{k = 1}: n has no index
+                self.place += 1
+            else:
+                self._exponent()
+            bound += [token.text for token in self.tokens[begin : self.place]]
+        by = ""
         if text == "int":
             end = next(
                 (place for place in range(self.place, len(self.tokens)) if _is_differential(self.tokens, place)), None
@@ -361,10 +370,11 @@ class Parser(Cursor):
             if end is None:
                 raise Unreadable("an integral without its differential")
             body = Parser(self.tokens[self.place : end]).whole() if end > self.place else ex.ONE
-            over, self.place = f"{over} d{self.tokens[end + 1].text}", end + 2
+            by, self.place = self.tokens[end + 1].text, end + 2
         else:
             body = self._product()
-        return ex.call({"int": "integral", "lim": "limit", "prod": "Π"}.get(text, "Σ"), body, ex.name(over))
+        op = {"int": "integral", "lim": "limit", "prod": "Π"}.get(text, "Σ")
+        return undone(op, body, bounds["_"], bounds["^"], by)
 
 
 def _double_factorial(node: Node) -> Node:

@@ -32,7 +32,6 @@ from strop.verifiers.math.normal import Field
 
 _PRECISIONS = (80, 320, 1280, 5120)
 _MOST_BITS = 40_000
-_UNREADABLE = ("±", "∓", "matrix", "tuple", "measure")
 
 
 class Outcome(StrEnum):
@@ -72,7 +71,7 @@ def unknown(why: str) -> Proof:
 
 def compare(first: Node, second: Node) -> Proof:
     """Hold two expressions against each other."""
-    if ex.holds(first, *_UNREADABLE) or ex.holds(second, *_UNREADABLE):
+    if ex.holds(first, *ex.NO_EXPRESSIONS) or ex.holds(second, *ex.NO_EXPRESSIONS):
         return unknown("no single value")
     try:
         named = ex.names_in(first) or ex.names_in(second)

@@ -50,6 +50,8 @@ _DOUBTED = _pattern(
     r"""\b(?:not|never|\w{2,6}n't|false|untrue|unsure|doubt\w*|whether|if|some|suppose|assume|others|nobody|no\ one
     |unlikely|(?:might|may|could|would)\ (?:think|say|guess|believe|expect))\b [^.,;:!?\n]*$"""
 )
+# What is not so of the things that are counted: "the number of integers that are not divisible by 3 is …".
+_RELATIVE = _pattern(r"\b(?:that|which|who)\s+(?:are|is|were|was|do|does|did|have|has|can)(?:\s+not|n't)\b")
 _REVISED = _pattern(r"\b(?:wait|actually|oops|sorry|correction|(?:is|was)\ (?:wrong|incorrect)|mistake)\b")
 _HEDGED = _pattern(
     r"""\b(?:not|never|isn't|aren't|doesn't|don't|won't|can't|cannot|wrong|incorrect|maybe|perhaps|possibly|probably
@@ -88,10 +90,10 @@ _COMPARED_AFTER = re.compile(  # also beyond the end of the formula
     r"(?:\s|\$|\\[)\]])*(?:[=<>≤≥≠?]|\\(?:[lg]eq?|neq?|b?mod|pmod)(?![A-Za-z])|b?mod\b|or\b\s*[\d$\\]|and\b\s*[$\d])"
 )
 _COMES_FROM = re.compile(
-    r"(?:[-+*/^·×÷({<>≤≥≠]|(?:^|[^\w.])\d+\.?|\\(?:times|cdot|pm|sqrt|div|left\(|[lg]eq?|neq?|log|ln|sin|cos|tan)"
-    r"|\\frac\s?\{|\}\s?\{)$"
+    r"(?:[-+*/^·×÷(<≤≥≠]|(?<![-=])>|[\^_]\s?\{|(?:^|[^\w.])\d+\.?"
+    r"|\\(?:times|cdot|pm|sqrt|div|left\(|[lg]eq?|neq?|log|ln|sin|cos|tan)|\\(?:[dt]?frac|sqrt)\s?\{|\}\s?\{)$"
 )
-_MARKUP = re.compile(r"&|\*\*|</?[a-z]{1,12}>")
+_MARKUP = re.compile(r"&|\*\*|</?[a-z]{1,12}>|\\(?:text)?color\s?\{\w+\}")
 _BULLET = re.compile(r"(?:^|\n)\s*[-+*>]+\s+$")
 _OPENED = re.compile(r"(?:\s|\$|\\[(\[])+$")  # the delimiter of a formula
 _ASIDE = _pattern(r"(?s)[,;]?\s+(?:see|as|since|because|where|so\ that|i\.e\.|when)\b.*$")
@@ -208,7 +210,7 @@ class Finder(NamedTuple):
             return self.read((r"\text{ and }" if worded else ",").join(contents)) if contents else NO_ANSWER
         before = _MARKUP.sub("", text[: group[0].outer_begin][-200:])
         after = _MARKUP.sub("", text[group[0].outer_end :][:80])
-        if _NEGATED.search(before[-40:]) or _DOUBTED.search(before) or _TAKEN_BACK.match(after):
+        if _NEGATED.search(before[-40:]) or _DOUBTED.search(_RELATIVE.sub(" ", before)) or _TAKEN_BACK.match(after):
             return "the boxed answer is denied"
         answer, base, percent = contents[0], _BASE_AFTER.match(after), _PERCENT_AFTER.match(after)
         if base is not None and answer.isalnum():
@@ -253,6 +255,8 @@ class Finder(NamedTuple):
             if not re.fullmatch(r"\s*(?:,|;|,?\s*(?:and|or))\s*", stripped[earlier.end() : begin]):
                 break
             begin = earlier.start()
+        if _NEGATED.search(stripped[:begin][-40:]):
+            return "the formula is denied, or only a part of the answer"
         if stripped != whole and _stripped(stripped[:begin]):
             return NO_ANSWER  # who calls it the answer, or what is done with it first, is not known
         return self.read(stripped[begin:])

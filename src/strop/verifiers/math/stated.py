@@ -7,7 +7,8 @@ from strop.verifiers.math.conventions import TRIGONOMETRIC
 from strop.verifiers.math.decimals import approximates
 from strop.verifiers.math.expressions import Node
 from strop.verifiers.math.grammar import label
-from strop.verifiers.math.values import UNDONE, parted
+from strop.verifiers.math.undone import UNDONE
+from strop.verifiers.math.values import parted
 
 _COORDINATES = frozenset("xyzrt")
 _CURVE = frozenset("xy")

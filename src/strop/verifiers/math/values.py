@@ -11,8 +11,8 @@ from strop.verifiers.math.evaluate import rational
 from strop.verifiers.math.expressions import Node
 from strop.verifiers.math.proof import Proof, compare, different, equal, unknown
 from strop.verifiers.math.quantities import Measure
+from strop.verifiers.math.undone import UNDONE
 
-UNDONE = {"Σ": "sum", "Π": "product", "integral": "integral", "limit": "limit", "derivative": "derivative"}
 _BARE = Measure()
 
 

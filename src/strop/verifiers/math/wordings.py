@@ -40,7 +40,7 @@ _SAYS = re.compile(
 )
 _TIMES = {"noon": 720, "midnight": 0}
 _REMAINDERS = ("r", "remainder", "rem", "with remainder", "with a remainder of")
-_CLOCK = re.compile(r"(\d{1,2})(?: : (\d\d))?(?: : \d\d)?(?: (a|p)(?: \.)? ?m(?: \.)?)?", re.IGNORECASE)
+_CLOCK = re.compile(r"(\d{1,2})(?: : (\d\d))?(?: : (\d\d))?(?: (a|p)(?: \.)? ?m(?: \.)?)?", re.IGNORECASE)
 
 
 def words(text: str) -> Node:
@@ -119,15 +119,16 @@ def _cycles(found: Sequence[Token]) -> Node | None:
 
 
 def _clock(found: Sequence[Token]) -> Node | None:
-    """The minute of the day; without am or pm as it stands."""
+    """The minute of the day, with the seconds as a part of it; without am or pm as it stands."""
     text = text_of([token for token in found if not is_symbol(token, "{", "}")]).lower()
     match = _CLOCK.fullmatch(text.replace("12 : 00 noon", "12 pm").replace("12 noon", "12 pm"))
-    if match is None or (match[2] is None and match[3] is None):
+    if match is None or (match[2] is None and match[4] is None):
         return None
-    hour, minute, half = int(match[1]), int(match[2] or 0), (match[3] or "").lower()
-    if hour > 24 or minute > 59 or (half and not 1 <= hour <= 12):
+    hour, minute, second = (int(match[place] or 0) for place in (1, 2, 3))
+    half = (match[4] or "").lower()
+    if hour > 24 or minute > 59 or second > 59 or (half and not 1 <= hour <= 12):
         return None
-    return Node("clock", (), 60 * (hour % 12 + 12 * (half == "p") if half else hour) + minute)
+    return Node("clock", (), 60 * (hour % 12 + 12 * (half == "p") if half else hour) + minute + Fraction(second, 60))
 
 
 def date_of(found: Sequence[Token]) -> Node | None:
