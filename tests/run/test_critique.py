@@ -78,9 +78,9 @@ def test_budgets_and_data(model: Path, tmp_path: Path) -> None:
     rows: Rows = [*SUMS, {"prompt": "x" * 300, "answer": "1"}, {"prompt": "What is 3+3?", "answer": "7"}]
     source = problems(tmp_path, rows)
     finding = found(model, source, ASKS, "sampling.max_new_tokens=400")["budgets"]
-    assert finding.level == "problem" and "lower sampling.max_new_tokens to" in finding.advice
+    assert finding.level == "problem" and "set sampling.max_new_tokens=" in finding.advice
     settings = [f"model.path={model}", source, ASKS, "sampling.max_new_tokens=400"]
-    with pytest.raises(InputError, match="lower sampling.max_new_tokens to"):  # a dry run refuses what training would
+    with pytest.raises(InputError, match="set sampling.max_new_tokens="):  # a dry run refuses what training would
         preview(resolve("grpo", settings), SilentView())
     cut = found(model, source, ASKS, "data.max_prompt_tokens=100")
     assert cut["budgets"].level == "ok" and cut["prompts"].level == "note"

@@ -315,7 +315,7 @@ def test_dynamic_sampling_fills_the_batch(tmp_path: Path) -> None:
 
 
 def test_a_budget_beyond_the_models_context_is_refused_before_training(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="lower sampling.max_new_tokens to 124"):
+    with pytest.raises(InputError, match="set sampling.max_new_tokens=124"):
         train(small_config("sampling.max_new_tokens=200"), tmp_path / "long", SilentView())
 
 
