@@ -76,7 +76,7 @@ def turns_of(found: Sequence[Completion]) -> Played:
     """The turns of each trajectory that is trained, by ticket and sample: of the last attempt at its group."""
     turns: dict[tuple[int, int], dict[int, dict[str, Completion]]] = defaultdict(lambda: defaultdict(dict))
     for one in found:
-        if not one.request_id.startswith("evaluation") and one.finish_reason != "abort":
+        if one.request_id[0].isdecimal() and one.finish_reason != "abort":  # no evaluation, no server's request
             name, _, rest = one.request_id.partition("/")
             ticket, _, attempt = name.partition(".")
             turns[int(ticket), int(rest.partition("@")[0] or one.index)][int(attempt)][one.request_id] = one
