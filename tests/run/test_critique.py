@@ -16,6 +16,7 @@ from strop.base.view import SilentView
 from strop.cli import app
 from strop.model.files import export
 from strop.recipes.resolve import resolve
+from strop.run import engine_trial
 from strop.run.accelerators import Finding
 from strop.run.assembly import preview
 from strop.run.critique import criticise
@@ -114,6 +115,14 @@ def test_the_model_is_asked_how_it_begins() -> None:
     sets = ["sampling.max_new_tokens=9"]
     findings = {finding.topic: finding for finding in criticise("grpo", sets, small=True, asked=4)}
     assert "cut off at 9 tokens" in findings["completions"].found
+
+
+def test_each_engine_is_tried_and_one_that_cannot_be_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine_trial, "SECONDS", 0.5)
+    monkeypatch.delenv("STROP_VLLM_PYTHON", raising=False)
+    findings = {finding.topic: finding for finding in criticise("grpo", small=True, engines=True)}
+    assert float(findings["engine Torch"].found.split()[0].replace(",", "")) > 0
+    assert "engine.python" in findings["engine Vllm"].advice and "engine" not in findings
 
 
 def test_prompts_beyond_the_context_are_a_finding_where_the_model_is_asked(model: Path, tmp_path: Path) -> None:

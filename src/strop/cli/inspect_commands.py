@@ -115,6 +115,9 @@ def doctor(
     ask: Annotated[
         int, typer.Option("--ask", metavar="N", help="Ask the model N problems: how it begins.", min=0)
     ] = 0,
+    engines: Annotated[
+        bool, typer.Option("--engines", help="Let each engine generate for ten seconds: which is quicker.")
+    ] = False,
     gpu: Annotated[bool, typer.Option("--gpu", help="Look at torch, driver, GPUs, NCCL and vLLM alone.")] = False,
     as_json: Json = False,
 ) -> None:
@@ -130,6 +133,7 @@ def doctor(
     strop doctor mine.toml
     strop doctor grpo --set model.path=Qwen/Qwen3-0.6B --set data.source=problems.jsonl
     strop doctor grpo --set model.path=MODEL --set data.source=problems.jsonl --ask 16
+    strop doctor mine.toml --engines
     strop doctor runs/grpo
     """
     allow(imports, sets)
@@ -146,7 +150,7 @@ def doctor(
         from strop.run.critique import criticise
 
         with viewing(True, f"strop · doctor · {target}", "stopped", to_stderr=True) as view:
-            findings = criticise(target, sets, small, ask, view)
+            findings = criticise(target, sets, small, ask, engines, view)
 
     def table() -> None:
         rows = [(MARKS[finding.level], finding.topic, finding.found) for finding in findings]

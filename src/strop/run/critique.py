@@ -29,6 +29,7 @@ from strop.recipes.resolve import resolve
 from strop.run import preflight
 from strop.run.accelerators import Finding, Level, products_a_second
 from strop.run.assembly import known_room
+from strop.run.engine_trial import try_engines
 from strop.run.folder import RunFolder, is_run, trained_before
 from strop.run.memory import noted
 from strop.run.tasks import Asked, evaluate_model
@@ -61,12 +62,18 @@ class Beginning(NamedTuple):
 
 
 def criticise(
-    target: str, sets: Sequence[str] = (), small: bool = False, asked: int = 0, view: View | None = None
+    target: str,
+    sets: Sequence[str] = (),
+    small: bool = False,
+    asked: int = 0,
+    engines: bool = False,
+    view: View | None = None,
 ) -> list[Finding]:
     """Findings on a run folder, a recipe or a file; `sets` change its configuration.
 
     Args:
         asked: how many problems a model is asked, as often as in training, to know how a configuration begins.
+        engines: whether the engines are tried, to know which is quicker.
         view: is told meanwhile.
 
     Raises:
@@ -83,13 +90,15 @@ def criticise(
         data = load_data(config.data, tokenizer, config.instruction, trained_before(config.model.path))
     except InputError as error:
         return [Finding("data", "problem", "cannot be used", str(error))]
+    view = SilentView() if view is None else view
     return [
         _model(config),
         _memory(config),
         *_prompt(config, data, tokenizer),
         *_budgets(config, data),
         *_data(config, data),
-        *_outset(subject, data, asked, SilentView() if view is None else view),
+        *_outset(subject, data, asked, view),
+        *(try_engines(config, data, view) if engines else ()),
     ]
 
 

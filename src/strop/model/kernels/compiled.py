@@ -1,6 +1,8 @@
 """C kernels for the CPU, compiled by the machine's own compiler and kept in strop's cache.
 
     library = compiled("step", sources)      # None where there is no compiler: plain torch computes the same then
+    functions = declared(library, {"gate": (Address, Address, c_long)})     # strop_gate(float *x, float *y, long n)
+    functions["gate"](x, y, x.numel())
 
 Parallel loops run on the threads of torch: a library is not linked against OpenMP, and finds torch's own when it is
 loaded.
@@ -15,16 +17,39 @@ import os
 import platform
 import subprocess
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
+from torch import Tensor
 
 from strop.base.files import cache_folder
 
 _HEADER = Path(__file__).with_name("vectors.h")
 _COMPILE = ("-O3", "-march=native", "-fno-math-errno", "-fno-trapping-math", "-fPIC")
 _LOG = logging.getLogger(__name__)
+
+
+class Address(ctypes.c_void_p):
+    """The type of an argument that is given as a tensor, contiguous, and read by its address; None is NULL."""
+
+    @classmethod
+    def from_param(cls, tensor: Tensor | None) -> ctypes.c_void_p | None:
+        """What ctypes passes on for a tensor."""
+        return None if tensor is None else ctypes.c_void_p(tensor.data_ptr())
+
+
+def declared(
+    library: ctypes.CDLL, arguments: Mapping[str, tuple[Any, ...]], result: Any = None
+) -> dict[str, Callable[..., Any]]:
+    """The functions of a library with the types of their arguments, by their names without `strop_`."""
+    functions: dict[str, Callable[..., Any]] = {}
+    for name, types in arguments.items():
+        function = library[f"strop_{name}"]
+        function.argtypes, function.restype = types, result
+        functions[name] = function
+    return functions
 
 
 def compiled(name: str, sources: Sequence[Path]) -> ctypes.CDLL | None:

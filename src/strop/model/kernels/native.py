@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
-from ctypes import c_float, c_int, c_long, c_void_p
+from ctypes import c_float, c_int, c_long
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -22,22 +22,24 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from strop.base.types import StropError
-from strop.model.kernels.compiled import compiled
+from strop.model.kernels.compiled import Address, compiled, declared
 from strop.model.kernels.products import Products
 
 _SOURCES = tuple(Path(__file__).with_name(name) for name in ("layers.c", "attention.c", "softmax.c", "product.c"))
-_P, _L = c_void_p, c_long
+_P, _L = Address, c_long
 _ARGUMENTS = {
-    "strop_norm_forward": (_P, _P, _P, _P, _L, _L, c_float, c_int),
-    "strop_norm_backward": (_P, _P, _P, _P, _P, _P, _L, _L, c_int),
-    "strop_rotary_forward": (_P, _P, _P, _P, _P, _P, _L, _L, _L, c_float, c_int),
-    "strop_rotary_backward": (_P, _P, _P, _P, _P, _P, _P, _P, _L, _L, _L, c_int),
-    "strop_gate_forward": (_P, _P, _P, _L, c_int),
-    "strop_gate_backward": (_P, _P, _P, _P, _P, _L, c_int),
-    "strop_attention_forward": (_P, _P, _P, _P, _P, _P, _P, _L, _L, _L, _L, c_float, c_int),
-    "strop_attention_backward": (*(_P,) * 11, _L, _L, _L, _L, c_float, c_int),
-    "strop_softmax_forward": (_P, _P, _P, _P, _P, _L, _L, c_int),
-    "strop_softmax_backward": (_P, _P, _P, _P, _P, _P, _P, _L, _L, c_float, c_float, c_int),
+    "norm_forward": (_P, _P, _P, _P, _L, _L, c_float, c_int),
+    "norm_backward": (_P, _P, _P, _P, _P, _P, _L, _L, c_int),
+    "rotary_forward": (_P, _P, _P, _P, _P, _P, _L, _L, _L, c_float, c_int),
+    "rotary_backward": (_P, _P, _P, _P, _P, _P, _P, _P, _L, _L, _L, c_int),
+    "gate_forward": (_P, _P, _P, _L, c_int),
+    "gate_backward": (_P, _P, _P, _P, _P, _L, c_int),
+    "softmax_forward": (_P, _P, _P, _P, _P, _L, _L, c_int),
+    "softmax_backward": (_P, _P, _P, _P, _P, _P, _P, _L, _L, c_float, c_float, c_int),
+}
+_MAY_FAIL = {  # these return whether there was no memory for them
+    "attention_forward": (_P, _P, _P, _P, _P, _P, _P, _L, _L, _L, _L, c_float, c_int),
+    "attention_backward": (*(_P,) * 11, _L, _L, _L, _L, c_float, c_int),
 }
 _TYPES = {torch.float32: 0, torch.bfloat16: 1}
 _BLOCK = 64  # rows that are summed together in layers.c
@@ -50,24 +52,18 @@ class LayerKernels:
     device: ClassVar[str] = "cpu"  # type of device of the tensors that fit
 
     def __init__(self, library: ctypes.CDLL) -> None:
-        self.functions = {}
-        for name, arguments in _ARGUMENTS.items():
-            function = library[name]
-            function.argtypes = arguments
-            function.restype = c_int if "attention" in name else None
-            self.functions[name] = function
+        self._functions = declared(library, _ARGUMENTS) | declared(library, _MAY_FAIL, c_int)
         self.products = Products(library)
 
     def call(self, name: str, *given: Tensor | float | None) -> None:
-        """A function of the sources; tensors are given by address (contiguous; None: none), their type comes last.
+        """A function of the sources; the type of its tensors, which are contiguous, goes with them.
 
         Raises:
             StropError: there was no memory for it.
         """
         first = given[0]
         assert isinstance(first, Tensor)
-        plain = [part.data_ptr() if isinstance(part, Tensor) else part for part in given]
-        if self.functions[f"strop_{name}"](*plain, _TYPES[first.dtype]):
+        if self._functions[name](*given, _TYPES[first.dtype]):
             raise StropError(f"no memory left to compute {name.replace('_', ' ')}; lower batch.tokens_per_microbatch")
 
     def fits(self, x: Tensor, weight: Tensor) -> bool:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
-from ctypes import c_int, c_long, c_void_p
+from ctypes import c_int, c_long
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -21,13 +21,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-_P, _L = c_void_p, c_long
+from strop.model.kernels.compiled import Address, declared
+
+_P, _L = Address, c_long
 _ARGUMENTS = {
-    "strop_pack": (_P, _P, _L, _L),
-    "strop_multiply": (_P, _P, _P, _P, _L, _L, _L, c_int, c_int),
-    "strop_linear": (_P, _P, _P, _P, _L, _L, _L, c_int),
-    "strop_grad_input": (_P, _P, _P, _L, _L, _L, c_int),
-    "strop_grad_weight": (_P, _P, _P, _P, _L, _L, _L, c_int, c_int),
+    "pack": (_P, _P, _L, _L),
+    "multiply": (_P, _P, _P, _P, _L, _L, _L, c_int, c_int),
+    "linear": (_P, _P, _P, _P, _L, _L, _L, c_int),
+    "grad_input": (_P, _P, _P, _L, _L, _L, c_int),
+    "grad_weight": (_P, _P, _P, _P, _L, _L, _L, c_int, c_int),
 }
 _HALF = {torch.float32: 0, torch.bfloat16: 1}
 _PANEL, _LONGEST = 32, 4096  # of product.c
@@ -49,16 +51,8 @@ class Products:
     device: ClassVar[str] = "cpu"  # type of device of the tensors that fit
 
     def __init__(self, library: ctypes.CDLL) -> None:
-        self._functions = {}
-        for name, arguments in _ARGUMENTS.items():
-            function = library[name]
-            function.argtypes, function.restype = arguments, None
-            self._functions[name] = function
+        self._call = declared(library, _ARGUMENTS)
         self._multiplies = library["strop_multiplies"]
-
-    def call(self, name: str, *given: Tensor | float | None) -> None:
-        """A function of the source; tensors are given by address (contiguous; None: none)."""
-        self._functions[f"strop_{name}"](*[part.data_ptr() if isinstance(part, Tensor) else part for part in given])
 
     def multiplies(self, dtype: torch.dtype) -> bool:
         """Whether `multiply` is for this processor and type."""
@@ -81,7 +75,7 @@ class Products:
         start = 0
         for part in parts:
             part = part.contiguous()
-            self.call("pack", part, weight[start:], len(part), part.shape[1] * part.element_size() // 4)
+            self._call["pack"](part, weight[start:], len(part), part.shape[1] * part.element_size() // 4)
             start += len(part)
         return Packed(weight, _padded(bias), outputs)
 
@@ -91,21 +85,21 @@ class Products:
         rows, inputs = x.shape
         out = torch.empty(rows, by.outputs, dtype=torch.float32 if float_out else x.dtype)
         half = _HALF[x.dtype]
-        self.call("multiply", x, by.weight, by.bias, out, rows, inputs, by.outputs, half, half and not float_out)
+        self._call["multiply"](x, by.weight, by.bias, out, rows, inputs, by.outputs, half, half and not float_out)
         return out
 
     def forward(self, x: Tensor, weight: Tensor, bias: Tensor | None, dtype: torch.dtype) -> Tensor:
         """x [N, I] · weightᵀ + bias [N, O] in `dtype`, float32 or bfloat16, without a gradient."""
         (rows, inputs), outputs = x.shape, len(weight)
         out = torch.empty(rows, outputs, dtype=dtype, device=x.device)
-        self.call("linear", x.contiguous(), weight, _padded(bias), out, rows, inputs, outputs, _HALF[dtype])
+        self._call["linear"](x.contiguous(), weight, _padded(bias), out, rows, inputs, outputs, _HALF[dtype])
         return out
 
     def grad_input(self, grad: Tensor, weight: Tensor) -> Tensor:
         """The gradient [N, I] of x from that of the outputs [N, O], both in bfloat16."""
         outputs, inputs = weight.shape
         out = torch.empty(len(grad), inputs, dtype=grad.dtype, device=grad.device)
-        self.call("grad_input", grad.contiguous(), weight, out, len(grad), inputs, outputs, 1)
+        self._call["grad_input"](grad.contiguous(), weight, out, len(grad), inputs, outputs, 1)
         return out
 
     def grad_weight(self, grad: Tensor, x: Tensor, dtype: torch.dtype, onto: Tensor | None = None) -> Tensor:
@@ -119,7 +113,7 @@ class Products:
             g, part = grad[start : start + _LONGEST].contiguous(), x[start : start + _LONGEST].contiguous()
             panels = x.new_empty(-(-inputs // _PANEL) * _PANEL, len(g) + len(g) % 2)
             how = (len(g), inputs, outputs, _HALF[out.dtype], onto is not None)
-            self.call("grad_weight", g, part, panels, out, *how)
+            self._call["grad_weight"](g, part, panels, out, *how)
         return out.to(dtype)
 
 

@@ -12,22 +12,22 @@ from __future__ import annotations
 
 import ctypes
 import functools
-from ctypes import c_float, c_int, c_long, c_void_p
+from ctypes import c_float, c_int, c_long
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from strop.model.kernels.compiled import compiled
+from strop.model.kernels.compiled import Address, compiled, declared
 
 _SOURCES = (Path(__file__).with_name("step.c"),)
-_P, _L = c_void_p, c_long
+_P, _L = Address, c_long
 _ARGUMENTS = {
-    "strop_add_norm": (_P, _P, _P, _P, _L, _L, c_float, c_int),
-    "strop_rotate": (_P, _P, _P, _P, _P, _P, _L, _L, _L, _L, _L, c_float, c_int),
-    "strop_gate": (_P, _P, _L, _L, c_int),
-    "strop_decode": (_P, _P, _P, _L, _L, _P, _P, _P, _P, _P, _P, _L, _L, _L, _L, _L, c_float, c_int),
-    "strop_draw": (_P, _P, _P, _P, _P, _P, _P, _L, _L),
+    "add_norm": (_P, _P, _P, _P, _L, _L, c_float, c_int),
+    "rotate": (_P, _P, _P, _P, _P, _P, _L, _L, _L, _L, _L, c_float, c_int),
+    "gate": (_P, _P, _L, _L, c_int),
+    "decode": (_P, _P, _P, _L, _L, _P, _P, _P, _P, _P, _P, _L, _L, _L, _L, _L, c_float, c_int),
+    "draw": (_P, _P, _P, _P, _P, _P, _P, _L, _L),
 }
 _HALF = {torch.float32: 0, torch.bfloat16: 1}
 
@@ -36,10 +36,7 @@ class DecodeKernels:
     """The functions of the sources over tensors; what they demand of shapes `fits` tells beforehand."""
 
     def __init__(self, library: ctypes.CDLL) -> None:
-        functions = [library[name] for name in _ARGUMENTS]
-        for function, arguments in zip(functions, _ARGUMENTS.values(), strict=True):
-            function.argtypes, function.restype = arguments, None
-        self._add_norm, self._rotate, self._gate, self._decode, self._draw = functions
+        self._call = declared(library, _ARGUMENTS)
 
     @staticmethod
     def attends(dtype: torch.dtype, head_dim: int) -> bool:
@@ -56,8 +53,7 @@ class DecodeKernels:
         out = torch.empty_like(x)
         rows, size = x.shape
         delta = None if delta is None else delta.contiguous()
-        own = None if delta is None else delta.data_ptr()
-        self._add_norm(x.data_ptr(), own, weight.data_ptr(), out.data_ptr(), rows, size, eps, _HALF[x.dtype])
+        self._call["add_norm"](x, delta, weight, out, rows, size, eps, _HALF[x.dtype])
         return out
 
     def rotate(
@@ -65,19 +61,16 @@ class DecodeKernels:
         heads: int, kv_heads: int, head_dim: int, eps: float,
     ) -> None:  # fmt: skip
         """Norm (where a model does) and turn the query and key heads in x [N, (H + 2 K) D], in place."""
-        query, key = (None, None) if norms is None else (norms[0].data_ptr(), norms[1].data_ptr())
-        cosine, sine = tables
-        rows, stride = x.shape
-        self._rotate(
-            x.data_ptr(), query, key, cosine.data_ptr(), sine.data_ptr(), positions.data_ptr(), rows, stride, heads,
-            kv_heads, head_dim, eps, _HALF[x.dtype],
-        )  # fmt: skip
+        weights = (None, None) if norms is None else norms
+        self._call["rotate"](
+            x, *weights, *tables, positions, *x.shape, heads, kv_heads, head_dim, eps, _HALF[x.dtype]
+        )
 
     def gate(self, x: Tensor) -> Tensor:
         """silu(x[:, :F]) · x[:, F:] [N, F] of x [N, 2 F]."""
         rows, size = x.shape
         out = x.new_empty(rows, size // 2)
-        self._gate(x.data_ptr(), out.data_ptr(), rows, size // 2, _HALF[x.dtype])
+        self._call["gate"](x, out, rows, size // 2, _HALF[x.dtype])
         return out
 
     def decode(
@@ -90,10 +83,9 @@ class DecodeKernels:
         rows, heads, head_dim = query.shape
         if key.stride(0) != value.stride(0):
             key, value = key.contiguous(), value.contiguous()
-        self._decode(
-            query.data_ptr(), key.data_ptr(), value.data_ptr(), query.stride(0), key.stride(0), keys.data_ptr(),
-            values.data_ptr(), None, lengths.data_ptr(), None if firsts is None else firsts.data_ptr(), out.data_ptr(),
-            rows, heads, key.shape[1], head_dim, keys.shape[2], scale, _HALF[query.dtype],
+        self._call["decode"](
+            query, key, value, query.stride(0), key.stride(0), keys, values, None, lengths, firsts, out, rows, heads,
+            key.shape[1], head_dim, keys.shape[2], scale, _HALF[query.dtype],
         )  # fmt: skip
 
     def read(
@@ -103,9 +95,8 @@ class DecodeKernels:
         """Attend from query [N, H, D] to the keys and values from `firsts` int64 [N] (None: 0) up to `lengths` int64
         [N] of `slots` int64 [N] in keys, values [slots, K, C, D] → out [N, H, D]; several rows may read one slot."""
         rows, heads, head_dim = query.shape
-        self._decode(
-            query.data_ptr(), None, None, query.stride(0), 0, keys.data_ptr(), values.data_ptr(), slots.data_ptr(),
-            lengths.data_ptr(), None if firsts is None else firsts.data_ptr(), out.data_ptr(), rows, heads,
+        self._call["decode"](
+            query, None, None, query.stride(0), 0, keys, values, slots, lengths, firsts, out, rows, heads,
             keys.shape[1], head_dim, keys.shape[2], scale, _HALF[query.dtype],
         )  # fmt: skip
 
@@ -116,10 +107,7 @@ class DecodeKernels:
         temperature float32 [N], uniform float64 [N] and greedy bool [N]; as `sampling.draw`."""
         rows, vocabulary = logits.shape
         tokens, logprobs, entropies = torch.empty(rows, dtype=torch.int64), torch.empty(rows), torch.empty(rows)
-        self._draw(
-            logits.data_ptr(), temperature.data_ptr(), uniform.data_ptr(), greedy.data_ptr(), tokens.data_ptr(),
-            logprobs.data_ptr(), entropies.data_ptr(), rows, vocabulary,
-        )  # fmt: skip
+        self._call["draw"](logits, temperature, uniform, greedy, tokens, logprobs, entropies, rows, vocabulary)
         return tokens, logprobs, entropies
 
 
