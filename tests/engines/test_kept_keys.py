@@ -14,11 +14,11 @@ from tests.kit.bring import bring
 from tests.model.test_policy import CONFIGS, model_of
 from tests.tiny import tiny_qwen3, tiny_settings
 
-from strop.base.types import Completion, IntArray
+from strop.base.types import Completion
 from strop.engines.protocol import Request, Sampling
 from strop.engines.torch import TorchEngine
-from strop.engines.torch.kept import Kept, KeptKeys
-from strop.engines.torch.kv import PrefillJob
+from strop.engines.torch.kept import KeptKeys
+from strop.engines.torch.kv import PrefillJob, SlotCache
 from strop.engines.torch.runner import Runner
 from strop.model.policy import Policy, load_policy
 from strop.model.settings import ModelSettings
@@ -164,24 +164,75 @@ def test_what_nobody_continued_is_dropped_after_two_versions(monkeypatch: pytest
     assert not any(job.past for job in jobs)
 
 
-def kept(ids: IntArray, size: int = 0) -> Kept:
-    return Kept(ids.astype(np.int64), 0, {0: (torch.zeros(1, len(ids), size), torch.zeros(1, len(ids), size))})
+def test_keys_stay_in_their_slots_until_others_want_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With slots to spare nothing is copied; where beginners take them, what they held is copied and put back."""
+    copied: list[int] = []
+    taken = SlotCache.taken
+
+    def noted(cache: SlotCache, slot: int, tokens: int) -> dict[int, tuple[torch.Tensor, torch.Tensor]]:
+        copied.append(slot)
+        return taken(cache, slot, tokens)
+
+    monkeypatch.setattr(SlotCache, "taken", noted)
+    policy = tiny_qwen3()
+
+    def played(beginners: int) -> dict[str, Completion]:
+        engine = engine_of(policy, slots=32, shrink=False)
+        turns = list(run(engine, first_turns()).values())
+        copied.clear()
+        if beginners:
+            run(engine, requests(prompts(beginners, seed=1), SAMPLING))
+        jobs = computed(monkeypatch)
+        found = run(engine, next_turns(sorted(turns, key=lambda one: (one.request_id, one.index)), "b"))
+        assert sum(job.past > 0 for job in jobs) > 10
+        return {one.request_id: one for one in found.values()}
+
+    alone = played(0)
+    assert not copied
+    beside = played(30)
+    assert len(copied) == 20 - (32 - 30)
+    for name, one in alone.items():
+        assert np.array_equal(one.logprobs, beside[name].logprobs)
+
+
+def cache_of(slots: int, tokens: int, size: int) -> SlotCache:
+    """A cache of one layer whose keys tell the slot and the place."""
+    cache = SlotCache(slots, torch.device("cpu"))
+    cache.reserve(tokens)
+    row = torch.zeros(1, 1, size)
+    for part in cache.layer(0, row, row):
+        part[:] = torch.arange(slots)[:, None, None, None] + torch.arange(part.shape[2])[:, None] / 1000
+    return cache
 
 
 def test_the_store_by_value() -> None:
-    ids = np.arange(8, dtype=np.int32)
-    store = KeptKeys(1)
-    store.put("a", kept(ids[:5]))
-    assert store.take("a", np.array([0, 1, 2, 9, 4, 5])) is None  # others than those that were kept
-    assert store.take("a", ids.astype(np.int64)) is None  # it was taken out
-    store.put("a", kept(ids[:5]))
-    found = store.take("a", ids.astype(np.int64))
-    assert found is not None and found.token_ids.tolist() == [0, 1, 2, 3, 4]
-    store.put("a", kept(ids))
-    assert store.take("a", ids.astype(np.int64)) is None  # nothing would be left to feed
-    quarter = (1 << 20) // 4 // 8 // 8  # of a mebibyte: two columns of 8 tokens, four bytes each
-    for name in "abcde":
-        store.put(name, kept(ids, quarter))
-    assert store.take("a", np.arange(9)) is None and store.take("b", np.arange(9)) is not None
-    store.put("c", kept(ids[:5], quarter))  # in the place of the other
-    assert len([name for name in "cde" if store.take(name, np.arange(9)) is not None]) == 3
+    ids = np.arange(9)
+    size = (1 << 20) // 4 // 8 // 8  # keys and values of 8 tokens in float32 are a quarter of a MiB
+    cache = cache_of(8, 64, size)
+    store = KeptKeys(cache, 1)
+
+    def copied(name: str, slot: int, length: int = 8) -> None:
+        store.keep(name, slot, ids[:length], 0)
+        store.vacate(slot)
+        assert not store.holds(slot)
+
+    store.keep("a", 1, ids[:5], 0)
+    assert store.holds(1) and store.slot_of("a", ids) == 1
+    assert store.slot_of("a", ids[:5]) is None  # nothing would be left to feed
+    assert store.slot_of("a", np.array([0, 1, 2, 9, 4, 5])) is None  # others than those that were kept
+    assert store.resume("a", 1, ids) == 5 and not store.holds(1)
+    assert store.resume("a", 1, ids) == 0  # it was taken out
+    copied("a", 1, 5)
+    keys = cache.layer(0, torch.zeros(1, 1, size), torch.zeros(1, 1, size))[0]
+    assert store.resume("a", 3, ids) == 5
+    assert torch.equal(keys[3, :, :5], keys[1, :, :5]) and not torch.equal(keys[3, :, 5], keys[1, :, 5])
+    for slot, name in enumerate("abcde"):
+        copied(name, slot)
+    assert store.resume("a", 7, ids) == 0 and store.resume("b", 7, ids) == 8  # the first had to make room
+    copied("c", 2, 5)  # in the place of the other
+    assert [store.resume(name, 7, ids) for name in "cde"] == [5, 8, 8]
+    store.keep("whole", 4, np.arange(cache.capacity), 0)
+    assert not store.holds(4)  # the slot's next token would have been written over the last one
+    nothing = KeptKeys(cache, 0)
+    nothing.keep("a", 1, ids[:5], 0)
+    assert not nothing.holds(1)

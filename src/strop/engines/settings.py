@@ -22,8 +22,9 @@ class EngineSettings(Piece):
         share_parameters: read the trainer's own parameters (after an update the owner calls `set_version`), or own
             a copy that `update_weights` fills.
         prefill_tokens: prompt tokens computed in one forward pass at most (a longer prompt goes alone).
-        kept_mib: memory for keys and values of trajectories that wait for their environment; those that find no room
-            are computed again, by which log-probs differ in their last digits.
+        kept_mib: memory for copies of the keys and values of trajectories that wait for their environment, made when
+            others want their slots; those that find no room are computed again, by which log-probs differ in their
+            last digits. 0 computes all of them again.
         shrink: decode only as many rows as there are running sequences (a multiple of 16); False always decodes all
             slots, for machines whose matrix products change with the number of rows.
         native: on a CPU, compute attention, norms and the draw with kernels that the machine's own compiler makes when

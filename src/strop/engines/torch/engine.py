@@ -26,7 +26,7 @@ from strop.engines.requests import Limits
 from strop.engines.settings import EngineSettings
 from strop.engines.slots import Entry, Sequence, Slots
 from strop.engines.torch.fused_forward import FusedForward
-from strop.engines.torch.kept import Kept, KeptKeys
+from strop.engines.torch.kept import KeptKeys
 from strop.engines.torch.kv import Ids, PrefillJob, SlotCache
 from strop.engines.torch.runner import Runner
 from strop.engines.torch.scheduler import LEAST_ROWS, ROWS_APART, Scheduler
@@ -68,7 +68,7 @@ class TorchEngine(BaseEngine):
             policy.use_kernels()
         cache = SlotCache(settings.slots, policy.device, None if self._fused is None else self._fused.kernels)
         unit = ROWS_APART if self._fused is not None and self._fused.rows_apart else LEAST_ROWS
-        self._kept = KeptKeys(settings.kept_mib)
+        self._kept = KeptKeys(cache, settings.kept_mib)
         self._scheduler = Scheduler(self._slots, cache, self._kept, settings.shrink, unit)
         self._runner = Runner(policy, self._slots, cache, settings.prefill_tokens, self._fused)
 
@@ -181,7 +181,7 @@ class TorchEngine(BaseEngine):
             self.policy.model.eval()
         self._scheduler.sort()
         jobs = self._scheduler.admit()
-        self._scheduler.shrink()
+        self._scheduler.shrink({slot for job in jobs for slot in job.slots})
         width = self._scheduler.width()
         if width:
             self._record(width, *self._runner.step(width, jobs))
@@ -245,13 +245,12 @@ class TorchEngine(BaseEngine):
         entropies = slots.entropies[slot, :length].copy()
         experts = self._runner.experts(slot, int(slots.position[slot]))
         self._report(sequence.entry, sequence.index, sequence.chain, drawn, logprobs, reason, entropies, experts)
+        slots.release(slot)
         if sequence.entry.request.keeps and reason != "abort":
             self._keep(slot, sequence)
-        slots.release(slot)
 
     def _keep(self, slot: int, sequence: Sequence) -> None:
         """Keep the keys and values of a finished sequence: of all its tokens but the last, which no step was fed."""
         position = int(self._slots.position[slot])
         ids = np.concatenate((sequence.entry.ids, self._slots.drawn[slot, : position - self._slots.first[slot]]))
-        kept = Kept(ids[:position], self._version, self._scheduler.cache.taken(slot, position))
-        self._kept.put(sequence.entry.request.trajectory(sequence.index), kept)
+        self._kept.keep(sequence.entry.request.trajectory(sequence.index), slot, ids[:position], self._version)

@@ -7,13 +7,21 @@ from typing import NamedTuple
 import numpy as np
 from torch import Tensor
 
-from strop.engines.torch.kv import Ids
+from strop.engines.torch.kv import Ids, SlotCache
 
 MIB = 1 << 20
 
 
-class Kept(NamedTuple):
-    """Keys and values [K, n, D] of each layer, of the tokens [n], the last of which weights `version` computed."""
+class InSlot(NamedTuple):
+    """A sequence whose keys and values still lie in the slot where it ran: of the tokens [n], by weights `version`."""
+
+    name: str
+    token_ids: Ids
+    version: int
+
+
+class Copied(NamedTuple):
+    """Copies of keys and values [K, n, D] of each layer, of the tokens [n], the last of which `version` computed."""
 
     token_ids: Ids
     version: int
@@ -26,39 +34,87 @@ class Kept(NamedTuple):
 
 
 class KeptKeys:
-    """By the name of a trajectory; beyond `mebibytes` those that lie here longest make room."""
+    """Keys and values by the name of a trajectory: in the free slot where it ran, and copied once that slot is wanted.
 
-    def __init__(self, mebibytes: int) -> None:
+    Beyond `mebibytes` the copies that lie here longest make room; with 0 nothing is kept.
+    """
+
+    def __init__(self, cache: SlotCache, mebibytes: int) -> None:
+        self._cache = cache
+        self._keeps = mebibytes > 0
         self._room = mebibytes * MIB
-        self._kept: dict[str, Kept] = {}
+        self._in_slots: dict[int, InSlot] = {}
+        self._slots: dict[str, int] = {}
+        self._copies: dict[str, Copied] = {}
 
-    def put(self, name: str, kept: Kept) -> None:
-        """Keep what may be wanted again."""
-        self._take_out(name)
-        self._room -= kept.nbytes
-        self._kept[name] = kept
+    def keep(self, name: str, slot: int, token_ids: Ids, version: int) -> None:
+        """Keep what a slot holds of `token_ids` [n]; the slot is free from now on."""
+        self._drop(name)
+        if not self._keeps:
+            return
+        self._in_slots[slot] = InSlot(name, token_ids, version)
+        self._slots[name] = slot
+        if len(token_ids) >= self._cache.capacity:  # a free slot writes behind its tokens, or in the last place
+            self.vacate(slot)
+
+    def holds(self, slot: int) -> bool:
+        """Whether a free slot holds keys and values that may be wanted again."""
+        return slot in self._in_slots
+
+    def vacate(self, slot: int) -> None:
+        """Copy what a slot holds, which is wanted for another sequence."""
+        if slot not in self._in_slots:
+            return
+        name, token_ids, version = self._in_slots.pop(slot)
+        del self._slots[name]
+        copied = Copied(token_ids, version, self._cache.taken(slot, len(token_ids)))
+        self._room -= copied.nbytes
+        self._copies[name] = copied
         while self._room < 0:
-            self._take_out(next(iter(self._kept)))
+            self._drop(next(iter(self._copies)))
 
-    def take(self, name: str, token_ids: Ids) -> Kept | None:
-        """What was kept under this name, where `token_ids` [L], L > n, go on from it; it is not kept any longer."""
-        kept = self._take_out(name)
-        if kept is None or not np.array_equal(kept.token_ids, token_ids[: len(kept.token_ids)]):
-            return None
-        return kept if len(kept.token_ids) < len(token_ids) else None
+    def slot_of(self, name: str, token_ids: Ids) -> int | None:
+        """The slot in which `token_ids` [L] can go on from what was kept under this name; None where none holds it."""
+        slot = self._slots.get(name)
+        return slot if slot is not None and _goes_on(self._in_slots[slot].token_ids, token_ids) else None
+
+    def resume(self, name: str, slot: int, token_ids: Ids) -> int:
+        """Have the keys and values of what was kept under this name, where `token_ids` [L] go on from it, in `slot`.
+
+        Returns:
+            Of how many tokens, fewer than L; 0 where there is nothing. It is not kept any longer.
+        """
+        if self.slot_of(name, token_ids) == slot:
+            kept = self._in_slots[slot].token_ids
+            self._drop(name)
+            return len(kept)
+        copied = self._copies.get(name)
+        self._drop(name)
+        if copied is None or not _goes_on(copied.token_ids, token_ids):
+            return 0
+        self._cache.put(slot, copied.layers, len(copied.token_ids))
+        return len(copied.token_ids)
 
     def forget_before(self, version: int) -> None:
         """Drop what lies here since before weights `version`: its trajectory has ended."""
-        for name in [name for name, kept in self._kept.items() if kept.version < version]:
-            self._take_out(name)
+        versions = {name: copied.version for name, copied in self._copies.items()}
+        versions |= {kept.name: kept.version for kept in self._in_slots.values()}
+        for name in [name for name, of in versions.items() if of < version]:
+            self._drop(name)
 
     def clear(self) -> None:
         """Drop everything."""
-        for name in list(self._kept):
-            self._take_out(name)
+        for name in [*self._copies, *self._slots]:
+            self._drop(name)
 
-    def _take_out(self, name: str) -> Kept | None:
-        kept = self._kept.pop(name, None)
-        if kept is not None:
-            self._room += kept.nbytes
-        return kept
+    def _drop(self, name: str) -> None:
+        slot, copied = self._slots.pop(name, None), self._copies.pop(name, None)
+        if slot is not None:
+            del self._in_slots[slot]
+        if copied is not None:
+            self._room += copied.nbytes
+
+
+def _goes_on(kept: Ids, token_ids: Ids) -> bool:
+    """Whether `token_ids` [L] begin with the tokens `kept` [n], n < L."""
+    return len(kept) < len(token_ids) and np.array_equal(kept, token_ids[: len(kept)])

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable, Set
 from collections.abc import Sequence as Sequence_
+from itertools import islice
 
 import numpy as np
 
@@ -51,33 +53,37 @@ class Scheduler:
     def admit(self) -> list[PrefillJob]:
         """Give free slots to waiting samples, first come first served; the prompts that must be computed for it."""
         jobs: list[PrefillJob] = []
-        free = self.slots.free() if self.waiting else []
+        free = dict.fromkeys(sorted(self.slots.free(), key=self.kept.holds) if self.waiting else [])
         while free and self.waiting:
             entry = self.waiting[0]
-            taken, free = free[: entry.waiting], free[entry.waiting :]
+            taken = self._chosen(entry, free)
             donor = self._donor(entry)
             for slot in taken:
+                del free[slot]
                 self.slots.occupy(slot, Sequence(entry, entry.next_index), self.epoch)
                 entry.next_index += 1
             if donor is not None:
                 self.cache.copy([donor], [slot for slot in taken if slot != donor], len(entry.prefix))
             else:
                 entry.donor = taken[0]
-                past = self._continued(entry, taken[0])
+                name = entry.request.continues
+                past = 0 if name is None else self.kept.resume(name, taken[0], entry.ids)
                 if len(entry.prefix) > past:
                     jobs.append(PrefillJob(entry.prefix[past:], tuple(taken), past))
             if not entry.waiting:
                 self.waiting.popleft()
         return jobs
 
-    def _continued(self, entry: Entry, slot: int) -> int:
-        """Put what was kept of the entry's trajectory into its slot: so many tokens; 0 where there is nothing."""
+    def _chosen(self, entry: Entry, free: Iterable[int]) -> list[int]:
+        """The free slots that an entry gets: the one that holds what it continues, else the first ones, vacated."""
         name = entry.request.continues
-        kept = None if name is None else self.kept.take(name, entry.ids)
-        if kept is None:
-            return 0
-        self.cache.put(slot, kept.layers, len(kept.token_ids))
-        return len(kept.token_ids)
+        home = None if name is None else self.kept.slot_of(name, entry.ids)
+        if home is not None:
+            return [home]
+        found = list(islice(free, entry.waiting))
+        for slot in found:
+            self.kept.vacate(slot)
+        return found
 
     def _donor(self, entry: Entry) -> int | None:
         """A slot that holds the entry's prompt, computed with the present weights."""
@@ -98,19 +104,21 @@ class Scheduler:
     def _whole_units(self, rows: int) -> int:
         return -(-rows // self._unit) * self._unit
 
-    def shrink(self) -> None:
+    def shrink(self, pending: Set[int]) -> None:
         """When nothing waits and a unit of rows idles, move the last sequences to the front: fewer rows to decode.
 
-        A move costs what a row costs in two or three steps, so it soon pays. Sequences admitted in this step never
-        move: lowest slots first, they all lie in front already.
+        A move costs what a row costs in two or three steps, so it soon pays. Slots whose prompts are `pending`, yet to
+        be computed, stay where they are until the next step.
         """
         slots = self.slots
         running = slots.running()
         least = self._whole_units(len(running))
         if self.waiting or not self._may_shrink or not running or self.width() <= least:
             return
-        high = [slot for slot in running if slot >= least]
-        low = [slot for slot in slots.free() if slot < least][: len(high)]
+        high = [slot for slot in running if slot >= least and slot not in pending]
+        low = sorted((slot for slot in slots.free() if slot < least), key=self.kept.holds)[: len(high)]
+        for slot in low:
+            self.kept.vacate(slot)
         self._move(high, low)
 
     def sort(self) -> None:
