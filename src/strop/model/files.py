@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -203,7 +204,9 @@ def checkpoint_layers(model: PreTrainedModel, settings: ModelSettings) -> bool:
     if wanted == AUTO:
         wanted = sum(parameter.numel() for parameter in model.parameters()) >= CHECKPOINTED_FROM
     if wanted:
-        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+        with warnings.catch_warnings():  # the name that every transformers 5 knows; newer ones have another besides
+            warnings.simplefilter("ignore", FutureWarning)
+            model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
     return wanted
 
 
