@@ -8,7 +8,8 @@
 The long-tailed case: `--sequences` completions, eight a prompt, of log-normal lengths up to `--longest`, on a model of
 random weights; float32, bfloat16, and the one over the other. `generate` runs batches of as many rows as the engine has
 slots, so that both hold equally many keys and values, each until its longest row is done, and without log-probs.
-The limit is the time that the matrix products and the reading of each token's keys and values would take on their own.
+The limit is the time that the matrix products and the reading of each token's keys and values would take on their own;
+a step whose products take less than reading the weights takes as long as that, where no cache holds them.
 The decode case: so many running sequences of so much context; the limit is reading weights, keys and values
 once a step at the bandwidth of a copy.
 """
@@ -16,9 +17,10 @@ once a step at the bandwidth of a copy.
 from __future__ import annotations
 
 import argparse
+import heapq
 import itertools
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -42,6 +44,7 @@ from common import (
     policy_of,
     timed,
 )  # fmt: skip
+from numpy.typing import NDArray
 from transformers import ContinuousBatchingConfig, GenerationConfig, PreTrainedModel
 
 from strop.engines.protocol import Request, Sampling
@@ -49,6 +52,7 @@ from strop.engines.torch import EngineSettings, TorchEngine
 
 GROUP = 8
 DECODE = ((1024, 1024), (256, 2048), (256, 4096), (64, 16_384))
+CACHED = 64 << 20  # bytes of weights that caches may hold between two steps
 Work = list[tuple[list[int], int]]  # prompt ids, completion tokens
 
 
@@ -149,11 +153,30 @@ def vllm(
     return OtherProcess(given.vllm_python, "vllm_worker.py", what, environment)
 
 
-def least_seconds(model: PreTrainedModel, work: Work, dtype: torch.dtype, device: str) -> tuple[float, float]:
-    """Seconds that the matrix products of all tokens, and that reading their keys and values, cannot go below."""
-    decoded = sum(length for _, length in work)
-    read = sum(length * (len(prompt) + (length + 1) / 2) for prompt, length in work) * kv_bytes_a_token(model)
-    return 2 * parameter_count(model) * decoded / matrix_rate(dtype, device), read / bandwidth(device)
+def rows_of_steps(lengths: Sequence[int], slots: int) -> NDArray[np.int64]:
+    """How many sequences run in each step where a slot that has become free gets the next one."""
+    free = [0] * slots  # the step from which on each slot is free
+    changes = np.zeros(sum(lengths) + 1, np.int64)
+    for length in lengths:
+        begin = heapq.heappop(free)
+        heapq.heappush(free, begin + length)
+        changes[begin] += 1
+        changes[begin + length] -= 1
+    return changes.cumsum()[: max(free)]
+
+
+def least_seconds(
+    model: PreTrainedModel, work: Work, slots: int, dtype: torch.dtype, device: str
+) -> tuple[float, float, float]:
+    """Seconds that the matrix products of all tokens, reading their keys and values, and all of it together cannot go
+    below: a step reads the weights once at least, from memory where no cache holds them."""
+    rows = rows_of_steps([length for _, length in work], slots)
+    count, speed = parameter_count(model), bandwidth(device)
+    weights = count * dtype.itemsize
+    products = 2 * count * rows / matrix_rate(dtype, device)
+    steps = np.maximum(products, weights / speed) if weights > CACHED else products
+    read = sum(length * (len(prompt) + (length + 1) / 2) for prompt, length in work) * kv_bytes_a_token(model) / speed
+    return float(products.sum()), read, float(steps.sum()) + read
 
 
 def side_of(given: argparse.Namespace, dtype: torch.dtype, slots: int) -> tuple[Callable[[], Spent], Work]:
@@ -182,10 +205,10 @@ def long_tail(given: argparse.Namespace, dtype: torch.dtype, slots: int) -> None
             sides["peer"] = other.spent
         found = interleaved(sides, given.repeats, given.patience)
     rates = {name: tokens / spent.wall for name, spent in found.items()}
-    products, reading = least_seconds(model, work, dtype, given.device)
+    products, reading, least = least_seconds(model, work, slots, dtype, given.device)
     emit(
         "rollout", f"long tail {given.model} {given.sequences} sequences {slots} slots {str(dtype)[6:]}", rates["ours"],
-        rates.get("peer"), None if given.peer == "none" else given.peer, "tokens/s", tokens / (products + reading),
+        rates.get("peer"), None if given.peer == "none" else given.peer, "tokens/s", tokens / least,
         found["peer"].cpu / found["ours"].cpu if "peer" in found else None, ours_cpu_s=found["ours"].cpu,
         products_s=products, reading_s=reading, device=given.device, threads=torch.get_num_threads(),
         runs=found["ours"].runs, peer_runs=found["peer"].runs if "peer" in found else None,
