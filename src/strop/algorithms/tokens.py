@@ -124,7 +124,8 @@ def sequence_sum(values: Tensor, sequence: Tensor) -> Tensor:
     # Rows of a sequence are adjacent. Not `unique`, whose result's size a GPU would have to be asked for.
     begins = torch.cat((torch.zeros_like(sequence[:1], dtype=torch.bool), sequence[1:] != sequence[:-1]))
     member = begins.cumsum(0)
-    return torch.zeros_like(values).index_add(0, member, values)[member]
+    # Unlike indexing's, the gradient of `index_select` is summed in the same order by any number of threads.
+    return torch.zeros_like(values).index_add(0, member, values).index_select(0, member)
 
 
 def send(tensor: Tensor, device: torch.device) -> Tensor:

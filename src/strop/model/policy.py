@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
@@ -277,7 +278,9 @@ class Policy(nn.Module):
             context = PackedContext(packed.lengths, packed.token_ids.device)
             return self.hidden(packed.token_ids, packed.positions, context, packed.experts)[packed.rows]
         layout = Layout.of(packed.token_ids, packed.positions, packed.lengths, packed.rows)
-        return self.hidden(layout.token_ids, layout.positions, SharedContext(layout, kernels))[layout.rows]
+        hidden = self.hidden(layout.token_ids, layout.positions, SharedContext(layout, kernels))
+        # Rows are shared too, and unlike indexing's, this gradient is summed in the same order by any threads.
+        return F.embedding(layout.rows, hidden)
 
     @property
     def _head_dim(self) -> int | None:

@@ -251,6 +251,25 @@ def test_a_shared_prompt_is_as_good_as_one_each(drawn: list[tuple[int, int, int]
         torch.testing.assert_close(found[True][1][name], gradient, atol=2e-5, rtol=2e-4, msg=name)
 
 
+def test_two_threads_make_the_same_gradients_every_time() -> None:
+    """Two runs of a seed are equal bit for bit, however the machine's other work shifts the threads."""
+    of = policy("qwen2", torch.float32, cpu_kernels=True)
+    packed = Packed.whole([[3, *((31 * t * t + n) % 97 for t in range(40))] for n in range(96)])  # one beginning
+    threads = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        first: list[Tensor] | None = None
+        for _ in range(6):
+            of.zero_grad(set_to_none=True)
+            logprob, entropy = of(packed, 1.0)
+            (logprob.sum() + 0.1 * entropy.sum()).backward()
+            now = [p.grad.clone() for p in of.parameters() if p.grad is not None]
+            first = now if first is None else first
+            assert all(map(torch.equal, now, first))
+    finally:
+        torch.set_num_threads(threads)
+
+
 def learned(of: Policy) -> tuple[Tensor, dict[str, Tensor]]:
     """Log-probs and gradients of some tokens."""
     packed = Packed.whole([[(31 * t + 5) % 97 for t in range(n)] for n in (9, 14, 40)])

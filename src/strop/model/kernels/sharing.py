@@ -2,7 +2,7 @@
 
     layout = Layout.of(token_ids, positions, lengths, rows)
     hidden = policy.hidden(layout.token_ids, layout.positions, SharedContext(layout, kernels))
-    hidden[layout.rows]         # [M, E]
+    F.embedding(layout.rows, hidden)        # [M, E]
 
 The completions of one prompt are packed with the prompt before each. A token's hidden state depends on what is before
 it alone, so the prompt is computed once where several of its completions lie in a micro-batch, and what comes
