@@ -34,6 +34,7 @@ def make_run(path: Path, *sets: str, rates: tuple[float, ...] = ()) -> None:
 @pytest.fixture
 def invoke(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Invoke:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "80")
     make_run(Path("runs/first"), "steps=4", rates=(0.25, 0.5))
     make_run(Path("runs/sweep/second"), "steps=8", "optim.lr=2e-6")
 
@@ -53,6 +54,9 @@ def test_runs_are_listed_the_newest_first(invoke: Invoke) -> None:
     assert first["bytes"] == sum(file.stat().st_size for file in Path("runs/first").rglob("*") if file.is_file())
     table = invoke()
     assert "runs/first" in table and "2/4" in table and "50.0%" in table
+    make_run(Path("runs/a-name-as-long-as-those-of-recipes"), "steps=8")
+    narrow = invoke()
+    assert "a-name-as-long-as-those-of-recipes" in narrow and "MiB" in table and "MiB" not in narrow
     Path("runs/first/config.json").write_text("{")
     assert "config.json is not readable as JSON" in invoke("list")
     with pytest.raises(InputError, match="no folder elsewhere"):

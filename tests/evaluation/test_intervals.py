@@ -12,9 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from strop.evaluation.intervals import (
+    average_difference_interval,
     average_interval,
     bootstrap,
     bootstrap_average,
+    difference_interval,
     majority,
     majority_at_k,
     pass_at_k,
@@ -153,3 +155,14 @@ def test_an_average_weighs_benchmarks_alike() -> None:
     assert low < (small.mean() + large.mean()) / 2 < high
     with pytest.raises(ValueError, match="no benchmarks"):
         bootstrap_average([])
+
+
+def test_differences_that_are_all_equal_leave_room_for_others():
+    beyond = 1 - 0.025 ** (1 / 20)
+    assert difference_interval(np.zeros(20)) == pytest.approx((-beyond, beyond))
+    assert difference_interval(np.ones(20)) == pytest.approx((1 - beyond, 1.0))
+    mixed = np.array([0.0, 0.5, -0.25])
+    assert difference_interval(mixed, seed=2) == bootstrap(mixed, seed=2)
+    assert average_difference_interval([np.zeros(20), np.zeros(20)]) == pytest.approx((-beyond, beyond))
+    groups = [mixed, np.zeros(20)]
+    assert average_difference_interval(groups, seed=3) == bootstrap_average(groups, seed=3)

@@ -11,13 +11,18 @@ import torch
 from tests.forks import forking
 from transformers import AutoModelForCausalLM
 
-from strop.base.types import InputError
+from strop.base.types import InputError, Problem
 from strop.base.view import SilentView
+from strop.data.dataset import make_example
+from strop.data.templates import Auto
+from strop.model.byte_tokenizer import byte_tokenizer
 from strop.run import fine_tuning, sft_config, tasks
+from strop.run.fine_tuner import as_demonstrations
 from strop.run.folder import RunFolder
 from strop.run.run import Interrupted
 from strop.training import checkpoint
 from strop.training.settings import Cosine
+from strop.verifiers.answer import Answer
 
 SMALL = [
     "model.fresh.hidden_size=32", "model.fresh.layers=1", "model.fresh.heads=2", "model.fresh.kv_heads=1",
@@ -173,3 +178,15 @@ def test_adapters_of_experts_over_two_ranks_go_on_in_one(demonstrations: Path, t
     whole, other = weights(one / "model"), weights(two / "model")
     for name, weight in whole.items():
         torch.testing.assert_close(other[name], weight, atol=2e-4, rtol=1e-3)
+
+
+def test_a_chat_model_is_asked_for_the_box_that_its_completions_have() -> None:
+    """So that training, which asks for it, meets the prompt that was taught."""
+    tokenizer = byte_tokenizer()
+    tokenizer.chat_template = "{% for m in messages %}{{ m['role'] }}: {{ m['content'] }}\n{% endfor %}assistant: "
+    config = sft_config.configure("fresh", Path("worked.jsonl"), SMALL)
+    rows = [Problem("1", "1+2=", "\\boxed{3}"), Problem("2", "Say hello.", "Hello!")]
+    asked = [tokenizer.decode(one.prompt_ids.tolist()) for one in as_demonstrations(rows, config, tokenizer)]
+    trained = make_example(Problem("1", "1+2=", "3"), Auto(), tokenizer, Answer().instruction(rows[0]))
+    assert asked[0] == tokenizer.decode(trained.prompt_ids.tolist()) and "\\boxed" in asked[0]
+    assert asked[1] == "user: Say hello.\nassistant: "

@@ -58,7 +58,7 @@ def test_a_running_one_is_measured(run: Path) -> None:
     assert (found.state, found.recipe, found.step, found.steps) == ("running", "grpo", 3, 100)
     assert found.eta == pytest.approx(97 * 10)
     assert found.step_seconds == pytest.approx(10)
-    assert found.shares == pytest.approx({"rollout": 0.5, "update": 0.25, "verify": 0.0, "other": 1 / 12})
+    assert found.shares == pytest.approx({"rollout": 0.6, "update": 0.3, "verify": 0.0, "other": 0.1})
     assert (found.pass_rate, found.lag_mean, found.lag_max, found.tokens_per_second) == (0.4, 0.5, 1.0, 1000.0)
     assert found.progress is not None and found.progress[0] == "a completion"
     assert found.notes == ("first",)
@@ -179,7 +179,7 @@ def test_the_command_prints_lines_json_and_an_exit_code(run: Path) -> None:
     beaten(run)
     shown = CliRunner().invoke(app, ["status", str(run)])
     assert shown.exit_code == 0
-    for part in ("running", "step       3 of 100, about 16 min 10 s left", "pass rate  40.0%", "rollout 50%", "driver"):
+    for part in ("running", "step       3 of 100, about 16 min 10 s left", "pass rate  40.0%", "rollout 60%", "driver"):
         assert part in shown.stdout
     value = json.loads(CliRunner().invoke(app, ["status", str(run), "--json"]).stdout)
     assert (value["state"], value["step"], value["processes"][0]["pid"]) == ("running", 3, os.getpid())

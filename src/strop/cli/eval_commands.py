@@ -302,7 +302,10 @@ def _refuse_benchmark_options(options: Mapping[str, object], models: list[str]) 
             "paper's with --protocol"
         )
     if len(models) > 1:
-        raise InputError("several models are measured on benchmarks; name some with --benchmark or --protocol")
+        raise InputError(
+            "several models are measured on benchmarks; name some with --benchmark or --protocol, such as --benchmark "
+            "held_out for what a run held out"
+        )
 
 
 def _parts(text: str | None) -> tuple[str, ...]:

@@ -47,7 +47,7 @@ def list_runs(
     columns = ("run", "state", "recipe", "step", "pass rate", "held out", "began", "size")
 
     def table() -> None:
-        print_table(columns, [_row(run) for run in found])
+        print_table(columns, [_row(run) for run in found], spare=2)
         for run in found:
             if run.unread:
                 print(run.unread)

@@ -12,7 +12,7 @@ import numpy as np
 from strop.base.files import read_json
 from strop.base.near import nearest
 from strop.base.types import InputError
-from strop.evaluation.intervals import Array, Interval, average_interval, bootstrap_average
+from strop.evaluation.intervals import Array, Interval, average_difference_interval, average_interval
 from strop.evaluation.protocols import parse_metric
 from strop.evaluation.result import EvaluationResult, on_common_problems, paired_differences, paired_test
 from strop.evaluation.sample_store import SAMPLES, SETTINGS, SUMMARY, TRAINED_ON, load_result
@@ -182,8 +182,9 @@ def compare(grid: Grid, before: str, after: str, seed: int = 0) -> list[ModelCom
         mean = float(np.mean([values.mean() for values in differences]))
         rows.append(
             ModelComparison(
-                before, after, AVERAGE, mean, bootstrap_average(differences, seed), None, sum(map(len, differences))
-            )
+                before, after, AVERAGE, mean, average_difference_interval(differences, seed), None,
+                sum(map(len, differences)),
+            )  # fmt: skip
         )
     return rows
 

@@ -123,6 +123,21 @@ def rate_interval(values: Array, seed: int = 0, level: float = 0.95) -> Interval
     return Interval(beyond, 1.0) if interval == (1.0, 1.0) else interval
 
 
+def difference_interval(values: Array, seed: int = 0, level: float = 0.95) -> Interval:
+    """The interval of the mean of differences in [-1, 1], float64 [P]: `bootstrap`, unless all of them are equal.
+
+    P problems that all differ by as much leave a share of 1 - (α/2)^(1/P) of others to differ in any way.
+
+    Raises:
+        ValueError: there is no value.
+    """
+    low, high = bootstrap(values, seed, level)
+    if low < high:
+        return Interval(low, high)
+    beyond = 1.0 - (0.5 * (1.0 - level)) ** (1.0 / len(values))
+    return Interval(max(low - beyond, -1.0), min(high + beyond, 1.0))
+
+
 def average_interval(groups: Sequence[Array], seed: int = 0) -> Interval:
     """The interval of a benchmark average of rates: `bootstrap_average`, unless every group is all 0 or all 1.
 
@@ -132,9 +147,24 @@ def average_interval(groups: Sequence[Array], seed: int = 0) -> Interval:
         ValueError: there is no group, or an empty one.
     """
     if groups and all(set(values.tolist()) in ({0.0}, {1.0}) for values in groups):
-        low, high = np.mean([rate_interval(values, seed) for values in groups], axis=0)
-        return Interval(float(low), float(high))
+        return _mean_interval([rate_interval(values, seed) for values in groups])
     return bootstrap_average(groups, seed)
+
+
+def average_difference_interval(groups: Sequence[Array], seed: int = 0) -> Interval:
+    """The interval of a benchmark average of differences: `bootstrap_average`, unless those of each group are equal.
+
+    Raises:
+        ValueError: there is no group, or an empty one.
+    """
+    if groups and all(len(set(values.tolist())) == 1 for values in groups):
+        return _mean_interval([difference_interval(values, seed) for values in groups])
+    return bootstrap_average(groups, seed)
+
+
+def _mean_interval(intervals: Sequence[Interval]) -> Interval:
+    low, high = np.mean(intervals, axis=0)
+    return Interval(float(low), float(high))
 
 
 def bootstrap_average(

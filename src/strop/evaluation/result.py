@@ -9,7 +9,15 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from strop.base.types import BoolArray, FloatArray, InputError, IntArray
-from strop.evaluation.intervals import Array, Interval, bootstrap, majority_at_k, pass_at_k, rate_interval, sign_flip_p
+from strop.evaluation.intervals import (
+    Array,
+    Interval,
+    difference_interval,
+    majority_at_k,
+    pass_at_k,
+    rate_interval,
+    sign_flip_p,
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -249,7 +257,7 @@ def paired_test(before: EvaluationResult, after: EvaluationResult, seed: int = 0
         InputError: the results are of different problems.
     """
     differences = paired_differences(before, after)
-    interval = bootstrap(differences, seed, level)
+    interval = difference_interval(differences, seed, level)
     return PairedTest(float(differences.mean()), interval, sign_flip_p(differences, seed), len(differences))
 
 

@@ -132,7 +132,7 @@ def _parameters(config: RunConfig) -> int | None:
 def _model(config: RunConfig) -> Finding:
     count = _parameters(config)
     found = [config.model.path or "fresh", dtype_name(config.model)]
-    found += [] if count is None else [f"about {count / 1e6:,.0f} million parameters"]
+    found += [] if count is None else [f"about {count / 1e6:,.{0 if count > 1e7 else 1}f} million parameters"]
     if config.model.fresh is not None:
         advice = "its weights are random, and a model that solves nothing learns nothing: name one with model.path"
         return Finding("model", "problem", ", ".join(found), advice)
@@ -339,7 +339,7 @@ def _step(subject: Subject, data: Data, length: float | None) -> Finding:
     generated, trained = sequences * tokens, sequences * (tokens + prompt) * batch.passes_per_batch
     operations = count * (2.0 * generated + 6.0 * trained)
     each = operations / (products_a_second(dtype_name(config.model)) * EFFICIENCY)
-    found = f"very roughly {duration(each)} a step on this machine"
+    found = f"very roughly {duration(each) if each >= 1 else 'under a second'} a step on this machine"
     if each * config.steps > 7 * 86_400:
         return Finding("time", "note", found, f"{config.steps} steps would take {duration(each * config.steps)}")
     return Finding("time", "ok", f"{found}, {duration(each * config.steps)} for {config.steps}")

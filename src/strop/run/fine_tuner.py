@@ -28,6 +28,7 @@ from strop.training.embedded_base import tokenizer_of
 from strop.training.ranks import ALONE, Ranks
 from strop.training.sft import Demonstration, FineTuning
 from strop.training.storage import Storage
+from strop.verifiers.answer import Answer
 
 
 def load_model(config: SftConfig) -> tuple[Policy, PreTrainedTokenizerBase]:
@@ -58,7 +59,9 @@ def _demonstration(
     if not isinstance(problem.reference, str):
         raise InputError(f"{config.demonstrations}: {problem.id}: {config.columns.answer} must be text")
     completion = tokenizer.encode(problem.reference, add_special_tokens=False)
-    prompt_ids = make_example(problem, config.template, tokenizer).prompt_ids
+    # As training will ask for it, so that what is learned here is what is asked for there.
+    instruction = Answer().instruction(problem) if "\\boxed{" in problem.reference else None
+    prompt_ids = make_example(problem, config.template, tokenizer, instruction).prompt_ids
     return Demonstration(prompt_ids, np.array([*completion, eos], dtype=np.int32))
 
 

@@ -60,6 +60,8 @@ def _run(
 ) -> Path:
     """Fine-tune from the checkpoint of `step`, in this process or in ranks; the folder of the model."""
     view.note(f"{len(data.demonstrations)} demonstrations of {config.demonstrations}")
+    first = data.demonstrations[0]
+    view.note(f"first prompt, {len(first.prompt_ids)} tokens: {data.tokenizer.decode(first.prompt_ids.tolist())!r}")
     with Watch(folder.path, None, view) as watch:
         if tuner is None:
             tuner = FineTuner.alone(config, data) if config.trainers == 1 else TunerRanks(config, folder.path)

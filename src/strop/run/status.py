@@ -58,7 +58,7 @@ class RunStatus:
         held_out_step: after which the held-out pass rate was measured; evaluations beside training lag behind `step`.
         benchmarks: of each benchmark measured in training, the last pass rate and after which step it was.
         eta: seconds left at the pace of the last steps.
-        shares: of the last step's seconds.
+        shares: of the seconds of the last steps.
         progress: what was made last, and how many seconds ago.
     """
 
@@ -135,7 +135,7 @@ def read_status(folder: RunFolder, now: float | None = None) -> RunStatus:
         held_out_step=next(reversed(by_step(rows, "evaluation/pass_rate")), None),
         benchmarks=_benchmarks(rows),
         step_seconds=pace,
-        shares=_shares(rows),
+        shares=_shares(rows[-PACE_STEPS:]),
         tokens_per_second=_mean(rows[-PACE_STEPS:], "tokens_per_second"),
         lag_mean=_last(rows, "lag/mean"),
         lag_max=_last(rows, "lag/max"),
@@ -202,11 +202,12 @@ def _mean(rows: Rows, name: str) -> float | None:
 
 
 def _shares(rows: Rows) -> dict[str, float]:
-    whole = rows[-1].get("seconds/step") if rows else None
+    whole = _mean(rows, "seconds/step")
     if not whole:
         return {}
-    spent = {name: rows[-1].get(f"seconds/{name}") for name in SHARES}
-    return {name: value / whole for name, value in spent.items() if value is not None}
+    spent = {name: [row.get(f"seconds/{name}") for row in rows] for name in SHARES}
+    known = {name: [value for value in values if value is not None] for name, values in spent.items()}
+    return {name: sum(values) / len(rows) / whole for name, values in known.items() if values}
 
 
 # ---------------------------------------------------------------------- processes
