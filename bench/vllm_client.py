@@ -7,8 +7,8 @@
 Both sample the same prompts to the same lengths from the same weights in the same precision, head included, with
 log-probs and a seed for each sequence, each with vLLM's own choice of threads, warm, and take turns: what does not run
 waits. The case `publication` is milliseconds to give the server new weights while sequences run, beside writing
-as many bytes to memory and the reload alone; `pause_ms` of it are the stop between two tokens: the
-rest of the steps that the server is in.
+as many bytes to memory and the reload alone; `pause_ms` of it are the stop between two tokens: what is left of the step
+that the server is in, and the 20 ms that its `/pause` sleeps.
 """
 
 from __future__ import annotations
