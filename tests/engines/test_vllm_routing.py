@@ -132,7 +132,7 @@ def test_layers_without_experts_are_left_out() -> None:
     names = ("embed_tokens.weight", "layers.0.mlp.up_proj.weight", "layers.11.mlp.experts.0.up_proj.weight",
              "layers.2.mlp.experts.3.down_proj.weight", "layers.2.mlp.gate.weight")  # fmt: skip
     shapes = {f"model.{name}": torch.Size((1,)) for name in names}
-    assert ModelFolder(Path(), {}, {}, shapes, {}, frozenset(), {}).layers_with_experts == [2, 11]
+    assert ModelFolder(Path(), {}, {}, shapes, {}, frozenset(), {}, {}, None).layers_with_experts == [2, 11]
 
 
 def test_a_server_that_records_nothing_is_refused() -> None:

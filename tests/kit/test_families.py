@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -64,13 +65,14 @@ def test_a_family(family: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_weights_are_published_as_transformers_saves_them(family: str, tmp_path: Path) -> None:
-    """By name and by value: what a server reloads is what `save_pretrained` writes."""
+    """By name and by value: what a server reloads is what `save_pretrained` writes, long after that folder is gone."""
     folder = bring(family, TEMPLATES[0], tmp_path / "model")
     policy, _ = load_policy(ModelSettings(path=str(folder)))
     saved = {name: tensor for file in folder.glob("*.safetensors") for name, tensor in load_file(file).items()}
     read = ModelFolder.read(folder)
-    trained = read.in_files(policy.weights())
-    given = dict(trained) | read.beside(trained)
+    shutil.rmtree(folder)
+    given = dict(read.in_files(policy.weights())) | read.beside
+    assert given.keys() == read.shapes.keys()
     given |= {name: given[original] for name, original in read.tied.items() if name in saved}
     assert given.keys() == saved.keys()
     assert all(torch.equal(given[name], tensor) for name, tensor in saved.items())

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from tests.tiny import byte_tokenizer, tiny_qwen3
 
 from strop.base.types import InputError, StropError
@@ -60,6 +60,25 @@ def test_fused_experts_come_apart_into_what_the_files_hold(tmp_path: Path) -> No
     found = folder.in_files(policy.weights())
     assert found.keys() == stored.keys() == folder.shapes.keys() != policy.weights().keys()
     assert all(torch.equal(found[name], tensor) for name, tensor in stored.items())
+
+
+def test_what_is_stored_and_not_of_the_model_is_not_asked_for(tmp_path: Path) -> None:
+    """A layer for speculative decoding, frequencies that older versions wrote: no update has them."""
+    policy = tiny_qwen3(tie=False)
+    export(policy.model, byte_tokenizer(), tmp_path / "model")
+    further = ("model.layers.9.mlp.experts.0.up_proj.weight", "model.layers.0.self_attn.rotary_emb.inv_freq")
+    save_file({name: torch.ones(3) for name in further}, tmp_path / "model" / "more.safetensors")
+    folder = ModelFolder.read(tmp_path / "model")
+    assert folder.shapes.keys() == policy.weights().keys() and folder.stored_in[further[0]] == "more.safetensors"
+    assert not folder.beside and not folder.layers_with_experts
+
+
+def test_a_model_that_transformers_does_not_know_is_read_as_it_is(tmp_path: Path) -> None:
+    policy = tiny_qwen3(tie=False)
+    known = exported(policy, tmp_path / "model")
+    (tmp_path / "model" / "config.json").write_text(json.dumps({**known.config, "model_type": "of nobody"}))
+    folder, weights = ModelFolder.read(tmp_path / "model"), policy.weights()
+    assert folder.shapes == known.shapes and folder.in_files(weights) is weights
 
 
 @pytest.mark.parametrize("in_memory", [True, False])

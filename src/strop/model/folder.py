@@ -8,9 +8,8 @@ import re
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass
-from functools import cached_property
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,13 +32,17 @@ _INDEX = "model.safetensors.index.json"
 
 @dataclass(frozen=True)
 class ModelFolder:
-    """A folder with config.json and safetensors files.
+    """A folder with config.json and safetensors files; once read, the folder may go.
 
     Attributes:
-        shapes: every parameter by the name that it has in the files.
+        shapes: every tensor that an update must have, by its name in the files. Where transformers knows the model,
+            those are its parameters and buffers, without what else is stored (layers for speculative decoding).
         tied: further names under which a parameter may be given, each with its name in `shapes`.
-        dtypes: of the parameters.
-        stored_in: the file of each parameter.
+        dtypes: of the stored tensors.
+        stored_in: the file of each stored tensor.
+        beside: the buffers among `shapes`, which are never trained: the bias by which some routers choose experts.
+            Each has the type that it has there, where parameters have that of the model.
+        renamed: the model without memory where transformers has parameters of other names or shapes, else None.
     """
 
     path: Path
@@ -49,9 +52,11 @@ class ModelFolder:
     tied: dict[str, str]
     dtypes: frozenset[torch.dtype]
     stored_in: dict[str, str]
+    beside: dict[str, Tensor]
+    renamed: PreTrainedModel | None
 
     @classmethod
-    def read(cls, folder: Path) -> ModelFolder:
+    def read(cls, folder: Path, trust_remote_code: bool = False) -> ModelFolder:
         """The facts of a folder.
 
         Raises:
@@ -81,10 +86,24 @@ class ModelFolder:
             shapes.pop(HEAD, None)
             tied = {HEAD: EMBEDDING}
         dtypes = frozenset(_DTYPES[name] for name in types)
-        found = cls(folder, config, generation, shapes, tied, dtypes, stored_in)
-        if found.layers_with_experts:
-            _ = found._model  # `in_files` needs it, when the folder may be gone
+        found = cls(folder, config, generation, shapes, tied, dtypes, stored_in, {}, None)
+        with suppress(InputError):  # a model that transformers cannot build is served as it is, and never trained
+            return found._of_transformers(trust_remote_code)
         return found
+
+    def _of_transformers(self, trust_remote_code: bool) -> ModelFolder:
+        """These facts with what the model of transformers adds to them; raises `InputError` where there is none."""
+        from strop.model.files import stored_model
+        from strop.model.settings import ModelSettings
+
+        model = stored_model(ModelSettings(path=str(self.path), trust_remote_code=trust_remote_code))
+        parameters = dict(model.named_parameters())
+        found = self if self._has(parameters) else replace(self, renamed=model)
+        beside = {name: self._stored(name) for name, _ in model.named_buffers() if name in self.shapes}
+        needed = found.in_files(parameters).keys() | beside.keys()
+        if needed <= self.shapes.keys() | self.tied.keys():  # else the names of an update are refused
+            found = replace(found, shapes={name: shape for name, shape in self.shapes.items() if name in needed})
+        return replace(found, beside=beside)
 
     @property
     def layers_with_experts(self) -> list[int]:
@@ -113,33 +132,21 @@ class ModelFolder:
         with made:
             yield folder
 
-    @cached_property
-    def _model(self) -> PreTrainedModel:
-        from strop.model.files import stored_model
-        from strop.model.settings import ModelSettings
-
-        return stored_model(ModelSettings(path=str(self.path)))
-
     def in_files(self, weights: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
         """The weights by the names and in the shapes that the files have, as `save_pretrained` writes them.
 
         transformers keeps those of some families otherwise, the experts of a layer as one tensor above all.
         """
+        if self.renamed is None:
+            return weights
         from transformers.core_model_loading import revert_weight_conversion
 
-        if all(name in self.tied or tensor.shape == self.shapes.get(name) for name, tensor in weights.items()):
-            return weights
-        found: dict[str, Tensor] = revert_weight_conversion(self._model, dict(weights))
+        found: dict[str, Tensor] = revert_weight_conversion(self.renamed, dict(weights))
         return found
 
-    def beside(self, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """What the files have beside these weights and is never trained: the bias by which some routers choose experts.
-
-        It stays of the type that it has there, where weights are of that of the model.
-        """
-        missing = self.shapes.keys() - weights.keys()
-        buffers = {name for name, _ in self._model.named_buffers()} if missing else set()
-        return {name: self._stored(name) for name in missing & buffers}
+    def _has(self, parameters: Mapping[str, Tensor]) -> bool:
+        """Whether the files have these by the same names, in the same shapes."""
+        return all(name in self.tied or one.shape == self.shapes.get(name) for name, one in parameters.items())
 
     def _stored(self, name: str) -> Tensor:
         with safe_open(self.path / self.stored_in[name], framework="pt") as content:

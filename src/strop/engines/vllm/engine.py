@@ -55,7 +55,7 @@ class VllmEngine(BaseEngine):
         self, folder: Path, tokenizer: PreTrainedTokenizerBase, settings: Vllm, model: ModelSettings,
         version: int = 0, gpus: Sequence[int] | None = None,
     ) -> None:  # fmt: skip
-        self._folder = ModelFolder.read(folder)
+        self._folder = ModelFolder.read(folder, model.trust_remote_code)
         config, end_ids = self._folder.config, self._folder.generation.get("eos_token_id")
         limits = Limits.of(config, int(config["vocab_size"]), end_ids, tokenizer, settings.max_tokens)
         super().__init__(limits, tokenizer, version, whole_logprobs=False)
@@ -109,7 +109,7 @@ class VllmEngine(BaseEngine):
         """
         self._refuse_if_failed()
         trained = self._folder.in_files(weights.collected(source))
-        beside = self._folder.beside(trained)
+        beside = self._folder.beside
         given = weights.checked({**trained, **beside}, self._folder.shapes, self._folder.tied, self._given)
         self._refuse_older(version)
         given |= {name: given[original] for name, original in self._folder.tied.items()}
