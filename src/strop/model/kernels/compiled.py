@@ -19,7 +19,7 @@ import subprocess
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -35,9 +35,9 @@ class Address(ctypes.c_void_p):
     """The type of an argument that is given as a tensor, contiguous, and read by its address; None is NULL."""
 
     @classmethod
-    def from_param(cls, tensor: Tensor | None) -> ctypes.c_void_p | None:
+    def from_param(cls, tensor: Tensor | None) -> Self:
         """What ctypes passes on for a tensor."""
-        return None if tensor is None else ctypes.c_void_p(tensor.data_ptr())
+        return cls(None if tensor is None else tensor.data_ptr())
 
 
 def declared(
