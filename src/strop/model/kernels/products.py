@@ -51,8 +51,12 @@ class Products:
     device: ClassVar[str] = "cpu"  # type of device of the tensors that fit
 
     def __init__(self, library: ctypes.CDLL) -> None:
-        self._call = declared(library, _ARGUMENTS)
+        self._functions = declared(library, _ARGUMENTS)
         self._multiplies = library["strop_multiplies"]
+
+    def call(self, name: str, *given: Tensor | float | None) -> None:
+        """A function of the source."""
+        self._functions[name](*given)
 
     def multiplies(self, dtype: torch.dtype) -> bool:
         """Whether `multiply` is for this processor and type."""
@@ -75,7 +79,7 @@ class Products:
         start = 0
         for part in parts:
             part = part.contiguous()
-            self._call["pack"](part, weight[start:], len(part), part.shape[1] * part.element_size() // 4)
+            self.call("pack", part, weight[start:], len(part), part.shape[1] * part.element_size() // 4)
             start += len(part)
         return Packed(weight, _padded(bias), outputs)
 
@@ -85,21 +89,21 @@ class Products:
         rows, inputs = x.shape
         out = torch.empty(rows, by.outputs, dtype=torch.float32 if float_out else x.dtype)
         half = _HALF[x.dtype]
-        self._call["multiply"](x, by.weight, by.bias, out, rows, inputs, by.outputs, half, half and not float_out)
+        self.call("multiply", x, by.weight, by.bias, out, rows, inputs, by.outputs, half, half and not float_out)
         return out
 
     def forward(self, x: Tensor, weight: Tensor, bias: Tensor | None, dtype: torch.dtype) -> Tensor:
         """x [N, I] · weightᵀ + bias [N, O] in `dtype`, float32 or bfloat16, without a gradient."""
         (rows, inputs), outputs = x.shape, len(weight)
         out = torch.empty(rows, outputs, dtype=dtype, device=x.device)
-        self._call["linear"](x.contiguous(), weight, _padded(bias), out, rows, inputs, outputs, _HALF[dtype])
+        self.call("linear", x.contiguous(), weight, _padded(bias), out, rows, inputs, outputs, _HALF[dtype])
         return out
 
     def grad_input(self, grad: Tensor, weight: Tensor) -> Tensor:
         """The gradient [N, I] of x from that of the outputs [N, O], both in bfloat16."""
         outputs, inputs = weight.shape
         out = torch.empty(len(grad), inputs, dtype=grad.dtype, device=grad.device)
-        self._call["grad_input"](grad.contiguous(), weight, out, len(grad), inputs, outputs, 1)
+        self.call("grad_input", grad.contiguous(), weight, out, len(grad), inputs, outputs, 1)
         return out
 
     def grad_weight(self, grad: Tensor, x: Tensor, dtype: torch.dtype, onto: Tensor | None = None) -> Tensor:
@@ -113,7 +117,7 @@ class Products:
             g, part = grad[start : start + _LONGEST].contiguous(), x[start : start + _LONGEST].contiguous()
             panels = x.new_empty(-(-inputs // _PANEL) * _PANEL, len(g) + len(g) % 2)
             how = (len(g), inputs, outputs, _HALF[out.dtype], onto is not None)
-            self._call["grad_weight"](g, part, panels, out, *how)
+            self.call("grad_weight", g, part, panels, out, *how)
         return out.to(dtype)
 
 
