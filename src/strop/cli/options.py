@@ -178,14 +178,14 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]], spare: in
     from rich.text import Text
 
     console = Console(highlight=False)
-    if spare and _words_of(columns, rows) > console.width:
+    cells = [[column, *(row[place] for row in rows)] for place, column in enumerate(columns)]
+    words = [max((len(word) for cell in own for word in cell.split()), default=0) for own in cells]
+    fits = sum(words) + GAP * len(columns) <= console.width
+    if spare and not fits:
         print_table(columns[:-1], [row[:-1] for row in rows], spare - 1)
         return
     table = Table(box=box.SIMPLE_HEAD, padding=(0, GAP - 1, 0, 0), show_edge=False, show_header=any(columns))
-    cells = [[column, *(row[place] for row in rows)] for place, column in enumerate(columns)]
     widths = [max(map(len, own)) for own in cells]
-    words = [max((len(word) for cell in own for word in cell.split()), default=0) for own in cells]
-    fits = _words_of(columns, rows) <= console.width
     for place, column in enumerate(columns):
         # Where there is room for every word none is broken; else the first column stays whole if it leaves some room.
         whole = widths[place] == words[place] if fits else place == 0 and widths[0] <= console.width // 2
@@ -193,12 +193,6 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]], spare: in
     for row in rows:
         table.add_row(*(Text(cell) for cell in row))
     console.print("", table, "", sep="\n")
-
-
-def _words_of(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> int:
-    """The width of a table in which no word is broken."""
-    cells = [[column, *(row[place] for row in rows)] for place, column in enumerate(columns)]
-    return sum(max((len(word) for cell in own for word in cell.split()), default=0) + GAP for own in cells)
 
 
 def show(as_json: bool, value: Any, table: Callable[[], None]) -> None:
