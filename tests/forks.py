@@ -34,7 +34,7 @@ class Fork:
             try:
                 os.dup2(stdout.fileno(), 1)
                 os.dup2(stdout.fileno(), 2)
-                os.setsid()
+                os.setpgid(0, 0)
                 sys.stdout, sys.stderr = os.fdopen(1, "w"), os.fdopen(2, "w")
                 os.environ.update(env)
                 torch.set_num_threads(1)

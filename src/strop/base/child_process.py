@@ -25,7 +25,7 @@ _TAIL_BYTES = 4096
 
 
 class ChildProcess:
-    """A running program, in a session of its own: a Ctrl-C at the terminal reaches this process alone.
+    """A running program, in a process group of its own: a Ctrl-C at the terminal reaches this process alone.
 
     Args:
         command: the program and its arguments.
@@ -45,10 +45,11 @@ class ChildProcess:
         stream = subprocess.DEVNULL if output is None else output
         self._output = output
         self._pidfd: int | None = None
+        # Linux shares the processor among sessions: in one of its own, a busy worker would keep this process waiting.
         try:
             self._process: subprocess.Popen[bytes] = _starter.start(
                 lambda: subprocess.Popen(
-                    command, env=environment, cwd=folder, pass_fds=pass_fds, start_new_session=True,
+                    command, env=environment, cwd=folder, pass_fds=pass_fds, process_group=0,
                     stdin=subprocess.DEVNULL, stdout=stream, stderr=stream,
                 )
             )  # fmt: skip

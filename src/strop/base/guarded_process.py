@@ -29,7 +29,7 @@ _TAIL_LINES = 3
 
 
 class GuardedProcess:
-    """`command` in a session of its own, so that Ctrl-C at the terminal is not for it.
+    """`command` in a process group of its own, so that Ctrl-C at the terminal is not for it.
 
     `place` is a folder of its own, which gets its log; it goes with the program, unless that has failed.
     """
@@ -37,6 +37,7 @@ class GuardedProcess:
     def __init__(self, command: Sequence[str], environment: Mapping[str, str], place: Path) -> None:
         self.place = place
         self._failed = False
+        # Linux shares the processor among sessions: in one of its own, a busy server would keep this process waiting.
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(
                 ["/bin/sh", "-c", _GUARD, "sh", *command],
@@ -44,7 +45,7 @@ class GuardedProcess:
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 env=environment,
-                start_new_session=True,
+                process_group=0,
             )
 
     @property
