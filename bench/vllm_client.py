@@ -7,8 +7,8 @@
 Both sample the same prompts to the same lengths from the same weights in the same precision, head included, with
 log-probs and a seed for each sequence, each with vLLM's own choice of threads, warm, and take turns: what does not run
 waits. The case `publication` is milliseconds to give the server new weights while sequences run, beside writing
-as many bytes to memory and the reload alone; `pause_ms` of it are the stop between two tokens: what is left of the step
-that the server is in, and the 20 ms that its `/pause` sleeps.
+as many bytes to memory and having them reloaded by the paused server; `pause_ms` of it are the stop between two tokens:
+the rest of the steps that the server is in. This process has half the threads, as a generator beside a trainer.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from strop.engines.vllm.engine import VllmEngine
 from strop.engines.vllm.server import SOCKET
 from strop.engines.vllm.settings import Vllm
 from strop.model import tensor_file
-from strop.model.folder import HEAD, written
+from strop.model.folder import HEAD
 
 COMPILES_NOTHING = {"TORCHDYNAMO_DISABLE": "1"}  # as a server with `engine.eager` has it
 
@@ -94,16 +94,18 @@ def publish(engine: VllmEngine, model: PreTrainedModel, work: Work, device: str)
     assert engine.server is not None
     transport = httpx.HTTPTransport(uds=str(engine.server.place / SOCKET))
     spent: dict[str, list[Spent]] = {"update": [], "copy": [], "pause": [], "reload": []}
-    with written(served, None) as folder, httpx.Client(transport=transport, timeout=300) as server:
-        call = {"method": "reload_weights", "kwargs": {"weights_path": str(folder)}}
+    with httpx.Client(transport=transport, timeout=300) as server:
         for version in range(1, 6):
             keep_drawing(engine, work, 2 * version)
             spent["update"].append(timed(lambda at=version: engine.update_weights(weights, at), device))
             keep_drawing(engine, work, 2 * version + 1)
-            with tempfile.TemporaryFile(dir="/dev/shm") as file:
-                spent["copy"].append(timed(lambda to=file: to.write(whole), device))
-            spent["pause"].append(timed(engine.pause, device))
-            spent["reload"].append(timed(lambda: server.post("http://s/collective_rpc", json=call), device))
+            # Both at once in memory, as in an update: memory that has just been freed is had sooner than other.
+            with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
+                file = Path(folder, "model.safetensors")
+                call = {"method": "reload_weights", "kwargs": {"weights_path": folder}}
+                spent["copy"].append(timed(lambda to=file: to.write_bytes(whole), device))
+                spent["pause"].append(timed(engine.pause, device))
+                spent["reload"].append(timed(lambda of=call: server.post("http://s/collective_rpc", json=of), device))
             engine.resume()
     engine.pause("abort")
     engine.step()
@@ -131,6 +133,7 @@ def main() -> None:
         engine = client_of(model, work, given.slots, given.vllm_python, eager)
         stack.callback(engine.close)
         if given.case == "publication":
+            torch.set_num_threads(max(torch.get_num_threads() // 2, 1))
             ms = {name: 1000 * one.wall for name, one in publish(engine, model, work, given.device).items()}
             emit(
                 "vllm_client", case, ms["update"], ms["copy"] + ms["reload"], "copy and reload", "ms",

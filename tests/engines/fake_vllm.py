@@ -172,9 +172,9 @@ class Handler(BaseHTTPRequestHandler):
         fake.asked[self.command, path] |= body.keys()
         if fake.key is not None and self.headers.get("Authorization") != f"Bearer {fake.key}":
             return self.answer({"error": "Unauthorized"}, 401)
-        if path == "/pause":
+        if path == "/sleep":
             fake.going.clear()
-        elif path == "/resume":
+        elif path == "/wake_up":
             fake.going.set()
         elif path == "/collective_rpc":
             fake.load(Path(body["kwargs"]["weights_path"]))

@@ -58,8 +58,8 @@ def test_servers_that_go_wrong_cost_no_group(tmp_path: Path, monkeypatch: pytest
         urls = ", ".join(f'"{server.url}"' for server in servers.values())
         train(small_config(*SETS, f"engine.urls=[{urls}]"), tmp_path / "run", view)
     told = [line for line in view.lines if "started again" in line]
-    assert len(told) == len(FAULTS) and "hush" not in " ".join(view.lines)
+    assert len(told) == len(FAULTS) and "hush" not in " ".join(view.lines), told
     for fault, said in FAULTS.items():
-        assert not servers[fault].faults and any(one in line for line in told for one in said)
+        assert not servers[fault].faults and any(one in line for line in told for one in said), told
     check_record(tmp_path / "run", LAG, STEPS)
     assert all(int(server.version) > 0 for server in servers.values())

@@ -12,8 +12,8 @@ from tests.engines.vllm_names import Source, asked, main, names
 from strop.engines.vllm.settings import PYTHON_VARIABLE
 
 ROUTER = '''
-@router.post("/pause")
-async def pause(raw_request, mode: str = "abort"):
+@router.post("/sleep")
+async def sleep(raw_request, mode: str = "abort"):
     """Pause."""
 
 
@@ -31,14 +31,14 @@ def test_a_name_that_a_vllm_lacks_is_told(tmp_path: Path, capsys: pytest.Capture
     (tmp_path / "vllm" / "entrypoints" / "router.py").write_text(ROUTER)
     (tmp_path / "vllm" / "sampling_params.py").write_text("class SamplingParams:\n    seed: int\n    top_q: float\n")
     found = {(one.kind, one.name): one.found for one in names(Source(tmp_path))}
-    assert found["endpoint", "POST /pause"] and found["endpoint", "POST /inference/v1/abort_requests"]
-    assert found["field of /pause", "mode"] and not found["field of /pause", "clear_cache"]
+    assert found["endpoint", "POST /sleep"] and found["endpoint", "POST /inference/v1/abort_requests"]
+    assert found["field of /sleep", "mode"] and not found["field of /sleep", "level"]
     assert found["field of /inference/v1/abort_requests", "request_ids"]
     assert found["field of sampling_params", "seed"] and not found["field of sampling_params", "top_p"]
-    assert not found["endpoint", "POST /resume"] and not found["flag of vllm serve", "max_num_seqs"]
+    assert not found["endpoint", "POST /wake_up"] and not found["flag of vllm serve", "max_num_seqs"]
     assert main(tmp_path) == 1
     said = capsys.readouterr().out
-    assert "missing: field of /pause: clear_cache" in said and "missing: field of /pause: mode" not in said
+    assert "missing: field of /sleep: level" in said and "missing: field of /sleep: mode" not in said
 
 
 def test_what_is_asked_of_a_server_is_recorded() -> None:
