@@ -42,6 +42,13 @@ def test_a_child_ends_by_itself_within_the_grace_period() -> None:
     child.close()
 
 
+def test_a_child_shares_the_processor_as_we_do_and_no_signal_of_the_terminal() -> None:
+    child = python("import time; time.sleep(600)")
+    assert os.getsid(child.pid) == os.getsid(0) and os.getpgid(child.pid) == child.pid
+    assert child.end() == -signal.SIGKILL
+    child.close()
+
+
 def test_a_child_that_does_not_end_is_killed_with_what_it_started() -> None:
     code = "import subprocess, time\nprint(subprocess.Popen(['sleep', '600']).pid, flush=True)\ntime.sleep(600)"
     child = python(code, output=True)

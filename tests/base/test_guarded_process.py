@@ -52,6 +52,12 @@ def test_how_it_ended_is_told(tmp_path: Path, script: str, said: str) -> None:
     assert (tmp_path / "place" / "log.txt").exists()  # for whoever wants to read it
 
 
+def test_it_shares_the_processor_as_we_do_and_no_signal_of_the_terminal(tmp_path: Path) -> None:
+    process = guarded(tmp_path / "place", "sleep 600")
+    assert os.getsid(process.pid) == os.getsid(0) and os.getpgid(process.pid) == process.pid
+    process.stop()
+
+
 def test_it_is_ended_with_all_it_has_started_and_its_folder_goes(tmp_path: Path) -> None:
     child = tmp_path / "child"
     process = guarded(tmp_path / "place", f"sleep 600 & echo $! > {child}; sleep 600")

@@ -64,6 +64,12 @@ class FakeVllm(ThreadingHTTPServer):
         self.aborted: set[str] = set()
         self.asked: defaultdict[tuple[str, str], set[str]] = defaultdict(set)
         self.sampling: set[str] = set()
+        self.closed = threading.Event()
+
+    def server_close(self) -> None:
+        """Listen no more; what hangs ends."""
+        self.closed.set()
+        super().server_close()
 
     @property
     def url(self) -> str:
@@ -211,7 +217,7 @@ class Handler(BaseHTTPRequestHandler):
         if wrong == "error":
             return self.answer({"error": {"message": "out of luck"}}, 500)
         if wrong == "hang":
-            time.sleep(30)
+            fake.closed.wait(30)
         self.send_response(200)
         self.send_header("Transfer-Encoding", "chunked")
         self.end_headers()
@@ -241,14 +247,20 @@ class ServedModel(FakeVllm):
         self.found: dict[str, Completion] = {}
         self.staged: dict[str, Tensor] = {}
         self.engine = self.fresh()
-        threading.Thread(target=self.draw, daemon=True).start()
+        self.drawing = threading.Thread(target=self.draw, daemon=True)
+        self.drawing.start()
+
+    def server_close(self) -> None:
+        """Draw no more either: an interpreter may hang at its end where a thread then computes."""
+        super().server_close()
+        self.drawing.join()
 
     def fresh(self) -> TorchEngine:
         return TorchEngine(self.policy, byte_tokenizer(), EngineSettings(slots=16, share_parameters=False))
 
     def draw(self) -> None:
-        """Step, unless paused, for as long as the process lives."""
-        while True:
+        """Step, unless paused, until the server is closed."""
+        while not self.closed.is_set():
             with self.changed:
                 if self.going.is_set() and self.engine.unfinished:
                     self.found |= {one.request_id: one for one in self.engine.step()}

@@ -101,7 +101,7 @@ def test_recipes_whole(
 
 def test_doctor_tries_both_engines_and_names_the_quicker(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engine_trial, "SECONDS", 2.0)
-    sets = ("engine.slots=16", "sampling.max_new_tokens=32")
+    sets = (*VLLM, "sampling.max_new_tokens=32")
     findings = {finding.topic: finding for finding in criticise("grpo", sets, small=True, engines=True)}
     rates = {
         name: float(findings[f"engine {name}"].found.split()[0].replace(",", "")) for name in ("Torch", "Vllm")
