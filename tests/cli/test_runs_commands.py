@@ -94,6 +94,9 @@ def test_a_run_is_renamed_and_deleted(invoke: Invoke) -> None:
         invoke("rename", "runs/sweep/second", "runs/best")
     invoke("delete", "runs/best", answer="n\n")
     assert Path("runs/best").is_dir()
+    with pytest.raises(InputError, match="--yes"):
+        invoke("delete", "runs/best", answer="")
+    assert Path("runs/best").is_dir()
     assert "deleted runs/best" in invoke("delete", "runs/best", "--yes")
     assert runs_in(Path("runs")) == [Path("runs/sweep/second")]
 

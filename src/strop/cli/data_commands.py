@@ -79,7 +79,7 @@ def prepare(
 @data_app.command("show")
 def show_problems(
     file: Annotated[str, typer.Argument(metavar="FILE", help="A .parquet, .jsonl, .json or .csv file.")],
-    count: Annotated[int, typer.Option("--n", help="How many.", min=1)] = 5,
+    count: Annotated[int, typer.Option("--n", "-n", help="How many.", min=1)] = 5,
     skip: Annotated[int, typer.Option(help="How many to pass over first.", min=0)] = 0,
     identity: Annotated[str | None, typer.Option("--id", help="The problem with this id only.")] = None,
     mapping: Annotated[str | None, typer.Option(help="A ready mapping that reads the file.")] = None,
@@ -121,7 +121,7 @@ def pass_rates(
     runs: Annotated[list[str], typer.Argument(metavar="RUN…", help="Run folders, or their pass_rates.jsonl.")],
     low: Annotated[float, typer.Option("--from", help="Problems with this pass rate at least.", min=0, max=1)] = 0.0,
     high: Annotated[float, typer.Option("--to", help="Problems with this pass rate at most.", min=0, max=1)] = 1.0,
-    count: Annotated[int, typer.Option("--n", help="How many to list, the hardest first.", min=0)] = 10,
+    count: Annotated[int, typer.Option("--n", "-n", help="How many to list, the hardest first.", min=0)] = 10,
     as_json: Json = False,
 ) -> None:
     """Show how often each training problem was passed: how many are how hard, and the hardest of them.

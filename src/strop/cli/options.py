@@ -29,17 +29,19 @@ def _from_files(sets: list[str]) -> list[str]:
     return [edit for text in sets for edit in (edits_of_file(Path(text[1:])) if text.startswith("@") else [text])]
 
 
-Sets = Annotated[
-    list[str],
-    typer.Option(
+def set_option(example: str) -> Any:
+    """The option `--set`; its help shows `example`, a setting of the command's own configuration."""
+    return typer.Option(
         "--set",
         metavar="KEY=VALUE",
-        help="Change a setting, such as optim.lr=2e-6, or those of a TOML file, @changes.toml; may be repeated.",
+        help=f"Change a setting, such as {example}, or those of a TOML file, @changes.toml; may be repeated.",
         show_default=False,
         callback=_from_files,
         autocompletion=setting_keys,
-    ),
-]
+    )
+
+
+Sets = Annotated[list[str], set_option("optim.lr=2e-6")]
 Imports = Annotated[
     list[str],
     typer.Option(

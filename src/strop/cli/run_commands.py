@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from strop.cli.completion import recipe_names, run_folders
-from strop.cli.options import Dashboard, Imports, Out, Plain, Sets, Tiny, allow, followed, viewing
+from strop.cli.options import Dashboard, Imports, Out, Plain, Sets, Tiny, allow, followed, set_option, viewing
 
 
 def quickstart(
@@ -161,7 +161,7 @@ def sft(
     demonstrations: Annotated[
         Path | None, typer.Option("--data", metavar="FILE", help="JSON lines with prompt and completion.")
     ] = None,
-    sets: Sets = [],  # noqa: B006
+    sets: Annotated[list[str], set_option("training.optimizer.lr=1e-5")] = [],  # noqa: B006
     out: Out = None,
     resume: Annotated[Path | None, typer.Option(metavar="RUN", help="Go on with a fine-tuning run.")] = None,
     imports: Imports = [],  # noqa: B006

@@ -107,6 +107,7 @@ def delete_runs(
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
 ) -> None:
     """Delete runs with all that is in their folders, after asking. One that is going on is refused."""
+    from strop.base.types import InputError
     from strop.run.folder import RunFolder
     from strop.run.runs import delete, listed
 
@@ -115,7 +116,12 @@ def delete_runs(
     if not yes:
         rows = [_row(listed(folder)) for folder in folders]
         print_table(("run", "state", "step", "size"), [[row[0], row[1], row[3], row[7]] for row in rows])
-        typer.confirm("delete?", abort=True)
+        try:
+            agreed = typer.confirm("delete?")
+        except typer.Abort:  # the end of input, as without a terminal
+            raise InputError("nothing was deleted; --yes deletes without asking") from None
+        if not agreed:
+            raise typer.Abort
     for folder in folders:
         delete(folder)
         print(f"deleted {folder}")

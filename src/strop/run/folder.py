@@ -118,7 +118,7 @@ class RunFolder:
         run = cls(Path(path))
         imports.recorded(run.path)  # for what refuses a piece of the user's
         if not run.path.is_dir():
-            raise InputError(f"there is no run folder {run.path}{beside(run.path)}")
+            raise InputError(f"there is no run folder {run.path}{near_run(run.path)}")
         if not is_run(run.path):
             raise InputError(f"{run.path} is not a run of strop (it has no {MARKER})")
         layout = run.read_json(MARKER).get("format")
@@ -346,3 +346,8 @@ def has_record(path: Path) -> bool:
 def is_run(path: Path) -> bool:
     """Whether the folder was written by strop."""
     return (path / MARKER).is_file()
+
+
+def near_run(path: Path) -> str:
+    """The end of an error about a run that is not there: the one that was probably meant, else how runs are listed."""
+    return beside(path) or beside(Path("runs") / path.name) or "; strop runs lists those that there are"
