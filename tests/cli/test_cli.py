@@ -75,6 +75,16 @@ def test_every_command_teaches(command: str) -> None:
     assert command in ("doctor", "plot") or f"strop {command}" in result.stdout
 
 
+@pytest.mark.parametrize("group", ["runs", "recipes", "data", "verify", "env"])
+def test_the_help_of_a_group_cuts_no_line(group: str) -> None:
+    from typer.testing import CliRunner
+
+    from strop.cli import app
+
+    listed = CliRunner().invoke(app, [group, "--help"]).stdout.partition("Commands:")[2]
+    assert listed.strip() and "..." not in listed
+
+
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [

@@ -62,7 +62,7 @@ def show_recipe(
     show(as_json, config, lines)
 
 
-@recipes_app.command("diff")
+@recipes_app.command("diff", short_help="Show every setting in which two recipes differ.")
 def diff_recipes(
     first: Annotated[str, typer.Argument(metavar="A", help="A recipe, or a .toml, .json or .py file.")],
     second: Annotated[str, typer.Argument(metavar="B", help="Another.")],

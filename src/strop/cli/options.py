@@ -189,13 +189,13 @@ def print_table(
     Args:
         columns: their heads.
         rows: as many cells each.
-        spare: of the last columns up to so many are left out where words would have to be broken for them.
+        spare: of the last columns up to so many are left out where the cells of a row would not fit on a line.
         keys: where the table is too wide, its columns go into several tables, each beginning with the first `keys`; at
             0 cells are folded instead.
         right: heads of the columns that are set flush right.
     """
     from rich import box
-    from rich.console import Console
+    from rich.console import Console, JustifyMethod
     from rich.table import Table
     from rich.text import Text
 
@@ -203,7 +203,10 @@ def print_table(
     cells = [[column, *(row[place] for row in rows)] for place, column in enumerate(columns)]
     words = [max((len(word) for cell in own for word in cell.split()), default=0) for own in cells]
     fits = sum(words) + GAP * len(columns) <= console.width
-    if spare and not fits:
+    heads = [max(map(len, column.split()), default=0) for column in columns]  # a head may be folded
+    lines = [max([head, *map(len, own[1:])]) for head, own in zip(heads, cells, strict=True)]
+    on_a_line = sum(lines) + GAP * len(columns) <= console.width
+    if spare and not on_a_line:
         print_table(columns[:-1], [row[:-1] for row in rows], spare - 1)
         return
     widths = [max(map(len, own)) for own in cells]
@@ -216,7 +219,9 @@ def print_table(
     for place, column in enumerate(columns):
         # Where there is room for every word none is broken; else the first column stays whole if it leaves some room.
         whole = widths[place] == words[place] if fits else place == 0 and widths[0] <= console.width // 2
-        table.add_column(column, no_wrap=whole, overflow="fold", justify="right" if column in right else "left")
+        justify: JustifyMethod = "right" if column in right else "left"
+        least = lines[place] if on_a_line else None
+        table.add_column(column, no_wrap=whole, overflow="fold", justify=justify, min_width=least)
     for row in rows:
         table.add_row(*(Text(cell) for cell in row))
     console.print("", table, "", sep="\n")

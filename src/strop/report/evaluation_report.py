@@ -172,10 +172,10 @@ def details(grid: Grid) -> str:
     """A Markdown table a benchmark: each model with its intervals, truncation, lengths and verifier failures."""
     tables = []
     for column in grid.columns:
-        found = {model: grid.results[model, column.name] for model in grid.models if (model, column.name) in grid.results}
-        cells = [_details(result) for result in found.values()]
+        models = [model for model in grid.models if (model, column.name) in grid.results]
+        cells = [_details(grid.results[model, column.name]) for model in models]
         rows = [[name, *row] for name, *row in zip(DETAILS, *cells, strict=True)]
-        tables.append(markdown_table((column.title, *found), rows, found))
+        tables.append(markdown_table((column.title, *models), rows, models))
     return "\n\n".join(tables)
 
 

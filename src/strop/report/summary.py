@@ -185,6 +185,7 @@ def _held_out(run: RunData) -> Table | None:
 
 def _benchmarks(run: RunData) -> Table | None:
     """A row a step with benchmarks, a column a benchmark; None where none was measured in training."""
-    steps = sorted({step for name in run.benchmarks for step in run.by_step(f"evaluation/{name}/pass_rate")})
-    rows = [(str(step), *(_with_interval(run, step, f"evaluation/{name}") for name in run.benchmarks)) for step in steps]
+    measured = {name: f"evaluation/{name}" for name in run.benchmarks}
+    steps = sorted({step for prefix in measured.values() for step in run.by_step(f"{prefix}/pass_rate")})
+    rows = [(str(step), *(_with_interval(run, step, prefix) for prefix in measured.values())) for step in steps]
     return Table(("step", *(f"{name} (95 %)" for name in run.benchmarks)), rows) if rows else None
