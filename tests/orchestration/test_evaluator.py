@@ -97,7 +97,7 @@ class Watching(SilentView):
         self.late: list[int] = []
         self.kept: dict[int, list[int]] = {}
 
-    def stage(self, name: str, total: int | None) -> None:
+    def stage(self, name: str, total: int | None, unit: str = "steps") -> None:
         self.advance(0, {})
 
     def advance(self, step: int, values: object) -> None:

@@ -179,7 +179,7 @@ class StopsAfter(SilentView):
     def __init__(self, step: int, number: int) -> None:
         self.step, self.number, self.name = step, number, ""
 
-    def stage(self, name: str, total: int | None) -> None:
+    def stage(self, name: str, total: int | None, unit: str = "steps") -> None:
         self.name = name
 
     def advance(self, step: int, metrics: object) -> None:

@@ -95,6 +95,7 @@ Averages = Annotated[
 ]
 
 RATES = ("pass_rate", "interval", "pass_at", "majority_rate", "truncation_rate")
+LABELS = {"interval": "95 % interval", "trained_on": "problems seen in training", "mean_length": "mean tokens"}
 DEFAULT_SAMPLES = 4
 
 
@@ -244,8 +245,8 @@ def _on_held_out(
     count = DEFAULT_SAMPLES if samples is None else int(samples)
     with viewing(plain, f"strop · eval · {model}", "stopped; nothing was measured", to_stderr=True) as view:
         found = tasks.evaluate_model(config, count, temperature, view, named.stored)
-    shown = {name: value for name, value in found.items() if name != "weight_version"}
-    rows = [(name.replace("_", " "), _readable(name, value)) for name, value in shown.items()]
+    shown = {LABELS.get(name, name.replace("_", " ")): (name, value) for name, value in found.items()}
+    rows = [(label, _readable(*of)) for label, of in shown.items() if of[0] != "weight_version"]
     show(as_json, found, lambda: print_table(("", named.label), rows))
 
 

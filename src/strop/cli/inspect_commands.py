@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from strop.cli.options import Imports, Json, Run, Sets, Tiny, allow, bar, print_markdown, print_table, show, viewing
+from strop.cli.options import Imports, Json, Run, Sets, Tiny, allow, bar, print_markdown, print_table, print_terms, show, viewing
 
 MARKS = {"ok": "ok", "note": "note", "problem": "PROBLEM"}
 
@@ -34,7 +34,7 @@ def recipes(context: typer.Context, as_json: Json = False) -> None:
 
     found = catalogue()
     value = [{"name": recipe.name, "summary": recipe.summary} for recipe in found]
-    show(as_json, value, lambda: print_table(("recipe", ""), [(recipe.name, recipe.summary) for recipe in found]))
+    show(as_json, value, lambda: print_terms([(recipe.name, recipe.summary) for recipe in found]))
 
 
 @recipes_app.command("show")

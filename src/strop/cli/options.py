@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import textwrap
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -225,6 +226,18 @@ def print_table(
     for row in rows:
         table.add_row(*(Text(cell) for cell in row))
     console.print("", table, "", sep="\n")
+
+
+def print_terms(terms: Sequence[tuple[str, str]], column: int = 26) -> None:
+    """Names and what is said of each beside them; a name longer than the column stands on a line of its own."""
+    from rich.console import Console
+
+    width = Console().width
+    for name, text in terms:
+        if len(name) >= column:
+            print(name)
+        lead = f"{name if len(name) < column else '':<{column}}"
+        print(textwrap.fill(text, width, initial_indent=lead, subsequent_indent=" " * column))
 
 
 def _parts(widths: Sequence[int], keys: int, room: int) -> list[list[int]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import accumulate, pairwise
 from pathlib import Path
 from shlex import quote
 
@@ -14,7 +15,7 @@ from strop.report.runs import in_95, read_runs
 from strop.run.folder import SUMMARY, RunFolder
 
 PARTS = {
-    "sft": "imitation", "eval_before": "measuring", "rl": "RL", "eval_after": "measuring again", "total": "together",
+    "sft": "imitation", "evaluation": "evaluations", "rl": "RL", "other": "all else", "total": "together",
 }  # fmt: skip
 
 
@@ -30,7 +31,7 @@ def report_quickstart(folder: Path) -> None:
         ("pass rate after RL", percent(summary["pass_rate_after"])),
         ("gain", f"{100 * summary['gain']:+.1f} points (95 % interval {100 * low:+.1f} to {100 * high:+.1f})"),
         ("parameters", f"{summary['parameters']:,}"),
-        ("time", ", ".join(f"{PARTS[name]} {duration(value)}" for name, value in seconds.items())),
+        ("time", ", ".join(f"{PARTS[name]} {duration(value)}" for name, value in in_whole(seconds).items())),
     ]
     print_table(("", "held-out problems"), rows)
     print(f"curves   {plot_run(run.path)}")
@@ -40,6 +41,13 @@ def report_quickstart(folder: Path) -> None:
         (command("eval", folder, " --samples 16"), "measure it again, with more samples"),
         ("strop recipes", "what else can be trained"),
     )
+
+
+def in_whole(seconds: Mapping[str, float]) -> dict[str, int]:
+    """Parts and their total, the last of them, in whole seconds that add up to it."""
+    ends = [0, *(round(end) for end in accumulate(list(seconds.values())[:-1]))]
+    parts = [end - begin for begin, end in pairwise(ends)]
+    return dict(zip(seconds, [*parts, ends[-1]], strict=True))
 
 
 def report_run(folder: Path) -> None:
