@@ -90,10 +90,11 @@ def test_other_problems_are_never_called_held_out(run: Path) -> None:
 
 
 def test_a_long_prompt_that_lowers_the_budget_of_all_is_named(run: Path, tmp_path: Path) -> None:
-    write(tmp_path / "mixed.jsonl", range(3))
-    long = json.dumps({"id": "the-long-one", "prompt": "1+" * 100 + "1=", "answer": "101"})
-    with (tmp_path / "mixed.jsonl").open("a") as file:
-        file.write(f"{long}\n")
+    rows = [
+        {"id": "short", "prompt": "1+1=", "answer": "2"},
+        {"id": "the-long-one", "prompt": "1+" * 100 + "1=", "answer": "101"},
+    ]
+    (tmp_path / "mixed.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     view = Notes()
     sets = ["sampling.max_new_tokens=100", "data.source.columns.id=id"]
     evaluate_model(configure(str(run), None, sets, source=str(tmp_path / "mixed.jsonl")), 1, None, view)

@@ -8,7 +8,20 @@ from typing import Annotated
 
 import typer
 
-from strop.cli.options import Imports, Json, Run, Sets, Tiny, allow, bar, print_markdown, print_table, print_terms, show, viewing
+from strop.cli.options import (
+    Imports,
+    Json,
+    Run,
+    Sets,
+    Tiny,
+    allow,
+    bar,
+    print_markdown,
+    print_table,
+    print_terms,
+    show,
+    viewing,
+)
 
 MARKS = {"ok": "ok", "note": "note", "problem": "PROBLEM"}
 

@@ -63,10 +63,10 @@ def train(
     small: Tiny = False,
     imports: Imports = [],  # noqa: B006
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Show the data, the first prompt and the memory needed, and train nothing.")
+        bool, typer.Option("--dry-run", help="Show data, first prompt and memory needed, and train nothing.")
     ] = False,
     as_json: Annotated[
-        bool, typer.Option("--json", help="With --dry-run: print every setting as JSON, and the rest to standard error.")
+        bool, typer.Option("--json", help="With --dry-run: every setting as JSON, the rest on standard error.")
     ] = False,
     dashboard: Dashboard = False,
     plain: Plain = False,

@@ -188,9 +188,8 @@ def _sampling(evaluation: Mapping[str, Any] | None) -> str | None:
     if evaluation["temperature"] == 0:
         return "greedy"
     marks = {"T": evaluation["temperature"], "p": evaluation["top_p"]}
-    return " ".join(
-        [f"avg@{evaluation['samples_per_problem']}", *(f"{mark}={value:g}" for mark, value in marks.items() if value != 1)]
-    )
+    other = [f"{mark}={value:g}" for mark, value in marks.items() if value != 1]
+    return " ".join([f"avg@{evaluation['samples_per_problem']}", *other])
 
 
 def _step_without_metrics(folder: RunFolder, said: dict[str, Any] | None) -> int:
