@@ -9,6 +9,7 @@ import errno
 import io
 import os
 import sys
+from typing import Any
 
 import typer
 
@@ -17,7 +18,7 @@ from strop.cli.commands import app
 
 __all__ = ["app", "main"]
 
-USAGE = typer.BadParameter.__bases__[0]  # of every wrong option and argument; typer gives it no name of its own
+USAGE: Any = typer.BadParameter.__bases__[0]  # of every wrong option and argument; typer gives it no name of its own
 
 
 def main() -> None:
