@@ -99,6 +99,7 @@ def test_runs_are_compared_by_what_differs(invoke: Invoke) -> None:
         "steps": ("4", "8"), "optim.lr": ("1e-06", "2e-06"),
     }  # fmt: skip
     assert "optim.lr" in invoke("compare", "runs/first", "runs/sweep/second")
+    assert "every setting is the same" in invoke("compare", "runs/first", "runs/first/../first")
     with pytest.raises(InputError, match="two runs or more"):
         invoke("compare", "runs/first")
 

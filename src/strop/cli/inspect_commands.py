@@ -16,6 +16,7 @@ from strop.cli.options import (
     Tiny,
     allow,
     bar,
+    print_differences,
     print_markdown,
     print_table,
     print_terms,
@@ -91,7 +92,7 @@ def diff_recipes(
     left, right = (resolve(name, (), small).model_dump(mode="json") for name in (first, second))
     found = [row for row in differing(left, right) if row[0] != "recipe"]
     value = [{"key": key, first: left, second: right} for key, left, right in found]
-    show(as_json, value, lambda: print_table(("setting", first, second), found))
+    show(as_json, value, lambda: print_differences(("setting", first, second), found))
 
 
 def settings(

@@ -228,6 +228,14 @@ def print_table(
     console.print("", table, "", sep="\n")
 
 
+def print_differences(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """A table of the settings that differ, or a line where none does."""
+    if rows:
+        print_table(columns, rows)
+    else:
+        print("every setting is the same")
+
+
 def print_terms(terms: Sequence[tuple[str, str]], column: int = 26) -> None:
     """Names and what is said of each beside them; a name longer than the column stands on a line of its own."""
     from rich.console import Console

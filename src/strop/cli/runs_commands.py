@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from strop.cli.completion import run_folders
-from strop.cli.options import Json, Run, print_table, show
+from strop.cli.options import Json, Run, print_differences, print_table, show
 
 if TYPE_CHECKING:
     from strop.run.runs import ListedRun
@@ -88,7 +88,7 @@ def compare_runs(
         titles = ("state", "recipe", "step", "train", "held out")
         print_table(("", *names), [[title, *row] for title, row in zip(titles, rows, strict=True)])
         _note_sampling(found)
-        print_table(("setting", *names), [[key, *values] for key, values in settings])
+        print_differences(("setting", *names), [[key, *values] for key, values in settings])
 
     show(as_json, value, tables)
 
