@@ -63,7 +63,10 @@ def train(
     small: Tiny = False,
     imports: Imports = [],  # noqa: B006
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Show the settings, the data and the first prompt, and train nothing.")
+        bool, typer.Option("--dry-run", help="Show data, first prompt and memory needed, and train nothing.")
+    ] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="With --dry-run: every setting as JSON, the rest on standard error.")
     ] = False,
     dashboard: Dashboard = False,
     plain: Plain = False,
@@ -105,6 +108,8 @@ def train(
         return
     if target is None:
         raise InputError("name what to train: a recipe (see strop recipes), a file, or --resume RUN")
+    if as_json and not dry_run:
+        raise InputError("--json prints the settings of --dry-run; a run writes its own into its folder, config.json")
     if step is not None:
         raise InputError("--step says which checkpoint to go on from; it needs --resume RUN")
     from strop.recipes.resolve import resolve
@@ -117,9 +122,11 @@ def train(
     if dry_run:
         from strop.run.assembly import preview
 
-        print(config.to_json())
-        with viewing(True, "strop · dry run", "stopped") as view:
+        if as_json:
+            print(config.to_json())
+        with viewing(True, "strop · dry run", "stopped", to_stderr=as_json) as view:
             preview(config, view)
+            view.note("every setting: --dry-run --json")
         return
     from strop.cli.run_endings import report_run
     from strop.run import run as heavy

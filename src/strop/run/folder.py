@@ -7,6 +7,7 @@
                                  beside training have lines of their own, once they are done
     rollouts/step_000012.parquet one row a completion (see `rollout_table.py`)
     problems.json                digests of the questions that it trains on and of those that it holds out
+    untrained.json               the pass rate of each held-out problem before training
     pass_rates.jsonl             the pass rate of every training problem so far, at the last checkpoint
     checkpoints/                 to resume from
     model/                       the exported model, a Hugging Face folder
@@ -49,11 +50,12 @@ from strop.data.record import PROBLEMS, ProblemRecord, question_digest
 FORMAT = 1
 LOCK = ".lock"
 SUMMARY = "summary.json"
+UNTRAINED = "untrained.json"
 PLACEMENT = "placement.json"  # who computes on which GPU, where there are any
 CONTENTS = (
     "checkpoints", "metrics.jsonl", "rollouts", "model", "critic", "plots", "report", SUMMARY, "tensorboard",
     "wandb", "evaluations", PASS_RATES, "processes.json", "logs", "stacks", "quarantine.json", "weights",
-    "weights-evaluated", "status.json", PLACEMENT, PROBLEMS,
+    "weights-evaluated", "status.json", PLACEMENT, PROBLEMS, UNTRAINED,
 )  # fmt: skip
 _STEP_FILE = re.compile(r"step_(\d+)\.parquet")
 

@@ -98,7 +98,8 @@ def fitted(config: RunConfig, longest_prompt: int, room: int) -> tuple[RunConfig
         ways += [f"data.max_prompt_tokens={room - budget}, which leaves longer prompts out"] * (room > budget)
         raise InputError(f"{over} of the model; set {' or '.join(ways) or 'a lower sampling.max_new_tokens'}")
     lowered = edit(config, [f"sampling.max_new_tokens={left}"])
-    return lowered, f"completions end at {left} tokens: {over} that the model has room for"
+    way_out = f"; data.max_prompt_tokens={room - budget} leaves longer prompts out" if room > budget else ""
+    return lowered, f"completions end at {left} tokens: {over} that the model has room for{way_out}"
 
 
 def _own_budget(name: str) -> int | None:
