@@ -162,10 +162,6 @@ class RunFolder:
     def model(self) -> Path:
         return self.path / "model"
 
-    @property
-    def plots(self) -> Path:
-        return self.path / "plots"
-
     def rollouts_path(self, step: int) -> Path:
         return self.path / "rollouts" / f"step_{step:06d}.parquet"
 
