@@ -1,12 +1,14 @@
 """A whole GRPO step: generate, verify, update; seconds a step beside TRL's GRPOTrainer.
 
     python bench/step.py --trl-python PYTHON        # the interpreter of a virtual environment that has trl
+    python bench/step.py --trl-python PYTHON --apart --model qwen3-0.6b --dtype bfloat16 --prompts 16 --rows 8
 
 Both train the same model in the same precision with as many threads, on the same prompts, 32 × 8 completions a step,
 one update of all of them, without a reference policy. The model has 1.8M parameters and random weights, arranged so
 that every token ends its completion with the probability 1 / `--mean`: lengths are geometric, up to `--longest`.
 Rewards, which are then all 0 or nearly, cost what they cost: the last number of the text is compared with the sum.
 `--mean 0` gives completions that all have `--longest` tokens, where refilling slots brings nothing.
+`--apart` has the peer make all its steps first and end, for models of which memory holds one trainer at a time.
 """
 
 from __future__ import annotations
@@ -14,8 +16,8 @@ from __future__ import annotations
 import argparse
 import tempfile
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -25,11 +27,13 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from strop.base.view import SilentView
 from strop.config.parse import edit
 from strop.config.schema import RunConfig
+from strop.data.dataset import load_data
 from strop.model.byte_tokenizer import byte_tokenizer
 from strop.recipes.resolve import resolve
 from strop.run.assembly import assemble
 from strop.run.loop import Loop
 
+Side = Callable[[], Spent]
 PROMPTS, SAMPLES = 32, 8
 STEPS = 10_000
 
@@ -78,7 +82,7 @@ def config_of(folder: Path, given: argparse.Namespace) -> RunConfig:
     )  # fmt: skip
 
 
-def ours(loop: Loop, counts: list[float], device: str) -> Callable[[], Spent]:
+def ours(loop: Loop, counts: list[float], device: str) -> Side:
     """One step of the loop; notes how many completion tokens it had."""
 
     def run() -> None:
@@ -89,7 +93,7 @@ def ours(loop: Loop, counts: list[float], device: str) -> Callable[[], Spent]:
     return lambda: timed(run, device)
 
 
-def theirs(other: OtherProcess, counts: list[float]) -> Callable[[], Spent]:
+def theirs(other: OtherProcess, counts: list[float]) -> Side:
     """One step of the peer; notes how many completion tokens it had."""
 
     def run() -> Spent:
@@ -100,11 +104,49 @@ def theirs(other: OtherProcess, counts: list[float]) -> Callable[[], Spent]:
     return run
 
 
-def problems_of(parts: Any) -> list[tuple[str, str]]:
+def own_side(config: RunConfig, given: argparse.Namespace, open_until: ExitStack) -> tuple[Side, list[float]]:
+    """Ours, ready to make steps, and the number of tokens of each."""
+    counts: list[float] = []
+    parts = assemble(config, SilentView())
+    open_until.callback(parts.judge.close)
+    loop = Loop(config, parts.data.train, parts.executor, parts.judge, parts.learner, SilentView())
+    return ours(loop, counts, given.device), counts
+
+
+def peer_side(config: RunConfig, given: argparse.Namespace, open_until: ExitStack) -> tuple[Side, list[float]]:
+    """TRL's, in its process, and the number of tokens of each step."""
+    counts: list[float] = []
+    what = {
+        "model": config.model.path, "dtype": given.dtype, "problems": problems_of(config), "prompts": given.prompts,
+        "samples": SAMPLES, "longest": given.longest, "threads": given.threads, "device": given.device,
+        "rows": given.rows or given.prompts * SAMPLES,
+    }  # fmt: skip
+    other = OtherProcess(given.trl_python, "trl_worker.py", what, {})
+    open_until.callback(other.close)
+    return theirs(other, counts), counts
+
+
+def problems_of(config: RunConfig) -> list[tuple[str, str]]:
     """Prompts as text, and references, as TRL takes them."""
-    train = parts.data.train
-    texts = [parts.tokenizer.decode(train[place].prompt_ids) for place in range(len(train))]
-    return [(text, str(train[place].problem.reference)) for place, text in enumerate(texts)]
+    tokenizer = byte_tokenizer()
+    train = load_data(config.data, tokenizer, config.instruction).train
+    return [
+        (tokenizer.decode(train[place].prompt_ids), str(train[place].problem.reference)) for place in range(len(train))
+    ]
+
+
+def measured(config: RunConfig, given: argparse.Namespace) -> tuple[dict[str, Spent], dict[str, list[float]]]:
+    """Medians of both sides, and the tokens of every step: in turns, or the peer first where they are apart."""
+    makers = ({"peer": peer_side} if given.peer == "trl" else {}) | {"ours": own_side}
+    found: dict[str, Spent] = {}
+    counts: dict[str, list[float]] = {}
+    for names in [[name] for name in makers] if given.apart else [list(makers)]:
+        sides: dict[str, Side] = {}
+        with ExitStack() as open_until:
+            for name in names:
+                sides[name], counts[name] = makers[name](config, given, open_until)
+            found |= interleaved(sides, given.repeats, given.patience)
+    return found, counts
 
 
 def main() -> None:
@@ -116,6 +158,8 @@ def main() -> None:
     parser.add_argument("--mean", type=int, default=47, help="of the completions' lengths")
     parser.add_argument("--longest", type=int, default=256)
     parser.add_argument("--tokens", type=int, default=16_384, help="of our micro-batches")
+    parser.add_argument("--apart", action="store_true", help="first all steps of the peer, then all of ours")
+    parser.add_argument("--rows", type=int, help="completions of one backward pass of the peer, by default all")
     parser.add_argument("--trl-python", type=Path)
     given = parser.parse_args()
     begin(given)
@@ -127,31 +171,16 @@ def main() -> None:
         model = ending_model(given.model, getattr(torch, given.dtype), tokenizer, given.mean)
         model.save_pretrained(folder)
         tokenizer.save_pretrained(folder)
-        config = config_of(folder, given)
-        parts = assemble(config, SilentView())
-        counts: list[float] = []
-        peer_counts: list[float] = []
-        loop = Loop(config, parts.data.train, parts.executor, parts.judge, parts.learner, SilentView())
-        sides = {"ours": ours(loop, counts, given.device)}
-        other: OtherProcess | None = None
-        if given.peer == "trl":
-            what = {
-                "model": str(folder), "dtype": given.dtype, "problems": problems_of(parts), "prompts": given.prompts,
-                "samples": SAMPLES, "longest": given.longest, "threads": given.threads, "device": given.device,
-            }  # fmt: skip
-            other = OtherProcess(given.trl_python, "trl_worker.py", what, {})
-            sides["peer"] = theirs(other, peer_counts)
-        found = interleaved(sides, given.repeats, given.patience)
-        if other is not None:
-            other.close()
-        parts.judge.close()
+        parameters = parameter_count(model)
+        del model
+        found, counts = measured(config_of(folder, given), given)
     peer = found.get("peer")
     emit(
         "step", f"GRPO {given.model} {given.prompts} x {SAMPLES} completions {given.dtype}", found["ours"].wall,
         None if peer is None else peer.wall, None if peer is None else "TRL", "s", None,
-        None if peer is None else peer.cpu / found["ours"].cpu, ours_tokens=float(np.mean(counts)),
-        peer_tokens=None if peer is None else float(np.mean(peer_counts)),
-        ours_cpu_s=found["ours"].cpu, parameters=parameter_count(model), device=given.device,
+        None if peer is None else peer.cpu / found["ours"].cpu, ours_tokens=float(np.mean(counts["ours"])),
+        peer_tokens=None if peer is None else float(np.mean(counts["peer"])),
+        ours_cpu_s=found["ours"].cpu, parameters=parameters, device=given.device,
         threads=torch.get_num_threads(), runs=found["ours"].runs, peer_runs=None if peer is None else peer.runs,
     )  # fmt: skip
 

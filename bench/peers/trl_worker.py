@@ -55,7 +55,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         config = GRPOConfig(
             output_dir=folder, use_cpu=what["device"] == "cpu", bf16=False, fp16=False, gradient_checkpointing=False,
-            per_device_train_batch_size=completions, generation_batch_size=completions, gradient_accumulation_steps=1,
+            per_device_train_batch_size=what["rows"], generation_batch_size=completions,
+            gradient_accumulation_steps=completions // what["rows"],
             num_generations=what["samples"], max_completion_length=what["longest"], temperature=1.0, beta=0.0,
             loss_type="grpo", learning_rate=1e-6, lr_scheduler_type="constant", max_steps=10_000, report_to="none",
             logging_strategy="no", save_strategy="no", disable_tqdm=True, dataloader_pin_memory=False,

@@ -75,6 +75,16 @@ def test_every_command_teaches(command: str) -> None:
     assert command in ("doctor", "plot") or f"strop {command}" in result.stdout
 
 
+@pytest.mark.parametrize("group", ["runs", "recipes", "data", "verify", "env"])
+def test_the_help_of_a_group_cuts_no_line(group: str) -> None:
+    from typer.testing import CliRunner
+
+    from strop.cli import app
+
+    listed = CliRunner().invoke(app, [group, "--help"]).stdout.partition("Commands:")[2]
+    assert listed.strip() and "..." not in listed
+
+
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
@@ -84,6 +94,9 @@ def test_every_command_teaches(command: str) -> None:
         (("train", "grpo", "--resume", "nowhere"), "leave out the recipe"),
         (("plot", "nowhere"), "there is no run folder nowhere"),
         (("sample", "model"), "say what to ask"),
+        (("trian",), "no such command 'trian'. Did you mean 'train'? (strop --help)"),
+        (("train", "grpo", "--foo"), "no such option: --foo"),
+        (("eval", "model", "--limit", "-1"), "(strop eval --help)"),
     ],
 )
 def test_an_error_is_one_line_with_exit_code_2(tmp_path: Path, arguments: tuple[str, ...], expected: str) -> None:
@@ -91,6 +104,20 @@ def test_an_error_is_one_line_with_exit_code_2(tmp_path: Path, arguments: tuple[
     assert done.returncode == 2
     assert done.stderr.startswith("strop: ") and done.stderr.count("\n") == 1 and expected in done.stderr
     assert done.stdout == ""
+
+
+def test_a_dry_run_shows_the_prompt_and_every_setting_when_asked() -> None:
+    from typer.testing import CliRunner
+
+    from strop.cli import app
+
+    command = ["train", "grpo", "--tiny", "--dry-run"]
+    shown = CliRunner().invoke(app, command)
+    assert shown.exit_code == 0 and "first prompt, " in shown.stdout and len(shown.stdout.splitlines()) < 15
+    as_json = CliRunner().invoke(app, [*command, "--json"])
+    assert json.loads(as_json.stdout)["recipe"] == "grpo" and "first prompt, " in as_json.stderr
+    refused = CliRunner().invoke(app, ["train", "grpo", "--tiny", "--json"])
+    assert refused.exit_code == 1 and "--dry-run" in str(refused.exception)
 
 
 def test_plot_prints_the_path(tmp_path: Path) -> None:
@@ -154,7 +181,7 @@ def test_the_quickstart_ends_with_table_picture_model_and_three_commands(
 ) -> None:
     run = RunFolder.create(tmp_path / "run", {})
     run.append_metrics(0, {"evaluation/pass_rate": 0.2})
-    seconds = {"sft": 80.0, "eval_before": 5.0, "rl": 60.0, "eval_after": 6.0, "total": 151.0}
+    seconds = {"sft": 80.4, "evaluation": 11.4, "rl": 60.4, "other": 4.4, "total": 156.6}
     rates = {"pass_rate_before": 0.2, "pass_rate_after": 0.8, "pass_at_8_before": 0.7, "gain": 0.6}
     facts = {"model": "model", "seed": 0, "parameters": 1000000, "gain_interval": [0.55, 0.65], "seconds": seconds}
     run.write_json("summary.json", {**rates, **facts})
@@ -162,4 +189,6 @@ def test_the_quickstart_ends_with_table_picture_model_and_three_commands(
     said = capsys.readouterr().out
     for expected in ("20.0%", "80.0%", "+60.0 points", "+55.0 to +65.0", "training.png", f"{run.path}/model"):
         assert expected in said
+    parts = "imitation 1 min 20 s, evaluations 12 s, RL 1 min 00 s, all else 5 s, together 2 min 37 s"
+    assert parts in " ".join(said.split())  # 80 + 12 + 60 + 5 = 157
     assert said.split("next\n")[1].count("\n") == 3

@@ -72,6 +72,22 @@ def test_a_table_in_80_columns_breaks_no_word(invoke: Invoke, monkeypatch: pytes
     assert {"quickstart", "24/24", "25.0%"} <= set(row.split())
 
 
+def test_how_held_out_rates_were_sampled_is_said(invoke: Invoke) -> None:
+    measured = {"greedy": ("evaluation.temperature=0",), "sampled": ("evaluation.temperature=0.6",)}
+    for name, sets in measured.items():
+        make_run(Path(f"runs/{name}"), "evaluation.every=2", *sets, rates=(0.25, 0.5))
+        run = RunFolder.open(f"runs/{name}")
+        run.append_metrics(0 if name == "greedy" else 2, {"evaluation/pass_rate": 0.125})
+        run.close()
+    listed = {row["run"]: row for row in json.loads(invoke("--json"))}
+    assert (listed["runs/greedy"]["held_out_sampling"], listed["runs/greedy"]["held_out_step"]) == ("greedy", 0)
+    rows = {line.split()[0]: " ".join(line.split()) for line in invoke().splitlines() if line.startswith("runs/")}
+    assert "50.0% 12.5% greedy (step 0)" in rows["runs/greedy"]
+    assert "50.0% 12.5% avg@4 T=0.6" in rows["runs/sampled"] and "(step" not in rows["runs/sampled"]
+    assert "the runs sample differently" in invoke("compare", "runs/greedy", "runs/sampled")
+    assert "sample differently" not in invoke("compare", "runs/greedy", "runs/first")
+
+
 def test_a_run_of_nearly_this_name_is_named(invoke: Invoke) -> None:
     with pytest.raises(InputError, match=r"there is no run folder runs/fisrt; did you mean runs/first\?"):
         RunFolder.open("runs/fisrt")
@@ -83,6 +99,7 @@ def test_runs_are_compared_by_what_differs(invoke: Invoke) -> None:
         "steps": ("4", "8"), "optim.lr": ("1e-06", "2e-06"),
     }  # fmt: skip
     assert "optim.lr" in invoke("compare", "runs/first", "runs/sweep/second")
+    assert "every setting is the same" in invoke("compare", "runs/first", "runs/first/../first")
     with pytest.raises(InputError, match="two runs or more"):
         invoke("compare", "runs/first")
 
@@ -93,6 +110,9 @@ def test_a_run_is_renamed_and_deleted(invoke: Invoke) -> None:
     with pytest.raises(InputError, match="is there already"):
         invoke("rename", "runs/sweep/second", "runs/best")
     invoke("delete", "runs/best", answer="n\n")
+    assert Path("runs/best").is_dir()
+    with pytest.raises(InputError, match="--yes"):
+        invoke("delete", "runs/best", answer="")
     assert Path("runs/best").is_dir()
     assert "deleted runs/best" in invoke("delete", "runs/best", "--yes")
     assert runs_in(Path("runs")) == [Path("runs/sweep/second")]

@@ -92,7 +92,7 @@ class Counting(SilentView):
     def __init__(self) -> None:
         self.sampled: list[int] = []
 
-    def stage(self, name: str, total: int | None) -> None:
+    def stage(self, name: str, total: int | None, unit: str = "steps") -> None:
         self.sampled += [] if total is None else [total]
 
 

@@ -6,13 +6,15 @@ import json
 from pathlib import Path
 
 import pytest
+from tests.evaluation.results import result
 from tests.runs import small_config
 
 from strop.base.seeds import derive
 from strop.base.types import InputError
 from strop.base.view import SilentView
 from strop.data.dataset import load_data
-from strop.evaluation.validation import ValidationSet
+from strop.evaluation.result import paired_test
+from strop.evaluation.validation import ValidationSet, by_problem, gain
 from strop.model.byte_tokenizer import byte_tokenizer
 from strop.run.assembly import validation_sets
 from strop.verifiers.math import MathVerifier
@@ -78,3 +80,14 @@ def test_what_cannot_be_measured_is_refused_in_one_line(tmp_path: Path) -> None:
         with pytest.raises(InputError, match=f"evaluation.benchmarks: .*{said}") as caught:
             sets(f"evaluation.benchmarks={named}", f"evaluation.benchmark_data={tmp_path}")
         assert "\n" not in str(caught.value)
+
+
+def test_the_gain_is_the_paired_test_of_both_evaluations() -> None:
+    before, after = result([[0, 0], [1, 0], [1, 1], [0, 1]]), result([[1, 0], [1, 1], [1, 1], [1, 1]])
+    tested = paired_test(before, after)
+    found = gain(by_problem(before), after)
+    assert found == {
+        "evaluation/gain": tested.gain, "evaluation/gain_low": tested.interval.low,
+        "evaluation/gain_high": tested.interval.high,
+    }  # fmt: skip
+    assert gain({"elsewhere": 1.0}, after) == {}

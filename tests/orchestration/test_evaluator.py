@@ -97,7 +97,7 @@ class Watching(SilentView):
         self.late: list[int] = []
         self.kept: dict[int, list[int]] = {}
 
-    def stage(self, name: str, total: int | None) -> None:
+    def stage(self, name: str, total: int | None, unit: str = "steps") -> None:
         self.advance(0, {})
 
     def advance(self, step: int, values: object) -> None:
@@ -255,6 +255,7 @@ def test_an_evaluation_that_failed_in_turn_with_training_is_done_on_resume(in_tu
     resume(tmp_path / "run", SilentView())
     rates = [{k: v for k, v in row.items() if k.startswith("evaluation/")} for row in metrics(tmp_path / "run")]
     assert rates == [{k: v for k, v in row.items() if k.startswith("evaluation/")} for row in metrics(in_turn)]
+    assert "evaluation/gain" in rates[-1]  # against step 0, which another process measured
 
 
 @pytest.mark.usefixtures("quick_workers")

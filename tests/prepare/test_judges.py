@@ -168,6 +168,14 @@ def test_a_refusal_is_not_retried(tmp_path: Path) -> None:
         assert len(server.bodies) == 1
 
 
+def test_a_model_without_a_chat_template_is_asked_otherwise() -> None:
+    def refusing(body: dict[str, Any], number: int) -> tuple[int, dict[str, str], Any]:
+        return 400, {}, {"error": "the tokenizer has no chat template"}
+
+    with serving(refusing) as server, pytest.raises(InputError, match="HTTP 400: .*--template Plain"):
+        ChatEndpoint(url=server.url, model="m").chat([{"role": "user", "content": "1+1="}], 1.0, 10, 0)
+
+
 def test_the_key_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     with serving(judging) as server:
         endpoint = ChatEndpoint(url=f"{server.url}/", model="m", api_key_env="STROP_TEST_KEY")

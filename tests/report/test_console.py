@@ -89,6 +89,21 @@ def test_plain_view_thins_out_quick_steps_but_never_rl_steps() -> None:
     assert stream.getvalue().count("\nrl ") == 3 and stream.getvalue().endswith("checkpoint of step 3\n")
 
 
+def test_what_arrives_in_bursts_is_called_what_it_is_and_has_no_early_forecast() -> None:
+    """The first of 100 completions takes as long as the 63 generated beside it."""
+    clock, stream = FakeClock(), io.StringIO()
+    view = PlainView(stream, clock, interval=0.0)
+    view.stage("evaluate", 100, "completions")
+    clock.now += 10.0
+    for done in range(1, 65):
+        view.advance(done, {"pass_rate": 0.5})
+    clock.now += 10.0
+    view.advance(65, {"pass_rate": 0.5})
+    lines = stream.getvalue().splitlines()
+    assert lines[0] == "evaluate: 100 completions" and not any("left" in line for line in lines[1:10])
+    assert lines[64].endswith("left 6 s") and lines[65].endswith("left 11 s")  # 36 at 6.4 a second; 35 at 3.25
+
+
 def test_a_late_evaluation_is_shown_with_its_step_and_its_benchmarks() -> None:
     found = {"evaluation/pass_rate": 0.5, "evaluation/pass_rate/code": 0.1, "evaluation/a:b/pass_rate": 0.125}
     stream = io.StringIO()

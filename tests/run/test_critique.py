@@ -60,7 +60,7 @@ def test_a_prompt_that_does_not_ask_for_what_the_verifier_reads(model: Path, tmp
     source = problems(tmp_path, SUMS)
     plain = 'data.template={piece="ChatTemplate", instruction="Answer briefly."}'
     finding = found(model, source, plain)["verifier"]
-    assert finding.level == "problem" and "\\boxed" in finding.advice
+    assert finding.level == "problem" and "\\boxed" in finding.advice and "written \\boxed{…}" in finding.found
     assert found(model, source, plain, "verifier.extract=last_number")["verifier"].level == "ok"
     assert found(model, source, ASKS, "verifier.extract=answer_tag")["verifier"].level == "problem"
     assert "chat template of its own" in found(model, source, "data.template=Plain")["prompt"].advice

@@ -89,6 +89,19 @@ def test_other_problems_are_never_called_held_out(run: Path) -> None:
     assert evaluate_model(asked, 1, None, SilentView())["trained_on"] == 32
 
 
+def test_a_long_prompt_that_lowers_the_budget_of_all_is_named(run: Path, tmp_path: Path) -> None:
+    rows = [
+        {"id": "short", "prompt": "1+1=", "answer": "2"},
+        {"id": "the-long-one", "prompt": "1+" * 100 + "1=", "answer": "101"},
+    ]
+    (tmp_path / "mixed.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    view = Notes()
+    sets = ["sampling.max_new_tokens=100", "data.source.columns.id=id"]
+    evaluate_model(configure(str(run), None, sets, source=str(tmp_path / "mixed.jsonl")), 1, None, view)
+    (line,) = [line for line in view.lines if line.startswith("completions end at")]
+    assert "not 100" in line and "'the-long-one' takes 2" in line and "data.max_prompt_tokens" in line
+
+
 def test_a_runs_model_is_known_by_its_folder(run: Path) -> None:
     asked = configure(str(run / "model"), source=str(run.parent / "problems.jsonl"))
     assert problems_of(asked, TOKENIZER, SilentView())[1] == 32

@@ -54,7 +54,13 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_run_folder_holds_everything(finished: Path) -> None:
     rows = metrics(finished)
     assert [row["step"] for row in rows] == [0, 1, 2, 3, 4]
-    assert rows[0].keys() == {"step", "evaluation/pass_rate", "evaluation/stderr", "evaluation/entropy"}
+    measured = ("pass_rate", "stderr", "interval_low", "interval_high", "entropy")
+    assert rows[0].keys() == {"step", *(f"evaluation/{name}" for name in measured)}
+    untrained = json.loads((finished / "untrained.json").read_text()).values()
+    assert sum(untrained) / len(untrained) == pytest.approx(rows[0]["evaluation/pass_rate"])
+    gained = rows[4]["evaluation/pass_rate"] - rows[0]["evaluation/pass_rate"]
+    assert rows[4]["evaluation/gain"] == pytest.approx(gained)
+    assert rows[4]["evaluation/gain_low"] <= gained <= rows[4]["evaluation/gain_high"]
     assert "evaluation/pass_rate" in rows[2] and "evaluation/pass_rate" not in rows[1]
     assert [row["version"] for row in rows[1:]] == [1, 2, 3, 4]
     assert all(row["lag/max"] == 0 and row["groups/trained"] == 6 for row in rows[1:])
@@ -66,7 +72,8 @@ def test_the_run_folder_holds_everything(finished: Path) -> None:
         training = whole - row.get("seconds/evaluation", 0.0)
         assert row["tokens_per_second"] == pytest.approx(row["tokens/generated"] / training, rel=1e-5)
     picture = plot_run(finished).read_bytes()
-    assert struct.unpack(">II", picture[16:24]) == (2070, 2040) and len(picture) > 10_000  # four rows of three
+    width, height = struct.unpack(">II", picture[16:24])
+    assert width == 2070 and 2040 <= height < 2500 and len(picture) > 10_000  # four rows of three, and their legends
     summary = json.loads((finished / "summary.json").read_text())
     assert summary["steps"] == 4 and summary["model"] == "model"
 
@@ -179,7 +186,7 @@ class StopsAfter(SilentView):
     def __init__(self, step: int, number: int) -> None:
         self.step, self.number, self.name = step, number, ""
 
-    def stage(self, name: str, total: int | None) -> None:
+    def stage(self, name: str, total: int | None, unit: str = "steps") -> None:
         self.name = name
 
     def advance(self, step: int, metrics: object) -> None:

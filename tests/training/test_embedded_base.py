@@ -28,7 +28,7 @@ class Stages(SilentView):
     def __init__(self) -> None:
         self.names: list[str] = []
 
-    def stage(self, name: str, total: int | None) -> None:
+    def stage(self, name: str, total: int | None, unit: str = "steps") -> None:
         self.names.append(name)
 
 

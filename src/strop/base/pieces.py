@@ -45,7 +45,8 @@ class Settings(BaseModel):
     `alternatives` names fields of which one is given: an edit that gives one of them takes the others back.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+    # Most pieces of a family are never used by a run: their validators are built when they are.
+    model_config = ConfigDict(defer_build=True, frozen=True, extra="forbid", allow_inf_nan=False)
     alternatives: ClassVar[tuple[str, ...]] = ()
 
 

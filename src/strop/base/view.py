@@ -24,8 +24,11 @@ ASIDE_INTERVAL, SAME_INTERVAL = 10.0, 60.0  # seconds without a line
 class View(Protocol):
     """Where a run reports to. Calls come from one thread, in order; none of them may raise for a missing metric."""
 
-    def stage(self, name: str, total: int | None) -> None:
-        """Begin a stage (`sft`, `evaluate`, `rl` …) of `total` steps, None where unknown; ends the one before."""
+    def stage(self, name: str, total: int | None, unit: str = "steps") -> None:
+        """Begin a stage (`sft`, `evaluate`, `rl` …) of `total` steps, None where unknown; ends the one before.
+
+        Other units than steps (`completions`) are made many at a time, and arrive in bursts.
+        """
         ...
 
     def advance(self, step: int, metrics: Values) -> None:
@@ -52,7 +55,7 @@ class View(Protocol):
 class SilentView:
     """Shows nothing."""
 
-    def stage(self, name: str, total: int | None) -> None:
+    def stage(self, name: str, total: int | None, unit: str = "steps") -> None:
         pass
 
     def advance(self, step: int, metrics: Values) -> None:
@@ -71,21 +74,35 @@ class SilentView:
         pass
 
 
-class Pace:
-    """How long a stage has run and how much longer it will, from the pace of its latest steps."""
+BURSTS = 0.1  # the share of what arrives in bursts after which its pace is known
 
-    def __init__(self, total: int | None, clock: Clock = time.monotonic, window: int = 20) -> None:
+
+class Pace:
+    """How long a stage has run and how much longer it will, from the pace of its latest `window` steps.
+
+    Nothing is said of it before the share `known_from` of the stage.
+    """
+
+    def __init__(
+        self, total: int | None, clock: Clock = time.monotonic, window: int = 20, known_from: float = 0.0
+    ) -> None:
         self.total = total
         self.step = 0
+        self._known_from = known_from
         self._clock = clock
         self._started = clock()
         self._ends: deque[tuple[int, float]] = deque(maxlen=window + 1)
+
+    @classmethod
+    def of(cls, total: int | None, unit: str, clock: Clock = time.monotonic) -> Pace:
+        """The pace of a stage; what arrives in bursts has that of the whole stage, once a tenth of it is there."""
+        return cls(total, clock) if unit == "steps" else cls(total, clock, window=total or 1, known_from=BURSTS)
 
     def advance(self, step: int) -> None:
         """Note that `step` has just ended."""
         if not self._ends:
             # A resumed stage starts late: the time since the stage began was spent on this one step.
-            self._ends.append((step - 1, self._started))
+            self._ends.append((0 if self._known_from else step - 1, self._started))
         self._ends.append((step, self._clock()))
         self.step = step
 
@@ -97,7 +114,7 @@ class Pace:
     @property
     def left(self) -> float | None:
         """Seconds left at the pace of the latest steps; None before the first step or without a total."""
-        if self.total is None or not self._ends:
+        if self.total is None or not self._ends or self.step < self._known_from * self.total:
             return None
         (first, begun), (last, ended) = self._ends[0], self._ends[-1]
         if last <= first:
@@ -199,9 +216,9 @@ class PlainView:
         self._written: float | None = None
         self._last = ("", clock())  # line, and when it was printed
 
-    def stage(self, name: str, total: int | None) -> None:
-        self._name, self._pace, self._written = name, Pace(total, self._clock), None
-        self._print(f"{name}: {total} steps" if total is not None else name)
+    def stage(self, name: str, total: int | None, unit: str = "steps") -> None:
+        self._name, self._pace, self._written = name, Pace.of(total, unit, self._clock), None
+        self._print(f"{name}: {total} {unit}" if total is not None else name)
 
     def advance(self, step: int, metrics: Values) -> None:
         """A line for the step, unless it is one of many quick ones."""

@@ -9,11 +9,16 @@ import errno
 import io
 import os
 import sys
+from typing import Any
+
+import typer
 
 from strop.base.threads import wait_politely
 from strop.cli.commands import app
 
 __all__ = ["app", "main"]
+
+USAGE: Any = typer.BadParameter.__bases__[0]  # of every wrong option and argument; typer gives it no name of its own
 
 
 def main() -> None:
@@ -26,8 +31,11 @@ def main() -> None:
         if isinstance(stream, io.TextIOWrapper):  # a terminal of ASCII or Latin-1 shows a question mark
             stream.reconfigure(errors="replace")
     try:
-        app(prog_name="strop")
+        code = app(prog_name="strop", standalone_mode=False)
+        sys.exit(code if isinstance(code, int) else 0)
     except Exception as error:
+        if type(error).__name__ == "NoArgsIsHelpError":  # what it tells is the whole help
+            app(prog_name="strop")
         line, code = _told(error)
         if line is None:
             raise
@@ -43,6 +51,12 @@ def _told(error: Exception) -> tuple[str | None, int]:
 
     if isinstance(error, StropError):
         return str(error), error.exit_code
+    if isinstance(error, USAGE):
+        said, context = error.format_message(), error.ctx
+        hint = "" if context is None else f" ({context.command_path} --help)"
+        return said[:1].lower() + said[1:].rstrip(".") + hint, error.exit_code
+    if isinstance(error, typer.Abort):
+        return "not confirmed, nothing was done", 1
     if isinstance(error, MemoryError) or "allocate memory" in str(error) or "out of memory" in str(error):
         said = " ".join(str(error).split())[:200]
         return f"memory ran out ({said}); lower batch.tokens_per_microbatch, engine.slots or the model", 1

@@ -26,7 +26,7 @@ data_app = typer.Typer(
 )
 
 
-@data_app.command("prepare")
+@data_app.command("prepare", short_help="Turn raw problems into training problems.")
 def prepare(
     config: Annotated[Path | None, typer.Argument(metavar="CONFIG.toml", help="Sources and steps.")] = None,
     out: Annotated[Path | None, typer.Option("--out", metavar="FOLDER", help="Instead of `out` of the file.")] = None,
@@ -76,10 +76,10 @@ def prepare(
     print(f"report    {settings.out}/report.md")
 
 
-@data_app.command("show")
+@data_app.command("show", short_help="Show some problems of a file.")
 def show_problems(
     file: Annotated[str, typer.Argument(metavar="FILE", help="A .parquet, .jsonl, .json or .csv file.")],
-    count: Annotated[int, typer.Option("--n", help="How many.", min=1)] = 5,
+    count: Annotated[int, typer.Option("--n", "-n", help="How many.", min=1)] = 5,
     skip: Annotated[int, typer.Option(help="How many to pass over first.", min=0)] = 0,
     identity: Annotated[str | None, typer.Option("--id", help="The problem with this id only.")] = None,
     mapping: Annotated[str | None, typer.Option(help="A ready mapping that reads the file.")] = None,
@@ -116,12 +116,12 @@ def show_problems(
     show(as_json, rows, text)
 
 
-@data_app.command("pass-rates")
+@data_app.command("pass-rates", short_help="Show how often each training problem was passed.")
 def pass_rates(
     runs: Annotated[list[str], typer.Argument(metavar="RUN…", help="Run folders, or their pass_rates.jsonl.")],
     low: Annotated[float, typer.Option("--from", help="Problems with this pass rate at least.", min=0, max=1)] = 0.0,
     high: Annotated[float, typer.Option("--to", help="Problems with this pass rate at most.", min=0, max=1)] = 1.0,
-    count: Annotated[int, typer.Option("--n", help="How many to list, the hardest first.", min=0)] = 10,
+    count: Annotated[int, typer.Option("--n", "-n", help="How many to list, the hardest first.", min=0)] = 10,
     as_json: Json = False,
 ) -> None:
     """Show how often each training problem was passed: how many are how hard, and the hardest of them.
@@ -147,7 +147,7 @@ def pass_rates(
     show(as_json, [row._asdict() for row in found], text)
 
 
-@data_app.command("mappings")
+@data_app.command("mappings", short_help="List the sets whose columns are known.")
 def mappings(as_json: Json = False) -> None:
     """List the sets whose columns are known, as `mapping = …` in a configuration names them."""
     from strop.prepare.mappings import MAPPINGS

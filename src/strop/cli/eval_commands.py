@@ -18,6 +18,7 @@ from strop.cli.options import (
     SourcePath,
     allow,
     print_json,
+    print_report,
     print_table,
     show,
     viewing,
@@ -94,6 +95,7 @@ Averages = Annotated[
 ]
 
 RATES = ("pass_rate", "interval", "pass_at", "majority_rate", "truncation_rate")
+LABELS = {"interval": "95 % interval", "trained_on": "problems seen in training", "mean_length": "mean tokens"}
 DEFAULT_SAMPLES = 4
 
 
@@ -243,8 +245,8 @@ def _on_held_out(
     count = DEFAULT_SAMPLES if samples is None else int(samples)
     with viewing(plain, f"strop · eval · {model}", "stopped; nothing was measured", to_stderr=True) as view:
         found = tasks.evaluate_model(config, count, temperature, view, named.stored)
-    shown = {name: value for name, value in found.items() if name != "weight_version"}
-    rows = [(name.replace("_", " "), _readable(name, value)) for name, value in shown.items()]
+    shown = {LABELS.get(name, name.replace("_", " ")): (name, value) for name, value in found.items()}
+    rows = [(label, _readable(*of)) for label, of in shown.items() if of[0] != "weight_version"]
     show(as_json, found, lambda: print_table(("", named.label), rows))
 
 
@@ -254,7 +256,8 @@ def _finish(value: dict[str, Any], folder: Path, as_json: bool) -> None:
         return
     from strop.report.evaluation_report import REPORT
 
-    print((folder / REPORT).read_text("utf-8"))
+    print_report((folder / REPORT).read_text("utf-8"))
+    print(f"report   {folder / REPORT}")
     for path in value["pictures"]:
         print(f"picture  {path}")
     print(f"samples  {folder}")

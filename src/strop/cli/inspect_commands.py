@@ -8,7 +8,21 @@ from typing import Annotated
 
 import typer
 
-from strop.cli.options import Imports, Json, Run, Sets, Tiny, allow, bar, print_markdown, print_table, show, viewing
+from strop.cli.options import (
+    Imports,
+    Json,
+    Run,
+    Sets,
+    Tiny,
+    allow,
+    bar,
+    print_differences,
+    print_markdown,
+    print_table,
+    print_terms,
+    show,
+    viewing,
+)
 
 MARKS = {"ok": "ok", "note": "note", "problem": "PROBLEM"}
 
@@ -34,7 +48,7 @@ def recipes(context: typer.Context, as_json: Json = False) -> None:
 
     found = catalogue()
     value = [{"name": recipe.name, "summary": recipe.summary} for recipe in found]
-    show(as_json, value, lambda: print_table(("recipe", ""), [(recipe.name, recipe.summary) for recipe in found]))
+    show(as_json, value, lambda: print_terms([(recipe.name, recipe.summary) for recipe in found]))
 
 
 @recipes_app.command("show")
@@ -62,7 +76,7 @@ def show_recipe(
     show(as_json, config, lines)
 
 
-@recipes_app.command("diff")
+@recipes_app.command("diff", short_help="Show every setting in which two recipes differ.")
 def diff_recipes(
     first: Annotated[str, typer.Argument(metavar="A", help="A recipe, or a .toml, .json or .py file.")],
     second: Annotated[str, typer.Argument(metavar="B", help="Another.")],
@@ -78,7 +92,7 @@ def diff_recipes(
     left, right = (resolve(name, (), small).model_dump(mode="json") for name in (first, second))
     found = [row for row in differing(left, right) if row[0] != "recipe"]
     value = [{"key": key, first: left, second: right} for key, left, right in found]
-    show(as_json, value, lambda: print_table(("setting", first, second), found))
+    show(as_json, value, lambda: print_differences(("setting", first, second), found))
 
 
 def settings(

@@ -15,7 +15,7 @@ def sample(
     prompt: Annotated[str | None, typer.Option(help="What to ask.")] = None,
     source: Source = None,
     path: SourcePath = None,
-    count: Annotated[int, typer.Option("--n", help="Completions of each prompt.", min=1)] = 1,
+    count: Annotated[int, typer.Option("--n", "-n", "--samples", help="Completions of each prompt.", min=1)] = 1,
     limit: Annotated[int, typer.Option(help="Problems of --source to ask.", min=1)] = 4,
     temperature: Annotated[float | None, typer.Option(help="0 is greedy; by default the run's own.", min=0)] = None,
     max_new_tokens: Annotated[int | None, typer.Option(help="By default the run's own.", min=1)] = None,

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterator, Sequence
+import textwrap
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Protocol
@@ -29,17 +30,19 @@ def _from_files(sets: list[str]) -> list[str]:
     return [edit for text in sets for edit in (edits_of_file(Path(text[1:])) if text.startswith("@") else [text])]
 
 
-Sets = Annotated[
-    list[str],
-    typer.Option(
+def set_option(example: str) -> Any:
+    """The option `--set`; its help shows `example`, a setting of the command's own configuration."""
+    return typer.Option(
         "--set",
         metavar="KEY=VALUE",
-        help="Change a setting, such as optim.lr=2e-6, or those of a TOML file, @changes.toml; may be repeated.",
+        help=f"Change a setting, such as {example}, or those of a TOML file, @changes.toml; may be repeated.",
         show_default=False,
         callback=_from_files,
         autocompletion=setting_keys,
-    ),
-]
+    )
+
+
+Sets = Annotated[list[str], set_option("optim.lr=2e-6")]
 Imports = Annotated[
     list[str],
     typer.Option(
@@ -159,6 +162,20 @@ def print_markdown(text: str) -> None:
     Console(highlight=False).print(Markdown(text))
 
 
+def print_report(text: str) -> None:
+    """Markdown whose tables are drawn as narrow as the terminal, those that are wider in several parts."""
+    from strop.base.markdown import parsed_table
+
+    blocks = text.strip().split("\n\n")
+    for before, block in zip(["|", *blocks], blocks, strict=False):
+        if block.startswith("|"):
+            heads, rows, numbers = parsed_table(block)
+            keys = next((place for place, head in enumerate(heads) if head in numbers), 0)
+            print_table(heads, rows, keys=keys, right=numbers)
+        else:
+            print(block if before.startswith("|") else f"\n{block}")  # tables have room around them
+
+
 def print_json(value: Any) -> None:
     """Machine-readable output, alone on standard output."""
     print(json.dumps(value, indent=2, ensure_ascii=False))
@@ -167,13 +184,21 @@ def print_json(value: Any) -> None:
 GAP = 2  # spaces between the columns of a table
 
 
-def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]], spare: int = 0) -> None:
+def print_table(
+    columns: Sequence[str], rows: Sequence[Sequence[str]], spare: int = 0, keys: int = 0, right: Collection[str] = ()
+) -> None:
     """A table without lines, which is as good to read as to copy from.
 
-    Of the last columns up to `spare` are left out where words would have to be broken for them.
+    Args:
+        columns: their heads.
+        rows: as many cells each.
+        spare: of the last columns up to so many are left out where the cells of a row would not fit on a line.
+        keys: where the table is too wide, its columns go into several tables, each beginning with the first `keys`; at
+            0 cells are folded instead.
+        right: heads of the columns that are set flush right.
     """
     from rich import box
-    from rich.console import Console
+    from rich.console import Console, JustifyMethod
     from rich.table import Table
     from rich.text import Text
 
@@ -181,18 +206,58 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]], spare: in
     cells = [[column, *(row[place] for row in rows)] for place, column in enumerate(columns)]
     words = [max((len(word) for cell in own for word in cell.split()), default=0) for own in cells]
     fits = sum(words) + GAP * len(columns) <= console.width
-    if spare and not fits:
+    heads = [max(map(len, column.split()), default=0) for column in columns]  # a head may be folded
+    lines = [max([head, *map(len, own[1:])]) for head, own in zip(heads, cells, strict=True)]
+    on_a_line = sum(lines) + GAP * len(columns) <= console.width
+    if spare and not on_a_line:
         print_table(columns[:-1], [row[:-1] for row in rows], spare - 1)
         return
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, GAP - 1, 0, 0), show_edge=False, show_header=any(columns))
     widths = [max(map(len, own)) for own in cells]
+    parts = _parts([width + GAP for width in widths], keys, console.width) if keys else []
+    if len(parts) > 1:
+        for part in parts:
+            print_table([columns[at] for at in part], [[row[at] for at in part] for row in rows], right=right)
+        return
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, GAP - 1, 0, 0), show_edge=False, show_header=any(columns))
     for place, column in enumerate(columns):
         # Where there is room for every word none is broken; else the first column stays whole if it leaves some room.
         whole = widths[place] == words[place] if fits else place == 0 and widths[0] <= console.width // 2
-        table.add_column(column, no_wrap=whole, overflow="fold")
+        justify: JustifyMethod = "right" if column in right else "left"
+        least = lines[place] if on_a_line else None
+        table.add_column(column, no_wrap=whole, overflow="fold", justify=justify, min_width=least)
     for row in rows:
         table.add_row(*(Text(cell) for cell in row))
     console.print("", table, "", sep="\n")
+
+
+def print_differences(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """A table of the settings that differ, or a line where none does."""
+    if rows:
+        print_table(columns, rows)
+    else:
+        print("every setting is the same")
+
+
+def print_terms(terms: Sequence[tuple[str, str]], column: int = 26) -> None:
+    """Names and what is said of each beside them; a name longer than the column stands on a line of its own."""
+    from rich.console import Console
+
+    width = Console().width
+    for name, text in terms:
+        if len(name) >= column:
+            print(name)
+        lead = f"{name if len(name) < column else '':<{column}}"
+        print(textwrap.fill(text, width, initial_indent=lead, subsequent_indent=" " * column))
+
+
+def _parts(widths: Sequence[int], keys: int, room: int) -> list[list[int]]:
+    """The places of columns of these widths in tables of at most `room`, the first `keys` columns in each."""
+    parts: list[list[int]] = [list(range(keys))]
+    for place in range(keys, len(widths)):
+        if len(parts[-1]) > keys and sum(widths[at] for at in [*parts[-1], place]) > room:
+            parts.append(list(range(keys)))
+        parts[-1].append(place)
+    return parts
 
 
 def show(as_json: bool, value: Any, table: Callable[[], None]) -> None:

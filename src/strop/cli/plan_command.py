@@ -144,29 +144,12 @@ def _print(value: dict[str, Any]) -> None:
     print(f"costs in seconds: {known or 'none'}")
     if value["defaults"]:
         print(f"note: {' and '.join(value['defaults'])} are defaults, {DEFAULTS_ARE}")
-    _table([_row(row) for row in value["plans"]])
+    print_table(COLUMNS, [_row(row) for row in value["plans"]], keys=2, right={*COLUMNS} - {"", "split", "set by"})
     print("split: generators + trainers; s/update: seconds an optimizer update; p50, p95: seconds a step; idle: shares")
     print("bound: seconds an update that no schedule beats on average, and what sets it")
 
 
-COLUMNS = ("", "split", "s/update", "bound", "set by", "p50", "p95", "idle gen", "train", "tokens/s", "lag")
-WIDTH = 200  # wider than its widest: a cell that is cut says nothing
-
-
-def _table(rows: list[list[str]]) -> None:
-    """Eleven columns, which run over the edge of a narrow terminal rather than fold."""
-    from rich import box
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for name in COLUMNS:
-        table.add_column(name, no_wrap=True, justify="left" if name in ("", "split", "set by") else "right")
-    for row in rows:
-        table.add_row(*row)
-    console = Console(highlight=False)
-    console.width = max(console.width, WIDTH)
-    console.print(table)
+COLUMNS = ("", "split", "s/update", "bound", "set by", "p50", "p95", "idle gen", "idle train", "tokens/s", "lag")
 
 
 def _row(row: dict[str, Any]) -> list[str]:

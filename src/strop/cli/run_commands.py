@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from strop.cli.completion import recipe_names, run_folders
-from strop.cli.options import Dashboard, Imports, Out, Plain, Sets, Tiny, allow, followed, viewing
+from strop.cli.options import Dashboard, Imports, Out, Plain, Sets, Tiny, allow, followed, set_option, viewing
 
 
 def quickstart(
@@ -63,7 +63,10 @@ def train(
     small: Tiny = False,
     imports: Imports = [],  # noqa: B006
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Show the settings, the data and the first prompt, and train nothing.")
+        bool, typer.Option("--dry-run", help="Show data, first prompt and memory needed, and train nothing.")
+    ] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="With --dry-run: every setting as JSON, the rest on standard error.")
     ] = False,
     dashboard: Dashboard = False,
     plain: Plain = False,
@@ -105,6 +108,8 @@ def train(
         return
     if target is None:
         raise InputError("name what to train: a recipe (see strop recipes), a file, or --resume RUN")
+    if as_json and not dry_run:
+        raise InputError("--json prints the settings of --dry-run; a run writes its own into its folder, config.json")
     if step is not None:
         raise InputError("--step says which checkpoint to go on from; it needs --resume RUN")
     from strop.recipes.resolve import resolve
@@ -117,9 +122,11 @@ def train(
     if dry_run:
         from strop.run.assembly import preview
 
-        print(config.to_json())
-        with viewing(True, "strop · dry run", "stopped") as view:
+        if as_json:
+            print(config.to_json())
+        with viewing(True, "strop · dry run", "stopped", to_stderr=as_json) as view:
             preview(config, view)
+            view.note("every setting: --dry-run --json")
         return
     from strop.cli.run_endings import report_run
     from strop.run import run as heavy
@@ -161,7 +168,7 @@ def sft(
     demonstrations: Annotated[
         Path | None, typer.Option("--data", metavar="FILE", help="JSON lines with prompt and completion.")
     ] = None,
-    sets: Sets = [],  # noqa: B006
+    sets: Annotated[list[str], set_option("training.optimizer.lr=1e-5")] = [],  # noqa: B006
     out: Out = None,
     resume: Annotated[Path | None, typer.Option(metavar="RUN", help="Go on with a fine-tuning run.")] = None,
     imports: Imports = [],  # noqa: B006

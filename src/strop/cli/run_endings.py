@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import accumulate, pairwise
 from pathlib import Path
 from shlex import quote
-from typing import Any
 
 from strop.base.imports import command
 from strop.base.view import duration, percent
 from strop.cli.options import print_table
 from strop.report.figures.training import plot_run
+from strop.report.runs import in_95, read_runs
 from strop.run.folder import SUMMARY, RunFolder
 
 PARTS = {
-    "sft": "imitation", "eval_before": "measuring", "rl": "RL", "eval_after": "measuring again", "total": "together",
+    "sft": "imitation", "evaluation": "evaluations", "rl": "RL", "other": "all else", "total": "together",
 }  # fmt: skip
 
 
@@ -30,7 +31,7 @@ def report_quickstart(folder: Path) -> None:
         ("pass rate after RL", percent(summary["pass_rate_after"])),
         ("gain", f"{100 * summary['gain']:+.1f} points (95 % interval {100 * low:+.1f} to {100 * high:+.1f})"),
         ("parameters", f"{summary['parameters']:,}"),
-        ("time", ", ".join(f"{PARTS[name]} {duration(value)}" for name, value in seconds.items())),
+        ("time", ", ".join(f"{PARTS[name]} {duration(value)}" for name, value in in_whole(seconds).items())),
     ]
     print_table(("", "held-out problems"), rows)
     print(f"curves   {plot_run(run.path)}")
@@ -42,10 +43,17 @@ def report_quickstart(folder: Path) -> None:
     )
 
 
+def in_whole(seconds: Mapping[str, float]) -> dict[str, int]:
+    """Parts and their total, the last of them, in whole seconds that add up to it."""
+    ends = [0, *(round(end) for end in accumulate(list(seconds.values())[:-1]))]
+    parts = [end - begin for begin, end in pairwise(ends)]
+    return dict(zip(seconds, [*parts, ends[-1]], strict=True))
+
+
 def report_run(folder: Path) -> None:
     """Where model and curves are, and what the last evaluation said."""
     run = RunFolder.open(folder)
-    rows = [(name, value) for name, value in _last_values(run.read_metrics()).items()]
+    rows = _last_values(run.path)
     if rows:
         print_table(("", "at the end"), rows)
         print(f"curves   {plot_run(run.path)}")
@@ -63,18 +71,23 @@ def report_run(folder: Path) -> None:
     )
 
 
-def _last_values(rows: list[dict[str, Any]]) -> dict[str, str]:
-    shown = {
-        "evaluation/pass_rate": "held-out pass rate", "pass_rate": "pass rate in training", "loss": "loss",
-    }  # fmt: skip
-    last: dict[str, str] = {}
-    for name, label in shown.items():
-        values = [row[name] for row in rows if row.get(name) is not None]
-        if values:
-            last[label] = f"{values[-1]:.4g}" if name == "loss" else percent(values[-1])
-    if "pass rate in training" in last:
-        last.pop("loss", None)  # the value of a policy-gradient loss says nothing by itself
-    return last
+def _last_values(folder: Path) -> list[tuple[str, str]]:
+    """Held-out pass rate before and after, the gain with its interval, and the last pass rate or loss of training."""
+    run = read_runs([folder])[0]
+    steps, rates = run.series("evaluation/pass_rate")
+    rows = [
+        (f"held-out pass rate, step {step}", f"{percent(rate)}{in_95(run.interval(step))}")
+        for step, rate in list(zip(steps, rates, strict=True))[:: max(1, len(rates) - 1)]
+    ]
+    if len(rates) > 1:
+        points, interval = run.gain(steps[-1])
+        rows.append(("gain", f"{points} points{in_95(interval)}"))
+    trained, loss = run.last("pass_rate"), run.last("loss")
+    if trained is not None:
+        rows.append(("pass rate in training", percent(trained)))
+    elif loss is not None:  # that of a policy gradient says nothing by itself
+        rows.append(("loss", f"{loss:.4g}"))
+    return rows
 
 
 def print_next(*commands: tuple[str, str]) -> None:

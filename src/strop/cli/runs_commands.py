@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -9,10 +10,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from strop.cli.completion import run_folders
-from strop.cli.options import Json, Run, print_table, show
+from strop.cli.options import Json, Run, print_differences, print_table, show
 
 if TYPE_CHECKING:
     from strop.run.runs import ListedRun
+    from strop.run.status import RunStatus
 
 runs_app = typer.Typer(
     rich_markup_mode=None,
@@ -35,7 +37,7 @@ def runs(context: typer.Context, as_json: Json = False) -> None:
         list_runs(Path("runs"), as_json)
 
 
-@runs_app.command("list")
+@runs_app.command("list", short_help="List runs, the newest first.")
 def list_runs(
     root: Annotated[Path, typer.Argument(metavar="FOLDER", help="Where to look; by default runs/.")] = Path("runs"),
     as_json: Json = False,
@@ -44,10 +46,11 @@ def list_runs(
     from strop.run.runs import listed, runs_in
 
     found = [listed(run) for run in runs_in(root)]
-    columns = ("run", "state", "recipe", "step", "pass rate", "held out", "began", "size")
+    columns = ("run", "state", "recipe", "step", "train", "held out", "began", "size")
 
     def table() -> None:
         print_table(columns, [_row(run) for run in found], spare=2)
+        _note_sampling(found)
         for run in found:
             if run.unread:
                 print(run.unread)
@@ -55,7 +58,7 @@ def list_runs(
     show(as_json, [run.as_json() for run in found], table)
 
 
-@runs_app.command("compare")
+@runs_app.command("compare", short_help="Show runs side by side.")
 def compare_runs(
     folders: Annotated[
         list[Path], typer.Argument(metavar="RUN…", help="Two or more run folders.", autocompletion=run_folders)
@@ -82,9 +85,10 @@ def compare_runs(
 
     def tables() -> None:
         rows = [list(each) for each in zip(*(_row(run)[1:6] for run in found), strict=True)]
-        titles = ("state", "recipe", "step", "pass rate", "held out")
+        titles = ("state", "recipe", "step", "train", "held out")
         print_table(("", *names), [[title, *row] for title, row in zip(titles, rows, strict=True)])
-        print_table(("setting", *names), [[key, *values] for key, values in settings])
+        _note_sampling(found)
+        print_differences(("setting", *names), [[key, *values] for key, values in settings])
 
     show(as_json, value, tables)
 
@@ -99,7 +103,7 @@ def rename_run(
     print(rename(run, name))
 
 
-@runs_app.command("delete")
+@runs_app.command("delete", short_help="Delete runs and their folders.")
 def delete_runs(
     folders: Annotated[
         list[Path], typer.Argument(metavar="RUN…", help="Run folders.", autocompletion=run_folders)
@@ -107,6 +111,7 @@ def delete_runs(
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
 ) -> None:
     """Delete runs with all that is in their folders, after asking. One that is going on is refused."""
+    from strop.base.types import InputError
     from strop.run.folder import RunFolder
     from strop.run.runs import delete, listed
 
@@ -115,7 +120,12 @@ def delete_runs(
     if not yes:
         rows = [_row(listed(folder)) for folder in folders]
         print_table(("run", "state", "step", "size"), [[row[0], row[1], row[3], row[7]] for row in rows])
-        typer.confirm("delete?", abort=True)
+        try:
+            agreed = typer.confirm("delete?")
+        except typer.Abort:  # the end of input, as without a terminal
+            raise InputError("nothing was deleted; --yes deletes without asking") from None
+        if not agreed:
+            raise typer.Abort
     for folder in folders:
         delete(folder)
         print(f"deleted {folder}")
@@ -136,6 +146,23 @@ def _row(run: ListedRun) -> list[str]:
     found = run.status
     if found is None:
         return [str(run.path), "unreadable", "", "", "", "", began, size]
-    rates = ["-" if rate is None else percent(rate) for rate in (found.pass_rate, found.held_out_pass_rate)]
     steps = f"{found.step}" if found.steps is None else f"{found.step}/{found.steps}"
-    return [str(run.path), found.state, found.recipe or "fine-tuning", steps, *rates, began, size]
+    trained = "-" if found.pass_rate is None else percent(found.pass_rate)
+    return [str(run.path), found.state, found.recipe or "fine-tuning", steps, trained, _held_out(found), began, size]
+
+
+def _held_out(found: RunStatus) -> str:
+    """The held-out pass rate with its sampling, and with its step where that is not the last one."""
+    from strop.base.view import percent
+
+    if found.held_out_pass_rate is None:
+        return "-"
+    earlier = [] if found.held_out_step == found.step else [f"(step {found.held_out_step})"]
+    return " ".join([percent(found.held_out_pass_rate), found.held_out_sampling or "", *earlier])
+
+
+def _note_sampling(found: Sequence[ListedRun]) -> None:
+    """Say so where held-out rates were sampled differently."""
+    marks = {run.status.held_out_sampling for run in found if run.status and run.status.held_out_pass_rate is not None}
+    if len(marks) > 1:
+        print("held out: the runs sample differently; compare only rates of one sampling (strop eval measures anew)")

@@ -91,7 +91,7 @@ def apply_edits(data: dict[str, Any], edits: dict[str, Any], model: type[BaseMod
         merged |= dict.fromkeys(name for name in model.alternatives if name not in edits)
     for key, value in edits.items():
         if key != "piece" and key not in model.model_fields:
-            raise InputError(_unknown(path, key, value, list(model.model_fields)))
+            raise InputError(_unknown(path, key, value, model))
         merged[key] = _merge_field(
             merged.get(key), value, _model_of(model, key), f"{path}{key}.", _admits_none(model, key)
         )
@@ -130,8 +130,11 @@ def _admits_none(model: type[BaseModel], key: str) -> bool:
     return type(None) in get_args(field_type(model, key))
 
 
-def _unknown(path: str, key: str, value: Any, known: list[str]) -> str:
-    meant = near(key, known)
+def _unknown(path: str, key: str, value: Any, model: type[BaseModel]) -> str:
+    known = list(model.model_fields)
+    sections = [(name, section) for name in known if (section := _model_of(model, name)) is not None]
+    inner = {field: f"{name}.{field}" for name, section in sections for field in section.model_fields}
+    meant = near(key, known) or inner.get(near(key, inner) or "")
     hint = f"did you mean {path}{meant}?" if meant else f"known here: {', '.join(path + name for name in known)}"
     return f"unknown setting {path}{key}={value!r}; {hint}"
 

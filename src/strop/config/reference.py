@@ -102,7 +102,8 @@ def _part(part: str, settings: list[tuple[str, str]], families: dict[type[Piece]
         if found is not None:
             rows += [ROW.format(f"**`{part}`**", "", "", _cell(_prose(found))), *_fields(found, found.model_fields)]
     if not rows:
-        names = [key for key, _ in settings] + [name for family in families for name in choices(family)]
+        names = [name for key, _ in settings for name in (key, key.partition(".")[0])]
+        names += [name for family in families for name in choices(family)]
         raise InputError(f"no setting and no piece begins with {part!r}; {nearest(part, names)}")
     return "\n".join([*TABLE, *dict.fromkeys(rows)]) + "\n"
 

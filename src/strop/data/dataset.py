@@ -236,9 +236,10 @@ def split_by_question(dataset: Dataset, count: int, seed: int, seen: Seen = neve
     for index, example in enumerate(dataset):
         first_of.setdefault(question_key(example.problem), index)
     if count >= len(first_of):
+        questions = "a single question" if len(first_of) == 1 else f"{len(first_of)} different questions"
         raise InputError(
-            f"data.held_out.count={count} leaves nothing to train on: {dataset.name} has {len(first_of)} different "
-            f"questions{_short_enough(dataset)}; lower it, or hold out none with data.held_out=none"
+            f"data.held_out.count={count} leaves nothing to train on: {dataset.name} has {questions}"
+            f"{_short_enough(dataset)}; lower it, or hold out none with data.held_out=none"
         )
     firsts = [index for index in first_of.values() if not seen(dataset[index].problem)]
     if count > len(firsts):

@@ -28,6 +28,12 @@ class CsvFile(FileSource):
                 header = next(reader, None)
                 if header is None:
                     return
+                sign = next((sign for sign in ";\t|" if len(header) == 1 and sign in header[0]), None)
+                if sign is not None:
+                    raise InputError(
+                        f"{self.path}: its header is a single column, {header[0]!r:.60}; are its cells parted by "
+                        f"{sign!r}? then set the source's delimiter, data.source.delimiter={json.dumps(sign)}"
+                    )
                 for number, cells in enumerate(filter(None, reader), start=1):
                     where = f"{self.path}:{reader.line_num}"
                     if len(cells) == len(header):

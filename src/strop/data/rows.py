@@ -358,7 +358,7 @@ def as_prompt(value: Any) -> Prompt:
 
 def _parse_line(line: bytes) -> Mapping[str, Any]:
     try:
-        value = json.loads(line.decode("utf-8-sig"))
+        value = json.loads(line.decode("utf-8-sig").rstrip("\r\n"))
     except UnicodeDecodeError as error:
         raise ValueError(f"not UTF-8 text (byte {error.start + 1})") from error
     except json.JSONDecodeError as error:

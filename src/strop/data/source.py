@@ -10,6 +10,7 @@ import re
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator
 from itertools import islice
+from pathlib import Path
 from typing import Any, ClassVar
 
 from pydantic import ValidationError
@@ -114,7 +115,7 @@ def check_problem(problem: Problem, needs_answer: bool = True) -> None:
         raise ValueError("the prompt holds half of a surrogate pair, which is no character") from error
     reference = problem.reference
     if (reference is None and needs_answer) or (isinstance(reference, str) and not reference.strip()):
-        raise ValueError("the answer is empty")
+        raise ValueError("the answer is empty; fill it in, or leave such rows out (a data source has `where` for it)")
     if isinstance(reference, float) and not math.isfinite(reference):
         raise ValueError(f"the answer is {reference}")
 
@@ -180,6 +181,8 @@ def expand_source(text: str, path: str | None = None) -> dict[str, Any]:
         return add_path({"piece": find(ProblemSource, text).piece_name()}, path)
     if _HUB_NAME.fullmatch(text) and not text.endswith((".txt", ".tsv", ".arrow")):
         return add_path({"piece": "HubDataset", "dataset": text}, path)
+    if Path(text).is_file():
+        raise ValueError(f"no source is called {text!r}; the files that are read end in {', '.join(SUFFIXES)}")
     raise ValueError(f"no source is called {text!r}; {nearest(text, (*SHORT_NAMES, *FORMS))}")
 
 

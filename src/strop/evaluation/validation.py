@@ -28,6 +28,7 @@ from strop.evaluation.benchmarks import (
     with_instruction,
 )
 from strop.evaluation.evaluate import evaluate
+from strop.evaluation.intervals import difference_interval
 from strop.evaluation.result import EvaluationResult
 from strop.verifiers.base import Verifier
 from strop.verifiers.judges import Judges
@@ -170,11 +171,30 @@ def metrics(result: EvaluationResult, of: ValidationSet) -> dict[str, float | No
     """A result's metrics for metrics.jsonl; with each domain's pass rate where held-out problems are of several."""
     own = of.name == HELD_OUT
     prefix = PREFIX if own else f"{PREFIX}/{of.name}"
-    row: dict[str, float | None] = {f"{prefix}/pass_rate": result.pass_rate, f"{prefix}/stderr": result.stderr}
-    row |= {f"{prefix}/entropy": result.entropy}
+    low, high = result.interval()
+    row: dict[str, float | None] = {
+        f"{prefix}/pass_rate": result.pass_rate, f"{prefix}/stderr": result.stderr,
+        f"{prefix}/interval_low": low, f"{prefix}/interval_high": high, f"{prefix}/entropy": result.entropy,
+    }  # fmt: skip
     if own:
         return row | _by_domain(result, of.dataset)
     return row | {f"{prefix}/length": result.mean_length, f"{prefix}/truncation_rate": result.truncation_rate}
+
+
+def by_problem(result: EvaluationResult) -> dict[str, float]:
+    """The pass rate of each problem that was judged, by its id."""
+    rates = zip(result.problem_ids, result.pass_rates.tolist(), result.judged.tolist(), strict=True)
+    return {name: rate for name, rate, judged in rates if judged}
+
+
+def gain(before: Mapping[str, float], result: EvaluationResult) -> dict[str, float | None]:
+    """By how much the held-out pass rate grew since `before`, by problem, with its 95 % interval; paired by problem."""
+    after = by_problem(result)
+    differences = np.array([after[name] - rate for name, rate in before.items() if name in after])
+    if not len(differences):
+        return {}
+    low, high = difference_interval(differences)
+    return {f"{PREFIX}/gain": float(differences.mean()), f"{PREFIX}/gain_low": low, f"{PREFIX}/gain_high": high}
 
 
 def _by_domain(result: EvaluationResult, dataset: Dataset) -> dict[str, float | None]:

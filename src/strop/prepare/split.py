@@ -39,7 +39,7 @@ class Split(Step):
         _, first, question = np.unique(bare, return_index=True, return_inverse=True)
         if len(first) <= self.count:
             raise InputError(
-                f"Split.count={self.count} leaves nothing to train on: {len(first)} different questions came in"
+                f"Split.count={self.count} leaves nothing to train on: different questions that came in: {len(first)}"
             )
         seed = derive(stage.seed if self.seed is None else self.seed, "split")
         order = np.argsort(_scrambled(bare[first], seed), kind="stable")

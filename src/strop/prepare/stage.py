@@ -87,7 +87,7 @@ class Stage:
 
     def problems(self, title: str | None = None) -> Iterator[Problem]:
         """The problems in order, with a progress bar called `title` (the step's name)."""
-        self.view.stage(self.name if title is None else title, self.total)
+        self.view.stage(self.name if title is None else title, self.total, "problems")
         for done, problem in enumerate(read_problems(self._source), start=1):
             yield problem
             self.tick(done)

@@ -78,7 +78,7 @@ class LiveView:
     def __init__(self, title: str, console: Console, refresh_per_second: float = 4.0) -> None:
         self._title = title
         self._console = console
-        self._name = "starting"
+        self._name, self._unit = "starting", "steps"
         self._pace = Pace(None)
         self._latest: dict[str, float] = {}
         self._history: dict[str, deque[float]] = {}
@@ -89,12 +89,13 @@ class LiveView:
         )
         self._live.start()
 
-    def stage(self, name: str, total: int | None) -> None:
+    def stage(self, name: str, total: int | None, unit: str = "steps") -> None:
         if self._pace.step:
-            self._console.print(Text(f"{self._name}: {self._pace.step} steps in {duration(self._pace.elapsed)}"))
+            done = f"{self._pace.step} {self._unit} in {duration(self._pace.elapsed)}"
+            self._console.print(Text(f"{self._name}: {done}"))
         with self._lock:
             self._latest, self._history = {}, {}
-            self._name, self._pace = name, Pace(total)
+            self._name, self._unit, self._pace = name, unit, Pace.of(total, unit)
 
     def advance(self, step: int, metrics: Values) -> None:
         """Take over the step's metrics; the next refresh draws them."""

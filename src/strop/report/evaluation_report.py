@@ -22,12 +22,14 @@ from strop.evaluation.grid import (
     values_of,
 )
 from strop.evaluation.intervals import Array, rate_interval
+from strop.evaluation.result import EvaluationResult
 
 REPORT, RESULTS, PLOTS = "report.md", "results.json", "plots"
 DETAILS = (
-    "problems", "N", "avg@N [95 %]", "pass@N [95 %]", "maj@N [95 %]", "truncated", "tokens", "of correct", "failures",
+    "problems", "samples of each, N", "avg@N [95 %]", "pass@N [95 %]", "maj@N [95 %]", "truncated, %", "mean tokens",
+    "mean tokens, correct", "verifier failures",
 )  # fmt: skip
-COMPARED = ("gain", "95 %", "p (sign flips)", "problems")
+COMPARED = ("gain", "95 %", "p", "problems")
 CHOSEN_ON_TEST = (
     "chosen by its scores on these very test sets, so its average is too high an estimate of how good it is; "
     "confirm it on problems that had no part in the choice"
@@ -70,7 +72,7 @@ def write_report(
     }
     parts = ["# Evaluation", table(grid, metrics), *grid.notes(), "## In detail", details(grid)]
     if compared:
-        note = "Gains in points on the same problems; intervals and p-values are over problems, paired."
+        note = "Gains in points on the same problems; intervals, and p-values by sign flips, are over problems, paired."
         parts += ["## Compared", comparison_table(compared, grid), note]
     if value["averages"]:
         parts += ["## Best", *(_best_line(name, found) for name, found in value["averages"].items())]
@@ -167,23 +169,25 @@ def table(grid: Grid, metrics: Sequence[str] = ("avg",)) -> str:
 
 
 def details(grid: Grid) -> str:
-    """Each evaluation with its interval, truncation, lengths and verifier failures, as Markdown."""
-    rows = []
+    """A Markdown table a benchmark: each model with its intervals, truncation, lengths and verifier failures."""
+    tables = []
     for column in grid.columns:
-        for model in grid.models:
-            result = grid.results.get((model, column.name))
-            if result is None:
-                continue
-            correct = result.mean_correct_length
-            rows.append(
-                [
-                    model, column.title, str(len(result.problem_ids)), str(result.samples_per_problem),
-                    *(_with_interval(values_of(result, metric)) for metric in ("avg", "pass", "maj")),
-                    _percent(result.truncation_rate), f"{result.mean_length:.0f}",
-                    "–" if correct is None else f"{correct:.0f}", str(result.failures),
-                ]
-            )  # fmt: skip
-    return markdown_table(("Model", "Benchmark", *DETAILS), rows, DETAILS)
+        models = [model for model in grid.models if (model, column.name) in grid.results]
+        cells = [_details(grid.results[model, column.name]) for model in models]
+        rows = [[name, *row] for name, *row in zip(DETAILS, *cells, strict=True)]
+        tables.append(markdown_table((column.title, *models), rows, models))
+    return "\n\n".join(tables)
+
+
+def _details(result: EvaluationResult) -> list[str]:
+    """A cell for each of `DETAILS`."""
+    correct = result.mean_correct_length
+    return [
+        str(len(result.problem_ids)), str(result.samples_per_problem),
+        *(_with_interval(values_of(result, metric)) for metric in ("avg", "pass", "maj")),
+        _percent(result.truncation_rate), f"{result.mean_length:.0f}",
+        "–" if correct is None else f"{correct:.0f}", str(result.failures),
+    ]  # fmt: skip
 
 
 def comparison_table(rows: Sequence[ModelComparison], grid: Grid) -> str:

@@ -91,6 +91,25 @@ class RunData:
         values = self.series(metric)[1]
         return values[-1] if values else None
 
+    def interval(self, step: int, prefix: str = "evaluation") -> str:
+        """How exact the pass rate of an evaluation is: `87.8 to 92.5`, its 95 % interval in percent.
+
+        Runs of an earlier strop have its standard error alone, and say so; empty where there is neither.
+        """
+        low, high, error = (
+            self.by_step(f"{prefix}/{name}").get(step) for name in ("interval_low", "interval_high", "stderr")
+        )
+        if low is not None and high is not None:
+            return f"{100 * low:.1f} to {100 * high:.1f}"
+        return "" if error is None else f"± {100 * error:.1f} standard error"
+
+    def gain(self, step: int) -> tuple[str, str]:
+        """The points that the held-out pass rate gained up to `step`, and their 95 % interval where it is known."""
+        rates = self.by_step("evaluation/pass_rate")
+        points = f"{100 * (rates[step] - next(iter(rates.values()))):+.1f}"
+        low, high = (self.by_step(f"evaluation/gain_{end}").get(step) for end in ("low", "high"))
+        return points, "" if low is None or high is None else f"{100 * low:+.1f} to {100 * high:+.1f}"
+
     def outcome(self) -> str:
         """How it ended, in a few words."""
         wanted = self.raw.get("steps")
@@ -105,6 +124,11 @@ class RunData:
     def took(self) -> str:
         """The time of its steps."""
         return ABSENT if self.seconds is None else duration(self.seconds)
+
+
+def in_95(interval: str) -> str:
+    """An interval behind what it is of, said to be one of 95 %; a standard error says itself what it is."""
+    return f", {interval}" if "standard error" in interval else f", 95 % interval {interval}" if interval else ""
 
 
 def read_runs(paths: Sequence[Path]) -> list[RunData]:

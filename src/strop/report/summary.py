@@ -9,9 +9,9 @@ from strop.base.view import duration, number, percent
 from strop.config.edits import flatten
 from strop.report.figures.training import time_shares
 from strop.report.page import Block, Folded, Numbers, Table, Text
-from strop.report.runs import ABSENT, RunData, changes
+from strop.report.runs import ABSENT, RunData, changes, in_95
 
-RATE, ERROR = "evaluation/pass_rate", "evaluation/stderr"
+RATE = "evaluation/pass_rate"
 
 
 def summary(runs: Sequence[RunData], left_out: list[str]) -> list[Block]:
@@ -31,12 +31,10 @@ def _headline(run: RunData) -> list[tuple[str, str]]:
     found: list[tuple[str, str]] = []
     steps, rates = run.series(RATE)
     if rates:
-        error = run.by_step(ERROR).get(steps[-1])
-        spread = f" ± {100 * error:.1f}" if error is not None else ""
-        found.append((percent(rates[-1]), f"held-out pass rate{spread} after step {int(steps[-1])}"))
+        found.append((percent(rates[-1]), f"held-out pass rate after step {steps[-1]}{in_95(run.interval(steps[-1]))}"))
     if len(rates) > 1:
-        gain = f"{100 * (rates[-1] - rates[0]):+.1f} points"
-        found.append((gain, f"since step {int(steps[0])} ({percent(rates[0])})"))
+        points, interval = run.gain(steps[-1])
+        found.append((f"{points} points", f"since step {steps[0]} ({percent(rates[0])}){in_95(interval)}"))
     trained, loss = run.last("pass_rate"), run.last("loss")
     if trained is not None:
         found.append((percent(trained), "pass rate in training, last step"))
@@ -78,8 +76,9 @@ def _facts(runs: Sequence[RunData], fits: Mapping[str, str]) -> list[tuple[str, 
         "recipe": lambda run: run.recipe,
         "seed": lambda run: str(run.raw.get("seed", ABSENT)),
         "outcome": lambda run: run.outcome(),
-        "held-out pass rate, first": lambda run: _rate(run, 0),
-        "held-out pass rate, last": lambda run: _rate(run, -1),
+        "held-out pass rate, first (95 %)": lambda run: _rate(run, 0),
+        "held-out pass rate, last (95 %)": lambda run: _rate(run, -1),
+        "points gained (95 %)": _gain,
         "best step": lambda run: str(run.summary.get("best_step") or ABSENT),
         "pass rate in training, last": lambda run: _percent(run.last("pass_rate")),
         "entropy, first to last": lambda run: _from_to(run, "entropy"),
@@ -102,13 +101,18 @@ def _rate(run: RunData, place: int) -> str:
     steps, rates = run.series(RATE)
     if not rates:
         return ABSENT
-    return f"{_with_error(rates[place], run.by_step(ERROR).get(steps[place]))} (step {int(steps[place])})"
+    return f"{_with_interval(run, steps[place], 'evaluation')}, step {steps[place]}"
 
 
-def _with_error(rate: float | None, error: float | None) -> str:
-    if rate is None:
-        return ABSENT
-    return percent(rate) + (f" ± {100 * error:.1f}" if error is not None else "")
+def _gain(run: RunData) -> str:
+    steps = run.series(RATE)[0]
+    points, interval = run.gain(steps[-1]) if len(steps) > 1 else (ABSENT, "")
+    return f"{points} ({interval})" if interval else points
+
+
+def _with_interval(run: RunData, step: int, prefix: str) -> str:
+    rate, interval = run.by_step(f"{prefix}/pass_rate").get(step), run.interval(step, prefix)
+    return ABSENT if rate is None else f"{percent(rate)} ({interval})" if interval else percent(rate)
 
 
 def _percent(value: float | None) -> str:
@@ -137,9 +141,10 @@ def _settings(run: RunData, left_out: list[str], prefix: str) -> Iterator[Block]
     if run.config is not None:
         try:
             base, rows = changes(run)
-            content: Block = Table(("setting", "recipe", "run"), rows, mono=True) if rows else Text("none")
             differ = "1 setting that differs" if len(rows) == 1 else f"{len(rows)} settings that differ"
-            yield Folded(f"{prefix}{differ} from {base}", content, is_open=0 < len(rows) <= 12)
+            table = Table(("setting", "recipe", "run"), rows, mono=True)
+            same = Text(f"{prefix}every setting is that of {base}")
+            yield Folded(f"{prefix}{differ} from {base}", table, is_open=len(rows) <= 12) if rows else same
         except InputError as error:
             left_out.append(f"{run.name}: its settings are not compared with a recipe: {error}")
     every = list(flatten(dict(run.raw)))
@@ -161,35 +166,26 @@ def evaluations(runs: Sequence[RunData], left_out: list[str]) -> list[Block]:
 
 
 def _held_out(run: RunData) -> Table | None:
-    """A row an evaluation: pass rate, its standard error, points gained, and the rate of each domain."""
-    rates, errors = run.by_step(RATE), run.by_step(ERROR)
+    """A row an evaluation: pass rate and points gained with their intervals, and the rate of each domain."""
+    rates = run.by_step(RATE)
     if not rates:
         return None
-    first = next(iter(rates.values()))
     domains = sorted({name for row in run.rows for name in row if name.startswith(f"{RATE}/")})
     by_domain = [run.by_step(name) for name in domains]
     rows = [
         (
-            str(int(step)), percent(rate), f"± {100 * errors[step]:.1f}" if step in errors else ABSENT,
-            f"{100 * (rate - first):+.1f}", *(_percent(values.get(step)) for values in by_domain),
+            str(step), percent(rate), run.interval(step) or ABSENT, *(part or ABSENT for part in run.gain(step)),
+            *(_percent(values.get(step)) for values in by_domain),
         )
         for step, rate in rates.items()
     ]  # fmt: skip
     labels = [name.removeprefix(f"{RATE}/") for name in domains]
-    return Table(("step", "pass rate", "standard error", "points gained", *labels), rows)
+    return Table(("step", "pass rate", "95 % interval", "points gained", "95 % interval", *labels), rows)
 
 
 def _benchmarks(run: RunData) -> Table | None:
     """A row a step with benchmarks, a column a benchmark; None where none was measured in training."""
-    curves = [
-        (run.by_step(f"evaluation/{name}/pass_rate"), run.by_step(f"evaluation/{name}/stderr"))
-        for name in run.benchmarks
-    ]
-    if not curves:
-        return None
-    steps = sorted(set[int]().union(*(rates for rates, _ in curves)))
-    rows = [
-        (str(int(step)), *(_with_error(rates.get(step), errors.get(step)) for rates, errors in curves))
-        for step in steps
-    ]  # fmt: skip
-    return Table(("step", *run.benchmarks), rows)
+    measured = {name: f"evaluation/{name}" for name in run.benchmarks}
+    steps = sorted({step for prefix in measured.values() for step in run.by_step(f"{prefix}/pass_rate")})
+    rows = [(str(step), *(_with_interval(run, step, prefix) for prefix in measured.values())) for step in steps]
+    return Table(("step", *(f"{name} (95 %)" for name in run.benchmarks)), rows) if rows else None

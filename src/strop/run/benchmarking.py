@@ -202,7 +202,8 @@ def _measure_one(job: _Job, engine: Engine, tokenizer: Tokenizer, view: View) ->
     dataset = _dataset(job, template, tokenizer, engine.capabilities.max_tokens)
     if dataset.over_budget:
         view.note(f"{title}: {dataset.over_budget} problems left out, the model has no room for their prompts")
-    sampling = fitted(_sampling(job.plan.protocol), dataset.longest_prompt, engine, view)
+    way_out = f"a file without {title}'s long problems (--benchmark FILE) has room for more"
+    sampling = fitted(_sampling(job.plan.protocol), dataset, engine, view, way_out)
     settings = _settings(job, dataset, template, sampling)
     store = SampleStore(job.folder, settings, job.verifier)
     missing = store.missing
@@ -236,7 +237,7 @@ def _dataset(job: _Job, template: PromptTemplate, tokenizer: Tokenizer, room: in
 def _sample(
     job: _Job, store: SampleStore, dataset: Dataset, sampling: Sampling, engine: Engine, view: View
 ) -> EvaluationResult:
-    view.stage(f"{job.model.label} · {job.benchmark.name}", len(dataset) * job.samples)
+    view.stage(f"{job.model.label} · {job.benchmark.name}", len(dataset) * job.samples, "completions")
     correct = 0
 
     def progress(done: int, total: int, rollout: Rollout) -> None:

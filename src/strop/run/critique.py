@@ -181,14 +181,15 @@ def _verifier(config: RunConfig, problems: Sequence[Problem], prompt: str) -> Fi
         found = f"{name} does not take {len(wrong)} of {len(judged)} references for right answers"
         advice = f"such as {wrong[0].id}: {_short(wrong[0].reference)}; clean the data, or choose another verifier"
         return Finding("verifier", "problem" if 2 * len(wrong) > len(judged) else "note", found, advice)
+    reads = f"{name} finds an answer that is written {' or '.join(FORMS[form] % '…' for form in accepted)}"
     if "bare" in accepted or any(form in prompt for form in accepted) or _made_here(config):
-        return Finding("verifier", "ok", f"{name} reads {', '.join(accepted)}")
+        return Finding("verifier", "ok", reads)
     asking = f'"put your final answer in {FORMS[accepted[0]] % "…"}"'
     if isinstance(config.data.template, Auto) and not config.data.template.instruct:
         advice = f"let the prompt say {asking}: data.template.instruct=true"
     else:
         advice = f"say {asking} in the prompts, or let data.template=Auto say it"
-    return Finding("verifier", "problem", f"{name} reads {', '.join(accepted)}, and the prompt asks for none", advice)
+    return Finding("verifier", "problem", f"{reads}, and the prompt asks for no such form", advice)
 
 
 def _right(config: RunConfig, problem: Problem, form: str) -> bool:

@@ -65,7 +65,7 @@ def _tokens_a_second(
 ) -> float:
     engine = own_engine(settings, model, derive(config.seed, "model"), config.device)
     try:
-        sampling = fitted(config.sampling, data.train.longest_prompt, engine, view)
+        sampling = fitted(config.sampling, data.train, engine, view)
         first = min(FIRST, sampling.max_new_tokens)
         _round(config, engine, data, sampling, first, 0)
         tokens, seconds = _round(config, engine, data, sampling, first, 1)

@@ -7,6 +7,7 @@
                                  beside training have lines of their own, once they are done
     rollouts/step_000012.parquet one row a completion (see `rollout_table.py`)
     problems.json                digests of the questions that it trains on and of those that it holds out
+    untrained.json               the pass rate of each held-out problem before training
     pass_rates.jsonl             the pass rate of every training problem so far, at the last checkpoint
     checkpoints/                 to resume from
     model/                       the exported model, a Hugging Face folder
@@ -49,11 +50,12 @@ from strop.data.record import PROBLEMS, ProblemRecord, question_digest
 FORMAT = 1
 LOCK = ".lock"
 SUMMARY = "summary.json"
+UNTRAINED = "untrained.json"
 PLACEMENT = "placement.json"  # who computes on which GPU, where there are any
 CONTENTS = (
     "checkpoints", "metrics.jsonl", "rollouts", "model", "critic", "plots", "report", SUMMARY, "tensorboard",
     "wandb", "evaluations", PASS_RATES, "processes.json", "logs", "stacks", "quarantine.json", "weights",
-    "weights-evaluated", "status.json", PLACEMENT, PROBLEMS,
+    "weights-evaluated", "status.json", PLACEMENT, PROBLEMS, UNTRAINED,
 )  # fmt: skip
 _STEP_FILE = re.compile(r"step_(\d+)\.parquet")
 
@@ -118,7 +120,7 @@ class RunFolder:
         run = cls(Path(path))
         imports.recorded(run.path)  # for what refuses a piece of the user's
         if not run.path.is_dir():
-            raise InputError(f"there is no run folder {run.path}{beside(run.path)}")
+            raise InputError(f"there is no run folder {run.path}{near_run(run.path)}")
         if not is_run(run.path):
             raise InputError(f"{run.path} is not a run of strop (it has no {MARKER})")
         layout = run.read_json(MARKER).get("format")
@@ -159,10 +161,6 @@ class RunFolder:
     @property
     def model(self) -> Path:
         return self.path / "model"
-
-    @property
-    def plots(self) -> Path:
-        return self.path / "plots"
 
     def rollouts_path(self, step: int) -> Path:
         return self.path / "rollouts" / f"step_{step:06d}.parquet"
@@ -346,3 +344,8 @@ def has_record(path: Path) -> bool:
 def is_run(path: Path) -> bool:
     """Whether the folder was written by strop."""
     return (path / MARKER).is_file()
+
+
+def near_run(path: Path) -> str:
+    """The end of an error about a run that is not there: the one that was probably meant, else how runs are listed."""
+    return beside(path) or beside(Path("runs") / path.name) or "; strop runs lists those that there are"

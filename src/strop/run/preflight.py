@@ -32,7 +32,7 @@ from strop.evaluation.benchmark_files import SUFFIXES
 from strop.model.location import RESERVED, dtype_name, locate, parameters
 from strop.model.settings import ModelSettings
 from strop.recipes.resolve import resolve
-from strop.run.folder import RunFolder, check_free, is_run
+from strop.run.folder import RunFolder, check_free, is_run, near_run
 
 if TYPE_CHECKING:
     from strop.run.sft_config import SftConfig
@@ -98,7 +98,8 @@ def fitted(config: RunConfig, longest_prompt: int, room: int) -> tuple[RunConfig
         ways += [f"data.max_prompt_tokens={room - budget}, which leaves longer prompts out"] * (room > budget)
         raise InputError(f"{over} of the model; set {' or '.join(ways) or 'a lower sampling.max_new_tokens'}")
     lowered = edit(config, [f"sampling.max_new_tokens={left}"])
-    return lowered, f"completions end at {left} tokens: {over} that the model has room for"
+    way_out = f"; data.max_prompt_tokens={room - budget} leaves longer prompts out" if room > budget else ""
+    return lowered, f"completions end at {left} tokens: {over} that the model has room for{way_out}"
 
 
 def _own_budget(name: str) -> int | None:
@@ -175,7 +176,9 @@ def fine_tuning(target: str, demonstrations: Path, sets: Sequence[str], out: Pat
     try:
         next(config.source.problems(), None)
     except InputError as error:  # the same setting has a shorter name here
-        raise InputError(str(error).replace("data.source.columns", "columns")) from error
+        said = str(error).replace("data.source.columns", "columns")
+        named = ", the column of the completions" if "columns.answer=" in said else ""
+        raise InputError(said + named) from error
     model(config.model, trains=True, device=config.device)
     return config
 
@@ -210,7 +213,12 @@ def using(
         if base is None and "demonstrations" not in folder.read_json("config.json"):
             base = str(folder.config_path)
     elif place not in RESERVED:
-        model(ModelSettings(path=place, revision=_last(sets, "model.revision")))
+        try:
+            model(ModelSettings(path=place, revision=_last(sets, "model.revision")))
+        except InputError as error:
+            if Path(place).expanduser().exists():
+                raise
+            raise InputError(f"{place} is neither a run nor a model folder{near_run(Path(place))} ({error})") from error
     edits = [] if problems is None else [f"data.source={json.dumps(problems)}", *WITHOUT_EVALUATION]
     edits += [] if path is None else [f"data.path={json.dumps(path)}"]
     config = resolve(DEFAULT_RECIPE if base is None else base, [*edits, *sets])

@@ -23,8 +23,8 @@ from strop.training.embedded_base import located
 class QuickstartSummary:
     """The result of the quickstart. Rates and gain are fractions, the interval is 95 % over problems.
 
-    `model` is the path of the trained model relative to the run folder; `seconds` has sft, eval_before, rl, eval_after
-    and total.
+    `model` is the path of the trained model relative to the run folder; `seconds` has sft, evaluation (all of them
+    together), rl, other (loading and saving) and total, the sum of these.
     """
 
     model: str
@@ -64,11 +64,12 @@ def _summary(outcome: Outcome, seed: int, sft_seconds: float, total: float) -> Q
     first, last = min(outcome.evaluations), max(outcome.evaluations)
     before, after = outcome.evaluations[first], outcome.evaluations[last]
     gain = paired_test(before, after)
+    evaluation = sum(result.seconds for result in outcome.evaluations.values())
     seconds = {
         "sft": sft_seconds,
-        "eval_before": before.seconds,
-        "rl": outcome.seconds - sum(result.seconds for result in outcome.evaluations.values()),
-        "eval_after": after.seconds,
+        "evaluation": evaluation,
+        "rl": outcome.seconds - evaluation,
+        "other": total - sft_seconds - outcome.seconds,
         "total": total,
     }
     return QuickstartSummary(

@@ -32,7 +32,7 @@ from strop.orchestration.rank_group import RankGroupLost
 from strop.run import preflight
 from strop.run.assembly import Parts, assemble
 from strop.run.devices import devices_apart
-from strop.run.folder import PLACEMENT, SUMMARY, RunFolder
+from strop.run.folder import PLACEMENT, SUMMARY, UNTRAINED, RunFolder
 from strop.run.loop import Loop, NothingToLearn, StepRecord
 from strop.run.tracking import Trackers, open_trackers
 from strop.run.validation import Row, Validation
@@ -175,7 +175,9 @@ class _Run:
         sizes = parts.learner.sizes()
         trainers, generators = devices_apart(config, sizes.devices)
         self.compute = ComputeMeter(trainers, sizes.computing_parameters, generators)
-        self.validation = Validation(parts.validation, parts.evaluator, config.steps, self.compute, evaluations)
+        self.validation = Validation(
+            parts.validation, parts.evaluator, config.steps, self.compute, evaluations, folder.path / UNTRAINED
+        )
         self.boundary: dict[str, Any] | None = None  # the loop after the last step that this process has finished
         self.saved: int | None = None
         self.saving: _Save | None = None

@@ -32,7 +32,10 @@ class ListedRun:
         found = {"run": str(self.path), "began": self.began, "bytes": self.size, "unread": self.unread}
         if self.status is None:
             return found
-        kept = ("state", "recipe", "step", "steps", "pass_rate", "held_out_pass_rate", "eta", "error")
+        kept = (
+            "state", "recipe", "step", "steps", "pass_rate", "held_out_pass_rate", "held_out_step",
+            "held_out_sampling", "eta", "error",
+        )  # fmt: skip
         return found | {name: value for name, value in self.status.as_json().items() if name in kept}
 
 

@@ -56,6 +56,7 @@ class RunStatus:
         explanation: the state in words, where it takes some.
         step: the last one that is known of, from the metrics, or where they are gone from other files.
         held_out_step: after which the held-out pass rate was measured; evaluations beside training lag behind `step`.
+        held_out_sampling: how it was sampled, such as `avg@4` or `greedy`: rates compare where this is the same.
         benchmarks: of each benchmark measured in training, the last pass rate and after which step it was.
         eta: seconds left at the pace of the last steps.
         shares: of the seconds of the last steps.
@@ -74,6 +75,7 @@ class RunStatus:
     pass_rate: float | None
     held_out_pass_rate: float | None
     held_out_step: int | None
+    held_out_sampling: str | None
     benchmarks: dict[str, tuple[float, int]]
     step_seconds: float | None
     shares: dict[str, float]
@@ -133,6 +135,7 @@ def read_status(folder: RunFolder, now: float | None = None) -> RunStatus:
         pass_rate=_last(rows, "pass_rate"),
         held_out_pass_rate=_last(rows, "evaluation/pass_rate"),
         held_out_step=next(reversed(by_step(rows, "evaluation/pass_rate")), None),
+        held_out_sampling=_sampling(config.get("evaluation")),
         benchmarks=_benchmarks(rows),
         step_seconds=pace,
         shares=_shares(rows[-PACE_STEPS:]),
@@ -176,6 +179,17 @@ def _state(
         lives = f"its driver lives (state {process_state(driver.pid)})"
         return "stalled", f"{lives} and has had no heartbeat for {age:.0f} s"
     return "running", ""
+
+
+def _sampling(evaluation: Mapping[str, Any] | None) -> str | None:
+    """`avg@4`, `avg@4 T=0.6 p=0.95`, `greedy`: how a run samples its held-out problems; None of fine-tuning."""
+    if evaluation is None:
+        return None
+    if evaluation["temperature"] == 0:
+        return "greedy"
+    marks = {"T": evaluation["temperature"], "p": evaluation["top_p"]}
+    other = [f"{mark}={value:g}" for mark, value in marks.items() if value != 1]
+    return " ".join([f"avg@{evaluation['samples_per_problem']}", *other])
 
 
 def _step_without_metrics(folder: RunFolder, said: dict[str, Any] | None) -> int:

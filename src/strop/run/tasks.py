@@ -7,7 +7,7 @@ run's own configuration, or from a recipe.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -129,8 +129,8 @@ def evaluate_model(
     dataset, trained_on = problems_of(asked, tokenizer, view)
     sampling = _sampling(config, temperature, None)
     engine = build_engine(config.engine, config.model, tokenizer, policy, sampling=sampling)
-    sampling = fitted(sampling, dataset.longest_prompt, engine, view)
-    view.stage("evaluate", len(dataset) * samples)
+    sampling = fitted(sampling, dataset, engine, view)
+    view.stage("evaluate", len(dataset) * samples, "completions")
     correct = 0
 
     def progress(done: int, total: int, rollout: Rollout) -> None:
@@ -176,7 +176,7 @@ def sample_model(
         ]
     sampling = _sampling(config, temperature, max_new_tokens)
     engine = build_engine(config.engine, config.model, tokenizer, policy, sampling=sampling)
-    sampling = fitted(sampling, max(len(example.prompt_ids) for example in examples), engine, view)
+    sampling = fitted(sampling, examples, engine, view)
     if config.environment is not None:
         return _played(config, examples, count, sampling, seed, engine, tokenizer)
     completions: dict[tuple[str, int], Completion] = {}
@@ -313,17 +313,28 @@ def _sampling(config: RunConfig, temperature: float | None, max_new_tokens: int 
         raise InputError(f"sampling: {explain(error).removeprefix('(whole): ')}") from error
 
 
-def fitted(sampling: Sampling, longest_prompt: int, engine: Engine, view: View) -> Sampling:
-    """`sampling` with no more new tokens than the model has room for after the longest prompt."""
-    room = engine.capabilities.max_tokens - longest_prompt
+def fitted(
+    sampling: Sampling, examples: Iterable[Example], engine: Engine, view: View,
+    way_out: str = "a lower data.max_prompt_tokens leaves such prompts out",
+) -> Sampling:  # fmt: skip
+    """`sampling` with no more new tokens than the model has room for after the longest prompt.
+
+    It holds for all examples, so a lower budget is noted, with the problem that it comes from and `way_out`.
+    """
+    longest = max(examples, key=lambda example: len(example.prompt_ids))
+    tokens, limit = len(longest.prompt_ids), engine.capabilities.max_tokens
+    room = limit - tokens
     if room < 1:
         raise InputError(
-            f"the longest prompt has {longest_prompt} tokens, the model's limit is {engine.capabilities.max_tokens}; "
+            f"the longest prompt has {tokens} tokens, the model's limit is {limit}; "
             "lower data.max_prompt_tokens, which leaves longer prompts out"
         )
     if sampling.max_new_tokens <= room:
         return sampling
-    view.note(f"completions end at {room} tokens, not {sampling.max_new_tokens}: the model has room for no more")
+    view.note(
+        f"completions end at {room} tokens, not {sampling.max_new_tokens}: of the model's {limit}, the prompt of "
+        f"problem {longest.problem.id!r} takes {tokens}; {way_out}"
+    )
     return sampling.model_copy(update={"max_new_tokens": room})
 
 

@@ -8,11 +8,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
+from strop.base.files import read_json, write_json
 from strop.evaluation.benchmarks import HELD_OUT
 from strop.evaluation.result import EvaluationResult
-from strop.evaluation.validation import PREFIX, ValidationSet, metrics
+from strop.evaluation.validation import PREFIX, ValidationSet, by_problem, gain, metrics
 from strop.orchestration.evaluator import Evaluator, Measured, Weights
 from strop.training.checkpoint import Retention
 from strop.training.compute import ComputeMeter
@@ -30,6 +32,8 @@ class Validation:
         steps: of the run.
         compute: counts what it takes.
         results: receives what was found on the held-out problems, by step.
+        untrained: the file with the untrained model's pass rate on each held-out problem, with which later steps are
+            compared, those of a resumed run too.
     """
 
     def __init__(
@@ -39,6 +43,7 @@ class Validation:
         steps: int,
         compute: ComputeMeter,
         results: dict[int, EvaluationResult],
+        untrained: Path,
     ) -> None:
         self.held_out: dict[int, float] = {}  # pass rates by step
         self._sets = {each.name: each for each in sets}
@@ -46,6 +51,7 @@ class Validation:
         self._steps = steps
         self._compute = compute
         self._results = results
+        self._untrained = untrained
         self._known: set[int] = set()
 
     # ------------------------------------------------------------------ evaluations
@@ -81,9 +87,14 @@ class Validation:
         row: Row = {}
         for name, result in measured.results.items():
             row |= metrics(result, self._sets[name])
-        if HELD_OUT in measured.results:
-            self._results[measured.step] = measured.results[HELD_OUT]
-            self.held_out[measured.step] = measured.results[HELD_OUT].pass_rate
+        found = measured.results.get(HELD_OUT)
+        if found is not None:
+            self._results[measured.step] = found
+            self.held_out[measured.step] = found.pass_rate
+            if measured.step == 0:
+                write_json(self._untrained, by_problem(found))
+            elif self._untrained.exists():
+                row |= gain(read_json(self._untrained), found)
         return row | {f"{PREFIX}/seconds": measured.seconds} | self._compute.evaluated(measured.device_seconds)
 
     # ------------------------------------------------------------------ the best step

@@ -62,10 +62,10 @@ class NotingView:
         self.doing: tuple[str, int, int] | None = None
         self.notes: deque[tuple[float, str]] = deque(maxlen=NOTES)
 
-    def stage(self, name: str, total: int | None) -> None:
+    def stage(self, name: str, total: int | None, unit: str = "steps") -> None:
         self.name, self.step, self.steps, self.doing = name, None, total, None
         self._progress.made(f"the beginning of {name}")
-        self._view.stage(name, total)
+        self._view.stage(name, total, unit)
 
     def advance(self, step: int, metrics: Values) -> None:
         self.step = step

@@ -8,7 +8,6 @@ import threading
 from strop.base.types import Problem, Status, Verdict
 from strop.verifiers.base import Verifier
 from strop.verifiers.isolation import Isolation
-from strop.verifiers.jobs import Result
 from strop.verifiers.process_pool import ProcessPool
 
 _lock = threading.Lock()
@@ -21,15 +20,16 @@ def judge_in_worker(verifier: Verifier, problem: Problem, text: str, truncated: 
     `text` already holds what the prompt wrote of the response.
     """
     plain = Problem(problem.id, "", problem.reference)
-    try:
-        return _result(verifier, "judge", plain, text, truncated).verdict
-    except TypeError as error:
-        return Verdict(0.0, Status.ERROR, f"the problem cannot be given to a worker: {error}")
-
-
-def refuses_in_worker(verifier: Verifier, problem: Problem) -> str | None:
-    """The result of `verifier.refuses` in a worker; a reference that takes too long is refused."""
-    return _result(verifier, "refuses", Problem(problem.id, "", problem.reference)).refusal
+    with _lock:
+        isolation = verifier.isolated() or Isolation()
+        pool = _pools.get(isolation)
+        if pool is None or not pool.owned:
+            pool = _pools[isolation] = ProcessPool(verifier, isolation)
+        try:
+            number = pool.submit("judge", plain, text, truncated, verifier.model_dump_json())
+        except TypeError as error:
+            return Verdict(0.0, Status.ERROR, f"the problem cannot be given to a worker: {error}")
+        return next(pool.completed([number]))[1].verdict
 
 
 def close_shared() -> None:
@@ -38,16 +38,6 @@ def close_shared() -> None:
         for pool in _pools.values():
             pool.close()
         _pools.clear()
-
-
-def _result(verifier: Verifier, operation: str, problem: Problem, text: str = "", truncated: bool = False) -> Result:
-    with _lock:
-        isolation = verifier.isolated() or Isolation()
-        pool = _pools.get(isolation)
-        if pool is None or not pool.owned:
-            pool = _pools[isolation] = ProcessPool(verifier, isolation)
-        number = pool.submit(operation, problem, text, truncated, verifier.model_dump_json())
-        return next(pool.completed([number]))[1]
 
 
 atexit.register(close_shared)

@@ -114,7 +114,8 @@ def test_the_command_plans_from_a_run(tmp_path: Path) -> None:
     assert value["plans"][0]["step_seconds"]["mean"] == pytest.approx(expected, rel=0.03)
 
 
-def test_the_command_compares_splits_and_draws(tmp_path: Path) -> None:
+def test_the_command_compares_splits_and_draws(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
     picture = tmp_path / "plan.png"
     arguments = [
         "plan", "grpo", "--devices", "6", "--compare", "k=0,2", "--lengths", "lognormal:50,0.5+0.05x4", "--steps", "12",
@@ -125,6 +126,8 @@ def test_the_command_compares_splits_and_draws(tmp_path: Path) -> None:
     for name in ("synchronous", "PipelineRL-2", "PPO-off-policy-2"):
         assert name in shown.stdout
     assert "lag" in shown.stdout and "…" not in shown.stdout  # no cell is cut
+    table = shown.stdout[shown.stdout.index("s/update") : shown.stdout.index("split: ")]
+    assert max(map(len, table.splitlines())) <= 80
     assert picture.read_bytes().startswith(b"\x89PNG")
     value = json.loads(CliRunner().invoke(app, [*arguments[:-2], "--json"]).stdout)
     seconds = {plan["name"]: plan["seconds_per_update"] for plan in value["plans"]}

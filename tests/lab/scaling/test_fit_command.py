@@ -64,6 +64,7 @@ def test_the_file_holds_exactly_what_it_promises(tmp_path: Path, good: Path, fla
 def test_the_exit_code_says_whether_anything_was_fitted(tmp_path: Path, good: Path, flat: Path) -> None:
     alone = run(flat, "--out", tmp_path / "fit.json")
     assert alone.exit_code == 1 and "flat: refused" in alone.stdout and "every curve is refused" in alone.stderr
+    assert "R_0" not in alone.stdout.splitlines()[0] and "points" not in alone.stdout.split("flat: ")[0]  # no tables
     assert json.loads((tmp_path / "fit.json").read_text())["fits"][0]["refused"].startswith("flat")
     as_json_too = run(flat, "--json")
     assert as_json_too.exit_code == 1 and json.loads(as_json_too.stdout)["fits"][0]["A"] is None

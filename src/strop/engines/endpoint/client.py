@@ -110,7 +110,9 @@ class ChatEndpoint(Settings):
                 reason = f"HTTP {error.code}: {message}"
                 if error.code not in TRANSIENT:
                     kind = NoRoom if code == "context_length_exceeded" else InputError
-                    raise kind(f"{self.url} refuses a request to {self.model!r} ({reason})") from error
+                    lacks = "chat template" in message
+                    way_out = "; strop eval asks without one by --template Plain" if lacks else ""
+                    raise kind(f"{self.url} refuses a request to {self.model!r} ({reason}){way_out}") from error
                 wait = _retry_after(error)
             except (URLError, HTTPException, OSError, ValueError, LookupError, TypeError) as error:
                 # No connection, a connection cut off, or an answer that is not a chat completion.

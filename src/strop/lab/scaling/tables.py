@@ -21,10 +21,8 @@ class TextTable(NamedTuple):
 
 def tables(found: Study) -> Iterator[TextTable | str]:
     """The fits, refusals and notes, predictions, windows, the joint refit, seeds and comparisons."""
-    level = f"{100 * found.fits[0].settings.level:g} % intervals"
-    yield TextTable((level, "A", "B", "C_mid"), [(each.name, *_parameters(each, "refused")) for each in found.fits])
-    columns = ("", "R_0", "points", "sse", "power law sse", "power law A")
-    yield TextTable(columns, [_points_row(each) for each in found.fits])
+    if any(each.refused is None for each in found.fits):
+        yield from _fitted(found)
     for each in found.fits:
         if each.refused is not None:
             yield f"{each.name}: refused, {each.refused}"
@@ -52,6 +50,14 @@ def tables(found: Study) -> Iterator[TextTable | str]:
                 f"(mean and largest deviation){few}"
             )
     yield from (f"{each.first} and {each.second}: {each}" for each in found.comparisons)
+
+
+def _fitted(found: Study) -> Iterator[TextTable]:
+    """The parameters of the fits, and the points and errors behind them."""
+    level = f"{100 * found.fits[0].settings.level:g} % intervals"
+    yield TextTable((level, "A", "B", "C_mid"), [(each.name, *_parameters(each, "refused")) for each in found.fits])
+    columns = ("", "R_0", "points", "sse", "power law sse", "power law A")
+    yield TextTable(columns, [_points_row(each) for each in found.fits])
 
 
 def _parameters(each: Fit, *refused: str) -> tuple[str, str, str]:

@@ -112,8 +112,7 @@ def _curves(axes: Axes, found: Ablation, drawn: Sequence[Averaged | None]) -> No
     band = "band: standard error over seeds" if len(found.manifest.seeds) > 1 else "band: standard error of evaluation"
     if len(found.variants) > BANDS:
         band += ", of the base"
-    axes.set_title(f"Pass rate, {_seeds(found)}; {band}", fontsize=9.5, loc="left")
-    add_legend(axes, columns=1 if len(found.variants) <= 10 else 2)
+    add_legend(axes, f"Pass rate, {_seeds(found)}; {band}", 9.5)
 
 
 def _seeds(found: Ablation) -> str:

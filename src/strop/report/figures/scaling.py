@@ -57,7 +57,7 @@ def plot_fits(fits: Sequence[Fit], target: Path, predict: Sequence[float] = ()) 
         _compute_axis(axes, low, high, fits[0].curve.unit)
         _rate_axis(axes, fits)
         _label_asymptotes(axes, fits, low)
-        add_legend(axes, "lower right")
+        add_legend(axes)
 
     return _write(draw, target, (7.2, 4.6))
 
@@ -81,8 +81,7 @@ def plot_linearised(recipes: Mapping[str, Sequence[Refit]], target: Path) -> lis
         log_axis(axes)
         axes.set_ylabel("F(R_C) / C_mid^B = (R_C − R_0) / (A − R_C)")
         _compute_axis(axes, low, high, fits[0].curve.unit)
-        axes.set_title(_joint_title(refits), fontsize=10, loc="left")
-        add_legend(axes, "upper left")
+        add_legend(axes, _joint_title(refits))
 
     return _write(draw, target, (6.4, 4.6))
 

@@ -37,6 +37,7 @@ THEMED = {color: f"var(--s{place})" for place, color in enumerate(SERIES)} | {
 }  # fmt: skip
 PAGE_PANEL = (4.3, 2.8)  # inches
 LEGEND_LINE, TITLE_LINE = 0.17, 0.28  # inches
+LETTERS_PER_INCH, LEGEND_SIGN = 20, 6  # of a legend; the line before a label takes the room of so many letters
 
 _PAINT = re.compile(r"(fill|stroke): (#[0-9a-f]{6})")
 _GROUP_ID = re.compile(r'<g id="[^"]{0,200}"')
@@ -44,7 +45,6 @@ _HEAD = re.compile(r"<svg [^>]{0,600}>")
 _VIEW = re.compile(r'viewBox="([0-9. ]{1,80})"')
 
 Draw = Callable[["Axes"], None]
-Place = Literal["best", "upper left", "upper right", "lower left", "lower right"]
 
 
 # ---------------------------------------------------------------------- files
@@ -69,15 +69,16 @@ def write_panels(target: Path, title: str, panels: Sequence[tuple[str, Draw]], c
     """Write a PNG of panels in a grid of at most `columns`, each with its own title."""
     across = min(columns, len(panels))
     down = math.ceil(len(panels) / across)
+    rows: list[list[int]] = [[] for _ in range(down)]  # lines of legends
 
     def fill(figure: Figure) -> None:
         figure.suptitle(title, fontsize=13, fontweight="bold")
         for place, (name, draw) in enumerate(panels, start=1):
             axes = figure.add_subplot(down, across, place)
             draw(axes)
-            axes.set_title(name, fontsize=10.5, loc="left")
             style_axes(axes)
-            add_legend(axes)
+            rows[(place - 1) // across].append(add_legend(axes, name, 10.5))
+        figure.set_figheight(3.3 * down + 0.4 + LEGEND_LINE * sum(map(max, rows)))
 
     write_figure(target, (4.6 * across, 3.3 * down + 0.4), fill)
     return target
@@ -131,27 +132,26 @@ def style_axes(axes: Axes, grid: Literal["both", "x", "y"] = "both") -> None:
         spine.set_visible(side in ("left", "bottom"))
 
 
-def add_legend(axes: Axes, loc: Place = "best", columns: int = 1) -> None:
-    """Add a legend of everything that has a label; none where nothing has."""
-    if axes.get_legend_handles_labels()[0]:
-        legend = axes.legend(fontsize=8, loc=loc, ncols=columns, handlelength=1.8, framealpha=0.6, facecolor="white")
-        legend.get_frame().set_linewidth(0.0)
+def add_legend(axes: Axes, title: str = "", size: float = 10.0) -> int:
+    """Add a legend of everything that has a label above the panel, where it hides nothing, and a title above both.
 
-
-def _legend_above(axes: Axes) -> None:
-    """Add a legend above the panel, and height for its lines."""
+    Returns:
+        The lines of the legend; 0 without a label.
+    """
     labels = axes.get_legend_handles_labels()[1]
-    if not labels:
-        return
-    columns = 3 if max(map(len, labels)) <= 14 else 2
-    axes.legend(
-        fontsize=8, frameon=False, loc="lower left", bbox_to_anchor=(-0.02, 1.0), ncols=columns, borderaxespad=0.2,
-        handlelength=1.5, columnspacing=1.2,
-    )  # fmt: skip
+    lines = 0
     figure = axes.get_figure(root=True)
-    if figure is not None:
+    if labels and figure is not None:
+        width = axes.get_position().width * figure.get_figwidth()
+        columns = max(1, min(len(labels), 4, int(width * LETTERS_PER_INCH / (max(map(len, labels)) + LEGEND_SIGN))))
         lines = math.ceil(len(labels) / columns)
-        figure.set_figheight(max(figure.get_figheight(), PAGE_PANEL[1] + LEGEND_LINE * (lines - 1)))
+        axes.legend(
+            fontsize=8, frameon=False, loc="lower left", bbox_to_anchor=(-0.02, 1.0), ncols=columns, borderaxespad=0.2,
+            handlelength=1.5, columnspacing=1.2,
+        )  # fmt: skip
+    if title:
+        axes.set_title(title, fontsize=size, loc="left", pad=6.0 + 72 * LEGEND_LINE * lines)
+    return lines
 
 
 def percent_axis(axes: Axes, which: Literal["x", "y"] = "y") -> None:
@@ -270,12 +270,14 @@ class PageFigures:
 
 def _page_panels(draws: Sequence[Draw]) -> Figure:
     figure = canvas(PAGE_PANEL[0] * len(draws), PAGE_PANEL[1], dpi=180)
+    lines = 0
     for place, draw in enumerate(draws, start=1):
         axes = figure.add_subplot(1, len(draws), place)
         axes.set_facecolor("none")
         draw(axes)
         style_axes(axes)
-        _legend_above(axes)
+        lines = max(lines, add_legend(axes))
+    figure.set_figheight(PAGE_PANEL[1] + LEGEND_LINE * max(lines - 1, 0))
     return figure
 
 

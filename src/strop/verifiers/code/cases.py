@@ -53,7 +53,7 @@ def verify_cases(cases: Sequence[Case], verifier: CodeVerifier, view: View) -> l
     sandbox = verifier.open_sandbox()
     threads = ThreadPoolExecutor(sandbox.workers)
     try:
-        view.stage("verify", len(cases))
+        view.stage("verify", len(cases), "cases")
         futures = {
             threads.submit(run_tests, sandbox, case.program, case.tests, verifier.settings): place
             for place, case in enumerate(cases)

@@ -113,7 +113,8 @@ INLINE v16 sums(v16 *part) {
            PAIR(part[0], part[1], 1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31);
 }
 
-#define FETCH(from, bytes) for (long c = 0; c < (bytes); c += 64) __builtin_prefetch((from) + c)
+/* Into the second cache: the first one waits for fewer lines at once than memory can send. */
+#define FETCH(from, bytes) for (long b = 0; b < (bytes); b += 64) __builtin_prefetch((from) + b, 0, 2)
 
 /* The products of g query heads q [g, d] with a key, not yet summed: in float32, of queries in float32, or of bfloat16 as
    they are (`own`) where the processor multiplies those; exact either way. */
@@ -137,11 +138,11 @@ INLINE void score_of(const float *q, const char *own, const char *key, v16 *s, l
 
 /* g query heads (q [g, d] in float32, `own` as they are) over `length` keys and values [length, d] of one head, of which
    the first `skip` (fewer than 16) do not count → out [g, d]. Slots lie far apart, so that no processor guesses what
-   comes next: while a block's scores are computed its values are fetched, and the keys of the block after it; after the
-   last that is the first of the `next_length` keys of another head. */
+   comes next: with a block's keys those of the block after it are fetched, and its values with the values; after the
+   last block these are the first of the `next_length` keys and values of another head. */
 INLINE void attend(const float *q, const char *own, float scale, const char *keys, const char *values, char *out,
-                   float *acc, long length, long skip, long d, const char *next, long next_length, const int g,
-                   const int half) {
+                   float *acc, long length, long skip, long d, const char *next, const char *next_values,
+                   long next_length, const int g, const int half) {
     const long size = half ? 2 : 4, row = d * size;
     float score[4][BLOCK] __attribute__((aligned(64))), top[4], total[4];
     memset(acc, 0, (size_t)(g * d) * sizeof(float));
@@ -149,16 +150,19 @@ INLINE void attend(const float *q, const char *own, float scale, const char *key
     for (long start = 0; start < length; start += BLOCK) {
         const long left = length - start, count = left < BLOCK ? left : BLOCK;
         const char *ahead = left > BLOCK ? keys + (start + BLOCK) * row : next;
+        const char *ahead_values = left > BLOCK ? values + (start + BLOCK) * row : next_values;
         long coming = left > BLOCK ? left - BLOCK : next_length;
         if (coming > BLOCK) coming = BLOCK;
-        for (long k = count; k < coming; k++) FETCH(ahead + k * row, row);
+        if (count < coming) {
+            FETCH(ahead + count * row, (coming - count) * row);
+            FETCH(ahead_values + count * row, (coming - count) * row);
+        }
         for (long k = 0; k < count; k += 16) {
             v16 part[4][16];
             for (int j = 0; j < 16; j++) {
                 /* Rows end with a whole block of 32 keys: what lies behind the last key may be read. */
                 const char *key = keys + (start + k + order[j]) * row;
                 if (k + j < coming) FETCH(ahead + (k + j) * row, row);
-                if (k + j < count) FETCH(values + (start + k + j) * row, row);
                 v16 s[4] = {{0}, {0}, {0}, {0}};
                 score_of(q, own, key, s, d, g, half);
                 for (int i = 0; i < g; i++) part[i][j] = s[i];
@@ -193,6 +197,7 @@ INLINE void attend(const float *q, const char *own, float scale, const char *key
             for (int i = 0; i < g; i++)
                 for (int u = 0; u < 2; u++) a[i][u] = *(v16 *)(acc + i * d + c + 16 * u);
             for (long k = 0; k < count; k++) {
+                if (k < coming) FETCH(ahead_values + (k * d + c) * size, 32 * size);
                 const v16 x = load(value + k * d * size, c, half), y = load(value + k * d * size, c + 16, half);
                 for (int i = 0; i < g; i++) {
                     a[i][0] += score[i][k] * x;
@@ -209,17 +214,18 @@ INLINE void attend(const float *q, const char *own, float scale, const char *key
 }
 
 INLINE void heads(const float *q, const char *own, float scale, const char *k, const char *v, char *out, float *acc,
-                  long length, long skip, const long d, const char *next, long coming, long group, const int half) {
+                  long length, long skip, const long d, const char *next, const char *next_values, long coming,
+                  long group, const int half) {
     const long size = half ? 2 : 4;
     while (group >= 4) {
-        attend(q, own, scale, k, v, out, acc, length, skip, d, next, coming, 4, half);
+        attend(q, own, scale, k, v, out, acc, length, skip, d, next, next_values, coming, 4, half);
         q += 4 * d, own += 4 * d * size, out += 4 * d * size, group -= 4;
     }
     if (group >= 2) {
-        attend(q, own, scale, k, v, out, acc, length, skip, d, next, coming, 2, half);
+        attend(q, own, scale, k, v, out, acc, length, skip, d, next, next_values, coming, 2, half);
         q += 2 * d, own += 2 * d * size, out += 2 * d * size, group -= 2;
     }
-    if (group) attend(q, own, scale, k, v, out, acc, length, skip, d, next, coming, 1, half);
+    if (group) attend(q, own, scale, k, v, out, acc, length, skip, d, next, next_values, coming, 1, half);
 }
 
 INLINE void decode(const char *query, const char *key, const char *value, long query_stride, long kv_stride, char *keys,
@@ -248,11 +254,12 @@ INLINE void decode(const char *query, const char *key, const char *value, long q
         const char *k = own_keys + (first - skip) * d * size, *v = own_values + (first - skip) * d * size;
         const long after = (job + 1) / kv;
         const long coming = after < n ? lengths[after] : 0;
-        const char *next = coming ? keys + ((slots ? slots[after] : after) * kv + (job + 1) % kv) * whole : own_keys;
+        const long next = coming ? ((slots ? slots[after] : after) * kv + (job + 1) % kv) * whole : place * whole;
+        const char *nk = keys + next, *nv = values + next;
         /* The usual sizes as constants, which the compiler unrolls. */
-        if (d == 64) heads(q, from, scale, k, v, to, acc, seen, skip, 64, next, coming, group, half);
-        else if (d == 128) heads(q, from, scale, k, v, to, acc, seen, skip, 128, next, coming, group, half);
-        else heads(q, from, scale, k, v, to, acc, seen, skip, d, next, coming, group, half);
+        if (d == 64) heads(q, from, scale, k, v, to, acc, seen, skip, 64, nk, nv, coming, group, half);
+        else if (d == 128) heads(q, from, scale, k, v, to, acc, seen, skip, 128, nk, nv, coming, group, half);
+        else heads(q, from, scale, k, v, to, acc, seen, skip, d, nk, nv, coming, group, half);
     }
 }
 
