@@ -271,7 +271,7 @@ def test_the_roster_and_the_stacks(launcher: Processes, worker: ProcessHandle) -
     rows = json.loads((launcher.folder / "processes.json").read_text())
     assert [(row["role"], row["pid"]) for row in rows] == [("driver", os.getpid()), ("echo-0", worker.pid)]
     assert all(row["started"] > 0 and row["host"] for row in rows)
-    assert os.getsid(worker.pid) == worker.pid  # what is typed at the terminal is not for it
+    assert os.getpgid(worker.pid) == worker.pid  # what is typed at the terminal is not for it
     stacks = launcher.folder / "stacks" / "echo-0.txt"
     deadline = time.monotonic() + 10
     while "in receive" not in stacks.read_text():
