@@ -10,6 +10,8 @@ import pyarrow.compute as pc
 import strop
 from strop.data.chain_sum import ChainSum
 
+if len(sys.argv) != 2:
+    raise SystemExit(__doc__)
 run = strop.load(sys.argv[1])
 print(run, run.plot().path)
 last = run.rollouts(run.summary["steps"], ["prompt", "completion", "status", "reward", "finish_reason"])

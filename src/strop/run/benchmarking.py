@@ -202,7 +202,7 @@ def _measure_one(job: _Job, engine: Engine, tokenizer: Tokenizer, view: View) ->
     dataset = _dataset(job, template, tokenizer, engine.capabilities.max_tokens)
     if dataset.over_budget:
         view.note(f"{title}: {dataset.over_budget} problems left out, the model has no room for their prompts")
-    way_out = f"a file without {title}'s long problems (--benchmark FILE) has room for more"
+    way_out = f"; a file without {title}'s long problems (--benchmark FILE) has room for more"
     sampling = fitted(_sampling(job.plan.protocol), dataset, engine, view, way_out)
     settings = _settings(job, dataset, template, sampling)
     store = SampleStore(job.folder, settings, job.verifier)

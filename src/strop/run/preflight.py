@@ -171,6 +171,8 @@ def fine_tuning(target: str, demonstrations: Path, sets: Sequence[str], out: Pat
     """
     from strop.run.sft_config import configure
 
+    if target in RESERVED:
+        raise InputError(f"{target} is made for reinforcement learning; name a folder, a hub name, or fresh")
     config = configure(target, demonstrations, sets)
     check_free(out)
     try:

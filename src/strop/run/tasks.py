@@ -176,7 +176,7 @@ def sample_model(
         ]
     sampling = _sampling(config, temperature, max_new_tokens)
     engine = build_engine(config.engine, config.model, tokenizer, policy, sampling=sampling)
-    sampling = fitted(sampling, examples, engine, view)
+    sampling = fitted(sampling, examples, engine, view, "")
     if config.environment is not None:
         return _played(config, examples, count, sampling, seed, engine, tokenizer)
     completions: dict[tuple[str, int], Completion] = {}
@@ -315,7 +315,7 @@ def _sampling(config: RunConfig, temperature: float | None, max_new_tokens: int 
 
 def fitted(
     sampling: Sampling, examples: Iterable[Example], engine: Engine, view: View,
-    way_out: str = "a lower data.max_prompt_tokens leaves such prompts out",
+    way_out: str = "; a lower data.max_prompt_tokens leaves such prompts out",
 ) -> Sampling:  # fmt: skip
     """`sampling` with no more new tokens than the model has room for after the longest prompt.
 
@@ -333,7 +333,7 @@ def fitted(
         return sampling
     view.note(
         f"completions end at {room} tokens, not {sampling.max_new_tokens}: of the model's {limit}, the prompt of "
-        f"problem {longest.problem.id!r} takes {tokens}; {way_out}"
+        f"problem {longest.problem.id!r} takes {tokens}{way_out}"
     )
     return sampling.model_copy(update={"max_new_tokens": room})
 
