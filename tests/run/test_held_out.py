@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from tests.run.test_run import StopsAfter
 from tests.runs import small_config
 
+from strop.base.imports import allow_module
 from strop.base.types import InputError, Problem
 from strop.base.view import SilentView
 from strop.config.parse import edit
@@ -68,6 +69,39 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def record_of(run: Path) -> ProblemRecord:
     return ProblemRecord.from_json(json.loads((run / "problems.json").read_text()))
+
+
+def fails_below_9(problem: Problem, text: str) -> float:
+    if int(str(problem.reference)) < 9:
+        raise ValueError("too small to judge")
+    return float(len(text) % 2)
+
+
+def fails(problem: Problem, text: str) -> float:
+    raise ValueError("never judges")
+
+
+def judged_by(function: str, folder: Path) -> tuple[str, ...]:
+    allow_module(__name__)
+    write(folder / "train.jsonl", range(20, 40))
+    write(folder / "held_out.jsonl", range(16))
+    held_out = json.dumps(str(folder / "held_out.jsonl"))
+    verifier = f'verifier={{piece="PythonFunction", function="{__name__}:{function}", isolation="none"}}'
+    return from_file(folder / "train.jsonl", f"data.held_out={{count=16, source={held_out}}}", verifier)
+
+
+def test_samples_that_could_not_be_judged_are_said(tmp_path: Path) -> None:
+    view = Notes()
+    train(small_config(*judged_by("fails_below_9", tmp_path)), tmp_path / "run", view)
+    said = [line for line in view.lines if line.startswith("evaluation of step")]
+    assert [line.split(":")[0] for line in said] == ["evaluation of step 0", "evaluation of step 2"]
+    assert all("samples of held_out" in line and "too small to judge" in line for line in said)
+    assert len(json.loads((tmp_path / "run" / "untrained.json").read_text())) == 8
+
+
+def test_an_evaluation_of_which_nothing_was_judged_says_why(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"failed on every sample \(.*never judges.*\)"):
+        train(small_config(*judged_by("fails", tmp_path)), tmp_path / "run", Notes())
 
 
 @pytest.mark.parametrize("limit", [None, 3, 100])

@@ -239,6 +239,7 @@ class _Tally:
             seconds=seconds,
             surprise=self._surprise if whole else None,
             sampled=self._sampled if whole else None,
+            first_failure=next((verdict.detail for verdict in self._verdicts.values() if not verdict.usable), ""),
         )
 
 

@@ -40,6 +40,7 @@ class EvaluationResult:
         surprise: float64 [P, N], Σ −log π over the sampled tokens of a completion, nats, at the sampling temperature;
             None where the tokens were not drawn from that distribution (greedy, top-p, top-k), or it was not kept.
         sampled: int32 [P, N], how many tokens that is (injected ones are no samples); None with `surprise`.
+        first_failure: what the verifier, or the environment, said of the first sample that was not usable, where known.
     """
 
     dataset: str
@@ -54,6 +55,7 @@ class EvaluationResult:
     seconds: float
     surprise: Array | None = None
     sampled: IntArray | None = None
+    first_failure: str = ""
 
     @property
     def samples_per_problem(self) -> int:
@@ -213,7 +215,8 @@ class EvaluationResult:
     def _judged_rates(self) -> Array:
         rates = self.pass_rates[self.judged]
         if not len(rates):
-            raise InputError(f"{self.dataset}: the verifier failed on every sample, so there is no pass rate")
+            why = f" ({self.first_failure})" if self.first_failure else ""
+            raise InputError(f"{self.dataset}: the verifier failed on every sample{why}, so there is no pass rate")
         return rates
 
 

@@ -106,7 +106,8 @@ class RunData:
     def gain(self, step: int) -> tuple[str, str]:
         """The points that the held-out pass rate gained up to `step`, and their 95 % interval where it is known."""
         rates = self.by_step("evaluation/pass_rate")
-        points = f"{100 * (rates[step] - next(iter(rates.values()))):+.1f}"
+        gained = self.by_step("evaluation/gain").get(step, rates[step] - next(iter(rates.values())))
+        points = f"{100 * gained:+.1f}"
         low, high = (self.by_step(f"evaluation/gain_{end}").get(step) for end in ("low", "high"))
         return points, "" if low is None or high is None else f"{100 * low:+.1f} to {100 * high:+.1f}"
 

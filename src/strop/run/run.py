@@ -176,8 +176,9 @@ class _Run:
         trainers, generators = devices_apart(config, sizes.devices)
         self.compute = ComputeMeter(trainers, sizes.computing_parameters, generators)
         self.validation = Validation(
-            parts.validation, parts.evaluator, config.steps, self.compute, evaluations, folder.path / UNTRAINED
-        )
+            parts.validation, parts.evaluator, config.steps, self.compute, evaluations, folder.path / UNTRAINED,
+            self.view.note,
+        )  # fmt: skip
         self.boundary: dict[str, Any] | None = None  # the loop after the last step that this process has finished
         self.saved: int | None = None
         self.saving: _Save | None = None

@@ -7,7 +7,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +34,7 @@ class Validation:
         results: receives what was found on the held-out problems, by step.
         untrained: the file with the untrained model's pass rate on each held-out problem, with which later steps are
             compared, those of a resumed run too.
+        note: receives a line for each set with samples that could not be judged.
     """
 
     def __init__(
@@ -44,6 +45,7 @@ class Validation:
         compute: ComputeMeter,
         results: dict[int, EvaluationResult],
         untrained: Path,
+        note: Callable[[str], None],
     ) -> None:
         self.held_out: dict[int, float] = {}  # pass rates by step
         self._sets = {each.name: each for each in sets}
@@ -52,6 +54,7 @@ class Validation:
         self._compute = compute
         self._results = results
         self._untrained = untrained
+        self._note = note
         self._known: set[int] = set()
 
     # ------------------------------------------------------------------ evaluations
@@ -87,6 +90,11 @@ class Validation:
         row: Row = {}
         for name, result in measured.results.items():
             row |= metrics(result, self._sets[name])
+            if result.failures:
+                self._note(
+                    f"evaluation of step {measured.step}: the verifier failed on {result.failures:,} of "
+                    f"{result.usable.size:,} samples of {name}, which count in no rate; {result.first_failure}"
+                )
         found = measured.results.get(HELD_OUT)
         if found is not None:
             self._results[measured.step] = found
