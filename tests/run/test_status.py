@@ -195,6 +195,14 @@ def test_a_folder_that_is_no_run_is_refused_in_one_line(tmp_path: Path) -> None:
     assert done.stderr == f"strop: {tmp_path} is not a run of strop (it has no run.json)\n"
 
 
+def test_a_run_without_shares_of_its_time_shows_none(tmp_path: Path) -> None:
+    folder = RunFolder.create(tmp_path / "sft", {"demonstrations": "worked.jsonl", "seed": 0})
+    folder.append_metrics(1, {"loss": 2.0, "seconds/step": 0.5, "tokens_per_second": 1000.0})
+    folder.close()
+    done = CliRunner().invoke(app, ["status", str(tmp_path / "sft")])
+    assert "0.5 a step; 1,000 tokens/s" in done.output
+
+
 def test_gpus_of_each_process_are_shown(run: Path) -> None:
     beaten(run)
     write_processes(run, [Worker.of("generator-0", os.getppid())])

@@ -100,8 +100,9 @@ def lines(found: RunStatus) -> list[str]:
         result.append(f"pass rate  {', '.join(known)}")
     if found.step_seconds is not None:
         shares = ", ".join(f"{name} {share:.0%}" for name, share in found.shares.items() if share >= 0.005)
+        shares = f" ({shares})" if shares else ""
         speed = "" if found.tokens_per_second is None else f"; {number(found.tokens_per_second)} tokens/s"
-        result.append(f"seconds    {number(found.step_seconds)} a step ({shares}){speed}")
+        result.append(f"seconds    {number(found.step_seconds)} a step{shares}{speed}")
     if found.lag_mean is not None and found.lag_max:
         result.append(f"lag        {found.lag_mean:.2f} mean, {found.lag_max:g} at most")
     if found.progress is not None and found.going_on:

@@ -33,6 +33,11 @@ def code(
     has a line for each in the same order: id (or its place), verdict, milliseconds, detail.
 
     \b
+    {"program": "print(int(input()) + 1)", "tests": {"inputs": ["41"], "outputs": ["42"]}}
+    {"program": "def add(a, b): return a + b", "tests": {"fn_name": "add", "inputs": [[1, 2]], "outputs": [3]}}
+    {"program": "def add(a, b): return a + b", "tests": {"asserts": ["assert add(1, 2) == 3"]}}
+
+    \b
     strop verify code cases.jsonl --out verdicts.jsonl
     strop verify code cases.jsonl --out verdicts.jsonl --test-seconds 2 --json
     """

@@ -141,10 +141,11 @@ def stage_configs(config: RunConfig) -> list[RunConfig]:
     before_last = [stage.steps for stage in config.stages[:-1]]
     if any(stage.steps is None and stage.plateau is None for stage in config.stages[:-1]):
         raise InputError("stages: every stage but the last needs steps, a plateau, or both, to end by")
-    if sum(steps or 0 for steps in before_last) >= config.steps:
-        raise InputError(f"stages: the first {len(before_last)} take all of steps={config.steps}; raise steps")
+    taken = sum(steps or 0 for steps in before_last)
+    if taken >= config.steps:
+        raise InputError(f"stages: those before the last take {taken} steps, so steps={config.steps} must be more")
     _refuse_idle_settings(config.stages)
-    whole = sum(steps or 0 for steps in before_last) + (config.stages[-1].steps or 0)
+    whole = taken + (config.stages[-1].steps or 0)
     if config.stages[-1].steps is not None and all(before_last) and whole != config.steps:
         raise InputError(f"stages: theirs add up to {whole} steps, and steps={config.steps}; make them equal")
     data = config.model_dump(mode="json") | {"stages": []}

@@ -45,7 +45,7 @@ min_tests = 5
 
 [[steps]]
 piece = "AnswersAgree"    # the answer read again out of the worked solution must be the given one
-missing = "keep"          # what is done with problems without a solution
+missing = "keep"          # what is done with problems without one (`solution` in the source's columns, see above)
 
 [[steps]]
 piece = "LinksAndFigures"

@@ -78,6 +78,12 @@ def test_assertions(judge: Any, program: str, asserts: list[str], outcome: Outco
     assert result.outcome is outcome, result
 
 
+def test_an_assertion_that_says_nothing_is_shown(judge: Any) -> None:
+    program = "def add(a, b): return 3"
+    assert judge(program, {"asserts": ADD}).detail == "test 2 of 2: AssertionError: assert add(5, 5) == 10"
+    assert judge(program, {"asserts": ["assert add(5, 5) == 10, 'sums'"]}).detail == "AssertionError: sums"
+
+
 E = "class E:\n    def __eq__(s, o): return True\n    def __ne__(s, o): return False\n    def __hash__(s): return 0\n"
 ANY = "".join(
     f"    def __{name}__(s, *o): return {result}\n"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
+from collections.abc import Sequence
 from typing import Any
 
 from strop.verifiers.code.outcome import Outcome, Settings, Tally, outcome_of
@@ -46,15 +47,15 @@ def run_asserts(slot: Slot, program: str, tests: Tests, settings: Settings, tall
             report = None  # from here on the tester's process closes it
             with slot.process("tester", source, b"", seconds, channels, report=pipes.report_in, place=1) as tester:
                 pipes.close_copies()
-                _follow(tester, solution, len(tests), tally)
+                _follow(tester, solution, tests.inputs, tally)
     finally:
         pipes.close_copies()
         if report is not None:
             os.close(report)
 
 
-def _follow(tester: SandboxProcess, solution: SandboxProcess, total: int, tally: Tally) -> None:
-    place, begun, judged = 0, time.monotonic(), 0
+def _follow(tester: SandboxProcess, solution: SandboxProcess, snippets: Sequence[Any], tally: Tally) -> None:
+    place, begun, judged, total = 0, time.monotonic(), 0, len(snippets)
     limit = tally.seconds
     while not tally.over:
         while tester.messages:
@@ -63,7 +64,7 @@ def _follow(tester: SandboxProcess, solution: SandboxProcess, total: int, tally:
                 place, begun, limit = message[1], time.monotonic(), tally.seconds
             else:
                 judged += 1
-                _note(message, solution, tally)
+                _note(message, solution, snippets, tally)
         if judged >= total or tester.finished:
             break
         left = WATCH_SECONDS
@@ -79,7 +80,7 @@ def _follow(tester: SandboxProcess, solution: SandboxProcess, total: int, tally:
         _fail_unreported(tester, solution, place, tally)
 
 
-def _note(message: list[Any], solution: SandboxProcess, tally: Tally) -> None:
+def _note(message: list[Any], solution: SandboxProcess, snippets: Sequence[Any], tally: Tally) -> None:
     kind, place, *rest = message
     if kind == "pass":
         tally.passed()
@@ -93,7 +94,10 @@ def _note(message: list[Any], solution: SandboxProcess, tally: Tally) -> None:
         outcome = Outcome.WRONG if rest[0].startswith("AssertionError") else Outcome.RUNTIME_ERROR
         if rest[0].startswith("MemoryError"):
             outcome = Outcome.MEMORY
-        tally.failed(place, outcome, rest[0])
+        said = rest[0]
+        if said == "AssertionError: ":  # which says nothing: the test does
+            said += str(snippets[place]).strip().partition("\n")[0][:200]
+        tally.failed(place, outcome, said)
 
 
 def _ended(solution: SandboxProcess) -> tuple[Outcome, str] | None:
