@@ -1,7 +1,8 @@
 """A whole GRPO step: generate, verify, update; seconds a step beside TRL's GRPOTrainer.
 
     python bench/step.py --trl-python PYTHON        # the interpreter of a virtual environment that has trl
-    python bench/step.py --trl-python PYTHON --apart --model qwen3-0.6b --dtype bfloat16 --prompts 16 --rows 8
+    python bench/step.py --trl-python PYTHON --apart --model qwen3-0.6b --dtype bfloat16 --prompts 16 --rows 8 \\
+        --tokens 2048
 
 Both train the same model in the same precision with as many threads, on the same prompts, 32 × 8 completions a step,
 one update of all of them, without a reference policy. The model has 1.8M parameters and random weights, arranged so

@@ -114,10 +114,13 @@ CASES = (
     # problems
     (f"{EMBEDDED} --set data.source=nowhere.jsonl", "nowhere.jsonl: no such file"),
     (f"{EMBEDDED} --set data.source=words.txt", "no source is called 'words.txt'; the files that are read end in"),
-    (f"{EMBEDDED} --set data.source=broken.jsonl", "not valid JSON (Expecting ',' delimiter, column 26)"),
+    (
+        f"{EMBEDDED} --set data.source=broken.jsonl",
+        "broken.jsonl:1: not valid JSON (Expecting ',' delimiter, column 26)",
+    ),
     (f"{EMBEDDED} --set data.source=parted.csv", 'data.source.delimiter=";"'),
     (f"{EMBEDDED} --set data.source=columns.jsonl", "set data.source.columns.answer=solution"),
-    (f"{EMBEDDED} --set data.source=noanswer.jsonl", "leave such rows out"),
+    (f"{EMBEDDED} --set data.source=noanswer.jsonl", "the answer is empty; fill it in, or leave such rows out"),
     (f"{EMBEDDED} --set data.source=empty.jsonl", "no problems in it"),
     (f"{EMBEDDED} --set data.held_out.source=nowhere.jsonl", "nowhere.jsonl: no such file"),
     (f"{EMBEDDED} --set data.history=nowhere", "data.history"),

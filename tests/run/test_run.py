@@ -73,7 +73,7 @@ def test_the_run_folder_holds_everything(finished: Path) -> None:
         assert row["tokens_per_second"] == pytest.approx(row["tokens/generated"] / training, rel=1e-5)
     picture = plot_run(finished).read_bytes()
     width, height = struct.unpack(">II", picture[16:24])
-    assert width == 2070 and 2040 <= height < 2500 and len(picture) > 10_000  # four rows of three, and their legends
+    assert (width, height) == (2070, 2218) and len(picture) > 10_000  # four rows of three, and their legends
     summary = json.loads((finished / "summary.json").read_text())
     assert summary["steps"] == 4 and summary["model"] == "model"
 

@@ -11,7 +11,7 @@ from strop.base.imports import command
 from strop.base.view import duration, percent
 from strop.cli.options import print_table
 from strop.report.figures.training import plot_run
-from strop.report.runs import in_95, read_runs
+from strop.report.runs import interval_suffix, read_runs
 from strop.run.folder import SUMMARY, RunFolder
 
 PARTS = {
@@ -31,7 +31,7 @@ def report_quickstart(folder: Path) -> None:
         ("pass rate after RL", percent(summary["pass_rate_after"])),
         ("gain", f"{100 * summary['gain']:+.1f} points (95 % interval {100 * low:+.1f} to {100 * high:+.1f})"),
         ("parameters", f"{summary['parameters']:,}"),
-        ("time", ", ".join(f"{PARTS[name]} {duration(value)}" for name, value in in_whole(seconds).items())),
+        ("time", ", ".join(f"{PARTS[name]} {duration(value)}" for name, value in whole_seconds(seconds).items())),
     ]
     print_table(("", "held-out problems"), rows)
     print(f"curves   {plot_run(run.path)}")
@@ -43,7 +43,7 @@ def report_quickstart(folder: Path) -> None:
     )
 
 
-def in_whole(seconds: Mapping[str, float]) -> dict[str, int]:
+def whole_seconds(seconds: Mapping[str, float]) -> dict[str, int]:
     """Parts and their total, the last of them, in whole seconds that add up to it."""
     ends = [0, *(round(end) for end in accumulate(list(seconds.values())[:-1]))]
     parts = [end - begin for begin, end in pairwise(ends)]
@@ -76,12 +76,12 @@ def _last_values(folder: Path) -> list[tuple[str, str]]:
     run = read_runs([folder])[0]
     steps, rates = run.series("evaluation/pass_rate")
     rows = [
-        (f"held-out pass rate, step {step}", f"{percent(rate)}{in_95(run.interval(step))}")
+        (f"held-out pass rate, step {step}", f"{percent(rate)}{interval_suffix(run.interval(step))}")
         for step, rate in list(zip(steps, rates, strict=True))[:: max(1, len(rates) - 1)]
     ]
     if len(rates) > 1:
         points, interval = run.gain(steps[-1])
-        rows.append(("gain", f"{points} points{in_95(interval)}"))
+        rows.append(("gain", f"{points} points{interval_suffix(interval)}"))
     trained, loss = run.last("pass_rate"), run.last("loss")
     if trained is not None:
         rows.append(("pass rate in training", percent(trained)))

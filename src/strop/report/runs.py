@@ -78,8 +78,14 @@ class RunData:
         return sum(spent) if spent else None
 
     def by_step(self, metric: str) -> dict[int, float]:
-        """The metric's finite values by step, in order."""
-        return by_step(self.rows, metric)
+        """The metric's finite values by step, in order; all rows are gone through for it once."""
+        if metric not in self._values:
+            self._values[metric] = by_step(self.rows, metric)
+        return self._values[metric]
+
+    @cached_property
+    def _values(self) -> dict[str, dict[int, float]]:
+        return {}
 
     def series(self, metric: str) -> Series:
         """The metric's steps and its finite values at them."""
@@ -127,7 +133,7 @@ class RunData:
         return ABSENT if self.seconds is None else duration(self.seconds)
 
 
-def in_95(interval: str) -> str:
+def interval_suffix(interval: str) -> str:
     """An interval behind what it is of, said to be one of 95 %; a standard error says itself what it is."""
     return f", {interval}" if "standard error" in interval else f", 95 % interval {interval}" if interval else ""
 

@@ -9,7 +9,7 @@ from strop.base.view import duration, number, percent
 from strop.config.edits import flatten
 from strop.report.figures.training import time_shares
 from strop.report.page import Block, Folded, Numbers, Table, Text
-from strop.report.runs import ABSENT, RunData, changes, in_95
+from strop.report.runs import ABSENT, RunData, changes, interval_suffix
 
 RATE = "evaluation/pass_rate"
 
@@ -31,10 +31,11 @@ def _headline(run: RunData) -> list[tuple[str, str]]:
     found: list[tuple[str, str]] = []
     steps, rates = run.series(RATE)
     if rates:
-        found.append((percent(rates[-1]), f"held-out pass rate after step {steps[-1]}{in_95(run.interval(steps[-1]))}"))
+        spread = interval_suffix(run.interval(steps[-1]))
+        found.append((percent(rates[-1]), f"held-out pass rate after step {steps[-1]}{spread}"))
     if len(rates) > 1:
         points, interval = run.gain(steps[-1])
-        found.append((f"{points} points", f"since step {steps[0]} ({percent(rates[0])}){in_95(interval)}"))
+        found.append((f"{points} points", f"since step {steps[0]} ({percent(rates[0])}){interval_suffix(interval)}"))
     trained, loss = run.last("pass_rate"), run.last("loss")
     if trained is not None:
         found.append((percent(trained), "pass rate in training, last step"))
