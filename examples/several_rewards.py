@@ -20,8 +20,7 @@ run = strop.train(
     "embedded", ChainSum(part="train"), held_out=ChainSum(part="held_out", count=64),
     reward={right: 1.0, boxed: 0.1, brief: 0.2}, recipe="quickstart",
 )  # fmt: skip
-# A pass rate counts the completions that earn all there is, which is none where `brief` takes a little from each.
-rewards = run.metrics["reward/mean"].to_pylist()
-print(f"{run.path}: mean reward {rewards[1]:.2f} in the first step, {rewards[-1]:.2f} in the last")
+# The two functions that return a bool say what is right, so pass rates count boxed right answers, brief or not.
+print(f"{run.path}: {run.pass_rates}")
 for row in run.rollouts(run.summary["steps"], ["prompt", "completion", "reward", "detail"]).slice(0, 5).to_pylist():
     print(row)

@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 from tests.made import completion
 
@@ -34,6 +35,14 @@ def correct(problem: Problem, text: str) -> float:
 
 def short(problem: Problem, text: str) -> float:
     return -float(len(text))
+
+
+def right(problem: Problem, text: str) -> bool:
+    return problem.reference in text
+
+
+def boxed(problem: Problem, text: str) -> bool:
+    return "box" in text
 
 
 def trl(prompts: list[str], completions: list[str], answer: list[str], **kwargs: Any) -> list[float]:
@@ -94,6 +103,20 @@ def test_the_sum_is_weighted_and_the_score_lies_in_the_unit_interval() -> None:
     assert verdict_of(trl_narrow, weights=(3.0,)) == Verdict(1.0, Status.CORRECT, "", reward=6.0)
     # A function that does not apply has no part in the sum, nor in what the score is measured by.
     assert verdict_of(correct, never) == Verdict(1.0, Status.CORRECT, "correct 1", reward=1.0)
+
+
+def test_functions_that_return_a_bool_say_what_is_right() -> None:
+    """However much of the sum is lost to a length, a right answer counts as one in training and in evaluation."""
+    weights = (1.0, 0.1, 0.25)
+    found = [verdict_of(right, boxed, short, weights=weights, text=text) for text in ("box 2", "box 3", "2")]
+    assert [each.score for each in found] == [1.0, 0.0, 0.0]
+    assert [each.status for each in found] == [Status.CORRECT, Status.WRONG, Status.WRONG]
+    assert [each.reward for each in found] == pytest.approx([1.1 - 1.25, 0.1 - 1.25, 1.0 - 0.25])
+    assert found[0].detail == "right 1; boxed 1; short -5"
+    # What has a negative weight should not be so; what weighs nothing has no say.
+    assert [verdict_of(right, boxed, weights=(1.0, -0.5), text=text).score for text in ("2", "box 2")] == [1.0, 0.0]
+    assert verdict_of(right, boxed, weights=(1.0, 0.0)).score == 1.0
+    assert verdict_of(lambda problem, text: np.bool_(True), short).score == 1.0
 
 
 def test_groups_of_rewards_below_zero_differ() -> None:

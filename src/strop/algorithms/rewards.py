@@ -68,7 +68,7 @@ class LengthPenalty(LengthShaping):
         return self
 
     def __call__(self, completion: Completion, verdict: Verdict) -> float:
-        if verdict.score < 1:
+        if not verdict.passed:
             return 0.0
         return min(max((self.max_tokens - completion.sampled_tokens) / self.cache_tokens - 1, -1.0), 0.0)
 

@@ -205,7 +205,7 @@ class Verdict:
     """A verifier's judgement of one completion.
 
     Attributes:
-        score: in [0, 1]; pass rates and groups are counted by it.
+        score: in [0, 1]; 1 is right, and pass rates count how many are.
         status: how it came about.
         detail: why, in a few words.
         reward: what reward functions of the user's own returned, any finite number; None from verifiers.
@@ -225,6 +225,11 @@ class Verdict:
     def usable(self) -> bool:
         """False where the verifier itself failed: the sample then leaves the loss and the group's statistics."""
         return self.status not in (Status.TIMEOUT, Status.ERROR)
+
+    @property
+    def passed(self) -> bool:
+        """Whether the answer is right, which is a score of 1: what every pass rate counts."""
+        return self.score == 1.0
 
     @property
     def value(self) -> float:

@@ -92,7 +92,7 @@ def summarise(results: list[Any], expected: list[bool | None]) -> dict[str, Any]
     """How many verdicts of each status, how long they took, and how many agree with what was expected."""
     statuses = [str(each.verdict.status) for each in results]
     times = sorted(each.milliseconds for each in results)
-    pairs = [(each.verdict.score == 1.0, label) for each, label in zip(results, expected, strict=True)]
+    pairs = [(each.verdict.passed, label) for each, label in zip(results, expected, strict=True)]
     known = [correct == label for correct, label in pairs if label is not None]
     summary: dict[str, Any] = {"cases": len(results)}
     summary |= {status: statuses.count(status) for status in ("correct", "wrong", "unparsed", "timeout", "error")}

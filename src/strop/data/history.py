@@ -22,7 +22,7 @@ EARLIER = -1  # the stage of visits that another run made
 
 
 class Visit(NamedTuple):
-    """A group of `samples` judged completions, of total score `passed`, at step `step` of stage `stage`."""
+    """A group of `samples` judged completions, of which `passed` are right, at step `step` of stage `stage`."""
 
     step: int
     stage: int

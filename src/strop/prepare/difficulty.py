@@ -249,7 +249,7 @@ class _Estimation:
         arrived = self._running.pop(problem_id)
         del self._verdicts[problem_id], self._problems[problem_id]
         usable = [verdict for verdict in verdicts if verdict.usable]
-        correct = sum(verdict.score == 1.0 for verdict in usable)
+        correct = sum(verdict.passed for verdict in usable)
         truncated = sum(sample.truncated for sample in arrived)
         tokens = sum(len(sample.token_ids) for sample in arrived)
         self._record(problem_id, Tally(correct, len(usable), truncated, tokens))

@@ -48,7 +48,7 @@ class ReferenceSolutions(FilterStep):
         details = []
         for code in codes:
             verdict = self._verdict(problem, problem.reference, code)
-            if verdict.score == 1.0:
+            if verdict.passed:
                 return problem
             details.append(verdict.detail)
         if self.failing == "drop":
@@ -75,7 +75,7 @@ class ReferenceSolutions(FilterStep):
     def _passed(self, problem: Problem, code: str) -> Iterator[int]:
         for place in range(count_tests(problem.reference)):
             single = select_tests(dict(problem.reference), [place])
-            if self._verdict(problem, single, code).score == 1.0:
+            if self._verdict(problem, single, code).passed:
                 yield place
 
     def _verdict(self, problem: Problem, reference: Any, code: str) -> Verdict:

@@ -242,7 +242,7 @@ def _sample(
 
     def progress(done: int, total: int, rollout: Rollout) -> None:
         nonlocal correct
-        correct += rollout.verdict.score == 1
+        correct += rollout.verdict.passed
         store.add(rollout)
         view.advance(done, {"pass_rate": correct / done})
 

@@ -75,7 +75,7 @@ class Curriculum:
         written down, again after a resume. With No-Positive-Resampling a problem that is mastered is never asked again.
         """
         usable = group.usable
-        visit = Visit(step, self.stage, len(usable), sum(rollout.verdict.score for rollout in usable))
+        visit = Visit(step, self.stage, len(usable), sum(rollout.verdict.passed for rollout in usable))
         self.history.add(index, visit)
         if usable and self._masters(visit):
             self.sampler.retire([index])

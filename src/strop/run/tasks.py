@@ -135,7 +135,7 @@ def evaluate_model(
 
     def progress(done: int, total: int, rollout: Rollout) -> None:
         nonlocal correct
-        correct += rollout.verdict.score == 1
+        correct += rollout.verdict.passed
         view.advance(done, {"pass_rate": correct / done})
 
     judge = responder_of(config, play_of(config, tokenizer, engine.capabilities.max_tokens))

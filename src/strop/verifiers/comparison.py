@@ -63,9 +63,9 @@ def compare_verifiers(verifiers: Sequence[Verifier], rollouts: Sequence[Sampled]
     for column in verdicts:
         counts = [0] * (largest + 1)
         for places in groups.values():
-            counts[sum(column[place].score == 1.0 for place in places)] += 1
+            counts[sum(column[place].passed for place in places)] += 1
         histograms.append(tuple(counts))
-    correct = [[verdict.score == 1.0 for verdict in column] for column in verdicts]
+    correct = [[verdict.passed for verdict in column] for column in verdicts]
     return Comparison(
         names=_names(verifiers),
         problems=len(groups),

@@ -40,7 +40,9 @@ class RewardFunction(Verifier):
     messages; the other columns of the problem are keywords, as far as the function takes them; None says that the
     function does not apply, and then it has no part in the sum.
 
-    The score, by which pass rates are counted, is r / Σ_i |w_i| over the functions that apply, brought into [0, 1].
+    Functions that return a bool say what is right: where there are any, the score, by which pass rates are counted,
+    is 1 if each of them says True (False where its weight is negative), else 0. Where there are none it is
+    r / Σ_i |w_i| over the functions that apply, brought into [0, 1].
     An exception, or a result that is not a finite number, is a verdict of status error: that sample leaves the loss.
 
     Fields:
@@ -67,7 +69,7 @@ class RewardFunction(Verifier):
         """The weighted sum; its detail says what each of several functions returned."""
         weights = self.weights or (1.0,) * len(self.functions)
         total = whole = 0.0
-        said = []
+        said, answers = [], []
         for name, weight in zip(self.functions, weights, strict=True):
             try:
                 value = _value(_found(name), problem, text)
@@ -80,9 +82,12 @@ class RewardFunction(Verifier):
                 total += weight * value
                 whole += abs(weight)
                 said.append(f"{_shown(name)} {value:g}")
+                if isinstance(value, bool) and weight:
+                    answers.append(value == (weight > 0))
         if not said:
             return Verdict(0.0, Status.ERROR, f"no reward function applies: {', '.join(map(_shown, self.functions))}")
-        score = min(max(total / whole, 0.0), 1.0) if whole else 0.0
+        share = min(max(total / whole, 0.0), 1.0) if whole else 0.0
+        score = float(all(answers)) if answers else share
         detail = "; ".join(said) if len(self.functions) > 1 else ""
         return Verdict(score, Status.CORRECT if score == 1 else Status.WRONG, detail, reward=total)
 
@@ -160,8 +165,8 @@ def _needed(function: Callable[..., Any]) -> list[str]:
     ]
 
 
-def _value(function: Callable[..., Any], problem: Problem, text: str) -> float | Verdict | None:
-    """What the function says of a completion: a number, None, or a verdict that is not usable.
+def _value(function: Callable[..., Any], problem: Problem, text: str) -> float | bool | Verdict | None:
+    """What the function says of a completion: a number or a bool, None, or a verdict that is not usable.
 
     Raises:
         TypeError, ValueError: it returns something else.
@@ -175,7 +180,7 @@ def _value(function: Callable[..., Any], problem: Problem, text: str) -> float |
         raise TypeError(f"it returned {type(result).__name__}, not a number")
     if not math.isfinite(result):
         raise ValueError(f"it returned {result}, not a finite number")
-    return float(result)
+    return bool(result) if isinstance(result, bool | np.bool_) else float(result)
 
 
 def _called_with_lists(function: Callable[..., Any], problem: Problem, text: str) -> Any:

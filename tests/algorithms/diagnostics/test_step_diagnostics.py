@@ -85,6 +85,14 @@ def test_outcomes_by_value() -> None:
     assert found["pass_rate/math"] == found["pass_rate"]
 
 
+def test_a_pass_rate_counts_what_is_right_not_half_scores() -> None:
+    """As evaluations count, so that training's rate and the held-out one can be compared."""
+    scored = (rollout(0, 0.5), rollout(1, 1, finish="length"), rollout(2, 0.9), rollout(3, 1))
+    found = values(diagnose([group(0, *scored)]))
+    assert found["pass_rate"] == found["pass_rate/math"] == 0.5 and found["pass_rate/whole"] == pytest.approx(1 / 3)
+    assert found["reward/mean"] == pytest.approx(3.4 / 4)
+
+
 def test_a_group_trained_on_without_an_advantage_is_not_in_the_effective_batch() -> None:
     groups = [group(0, rollout(0, 1), rollout(1, 1)), group(1, rollout(0, 1), rollout(1, 0))]
     found = values(diagnose(groups))

@@ -35,18 +35,17 @@ def group_metrics(groups: Sequence[Group], survivors: Collection[int]) -> Metric
 
 
 def _pass_rates(usable: Sequence[Rollout]) -> Metrics:
-    """The mean score: of all, of those not truncated, and of each domain."""
-    whole = [r.verdict.score for r in usable if not r.completion.truncated]
+    """The share that is right: of all, of those not truncated, and of each domain."""
     rates: Metrics = {
-        "pass_rate": Mean(sum(r.verdict.score for r in usable), len(usable)),
-        "pass_rate/whole": Mean(sum(whole), len(whole)),
+        "pass_rate": _share([r.verdict.passed for r in usable]),
+        "pass_rate/whole": _share([r.verdict.passed for r in usable if not r.completion.truncated]),
     }
-    domains: dict[str, list[float]] = {}
+    domains: dict[str, list[bool]] = {}
     for rollout in usable:
-        domains.setdefault(rollout.problem.domain, []).append(rollout.verdict.score)
-    for domain, scores in sorted(domains.items()):
+        domains.setdefault(rollout.problem.domain, []).append(rollout.verdict.passed)
+    for domain, passed in sorted(domains.items()):
         # The name of a domain is the user's; it must not hide the rate of whole completions.
-        rates.setdefault(f"pass_rate/{domain}", Mean(sum(scores), len(scores)))
+        rates.setdefault(f"pass_rate/{domain}", _share(passed))
     return rates
 
 
@@ -55,7 +54,7 @@ def solved_metrics(groups: Sequence[Group]) -> Metrics:
 
     The bins are the same for every group size: none, up to ¼, ½ and ¾, the rest, all.
     """
-    solved = np.array([np.mean([r.verdict.score == 1 for r in g.usable]) for g in groups if g.usable], dtype=np.float64)
+    solved = np.array([np.mean([r.verdict.passed for r in g.usable]) for g in groups if g.usable], dtype=np.float64)
     return {
         "groups/solved_none_share": _share(solved == 0),
         "groups/solved_to_25_share": _share((solved > 0) & (solved <= 0.25)),
@@ -84,11 +83,11 @@ def interruption_metrics(groups: Sequence[Group]) -> Metrics:
     """Forced interruptions of thinking: how many completions, where, with which result."""
     rollouts = [rollout for group in groups for rollout in group.rollouts]
     positions = [r.completion.interrupted_at for r in rollouts if r.completion.interrupted_at is not None]
-    scores = [r.verdict.score for group in groups for r in group.usable if r.completion.interrupted_at is not None]
+    passed = [r.verdict.passed for group in groups for r in group.usable if r.completion.interrupted_at is not None]
     return {
         "interruption/share": Mean(len(positions), len(rollouts)),
         "interruption/position": Mean(sum(positions), len(positions)),
-        "interruption/pass_rate": Mean(sum(scores), len(scores)),
+        "interruption/pass_rate": _share(passed),
         "tokens/injected": Total(sum(int(r.completion.injected.sum()) for r in rollouts)),
     }
 

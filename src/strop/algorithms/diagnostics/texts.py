@@ -63,4 +63,4 @@ def _length(rollout: Rollout) -> int:
 
 
 def _is_correct(rollout: Rollout) -> bool:
-    return rollout.verdict.usable and rollout.verdict.score == 1
+    return rollout.verdict.usable and rollout.verdict.passed
