@@ -8,10 +8,26 @@ from pathlib import Path
 import pytest
 from tests.runs import metrics, small_config
 
-from strop.base.types import InputError
+from strop.base.types import InputError, Problem
 from strop.base.view import SilentView
-from strop.data.history import DropSolved, HardOnly, History, PassRateBetween, Visit, add_up, deciles, read_pass_rates
+from strop.data.history import (
+    Asked,
+    DropSolved,
+    HardOnly,
+    History,
+    PassRateBetween,
+    Visit,
+    add_up,
+    deciles,
+    read_pass_rates,
+    recalled,
+)
+from strop.data.source import question_digest
 from strop.run.run import resume, train
+
+
+def problem(name: str) -> Problem:
+    return Problem(name, f"What is {name}?", "1")
 
 
 def test_a_history_survives_json_and_a_file(tmp_path: Path) -> None:
@@ -23,11 +39,12 @@ def test_a_history_survives_json_and_a_file(tmp_path: Path) -> None:
     again.load(json.loads(json.dumps(history.state())))
     assert list(again.visits(2)) == [Visit(1, 0, 4, 3.0), Visit(7, 1, 4, 4.0)]
     assert not again.visits(0) and len(again) == 1
-    lines = list(again.lines(["a", "b", "c"]))
+    lines = list(again.lines(list(map(problem, "abc"))))
     row = json.loads(lines[0])
     assert (row["id"], row["attempts"], row["pass_rate"], row["last_pass_rate"]) == ("c", 8, 7 / 8, 1.0)
     (tmp_path / "pass_rates.jsonl").write_text("\n".join(lines))
-    assert read_pass_rates(tmp_path) == {"c": [Visit(1, 0, 4, 3.0), Visit(7, 1, 4, 4.0)]}
+    (asked,) = read_pass_rates(tmp_path).items()
+    assert asked == (Asked("c", question_digest(problem("c"))), [Visit(1, 0, 4, 3.0), Visit(7, 1, 4, 4.0)])
 
 
 def test_a_broken_file_is_named_with_its_line(tmp_path: Path) -> None:
@@ -70,7 +87,7 @@ def written(folder: Path, rates: dict[str, list[Visit]]) -> str:
         for visit in visits:
             history.add(index, visit)
     folder.mkdir()
-    (folder / "pass_rates.jsonl").write_text("\n".join(history.lines(list(rates))))
+    (folder / "pass_rates.jsonl").write_text("\n".join(history.lines(list(map(problem, rates)))))
     return str(folder)
 
 
@@ -85,6 +102,24 @@ def test_rates_of_several_runs_add_up(tmp_path: Path) -> None:
     ]
     counts = dict(deciles(rows))
     assert (counts["never"], counts["10-20 %"], counts["always"], sum(counts.values())) == (1, 1, 1, 3)
+
+
+def test_what_was_found_of_another_question_is_not_taken_over(tmp_path: Path) -> None:
+    """Generators number their problems alike whatever their seed: the same id may be another question."""
+    place = written(tmp_path / "run", {"a": [Visit(1, 0, 4, 4.0)], "b": [Visit(1, 0, 4, 1.0)]})
+    assert recalled([place], [Problem("b", "What is 7?", "7"), problem("a")]) == {1: [Visit(1, 0, 4, 4.0)]}
+    with pytest.raises(InputError, match="none of its 2 problems"):
+        recalled([place], [Problem("b", "What is 7?", "7")])
+    history = History()
+    history.add(0, Visit(1, 0, 4, 0.0))
+    other = tmp_path / "other.jsonl"
+    other.write_text("\n".join(history.lines([Problem("b", "What is 7?", "7")])))
+    assert [(row.id, row.attempts) for row in add_up([place, str(other)], PassRateBetween(high=0.5))] == [
+        ("b", 4), ("b", 4)
+    ]  # fmt: skip
+    old = tmp_path / "old.jsonl"  # of a version that wrote no questions
+    old.write_text('{"id": "b", "visits": [{"step": 1, "stage": 0, "samples": 4, "passed": 1.0}]}\n')
+    assert recalled([str(old)], [problem("b")]) == {0: [Visit(1, 0, 4, 1.0)]}
 
 
 def test_another_run_begins_where_the_first_one_ended(tmp_path: Path) -> None:

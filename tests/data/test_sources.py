@@ -64,13 +64,16 @@ def test_json_lines_gzipped_with_byte_order_mark_and_limit(tmp_path: Path) -> No
         {"prompt": "1+1", "ground_truth": "2", "solution": "long"},
         {"question": "1+1", "answer": "One and one are <<1+1=2>>2.\n#### 2"},
         {"problem": "1+1", "answer": None, "expected_answer": "2"},
+        {"problem": "1+1", "solution": r"It is \boxed{2}."},
     ],
-    ids=["verl", "trl", "gsm8k", "null"],
+    ids=["verl", "trl", "gsm8k", "null", "open-r1"],
 )
 def test_usual_columns_are_recognised(tmp_path: Path, row: dict[str, object]) -> None:
     """The first row decides for all; what GSM8K writes before its answer is kept."""
     path = write_lines(tmp_path / "a.jsonl", [row, row])
-    assert [(found.prompt, found.reference) for found in JsonLines(path=path).load()] == [("1+1", "2")] * 2
+    assert [(found.prompt, found.reference) for found in JsonLines(path=path).load()] == [
+        ("1+1", "2" if "answer" in row or "ground_truth" in str(row) else row["solution"])
+    ] * 2  # fmt: skip
     solution = str(row.get("answer"))
     assert JsonLines(path=path).load()[0].extra == ({"solution": solution} if "####" in solution else {})
     other = write_lines(tmp_path / "b.jsonl", [row, {"input": "1+1", "target": "2"}])

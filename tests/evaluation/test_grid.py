@@ -68,6 +68,19 @@ def test_values() -> None:
         value_of(found, "maj@8")
 
 
+def test_a_majority_is_not_known_where_the_verifier_tells_no_answers(tmp_path: Path) -> None:
+    """Of programs, and of rewards from Python: 0 % would look like a rate."""
+    untold = replace(result(EASY), answers=((None, None),) * 4)
+    assert value_of(untold, "maj") is None and untold.summary()["majority_rate"] is None
+    assert value_of(replace(result([[0, 0]]), answers=((None, None),)), "maj") == 0.0  # nothing was right either
+    both = grid({("base", "lcb"): untold, ("rl", "lcb"): result(EASY)})
+    assert table(both, ("avg", "maj")).splitlines()[2].split()[-2] == "–"
+    written = write_report(both, tmp_path, ("avg", "maj"), pictures=False)
+    assert written["models"]["base"]["lcb"]["metrics"]["maj@2"]["value"] is None
+    (line,) = [line for line in (tmp_path / "report.md").read_text().splitlines() if "maj@N" in line]
+    assert line.split("|")[2].strip() == "–"
+
+
 def test_comparison_is_paired() -> None:
     rows = compare(two_by_two(), "base", "rl")
     assert [(row.benchmark, row.gain) for row in rows] == [("aime", 0.75), ("lcb", 0.0), ("Avg.", 0.375)]

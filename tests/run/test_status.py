@@ -195,6 +195,13 @@ def test_a_folder_that_is_no_run_is_refused_in_one_line(tmp_path: Path) -> None:
     assert done.stderr == f"strop: {tmp_path} is not a run of strop (it has no run.json)\n"
 
 
+def test_shares_are_of_the_steps_alone(run: Path) -> None:
+    """The row of what was measured before the first step has no seconds."""
+    before = (run / "metrics.jsonl").read_text()
+    (run / "metrics.jsonl").write_text('{"step": 0, "evaluation/pass_rate": 0.1}\n' + before)
+    assert sum(read_status(RunFolder.open(run)).shares.values()) == pytest.approx(1)
+
+
 def test_a_run_without_shares_of_its_time_shows_none(tmp_path: Path) -> None:
     folder = RunFolder.create(tmp_path / "sft", {"demonstrations": "worked.jsonl", "seed": 0})
     folder.append_metrics(1, {"loss": 2.0, "seconds/step": 0.5, "tokens_per_second": 1000.0})

@@ -19,6 +19,16 @@ def problem(reference: Any, **extra: Any) -> Problem:
 
 
 @pytest.mark.parametrize(
+    "reference", [r"\boxed{1,250}", r"Add: \boxed{7} and \boxed{1250}.", "1000 + 250\n#### 1,250"]
+)
+def test_a_worked_solution_states_its_answer(reference: str) -> None:
+    """As open-r1 and GSM8K write references, where the column is named by hand."""
+    right, wrong = (Answer()(problem(reference), rf"\boxed{{{answer}}}") for answer in (1250, 7))
+    assert (right.status, wrong.status) == (Status.CORRECT, Status.WRONG)
+    assert "Add" not in wrong.detail
+
+
+@pytest.mark.parametrize(
     ("written", "reference", "same"),
     [
         ("42", "42", True),

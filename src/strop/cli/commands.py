@@ -40,8 +40,8 @@ app = typer.Typer(
     strop recipes                                      what can be trained
     strop recipes show grpo                            every setting of one
     strop train grpo --tiny --set optim.lr=2e-4        train, with a setting changed
-    strop train --resume runs/grpo                     go on after an interruption
-    strop eval runs/grpo                               measure the result
+    strop train --resume runs/grpo-tiny                go on after an interruption
+    strop eval runs/grpo-tiny                          measure the result
     strop verify math cases.jsonl --out out.jsonl      judge answers without a model
     strop doctor                                       what this machine has and lacks
     strop smoke                                        whether training works on it

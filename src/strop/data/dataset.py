@@ -167,7 +167,7 @@ def _with_history(data: Data, settings: DataSettings) -> Data:
     """The data with what earlier runs found, and without the training problems that `settings.select` drops by it."""
     if not settings.history:
         return data
-    visits = recalled(settings.history, [problem.id for problem in data.train.problems])
+    visits = recalled(settings.history, data.train.problems)
     if settings.select is None:
         return replace(data, train=replace(data.train, visits=visits))
     # As in a stage that follows the earlier run: a filter that asks for the stage before finds that run.

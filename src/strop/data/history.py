@@ -10,12 +10,13 @@ import json
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple, Self
+from typing import Annotated, Literal, NamedTuple, Self
 
 from pydantic import Field, model_validator
 
 from strop.base.pieces import Piece
-from strop.base.types import InputError
+from strop.base.types import InputError, Problem
+from strop.data.source import question_digest
 
 PASS_RATES = "pass_rates.jsonl"
 EARLIER = -1  # the stage of visits that another run made
@@ -70,23 +71,23 @@ class History:
             for visit in found:
                 self.add(index, visit._replace(stage=EARLIER))
 
-    def lines(self, ids: Sequence[str]) -> Iterable[str]:
-        """One JSON line a visited problem: id, attempts, pass rate over all visits and over the last, the visits."""
+    def lines(self, problems: Sequence[Problem]) -> Iterable[str]:
+        """A JSON line a visited problem: id, question, attempts, pass rates over all and over the last, the visits."""
         for index in sorted(self._visits):
             visits = self._visits[index]
-            attempts = sum(visit.samples for visit in visits)
-            row: dict[str, Any] = {
-                "id": ids[index],
-                "attempts": attempts,
-                "pass_rate": sum(visit.passed for visit in visits) / attempts,
-                "last_pass_rate": visits[-1].pass_rate,
-                "visits": [visit._asdict() for visit in visits],
-            }
-            yield json.dumps(row)
+            found = _rate(problems[index].id, visits)._asdict() | {"visits": [visit._asdict() for visit in visits]}
+            yield json.dumps({"question": question_digest(problems[index]), **found})
 
 
-def read_pass_rates(path: Path) -> dict[str, list[Visit]]:
-    """The visits of every problem by its id, from a run's `pass_rates.jsonl` (a run folder is taken for that file).
+class Asked(NamedTuple):
+    """A visited problem: its id, which may be another problem's where seeds differ, and its question, if known."""
+
+    id: str
+    question: str | None
+
+
+def read_pass_rates(path: Path) -> dict[Asked, list[Visit]]:
+    """The visits of every problem, from a run's `pass_rates.jsonl` (a run folder is taken for that file).
 
     Raises:
         InputError: no such file, or a line that is not of this form.
@@ -94,11 +95,12 @@ def read_pass_rates(path: Path) -> dict[str, list[Visit]]:
     file = path / PASS_RATES if path.is_dir() else path
     if not file.is_file():
         raise InputError(f"{file}: no such file; a run writes it at every checkpoint")
-    found: dict[str, list[Visit]] = {}
+    found: dict[Asked, list[Visit]] = {}
     for number, line in enumerate(file.read_text().splitlines(), 1):
         try:
             row = json.loads(line)
-            found[row["id"]] = [Visit(v["step"], v["stage"], v["samples"], v["passed"]) for v in row["visits"]]
+            visits = [Visit(v["step"], v["stage"], v["samples"], v["passed"]) for v in row["visits"]]
+            found[Asked(row["id"], row.get("question"))] = visits
         except (ValueError, RecursionError, KeyError, TypeError) as error:
             raise InputError(f"{file}, line {number}: not a problem's pass rates: {error}") from error
     return found
@@ -120,11 +122,11 @@ def add_up(paths: Sequence[str], wanted: ProblemFilter) -> list[ProblemRate]:
     Raises:
         InputError: see `read_pass_rates`.
     """
-    visits: dict[str, list[Visit]] = {}
+    visits: dict[Asked, list[Visit]] = {}
     for path in paths:
         for name, found in read_pass_rates(Path(path)).items():
             visits.setdefault(name, []).extend(found)
-    rows = [_rate(name, found) for name, found in visits.items() if found and wanted(found, 0)]
+    rows = [_rate(name.id, found) for name, found in visits.items() if found and wanted(found, 0)]
     return sorted(rows, key=lambda row: (row.pass_rate, row.id))
 
 
@@ -145,21 +147,22 @@ def deciles(rows: Sequence[ProblemRate]) -> list[tuple[str, int]]:
     return [("never", never), *tenths, ("always", len(rows) - never - len(inner))]
 
 
-def recalled(paths: Sequence[str], ids: Sequence[str]) -> dict[int, list[Visit]]:
-    """The visits that the runs at `paths` made of the problems `ids`, by the problem's place; unvisited ones left out.
+def recalled(paths: Sequence[str], problems: Sequence[Problem]) -> dict[int, list[Visit]]:
+    """The visits that the runs at `paths` made of `problems`, by the problem's place; unvisited ones left out.
 
     Raises:
         InputError: see `read_pass_rates`; or a file that knows none of the problems.
     """
-    place = {name: index for index, name in enumerate(ids)}
+    asked = [Asked(problem.id, question_digest(problem)) for problem in problems]
+    place = {key: index for index, key in enumerate(asked)} | {Asked(key.id, None): i for i, key in enumerate(asked)}
     found: dict[int, list[Visit]] = {}
     for path in paths:
         visits = read_pass_rates(Path(path))
         known = visits.keys() & place.keys()
         if not known:
             raise InputError(
-                f"data.history={path}: none of its {len(visits)} problems is among the {len(ids)} of this run (they "
-                "are matched by id); name a run on the same problems"
+                f"data.history={path}: none of its {len(visits)} problems is among the {len(problems)} of this run "
+                "(they are matched by id and question); name a run on the same problems"
             )
         for name in known:
             found.setdefault(place[name], []).extend(visits[name])

@@ -10,14 +10,13 @@ another split cannot bring a question that was trained on among those that are c
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from strop.base.types import InputError, Problem
 from strop.data.dataset import Data
-from strop.data.source import question_key
+from strop.data.source import question_digest
 
 PROBLEMS = "problems.json"
 
@@ -67,8 +66,3 @@ class ProblemRecord:
     def trained_on(self, problems: Iterable[Problem]) -> int:
         """How many of these problems the run was trained on."""
         return sum(question_digest(problem) in self.trained for problem in problems)
-
-
-def question_digest(problem: Problem) -> str:
-    """A hash of the problem's question, white space aside."""
-    return hashlib.blake2b(question_key(problem).encode(), digest_size=8).hexdigest()

@@ -49,8 +49,8 @@ class Columns(Settings):
     Fields:
         prompt: text, or a list of chat messages. None: the first of the usual names that the first row has: prompt,
             question, problem, messages, ….
-        answer: the reference answer, or the tests of a program. None: answer, ground_truth, final_answer, …; of a
-            worked solution as GSM8K writes it, what follows `####`.
+        answer: the reference answer, or the tests of a program. None: answer, ground_truth, final_answer, … (of a
+            worked solution as GSM8K writes it, what follows `####`), or a solution that boxes its answer.
         answer_json: the answer is JSON written as text, and a list of one is what is in it (Skywork-OR1-RL-Data:
             `["42"]`).
         id: None numbers the rows under the source's name.
@@ -75,7 +75,8 @@ class Columns(Settings):
     def named(self, row: Mapping[str, Any]) -> Columns:
         """These columns with the usual names that the row has in place of None."""
         prompt = self.prompt or first_present(row, PROMPTS) or "prompt"
-        answer = self.answer or first_present(row, ANSWERS) or "answer"
+        boxed = [name for name in SOLUTIONS if has(row, name) and r"\boxed" in str(pick(row, name))]
+        answer = self.answer or first_present(row, ANSWERS) or next(iter(boxed), "answer")
         return self.model_copy(update={"prompt": prompt, "answer": answer})
 
     def advice(self, row: Mapping[str, Any]) -> str:

@@ -5,6 +5,7 @@ A source reads files or generates, so it is a piece with `load` rather than `__c
 
 from __future__ import annotations
 
+import hashlib
 import math
 import re
 from abc import abstractmethod
@@ -137,6 +138,11 @@ def _check_messages(messages: Iterable[object]) -> None:
 def question_key(problem: Problem) -> str:
     """The text by which two problems are the same question: every run of white space counts as one space."""
     return " ".join(problem.question.split())
+
+
+def question_digest(problem: Problem) -> str:
+    """A hash of `question_key`, 16 hexadecimal digits."""
+    return hashlib.blake2b(question_key(problem).encode(), digest_size=8).hexdigest()
 
 
 def parse_source(text: str, path: str | None = None) -> ProblemSource:

@@ -203,13 +203,14 @@ def values_of(result: EvaluationResult, metric: str) -> Array:
     return result.majority_values(count)
 
 
-def value_of(result: EvaluationResult, metric: str) -> float:
-    """The mean of `values_of` over problems.
+def value_of(result: EvaluationResult, metric: str) -> float | None:
+    """The mean of `values_of` over problems; None where it has none (maj, where the verifier tells no answers).
 
     Raises:
         InputError: it is no metric, or there are too few samples for it.
     """
-    return float(values_of(result, metric).mean())
+    values = values_of(result, metric)
+    return float(values.mean()) if len(values) else None
 
 
 def metric_title(metric: str, samples: int) -> str:

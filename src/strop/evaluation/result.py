@@ -171,6 +171,8 @@ class EvaluationResult:
     def majority_values(self, k: int | None = None) -> Array:
         """maj@k of each problem with at least k usable samples; by default of all usable samples of each.
 
+        Empty where there were right answers, but the verifier told none of them (programs, functions of the user's).
+
         Raises:
             InputError: no problem has that many.
         """
@@ -180,18 +182,22 @@ class EvaluationResult:
         if (k is not None and k < 1) or not enough.any():
             raise InputError(f"maj@{k} cannot be estimated from {self.samples_per_problem} samples a problem")
         votes: list[float] = []
+        told = any(answer is not None for answers in self.answers for answer in answers)
+        if not told and (self.correct & self.usable).any():
+            return np.array(votes, dtype=np.float64)
         for index in np.flatnonzero(enough).tolist():
             mask = self.usable[index]
             answers = tuple(answer for answer, kept in zip(self.answers[index], mask, strict=True) if kept)
             votes.append(majority_at_k(answers, self.correct[index][mask], len(answers) if k is None else k))
         return np.array(votes, dtype=np.float64)
 
-    def majority_rate(self, k: int | None = None) -> float:
+    def majority_rate(self, k: int | None = None) -> float | None:
         """maj@k: the share of problems whose most frequent answer of k is correct; ties count by their share.
 
-        By default k is the number of usable samples.
+        By default k is the number of usable samples. None where the verifier tells no answers (`majority_values`).
         """
-        return float(self.majority_values(k).mean())
+        values = self.majority_values(k)
+        return float(values.mean()) if len(values) else None
 
     def summary(self, seed: int = 0) -> dict[str, Any]:
         """The result as JSON-able numbers; pass@k for the powers of two up to N."""

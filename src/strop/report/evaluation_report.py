@@ -113,9 +113,9 @@ def _models(grid: Grid, metrics: Sequence[str]) -> dict[str, dict[str, Any]]:
         shown = {}
         for metric in metrics:
             values = values_of(result, metric)
-            shown[metric_title(metric, result.samples_per_problem)] = {
-                "value": float(values.mean()), "interval": list(rate_interval(values)), "problems": len(values),
-            }  # fmt: skip
+            known = {"value": float(values.mean()), "interval": list(rate_interval(values))} if len(values) else {}
+            title = metric_title(metric, result.samples_per_problem)
+            shown[title] = {"value": None, "interval": None, "problems": len(values), **known}
         models[model][name] = {**result.summary(), "metrics": shown}
     return models
 
@@ -217,5 +217,7 @@ def _percent(value: float) -> str:
 
 
 def _with_interval(values: Array) -> str:
+    if not len(values):
+        return "–"
     low, high = rate_interval(values)
     return f"{_percent(float(values.mean()))} [{_percent(low)}, {_percent(high)}]"

@@ -34,6 +34,7 @@ from strop.run.folder import RunFolder, is_run, trained_before
 from strop.run.memory import noted
 from strop.run.tasks import Asked, evaluate_model
 from strop.training.embedded_base import EmbeddedBase, tokenizer_of
+from strop.verifiers.answer import stated_answer
 
 # How an answer may be given, by what a prompt that asks for it mentions; `bare` needs no asking.
 FORMS = {"boxed": "\\boxed{%s}", "<answer>": "<answer> %s </answer>", "####": "#### %s", "bare": "%s"}
@@ -195,8 +196,9 @@ def _verifier(config: RunConfig, problems: Sequence[Problem], prompt: str) -> Fi
 def _right(config: RunConfig, problem: Problem, form: str) -> bool:
     if not isinstance(problem.reference, str | int | float):
         return False
-    text = f"{problem.extra.get('opening', '') and '</think>'}{form % problem.reference}"
-    return config.verifier(problem, text).status is Status.CORRECT
+    opening = problem.extra.get("opening", "") and "</think>"
+    written = {str(problem.reference), stated_answer(str(problem.reference))}  # a worked solution is not boxed whole
+    return any(config.verifier(problem, opening + form % text).status is Status.CORRECT for text in written)
 
 
 def _short(value: object) -> str:

@@ -18,7 +18,7 @@ from strop.base.metrics import Metrics, plain
 from strop.base.seeds import derive
 from strop.base.types import InputError, Problem, first_line
 from strop.data.dataset import make_example
-from strop.data.record import question_digest
+from strop.data.source import question_digest
 from strop.model.byte_tokenizer import byte_tokenizer
 from strop.model.device import pick_device
 from strop.model.policy import Policy, load_policy

@@ -45,7 +45,8 @@ from strop.base.metrics_file import MetricsFile, read_metrics
 from strop.base.sample import Sample
 from strop.base.types import Group, InputError, Problem
 from strop.data.history import PASS_RATES
-from strop.data.record import PROBLEMS, ProblemRecord, question_digest
+from strop.data.record import PROBLEMS, ProblemRecord
+from strop.data.source import question_digest
 
 FORMAT = 1
 LOCK = ".lock"

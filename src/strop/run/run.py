@@ -401,7 +401,7 @@ class _Run:
         }
         keep = self.validation.retention(self.config.checkpoint)
         extra = {"rng": {"torch": torch.get_rng_state()}}
-        rates = list(self.loop.curriculum.history.lines([p.id for p in self.parts.data.train.problems]))
+        rates = list(self.loop.curriculum.history.lines(self.parts.data.train.problems))
         metric = self.validation.held_out.get(step)
         learner.save(checkpoint.Entry(self.folder.checkpoints.resolve(), step, state, metric, keep), extra)
         self.saving = _Save(step, rates)

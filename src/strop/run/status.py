@@ -216,12 +216,9 @@ def _mean(rows: Rows, name: str) -> float | None:
 
 
 def _shares(rows: Rows) -> dict[str, float]:
-    whole = _mean(rows, "seconds/step")
-    if not whole:
-        return {}
-    spent = {name: [row.get(f"seconds/{name}") for row in rows] for name in SHARES}
-    known = {name: [value for value in values if value is not None] for name, values in spent.items()}
-    return {name: sum(values) / len(rows) / whole for name, values in known.items() if values}
+    whole = sum(by_step(rows, "seconds/step").values())
+    spent = {name: by_step(rows, f"seconds/{name}") for name in SHARES} if whole else {}
+    return {name: sum(values.values()) / whole for name, values in spent.items() if values}
 
 
 # ---------------------------------------------------------------------- processes

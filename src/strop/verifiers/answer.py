@@ -5,12 +5,14 @@ from __future__ import annotations
 from strop.base.types import Problem, Status, Verdict
 from strop.data.templates import Instruction
 from strop.verifiers.base import Verifier, Where, reference_text, response, shortened
-from strop.verifiers.extract import extract_answer, instruction_for
+from strop.verifiers.extract import extract_answer, instruction_for, last_boxed
 from strop.verifiers.numbers import canonical, same_answer
 
 
 class Answer(Verifier):
     """Compares simple numbers and texts; mathematics in LaTeX wants a verifier that understands it.
+
+    Of a reference that is a worked solution, what it boxes counts, or what follows its `####`.
 
     Fields:
         extract: where the answer stands: `boxed`, `answer_tag`, `last_number`, or `any` of them (see `extract_answer`).
@@ -30,9 +32,10 @@ class Answer(Verifier):
         found = extract_answer(text, self.extract, self.box_required)
         if found is None:
             return Verdict(0.0, Status.UNPARSED, "no answer")
-        if same_answer(found, reference):
+        stated = stated_answer(reference)
+        if same_answer(found, stated):
             return Verdict(1.0, Status.CORRECT, shortened(found))
-        return Verdict(0.0, Status.WRONG, f"{shortened(found)}, not {shortened(reference)}")
+        return Verdict(0.0, Status.WRONG, f"{shortened(found)}, not {shortened(stated)}")
 
     def refuses(self, problem: Problem) -> str | None:
         """Why the problem cannot be judged: its reference is neither text nor number; else None."""
@@ -48,3 +51,8 @@ class Answer(Verifier):
         """The canonical form of the answer that a completion gives."""
         found = extract_answer(response(problem, text), self.extract, self.box_required)
         return None if found is None else canonical(found)
+
+
+def stated_answer(reference: str) -> str:
+    """The answer that a reference states: its last box, or what follows its last `####`, else all of it."""
+    return last_boxed(reference) or reference.rpartition("####")[2].strip() or reference
