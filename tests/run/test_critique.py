@@ -72,7 +72,8 @@ def test_references_that_are_no_right_answers(model: Path, tmp_path: Path) -> No
     assert finding.level == "note" and "for right answers" in finding.found and "'}'" in finding.advice
     worked: Rows = [row | {"answer": rf"Add: \boxed{{{row['answer']}}}"} for row in SUMS]
     finding = found(model, problems(tmp_path, worked), ASKS)["verifier"]
-    assert finding.level == "ok" and "\\boxed{…}" in finding.found
+    assert finding.level == "ok" and finding.found.endswith("written \\boxed{…}")
+    assert found(model, problems(tmp_path, worked), "data.template=Plain")["verifier"].level == "problem"
     lists: Rows = [{"prompt": "Name primes.", "answer": [2, 3]}, {"prompt": "Others?", "answer": [5]}]
     finding = found(model, problems(tmp_path, lists), ASKS, "data.held_out.count=1")["verifier"]
     assert finding.level == "problem" and "refuses" in finding.advice

@@ -197,8 +197,8 @@ def _right(config: RunConfig, problem: Problem, form: str) -> bool:
     if not isinstance(problem.reference, str | int | float):
         return False
     opening = problem.extra.get("opening", "") and "</think>"
-    written = {str(problem.reference), stated_answer(str(problem.reference))}  # a worked solution is not boxed whole
-    return any(config.verifier(problem, opening + form % text).status is Status.CORRECT for text in written)
+    answer = stated_answer(str(problem.reference))  # of a worked solution, which holds a box of its own
+    return config.verifier(problem, opening + form % answer).status is Status.CORRECT
 
 
 def _short(value: object) -> str:
