@@ -23,6 +23,11 @@ class Located(NamedTuple):
     cached_only: bool
 
 
+def asked_bare(settings: ModelSettings) -> bool:
+    """Whether it is one of strop's own bases, which continue a question and read no sentence about their answer."""
+    return settings.path in RESERVED
+
+
 def locate(settings: ModelSettings) -> Located:
     """Where the model of `settings.path` is to be loaded from.
 
