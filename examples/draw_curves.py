@@ -20,7 +20,8 @@ for axes, names in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels
         rows = zip(metrics["step"], metrics[name], strict=True)
         points = [(step, value) for step, value in rows if value is not None]
         axes.plot(*zip(*points, strict=True), marker="o" if len(points) < 10 else None, label=name)
-    axes.set_ylim(bottom=0)
+    axes.update_datalim([(metrics["step"][0], 0)])  # from 0, with a margin: a curve at 0 is not hidden by the frame
+    axes.autoscale_view()
     axes.set_xlabel("step")
     axes.legend(fontsize=7, frameon=False)
     axes.grid(alpha=0.3)

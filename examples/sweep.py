@@ -1,9 +1,9 @@
-"""Optuna chooses settings, strop trains with them and measures: ask and tell. `strop ablate --grid` does without.
+"""Optuna chooses settings, strop trains with them and measures: ask and tell. `strop ablate --grid` does without."""
 
-pip install optuna
-"""
-
-import optuna
+try:
+    import optuna
+except ModuleNotFoundError:
+    raise SystemExit("this example needs optuna: pip install optuna") from None
 
 import strop
 

@@ -162,7 +162,8 @@ CASES = (
     ("sft fresh --data good.jsonl --set optim.lr=3", "did you mean training.optimizer"),
     ("settings optm", "did you mean 'optim'"),
     ("eval nowhere", "nowhere is neither a run nor a model folder"),
-    ("eval ./rnu", "did you mean run?"),
+    ("eval ./rnu", "a model folder; did you mean run?\n"),
+    ("eval org/model", "looks like a name on the hub, and cannot be loaded: there is no folder"),
     ("eval run", "run has no model yet"),
     ("eval run@7", "has no checkpoint 7"),
     ("eval embedded --benchmark aime42", "no benchmark is called 'aime42'"),
@@ -226,7 +227,7 @@ def test_one_line_and_exit_code_2(
     shown = capsys.readouterr()
     lines = [line for line in shown.err.splitlines() if line]
     assert ended.value.code == 2, shown.err
-    assert len(lines) == 1 and lines[0].startswith("strop: ") and said in lines[0], shown.err
+    assert len(lines) == 1 and lines[0].startswith("strop: ") and said in shown.err, shown.err
     assert shown.out == "" and not (there / "runs").exists()
 
 

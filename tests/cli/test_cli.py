@@ -115,7 +115,9 @@ def test_a_dry_run_shows_the_prompt_and_every_setting_when_asked() -> None:
     shown = CliRunner().invoke(app, command)
     assert shown.exit_code == 0 and "first prompt, " in shown.stdout and len(shown.stdout.splitlines()) < 15
     as_json = CliRunner().invoke(app, [*command, "--json"])
-    assert json.loads(as_json.stdout)["recipe"] == "grpo" and "first prompt, " in as_json.stderr
+    assert json.loads(as_json.stdout)["recipe"] == "grpo" and as_json.stderr == ""
+    long = CliRunner().invoke(app, ["train", "grpo", "--set", "model.path=embedded", "--dry-run", "--json"])
+    assert json.loads(long.stdout)["recipe"] == "grpo" and "completions end at" in long.stderr
     refused = CliRunner().invoke(app, ["train", "grpo", "--tiny", "--json"])
     assert refused.exit_code == 1 and "--dry-run" in str(refused.exception)
 

@@ -67,6 +67,23 @@ def test_a_script_runs(
     assert capsys.readouterr().out
 
 
+def test_the_sweep_says_what_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "optuna", None)
+    with pytest.raises(SystemExit, match="pip install optuna"):
+        runpy.run_path(str(EXAMPLES / "sweep.py"))
+
+
+def test_a_drawn_curve_at_an_end_of_its_axis_is_not_hidden_by_the_frame(
+    small: Callable[..., strop.Run], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = small("embedded", recipe="quickstart")
+    monkeypatch.setattr(sys, "argv", ["draw_curves.py", str(run.path), "curves.png", "truncation_rate", "updates"])
+    for axes in runpy.run_path(str(EXAMPLES / "draw_curves.py"))["figure"].axes:
+        (low, high), values = axes.get_ylim(), [value for line in axes.get_lines() for value in line.get_ydata()]
+        clear = 0.02 * (high - low)
+        assert low <= -clear and low + clear <= min(values) <= max(values) <= high - clear
+
+
 def cells(notebook: Path) -> list[str]:
     """The code of a notebook, a cell each."""
     every = json.loads(notebook.read_text())["cells"]

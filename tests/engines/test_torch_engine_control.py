@@ -15,6 +15,7 @@ from strop.model.attention import AttentionContext
 from strop.model.policy import Policy
 
 LONG = Sampling(max_new_tokens=40, temperature=1.0)
+PROMPT = np.arange(30, dtype=np.int32)
 
 
 def fresh(seed: int, tie: bool = True) -> dict[str, Tensor]:
@@ -53,7 +54,15 @@ def test_updates_before_the_first_token_and_in_a_row_leave_no_empty_span():
     assert completion.versions == ((1, 0, 1), (3, 1, len(completion.token_ids)))
 
 
-def test_samples_of_a_request_share_one_prefill(monkeypatch: pytest.MonkeyPatch):
+@pytest.mark.parametrize(
+    ("todo", "computed"),
+    [
+        ([Request("x", PROMPT, LONG, seed=3, n=40)], 29),  # the prompt but its last token, once
+        ([Request(str(seed), PROMPT, LONG, seed=seed, n=2) for seed in range(8)], 29),
+        ([Request(str(n), PROMPT[:size], LONG, seed=0) for n, size in enumerate((30, 1, 20, 1, 30))], 29 + 19),
+    ],
+)
+def test_samples_of_a_prompt_share_one_prefill(monkeypatch: pytest.MonkeyPatch, todo: list[Request], computed: int):
     policy = tiny_qwen3()
     rows: list[int] = []
     hidden = Policy.hidden
@@ -66,9 +75,8 @@ def test_samples_of_a_request_share_one_prefill(monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr(Policy, "hidden", counted)
     engine = engine_of(policy, shrink=False)
-    prompt = np.arange(30, dtype=np.int32)
-    found = run(engine, [Request("x", prompt, LONG, seed=3, n=40)])
-    assert sum(rows) - 16 * len(rows) == 29  # beside 16 rows a step, the prompt but its last token, once
+    found = run(engine, todo)
+    assert sum(rows) - 16 * len(rows) == computed  # beside 16 rows a step
     for completion in found.values():
         np.testing.assert_allclose(completion.logprobs, policy_logprobs(policy, completion), atol=1e-4)
 

@@ -54,6 +54,21 @@ async def asynchronous(problem: Problem, base_url: str, api_key: str) -> bool:
     return len(answer.choices[0].message.content or "") % 2 == 0
 
 
+OPEN: set[str] = set()
+
+
+def crowded(problem: Problem, base_url: str, api_key: str) -> float:
+    """One turn; raises where more than 20 of them are open in this process."""
+    OPEN.add(api_key)
+    try:
+        if len(OPEN) > 20:
+            raise RuntimeError(f"{len(OPEN)} at once")
+        unjudged(problem, base_url, api_key)
+    finally:
+        OPEN.discard(api_key)
+    return 1.0
+
+
 def unjudged(problem: Problem, base_url: str, api_key: str) -> None:
     """One turn, which the run's verifier judges."""
     with OpenAI(base_url=base_url, api_key=api_key, max_retries=0) as client:

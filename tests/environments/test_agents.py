@@ -19,6 +19,7 @@ from strop.config.schema import RunConfig
 from strop.recipes.quickstart import calculator
 from strop.run.folder import RunFolder
 from strop.run.run import resume, train
+from strop.run.tasks import Asked, evaluate_model
 
 pytest.importorskip("openai", reason="needs the package openai (extra dev)")
 AGENTS = "tests.environments.agents"
@@ -116,6 +117,13 @@ def test_generators_of_their_own_come_to_the_same(tmp_path: Path, forked: None) 
     sets = ("steps=2", "orchestration.executor=embedded", "orchestration.generators=2")
     train(agent("chatty", *sets), tmp_path / "other", SilentView())
     assert metrics(tmp_path / "one") == metrics(tmp_path / "other")
+
+
+def test_an_evaluation_opens_few_more_agents_than_the_engine_has_slots() -> None:
+    """A few hundred that begin at once wait for each other until their steps have taken too long."""
+    config = agent("crowded", "engine.slots=16", "data.held_out.count=32")
+    found = evaluate_model(Asked(config, limit=32), 2, None, SilentView())
+    assert found["problems"] == 32 and found["pass_rate"] == 1.0 and found["verifier_failures"] == 0, found
 
 
 @pytest.mark.slow

@@ -13,8 +13,10 @@ from tests.tiny import byte_tokenizer, tiny_qwen3
 from strop.base.imports import allow_module
 from strop.base.seeds import derive
 from strop.base.types import InputError, Problem, Status, StropError, Verdict
+from strop.data.templates import Auto
 from strop.model.files import export
 from strop.prepare import Difficulty
+from strop.recipes.resolve import resolve
 from strop.verifiers.base import Verifier
 
 allow_module(__name__)
@@ -61,6 +63,15 @@ def test_problems_that_teach_something_are_kept_with_their_pass_rates(tmp_path: 
     assert {line["id"]: line["tally"][:2] for line in lines}["set0/2"] == [8, 8]
     histogram = outcome.step("difficulty")["counts"]["problems_by_correct_samples"]
     assert (histogram[0], histogram[8], sum(histogram)) == (1, 1, 4)
+
+
+@pytest.mark.parametrize("path", ["embedded", "embedded-moe", "org/model"])
+def test_a_model_is_asked_as_training_asks_it(path: str) -> None:
+    """Without the sentence about the answer where the model is one of ours, which was never taught to read it."""
+    step = Difficulty.model_validate({"model": {"path": path}})
+    trained = resolve("grpo", [f"model.path={path}"]).data.template
+    assert step.asked_with == trained == Auto(instruct=path == "org/model")
+    assert resolve("grpo", [f"model.path={path}", "data.template.instruct=true"]).data.template == Auto()
 
 
 def test_two_screens_in_a_row(tmp_path: Path, model: str) -> None:

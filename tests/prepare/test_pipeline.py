@@ -207,11 +207,18 @@ def test_a_benchmark_that_is_not_there_is_named_before_anything_is_done(tmp_path
     assert not any((tmp_path / "out" / "steps").iterdir())
 
 
-def test_nothing_left_goes_through_every_step(tmp_path: Path) -> None:
-    exam = write_lines(tmp_path / "exam.jsonl", questions("What is 9 + 9?"))
-    steps = ["Verifiable", "Deduplicate", {"piece": "Decontaminate", "against": [str(exam)]}, "EnglishOnly"]
-    outcome = run(tmp_path, [questions("Prove that 1 = 1.")], steps)
-    assert (outcome.kept, outcome.report["problems_out"]) == ([], 0)
+def test_nothing_left_is_an_error_that_names_the_step_and_leaves_no_data_set(tmp_path: Path) -> None:
+    run(tmp_path, [questions("Prove that 1 = 1.", "What is 9 + 9?")], [])
+    for _ in range(2):  # what is done is not done again, and is an error all the same
+        with pytest.raises(InputError, match=r"the step verifiable kept none of 1 .*steps\[2\]"):
+            run(tmp_path, [questions("Prove that 1 = 1.")], ["Deduplicate", "Verifiable", "EnglishOnly"])
+        assert not (tmp_path / "out" / "train.parquet").exists()
+    out = tmp_path / "out"
+    assert json.loads((out / "report.json").read_text())["problems_out"] == 0 and (out / "dropped.parquet").exists()
+    proofs = questions("Prove that 1 = 1.", "Prove that 2 = 2.")
+    with pytest.raises(InputError, match=r"the step verifiable kept none of 1 "):
+        run(tmp_path, [proofs], [{"piece": "Split", "count": 1}, "Verifiable"])
+    assert not (out / "train.parquet").exists() and not (out / "validation.parquet").exists()
 
 
 def test_the_example_of_the_documentation_is_a_configuration() -> None:

@@ -10,7 +10,7 @@ from matplotlib.lines import Line2D
 
 from strop.base.types import InputError
 from strop.report.figures.training import OVERVIEW, curves_chart, plot_run, smooth, training_charts
-from strop.report.figures.training_catalogue import GROUPS, Curves
+from strop.report.figures.training_catalogue import GROUPS, Curves, Scale
 from strop.report.figures.writer import PageFigures, canvas
 from strop.report.runs import RunData, read_runs
 from strop.run.folder import RunFolder
@@ -39,6 +39,17 @@ def test_a_chart_shows_what_there_is_of_its_metrics(curves: Curves, tmp_path: Pa
     assert set(map(tuple, places.tolist())) == {(1.0, 0.5), (2.0, 0.75), (5.0, 0.75)}
     low, high = axes.get_ylim()
     assert low <= 0.5 < 0.75 <= high and axes.get_xlabel() == "step"
+
+
+@pytest.mark.parametrize(("scale", "values"), [("percent", (0.0, 0.0)), ("percent", (0.0, 1.0)), ("zero", (0.0, 9.0))])
+def test_a_curve_at_an_end_of_its_axis_keeps_clear_of_the_frame(
+    scale: Scale, values: tuple[float, float], tmp_path: Path
+) -> None:
+    run = run_of(tmp_path, *((step, {"it": value}) for step, value in enumerate(values, 1)))
+    axes = canvas(4, 3).add_subplot()
+    curves_chart(Curves("it", "It", scale, "", {"it": "it"}), [run]).panels[0](axes)
+    low, high = axes.get_ylim()
+    assert min(values) - low > 0.02 * (high - low) < high - max(values)
 
 
 def test_a_run_becomes_one_png(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -100,6 +101,18 @@ def test_what_cannot_begin_is_one_problem(tmp_path: Path) -> None:
     assert finding.level == "problem" and "/nowhere" in finding.advice
     with pytest.raises(InputError, match="no recipe is called"):
         criticise("gproo")
+
+
+@pytest.mark.parametrize("products_a_second", [1.85e11, 0.9e11])
+def test_what_a_step_will_take_is_a_range_that_holds_what_was_measured(
+    products_a_second: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The quickstart took 0.6 s a step (1.3 in another's hands) where matrix products reached 1.85e11 a second."""
+    monkeypatch.setattr("strop.run.critique.products_a_second", lambda dtype: products_a_second)
+    (time,) = [finding for finding in criticise("quickstart") if finding.topic == "time"]
+    low, high = map(float, re.findall(r"[\d.]+(?= s)", time.found)[:2])
+    slower = 1.85e11 / products_a_second
+    assert low <= 0.6 * slower and 1.3 * slower <= high <= 16 * low and "--ask" in time.found, time.found
 
 
 def test_a_run_says_how_it_began_and_how_long_a_step_takes(tmp_path: Path) -> None:

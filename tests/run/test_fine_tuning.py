@@ -14,7 +14,9 @@ from transformers import AutoModelForCausalLM
 from strop.base.types import InputError, Problem
 from strop.base.view import SilentView
 from strop.data.dataset import make_example
-from strop.data.templates import Auto
+from strop.data.templates import BOXED, Auto
+from strop.engines.protocol import Request
+from strop.engines.torch import TorchEngine
 from strop.model.byte_tokenizer import byte_tokenizer
 from strop.run import fine_tuning, sft_config, tasks
 from strop.run.fine_tuner import as_demonstrations
@@ -178,6 +180,27 @@ def test_adapters_of_experts_over_two_ranks_go_on_in_one(demonstrations: Path, t
     whole, other = weights(one / "model"), weights(two / "model")
     for name, weight in whole.items():
         torch.testing.assert_close(other[name], weight, atol=2e-4, rtol=1e-3)
+
+
+def test_a_fine_tuned_model_is_asked_as_it_was_taught(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A plain prompt with the sentence that stood in its demonstrations, or without one where they have none."""
+    hello = tmp_path / "hello.jsonl"
+    hello.write_text('{"prompt": "Say hello.", "completion": "Hello!"}\n')
+    other = tmp_path / "other"
+    fine_tuning.train(sft_config.configure("fresh", hello, SMALL), other, SilentView())
+    prompts: list[str] = []
+    submit = TorchEngine.submit
+
+    def seen(engine: TorchEngine, request: Request) -> None:
+        prompts.append(byte_tokenizer().decode(request.prompt_ids.tolist()))
+        submit(engine, request)
+
+    monkeypatch.setattr(TorchEngine, "submit", seen)
+    for folder in (run, other):
+        tasks.sample_model(tasks.configure(str(folder)), ["1+2="], 1, None, 4, 0, SilentView())
+    assert prompts == [f"1+2=\n{BOXED.text}\n", "1+2="]
 
 
 def test_a_chat_model_is_asked_for_the_box_that_its_completions_have() -> None:

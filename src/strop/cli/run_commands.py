@@ -66,7 +66,7 @@ def train(
         bool, typer.Option("--dry-run", help="Show data, first prompt and memory needed, and train nothing.")
     ] = False,
     as_json: Annotated[
-        bool, typer.Option("--json", help="With --dry-run: every setting as JSON, the rest on standard error.")
+        bool, typer.Option("--json", help="With --dry-run: every setting as JSON, warnings on standard error.")
     ] = False,
     dashboard: Dashboard = False,
     plain: Plain = False,
@@ -120,13 +120,16 @@ def train(
     folder = out if out is not None else free_folder(f"{config.recipe}-tiny" if small else config.recipe)
     preflight.training(config, folder)  # says what is wrong before torch takes its seconds to load
     if dry_run:
+        from strop.base.view import SilentView
         from strop.run.assembly import preview
 
         if as_json:
             print(config.to_json())
         with viewing(True, "strop · dry run", "stopped", to_stderr=as_json) as view:
-            preview(config, view)
-            view.note("every setting: --dry-run --json")
+            for warning in preview(config, SilentView() if as_json else view):
+                view.note(warning)
+            if not as_json:
+                view.note("every setting: --dry-run --json")
         return
     from strop.cli.run_endings import report_run
     from strop.run import run as heavy

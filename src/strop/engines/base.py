@@ -24,9 +24,10 @@ class BaseEngine(ABC):
     """The part of `strop.engines.protocol.Engine` that is the same whatever draws the tokens."""
 
     def __init__(
-        self, limits: Limits, tokenizer: PreTrainedTokenizerBase, version: int, whole_logprobs: bool = True
+        self, limits: Limits, slots: int, tokenizer: PreTrainedTokenizerBase, version: int, whole_logprobs: bool = True
     ) -> None:
         self._limits = limits
+        self._at_once = slots
         self._whole_logprobs = whole_logprobs
         self._tokenizer = tokenizer
         self._strings = StopStrings(tokenizer)
@@ -39,7 +40,8 @@ class BaseEngine(ABC):
     @property
     def capabilities(self) -> Capabilities:
         """Nothing of a request is out of its reach, but log-probs under top-k and top-p may be."""
-        return Capabilities(self._limits.max_tokens, interruptions=True, whole_logprobs=self._whole_logprobs)
+        most = self._limits.max_tokens
+        return Capabilities(most, self._at_once, interruptions=True, whole_logprobs=self._whole_logprobs)
 
     @property
     def weight_version(self) -> int:

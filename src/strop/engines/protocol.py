@@ -159,10 +159,11 @@ class Capabilities:
     """The limits and features of an engine: the longest prompt + completion, and its optional features.
 
     `interruptions` covers the budgets of thinking and answer too. `whole_logprobs`: recorded log-probs are of the whole
-    vocabulary also where top-k or top-p cut it; without it they are NaN there.
+    vocabulary also where top-k or top-p cut it; without it they are NaN there. `slots`: sequences that run at once.
     """
 
     max_tokens: int
+    slots: int | None = None
     stop_strings: bool = True
     interruptions: bool = False
     in_flight_updates: bool = True

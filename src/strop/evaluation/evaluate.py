@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -21,6 +22,7 @@ Progress = Callable[[int, int, Rollout], None]
 
 STALL_SECONDS = 1800.0
 POLL_SECONDS = 0.005  # between looks at a judge that others wait for
+OPEN_A_SLOT = 1.25  # trajectories that an environment begins: more would wait for the engine, and for each other
 
 
 def evaluate(
@@ -67,12 +69,8 @@ def evaluate(
     tally = _Tally(dataset, samples_per_problem, sampling, verifier, judge, seed)
     outstanding: Counter[str] = Counter()  # samples that the engine has yet to report, by request
     try:
-        for index, example in enumerate(dataset):
+        for index, example in enumerate(() if judge.speaks_first else dataset):
             stream = _stream(seed, example.problem)
-            if judge.speaks_first:
-                for sample in range(samples_per_problem):
-                    judge.begin((_request_id(index), sample), example.problem, stream)
-                continue
             request = Request(
                 _request_id(index), example.prompt_ids, first, stream, samples_per_problem, keeps=judge.several_turns
             )
@@ -97,9 +95,12 @@ def _collect(
 ) -> None:
     """Step until every sample is judged."""
     last_arrival = time.monotonic()
+    slots = engine.capabilities.slots
+    at_once = tally.total if slots is None else math.ceil(OPEN_A_SLOT * slots)
     while tally.done < tally.total:
         if turn is not None:
             turn()
+        tally.begin(at_once)
         completions = engine.step() if engine.unfinished else []
         outstanding.subtract(completion.request_id for completion in completions)
         for completion in completions:
@@ -143,6 +144,7 @@ class _Tally:
         self._waiting: dict[Key, Completion] = {}
         self._turns: dict[str, tuple[Key, Observation]] = {}  # those that are being sampled, by request
         self._next: list[Request] = []
+        self._begun = 0  # trajectories, where the environment begins them
         self._index_of = {_request_id(index): index for index in range(len(dataset))}
         shape = (len(dataset), samples)
         self._verdicts: dict[tuple[int, int], Verdict] = {}
@@ -161,6 +163,14 @@ class _Tally:
     def done(self) -> int:
         """Samples judged."""
         return len(self._verdicts)
+
+    def begin(self, at_once: int) -> None:
+        """Where the environment speaks first: have it begin trajectories as long as fewer than `at_once` are open."""
+        while self._judge.speaks_first and self._begun < min(self.done + at_once, self.total):
+            index, sample = divmod(self._begun, self._lengths.shape[1])
+            problem = self._dataset[index].problem
+            self._judge.begin((_request_id(index), sample), problem, _stream(self._seed, problem))
+            self._begun += 1
 
     def take(self, completion: Completion) -> None:
         """Have a completion, or the next turn of one, judged."""

@@ -23,6 +23,11 @@ class Located(NamedTuple):
     cached_only: bool
 
 
+def asked_bare(settings: ModelSettings) -> bool:
+    """Whether it is one of strop's own bases, which continue a question and read no sentence about their answer."""
+    return settings.path in RESERVED
+
+
 def locate(settings: ModelSettings) -> Located:
     """Where the model of `settings.path` is to be loaded from.
 
@@ -33,9 +38,7 @@ def locate(settings: ModelSettings) -> Located:
     if path is None:
         raise InputError("model.path is not set; name a hub model or a folder")
     local = Path(path).expanduser()
-    # OWNER/NAME is the hub's unless OWNER is a folder here.
-    beside_a_folder = local.parent != Path(".") and local.parent.is_dir()
-    if not local.is_dir() and (path.startswith((".", "/", "~")) or path.count("/") > 1 or beside_a_folder):
+    if not local.is_dir() and not on_hub(path):
         way_out = beside(local) or "; name a folder with config.json, or a hub model"
         raise InputError(f"model.path {path}: no such folder{way_out}")
     if local.is_dir():
@@ -48,6 +51,13 @@ def locate(settings: ModelSettings) -> Located:
             f"({silent}); name a folder with config.json, or embedded"
         )
     return Located(path, silent is not None)
+
+
+def on_hub(path: str) -> bool:
+    """Whether what is no folder can be a name on the hub; OWNER/NAME is one unless OWNER is a folder here."""
+    parent = Path(path).parent
+    beside_a_folder = parent != Path(".") and parent.is_dir()
+    return not (path.startswith((".", "/", "~")) or path.count("/") > 1 or beside_a_folder)
 
 
 def _check_folder(local: Path, path: str) -> None:

@@ -45,7 +45,7 @@ def prepare(config: PrepareConfig, view: View) -> dict[str, Any]:
 
     Raises:
         InputError: a source, a benchmark or a model cannot be read; a row is broken and `broken_rows` says stop; the
-            folder holds something else.
+            folder holds something else; a step kept no problem, of which the report is still written.
         StropError: the disk is full, an endpoint died; the same call goes on from what was done.
     """
     began = time.monotonic()
@@ -69,8 +69,18 @@ def prepare(config: PrepareConfig, view: View) -> dict[str, Any]:
             else:
                 resumed = True
             rows.append({**read_json(target / "step.json"), "resumed": resumed})
+            if not rows[-1]["out"]:
+                break
         _remove_others(place, names)
-        return _finish(config, folder, [place / name for name in names], rows, time.monotonic() - began)
+        report = _finish(config, folder, [place / name for name in names], rows, time.monotonic() - began)
+    if not report["problems_out"]:
+        last = report["steps"][-1]
+        why = ", ".join(f"{reason}: {count:,}" for reason, count in last["reasons"].items())
+        raise InputError(
+            f"no problem is left: the step {last['step']} kept none of {last['in']:,} ({why}); no train.parquet was "
+            f"written, {folder / 'dropped.parquet'} has the dropped ones; change steps[{len(report['steps']) - 1}]"
+        )
+    return report
 
 
 def _check_inputs(config: PrepareConfig) -> None:
@@ -201,9 +211,12 @@ def _finish(
     config: PrepareConfig, folder: Path, steps: list[Path], rows: list[dict[str, Any]], seconds: float
 ) -> dict[str, Any]:
     """Put together what the steps left."""
-    _publish(steps[-1] / "problems.parquet", folder / "train.parquet")
+    if rows[-1]["out"]:
+        _publish(steps[-1] / "problems.parquet", folder / "train.parquet")
+    else:
+        (folder / "train.parquet").unlink(missing_ok=True)  # of an earlier configuration
     validation = [step / "validation.parquet" for step in steps if (step / "validation.parquet").exists()]
-    if validation:
+    if validation and rows[-1]["out"]:
         _concatenate(validation, folder / "validation.parquet", ())
     else:
         (folder / "validation.parquet").unlink(missing_ok=True)
@@ -212,7 +225,7 @@ def _finish(
     for name in ("for_reading.md", "samples.jsonl"):
         _collect(steps, name, folder / ("pass_rates.jsonl" if name == "samples.jsonl" else name))
     by_source = {name: {"in": count, "out": 0} for name, count in _sources(steps[0] / "problems.parquet").most_common()}
-    for name, count in _sources(folder / "train.parquet").items():
+    for name, count in _sources(steps[-1] / "problems.parquet").items():
         by_source.setdefault(name, {"in": 0, "out": 0})["out"] = count
     report = {
         "strop": strop.__version__,

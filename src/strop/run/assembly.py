@@ -164,8 +164,11 @@ def responder_of(config: RunConfig, play: Play | None) -> Responder:
     return judge if play is None else play.responder(judge)
 
 
-def preview(config: RunConfig, view: View) -> None:
+def preview(config: RunConfig, view: View) -> list[str]:
     """Note what a run would train on and ask first, and the memory it needs, without loading the model.
+
+    Returns:
+        Warnings: completions that end early, memory that this machine does not have.
 
     Raises:
         InputError: the tokenizer or the data cannot be used, or prompts and completions exceed the model's context.
@@ -174,16 +177,17 @@ def preview(config: RunConfig, view: View) -> None:
     data = load_data(config.data, tokenizer, config.instruction, trained_before(config.model.path))
     for line in (*data.report(), *first_prompt(data.train, config.data.template, tokenizer)):
         view.note(line)
+    warnings = []
     room = known_room(config)
     if room is not None:
         longest = max(part.longest_prompt for part in (data.train, data.held_out) if part is not None)
         _, lowered = preflight.fitted(config, longest, room)
-        if lowered is not None:
-            view.note(lowered)
+        warnings += [] if lowered is None else [lowered]
     try:
         view.note(noted(config))
     except InputError as error:  # it may be meant for another machine
-        view.note(f"on this machine {error}")
+        warnings.append(f"on this machine {error}")
+    return warnings
 
 
 def known_room(config: RunConfig) -> int | None:

@@ -43,7 +43,8 @@ FIRST_STEPS = 3  # of a run, whose pass rate is that of the start
 LOW, HIGH = 0.02, 0.98  # pass rates beyond which few groups teach anything
 CUT_OFF = 0.2  # share of completions that end at the budget, beyond which it is worth a word
 EFFICIENCY = 0.3  # of what matrix products reach, that a whole step reaches
-MEAN_LENGTH = 0.5  # of the budget, where no run says how long completions are
+MARGIN = 2.0  # by which that may be wrong, either way
+MEAN_LENGTHS = (0.125, 0.5)  # of the budget, between which completions mostly are where nobody was asked
 
 
 class Subject(NamedTuple):
@@ -324,7 +325,7 @@ def _memory(config: RunConfig) -> Finding:
 
 
 def _step(subject: Subject, data: Data, length: float | None) -> Finding:
-    """Seconds of a step: as measured, or roughly, by the operations of a dense model and the speed of this machine."""
+    """Seconds of a step: as measured, or between which two, by a dense model's operations and this machine's speed."""
     config = subject.config
     rows = [] if subject.run is None else subject.run.read_metrics()
     measured = [row["seconds/step"] for row in rows if row.get("seconds/step") is not None]
@@ -336,13 +337,23 @@ def _step(subject: Subject, data: Data, length: float | None) -> Finding:
     if count is None:
         return Finding("time", "note", "not known before the model is here", "measure it: --set steps=3")
     batch = config.batch
-    tokens = MEAN_LENGTH * config.sampling.max_new_tokens if length is None else length
     prompt = fmean(len(example.prompt_ids) for example in data.train.examples[:100])
     sequences = batch.prompts_per_step * batch.samples_per_prompt
-    generated, trained = sequences * tokens, sequences * (tokens + prompt) * batch.passes_per_batch
-    operations = count * (2.0 * generated + 6.0 * trained)
-    each = operations / (products_a_second(dtype_name(config.model)) * EFFICIENCY)
-    found = f"very roughly {duration(each) if each >= 1 else 'under a second'} a step on this machine"
-    if each * config.steps > 7 * 86_400:
-        return Finding("time", "note", found, f"{config.steps} steps would take {duration(each * config.steps)}")
-    return Finding("time", "ok", f"{found}, {duration(each * config.steps)} for {config.steps}")
+    speed = products_a_second(dtype_name(config.model)) * EFFICIENCY
+
+    def estimated(tokens: float) -> float:
+        trained = (tokens + prompt) * batch.passes_per_batch
+        return sequences * count * (2.0 * tokens + 6.0 * trained) / speed
+
+    lengths = [share * config.sampling.max_new_tokens for share in MEAN_LENGTHS] if length is None else [length] * 2
+    low, high = estimated(lengths[0]) / MARGIN, estimated(lengths[1]) * MARGIN
+    found = f"{_seconds(low)} to {_seconds(high)} a step on this machine"
+    whole = f"{_seconds(low * config.steps)} to {_seconds(high * config.steps)}"
+    if low * config.steps > 7 * 86_400:
+        return Finding("time", "note", found, f"{config.steps} steps would take {whole}")
+    asked = ", by the length of completions, which --ask 16 tells" if length is None else ""
+    return Finding("time", "ok", f"{found}, {whole} for {config.steps}{asked}")
+
+
+def _seconds(value: float) -> str:
+    return duration(value) if value >= 9.5 else f"{value:.1g} s"

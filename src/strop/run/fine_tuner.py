@@ -19,6 +19,7 @@ from strop.base.seeds import derive
 from strop.base.types import InputError, Problem, first_line
 from strop.data.dataset import make_example
 from strop.data.source import question_digest
+from strop.data.templates import Auto, PromptTemplate
 from strop.model.byte_tokenizer import byte_tokenizer
 from strop.model.device import pick_device
 from strop.model.policy import Policy, load_policy
@@ -60,9 +61,24 @@ def _demonstration(
         raise InputError(f"{config.demonstrations}: {problem.id}: {config.columns.answer} must be text")
     completion = tokenizer.encode(problem.reference, add_special_tokens=False)
     # As training will ask for it, so that what is learned here is what is asked for there.
-    instruction = Answer().instruction(problem) if "\\boxed{" in problem.reference else None
+    instruction = Answer().instruction(problem) if _boxed(problem) else None
     prompt_ids = make_example(problem, config.template, tokenizer, instruction).prompt_ids
     return Demonstration(prompt_ids, np.array([*completion, eos], dtype=np.int32))
+
+
+def _boxed(problem: Problem) -> bool:
+    return "\\boxed{" in str(problem.reference)
+
+
+def taught_with(config: SftConfig) -> PromptTemplate:
+    """The template of a fine-tuning run; it asks for no box where the first demonstration has none."""
+    try:
+        first = next(config.source.problems(), None)
+    except InputError:  # the file is gone: the usual is taken
+        first = None
+    if isinstance(config.template, Auto) and first is not None and not _boxed(first):
+        return config.template.model_copy(update={"instruct": False})
+    return config.template
 
 
 class FineTuningData(NamedTuple):

@@ -29,7 +29,7 @@ from strop.data.source import ProblemSource
 from strop.engines.protocol import Sampling
 from strop.engines.vllm.settings import Vllm
 from strop.evaluation.benchmark_files import SUFFIXES
-from strop.model.location import RESERVED, dtype_name, locate, parameters
+from strop.model.location import RESERVED, dtype_name, locate, on_hub, parameters
 from strop.model.settings import ModelSettings
 from strop.recipes.resolve import resolve
 from strop.run.folder import RunFolder, check_free, is_run, near_run
@@ -220,7 +220,11 @@ def using(
         except InputError as error:
             if Path(place).expanduser().exists():
                 raise
-            raise InputError(f"{place} is neither a run nor a model folder{near_run(Path(place))} ({error})") from error
+            if place.count("/") == 1 and on_hub(place):
+                why = str(error).removeprefix(f"model.path {place}: ")
+                raise InputError(f"{place} looks like a name on the hub, and cannot be loaded: {why}") from error
+            why = f" ({error})" if on_hub(place) else ""
+            raise InputError(f"{place} is neither a run nor a model folder{near_run(Path(place))}{why}") from error
     edits = [] if problems is None else [f"data.source={json.dumps(problems)}", *WITHOUT_EVALUATION]
     edits += [] if path is None else [f"data.path={json.dumps(path)}"]
     config = resolve(DEFAULT_RECIPE if base is None else base, [*edits, *sets])

@@ -16,7 +16,7 @@ from pydantic import ValidationError
 from transformers import PreTrainedTokenizerBase
 
 from strop.base.seeds import derive
-from strop.base.types import Completion, InputError, Problem, Rollout, Verdict
+from strop.base.types import Completion, InputError, Problem, Rollout, StropError, Verdict
 from strop.base.view import SilentView, View
 from strop.config.edits import explain, flatten
 from strop.config.parse import parse
@@ -33,6 +33,7 @@ from strop.model.policy import Policy, load_policy
 from strop.recipes.resolve import resolve
 from strop.run import preflight
 from strop.run.assembly import play_of, responder_of
+from strop.run.fine_tuner import taught_with
 from strop.run.fine_tuning import is_fine_tuning, load_model, stored_config
 from strop.run.folder import RunFolder, has_record, is_run, trained_before
 from strop.training import checkpoint
@@ -63,12 +64,14 @@ class Asked:
         run: the training run that the model comes from, where it comes from one.
         own: whether the problems are those that the run held out, rather than others of the user's.
         limit: the first so many of what the run held out.
+        verbatim: whether a prompt of the user's own is continued as it is where there is no chat template.
     """
 
     config: RunConfig
     run: Path | None = None
     own: bool = False
     limit: int | None = None
+    verbatim: bool = True
 
 
 def configure(
@@ -88,15 +91,19 @@ def configure(
     Raises:
         InputError: no such model or recipe, or an invalid setting.
     """
-    base, place = recipe, model
+    base, place, template = recipe, model, None
     if is_run(Path(model)):
         run = RunFolder.open(model)
         place = str(run.model)
         if step is None and not run.model.is_dir():
             raise InputError(f"{model} has no model yet; write that of its newest checkpoint: strop export {model}")
-        if base is None and not is_fine_tuning(run):
+        if base is None and is_fine_tuning(run):
+            template = taught_with(stored_config(run))
+        elif base is None:
             base = str(run.config_path)
     edits = [] if step is not None else ["model.fresh=none", "model.lora=none", f"model.path={json.dumps(place)}"]
+    if template is not None:
+        edits += [f"{key}={text}" for key, text in flatten({"data": {"template": template.model_dump(mode="json")}})]
     if source is not None:
         named = source if isinstance(source, str) else source.model_dump(mode="json")
         edits += [f"{key}={text}" for key, text in flatten({"data": {"source": named}})]
@@ -109,7 +116,7 @@ def configure(
     if limit is not None and not own:
         edits.append(f"data.limit={limit}")
     config = resolve(base if base is not None else DEFAULT_RECIPE, [*edits, *sets])
-    return Asked(config, trained, own, limit if own else None)
+    return Asked(config, trained, own, limit if own else None, verbatim=template is None)
 
 
 def evaluate_model(
@@ -167,8 +174,10 @@ def sample_model(
     if prompts is None:
         examples: Sequence[Example] = problems_of(asked, tokenizer, view)[0].examples
     else:
+        verbatim = asked.verbatim and _trained_verbatim(asked)
         problems = [
-            Problem(f"prompt-{number}", prompt, reference=None, verbatim=True) for number, prompt in enumerate(prompts)
+            Problem(f"prompt-{number}", prompt, reference=None, verbatim=verbatim)
+            for number, prompt in enumerate(prompts)
         ]
         examples = [
             make_example(problem, config.data.template, tokenizer, config.instruction(problem))
@@ -192,6 +201,15 @@ def sample_model(
         for place, example in enumerate(examples)
         for index in range(count)
     ]
+
+
+def _trained_verbatim(asked: Asked) -> bool:
+    """Whether the run's own problems are continued as they are; True where there is no run, or they cannot be read."""
+    try:
+        first = None if asked.run is None else next(asked.config.data.source.problems(), None)
+    except StropError:
+        return True
+    return first is None or first.verbatim
 
 
 def _played(

@@ -20,6 +20,7 @@ from strop.cli import app
 from strop.verifiers.base import Verifier
 from strop.verifiers.code.cases import read_cases, verify_cases
 from strop.verifiers.code.extract import last_python_block
+from strop.verifiers.code.outcome import Outcome
 from strop.verifiers.code.sandbox_judge import SandboxJudge
 from strop.verifiers.code.verifier import CodeVerifier
 from strop.verifiers.sandbox import probe
@@ -213,3 +214,13 @@ def test_a_sandbox_that_fails_is_an_error_and_never_a_reward(monkeypatch: pytest
         assert (verdict.score, verdict.status, verdict.usable) == (0.0, Status.ERROR, False)
     finally:
         sandbox.close()
+
+
+@needs_walls
+def test_a_program_in_a_fence_is_told_so(tmp_path: Path) -> None:
+    file, tests = tmp_path / "cases.jsonl", {"inputs": ["1"], "outputs": ["2"]}
+    programs = ["```python\nprint(2)\n```", "print(", "text = '```'\nprint(2)"]
+    file.write_text("".join(json.dumps({"program": program, "tests": tests}) + "\n" for program in programs))
+    fenced, broken, right = verify_cases(read_cases(str(file)), CodeVerifier(workers=1), SilentView())
+    assert fenced.outcome is broken.outcome is Outcome.SYNTAX_ERROR and right.outcome is Outcome.PASS
+    assert "only the program that stands inside it" in fenced.detail and "fence" not in broken.detail

@@ -58,7 +58,7 @@ class TorchEngine(BaseEngine):
         end_ids = None if generation is None else generation.eos_token_id
         config = policy.model.config.to_dict()
         limits = Limits.of(config, policy.vocabulary, end_ids, tokenizer, settings.max_tokens)
-        super().__init__(limits, tokenizer, version)
+        super().__init__(limits, settings.slots, tokenizer, version)
         self.policy = policy
         self.settings = settings
         self._dtypes = frozenset((own, wanted))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Set
 from collections.abc import Sequence as Sequence_
+from dataclasses import replace
 from itertools import islice
 
 import numpy as np
@@ -51,8 +52,12 @@ class Scheduler:
             self.waiting.appendleft(entry)
 
     def admit(self) -> list[PrefillJob]:
-        """Give free slots to waiting samples, first come first served; the prompts that must be computed for it."""
+        """Give free slots to waiting samples, first come first served; the prompts that must be computed for it.
+
+        A prompt is computed once for all its samples, those of other requests that are admitted with them included.
+        """
         jobs: list[PrefillJob] = []
+        places: dict[bytes, int] = {}  # of a whole prompt among the jobs
         free = dict.fromkeys(sorted(self.slots.free(), key=self.kept.holds) if self.waiting else [])
         while free and self.waiting:
             entry = self.waiting[0]
@@ -69,10 +74,19 @@ class Scheduler:
                 name = entry.request.continues
                 past = 0 if name is None else self.kept.resume(name, taken[0], entry.ids)
                 if len(entry.prefix) > past:
-                    jobs.append(PrefillJob(entry.prefix[past:], tuple(taken), past))
+                    self._join(jobs, places, PrefillJob(entry.prefix[past:], tuple(taken), past))
             if not entry.waiting:
                 self.waiting.popleft()
         return jobs
+
+    @staticmethod
+    def _join(jobs: list[PrefillJob], places: dict[bytes, int], job: PrefillJob) -> None:
+        """Add a job, or its slots to the one that computes the same whole prompt."""
+        place = len(jobs) if job.past else places.setdefault(job.token_ids.tobytes(), len(jobs))
+        if place < len(jobs):
+            jobs[place] = replace(job, slots=(*jobs[place].slots, *job.slots))
+        else:
+            jobs.append(job)
 
     def _chosen(self, entry: Entry, free: Iterable[int]) -> list[int]:
         """The free slots that an entry gets: the one that holds what it continues, else the first ones, vacated."""

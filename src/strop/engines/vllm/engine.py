@@ -58,7 +58,7 @@ class VllmEngine(BaseEngine):
         self._folder = ModelFolder.read(folder, model.trust_remote_code)
         config, end_ids = self._folder.config, self._folder.generation.get("eos_token_id")
         limits = Limits.of(config, int(config["vocab_size"]), end_ids, tokenizer, settings.max_tokens)
-        super().__init__(limits, tokenizer, version, whole_logprobs=False)
+        super().__init__(limits, settings.slots, tokenizer, version, whole_logprobs=False)
         if (count := len(settings.urls)) > 1:
             raise InputError(f"engine.urls: {count} servers are for orchestration.generators={count}; name one here")
         self.settings = settings

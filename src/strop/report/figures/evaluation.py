@@ -82,7 +82,7 @@ def _budget_panel(grid: Grid, column: Column, budgets: Sequence[int] | None) -> 
             rates = [point.rate for point in points]
             axes.plot(tokens, rates, color=color, linestyle=dash, marker="o", markersize=3, label=model)
         axes.set_xlabel("response budget (tokens)")
-        axes.set_ylim(bottom=0.0)
+        axes.set_ylim(bottom=-0.03 * axes.get_ylim()[1])  # a curve at 0 keeps clear of the frame
         percent_axis(axes)
         _token_ticks(axes, shown)
 

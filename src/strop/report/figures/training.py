@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
 # Of a curve: the points beyond which it is smoothed, and beyond which it is thinned.
 SMOOTH_FROM, SHOWN_POINTS = 30, 1500
+CLEAR = 0.03  # of the height, by which a curve at an end of its axis keeps clear of the frame
 PARTS = (
     ("rollout", "t_R generation", SERIES[0]),
     ("update", "t_T training", SERIES[1]),
@@ -150,14 +151,17 @@ def smooth(values: Sequence[float], width: int) -> list[float]:
 
 
 def _scale(axes: Axes, scale: Scale) -> None:
+    """Limits and ticks of the y axis; a curve at 0 or at 100 % keeps clear of the frame."""
     low, high = axes.get_ylim()
     if scale == "percent":
-        axes.set_ylim(max(low, -0.01 * high), min(max(high, low + 0.02), 1.02))
+        top = min(max(high, low + 0.02), 1 + CLEAR)
+        axes.set_ylim(max(low, -CLEAR * top), top)
         percent_axis(axes)
         return
     number_axis(axes)
     if scale == "zero":
-        axes.set_ylim(0.0, max(1.03 * high, 1e-12))
+        top = max(1.03 * high, 1e-12)
+        axes.set_ylim(-CLEAR * top, top)
     elif scale == "log":
         values = np.concatenate([np.asarray(line.get_ydata(), dtype=float) for line in axes.get_lines()])
         if values.min() > 0 and values.max() / values.min() > 20:

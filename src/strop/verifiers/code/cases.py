@@ -6,7 +6,7 @@ import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +14,14 @@ from strop.base.files import replacing
 from strop.base.types import InputError
 from strop.base.view import View
 from strop.data.rows import JsonLines
-from strop.verifiers.code.outcome import CodeResult
+from strop.verifiers.code.extract import FENCE
+from strop.verifiers.code.outcome import CodeResult, Outcome
 from strop.verifiers.code.run import run_tests
 from strop.verifiers.code.tests import Tests, read_tests
 from strop.verifiers.code.verifier import CodeVerifier
 
 KINDS = ("stdio", "call", "assert")
+IN_A_FENCE = "a Markdown fence (```) is no Python: give only the program that stands inside it"
 
 
 @dataclass(frozen=True)
@@ -59,14 +61,25 @@ def verify_cases(cases: Sequence[Case], verifier: CodeVerifier, view: View) -> l
             for place, case in enumerate(cases)
         }
         for done, future in enumerate(as_completed(futures), start=1):
-            results[futures[future]] = future.result()
+            place = futures[future]
+            results[place] = _with_reason(cases[place].program, future.result())
             view.advance(done, {})
     finally:
         for future in futures:
             future.cancel()
         sandbox.close()
         threads.shutdown()
+    fenced = sum(IN_A_FENCE in result.detail for result in results.values())
+    if fenced:
+        view.note(f"{fenced} of {len(cases)} programs: {IN_A_FENCE}")
     return [results[place] for place in range(len(cases))]
+
+
+def _with_reason(program: str, result: CodeResult) -> CodeResult:
+    """The result, which says where a fence of Markdown is why a program is no Python."""
+    if result.outcome is Outcome.SYNTAX_ERROR and any(line.lstrip().startswith(FENCE) for line in program.split("\n")):
+        return replace(result, detail=f"{result.detail}; {IN_A_FENCE}".removeprefix("; "))
+    return result
 
 
 def write_results(path: Path, cases: Sequence[Case], results: Sequence[CodeResult]) -> None:
