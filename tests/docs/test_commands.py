@@ -93,6 +93,9 @@ TRAINED = (
 # What stands for something else, and sizes of what is looked at.
 STANDS_FOR = {
     "--ask 16": "--ask 2 --set sampling.max_new_tokens=8",
+    "data.history=runs/one": " --set ".join(
+        ("data.history=runs/one", "data.source.terms=2", "data.source.count=40", "data.held_out.count=8")
+    ),
     "RECIPE": "quickstart", "/shared/runs/first": "runs/shared", "@40": "@4", "--step 40": "--step 4",
     "steps=400": "steps=6", "--devices 64": "--devices 3", "--devices 80": "--devices 3", "--devices 8": "--devices 3",
     "--adapter": "--adapter --step 1", "export runs/grpo --adapter": "export runs/lora --adapter",
@@ -250,7 +253,7 @@ def _models() -> None:
 def _runs() -> None:
     sets = ("steps=5", "checkpoint.keep=5", f"model.path={Path('MODEL').resolve()}", "evaluation.every=5")
     train(small_config(*sets), Path("runs/first"), SilentView())
-    for name in ("grpo", "dapo", "quickstart", "slower", "probe", "one", "two"):
+    for name in ("grpo", "dapo", "grpo-tiny", "quickstart", "slower", "probe", "one", "two"):
         shutil.copytree("runs/first", f"runs/{name}")
     train(small_config(*sets, "steps=1", "model.lora.rank=2"), Path("runs/lora"), SilentView())
     for seed, name in enumerate(("scalerl", "s0", "s1", "s2", "d0")):

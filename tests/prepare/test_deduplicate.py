@@ -248,7 +248,8 @@ def test_a_shared_run_of_words_is_found_where_it_is_asked_for(tmp_path: Path) ->
     prompt = (
         f"{EXAM.split('. ')[0]}. What is the area of the rectangle, and what is the cost of 3 of them at 4 dollars?"
     )
-    for run_length, kept in ((13, 0), (None, 1)):
+    for run_length, kept in ((13, 1), (None, 2)):
         step = {"piece": "Decontaminate", "against": [{"path": str(exam)}], "shared_run": run_length}
-        outcome = run(tmp_path, [questions(prompt)], [{k: v for k, v in step.items() if v is not None}])
+        steps = [{k: v for k, v in step.items() if v is not None}]
+        outcome = run(tmp_path, [questions(prompt, "What is 3 + 4?")], steps)
         assert len(outcome.kept) == kept

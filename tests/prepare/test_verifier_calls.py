@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from tests.prepare.working import run, write_lines
 
+from strop.base.types import InputError
 from strop.verifiers.answer import Answer
 from strop.verifiers.code.verifier import CodeVerifier
 from strop.verifiers.sandbox import probe
@@ -29,8 +30,9 @@ def test_a_verifier_in_processes_decides_as_one_that_is_called(tmp_path: Path) -
 
 def test_a_plain_verifier_reads_less(tmp_path: Path) -> None:
     steps = [{"piece": "AnswersAgree", "verifier": {"piece": "Answer", "extract": "any"}}]
-    outcome = run(tmp_path, [ROWS], steps)
-    assert outcome.prompts == [] and Answer(extract="any").isolated() is None
+    with pytest.raises(InputError, match=rf"answer and solution disagree: {len(ROWS)}\)"):
+        run(tmp_path, [ROWS], steps)
+    assert Answer(extract="any").isolated() is None
 
 
 def test_what_cannot_be_read_in_time_does_not_stop_the_others(tmp_path: Path) -> None:

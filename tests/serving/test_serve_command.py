@@ -73,7 +73,7 @@ def test_it_refuses_before_it_loads(model: Path, arguments: tuple[str, ...], exp
 
 def test_no_such_model_is_told() -> None:
     result = CliRunner().invoke(app, ["serve", "./nowhere", "--port", "0"])
-    assert isinstance(result.exception, InputError) and "no such folder" in str(result.exception)
+    assert isinstance(result.exception, InputError) and "neither a run nor a model folder" in str(result.exception)
 
 
 def test_clients_call_a_folder_by_its_last_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
