@@ -15,6 +15,7 @@ from strop.base.seeds import derive
 from strop.base.types import InputError, Problem, Status, StropError, Verdict
 from strop.data.templates import Auto
 from strop.model.files import export
+from strop.model.location import asked_with
 from strop.prepare import Difficulty
 from strop.recipes.resolve import resolve
 from strop.verifiers.base import Verifier
@@ -66,12 +67,16 @@ def test_problems_that_teach_something_are_kept_with_their_pass_rates(tmp_path: 
 
 
 @pytest.mark.parametrize("path", ["embedded", "embedded-moe", "org/model"])
-def test_a_model_is_asked_as_training_asks_it(path: str) -> None:
+def test_a_model_is_asked_as_training_asks_it(path: str, tmp_path: Path) -> None:
     """Without the sentence about the answer where the model is one of ours, which was never taught to read it."""
     step = Difficulty.model_validate({"model": {"path": path}})
     trained = resolve("grpo", [f"model.path={path}"]).data.template
-    assert step.asked_with == trained == Auto(instruct=path == "org/model")
-    assert resolve("grpo", [f"model.path={path}", "data.template.instruct=true"]).data.template == Auto()
+    assert asked_with(step.template, step.model) == trained == Auto(instruct=None if path == "org/model" else False)
+    said = resolve("grpo", [f"model.path={path}", "data.template.instruct=true"])
+    assert said.data.template == Auto(instruct=True)
+    stored = tmp_path / "config.json"
+    stored.write_text(said.to_json())
+    assert resolve(str(stored)) == said, "what a file says stands, so that a resumed run asks as before"
 
 
 def test_two_screens_in_a_row(tmp_path: Path, model: str) -> None:

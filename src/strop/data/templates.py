@@ -168,17 +168,17 @@ class Auto(PromptTemplate):
     the beginning of a text (`Problem.verbatim`) is continued as it is where there is no chat template.
 
     Fields:
-        instruct: whether to ask for the form of the answer.
+        instruct: whether to ask for the form of the answer; None: except from strop's own bases (`asked_with`).
         system, arguments: of `ChatTemplate`.
     """
 
-    instruct: bool = True
+    instruct: bool | None = None
     system: str | None = None
     arguments: dict[str, Any] = {}
 
     def resolved(self, problem: Problem, tokenizer: Tokenizer, instruction: Instruction | None) -> PromptTemplate:
         """`ChatTemplate` or `Plain`, with the instruction that this problem needs."""
-        text = instruction.text if instruction is not None and self.instruct else None
+        text = instruction.text if instruction is not None and self.instruct is not False else None
         if text is not None and instruction is not None and instruction.mark in joined(problem):
             text = None
         if tokenizer.chat_template:

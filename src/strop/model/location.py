@@ -10,6 +10,7 @@ from strop.base import hub
 from strop.base.files import beside
 from strop.base.imports import MARKER
 from strop.base.types import InputError
+from strop.data.templates import Auto, PromptTemplate
 from strop.model.settings import EMBEDDED, EMBEDDED_CALLER, EMBEDDED_EXPERTS, DTypeName, ModelSettings
 
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model", "tekken.json")
@@ -23,9 +24,12 @@ class Located(NamedTuple):
     cached_only: bool
 
 
-def asked_bare(settings: ModelSettings) -> bool:
-    """Whether it is one of strop's own bases, which continue a question and read no sentence about their answer."""
-    return settings.path in RESERVED
+def asked_with(template: PromptTemplate, settings: ModelSettings) -> PromptTemplate:
+    """The template for this model: `Auto`, where it does not say, asks strop's own bases for no form of their answer,
+    because they continue a question and never learned to read a sentence."""
+    if isinstance(template, Auto) and template.instruct is None and settings.path in RESERVED:
+        return template.model_copy(update={"instruct": False})
+    return template
 
 
 def locate(settings: ModelSettings) -> Located:

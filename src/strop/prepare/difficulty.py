@@ -20,7 +20,7 @@ from strop.data.dataset import Example, make_example
 from strop.data.templates import Auto, PromptTemplate
 from strop.engines.protocol import Engine, Request, Sampling
 from strop.engines.settings import EngineSettings
-from strop.model.location import asked_bare
+from strop.model.location import asked_with
 from strop.model.settings import ModelSettings
 from strop.prepare.stage import Dropped, Journal, Stage, Step
 from strop.verifiers.base import Verifier
@@ -55,8 +55,7 @@ class Difficulty(Step):
         min_correct: fewer of N are too hard (1: those never solved are dropped).
         max_correct: more of N are too easy; None stands for N - 1 (those always solved are dropped), N keeps them.
         verifier: judges the completions, beside generation where it runs in processes or a sandbox.
-        template: how a problem is put to the model; None is what training uses: `Auto`, for strop's own bases without
-            the sentence about the answer.
+        template: how a problem is put to the model.
         sampling: how completions are drawn (Skywork-OR1: temperature 1, 32k tokens).
         max_prompt_tokens: problems with a longer prompt are dropped.
         engine: how many sequences are sampled at once, and the like.
@@ -70,7 +69,7 @@ class Difficulty(Step):
     min_correct: Annotated[int, Field(ge=0)] = 1
     max_correct: Annotated[int, Field(ge=0)] | None = None
     verifier: SerializeAsAny[Verifier] = MathVerifier(extract="any")
-    template: SerializeAsAny[PromptTemplate] | None = None
+    template: SerializeAsAny[PromptTemplate] = Auto()
     sampling: Sampling = Sampling()
     max_prompt_tokens: Annotated[int, Field(ge=1)] = 1024
     engine: SerializeAsAny[EngineSettings] = EngineSettings()
@@ -89,11 +88,6 @@ class Difficulty(Step):
     def highest(self) -> int:
         """The largest number of correct answers that is kept."""
         return self.samples - 1 if self.max_correct is None else self.max_correct
-
-    @property
-    def asked_with(self) -> PromptTemplate:
-        """The template with which the model is asked."""
-        return self.template or Auto(instruct=not asked_bare(self.model))
 
     @property
     def label(self) -> str:
@@ -219,11 +213,12 @@ class _Estimation:
     def _waiting(self) -> Iterator[tuple[Problem, Example]]:
         limit = min(self._step.max_prompt_tokens, self._room)
         title = f"{self._stage.name}: {self._step.label} × {self._step.samples}"
+        template = asked_with(self._step.template, self._step.model)
         for problem in self._stage.problems(title):
             if problem.id in self._tallies:
                 continue
             instruction = self._step.verifier.instruction(problem)
-            example = make_example(problem, self._step.asked_with, self._tokenizer, instruction)
+            example = make_example(problem, template, self._tokenizer, instruction)
             if len(example.prompt_ids) <= limit:
                 yield problem, example
             else:

@@ -23,8 +23,7 @@ from strop.config.parse import edit, parse
 from strop.config.renamed import accepted
 from strop.config.schema import RunConfig
 from strop.config.tiny import edits_of, tiny
-from strop.data.templates import Auto
-from strop.model.location import asked_bare
+from strop.model.location import asked_with
 
 
 def resolve(target: str, sets: list[str] | tuple[str, ...] = (), small: bool = False) -> RunConfig:
@@ -47,9 +46,8 @@ def resolve(target: str, sets: list[str] | tuple[str, ...] = (), small: bool = F
     if small:
         config, sets = tiny(config), [*edits_of(sets), *sets]
     config = edit(config, sets) if sets else validated(config)
-    named = any(text.strip().startswith("data.template") for text in sets)
-    if asked_bare(config.model) and isinstance(config.data.template, Auto) and not named:
-        config = edit(config, ["data.template.instruct=false"])
+    if asked_with(config.data.template, config.model) != config.data.template:
+        config = edit(config, ["data.template.instruct=false"])  # a run's model is asked so wherever it lies later
     if suffix in (".toml", ".json"):
         allow_edits(sets)
         refuse_code(config.model_dump(mode="json"), target)

@@ -187,7 +187,7 @@ def _verifier(config: RunConfig, problems: Sequence[Problem], prompt: str) -> Fi
     if "bare" in accepted or any(form in prompt for form in accepted) or _made_here(config):
         return Finding("verifier", "ok", reads)
     asking = f'"put your final answer in {FORMS[accepted[0]] % "…"}"'
-    if isinstance(config.data.template, Auto) and not config.data.template.instruct:
+    if isinstance(config.data.template, Auto) and config.data.template.instruct is False:
         advice = f"let the prompt say {asking}: data.template.instruct=true"
     else:
         advice = f"say {asking} in the prompts, or let data.template=Auto say it"
