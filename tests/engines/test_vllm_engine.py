@@ -201,6 +201,18 @@ def test_a_server_that_does_wrong_ends_the_engine_loudly(fake: FakeVllm, wrong: 
     engine.close()
 
 
+def test_what_goes_wrong_while_no_step_listens_is_found_by_the_next(fake: FakeVllm) -> None:
+    engine = engine_at(fake)
+    fake.wrong = "short"
+    engine.submit(Request("x", PROMPT, Sampling(max_new_tokens=9), seed=1))
+    for _ in range(50):  # requests of its own, meanwhile the sample comes to its end
+        engine.verify_weights(PROMPT)
+    with pytest.raises(EngineLost, match="ended a request of 9 tokens by length after 8"):
+        for _ in range(50):
+            engine.step()
+    engine.close()
+
+
 def test_a_server_that_is_not_there_or_not_as_it_must_be_is_refused(fake: FakeVllm) -> None:
     with pytest.raises(EngineLost, match="was not ready after 1 s"):
         engine_at(fake, urls=["http://127.0.0.1:9"], start_seconds=1.0)

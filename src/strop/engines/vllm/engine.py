@@ -203,9 +203,9 @@ class VllmEngine(BaseEngine):
         await self._client.ask("/update_weight_version", {"new_version": str(self._version)})
 
     async def _listen(self) -> None:
-        """Wait a moment for a sample to finish; find out whether the server has died, or hangs."""
+        """Wait a moment for a sample to finish; has one failed, even while no step listened, or the server?"""
         before = self._loop.time()
-        running = (task for sample, task in self._samples.items() if sample.request is not None)
+        running = (task for sample, task in self._samples.items() if sample.request is not None or task.done())
         await _some_of(running, asyncio.FIRST_COMPLETED)
         if self.server is not None and not self.server.alive:
             raise EngineLost(f"{self._name} is no more")
