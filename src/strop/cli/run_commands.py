@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from strop.cli.completion import recipe_names, run_folders
 from strop.cli.options import Dashboard, Imports, Out, Plain, Sets, Tiny, allow, followed, set_option, viewing
+
+if TYPE_CHECKING:
+    from strop.config.schema import RunConfig
 
 
 def quickstart(
@@ -120,16 +123,7 @@ def train(
     folder = out if out is not None else free_folder(f"{config.recipe}-tiny" if small else config.recipe)
     preflight.training(config, folder)  # says what is wrong before torch takes its seconds to load
     if dry_run:
-        from strop.base.view import SilentView
-        from strop.run.assembly import preview
-
-        if as_json:
-            print(config.to_json())
-        with viewing(True, "strop · dry run", "stopped", to_stderr=as_json) as view:
-            for warning in preview(config, SilentView() if as_json else view):
-                view.note(warning)
-            if not as_json:
-                view.note("every setting: --dry-run --json")
+        _preview(config, as_json)
         return
     from strop.cli.run_endings import report_run
     from strop.run import run as heavy
@@ -138,6 +132,19 @@ def train(
     with viewing(plain, title, lambda: _go_on("train", folder)) as view, followed(dashboard, folder, view):
         heavy.train(config, folder, view)
     report_run(folder)
+
+
+def _preview(config: RunConfig, as_json: bool) -> None:
+    from strop.base.view import SilentView
+    from strop.run.assembly import preview
+
+    if as_json:
+        print(config.to_json())
+    with viewing(True, "strop · dry run", "stopped", to_stderr=as_json) as view:
+        for warning in preview(config, SilentView() if as_json else view):
+            view.note(warning)
+        if not as_json:
+            view.note("every setting: --dry-run --json")
 
 
 def _resume(folder: Path, step: int | None, sets: list[str], dashboard: bool, plain: bool) -> None:
