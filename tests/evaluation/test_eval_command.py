@@ -17,13 +17,15 @@ from strop.base.view import SilentView
 from strop.cli import app
 from strop.data.chain_sum import ChainSum
 from strop.data.dataset import load_data
+from strop.data.templates import Auto
 from strop.evaluation.benchmarks import benchmark
 from strop.evaluation.grid import Grid
 from strop.evaluation.protocols import PLAIN, changed, protocol
 from strop.model.byte_tokenizer import byte_tokenizer
 from strop.run.benchmark_plan import Plan, parse_models
-from strop.run.benchmarking import measure
+from strop.run.benchmarking import measure, shared_template
 from strop.run.run import train
+from strop.run.tasks import configure
 
 
 @pytest.fixture(scope="module")
@@ -166,6 +168,41 @@ def test_what_prompts_and_judges(place: Path, tmp_path: Path) -> None:
         measured("small", protocol=protocol("orz"), models=parse_models([f"small={place / 'small'}"]))
     foreign = measured("folder", protocol=quick, models=parse_models([f"run={place / 'run' / 'model'}"]))
     assert foreign["template"] == own["template"]  # one prompt for a run and for a model without one
+
+
+class Listening(SilentView):
+    """Keeps what there was to note."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def note(self, text: str) -> None:
+        self.lines.append(text)
+
+
+def test_the_first_prompt_of_each_benchmark_is_shown_once_for_models_that_are_asked_alike(
+    place: Path, tmp_path: Path
+) -> None:
+    view = Listening()
+    models = parse_models([f"first={place / 'run'}@1", f"end={place / 'run'}"])
+    measure(replace(plan(place, tmp_path), models=models), view)
+    shown = [line for line in view.lines if "is asked first" in line]
+    problems = [next(iter(ChainSum(count=4, terms=2, seed=seed).problems())).prompt for seed in (5, 6)]
+    for line, name, problem in zip(shown, ("math500", "aime24"), problems, strict=True):
+        assert line.startswith(f"{name}: first is asked first: '{problem}") and "boxed" in line
+
+
+def test_a_base_of_strops_own_is_asked_without_the_form_of_the_answer_unless_beside_others(tmp_path: Path) -> None:
+    def asked(*models: str, sets: tuple[str, ...] = ()) -> bool | None:
+        named = parse_models(list(models))
+        wanted = Plan(named, (benchmark("aime24"),), PLAIN, tmp_path, sets=sets)
+        template = shared_template(wanted, {one.label: configure(one.place, sets=sets).config for one in named})
+        assert isinstance(template, Auto)
+        return template.instruct
+
+    assert asked("embedded") is False
+    assert asked("embedded", "owner/name") is None  # which asks
+    assert asked("embedded", sets=("data.template.instruct=true",)) is True
 
 
 def test_all_models_are_measured_on_what_a_run_held_out(place: Path, tmp_path: Path) -> None:

@@ -43,6 +43,7 @@ from strop.evaluation.protocols import Protocol
 from strop.evaluation.result import EvaluationResult
 from strop.evaluation.sample_store import SUMMARY, TRAINED_ON, SampleStore, load_result
 from strop.model.files import load_tokenizer
+from strop.model.location import asked_with
 from strop.model.policy import Policy
 from strop.recipes.resolve import resolve
 from strop.run.benchmark_plan import NamedModel, Plan
@@ -88,7 +89,7 @@ def measure(plan: Plan, view: View) -> Grid:
             if count:
                 view.note(f"{model.label} was trained on {count} of the {len(loaded)} problems of {name}")
     _write_order(plan, template)
-    judges = Judges()
+    judges, shown = Judges(), set[str]()
     try:
         for model in plan.models:
             config = configs[model.label]
@@ -97,7 +98,8 @@ def measure(plan: Plan, view: View) -> Grid:
                 for found in plan.benchmarks:
                     verifier = verifiers[model.label][found.name]
                     record = records[model.label]
-                    job = _Job(plan, model, record, found, template, problems[found.name], weights, verifier, judges)
+                    loaded = problems[found.name]
+                    job = _Job(plan, model, record, found, template, loaded, weights, verifier, judges, shown)
                     _measure_one(job, engine, tokenizer, view)
             except EndpointError as error:
                 raise EndpointError(f"{error}; what was sampled is kept, go on with --out {plan.out}") from error
@@ -170,7 +172,7 @@ def _held_out(plan: Plan) -> _HeldOut:
 
 @dataclass(frozen=True, eq=False)
 class _Job:
-    """A model on a benchmark."""
+    """A model on a benchmark; `shown` are the first prompts that were shown, of this job and those before."""
 
     plan: Plan
     model: NamedModel
@@ -181,6 +183,7 @@ class _Job:
     weights: str
     verifier: Verifier
     judges: Judges
+    shown: set[str]
 
     @property
     def folder(self) -> Path:
@@ -200,6 +203,10 @@ def _measure_one(job: _Job, engine: Engine, tokenizer: Tokenizer, view: View) ->
         view.note(f"{job.model.label} has no chat template: its prompts are plain text")
     title = job.benchmark.name
     dataset = _dataset(job, template, tokenizer, engine.capabilities.max_tokens)
+    prompt = str(tokenizer.decode(dataset[0].prompt_ids.tolist()))
+    if prompt not in job.shown:  # models of one family are asked alike
+        job.shown.add(prompt)
+        view.note(f"{title}: {job.model.label} is asked first: {prompt!r}")
     if dataset.over_budget:
         view.note(f"{title}: {dataset.over_budget} problems left out, the model has no room for their prompts")
     way_out = f"; a file without {title}'s long problems (--benchmark FILE) has room for more"
@@ -327,6 +334,8 @@ def _verifiers(plan: Plan, config: RunConfig, held_out: _HeldOut | None) -> Mapp
 def shared_template(plan: Plan, configs: Mapping[str, RunConfig]) -> PromptTemplate:
     """The one template of all models: what --set or the protocol names, else that of the runs among them, else `Auto`.
 
+    Strop's own bases, where no other model is measured, are asked as they are trained: for no form of the answer.
+
     Raises:
         InputError: the runs were trained with different templates, and none was named.
     """
@@ -343,7 +352,9 @@ def shared_template(plan: Plan, configs: Mapping[str, RunConfig]) -> PromptTempl
     if len(found) > 1:
         named = ", ".join(f"{label} with {template.model_dump_json()}" for label, template in found.items())
         raise InputError(f"the runs were trained with different prompts ({named}); name one for all with --template")
-    chosen = next(iter(found.values()), Auto())
+    bases = [] if plan.remote is not None else [asked_with(Auto(), config.model) for config in configs.values()]
+    alike = Auto() if not bases or any(one != bases[0] for one in bases) else bases[0]
+    chosen = next(iter(found.values()), alike)
     return chosen if plan.protocol.instruct else without_instruction(chosen)
 
 

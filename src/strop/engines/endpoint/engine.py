@@ -35,6 +35,10 @@ class EndpointTokenizer:
         """The bytes of a text."""
         return list(text.encode("utf-8", "replace"))
 
+    def decode(self, token_ids: list[int]) -> str:
+        """The text again, a chat as JSON."""
+        return bytes(token_ids).decode("utf-8").removeprefix(_CHAT)
+
     def apply_chat_template(
         self, conversation: list[dict[str, str]], *, tokenize: bool, add_generation_prompt: bool, **arguments: Any
     ) -> str:
