@@ -11,6 +11,7 @@ from tests.prepare.working import write_lines
 
 from strop.base.types import Problem
 from strop.data.rows import BrokenRow
+from strop.evaluation.benchmarks import CATALOGUE
 from strop.prepare import Source
 from strop.prepare.mappings import DAPO_AFTER, DAPO_BEFORE, MAPPINGS, SKYWORK_AFTER
 
@@ -90,6 +91,15 @@ def read(source: Source) -> list[Problem | BrokenRow]:
 
 def test_every_mapping_has_a_case() -> None:
     assert set(ROWS) == set(MAPPINGS)
+
+
+def test_a_benchmark_is_the_same_set_for_preparation_and_evaluation() -> None:
+    both = MAPPINGS.keys() & CATALOGUE.keys() - {"gsm8k"}  # of gsm8k one trains on the one split, the other measures
+    assert len(both) >= 6
+    for name in both:
+        hub = CATALOGUE[name].hub
+        assert hub is not None
+        assert (MAPPINGS[name].hub, MAPPINGS[name].subset, MAPPINGS[name].split) == (hub.dataset, hub.subset, hub.split)
 
 
 @pytest.mark.parametrize("name", ROWS)

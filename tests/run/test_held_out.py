@@ -288,6 +288,11 @@ def test_a_run_that_begins_with_the_model_of_another_holds_out_what_neither_trai
     assert [seen(problem) for problem in numbers] == [question_digest(problem) in trained for problem in numbers]
     with pytest.raises(InputError, match="trained on all but .* questions of .* before"):
         train(edit(config, ["data.held_out.count=39"]), run.parent / "third", SilentView())
+    old = run.parent / "old.jsonl"
+    old.write_text("".join(lines[number] + "\n" for number, one in enumerate(numbers) if seen(one)))
+    with pytest.raises(InputError, match="trained on every one .* before; name other problems .*data.held_out=none"):
+        changes = [f"data.source={old}", "data.held_out.count=3", f"model.path={run.parent / 'second' / 'model'}"]
+        train(edit(config, changes), run.parent / "fourth", SilentView())
 
 
 def test_fine_tuning_counts_as_training(run: Path, tmp_path: Path) -> None:

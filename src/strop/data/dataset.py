@@ -243,9 +243,12 @@ def split_by_question(dataset: Dataset, count: int, seed: int, seen: Seen = neve
         )
     firsts = [index for index in first_of.values() if not seen(dataset[index].problem)]
     if count > len(firsts):
+        left = f"all but {len(firsts)}" if firsts else "every one"
+        lower = "lower it, " if firsts else ""
         raise InputError(
-            f"data.held_out.count={count}: the model was trained on all but {len(firsts)} of the {len(first_of)} "
-            f"questions of {dataset.name} before; lower it, or name other problems with data.held_out.source"
+            f"data.held_out.count={count}: the model was trained on {left} of the {len(first_of)} questions of "
+            f"{dataset.name} before; {lower}name other problems with data.held_out.source, or hold out none with "
+            "data.held_out=none"
         )
     order = permutation(seed, len(firsts))
     return replace(dataset.subset(sorted(firsts[place] for place in order[:count])), over_budget=0)

@@ -14,6 +14,7 @@ from strop.base.types import Prompt
 from strop.data.columns import pick
 from strop.data.rows import as_prompt
 from strop.data.usual import ANSWERS, PROMPTS, SOLUTIONS, final_answer, first_present, is_marked
+from strop.evaluation.benchmarks import CATALOGUE
 from strop.verifiers.code.forms import standard_tests
 from strop.verifiers.extract import last_boxed
 
@@ -268,6 +269,13 @@ def _fenced(code: str) -> str:
     return rest.partition("```")[0] if fence else code
 
 
+def _benchmark(name: str) -> ReadyMapping:
+    """A benchmark from where `strop eval` takes it."""
+    hub = CATALOGUE[name].hub
+    assert hub is not None
+    return ReadyMapping(hub.dataset, any_table, hub.subset, hub.split)
+
+
 MAPPINGS: dict[str, ReadyMapping] = {
     "polaris-53k": ReadyMapping("POLARIS-Project/Polaris-Dataset-53K", table("problem", "answer", "difficulty")),
     "deepscaler": ReadyMapping("agentica-org/DeepScaleR-Preview-Dataset", table("problem", "answer", "solution")),
@@ -299,10 +307,5 @@ MAPPINGS: dict[str, ReadyMapping] = {
     "deepcoder": ReadyMapping("agentica-org/DeepCoder-Preview-Dataset", _deepcoder, "primeintellect", domain="code"),
     "gsm8k": ReadyMapping("openai/gsm8k", _gsm8k, "main"),
     "gsm8k-test": ReadyMapping("openai/gsm8k", _gsm8k, "main", split="test"),
-    "math500": ReadyMapping("HuggingFaceH4/MATH-500", any_table, split="test"),
-    "aime24": ReadyMapping("Maxwell-Jia/AIME_2024", any_table),
-    "aime25": ReadyMapping("math-ai/aime25", any_table, split="test"),
-    "amc23": ReadyMapping("math-ai/amc23", any_table, split="test"),
-    "minerva": ReadyMapping("math-ai/minervamath", any_table, split="test"),
-    "olympiadbench": ReadyMapping("math-ai/olympiadbench", any_table, split="test"),
+    **{name: _benchmark(name) for name in ("math500", "aime24", "aime25", "amc23", "minerva", "olympiadbench")},
 }

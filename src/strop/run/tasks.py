@@ -32,7 +32,7 @@ from strop.model.lora import export_adapter
 from strop.model.policy import Policy, load_policy
 from strop.recipes.resolve import resolve
 from strop.run import preflight
-from strop.run.assembly import play_of, responder_of
+from strop.run.assembly import first_prompt, play_of, responder_of
 from strop.run.fine_tuner import taught_with
 from strop.run.fine_tuning import is_fine_tuning, load_model, stored_config
 from strop.run.folder import RunFolder, has_record, is_run, trained_before
@@ -134,6 +134,8 @@ def evaluate_model(
     preflight.in_session(config)
     policy, tokenizer = open_model(config, view, stored)
     dataset, trained_on = problems_of(asked, tokenizer, view)
+    for line in first_prompt(dataset, config.data.template, tokenizer):
+        view.note(line)
     sampling = _sampling(config, temperature, None)
     engine = build_engine(config.engine, config.model, tokenizer, policy, sampling=sampling)
     sampling = fitted(sampling, dataset, engine, view)
