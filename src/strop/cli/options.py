@@ -218,13 +218,14 @@ def print_table(
         for part in parts:
             print_table([columns[at] for at in part], [[row[at] for at in part] for row in rows], right=right)
         return
+    roomy = _shared(lines, widths, console.width - GAP * len(columns)) if on_a_line else None
     table = Table(box=box.SIMPLE_HEAD, padding=(0, GAP - 1, 0, 0), show_edge=False, show_header=any(columns))
     for place, column in enumerate(columns):
         # Where there is room for every word none is broken; else the first column stays whole if it leaves some room.
         whole = widths[place] == words[place] if fits else place == 0 and widths[0] <= console.width // 2
         justify: JustifyMethod = "right" if column in right else "left"
-        least = lines[place] if on_a_line else None
-        table.add_column(column, no_wrap=whole, overflow="fold", justify=justify, min_width=least)
+        width = None if roomy is None else roomy[place]  # left to rich, a long head could cost other columns their ends
+        table.add_column(column, no_wrap=whole and width is None, overflow="fold", justify=justify, width=width)
     for row in rows:
         table.add_row(*(Text(cell) for cell in row))
     console.print("", table, "", sep="\n")
@@ -248,6 +249,16 @@ def print_terms(terms: Sequence[tuple[str, str]], column: int = 26) -> None:
             print(name)
         lead = f"{name if len(name) < column else '':<{column}}"
         print(textwrap.fill(text, width, initial_indent=lead, subsequent_indent=" " * column))
+
+
+def _shared(least: Sequence[int], wanted: Sequence[int], room: int) -> list[int]:
+    """Widths of columns: at least `least`, and of what is left in `room` as much as is wanted, from the first on."""
+    found, left = [], room - sum(least)
+    for low, high in zip(least, wanted, strict=True):
+        more = min(max(high - low, 0), left)
+        found.append(low + more)
+        left -= more
+    return found
 
 
 def _parts(widths: Sequence[int], keys: int, room: int) -> list[list[int]]:
