@@ -6,9 +6,39 @@ import json
 from pathlib import Path
 
 import pytest
+from tests.runs import small_config
 
+from strop.base.types import InputError
 from strop.base.view import SilentView
+from strop.config.parse import edit
+from strop.recipes.quickstart import calculator, recipe
+from strop.run.folder import RunFolder, is_run
 from strop.run.quickstart import run
+
+
+def test_only_a_quickstart_is_replaced(tmp_path: Path) -> None:
+    """A run of anybody's in the folder stays; a quickstart of another seed goes on to the work that replaces it."""
+    other = tmp_path / "other"
+    RunFolder.create(other, small_config().model_dump(mode="json")).close()
+    with pytest.raises(InputError, match="other holds a run that strop quickstart has not made; name another folder"):
+        run(0, other, SilentView())
+    assert is_run(other)
+
+    class Began(Exception):
+        pass
+
+    class Impatient(SilentView):
+        def note(self, text: str) -> None:
+            raise Began
+
+        def stage(self, name: str, total: int | None, unit: str = "steps") -> None:
+            raise Began
+
+    for number, made in enumerate((recipe(), calculator())):
+        former = tmp_path / str(number)
+        RunFolder.create(former, edit(made, ["seed=7"]).model_dump(mode="json")).close()
+        with pytest.raises(Began):
+            run(0, former, Impatient())
 
 
 @pytest.mark.slow

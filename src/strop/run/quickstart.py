@@ -10,11 +10,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from strop.base.types import InputError
 from strop.base.view import View
 from strop.config.parse import edit
 from strop.evaluation.result import paired_test
 from strop.recipes.quickstart import calculator, recipe
-from strop.run.folder import SUMMARY, RunFolder
+from strop.run.folder import SUMMARY, RunFolder, is_run
 from strop.run.run import Outcome, train
 from strop.training.embedded_base import located
 
@@ -42,7 +43,11 @@ def run(seed: int, out: Path, view: View, environment: bool = False) -> Quicksta
     """Make the base, train it, write summary.json and the curves into `out`; a former quickstart there is replaced.
 
     With `environment` it is the quickstart of several turns, whose model learns to call a calculator.
+
+    Raises:
+        InputError: `out` holds a run with other settings, which is somebody's work.
     """
+    _refuse_other(out)
     begin = time.perf_counter()
     config = edit(calculator() if environment else recipe(), [f"seed={seed}"])
     base = located(config.model, seed, view).path
@@ -53,6 +58,16 @@ def run(seed: int, out: Path, view: View, environment: bool = False) -> Quicksta
     folder = RunFolder.open(out)
     folder.write_json(SUMMARY, folder.read_summary() | as_json(summary))
     return summary
+
+
+def _refuse_other(out: Path) -> None:
+    """Refuse to replace what was not a quickstart; its seed may have been another."""
+    if not is_run(out):
+        return
+    stored = RunFolder.open(out).read_json("config.json")
+    seed = {"seed": stored.get("seed")}
+    if stored not in [made.model_dump(mode="json") | seed for made in (recipe(), calculator())]:
+        raise InputError(f"{out} holds a run that strop quickstart has not made; name another folder with --out")
 
 
 def as_json(summary: QuickstartSummary) -> dict[str, Any]:
