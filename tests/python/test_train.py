@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -176,6 +177,10 @@ def test_a_script_trains_with_what_it_defines_and_the_command_line_says_who_can_
     refused = _python("-m", "strop", "train", "--resume", "mine")
     assert refused.returncode == 2 and refused.stderr.count("\n") == 1
     assert "MyLoss" in refused.stderr and "strop.train(…, resume=True)" in refused.stderr
+    assert "or only strop export RUN" in refused.stderr
+    shutil.rmtree(tmp_path / "mine" / "model")
+    assert _python("-m", "strop", "export", "mine").stdout.split() == ["mine/model"]  # for which no loss is needed
+    assert (tmp_path / "mine" / "model" / "model.safetensors").is_file()
     assert _python(str(script), "2").stdout.split() == ["48", "__main__:MyLoss"]
 
 

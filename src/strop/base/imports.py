@@ -94,7 +94,7 @@ def is_allowed(module: str) -> bool:
 def not_allowed(named: str, module: str) -> str:
     """Why `named`, of a module that is not allowed, is refused, and what allows it."""
     if module == MAIN:
-        return f"{named!r} is of the script or notebook that began the run; go on there: strop.train(…, resume=True)"
+        return f"{named!r} is of the script that began it: strop.train(…, resume=True) there, or only strop export RUN"
     return f"{named!r} lives in module {module!r}; allow it with --import {_recorded.get(module, module)}"
 
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 def quickstart(
     seed: Annotated[int, typer.Option(help="Model, problems and sampling follow from it.", min=0)] = 0,
-    out: Annotated[Path, typer.Option(metavar="FOLDER", help="The run folder; a former quickstart in it is replaced.")] = Path(
+    out: Annotated[Path, typer.Option(metavar="FOLDER", help="The run folder; a quickstart in it is replaced.")] = Path(
         "runs/quickstart"
     ),
     environment: Annotated[

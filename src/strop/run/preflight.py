@@ -14,14 +14,17 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pydantic import ValidationError
+
 from strop import recipes
 from strop.base import machine, session
 from strop.base.extras import refuse_absent
-from strop.base.imports import MAIN, command, not_allowed
+from strop.base.imports import MAIN, command, not_allowed, refuse_code
 from strop.base.machine import GIB
 from strop.base.types import InputError
-from strop.config.edits import differing
+from strop.config.edits import differing, explain
 from strop.config.parse import edit, parse
+from strop.config.renamed import accepted
 from strop.config.schema import RunConfig, stage_configs
 from strop.data.mixture import Mixture
 from strop.data.rows import HubDataset
@@ -233,18 +236,33 @@ def using(
 
 
 def checkpoint(run: RunFolder, step: str | int | None = None) -> None:
-    """Refuse a checkpoint that is not there (None: any), or that is of pieces whose modules are not imported.
+    """Refuse a checkpoint that is not there (None: any), or whose model would run code that nobody has allowed.
 
     Raises:
-        InputError: naming those that there are, or the module.
+        InputError: naming those that there are, or the setting.
     """
     known = run.checkpoint_steps()
     if not known or (step is not None and str(step) not in map(str, known)):
         has = ", ".join(map(str, known)) or "none"
         raise InputError(f"{run.path} has no checkpoint{'' if step is None else f' {step}'}; it has {has}")
-    stored = run.read_json("config.json")
-    if "demonstrations" not in stored:
-        parse(stored, str(run.config_path))
+    if "demonstrations" not in run.read_json("config.json"):
+        model_of(run)
+
+
+def model_of(run: RunFolder) -> tuple[ModelSettings, int]:
+    """The model of a run of reinforcement learning, and the run's seed. Losses and verifiers of somebody's own, which
+    may be in a script that is not here, are no part of that.
+
+    Raises:
+        InputError: the settings are not valid, or would run code that the user has not named.
+    """
+    stored = accepted(run.read_json("config.json"))
+    try:
+        found = ModelSettings.model_validate(stored.get("model"))
+    except ValidationError as error:
+        raise InputError(f"{run.config_path}: model.{explain(error)}") from error
+    refuse_code({"model": found.model_dump(mode="json")}, str(run.config_path))
+    return found, int(stored.get("seed", 0))
 
 
 def _last(sets: Sequence[str], key: str) -> str | None:

@@ -19,7 +19,6 @@ from strop.base.seeds import derive
 from strop.base.types import Completion, InputError, Problem, Rollout, StropError, Verdict
 from strop.base.view import SilentView, View
 from strop.config.edits import explain, flatten
-from strop.config.parse import parse
 from strop.config.schema import RunConfig, evaluation_sampling
 from strop.data.dataset import Dataset, Example, build_dataset, load_data, make_example
 from strop.data.source import ProblemSource
@@ -270,7 +269,9 @@ def open_checkpoint(run: RunFolder, step: int | None = None) -> tuple[Policy, Pr
     if is_fine_tuning(run):
         policy, tokenizer = load_model(stored_config(run))
     else:
-        policy, tokenizer = open_model(parse(run.read_json("config.json"), str(run.config_path)), SilentView())
+        settings, seed = preflight.model_of(run)
+        policy, tokenizer = load_policy(located(settings, seed, SilentView()), seed=derive(seed, "model"))
+        policy.requires_grad_(False).eval()
     policy.load_weights(found.tensors["policy"])
     return policy, tokenizer
 
