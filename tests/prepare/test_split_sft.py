@@ -10,6 +10,7 @@ from tests.tiny import byte_tokenizer, tiny_qwen3
 
 from strop.base.types import InputError
 from strop.model.files import export
+from strop.prepare.embedding import _Encoder
 from strop.prepare.filters import count_tokens
 
 
@@ -71,5 +72,21 @@ def test_duplicates_by_embedding_need_equal_numbers(tmp_path: Path) -> None:
     assert [row["id"] for row in outcome.dropped] == ["set0/2"]
     assert outcome.reasons == {"embedding duplicate within the set": 1}
     missing = {**step, "model": str(tmp_path / "nowhere")}
-    with pytest.raises(InputError, match="embedding model .*nowhere: cannot be loaded"):
+    with pytest.raises(InputError, match="embedding model .*nowhere: there is no such folder"):
         run(tmp_path, [rows], [missing])
+    (tmp_path / "run").mkdir()
+    (tmp_path / "encoder").rename(tmp_path / "run" / "model")
+    with pytest.raises(InputError, match="run: a run; name its model, .*run/model"):
+        run(tmp_path, [rows], [{**step, "model": str(tmp_path / "run")}])
+
+
+def test_a_question_like_a_dropped_one_alone_is_kept(tmp_path: Path) -> None:
+    """Of a chain each is like the next; the last is compared with what was kept, and that it is not like."""
+    export(tiny_qwen3().model, byte_tokenizer(), tmp_path / "encoder")
+    chain = tuple(f"{part} and then a long walk by the sea, as far as it goes" for part in ("a" * 9, "aaabbb", "b" * 9))
+    vectors = _Encoder(str(tmp_path / "encoder"), 64)(list(chain))
+    near, far = min(vectors[0] @ vectors[1], vectors[1] @ vectors[2]), vectors[0] @ vectors[2]
+    assert 0 < far < near
+    step = {"piece": "DeduplicateByEmbedding", "model": str(tmp_path / "encoder"), "similarity": float(far + near) / 2}
+    outcome = run(tmp_path, [questions(*chain)], [step])
+    assert [row["id"] for row in outcome.dropped] == ["set0/2"] and outcome.prompts == [chain[0], chain[2]]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from pydantic import Field
 
 from strop.base import hub
 from strop.base.types import FloatArray, InputError, first_line
+from strop.model.location import on_hub
 from strop.prepare.deduplicate import Duplicate, Share, write
 from strop.prepare.stage import Stage, Step
 from strop.prepare.text import normalize
@@ -57,10 +59,11 @@ class DeduplicateByEmbedding(Step):
         matrix = np.concatenate(vectors) if vectors else np.zeros((0, 1), dtype=np.float32)
         duplicates: dict[int, Duplicate] = {}
         for earlier, later, similarity in self._pairs(matrix):
-            kept = duplicates[earlier].row if earlier in duplicates else earlier
-            same = not self.same_numbers or numbers[kept] == numbers[later]
-            if later not in duplicates and same:
-                duplicates[later] = Duplicate(kept, similarity, "embedding")
+            # Those of a chain are each like the next, and the last may be unlike the first: only kept ones count.
+            if earlier in duplicates or later in duplicates:
+                continue
+            if not self.same_numbers or numbers[earlier] == numbers[later]:
+                duplicates[later] = Duplicate(earlier, similarity, "embedding")
         write(stage, duplicates)
 
     def _pairs(self, matrix: FloatArray) -> Iterator[tuple[int, int, float]]:
@@ -81,6 +84,11 @@ class _Encoder:
         import torch
         from transformers import AutoModel, AutoTokenizer
 
+        folder = Path(path).expanduser()
+        if not folder.is_dir() and not on_hub(path):
+            raise InputError(f"embedding model {path}: there is no such folder")
+        if (folder / "model" / "config.json").is_file():
+            raise InputError(f"embedding model {path}: a run; name its model, {path}/model")
         cached = hub.cached_only(path)
         try:
             self._tokenizer: Any = AutoTokenizer.from_pretrained(
