@@ -127,7 +127,9 @@ def bring(family: str, template: str, folder: Path) -> Path:
     words = tokenizer(template)
     kind, more = FAMILIES[family]
     tokens = {"vocab_size": len(words), "pad_token_id": words.pad_token_id, "eos_token_id": words.eos_token_id}
+    known = AutoConfig.for_model(kind)  # what it does not know would stand in the configuration of no published model
+    sizes = {name: value for name, value in SIZES.items() if hasattr(known, name)}
     torch.manual_seed(0)
-    AutoModelForCausalLM.from_config(AutoConfig.for_model(kind, **{**SIZES, **tokens, **more})).save_pretrained(folder)
+    AutoModelForCausalLM.from_config(AutoConfig.for_model(kind, **{**sizes, **tokens, **more})).save_pretrained(folder)
     words.save_pretrained(folder)
     return folder

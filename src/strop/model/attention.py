@@ -19,7 +19,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
-from transformers import AttentionInterface
+from transformers import AttentionInterface, PreTrainedModel
 
 from strop.algorithms.tokens import send
 from strop.model.attention_kinds import EVERYTHING, KNOWN, PLAIN, Kind, Reach, explicit, reach_of, sees_all
@@ -118,6 +118,20 @@ def leave_positions_to_strop(model: nn.Module) -> None:
     for module in model.modules():
         if "attn_temperature_tuning" in vars(module):
             vars(module)["attn_temperature_tuning"] = False
+
+
+def leave_padding_to_strop(model: nn.Module) -> None:
+    """Keep GPT-2 from looking for padding among packed tokens, of which there is none.
+
+    A GPU would wait for the answer in every forward pass, and on the meta device there is none.
+    """
+    for module in model.modules():
+        if isinstance(module, PreTrainedModel):
+            vars(module)["warn_if_padding_and_no_attention_mask"] = _nothing_is_padded
+
+
+def _nothing_is_padded(input_ids: Tensor, attention_mask: Tensor | None) -> None:
+    """In the place of what transformers asks there."""
 
 
 def _scaled_by_position(module: Any, query: Tensor, positions: Tensor | None) -> Tensor:

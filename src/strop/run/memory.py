@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from strop.base import machine
 from strop.base.machine import GIB
-from strop.base.types import InputError, first_line
+from strop.base.types import InputError, StropError, first_line
 from strop.config.parse import edit
 from strop.config.schema import RunConfig, stage_configs
 from strop.engines.vllm.settings import Vllm
@@ -19,11 +19,15 @@ from strop.model.policy import Policy, meta_policy
 from strop.model.settings import AUTO, ModelSettings
 from strop.run.devices import seen_gpus
 from strop.training.embedded_base import named_base
-from strop.training.memory import Device, update_need
+from strop.training.memory import Device, cached_bytes, update_need
 
 BLOCK = 32  # tokens by which the embedded engine's cache grows, by half as much again each time
 LEAST_TOKENS = 1024  # of a micro-batch that is suggested
 RANKS = (2, 4, 8)
+
+
+class NotKnownBeforehand(StropError):
+    """What a model needs shows only once it is loaded."""
 
 
 def need_of(config: RunConfig, device: Device, room: int) -> dict[str, int]:
@@ -33,7 +37,21 @@ def need_of(config: RunConfig, device: Device, room: int) -> dict[str, int]:
         config: of the run.
         device: what kind it is.
         room: bytes that it has; a vLLM server that shares it takes a part of them.
+
+    Raises:
+        NotKnownBeforehand: the model's code cannot be gone through without its weights.
     """
+    try:
+        return _need_of(config, device, room)
+    except (RuntimeError, TypeError, ValueError, AttributeError) as error:  # of that code, on tensors without data
+        reason = f"{type(error).__name__}: {first_line(error)}"
+        raise NotKnownBeforehand(
+            "what this model needs is not known before it is loaded, because its code cannot be gone through without its "
+            f"weights ({reason}); watch the memory of a run of a few steps (steps=3)"
+        ) from error
+
+
+def _need_of(config: RunConfig, device: Device, room: int) -> dict[str, int]:
     policy = meta_policy(_settings(config.model))
     ranks = config.orchestration.trainers
     shared = config.orchestration.sequence_parallel
@@ -66,6 +84,7 @@ def fitting(config: RunConfig, device: Device, room: int) -> str:
 
     Raises:
         InputError: it does not fit; with settings that do, where there are any.
+        NotKnownBeforehand: see `need_of`.
     """
     need = need_of(config, device, room)
     said = f"needs about {_gib(sum(need.values()))} of {_gib(room)} GiB"
@@ -85,18 +104,26 @@ def fitting(config: RunConfig, device: Device, room: int) -> str:
     raise InputError(f"this run {said} ({parts}), and no setting makes it fit; take a smaller model")
 
 
+def fitting_here(config: RunConfig) -> str:
+    """`fitting` on the device of this machine that the run would take.
+
+    Raises:
+        InputError, NotKnownBeforehand: see `fitting`.
+    """
+    device: Device = "cuda" if seen_gpus(config) else "cpu"
+    return fitting(config, device, room_of(device))
+
+
 def noted(config: RunConfig) -> str:
-    """`fitting` on the device of this machine that the run would take, or a line that says why it is not known.
+    """`fitting_here`, or a line that says why it is not known.
 
     Raises:
         InputError: see `fitting`.
     """
-    device: Device = "cuda" if seen_gpus(config) else "cpu"
     try:
-        return fitting(config, device, room_of(device))
-    except (RuntimeError, TypeError, ValueError, AttributeError) as error:  # of a model's code, on tensors without data
-        reason = f"{type(error).__name__}: {first_line(error)}"
-        return f"memory: what this model needs is not known beforehand ({reason})"
+        return fitting_here(config)
+    except NotKnownBeforehand as error:
+        return f"memory: {error}"
 
 
 def room_of(device: Device) -> int:
@@ -141,11 +168,7 @@ def _cache_bytes(config: RunConfig, policy: Policy) -> int:
     capacity = BLOCK
     while capacity < _longest(config, policy):
         capacity = -(-(capacity * 3 // 2) // BLOCK) * BLOCK
-    shape = policy.model.config
-    heads = int(shape.num_key_value_heads)
-    size = int(shape.to_dict().get("head_dim") or shape.hidden_size // shape.num_attention_heads)
-    width = policy.head_weight.element_size()
-    return 2 * int(shape.num_hidden_layers) * config.engine.slots * capacity * heads * size * width
+    return config.engine.slots * capacity * cached_bytes(policy)
 
 
 def _changes(config: RunConfig, device: Device) -> Iterator[tuple[str, str]]:

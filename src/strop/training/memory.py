@@ -15,9 +15,11 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any, Literal
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
@@ -74,7 +76,10 @@ class LiveBytes(TorchDispatchMode):
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         before = {t.untyped_storage()._cdata for t in tree_leaves((args, kwargs)) if isinstance(t, Tensor)}
-        found = func(*args, **(kwargs or {}))
+        if func is torch.ops.aten._grouped_mm.default and args[0].is_meta:
+            found = _grouped(*args[:3])
+        else:
+            found = func(*args, **(kwargs or {}))
         for tensor in tree_leaves(found):
             if isinstance(tensor, Tensor) and tensor.is_meta:
                 storage = tensor.untyped_storage()
@@ -94,6 +99,17 @@ class LiveBytes(TorchDispatchMode):
         self._known[key] = weakref.ref(storage, gone)
         self.now += size
         self.peak = max(self.peak, self.now)
+
+
+def _grouped(a: Tensor, b: Tensor, offsets: Tensor | None) -> Tensor:
+    """The products of a mixture's experts, in any type: torch's own function on the meta device knows bfloat16 alone.
+
+    Rows of a that lie in groups by matrices b [groups, ..], or, where neither has groups of its own, a matrix a group.
+    """
+    groups = ()
+    if a.dim() == b.dim():
+        groups = (a.shape[0],) if offsets is None else (len(offsets),)
+    return a.new_empty(*groups, a.shape[-2], b.shape[-1])
 
 
 class _NoKernels(LayerKernels):
@@ -130,13 +146,45 @@ _NO_KERNELS = _NoKernels()
 
 
 class _Context:
-    """Attention that keeps what an attention without [N, N] scores keeps for its backward."""
+    """Attention that keeps what an attention without [N, N] scores keeps for its backward, where there is one."""
 
-    def __init__(self, sequences: int) -> None:
-        self._ends = torch.empty(sequences + 1, dtype=torch.int64, device="meta")
+    def __init__(self, lengths: Sequence[int]) -> None:
+        self._lengths = list(lengths)
+        self._ends = torch.empty(len(lengths) + 1, dtype=torch.int64, device="meta")
 
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scale: float, kind: Kind = PLAIN) -> Tensor:
-        return _NO_KERNELS.attention(query, key, value, self._ends, self._ends, scale)
+        if query.shape[-1] == value.shape[-1]:
+            return _NO_KERNELS.attention(query, key, value, self._ends, self._ends, scale)
+        # Latent attention, whose values have heads of another size: torch computes it with all scores of a sequence.
+        alike = [(length, len(list(group))) for length, group in groupby(self._lengths)]
+        cut = [states.split([length * count for length, count in alike]) for states in (query, key, value)]
+        found = []
+        for (length, count), *parts in zip(alike, *cut, strict=True):
+            q, k, v = (part.reshape(count, length, *part.shape[1:]).transpose(1, 2) for part in parts)
+            output = F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=scale)
+            found.append(output.transpose(1, 2).reshape(-1, *output.shape[1::2]))
+        return torch.cat(found)
+
+
+class _Cached:
+    """Attention of nothing, which counts the bytes of the keys and values that it is given."""
+
+    def __init__(self) -> None:
+        self.bytes = 0
+
+    def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scale: float, kind: Kind = PLAIN) -> Tensor:
+        self.bytes += key.nbytes + value.nbytes
+        return query.new_empty(*query.shape[:2], value.shape[-1])
+
+
+@torch.no_grad()
+def cached_bytes(policy: Policy) -> int:
+    """Bytes of the keys and values of a token in all layers of a policy on the meta device."""
+    context = _Cached()
+    with torch.device("meta"), LiveBytes():
+        token = torch.empty(1, dtype=torch.int64)
+        policy.hidden(token, token, context)
+    return context.bytes
 
 
 def update_need(policy: Policy, lengths: Sequence[int], device: Device, ranks: int = 1) -> Need:
@@ -169,7 +217,7 @@ def _forget(parameter: Tensor) -> None:
 def _live_bytes(policy: Policy, lengths: Sequence[int], device: Device, ranks: int) -> int:
     """Bytes that live at the worst moment of forward and backward, beside what there is before and between them."""
     tokens = sum(lengths)
-    context = _Context(len(lengths))
+    context = _Context(lengths)
     if _computes_in_c(policy, device):
         fuse(policy.model, _NO_KERNELS)
     for parameter in policy.parameters():
