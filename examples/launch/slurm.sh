@@ -4,10 +4,11 @@
 #   sbatch examples/launch/slurm.sh skywork_or1.math_7b runs/math
 #   sbatch --nodes=8 examples/launch/slurm.sh skywork_or1.math_7b runs/math     # goes on, on more nodes
 #
-# The trainer has the first GPUs of the first node, where the driver runs; Ray has all others, for generators.
+# The trainer has the first GPUs of the first node, where the driver runs; Ray has all others, for generators and for the
+# evaluation beside training.
 #
 # Needs: strop with the extra ray in STROP_VENV, on a file system that every node sees, where the run folder lies too.
-# A run that exists is resumed. What Slurm requeues (preemption, a dead node) and what the watchdog ends (exit code 75)
+# A run that exists is resumed, with the options of this call and as many generators as the job's nodes hold. What Slurm requeues (preemption, a dead node) and what the watchdog ends (exit code 75)
 # goes on from the newest checkpoint by itself.
 
 #SBATCH --job-name=strop
@@ -34,7 +35,8 @@ shift 2
 
 : "${STROP_VENV:=$HOME/strop/.venv}"
 : "${GPUS_PER_NODE:=8}"
-: "${TRAINERS:=8}" # GPUs that train, of the first node; all others generate
+: "${TRAINERS:=8}"   # GPUs that train, of the first node; all others generate
+: "${EVALUATORS:=1}" # but one, which evaluates beside training; 0 with --set evaluation.asynchronous=false
 : "${RAY_PORT:=6379}"
 # shellcheck source=/dev/null
 source "$STROP_VENV/bin/activate"
@@ -44,9 +46,10 @@ head_node=${nodes[0]}
 head_address=$(srun --nodes=1 --ntasks=1 --nodelist="$head_node" hostname --ip-address | awk '{ print $1 }')
 export RAY_ADDRESS="$head_address:$RAY_PORT"
 
-generators=$((SLURM_JOB_NUM_NODES * GPUS_PER_NODE - TRAINERS))
+generators=$((SLURM_JOB_NUM_NODES * GPUS_PER_NODE - TRAINERS - EVALUATORS))
 if ((generators < 1)); then
-    echo "$SLURM_JOB_NUM_NODES nodes of $GPUS_PER_NODE GPUs leave none to generate beside $TRAINERS trainers" >&2
+    echo "$SLURM_JOB_NUM_NODES nodes of $GPUS_PER_NODE GPUs leave none to generate beside TRAINERS=$TRAINERS and" \
+        "EVALUATORS=$EVALUATORS" >&2
     exit 2
 fi
 head_gpus=$((GPUS_PER_NODE - TRAINERS))
@@ -68,12 +71,21 @@ for _ in $(seq 60); do
     ((joined >= SLURM_JOB_NUM_NODES)) && break
     sleep 5
 done
+if ((joined < SLURM_JOB_NUM_NODES)); then
+    echo "$joined of $SLURM_JOB_NUM_NODES nodes joined Ray at $RAY_ADDRESS within 5 minutes; what ray start said on the" \
+        "others stands above" >&2
+    exit 1
+fi
 
+settings=(--set orchestration.executor=ray --set "orchestration.generators=$generators"
+    --set "orchestration.trainers=$TRAINERS")
 if [[ -f "$run/run.json" ]]; then
-    command=(strop train --resume "$run")
+    command=(strop train --resume "$run" "${settings[@]}")
+    for option in "$@"; do # a run that began with --tiny stays tiny, and --resume refuses it
+        [[ $option == --tiny ]] || command+=("$option")
+    done
 else
-    command=(strop train "$recipe" --out "$run" --set orchestration.executor=ray
-        --set "orchestration.generators=$generators" --set "orchestration.trainers=$TRAINERS" "$@")
+    command=(strop train "$recipe" --out "$run" "${settings[@]}" "$@")
 fi
 
 # Slurm's TERM, five minutes before the end, goes to the driver: it saves the last finished step and ends with 130.

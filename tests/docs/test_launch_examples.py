@@ -10,7 +10,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 from tests.tiny import byte_tokenizer, tiny_qwen3, tiny_settings
@@ -19,10 +19,14 @@ from typer.testing import CliRunner
 from strop.cli import app
 from strop.model.files import export
 from strop.recipes import catalogue
+from strop.recipes.resolve import resolve
+from strop.run.folder import RunFolder
+from strop.run.preflight import resuming
 
 ROOT = Path(__file__).parents[2]
 SLURM = ROOT / "examples" / "launch" / "slurm.sh"
 KUBERAY = ROOT / "examples" / "launch" / "kuberay.yaml"
+LAUNCHING = ROOT / "docs" / "launching.md"
 
 
 def test_the_slurm_script_is_bash() -> None:
@@ -40,15 +44,22 @@ def test_the_slurm_script_passes_shellcheck() -> None:
     assert done.returncode == 0, done.stdout
 
 
-def stand_ins(folder: Path, status: int) -> dict[str, str]:
-    """An environment in which Slurm, Ray and strop only write down how they were called."""
+def stand_ins(folder: Path, status: int = 0, nodes: int = 2, joined: int | None = None) -> dict[str, str]:
+    """An environment in which Slurm, Ray and strop only write down how they were called.
+
+    Args:
+        folder: of the programs, and of what they write down.
+        status: with which strop ends.
+        nodes: of the job.
+        joined: how many of them join Ray; None: all.
+    """
     programs = folder / "venv" / "bin"
     programs.mkdir(parents=True)
     calls = folder / "calls"
     scripts = {
-        "scontrol": 'if [[ $1 == show ]]; then printf "n1\\nn2\\n"; fi',
+        "scontrol": f"if [[ $1 == show ]]; then printf 'n%s\\n' $(seq {nodes}); fi",
         "srun": 'if [[ "$*" == *hostname* ]]; then echo 10.0.0.1; fi',
-        "ray": 'printf " 1 node_a\\n 1 node_b\\n"',
+        "ray": f"printf ' 1 node_%s\\n' $(seq {nodes if joined is None else joined})",
         "sleep": "true",
         "strop": f"exit {status}",
     }
@@ -56,7 +67,7 @@ def stand_ins(folder: Path, status: int) -> dict[str, str]:
         (programs / name).write_text(f'#!/bin/bash\necho "{name} $*" >> "{calls}"\n{body}\n')
         (programs / name).chmod(0o755)
     (programs / "activate").write_text(f'export PATH="{programs}:$PATH"\n')
-    slurm = {"SLURM_JOB_NODELIST": "n[1-2]", "SLURM_JOB_NUM_NODES": "2", "SLURM_JOB_ID": "77"}
+    slurm = {"SLURM_JOB_NODELIST": f"n[1-{nodes}]", "SLURM_JOB_NUM_NODES": str(nodes), "SLURM_JOB_ID": "77"}
     return {**os.environ, **slurm, "STROP_VENV": str(folder / "venv"), "HOME": str(folder)}
 
 
@@ -70,7 +81,7 @@ def test_the_slurm_script_starts_goes_on_and_requeues(tmp_path: Path, status: in
     calls = (tmp_path / "calls").read_text().splitlines()
     (started,) = [call for call in calls if call.startswith("strop ")]
     assert started == (
-        f"strop train grpo --out {run} --set orchestration.executor=ray --set orchestration.generators=8 "
+        f"strop train grpo --out {run} --set orchestration.executor=ray --set orchestration.generators=7 "
         "--set orchestration.trainers=8 --set steps=7 --plain"
     )
     (head,) = [call for call in calls if "ray start --head" in call]  # all GPUs of its node train
@@ -79,13 +90,37 @@ def test_the_slurm_script_starts_goes_on_and_requeues(tmp_path: Path, status: in
     assert ("scontrol requeue 77" in calls) == requeued
 
 
-def test_the_slurm_script_goes_on_with_a_run_that_exists(tmp_path: Path) -> None:
-    environment = stand_ins(tmp_path, 0)
+def test_the_slurm_script_goes_on_with_a_run_that_exists_on_the_nodes_it_has_now(tmp_path: Path) -> None:
     run = tmp_path / "run"
     run.mkdir()
     (run / "run.json").write_text("{}")
-    subprocess.run(["bash", str(SLURM), "grpo", str(run)], env=environment, capture_output=True, timeout=60, check=True)
-    assert f"strop train --resume {run} --plain" in (tmp_path / "calls").read_text().splitlines()
+    command = ["bash", str(SLURM), "grpo", str(run), "--tiny", "--set", "steps=7"]
+    subprocess.run(command, env=stand_ins(tmp_path, nodes=8), capture_output=True, timeout=60, check=True)
+    (started,) = [call for call in (tmp_path / "calls").read_text().splitlines() if call.startswith("strop ")]
+    assert started == (
+        f"strop train --resume {run} --set orchestration.executor=ray --set orchestration.generators=55 "
+        "--set orchestration.trainers=8 --set steps=7 --plain"
+    )
+
+
+def test_a_run_takes_what_the_slurm_script_gives_it_when_it_goes_on(tmp_path: Path) -> None:
+    pytest.importorskip("ray")
+    began, calls = tmp_path / "run", tmp_path / "calls"
+    config = resolve("grpo", ["model.path=embedded", "data.source=chain_sum", "orchestration.generators=7"])
+    RunFolder.create(began, config.model_dump(mode="json")).close()
+    command = ["bash", str(SLURM), "grpo", str(began), "--set", "steps=9"]
+    subprocess.run(command, env=stand_ins(tmp_path, nodes=8), capture_output=True, timeout=60, check=True)
+    (started,) = [call for call in calls.read_text().splitlines() if call.startswith("strop ")]
+    changed = resuming(RunFolder.open(began), re.findall(r"--set (\S+)", started))
+    assert (changed.orchestration.generators, changed.orchestration.trainers, changed.steps) == (55, 8, 9)
+
+
+def test_the_slurm_script_ends_where_a_node_does_not_join(tmp_path: Path) -> None:
+    command = ["bash", str(SLURM), "grpo", str(tmp_path / "run")]
+    environment = stand_ins(tmp_path, nodes=3, joined=2)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 1 and "2 of 3 nodes joined Ray at 10.0.0.1:6379 within 5 minutes" in done.stderr
+    assert not any(call.startswith("strop ") for call in (tmp_path / "calls").read_text().splitlines())
 
 
 def dry_run(command: str, folder: Path) -> str:
@@ -108,10 +143,10 @@ def dry_run(command: str, folder: Path) -> str:
 
 def test_what_the_slurm_script_starts_is_a_run(tmp_path: Path) -> None:
     command = ["bash", str(SLURM), "skywork_or1.math_7b", str(tmp_path / "run")]
-    subprocess.run(command, env=stand_ins(tmp_path, 0), capture_output=True, timeout=60, check=True)
+    subprocess.run(command, env=stand_ins(tmp_path), capture_output=True, timeout=60, check=True)
     (started,) = [call for call in (tmp_path / "calls").read_text().splitlines() if call.startswith("strop ")]
     said = dry_run(started, tmp_path)
-    assert '"generators": 8' in said and '"trainers": 8' in said and '"executor": "ray"' in said
+    assert '"generators": 7' in said and '"trainers": 8' in said and '"executor": "ray"' in said
 
 
 def manifest() -> tuple[dict[str, Any], dict[str, Any]]:
@@ -129,7 +164,7 @@ def test_what_the_kuberay_manifest_starts_is_a_run(tmp_path: Path) -> None:
     command = re.search(r"exec (strop train \S+ --out .*)", shell[2], re.DOTALL)
     assert command is not None
     said = dry_run(command[1], tmp_path)
-    assert '"generators": 16' in said and '"trainers": 4' in said and '"executor": "ray"' in said
+    assert '"generators": 15' in said and '"trainers": 4' in said and '"executor": "ray"' in said
 
 
 # The fields of ray.io/v1, as KubeRay's own definition of a RayJob has them.
@@ -167,11 +202,65 @@ def test_the_kuberay_manifest_is_a_job_with_its_volume() -> None:
         assert volumes["runs"]["persistentVolumeClaim"]["claimName"] == claim["metadata"]["name"]
         for container in pod["containers"]:
             assert {mount["name"] for mount in container["volumeMounts"]} == set(volumes)
-    gpus = sum(group["replicas"] * int(group["rayStartParams"]["num-gpus"]) for group in cluster["workerGroupSpecs"])
-    wanted = {name: int(count) for name, count in re.findall(r"orchestration\.(\w+)=(\d+)", job["spec"]["entrypoint"])}
-    assert wanted["generators"] == gpus == 16  # Ray's
-    (head,) = cluster["headGroupSpec"]["template"]["spec"]["containers"]
-    assert cluster["headGroupSpec"]["rayStartParams"]["num-gpus"] == "0"
-    assert wanted["trainers"] == int(head["resources"]["limits"]["nvidia.com/gpu"]) == 4  # the driver's, on the head
     recipe = re.search(r"strop train (\S+) --out", job["spec"]["entrypoint"])
     assert recipe is not None and recipe[1] in {entry.name for entry in catalogue()}
+
+
+class Layout(NamedTuple):
+    """The settings of a command, the GPUs of each host, the driver's first, and those of them that Ray has."""
+
+    command: str
+    gpus: list[int]
+    of_ray: list[int]
+
+
+def of_the_slurm_script(folder: Path, nodes: int) -> Layout:
+    command = ["bash", str(SLURM), "skywork_or1.math_7b", str(folder / "run")]
+    subprocess.run(command, env=stand_ins(folder, nodes=nodes), capture_output=True, timeout=60, check=True)
+    calls = (folder / "calls").read_text()
+    per_node = int(re.findall(r"--gpus-per-node=(\d+)", SLURM.read_text())[0])
+    (head,) = re.findall(r"ray start --head .*--num-gpus=(\d+)", calls)
+    (others, each) = re.findall(r"--nodes=(\d+) .*ray start --block .*--num-gpus=(\d+)", calls)[0]
+    (started,) = re.findall(r"^strop .*", calls, re.MULTILINE)
+    return Layout(started, [per_node] * nodes, [int(head), *[int(each)] * int(others)])
+
+
+def of_the_kuberay_manifest() -> Layout:
+    _, job = manifest()
+    gpus, of_ray = [], []
+    cluster = job["spec"]["rayClusterSpec"]
+    for group in (cluster["headGroupSpec"], *cluster["workerGroupSpecs"]):
+        (container,) = group["template"]["spec"]["containers"]
+        count = group.get("replicas", 1)
+        gpus += [int(container["resources"]["limits"]["nvidia.com/gpu"])] * count
+        of_ray += [int(group["rayStartParams"]["num-gpus"])] * count
+    return Layout(job["spec"]["entrypoint"].rpartition("exec ")[2], gpus, of_ray)
+
+
+def of_the_page() -> Layout:
+    """Of docs/launching.md, with one node beside the first."""
+    (block,) = re.findall(r"## A Ray cluster\n+```\n(.*?)```", LAUNCHING.read_text(), re.DOTALL)
+    (head,) = re.findall(r"CUDA_VISIBLE_DEVICES=(\S+) ray start --head .*--num-gpus=(\d+)", block)
+    (other,) = re.findall(r"ray start --address=.*--num-gpus=(\d+)", block)
+    (trainers,) = re.findall(r"orchestration\.trainers=(\d+)", block)
+    assert [int(gpu) for gpu in head[0].split(",")] == [int(trainers) + place for place in range(int(head[1]))]
+    return Layout(block, [int(trainers) + int(head[1]), int(other)], [int(head[1]), int(other)])
+
+
+@pytest.mark.parametrize("example", ["slurm", "slurm, 8 nodes", "kuberay", "page"])
+def test_every_process_of_an_example_has_a_gpu_and_every_gpu_a_process(example: str, tmp_path: Path) -> None:
+    slurm = {"slurm": 2, "slurm, 8 nodes": 8}
+    if example in slurm:
+        layout = of_the_slurm_script(tmp_path, slurm[example])
+    else:
+        layout = of_the_kuberay_manifest() if example == "kuberay" else of_the_page()
+    sets = [part for edit in re.findall(r"--set (orchestration\.\S+)", layout.command) for part in ("--set", edit)]
+    hosts = ",".join(map(str, layout.gpus))
+    result = CliRunner().invoke(app, ["plan", "skywork_or1.math_7b", "--placement", hosts, *sets, "--json"])
+    assert result.exit_code == 0, result.exception
+    shares = json.loads(result.stdout)["shares"]
+    taken = [sum(share["host"] == host for share in shares) for host in range(len(layout.gpus))]
+    assert taken == layout.gpus and not any(share["shared"] for share in shares)
+    placed = [share["host"] for share in shares if not share["role"].startswith("trainer")]
+    assert [placed.count(host) for host in range(len(layout.gpus))] == layout.of_ray  # Ray places these
+    assert shares[-1]["role"] == "evaluator"

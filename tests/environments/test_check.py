@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import random
+import shlex
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -14,7 +17,7 @@ from strop.base.types import InputError, Problem, Status, Verdict
 from strop.cli.commands import app
 from strop.environments.base import Environment
 from strop.environments.calculator import Calculator
-from strop.environments.check import check, environment_named
+from strop.environments.check import check, environment_of, written
 from strop.environments.session import SEED, Reply, Session
 from strop.environments.source import FromEnvironment
 
@@ -67,8 +70,52 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert good.exit_code == 0 and json.loads(good.stdout)["complaints"] == []
     bad = CliRunner().invoke(app, ["env", "check", "odd_class:Odd"])
     assert bad.exit_code == 1 and "must lie in [0, 1]" in bad.stdout
-    with pytest.raises(InputError, match="Calculater"):
-        environment_named("Calculater")
+
+
+def test_modules_beside_the_current_folder_are_found(tmp_path: Path) -> None:
+    """As an installed `strop` is started, whose path has not the current folder."""
+    program, games = tmp_path / "bin" / "strop.py", tmp_path / "games"
+    program.parent.mkdir()
+    program.write_text("import sys\nsys.path.pop(0)\nfrom strop.cli import main\nmain()\n")
+    games.mkdir()
+    page = (Path(__file__).parents[2] / "docs" / "environments.md").read_text()
+    (games / "my_games.py").write_text(page.split("```python\n")[1].split("```")[0])
+    for name in ("my_games:HigherLower", "my_games.py:HigherLower"):
+        command = [sys.executable, str(program), "env", "check", name, "--reference", "7", "--json"]
+        done = subprocess.run(command, cwd=games, capture_output=True, text=True, timeout=120, check=False)
+        assert done.returncode == 0, done.stderr
+        assert json.loads(done.stdout)["ends"] == {"correct": 4}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ("Search", "Search: environment.corpus is missing; give it with --set environment.corpus=…"),
+        ("Agent", "Agent: environment.function is missing; give it with --set environment.function=…"),
+        ("Retry", "Retry: environment.verifier is missing; give it with --set environment.verifier=…"),
+        ("Calculater", "Calculater: no Environment is called 'Calculater'; did you mean 'Calculator'?"),
+        ("Calculator --set environment.max_turns=0", "Calculator: environment.max_turns=0: must be at least 1"),
+        ("Calculator --set steps=0", "--set steps=0: here only the environment is set: environment.KEY=VALUE"),
+        ("math:sqrt", "math:sqrt: module 'math' has no class 'sqrt' with a method reset"),
+        ("nowhere:Game", "nowhere:Game: No module named 'nowhere'; name a module that Python can import from here"),
+        ('{"piece"', "{piece: this is no JSON: Expecting property name"),
+        ("{}", "an environment: say which piece: one of Agent,"),
+    ],
+)
+def test_what_is_wrong_names_the_setting_and_the_way_out(arguments: str, said: str) -> None:
+    result = CliRunner().invoke(app, ["env", "check", *shlex.split(arguments)])
+    assert isinstance(result.exception, InputError) and str(result.exception).startswith(said), result.exception
+
+
+def test_settings_are_given_by_set(tmp_path: Path) -> None:
+    (tmp_path / "passages.txt").write_text("Three and five are eight.\n")
+    sets = ["--set", f"environment.corpus={tmp_path / 'passages.txt'}", "--set", "environment.max_turns=3"]
+    result = CliRunner().invoke(app, ["env", "check", "Search", *sets, "--json"])
+    assert result.exit_code == 0, result.output
+    assert json.loads(result.stdout)["ends"] == {"no verdict of its own": 4}
+    retry = CliRunner().invoke(app, ["env", "check", "Retry", "--set", "environment.verifier=ExactMatch"])
+    assert retry.exit_code == 0, retry.output
+    assert environment_of(written("Calculator")) == Calculator()
 
 
 def test_what_an_environment_says_first_becomes_the_prompt() -> None:

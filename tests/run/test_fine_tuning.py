@@ -78,6 +78,7 @@ def test_ctrl_c_loses_nothing(run: Path, demonstrations: Path, tmp_path: Path) -
         fine_tuning.train(sft_config.configure("fresh", demonstrations, SMALL), folder, StopAfter(3))
     assert checkpoint.latest(folder / "checkpoints") == 3
     fine_tuning.resume(folder, SilentView())
+    assert json.loads((folder / "status.json").read_text())["notes"] == []
     assert [row["step"] for row in RunFolder.open(folder).read_metrics()] == [1, 2, 3, 4, 5, 6]
     straight, resumed = weights(run / "model"), weights(folder / "model")
     assert all(torch.equal(straight[name], resumed[name]) for name in straight)

@@ -121,8 +121,11 @@ def test_going_back_to_a_checkpoint_repeats_the_run(finished: Path, tmp_path: Pa
 def test_resuming_a_finished_run_changes_nothing(finished: Path, tmp_path: Path) -> None:
     out = tmp_path / "done"
     train(small_config(), out, SilentView())
-    resume(out, SilentView())
+    view = Notes()
+    resume(out, view)
     assert_same_run(finished, out)
+    assert [note for note, _ in view.notes] == ["going on after step 4 of 4"]
+    assert json.loads((out / "status.json").read_text())["notes"] == []
 
 
 class Notes(SilentView):

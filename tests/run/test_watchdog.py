@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
@@ -145,6 +146,19 @@ def test_the_way_it_ended_is_written(tmp_path: Path) -> None:
     assert status(tmp_path)["error"] == "ZeroDivisionError: division by zero"
 
 
+def test_a_finished_run_does_not_carry_what_was_being_done(tmp_path: Path) -> None:
+    for error, kept in ((None, ["a warning"]), (KeyboardInterrupt(), ["a warning", "going on after step 4"])):
+        with contextlib.suppress(KeyboardInterrupt), Watch(tmp_path, None, SilentView()) as watch:
+            watch.view.note("a warning")
+            watch.view.passing("going on after step 4")
+            watch.write("running")
+            beat = status(tmp_path)
+            if error is not None:
+                raise error
+        for found, notes in ((beat, ["a warning", "going on after step 4"]), (status(tmp_path), kept)):
+            assert [note["text"] for note in found["notes"]] == notes  # type: ignore[attr-defined]
+
+
 def test_time_in_which_the_whole_process_stood_still_does_not_count() -> None:
     progress = Progress()
     progress._latest = ("tokens", time.monotonic() - 1000)
@@ -158,7 +172,7 @@ def test_a_folder_that_cannot_be_written_ends_nothing(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with Watch(tmp_path / "file", None, SilentView()) as watch:
         watch.write("running")
-        assert [text for _, text in watch.view.notes][0].startswith("the heartbeat cannot be written")
+        assert watch.view.notes[0].text.startswith("the heartbeat cannot be written")
         assert len(watch.view.notes) == 1  # said once
 
 

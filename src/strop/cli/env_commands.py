@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from strop.cli.options import Json, print_json, print_table
+from strop.cli.options import Imports, Json, allow, from_here, print_json, print_table, set_option
 
 env_app = typer.Typer(no_args_is_help=True, help="Environments of several turns: check one of your own.")
 
@@ -20,6 +20,8 @@ def check(
     prompt: Annotated[str, typer.Option(help="The prompt of the problem that is played.")] = "3+5=",
     reference: Annotated[str, typer.Option(help="Its reference.")] = "8",
     seeds: Annotated[int, typer.Option(help="Sessions, each of which is played twice.", min=1)] = 4,
+    sets: Annotated[list[str], set_option("environment.max_turns=4")] = [],  # noqa: B006  (typer copies it)
+    imports: Imports = [],  # noqa: B006
     as_json: Json = False,
 ) -> None:
     """Play an environment with replies from a script, twice from each seed.
@@ -30,11 +32,15 @@ def check(
     \b
     strop env check Calculator
     strop env check Calculator --prompt 'What is 3+5?' --reference 8
+    strop env check Search --set environment.corpus=passages.txt
+    strop env check my_games:HigherLower --reference 7
     """
     from strop.base.types import Problem
     from strop.environments import check as checking
 
-    environment = checking.environment_named(name)
+    allow(imports, sets)
+    from_here()
+    environment = checking.environment_of(_edited(checking.written(name), sets))
     found = checking.check(environment, Problem("checked", prompt, reference), seeds)
     if as_json:
         print_json(found._asdict())
@@ -48,3 +54,20 @@ def check(
             print(f"- {complaint}")
     if found.complaints:
         raise typer.Exit(1)
+
+
+def _edited(given: dict[str, Any], sets: list[str]) -> dict[str, Any]:
+    """An environment, as a configuration has it, with settings changed."""
+    if not sets:
+        return given
+    from strop.base.types import InputError
+    from strop.config.edits import apply_edits, parse_set
+    from strop.config.schema import RunConfig
+
+    config = {"environment": given}
+    for text in sets:
+        edit = parse_set(text)
+        if edit.keys() != {"environment"}:
+            raise InputError(f"--set {text}: here only the environment is set: environment.KEY=VALUE")
+        config = apply_edits(config, edit, RunConfig)
+    return config["environment"]

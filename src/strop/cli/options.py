@@ -93,10 +93,16 @@ def allow(modules: Sequence[str], sets: Sequence[str] = ()) -> None:
     from strop.base.imports import allow_edits, allow_module
 
     allow_edits(sets)
-    if modules and "" not in sys.path and str(Path.cwd()) not in sys.path:
-        sys.path.insert(0, str(Path.cwd()))
+    if modules:
+        from_here()
     for module in modules:
         allow_module(module)
+
+
+def from_here() -> None:
+    """Let modules beside the current folder be imported, as `python -m` does."""
+    if "" not in sys.path and str(Path.cwd()) not in sys.path:
+        sys.path.insert(0, str(Path.cwd()))
 
 
 @contextmanager

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import json
 import math
 import random
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from pydantic import TypeAdapter, ValidationError
 
 from strop.base.imports import allow_module
-from strop.base.types import InputError, Problem, Status, Verdict
+from strop.base.named import found_by_name
+from strop.base.pieces import complaint
+from strop.base.types import InputError, Problem, Status, Verdict, first_line
 from strop.environments.base import Environment
 from strop.environments.outside import OutsideClass
 from strop.environments.session import Outcome, Reply, Tool, Unjudged
@@ -34,26 +38,54 @@ class Checked(NamedTuple):
     ends: dict[str, int]
 
 
-def environment_named(name: str) -> Environment:
-    """An environment by its name, `module:Class` (a piece, or a class in TRL's shape), or as JSON with its settings.
+def written(name: str) -> dict[str, Any]:
+    """An environment as a configuration has it, by its name, `module:Class` (a piece, or a class in TRL's shape; the
+    module, or a file of it, is imported), or as JSON with its settings.
 
     Raises:
-        InputError: there is none, or it cannot be set so.
+        InputError: it is no JSON, or the module cannot be imported.
+    """
+    given = _object(name) if name.lstrip().startswith("{") else {"piece": name}
+    module, colon, kind = str(given.get("piece", "")).partition(":")
+    if not colon:
+        return given
+    try:
+        allow_module(module)
+        own = f"{Path(module).stem if module.endswith('.py') else module}:{kind}"
+        found = found_by_name(own, "class")
+    except (InputError, ValueError) as error:
+        raise InputError(f"{name}: {str(error).removeprefix(f'--import {module}: ')}") from error
+    if inspect.isclass(found) and issubclass(found, Environment):
+        return {**given, "piece": own}
+    return {**given, "piece": OutsideClass.piece_name(), "cls": own}
+
+
+def _object(text: str) -> dict[str, Any]:
+    try:
+        found: dict[str, Any] = json.loads(text)  # it begins with a brace
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{text}: this is no JSON: {first_line(error)}") from error
+    return found
+
+
+def environment_of(given: dict[str, Any]) -> Environment:
+    """The environment that is written so.
+
+    Raises:
+        InputError: there is none, or it cannot be set so; the message names the setting.
     """
     family: TypeAdapter[Environment] = TypeAdapter(Environment)
-    given: Any = json.loads(name) if name.lstrip().startswith("{") else {"piece": name}
-    module, colon, _ = str(given.get("piece", "")).partition(":")
     try:
-        if colon:
-            allow_module(module)
         return family.validate_python(given)
-    except ValidationError as first:
-        if not colon:
-            raise InputError(f"{name}: {first.errors()[0]['msg']}") from first
-        try:
-            return OutsideClass(cls=given["piece"])
-        except ValidationError as error:
-            raise InputError(f"{name}: {error.errors()[0]['msg']}") from error
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        key = ".".join(map(str, ("environment", *first["loc"])))
+        name = given.get("cls", given.get("piece", "an environment"))
+        if first["type"] == "missing":
+            raise InputError(f"{name}: {key} is missing; give it with --set {key}=…") from error
+        says_it = not first["loc"] or first["input"] == name or isinstance(first["input"], dict)
+        where = "" if says_it else f"{key}={first['input']!r}: "
+        raise InputError(f"{name}: {where}{complaint(first)}") from error
 
 
 def check(environment: Environment, problem: Problem, seeds: int = 4) -> Checked:

@@ -22,7 +22,7 @@ from strop.run.folder import RunFolder, check_free
 from strop.run.run import Interrupted
 from strop.run.sft_config import SftConfig, is_fine_tuning, stored_config
 from strop.run.tracking import open_trackers
-from strop.run.watchdog import Watch
+from strop.run.watchdog import NotingView, Watch
 from strop.training import checkpoint
 
 __all__ = ["is_fine_tuning", "load_model", "resume", "stored_config", "train"]
@@ -74,7 +74,7 @@ def _run(
 class _FineTuningRun:
     """The run, from the process that was started for it."""
 
-    def __init__(self, config: SftConfig, tuner: Tuner, folder: RunFolder, view: View) -> None:
+    def __init__(self, config: SftConfig, tuner: Tuner, folder: RunFolder, view: NotingView) -> None:
         self.config, self.tuner, self.folder, self.view = config, tuner, folder, view
         self.step = 0
         self.total = 0
@@ -89,7 +89,7 @@ class _FineTuningRun:
         if step is not None:
             self.tuner.load(self.folder.checkpoints, step)
             self.step = step
-            self.view.note(f"going on after update {step} of {self.total}")
+            self.view.passing(f"going on after update {step} of {self.total}")
         with on_interrupt(self._ask_to_stop), progress.CURRENT.reporting_to(self.view.aside):
             try:
                 self._train(step)

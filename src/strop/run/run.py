@@ -216,7 +216,7 @@ class _Run:
         self.folder.truncate(found.step)
         self._forget_quarantined(found.step)
         checkpoint.rewind(self.folder.checkpoints, found.step)
-        self.view.note(f"going on after step {found.step} of {self.config.steps}")
+        self.view.passing(f"going on after step {found.step} of {self.config.steps}")
 
     def _check_problems(self) -> None:
         """Refuse to go on where what was held out would be trained on, or the other way round.
@@ -250,7 +250,7 @@ class _Run:
                     )
                     continue
                 policy.load_weights(kept.tensors["policy"])
-            self.view.note(f"the evaluation of step {step} was under way when the run ended, and is done again")
+            self.view.passing(f"the evaluation of step {step} was under way when the run ended, and is done again")
             self.validation.begin(step, WeightsOf(policy))
 
     def go(self) -> Summary:
@@ -369,7 +369,7 @@ class _Run:
         """Save the last step, wait for outstanding evaluations, and keep the checkpoints that they speak for."""
         self._save_checkpoint(last=True)
         if self.validation.outstanding:
-            self.view.note(f"training is done; waiting for the evaluation of {_listed(self.validation.outstanding)}")
+            self.view.passing(f"training is done; waiting for the evaluation of {_listed(self.validation.outstanding)}")
         while self.validation.outstanding:
             if self.loop.interrupted:
                 raise self._interrupted()

@@ -26,7 +26,7 @@ import time
 from collections import deque
 from pathlib import Path
 from types import FrameType, TracebackType
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 from strop.base.files import write_json
 from strop.base.imports import command
@@ -50,6 +50,14 @@ class NoProgress(StropError):
     exit_code = 75
 
 
+class Note(NamedTuple):
+    """A line of a run, for status.json; one that is `passing` is untrue once the run is finished."""
+
+    time: float
+    text: str
+    passing: bool = False
+
+
 class NotingView:
     """Another view, whose calls are remembered for status.json and count as progress."""
 
@@ -60,7 +68,7 @@ class NotingView:
         self.step: int | None = None
         self.steps: int | None = None
         self.doing: tuple[str, int, int] | None = None
-        self.notes: deque[tuple[float, str]] = deque(maxlen=NOTES)
+        self.notes: deque[Note] = deque(maxlen=NOTES)
 
     def stage(self, name: str, total: int | None, unit: str = "steps") -> None:
         self.name, self.step, self.steps, self.doing = name, None, total, None
@@ -82,7 +90,12 @@ class NotingView:
         self._view.aside(name, done, total)
 
     def note(self, text: str) -> None:
-        self.notes.append((time.time(), text))
+        self.notes.append(Note(time.time(), text))
+        self._view.note(text)
+
+    def passing(self, text: str) -> None:
+        """A note of what is being done, which a finished run does not carry."""
+        self.notes.append(Note(time.time(), text, passing=True))
         self._view.note(text)
 
     def close(self) -> None:
@@ -158,7 +171,11 @@ class Watch:
             "doing": view.doing,
             "progress": {"what": self.progress.what, "age": self.progress.age},
             "watchdog_seconds": self.seconds,
-            "notes": [{"time": at, "text": text} for at, text in list(view.notes)],
+            "notes": [
+                {"time": note.time, "text": note.text}
+                for note in list(view.notes)
+                if not (note.passing and state == "finished")
+            ],
             "error": self._error,
         }
         # The main thread may hang while it writes; the watchdog does not wait for it.
@@ -170,7 +187,7 @@ class Watch:
         except StropError as error:
             # The heartbeat only informs: the parts whose files matter meet the full disk themselves.
             if self._unwritable is None:
-                view.notes.append((time.time(), f"the heartbeat cannot be written: {error}"))
+                view.notes.append(Note(time.time(), f"the heartbeat cannot be written: {error}"))
             self._unwritable = str(error)
         finally:
             self._writing.release()
