@@ -187,8 +187,9 @@ def sft(
 ) -> None:
     """Fine-tune a model on demonstrations, the usual start of RL.
 
-    Each line of the file is a JSON object with `prompt` (text or chat messages) and `completion` (text); the end of
-    the completion is learned too. The model lands in RUN/model, ready for `strop train --set model.path=RUN/model`.
+    Each line of the file is a JSON object with `prompt` (text or chat messages) and `completion` (text, or a list of
+    one message of the assistant), or with `messages`, of which the last, the assistant's, is learned. The end of the
+    completion is learned too. The model lands in RUN/model, ready for `strop train --set model.path=RUN/model`.
 
     \b
     strop sft Qwen/Qwen3-0.6B --data worked-examples.jsonl

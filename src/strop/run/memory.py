@@ -46,8 +46,8 @@ def need_of(config: RunConfig, device: Device, room: int) -> dict[str, int]:
     except (RuntimeError, TypeError, ValueError, AttributeError) as error:  # of that code, on tensors without data
         reason = f"{type(error).__name__}: {first_line(error)}"
         raise NotKnownBeforehand(
-            "what this model needs is not known before it is loaded, because its code cannot be gone through without its "
-            f"weights ({reason}); watch the memory of a run of a few steps (steps=3)"
+            "what this model needs is not known before it is loaded, because its code cannot be gone through without "
+            f"its weights ({reason}); watch the memory of a run of a few steps (steps=3)"
         ) from error
 
 

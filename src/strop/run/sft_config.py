@@ -14,7 +14,8 @@ from strop.base.pieces import Settings
 from strop.base.types import InputError
 from strop.config.edits import apply_edits, explain, parse_set
 from strop.config.renamed import accepted
-from strop.data.rows import Columns, JsonLines
+from strop.data.demonstrations import Demonstrations
+from strop.data.rows import Columns
 from strop.data.templates import Auto, PromptTemplate
 from strop.model.settings import FreshModel, ModelSettings
 from strop.run.folder import RunFolder
@@ -48,9 +49,9 @@ class SftConfig(Settings):
     trackers: tuple[Literal["tensorboard", "trackio", "wandb"], ...] = ()
 
     @property
-    def source(self) -> JsonLines:
+    def source(self) -> Demonstrations:
         """The demonstrations, as prompts with the completion for an answer."""
-        return JsonLines(path=self.demonstrations, columns=self.columns)
+        return Demonstrations(path=self.demonstrations, columns=self.columns)
 
 
 def configure(model: str, demonstrations: Path, sets: Sequence[str] = ()) -> SftConfig:

@@ -1,0 +1,70 @@
+"""Demonstrations in the shapes of TRL and of conversations are the same as prompt and completion in text."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.kit.bring import tokenizer
+
+from strop.base.types import InputError
+from strop.run.fine_tuner import as_demonstrations
+from strop.run.sft_config import SftConfig, configure
+
+ASKED = {"role": "user", "content": "What is 3+5?"}
+SAID = {"role": "assistant", "content": "It is 8."}
+MORE = {"role": "user", "content": "And one more?"}
+
+
+def config(tmp_path: Path, *rows: Any, sets: tuple[str, ...] = ()) -> SftConfig:
+    file = tmp_path / "rows.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return configure("fresh", file, sets)
+
+
+@pytest.mark.parametrize(
+    ("row", "sets"),
+    [
+        ({"prompt": [ASKED], "completion": "It is 8."}, ()),
+        ({"prompt": [ASKED], "completion": [SAID]}, ()),
+        ({"prompt": "What is 3+5?", "completion": [SAID]}, ()),
+        ({"messages": [ASKED, SAID]}, ()),
+        ({"question": "What is 3+5?", "response": [SAID]}, ("columns.answer=response",)),
+    ],
+)
+def test_every_shape_is_the_same_demonstration(tmp_path: Path, row: Any, sets: tuple[str, ...]) -> None:
+    words = tokenizer("qwen3")
+    found = config(tmp_path, row, sets=sets)
+    (one,) = as_demonstrations(found.source.load(), found, words)
+    asked = words.apply_chat_template([ASKED], tokenize=False, add_generation_prompt=True)
+    assert words.decode(one.prompt_ids.tolist()) == asked
+    assert words.decode(one.completion_ids.tolist()) == "It is 8." + words.eos_token
+
+
+def test_of_a_conversation_the_last_turn_is_learned(tmp_path: Path) -> None:
+    words = tokenizer("qwen3")
+    found = config(tmp_path, {"messages": [ASKED, SAID, MORE, {"role": "assistant", "content": "9"}]})
+    (one,) = as_demonstrations(found.source.load(), found, words)
+    asked = words.apply_chat_template([ASKED, SAID, MORE], tokenize=False, add_generation_prompt=True)
+    assert words.decode(one.prompt_ids.tolist()) == asked
+    assert words.decode(one.completion_ids.tolist()) == "9" + words.eos_token
+
+
+@pytest.mark.parametrize(
+    ("row", "said"),
+    [
+        ({"messages": [ASKED]}, "rows.jsonl:1: messages: the last message must be the assistant's"),
+        ({"messages": []}, "rows.jsonl:1: messages: the last message must be the assistant's"),
+        ({"prompt": "x", "completion": []}, "rows.jsonl:1: completion must be text or one message"),
+        ({"prompt": "x", "completion": [SAID, MORE]}, "put the messages before its last one into the prompt"),
+        ({"prompt": "x", "completion": [{"role": "assistant", "content": None}]}, "content must be text"),
+        ({"messages": [SAID]}, "rows.jsonl:1: the prompt's last message must be the user's"),
+        ({"question": "x", "response": "y"}, "rows.jsonl:1: no column 'completion'; known: question, response"),
+    ],
+)
+def test_what_is_no_demonstration_is_named_with_its_line(tmp_path: Path, row: Any, said: str) -> None:
+    with pytest.raises(InputError) as refused:
+        config(tmp_path, row).source.load()
+    assert "\n" not in str(refused.value) and said in str(refused.value)
