@@ -8,7 +8,6 @@ import threading
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from contextlib import suppress
 from typing import Annotated, Any, NamedTuple
 
 from pydantic import Field, model_validator
@@ -40,7 +39,7 @@ Problem:
 """
 REACHED = {"url", "api_key_env", "timeout", "retries", "backoff"}
 NOTHING = Reply("", 0, 0, 0)
-_BACKSLASH = re.compile(r'\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4})|\\')  # with what it escapes, or alone
+_OBJECT = re.compile(r"\{[^{}]*\}")
 
 
 class Vote(NamedTuple):
@@ -125,23 +124,13 @@ class Judges(Step):
                 continue
             blamed = Counter(name for vote in votes for name in vote.failed)
             failed.update(blamed.keys())
-            stage.drop(problem, self._why(votes, blamed))
+            worst = blamed.most_common(1)
+            reason = CRITERIA[worst[0][0]] if worst else "judged not valid"
+            said = next((vote.reason for vote in votes if vote.valid is False and vote.reason), "")
+            stage.drop(problem, Dropped(reason, f"{valid} of {len(votes)} votes valid; {said}"))
         reading.close()
         stage.counts |= polling.costs()
         stage.counts["problems_dropped_with_a_vote_against"] = dict(failed)
-
-
-    def _why(self, votes: list[Vote], blamed: Counter[str]) -> Dropped:
-        """Why a problem is dropped: by the votes against it, or because most of these could not be read."""
-        valid = sum(vote.valid is True for vote in votes)
-        unread = [vote for vote in votes if vote.valid is None]
-        if len(unread) > len(votes) - valid - len(unread):  # more than speak against it
-            said = f"{len(unread)} of {len(votes)} votes could not be read, such as {unread[0].reason!r}"
-            return Dropped("votes cannot be read", said)
-        worst = blamed.most_common(1)
-        reason = CRITERIA[worst[0][0]] if worst else "judged not valid"
-        against = next((vote.reason for vote in votes if vote.valid is False and vote.reason), "")
-        return Dropped(reason, f"{valid} of {len(votes)} votes valid; {against}")
 
 
 class _Polling:
@@ -263,7 +252,11 @@ def read_vote(text: str) -> Vote:
 
     A vote without `valid` is valid when every criterion is met.
     """
-    for value in _objects(text.rpartition("</think>")[2]):
+    for found in reversed(_OBJECT.findall(text.rpartition("</think>")[2])):
+        try:
+            value = json.loads(found)
+        except ValueError:
+            continue
         failed = tuple(name for name in CRITERIA if value.get(name) is False)
         valid = value.get("valid")
         if valid is None and any(name in value for name in CRITERIA):
@@ -271,18 +264,6 @@ def read_vote(text: str) -> Vote:
         if isinstance(valid, bool):
             return Vote(valid, failed, str(value.get("reason", ""))[:300])
     return Vote(None, (), text.strip()[:100])
-
-
-def _objects(text: str) -> Iterator[dict[str, Any]]:
-    r"""The JSON objects of a text, from the last one on; their strings may hold braces, and LaTeX as it is: `\(`."""
-    place = len(text)
-    while (place := text.rfind("{", 0, place)) >= 0:
-        # A judge that writes mathematics often forgets to escape its backslashes.
-        escaped = _BACKSLASH.sub(lambda found: found[0] if len(found[0]) > 1 else r"\\", text[place:])
-        for written in (text[place:], escaped):
-            with suppress(ValueError):
-                yield json.JSONDecoder().raw_decode(written)[0]
-                break
 
 
 def _counted(reply: Reply) -> dict[str, int]:
