@@ -100,7 +100,8 @@ def test_problems_need_enough_valid_votes(tmp_path: Path) -> None:
         rows = questions("good 1", "bad 2", "odd 3")
         outcome = judged(tmp_path, rows, [first.url, second.url], votes=2, threshold=3, stop_early=False)
         assert outcome.prompts == ["good 1"]
-        assert outcome.reasons == {"information is missing": 1, "judged not valid": 1}
+        assert outcome.reasons == {"information is missing": 1, "no vote could be read": 1}
+        assert outcome.dropped[1]["detail"] == "4 of 4 votes could not be read, such as 'I cannot say.'"
         assert outcome.dropped[0]["detail"] == "0 of 4 votes valid; no numbers"
         assert (len(first.bodies), len(second.bodies)) == (6, 6)
         assert {body["model"] for body in second.bodies} == {"m1"}
@@ -111,6 +112,13 @@ def test_problems_need_enough_valid_votes(tmp_path: Path) -> None:
     assert (counts["prompt_tokens"], counts["completion_tokens"], counts["dollars"]) == (1200, 120, 0.00144)
     page = (outcome.folder / "for_reading.md").read_text()
     assert "## set0/2: dropped (----)" in page and "no numbers" in page and "## set0/1: kept (++++)" in page
+
+
+def test_where_no_vote_can_be_read_the_error_says_so_and_shows_one(tmp_path: Path) -> None:
+    with serving(judging) as server, pytest.raises(
+        InputError, match=r"no vote could be read: 2\); 4 of 4 votes could not be read, such as 'I cannot say\.'"
+    ):
+        judged(tmp_path, questions("odd 1", "odd 2"), [server.url], votes=2, threshold=1)
 
 
 def test_no_vote_is_asked_for_that_cannot_matter(tmp_path: Path) -> None:
@@ -200,6 +208,14 @@ def test_no_server_at_all() -> None:
         ('{"good_formatting": true, "no_distractions": true}', True, ()),
         ('{"good_formatting": true, "no_distractions": false}', False, ("no_distractions",)),
         ('{"valid": "yes"}', None, ()),
+        ('{"valid": true, "reason": "the set {1, 2}"}', True, ()),
+        ('{"valid": true, "reason": "}{ is odd"}', True, ()),
+        (r'{"valid": true, "reason": "\\frac{1}{2}"}', True, ()),
+        (r'{"valid": true, "reason": "\( x \) and \sqrt{2} and \underline{a}"}', True, ()),
+        ('{"valid": true, "reason": "two\nlines"}', True, ()),
+        (r'{"valid": true} no: {"valid": false, "reason": "\( x \)"} {not this}', False, ()),
+        ('{"verdict": {"valid": true}, "of": {}}', True, ()),
+        ('{"a":' * 5000, None, ()),
         ("{" * 1000, None, ()),
         ("", None, ()),
     ],
@@ -207,3 +223,8 @@ def test_no_server_at_all() -> None:
 def test_votes_are_read(text: str, valid: bool | None, failed: tuple[str, ...]) -> None:
     vote = read_vote(text)
     assert (vote.valid, vote.failed) == (valid, failed)
+
+
+@pytest.mark.parametrize("written", [r"half is \frac{1}{2}", r"half is \\frac{1}{2}"])
+def test_a_reason_keeps_its_latex(written: str) -> None:
+    assert read_vote(f'{{"valid": false, "reason": "{written}"}}').reason == r"half is \frac{1}{2}"

@@ -39,7 +39,10 @@ Problem:
 """
 REACHED = {"url", "api_key_env", "timeout", "retries", "backoff"}
 NOTHING = Reply("", 0, 0, 0)
-_OBJECT = re.compile(r"\{[^{}]*\}")
+READING = 2  # raise it when answers are read otherwise: votes that were kept are then asked for again
+# \b and \f are LaTeX (\beta, \frac) rather than the control characters that JSON would make of them.
+_ESCAPE = re.compile(r'\\(["\\/nrt]|u[0-9a-fA-F]{4})?')
+_JSON = json.JSONDecoder(strict=False)
 
 
 class Vote(NamedTuple):
@@ -88,7 +91,7 @@ class Judges(Step):
         """Without how the endpoints are reached: votes stay valid when an endpoint moves or is asked more patiently."""
         value = self.model_dump(mode="json", exclude={"concurrency"})
         value["judges"] = [judge.model_dump(mode="json", exclude=REACHED) for judge in self.judges]
-        return value
+        return value | {"reading": READING}
 
     @property
     def total_votes(self) -> int:
@@ -124,13 +127,29 @@ class Judges(Step):
                 continue
             blamed = Counter(name for vote in votes for name in vote.failed)
             failed.update(blamed.keys())
-            worst = blamed.most_common(1)
-            reason = CRITERIA[worst[0][0]] if worst else "judged not valid"
-            said = next((vote.reason for vote in votes if vote.valid is False and vote.reason), "")
-            stage.drop(problem, Dropped(reason, f"{valid} of {len(votes)} votes valid; {said}"))
+            stage.drop(problem, _why(votes, valid, blamed))
         reading.close()
         stage.counts |= polling.costs()
         stage.counts["problems_dropped_with_a_vote_against"] = dict(failed)
+        unread = [vote for votes in polling.votes.values() for vote in votes if vote is not None and vote.valid is None]
+        if unread:
+            stage.hint = (
+                f"{len(unread)} of {polling.cast} votes could not be read, such as {unread[0].reason!r} (an answer is "
+                "one JSON object, within max_tokens)"
+            )
+
+
+def _why(votes: list[Vote], valid: int, blamed: Counter[str]) -> Dropped:
+    """What most votes hold against a problem; that no vote could be read is nothing against it."""
+    unread = [vote for vote in votes if vote.valid is None]
+    if len(unread) == len(votes):
+        said = f"{len(votes)} of {len(votes)} votes could not be read, such as {unread[0].reason!r}"
+        return Dropped("no vote could be read", said)
+    worst = blamed.most_common(1)
+    reason = CRITERIA[worst[0][0]] if worst else "judged not valid"
+    said = next((vote.reason for vote in votes if vote.valid is False and vote.reason), "")
+    missing = f", {len(unread)} could not be read" if unread else ""
+    return Dropped(reason, f"{valid} of {len(votes)} votes valid{missing}; {said}")
 
 
 class _Polling:
@@ -248,22 +267,31 @@ class _Polling:
 
 
 def read_vote(text: str) -> Vote:
-    """The vote of a judge's answer: its last JSON object, wherever it stands.
+    """The vote of a judge's answer: its last JSON object that is one, wherever it stands.
 
-    A vote without `valid` is valid when every criterion is met.
+    A vote without `valid` is valid when every criterion is met. Judges write LaTeX into their reasons: a backslash that
+    is no escape of JSON stands for itself.
     """
-    for found in reversed(_OBJECT.findall(text.rpartition("</think>")[2])):
+    answer = _ESCAPE.sub(lambda found: found[0] if found[1] else r"\\", text.rpartition("</think>")[2])
+    last, place = None, answer.find("{")
+    while place >= 0:
         try:
-            value = json.loads(found)
-        except ValueError:
-            continue
-        failed = tuple(name for name in CRITERIA if value.get(name) is False)
-        valid = value.get("valid")
-        if valid is None and any(name in value for name in CRITERIA):
-            valid = not failed
-        if isinstance(valid, bool):
-            return Vote(valid, failed, str(value.get("reason", ""))[:300])
-    return Vote(None, (), text.strip()[:100])
+            value, end = _JSON.raw_decode(answer, place)
+        except (ValueError, RecursionError):
+            vote = None
+        else:
+            vote = _vote(value)
+        # An object that is no vote may have one inside.
+        last, place = vote or last, answer.find("{", place + 1 if vote is None else end)
+    return last or Vote(None, (), text.strip()[:100])
+
+
+def _vote(value: dict[str, Any]) -> Vote | None:
+    failed = tuple(name for name in CRITERIA if value.get(name) is False)
+    valid = value.get("valid")
+    if valid is None and any(name in value for name in CRITERIA):
+        valid = not failed
+    return Vote(valid, failed, str(value.get("reason", ""))[:300]) if isinstance(valid, bool) else None
 
 
 def _counted(reply: Reply) -> dict[str, int]:

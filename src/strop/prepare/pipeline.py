@@ -76,9 +76,10 @@ def prepare(config: PrepareConfig, view: View) -> dict[str, Any]:
     if not report["problems_out"]:
         last = report["steps"][-1]
         why = ", ".join(f"{reason}: {count:,}" for reason, count in last["reasons"].items())
+        hint = f"; {last['hint']}" if last.get("hint") else ""
         raise InputError(
-            f"no problem is left: the step {last['step']} kept none of {last['in']:,} ({why}); no train.parquet was "
-            f"written, {folder / 'dropped.parquet'} has the dropped ones; change steps[{len(report['steps']) - 1}]"
+            f"no problem is left: the step {last['step']} kept none of {last['in']:,} ({why}){hint}; no train.parquet "
+            f"was written, {folder / 'dropped.parquet'} has the dropped ones; change steps[{len(report['steps']) - 1}]"
         )
     return report
 
@@ -125,7 +126,7 @@ def _run(
         row = {
             "step": name, "piece": step.model_dump(mode="json"), "in": stage.total, "out": stage.kept,
             "dropped": stage.dropped, "held_out": stage.held_out, "reasons": dict(stage.reasons.most_common()),
-            "counts": stage.counts,
+            "counts": stage.counts, "hint": stage.hint,
         }  # fmt: skip
         if stage.kept + stage.dropped + stage.held_out != stage.total:
             raise RuntimeError(f"step {name} lost problems: {row}")

@@ -56,6 +56,7 @@ class Stage:
         folder: the step's own folder, in which a journal outlives a kill.
         total: how many problems come in.
         counts: figures for the report beside those of reasons, filled by the step.
+        hint: what a step knows of why it kept so few, said where it kept none.
     """
 
     def __init__(self, name: str, number: int, source: Path, folder: Path, view: View, seed: int) -> None:
@@ -63,6 +64,7 @@ class Stage:
         self.total = count_rows(source)
         self.reasons: Counter[str] = Counter()
         self.counts: dict[str, Any] = {}
+        self.hint = ""
         self._source = source
         self._kept = ProblemWriter(folder / "problems.parquet")
         self._dropped = ProblemWriter(folder / "dropped.parquet", DROPPED_COLUMNS)
