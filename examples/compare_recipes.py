@@ -7,7 +7,7 @@ problems, others = ChainSum(part="train"), ChainSum(part="held_out", count=128)
 for recipe in ("grpo", "dapo"):
     settings = {
         "optim.lr": 3e-4, "sampling.max_new_tokens": 64, "algorithm.shaping": [], "optim.warmup_steps": 2,
-        "data.template": "Auto",
+        "data.template": "Auto", "evaluation.every": 4,
         "batch.prompts_per_step": 16, "batch.samples_per_prompt": 8, "batch.updates_per_step": 1,
     }  # fmt: skip
     run = strop.train(

@@ -10,10 +10,14 @@ from matplotlib.figure import Figure
 
 import strop
 
+if len(sys.argv) < 2:
+    raise SystemExit(__doc__)
 run = strop.load(sys.argv[1])
 picture = sys.argv[2] if len(sys.argv) > 2 else "curves.png"
 panels = sys.argv[3:] or ["pass_rate,evaluation/pass_rate", "entropy", "length/mean", "groups/zero_variance_share"]
 metrics = run.metrics.to_pydict()
+if unknown := [name for panel in panels for name in panel.split(",") if name not in metrics]:
+    raise SystemExit(f"{run.path} has no {', '.join(unknown)}; it has {', '.join(metrics)}")
 figure = Figure(figsize=(3.0 * len(panels), 2.4), layout="constrained")
 for axes, names in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
     for name in names.split(","):

@@ -13,6 +13,8 @@ from strop.data.chain_sum import ChainSum
 if len(sys.argv) != 2:
     raise SystemExit(__doc__)
 run = strop.load(sys.argv[1])
+if "steps" not in run.summary:
+    raise SystemExit(f"{run.path} has not finished; first go on with it to its end")
 print(run, run.plot().path)
 last = run.rollouts(run.summary["steps"], ["prompt", "completion", "status", "reward", "finish_reason"])
 for row in last.filter(pc.equal(last["status"], "wrong")).slice(0, 3).to_pylist():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -157,6 +158,15 @@ def test_broken_rows_are_skipped_counted_and_listed_where_the_configuration_says
     assert outcome.reasons == {"broken row": 2}
     assert [row["id"].rsplit("/")[-1] for row in outcome.dropped] == ["b.jsonl:2", "b.jsonl:3"]
     assert "not valid JSON" in outcome.dropped[1]["detail"]
+
+
+def test_a_source_without_a_row_that_can_be_read_is_in_the_report(tmp_path: Path) -> None:
+    (tmp_path / "b.jsonl").write_text(BROKEN)
+    (tmp_path / "none.jsonl").write_text("no JSON\n")
+    sources = [{"path": str(tmp_path / name)} for name in ("b.jsonl", "none.jsonl")]
+    outcome = run(tmp_path, sources, [], broken_rows="skip")
+    assert outcome.report["by_source"]["none"] == {"in": 0, "out": 0} and len(outcome.report["by_source"]) == 2
+    assert re.search(r"\| none +\| +0 \| +0 \|", (outcome.folder / "report.md").read_text())
 
 
 def test_an_id_that_occurs_twice_is_a_broken_row(tmp_path: Path) -> None:

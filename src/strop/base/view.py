@@ -218,7 +218,7 @@ class PlainView:
 
     def stage(self, name: str, total: int | None, unit: str = "steps") -> None:
         self._name, self._pace, self._written = name, Pace.of(total, unit, self._clock), None
-        self._print(f"{name}: {total} {unit}" if total is not None else name)
+        self._print(f"{name}: {total} {unit.removesuffix('s') if total == 1 else unit}" if total is not None else name)
 
     def advance(self, step: int, metrics: Values) -> None:
         """A line for the step, unless it is one of many quick ones."""

@@ -23,6 +23,8 @@ def report_quickstart(folder: Path) -> None:
     """The table of pass rates, the picture, and three commands to go on with."""
     run = RunFolder.open(folder)
     summary = run.read_json(SUMMARY)
+    plays = run.read_json("config.json")["environment"] is not None
+    problem = "237+682+967+921=" if plays else "7+5-3+8+2="
     low, high = summary["gain_interval"]
     seconds: Mapping[str, float] = summary["seconds"]
     rows = [
@@ -37,7 +39,7 @@ def report_quickstart(folder: Path) -> None:
     print(f"curves   {plot_run(run.path)}")
     print(f"model    {run.path / summary['model']}")
     print_next(
-        (command("sample", folder, " --prompt '7+5-3+8+2='"), "let the model work on a sum of yours"),
+        (command("sample", folder, f" --prompt '{problem}'"), "let the model work on a sum of yours"),
         (command("eval", folder, " --samples 16"), "measure it again, with more samples"),
         ("strop recipes", "what else can be trained"),
     )

@@ -228,6 +228,9 @@ def _finish(
     by_source = {name: {"in": count, "out": 0} for name, count in _sources(steps[0] / "problems.parquet").most_common()}
     for name, count in _sources(steps[-1] / "problems.parquet").items():
         by_source.setdefault(name, {"in": 0, "out": 0})["out"] = count
+    for source in rows[0]["counts"]["sources"]:
+        if not source["problems"]:  # all of its rows are broken, or it has none
+            by_source[source["source"]] = {"in": 0, "out": 0}
     report = {
         "strop": strop.__version__,
         "out": str(folder),
