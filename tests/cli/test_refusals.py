@@ -9,13 +9,15 @@ import pytest
 from safetensors.torch import load_file, save_file
 from tests.runs import small_config
 from tests.tiny import byte_tokenizer, tiny_qwen3
+from typer.testing import CliRunner
 
 from strop.base.types import InputError, StropError
 from strop.base.view import SilentView
+from strop.cli import app
 from strop.config.parse import edit
 from strop.model.files import export
 from strop.model.policy import load_policy
-from strop.model.settings import ModelSettings
+from strop.model.settings import Lora, ModelSettings
 from strop.recipes.resolve import resolve
 from strop.run import tasks
 from strop.run.run import train
@@ -61,6 +63,26 @@ def test_a_run_can_be_measured_on_other_problems(tmp_path: Path) -> None:
     train(small_config("steps=1"), tmp_path / "run", SilentView())
     config = tasks.configure(str(tmp_path / "run"), source="chain_sum", limit=3)
     assert tasks.evaluate_model(config, 1, None, SilentView())["problems"] == 3
+
+
+@pytest.mark.parametrize("base", ["stored", "embedded"])
+def test_a_dry_run_refuses_adapters_of_layers_that_the_model_has_not(model: Path, base: str) -> None:
+    lora = "model.lora={rank = 4, target_modules = ['q_proj', 'experts.down_proj']}"
+    sets = ["--set", f"model.path={model if base == 'stored' else base}", "--set", lora]
+    dry = CliRunner().invoke(app, ["train", "grpo", "--tiny", *sets, "--dry-run"])
+    assert isinstance(dry.exception, InputError)
+    assert str(dry.exception).startswith(
+        "model.lora.target_modules: Qwen3ForCausalLM has no linear layer experts.down_proj; choose from q_proj, "
+    )
+    with pytest.raises(InputError) as real:
+        load_policy(ModelSettings(path=str(model), lora=Lora(rank=4, target_modules=("q_proj", "experts.down_proj"))))
+    assert str(real.value) == str(dry.exception)
+
+
+def test_a_dry_run_of_a_model_for_another_machine_is_a_warning(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("strop.run.memory.room_of", lambda device: 1024)
+    dry = CliRunner().invoke(app, ["train", "grpo", "--tiny", "--set", f"model.path={model}", "--dry-run"])
+    assert dry.exit_code == 0 and "on this machine this run needs about" in " ".join(dry.output.split())
 
 
 def test_completions_end_where_the_model_does(model: Path) -> None:

@@ -212,6 +212,7 @@ def _problems() -> None:
     judged: dict[str, object] = {"program": "print(4)", "tests": {"inputs": [""], "outputs": ["4"]}}
     lines("cases.jsonl", [{"gold": "4", "response": "\\boxed{4}", **judged}])
     lines("programs.jsonl", [judged])
+    Path("passages.txt").write_text("Three and five are eight.\n")
     Path("deepscaler.json").write_text(json.dumps([{"problem": "1+1?", "answer": "2", "solution": "2"}]))
     for name in ("aime24", "aime25", "math500", "gsm8k"):
         mark = "#### " if name == "gsm8k" else ""

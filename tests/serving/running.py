@@ -74,13 +74,14 @@ def endpoint(
     template: bool = True,
     engine: Engine | None = None,
     template_arguments: Mapping[str, Any] | None = None,
+    name: str = "tiny",
 ) -> Iterator[Running]:
     engine = engine or tiny_engine()
     tokenizer = byte_tokenizer(chat=template)
     if template_arguments is not None:
         tokenizer.chat_template = ARGUED + str(tokenizer.chat_template)
     given = template_arguments or {}
-    served = Served("tiny", limits or ServeLimits(grace=1.0), key, local_only=True, log=log, template_arguments=given)
+    served = Served(name, limits or ServeLimits(grace=1.0), key, local_only=True, log=log, template_arguments=given)
     server = Server(engine, tokenizer, served, listen("127.0.0.1", 0, key, False))
     headers = {} if key is None else {"Authorization": f"Bearer {key}"}
     with (

@@ -47,7 +47,7 @@ from strop.orchestration.worker_evaluator import WorkerEvaluator
 from strop.run import preflight
 from strop.run.devices import driver_device, local_placement, seat, seen_gpus
 from strop.run.folder import trained_before
-from strop.run.memory import known, noted
+from strop.run.memory import TooLarge, known, noted
 from strop.run.rank_group_learner import RankGroupLearner
 from strop.training.compute import devices_of
 from strop.training.embedded_base import EmbeddedBase, located, tokenizer_of
@@ -171,7 +171,7 @@ def preview(config: RunConfig, view: View) -> list[str]:
         Warnings: completions that end early, memory that this machine does not have.
 
     Raises:
-        InputError: the tokenizer or the data cannot be used, or prompts and completions exceed the model's context.
+        InputError: tokenizer, data or model cannot be used so, or prompts and completions exceed the model's context.
     """
     tokenizer = tokenizer_of(config.model)
     data = load_data(config.data, tokenizer, config.instruction, trained_before(config.model.path))
@@ -185,7 +185,7 @@ def preview(config: RunConfig, view: View) -> list[str]:
         warnings += [] if lowered is None else [lowered]
     try:
         view.note(noted(config))
-    except InputError as error:  # it may be meant for another machine
+    except TooLarge as error:  # it may be meant for another machine
         warnings.append(f"on this machine {error}")
     return warnings
 

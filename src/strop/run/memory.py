@@ -30,6 +30,10 @@ class NotKnownBeforehand(StropError):
     """What a model needs shows only once it is loaded."""
 
 
+class TooLarge(InputError):
+    """A run that does not fit into a device's memory, though it may into another's."""
+
+
 def need_of(config: RunConfig, device: Device, room: int) -> dict[str, int]:
     """Bytes on the device that trains, by what takes them; on a CPU those of all processes of the run.
 
@@ -83,7 +87,8 @@ def fitting(config: RunConfig, device: Device, room: int) -> str:
     """One line that says how much of the room a run needs.
 
     Raises:
-        InputError: it does not fit; with settings that do, where there are any.
+        TooLarge: it does not fit; with settings that do, where there are any.
+        InputError: no such model, or one that cannot be trained so on any device.
         NotKnownBeforehand: see `need_of`.
     """
     need = need_of(config, device, room)
@@ -97,11 +102,15 @@ def fitting(config: RunConfig, device: Device, room: int) -> str:
         if key == "orchestration.trainers":  # which train every parameter
             tried.pop("model.lora.rank", None)
         tried[key] = f"{key}={value}"
-        smaller = sum(need_of(edit(config, list(tried.values())), device, room).values())
+        try:
+            smaller = sum(need_of(edit(config, list(tried.values())), device, room).values())
+        except InputError:  # not for this model, such as adapters larger than its layers
+            del tried[key]
+            continue
         if smaller <= room:
             way_out = " and ".join(tried.values())
-            raise InputError(f"this run {said} ({parts}); with {way_out} it would need {_gib(smaller)}")
-    raise InputError(f"this run {said} ({parts}), and no setting makes it fit; take a smaller model")
+            raise TooLarge(f"this run {said} ({parts}); with {way_out} it would need {_gib(smaller)}")
+    raise TooLarge(f"this run {said} ({parts}), and no setting makes it fit; take a smaller model")
 
 
 def fitting_here(config: RunConfig) -> str:
