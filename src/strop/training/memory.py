@@ -106,7 +106,7 @@ def _grouped(a: Tensor, b: Tensor, offsets: Tensor | None) -> Tensor:
 
     Rows of a that lie in groups by matrices b [groups, ..], or, where neither has groups of its own, a matrix a group.
     """
-    groups = ()
+    groups: tuple[int, ...] = ()
     if a.dim() == b.dim():
         groups = (a.shape[0],) if offsets is None else (len(offsets),)
     return a.new_empty(*groups, a.shape[-2], b.shape[-1])
