@@ -6,19 +6,24 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 from tests.runs import SMALL, small_config
 from tests.tiny import byte_tokenizer, tiny_qwen3
+from torch.utils._python_dispatch import TorchDispatchMode
 from typer.testing import CliRunner
 
 from strop.base.types import InputError
 from strop.base.view import SilentView
 from strop.cli import app
 from strop.model.files import export
+from strop.model.policy import load_policy
+from strop.model.settings import ModelSettings
 from strop.recipes.resolve import resolve
 from strop.run import engine_trial
-from strop.run.accelerators import Finding
+from strop.run.accelerators import SIZE, Finding, products_a_second
 from strop.run.assembly import preview
 from strop.run.critique import criticise
 from strop.run.run import train
@@ -94,6 +99,10 @@ def test_budgets_and_data(model: Path, tmp_path: Path) -> None:
     assert all_of_them["contradictions"].level == "note" and "3+3" in all_of_them["contradictions"].found
     few = found(model, source, ASKS, "data.held_out.count=4", "batch.prompts_per_step=500")
     assert few["held out"].level == "note" and few["data"].level == "note"
+    assert "±50 points" in few["held out"].advice  # 2 · 0.5 / √4
+    assert "each asked 568.2 times on average in 100 steps" in few["data"].found  # 500 · 100 / (92 − 4)
+    seldom = found(model, source, ASKS, "batch.prompts_per_step=1", "steps=9", "data.held_out.count=2")
+    assert "10.0% of them asked in 9 steps" in seldom["data"].found
 
 
 def test_what_cannot_begin_is_one_problem(tmp_path: Path) -> None:
@@ -103,15 +112,52 @@ def test_what_cannot_begin_is_one_problem(tmp_path: Path) -> None:
         criticise("gproo")
 
 
-@pytest.mark.parametrize("products_a_second", [1.85e11, 0.9e11])
+def test_all_parameters_are_counted_tied_ones_once(model: Path, tmp_path: Path) -> None:
+    whole = load_policy(ModelSettings(path=str(model)))[0]
+    tied = whole.model.get_output_embeddings().weight is whole.model.get_input_embeddings().weight
+    count = sum(weight.numel() for weight in whole.model.parameters())
+    assert tied and 10_000 < count < 999_000
+    source = problems(tmp_path, SUMS)
+    for sets in ((), ("model.lora.rank=4",)):
+        assert found(model, source, *sets)["model"].found.endswith(f" {count / 1000:.3g} thousand parameters")
+    (embedded,) = [finding for finding in criticise("grpo", small=True) if finding.topic == "model"]
+    assert embedded.found == "embedded, float32, 805 thousand parameters"  # 804,672
+
+
+def test_a_step_of_a_small_model_takes_its_tokens_time(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where products take nothing: 16 · 8 sequences of 8 to 32 tokens, drawn, and trained on with a prompt of 14."""
+    monkeypatch.setattr("strop.run.critique.products_a_second", lambda dtype: 1e18)
+    time = found(model, problems(tmp_path, SUMS), "data.template=Plain")["time"]
+    # 128 · (8 + 8 + 14) · 5e-5 / 2 and 128 · (32 + 32 + 14) · 5e-5 · 2 seconds
+    assert time.found.startswith("0.1 s to 1 s a step on this machine, 10 s to 100 s for 100 steps; it depends on ")
+
+
+def test_the_speed_that_is_measured_is_that_of_layers() -> None:
+    """`a @ a` takes another way than x Wᵀ, which in bfloat16 is many times as slow on some processors."""
+    strides = []
+
+    class Noted(TorchDispatchMode):
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            if func is torch.ops.aten.mm.default:
+                strides.append(args[1].stride())
+            return func(*args, **(kwargs or {}))
+
+    with Noted():
+        assert products_a_second("bfloat16") > 0
+    assert set(strides) == {(1, SIZE)}
+
+
+@pytest.mark.parametrize("speed", [1.85e11, 0.9e11])
 def test_what_a_step_will_take_is_a_range_that_holds_what_was_measured(
-    products_a_second: float, monkeypatch: pytest.MonkeyPatch
+    speed: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The quickstart took 0.6 s a step (1.3 in another's hands) where matrix products reached 1.85e11 a second."""
-    monkeypatch.setattr("strop.run.critique.products_a_second", lambda dtype: products_a_second)
+    monkeypatch.setattr("strop.run.critique.products_a_second", lambda dtype: speed)
     (time,) = [finding for finding in criticise("quickstart") if finding.topic == "time"]
     low, high = map(float, re.findall(r"[\d.]+(?= s)", time.found)[:2])
-    slower = 1.85e11 / products_a_second
+    slower = 1.85e11 / speed
     assert low <= 0.6 * slower and 1.3 * slower <= high <= 16 * low and "--ask" in time.found, time.found
 
 
@@ -127,7 +173,7 @@ def test_a_run_says_how_it_began_and_how_long_a_step_takes(tmp_path: Path) -> No
 
 def test_the_model_is_asked_how_it_begins() -> None:
     findings = {finding.topic: finding for finding in criticise("grpo", small=True, asked=8)}
-    assert findings["pass rate"].level == "ok" and "of 8 problems, 8 times each" in findings["pass rate"].found
+    assert findings["pass rate"].level == "ok" and "(8 problems, 8 answers each)" in findings["pass rate"].found
     assert "completions" not in findings  # which end by themselves
     sets = ["sampling.max_new_tokens=9"]
     findings = {finding.topic: finding for finding in criticise("grpo", sets, small=True, asked=4)}
@@ -140,6 +186,12 @@ def test_each_engine_is_tried_and_one_that_cannot_be_is_named(monkeypatch: pytes
     findings = {finding.topic: finding for finding in criticise("grpo", small=True, engines=True)}
     assert float(findings["engine Torch"].found.split()[0].replace(",", "")) > 0
     assert "engine.python" in findings["engine Vllm"].advice and "engine" not in findings
+
+
+def test_engines_are_tried_with_a_recipe_that_interrupts_its_thinking(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine_trial, "SECONDS", 0.5)
+    findings = {finding.topic: finding for finding in criticise("scalerl", small=True, engines=True)}
+    assert findings["engine Torch"].level == "ok", findings["engine Torch"]
 
 
 def test_prompts_beyond_the_context_are_a_finding_where_the_model_is_asked(model: Path, tmp_path: Path) -> None:

@@ -150,6 +150,14 @@ def number(value: float) -> str:
     return f"{value:.2e}"
 
 
+def amount(count: int) -> str:
+    """Three digits of a large count: `980`, `805 thousand`, `1.5 million`, `7.62 billion`."""
+    for unit, name in ((10**9, "billion"), (10**6, "million"), (10**3, "thousand")):
+        if count >= 0.9995 * unit:
+            return f"{float(f'{count / unit:.3g}'):g} {name}"
+    return str(count)
+
+
 def benchmark_rates(metrics: Values) -> dict[str, float]:
     """The pass rate of each benchmark that is measured during training, by its name."""
     found = {name: known(metrics, name) for name in metrics if BENCHMARK_RATE.fullmatch(name)}

@@ -8,7 +8,7 @@ from pathlib import Path
 from shlex import quote
 
 from strop.base.imports import command
-from strop.base.view import duration, percent
+from strop.base.view import amount, duration, percent
 from strop.cli.options import print_table
 from strop.report.figures.training import plot_run
 from strop.report.runs import interval_suffix, read_runs
@@ -32,7 +32,7 @@ def report_quickstart(folder: Path) -> None:
         ("pass@8 before RL", percent(summary["pass_at_8_before"])),
         ("pass rate after RL", percent(summary["pass_rate_after"])),
         ("gain", f"{100 * summary['gain']:+.1f} points (95 % interval {100 * low:+.1f} to {100 * high:+.1f})"),
-        ("parameters", f"{summary['parameters']:,}"),
+        ("parameters", amount(summary["parameters"])),
         ("time", ", ".join(f"{PARTS[name]} {duration(value)}" for name, value in whole_seconds(seconds).items())),
     ]
     print_table(("", "held-out problems"), rows)

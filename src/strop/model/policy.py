@@ -150,6 +150,11 @@ class Policy(nn.Module):
         return int(self.head_weight.shape[0])
 
     @property
+    def parameter_count(self) -> int:
+        """All parameters, tied ones once, adapters left out."""
+        return sum(weight.numel() for weight in self.weights().values())
+
+    @property
     def computing_parameters(self) -> int:
         """Parameters that a token is multiplied with: all but the embedding, the head's own counted once."""
         embedding = self.model.get_input_embeddings().weight
@@ -361,8 +366,10 @@ def load_policy(
     return policy, tokenizer
 
 
-def meta_policy(settings: ModelSettings) -> Policy:
+def meta_policy(settings: ModelSettings, tokenizer: PreTrainedTokenizerBase | None = None) -> Policy:
     """The policy of `settings` on the meta device: every shape and type of it, and no memory; no weights are read.
+
+    `tokenizer` is that of a fresh model, see `load_policy`.
 
     Raises:
         InputError: no such model, or a model the policy cannot compute.
@@ -371,7 +378,8 @@ def meta_policy(settings: ModelSettings) -> Policy:
         model = stored_model(settings)
     else:
         with torch.device("meta"):
-            model = fresh_model(settings.fresh, byte_tokenizer(), 0, dtype_name(settings))
+            words = byte_tokenizer() if tokenizer is None else tokenizer
+            model = fresh_model(settings.fresh, words, 0, dtype_name(settings))
     policy = Policy(model, settings)
     if settings.lora is not None:
         policy.adapt(settings.lora, 0)

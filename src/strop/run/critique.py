@@ -18,22 +18,23 @@ from typing import NamedTuple
 from transformers import PreTrainedTokenizerBase
 
 from strop.base.types import InputError, Problem, Status
-from strop.base.view import SilentView, View, duration, percent
+from strop.base.view import SilentView, View, amount, duration, percent
 from strop.config.parse import edit, parse
 from strop.config.schema import RunConfig, stage_configs
 from strop.data import contradictions
 from strop.data.dataset import Data, Dataset, load_data
 from strop.data.templates import Auto
-from strop.model.location import RESERVED, dtype_name, parameters
+from strop.model.location import RESERVED, dtype_name
+from strop.model.policy import Policy
 from strop.recipes.resolve import resolve
 from strop.run import preflight
 from strop.run.accelerators import Finding, Level, products_a_second
 from strop.run.assembly import known_room
 from strop.run.engine_trial import try_engines
 from strop.run.folder import RunFolder, is_run, trained_before
-from strop.run.memory import noted
+from strop.run.memory import NotKnownBeforehand, fitting_here, outline
 from strop.run.tasks import Asked, evaluate_model
-from strop.training.embedded_base import EmbeddedBase, tokenizer_of
+from strop.training.embedded_base import tokenizer_of
 from strop.verifiers.answer import stated_answer
 
 # How an answer may be given, by what a prompt that asks for it mentions; `bare` needs no asking.
@@ -43,6 +44,7 @@ FIRST_STEPS = 3  # of a run, whose pass rate is that of the start
 LOW, HIGH = 0.02, 0.98  # pass rates beyond which few groups teach anything
 CUT_OFF = 0.2  # share of completions that end at the budget, beyond which it is worth a word
 EFFICIENCY = 0.3  # of what matrix products reach, that a whole step reaches
+A_TOKEN = 5e-5  # seconds that a token takes beside its products, each time that it is drawn or trained on
 MARGIN = 2.0  # by which that may be wrong, either way
 MEAN_LENGTHS = (0.125, 0.5)  # of the budget, between which completions mostly are where nobody was asked
 
@@ -92,14 +94,18 @@ def criticise(
         data = load_data(config.data, tokenizer, config.instruction, trained_before(config.model.path))
     except InputError as error:
         return [Finding("data", "problem", "cannot be used", str(error))]
+    try:
+        policy = _policy(config, tokenizer)
+    except InputError as error:
+        return [Finding("model", "problem", "cannot be trained", str(error))]
     view = SilentView() if view is None else view
     return [
-        _model(config),
+        _model(config, policy),
         _memory(config),
         *_prompt(config, data, tokenizer),
         *_budgets(config, data),
         *_data(config, data),
-        *_outset(subject, data, asked, view),
+        *_outset(subject, policy, data, asked, view),
         *(try_engines(config, data, view) if engines else ()),
     ]
 
@@ -122,19 +128,18 @@ def _embedded(config: RunConfig) -> bool:
     return config.model.path in RESERVED
 
 
-def _parameters(config: RunConfig) -> int | None:
-    """About how many parameters the model has."""
-    shape = EmbeddedBase().model if _embedded(config) else config.model.fresh
-    if shape is None:
-        return parameters(config.model)
-    layer = shape.hidden_size * (2 * (shape.heads + shape.kv_heads) * shape.head_dim + 3 * shape.intermediate_size)
-    return shape.layers * layer
+def _policy(config: RunConfig, tokenizer: PreTrainedTokenizerBase) -> Policy | None:
+    """The model's shapes, without its weights; None where they show only once it is loaded."""
+    try:
+        return outline(config.model, tokenizer)
+    except NotKnownBeforehand:
+        return None
 
 
-def _model(config: RunConfig) -> Finding:
-    count = _parameters(config)
+def _model(config: RunConfig, policy: Policy | None) -> Finding:
+    count = None if policy is None else policy.parameter_count
     found = [config.model.path or "fresh", dtype_name(config.model)]
-    found += [] if count is None else [f"about {count / 1e6:,.{0 if count > 1e7 else 1}f} million parameters"]
+    found += [] if count is None else [f"{amount(count)} parameters"]
     if config.model.fresh is not None:
         advice = "its weights are random, and a model that solves nothing learns nothing: name one with model.path"
         return Finding("model", "problem", ", ".join(found), advice)
@@ -155,7 +160,7 @@ def _prompt(config: RunConfig, data: Data, tokenizer: PreTrainedTokenizerBase) -
     prompt = tokenizer.decode(example.prompt_ids.tolist())
     template = config.data.template.piece_name()
     shown = " ".join(prompt.split())
-    found = f"{template}, {len(example.prompt_ids)} tokens: {shown if len(shown) < 200 else f'{shown[:199]}…'}"
+    found = f"template {template}, {len(example.prompt_ids)} tokens: {shown if len(shown) < 200 else f'{shown[:199]}…'}"
     if template == "Plain" and tokenizer.chat_template:
         yield Finding("prompt", "note", found, "the model has a chat template of its own: data.template=Auto")
     else:
@@ -220,13 +225,14 @@ def _budgets(config: RunConfig, data: Data) -> Iterator[Finding]:
     if room is None:
         yield Finding("budgets", "note", f"{found}; the model's context is known when it is loaded")
     else:
-        yield _fit(config, longest, room, f"{found}; the model has room for {room}")
+        yield _fit(config, longest, room, f"{found}; the model's context has room for {room}")
     left_out = sum(part.over_budget for part in sets)
     if left_out:
         share = left_out / (left_out + sum(map(len, sets)))
         level: Level = "problem" if share > 0.5 else "note"
         advice = "raise data.max_prompt_tokens, or leave them out knowingly"
-        yield Finding("prompts", level, f"{percent(share)} are longer than {config.data.max_prompt_tokens}", advice)
+        found = f"{percent(share)} are longer than {config.data.max_prompt_tokens} tokens and left out"
+        yield Finding("prompts", level, found, advice)
 
 
 def _fit(config: RunConfig, longest: int, room: int, found: str) -> Finding:
@@ -241,7 +247,8 @@ def _data(config: RunConfig, data: Data) -> Iterator[Finding]:
     """How much there is to train on, what contradicts itself, and what is held out."""
     prompts = config.batch.prompts_per_step
     epochs = config.steps * prompts / len(data.train)
-    found = f"{len(data.train)} problems of {data.train.name}, asked {epochs:.1f} times in {config.steps} steps"
+    asked = f"{percent(epochs)} of them asked" if epochs < 1 else f"each asked {epochs:.1f} times on average"
+    found = f"{len(data.train)} problems of {data.train.name}, {asked} in {config.steps} steps"
     if len(data.train) < prompts:
         yield Finding("data", "note", found, f"a step takes {prompts} of them: lower batch.prompts_per_step")
     else:
@@ -256,19 +263,20 @@ def _held_out(config: RunConfig, held_out: Dataset | None, removed: int) -> Find
     if held_out is None:
         return Finding("held out", "note", "nothing", "hold out some to see whether it learns: data.held_out.count=64")
     found = f"{len(held_out)} problems, none of them trained on"
-    found += f" ({removed} that ask the same were left out)" if removed else ""
+    found += f" ({removed} training problems that ask the same were left out)" if removed else ""
     if config.evaluation.every is None:
         return Finding("held out", "note", found, "they are never measured: set evaluation.every=20")
     error = 0.5 / math.sqrt(len(held_out))
     if error > 0.1:
-        return Finding("held out", "note", found, f"so few say a pass rate to ±{percent(2 * error)}: hold out more")
+        advice = f"a pass rate over so few is known to ±{200 * error:.0f} points only: raise data.held_out.count"
+        return Finding("held out", "note", found, advice)
     return Finding("held out", "ok", found)
 
 
 # ---------------------------------------------------------------------- what a run shows, or a guess
 
 
-def _outset(subject: Subject, data: Data, asked: int, view: View) -> Iterator[Finding]:
+def _outset(subject: Subject, policy: Policy | None, data: Data, asked: int, view: View) -> Iterator[Finding]:
     """How training begins, and what a step takes."""
     beginning = _first_steps(subject)
     if beginning is None and asked:
@@ -283,7 +291,7 @@ def _outset(subject: Subject, data: Data, asked: int, view: View) -> Iterator[Fi
         found = f"{percent(beginning.cut_off)} of the completions are cut off at {budget} tokens"
         advice = "what is cut off is seldom right: raise sampling.max_new_tokens"
         yield Finding("completions", "note", found, advice)
-    yield _step(subject, data, None if beginning is None else beginning.tokens)
+    yield _step(subject, policy, data, None if beginning is None else beginning.tokens)
 
 
 def _first_steps(subject: Subject) -> Beginning | None:
@@ -293,38 +301,41 @@ def _first_steps(subject: Subject) -> Beginning | None:
     if not rows:
         return None
     rates, cut_off = ([row.get(name) or 0.0 for row in rows] for name in ("pass_rate", "truncation_rate"))
-    return Beginning(fmean(rates), f"in the first {len(rows)} steps", None, fmean(cut_off))
+    return Beginning(fmean(rates), f"the first {len(rows)} steps", None, fmean(cut_off))
 
 
 def _asked(config: RunConfig, count: int, view: View) -> Beginning:
     """What the model makes of `count` problems, asked as in training."""
     found = evaluate_model(Asked(config, limit=count), config.batch.samples_per_prompt, None, view)
-    measured = f"of {found['problems']} problems, {found['samples_per_problem']} times each"
+    measured = f"{found['problems']} problems, {found['samples_per_problem']} answers each"
     return Beginning(found["pass_rate"], measured, found["mean_length"], found["truncation_rate"])
 
 
 def _start(beginning: Beginning | None) -> Finding:
     """The pass rate before training: where it is 0 or 1, no group teaches anything."""
     if beginning is None:
-        advice = "ask the model some problems (--ask 16), or let it run for a few steps: strop doctor RUN"
+        advice = "ask the model some problems (--ask 16), or train a few steps and look at that run: strop doctor RUN"
         return Finding("pass rate", "note", "not known before the model is asked", advice)
     rate = beginning.pass_rate
-    found = f"{percent(rate)} {beginning.measured}"
+    found = f"{percent(rate)} of the answers are right ({beginning.measured})"
     if LOW <= rate <= HIGH:
         return Finding("pass rate", "ok", found)
-    way = "easier problems or a better model" if rate < LOW else "harder problems"
+    outcome, way = ("wrong", "easier problems or a better model") if rate < LOW else ("right", "harder problems")
     level: Level = "problem" if rate in (0.0, 1.0) else "note"
-    return Finding("pass rate", level, found, f"groups of one outcome teach nothing: take {way}, or look at the prompt")
+    advice = f"a problem of which all answers are {outcome} teaches nothing: take {way}, or look at the prompt"
+    return Finding("pass rate", level, found, advice)
 
 
 def _memory(config: RunConfig) -> Finding:
     try:
-        return Finding("memory", "ok", noted(config).removeprefix("memory: "))
+        return Finding("memory", "ok", fitting_here(config).removeprefix("memory: "))
+    except NotKnownBeforehand as error:
+        return Finding("memory", "note", str(error))
     except InputError as error:
         return Finding("memory", "problem", str(error), "change what it says, or use another machine")
 
 
-def _step(subject: Subject, data: Data, length: float | None) -> Finding:
+def _step(subject: Subject, policy: Policy | None, data: Data, length: float | None) -> Finding:
     """Seconds of a step: as measured, or between which two, by a dense model's operations and this machine's speed."""
     config = subject.config
     rows = [] if subject.run is None else subject.run.read_metrics()
@@ -332,10 +343,10 @@ def _step(subject: Subject, data: Data, length: float | None) -> Finding:
     seconds = [value for value in measured if value is not None]
     if seconds:
         each = median(seconds)
-        return Finding("time", "ok", f"{duration(each)} a step, {duration(each * config.steps)} for {config.steps}")
-    count = _parameters(config)
-    if count is None:
-        return Finding("time", "note", "not known before the model is here", "measure it: --set steps=3")
+        whole = f"{duration(each * config.steps)} for {config.steps} steps"
+        return Finding("time", "ok", f"{duration(each)} a step, {whole}")
+    if policy is None:
+        return Finding("time", "note", "not known before the model is loaded", "measure it: train with steps=3")
     batch = config.batch
     prompt = fmean(len(example.prompt_ids) for example in data.train.examples[:100])
     sequences = batch.prompts_per_step * batch.samples_per_prompt
@@ -343,17 +354,21 @@ def _step(subject: Subject, data: Data, length: float | None) -> Finding:
 
     def estimated(tokens: float) -> float:
         trained = (tokens + prompt) * batch.passes_per_batch
-        return sequences * count * (2.0 * tokens + 6.0 * trained) / speed
+        products = policy.computing_parameters * (2.0 * tokens + 6.0 * trained) / speed
+        return sequences * (products + A_TOKEN * (tokens + trained))
 
     lengths = [share * config.sampling.max_new_tokens for share in MEAN_LENGTHS] if length is None else [length] * 2
     low, high = estimated(lengths[0]) / MARGIN, estimated(lengths[1]) * MARGIN
-    found = f"{_seconds(low)} to {_seconds(high)} a step on this machine"
-    whole = f"{_seconds(low * config.steps)} to {_seconds(high * config.steps)}"
+    found = f"{_roughly(low)} to {_roughly(high)} a step on this machine"
+    whole = f"{_roughly(low * config.steps)} to {_roughly(high * config.steps)}"
     if low * config.steps > 7 * 86_400:
         return Finding("time", "note", found, f"{config.steps} steps would take {whole}")
-    asked = ", by the length of completions, which --ask 16 tells" if length is None else ""
-    return Finding("time", "ok", f"{found}, {whole} for {config.steps}{asked}")
+    asked = "; it depends on how long completions are, which --ask 16 measures" if length is None else ""
+    return Finding("time", "ok", f"{found}, {whole} for {config.steps} steps{asked}")
 
 
-def _seconds(value: float) -> str:
-    return duration(value) if value >= 9.5 else f"{value:.1g} s"
+def _roughly(seconds: float) -> str:
+    """One or two digits, for it is a guess: `0.7 s`, `40 s`, `15 min`, `3 h`."""
+    if seconds < 100:
+        return f"{seconds:.1g} s" if seconds < 9.5 else f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.0f} h"

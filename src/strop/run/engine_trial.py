@@ -23,6 +23,7 @@ from strop.run.tasks import fitted
 from strop.training.embedded_base import located
 
 SECONDS = 10.0  # that an engine generates for
+_OF_THINKING = ("thinking_tokens", "answer_tokens", "interruption")
 FIRST = 16  # new tokens of a completion in the round before, which warms up and tells how many tokens take that long
 
 
@@ -65,7 +66,10 @@ def _tokens_a_second(
 ) -> float:
     engine = own_engine(settings, model, derive(config.seed, "model"), config.device)
     try:
-        sampling = fitted(config.sampling, data.train, engine, view)
+        engine.capabilities.refuse_unable(config.sampling)
+        # Budgets of thinking may need more tokens than a round has, and what they inject is not generated.
+        free = config.sampling.model_copy(update=dict.fromkeys(_OF_THINKING))
+        sampling = fitted(free, data.train, engine, view)
         first = min(FIRST, sampling.max_new_tokens)
         _round(config, engine, data, sampling, first, 0)
         tokens, seconds = _round(config, engine, data, sampling, first, 1)

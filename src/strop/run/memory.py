@@ -7,6 +7,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
+
+from transformers import PreTrainedTokenizerBase
 
 from strop.base import machine
 from strop.base.machine import GIB
@@ -45,9 +48,26 @@ def need_of(config: RunConfig, device: Device, room: int) -> dict[str, int]:
     Raises:
         NotKnownBeforehand: the model's code cannot be gone through without its weights.
     """
-    try:
+    with _without_data():
         return _need_of(config, device, room)
-    except (RuntimeError, TypeError, ValueError, AttributeError) as error:  # of that code, on tensors without data
+
+
+def outline(model: ModelSettings, tokenizer: PreTrainedTokenizerBase | None = None) -> Policy:
+    """The shapes of a model, on torch's meta device; `tokenizer` is that of one that is made on the spot.
+
+    Raises:
+        InputError: no such model, or a model the policy cannot compute.
+        NotKnownBeforehand: see `need_of`.
+    """
+    with _without_data():
+        return meta_policy(_settings(model), tokenizer)
+
+
+@contextmanager
+def _without_data() -> Iterator[None]:
+    try:
+        yield
+    except (RuntimeError, TypeError, ValueError, AttributeError) as error:  # of a model's code, on tensors without data
         reason = f"{type(error).__name__}: {first_line(error)}"
         raise NotKnownBeforehand(
             "what this model needs is not known before it is loaded, because its code cannot be gone through without "
@@ -56,7 +76,7 @@ def need_of(config: RunConfig, device: Device, room: int) -> dict[str, int]:
 
 
 def _need_of(config: RunConfig, device: Device, room: int) -> dict[str, int]:
-    policy = meta_policy(_settings(config.model))
+    policy = outline(config.model)
     ranks = config.orchestration.trainers
     shared = config.orchestration.sequence_parallel
     update = update_need(policy, [-(-length // shared) for length in _lengths(config, policy)], device, ranks)

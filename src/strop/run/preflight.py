@@ -22,6 +22,7 @@ from strop.base.extras import refuse_absent
 from strop.base.imports import MAIN, command, not_allowed, refuse_code
 from strop.base.machine import GIB
 from strop.base.types import InputError
+from strop.base.view import amount
 from strop.config.edits import differing, explain
 from strop.config.parse import edit, parse
 from strop.config.renamed import accepted
@@ -292,7 +293,7 @@ def model(settings: ModelSettings, trains: bool = False, device: str = "auto") -
     total, _ = machine.memory()
     if needed > total:
         raise InputError(
-            f"model.path {settings.path}: its {count / 1e9:.1f} billion parameters take {needed / GIB:.0f} GiB "
+            f"model.path {settings.path}: its {amount(count)} parameters take {needed / GIB:.0f} GiB "
             f"{'with gradients and optimizer' if trains else 'alone'}, and this machine has {total / GIB:.0f}; take a "
             f"smaller model{', adapters alone (model.lora.rank=32),' if trains else ''} or a machine with a GPU"
         )

@@ -100,9 +100,8 @@ class Learner:
 
     def sizes(self) -> Sizes:
         """How large the policy is, and how many devices train it: those of all ranks together."""
-        parameters = sum(weight.numel() for weight in self.policy.weights().values())
         devices = sum(self.trainer.ranks.gather(devices_of(self.policy.device)))
-        return Sizes(parameters, self.policy.computing_parameters, devices)
+        return Sizes(self.policy.parameter_count, self.policy.computing_parameters, devices)
 
     def enter(self, settings: LearnerSettings, updates: int) -> None:
         """Go on with the settings of a new stage; a changed optimizer starts its schedule, of `updates`, anew."""
