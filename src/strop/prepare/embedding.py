@@ -16,6 +16,7 @@ from strop.prepare.stage import Stage, Step
 from strop.prepare.text import normalize
 
 BLOCK = 2048  # rows of the similarity matrix that exist at once
+COMPARED = 2  # raise it when the same settings would keep other problems
 
 
 class DeduplicateByEmbedding(Step):
@@ -36,13 +37,17 @@ class DeduplicateByEmbedding(Step):
     max_tokens: Annotated[int, Field(ge=8)] = 512
     batch: Annotated[int, Field(ge=1)] = 32
 
+    def identity(self) -> dict[str, Any]:
+        """With how questions are compared, which was otherwise once."""
+        return super().identity() | {"compared": COMPARED}
+
     def run(self, stage: Stage) -> None:
         """Encode, compare, write.
 
         Raises:
             InputError: the model cannot be loaded.
         """
-        encoder = _Encoder(self.model, self.max_tokens)
+        encoder = Encoder(self.model, self.max_tokens)
         vectors: list[FloatArray] = []
         numbers: list[tuple[str, ...]] = []
         texts: list[str] = []
@@ -57,10 +62,10 @@ class DeduplicateByEmbedding(Step):
         matrix = np.concatenate(vectors) if vectors else np.zeros((0, 1), dtype=np.float32)
         duplicates: dict[int, Duplicate] = {}
         for earlier, later, similarity in self._pairs(matrix):
-            kept = duplicates[earlier].row if earlier in duplicates else earlier
-            same = not self.same_numbers or numbers[kept] == numbers[later]
-            if later not in duplicates and same:
-                duplicates[later] = Duplicate(kept, similarity, "embedding")
+            if earlier in duplicates or later in duplicates:
+                continue  # pairs come by their later row, so that it is known of the earlier one whether it is kept
+            if not self.same_numbers or numbers[earlier] == numbers[later]:
+                duplicates[later] = Duplicate(earlier, similarity, "embedding")
         write(stage, duplicates)
 
     def _pairs(self, matrix: FloatArray) -> Iterator[tuple[int, int, float]]:
@@ -74,7 +79,7 @@ class DeduplicateByEmbedding(Step):
                     yield row, start + place, float(similar[place, row])
 
 
-class _Encoder:
+class Encoder:
     """An encoder of transformers; embeddings are of unit length."""
 
     def __init__(self, path: str, max_tokens: int) -> None:
