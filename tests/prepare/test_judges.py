@@ -10,11 +10,16 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
-from tests.prepare.working import Outcome, questions, run
+from tests.prepare.working import Outcome, questions, run, write_lines
 
 from strop.base.types import InputError
+from strop.base.view import SilentView, Values
 from strop.engines.endpoint.client import ChatEndpoint, EndpointError
+from strop.engines.endpoint.engine import EndpointEngine, EndpointTokenizer
+from strop.engines.protocol import Request, Sampling
+from strop.prepare import parse_config, prepare
 from strop.prepare.judges import read_vote
 
 Answer = Callable[[dict[str, Any], int], tuple[int, dict[str, str], Any]]
@@ -176,12 +181,49 @@ def test_a_refusal_is_not_retried(tmp_path: Path) -> None:
         assert len(server.bodies) == 1
 
 
-def test_a_model_without_a_chat_template_is_asked_otherwise() -> None:
-    def refusing(body: dict[str, Any], number: int) -> tuple[int, dict[str, str], Any]:
-        return 400, {}, {"error": "the tokenizer has no chat template"}
+def refusing(body: dict[str, Any], number: int) -> tuple[int, dict[str, str], Any]:
+    return 400, {}, {"error": "the tokenizer has no chat template"}
 
-    with serving(refusing) as server, pytest.raises(InputError, match="HTTP 400: .*--template Plain"):
-        ChatEndpoint(url=server.url, model="m").chat([{"role": "user", "content": "1+1="}], 1.0, 10, 0)
+
+def test_a_judge_without_a_chat_template_is_refused_with_what_helps_here(tmp_path: Path) -> None:
+    with serving(refusing) as server, pytest.raises(InputError, match="HTTP 400: .*; .*an instruct model") as found:
+        judged(tmp_path, questions("good 1"), [server.url], votes=1, threshold=1)
+    assert "strop eval" not in str(found.value)
+
+
+def test_an_evaluation_is_told_how_a_model_without_a_chat_template_is_asked() -> None:
+    with serving(refusing) as server:
+        engine = EndpointEngine(ChatEndpoint(url=server.url, model="m"), 1)
+        tokens = EndpointTokenizer().apply_chat_template(
+            [{"role": "user", "content": "1+1="}], tokenize=False, add_generation_prompt=True
+        ).encode()  # fmt: skip
+        engine.submit(Request("one", np.array(list(tokens), np.int32), Sampling(max_new_tokens=4), 0, 1))
+        with pytest.raises(InputError, match="HTTP 400: .*--template Plain"):
+            while not engine.step():
+                pass
+        engine.close()
+
+
+def test_a_problem_is_counted_once_its_votes_are_there(tmp_path: Path) -> None:
+    told: list[tuple[str, int]] = []
+
+    class Told(SilentView):
+        def stage(self, name: str, total: int | None, unit: str = "steps") -> None:
+            self.name = name
+
+        def advance(self, step: int, metrics: Values) -> None:
+            told.append((self.name, step))
+
+    write_lines(tmp_path / "set.jsonl", questions("good 1", "bad 2", "good 3"))
+    with serving(refusing) as server:
+        steps = [{"piece": "Judges", "judges": [{"url": server.url, "model": "m"}], "votes": 2, "threshold": 2}]
+        given = {"out": str(tmp_path / "out"), "sources": [{"path": str(tmp_path / "set.jsonl")}], "steps": steps}
+        with pytest.raises(InputError, match="refuses a request"):
+            prepare(parse_config(given), Told())
+        assert [step for name, step in told if name == "judges"] == []
+        server.answer = judging
+        prepare(parse_config(given), Told())
+    assert [step for name, step in told if name == "judges"][-1] == 3
 
 
 def test_the_key_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
+from safetensors.torch import load_file, save_file
 from tests.prepare.working import questions, run
 from tests.tiny import byte_tokenizer, tiny_qwen3
 
 from strop.base.types import InputError
 from strop.model.files import export
-from strop.prepare.embedding import _Encoder
+from strop.prepare.embedding import Encoder
 from strop.prepare.filters import count_tokens
 
 
@@ -71,22 +73,45 @@ def test_duplicates_by_embedding_need_equal_numbers(tmp_path: Path) -> None:
     outcome = run(tmp_path, [rows], [step])
     assert [row["id"] for row in outcome.dropped] == ["set0/2"]
     assert outcome.reasons == {"embedding duplicate within the set": 1}
-    missing = {**step, "model": str(tmp_path / "nowhere")}
-    with pytest.raises(InputError, match="embedding model .*nowhere: there is no such folder"):
-        run(tmp_path, [rows], [missing])
-    (tmp_path / "run").mkdir()
-    (tmp_path / "encoder").rename(tmp_path / "run" / "model")
-    with pytest.raises(InputError, match="run: a run; name its model, .*run/model"):
-        run(tmp_path, [rows], [{**step, "model": str(tmp_path / "run")}])
 
 
-def test_a_question_like_a_dropped_one_alone_is_kept(tmp_path: Path) -> None:
-    """Of a chain each is like the next; the last is compared with what was kept, and that it is not like."""
+def test_a_question_is_dropped_for_its_likeness_to_a_kept_one_alone(tmp_path: Path) -> None:
     export(tiny_qwen3().model, byte_tokenizer(), tmp_path / "encoder")
-    chain = tuple(f"{part} and then a long walk by the sea, as far as it goes" for part in ("a" * 9, "aaabbb", "b" * 9))
-    vectors = _Encoder(str(tmp_path / "encoder"), 64)(list(chain))
-    near, far = min(vectors[0] @ vectors[1], vectors[1] @ vectors[2]), vectors[0] @ vectors[2]
-    assert 0 < far < near
-    step = {"piece": "DeduplicateByEmbedding", "model": str(tmp_path / "encoder"), "similarity": float(far + near) / 2}
-    outcome = run(tmp_path, [questions(*chain)], [step])
-    assert [row["id"] for row in outcome.dropped] == ["set0/2"] and outcome.prompts == [chain[0], chain[2]]
+    texts = ["a" * 12, "a" * 6 + "z" * 6, "z" * 12, "a" * 5 + "z" * 7]
+    vectors = Encoder(str(tmp_path / "encoder"), 64)(texts)
+    alike = vectors @ vectors.T
+    near = min(alike[0, 1], alike[1, 2], alike[2, 3])
+    assert alike[0, 2] < near, "the middle is nearer to both ends than they are to each other"
+    step = {"piece": "DeduplicateByEmbedding", "model": str(tmp_path / "encoder"),
+            "similarity": float(near + alike[0, 2]) / 2}  # fmt: skip
+    outcome = run(tmp_path, [questions(*texts)], [step])
+    assert outcome.prompts == [texts[0], texts[2]], "like a dropped question is not like a kept one"
+    place = {text: number for number, text in enumerate(texts)}
+    for pair in outcome.pairs:
+        assert pair["overlap"] == pytest.approx(alike[place[pair["text"]], place[pair["other_text"]]], abs=1e-4)
+
+
+def test_a_model_that_cannot_embed_is_named_with_the_way_out(tmp_path: Path) -> None:
+    run_folder = tmp_path / "runs" / "quickstart"
+    export(tiny_qwen3().model, byte_tokenizer(), run_folder / "model")
+    (run_folder / "run.json").write_text("{}")
+    lacking = tmp_path / "lacking"
+    export(tiny_qwen3().model, byte_tokenizer(), lacking)
+    weights = load_file(lacking / "model.safetensors")
+    del weights["model.norm.weight"]
+    save_file(weights, lacking / "model.safetensors", {"format": "pt"})
+    for model, said in {
+        tmp_path / "nowhere": "nowhere: no such folder; name a folder with config.json, or a hub model",
+        run_folder: f"quickstart: this is a run; its model is {run_folder / 'model'}",
+        tmp_path: "holds no config.json; name the folder of a Hugging Face model",
+        lacking: "lacking: 1 weights are missing, such as norm.weight",
+    }.items():
+        with pytest.raises(InputError, match=f"embedding model .*{re.escape(said)}"):
+            run(tmp_path, [questions("one", "two")], [{"piece": "DeduplicateByEmbedding", "model": str(model)}])
+
+
+def test_a_model_that_embeds_says_nothing(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    export(tiny_qwen3().model, byte_tokenizer(), tmp_path / "encoder")
+    capfd.readouterr()
+    Encoder(str(tmp_path / "encoder"), 64)
+    assert capfd.readouterr() == ("", "")

@@ -32,27 +32,27 @@ def asked_with(template: PromptTemplate, settings: ModelSettings) -> PromptTempl
     return template
 
 
-def locate(settings: ModelSettings) -> Located:
-    """Where the model of `settings.path` is to be loaded from.
+def locate(settings: ModelSettings, key: str = "model.path") -> Located:
+    """Where the model of `settings.path`, which errors call by `key`, is to be loaded from.
 
     Raises:
         InputError: no path is set, there is no such folder or hub name, or the folder lacks what a model must have.
     """
     path = settings.path
     if path is None:
-        raise InputError("model.path is not set; name a hub model or a folder")
+        raise InputError(f"{key} is not set; name a hub model or a folder")
     local = Path(path).expanduser()
     if not local.is_dir() and not on_hub(path):
         way_out = beside(local) or "; name a folder with config.json, or a hub model"
-        raise InputError(f"model.path {path}: no such folder{way_out}")
+        raise InputError(f"{key} {path}: no such folder{way_out}")
     if local.is_dir():
-        _check_folder(local, path)
+        _check_folder(local, f"{key} {path}")
         return Located(str(local), False)
     silent = hub.silence()
     if silent is not None and not hub.has_cached(path, settings.revision):
         raise InputError(
-            f"model.path {path}: there is no folder of this name, and the hub cannot be asked for such a model "
-            f"({silent}); name a folder with config.json, or embedded"
+            f"{key} {path}: there is no folder of this name, and the hub cannot be asked for such a model "
+            f"({silent}); name a folder with config.json" + ", or embedded" * (key == "model.path")
         )
     return Located(path, silent is not None)
 
@@ -64,16 +64,16 @@ def on_hub(path: str) -> bool:
     return not (path.startswith((".", "/", "~")) or path.count("/") > 1 or beside_a_folder)
 
 
-def _check_folder(local: Path, path: str) -> None:
+def _check_folder(local: Path, what: str) -> None:
     if (local / MARKER).is_file():
-        raise InputError(f"model.path {path}: this is a run; its model is {local / 'model'}")
+        raise InputError(f"{what}: this is a run; its model is {local / 'model'}")
     if not (local / "config.json").is_file():
-        raise InputError(f"model.path {path}: holds no config.json; name the folder of a Hugging Face model")
+        raise InputError(f"{what}: holds no config.json; name the folder of a Hugging Face model")
     # Without any of these transformers would make up a tokenizer of a few special tokens.
     if not any((local / name).is_file() for name in TOKENIZER_FILES):
-        raise InputError(f"model.path {path}: holds no tokenizer; copy tokenizer.json and its config into it")
+        raise InputError(f"{what}: holds no tokenizer; copy tokenizer.json and its config into it")
     if next(local.glob("*.safetensors"), None) is None:
-        raise InputError(f"model.path {path}: holds no weights in safetensors; convert them: pickles are not loaded")
+        raise InputError(f"{what}: holds no weights in safetensors; convert them: pickles are not loaded")
 
 
 def stored_config(settings: ModelSettings) -> dict[str, Any]:

@@ -214,8 +214,9 @@ class _Estimation:
         limit = min(self._step.max_prompt_tokens, self._room)
         title = f"{self._stage.name}: {self._step.label} × {self._step.samples}"
         template = asked_with(self._step.template, self._step.model)
-        for problem in self._stage.problems(title):
+        for problem in self._stage.problems(title, ticking=False):
             if problem.id in self._tallies:
+                self._stage.tick(len(self._tallies))
                 continue
             instruction = self._step.verifier.instruction(problem)
             example = make_example(problem, template, self._tokenizer, instruction)
@@ -258,5 +259,6 @@ class _Estimation:
 
     def _record(self, problem_id: str, tally: Tally) -> None:
         self._tallies[problem_id] = tally
+        self._stage.tick(len(self._tallies))
         entry: dict[str, Any] = {"id": problem_id, "model": self._step.label, "tally": list(tally)}
         self._journal.add(entry)

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
+from contextlib import contextmanager
 from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from strop.base import hub
 from strop.base.types import FloatArray, InputError, first_line
-from strop.model.location import on_hub
+from strop.model.location import locate
+from strop.model.settings import ModelSettings
 from strop.prepare.deduplicate import Duplicate, Share, write
 from strop.prepare.stage import Stage, Step
 from strop.prepare.text import normalize
 
 BLOCK = 2048  # rows of the similarity matrix that exist at once
+LACKS = ("missing_keys", "mismatched_keys")
+COMPARED = 2  # raise it when the same settings would keep other problems
 
 
 class DeduplicateByEmbedding(Step):
@@ -38,13 +40,17 @@ class DeduplicateByEmbedding(Step):
     max_tokens: Annotated[int, Field(ge=8)] = 512
     batch: Annotated[int, Field(ge=1)] = 32
 
+    def identity(self) -> dict[str, Any]:
+        """With how questions are compared, which was otherwise once."""
+        return super().identity() | {"compared": COMPARED}
+
     def run(self, stage: Stage) -> None:
         """Encode, compare, write.
 
         Raises:
             InputError: the model cannot be loaded.
         """
-        encoder = _Encoder(self.model, self.max_tokens)
+        encoder = Encoder(self.model, self.max_tokens)
         vectors: list[FloatArray] = []
         numbers: list[tuple[str, ...]] = []
         texts: list[str] = []
@@ -59,9 +65,8 @@ class DeduplicateByEmbedding(Step):
         matrix = np.concatenate(vectors) if vectors else np.zeros((0, 1), dtype=np.float32)
         duplicates: dict[int, Duplicate] = {}
         for earlier, later, similarity in self._pairs(matrix):
-            # Those of a chain are each like the next, and the last may be unlike the first: only kept ones count.
             if earlier in duplicates or later in duplicates:
-                continue
+                continue  # pairs come by their later row, so that it is known of the earlier one whether it is kept
             if not self.same_numbers or numbers[earlier] == numbers[later]:
                 duplicates[later] = Duplicate(earlier, similarity, "embedding")
         write(stage, duplicates)
@@ -77,26 +82,47 @@ class DeduplicateByEmbedding(Step):
                     yield row, start + place, float(similar[place, row])
 
 
-class _Encoder:
+@contextmanager
+def _quietly() -> Iterator[None]:
+    """Without bars and the table of weights that the files have and an encoder has no use for (a head, as a rule)."""
+    from transformers.utils import logging
+
+    from strop.model.files import without_progress_bars
+
+    log = logging.get_logger("transformers.modeling_utils")
+    level = log.level
+    log.setLevel(logging.ERROR)
+    try:
+        with without_progress_bars():
+            yield
+    finally:
+        log.setLevel(level)
+
+
+class Encoder:
     """An encoder of transformers; embeddings are of unit length."""
 
     def __init__(self, path: str, max_tokens: int) -> None:
         import torch
-        from transformers import AutoModel, AutoTokenizer
+        from safetensors import SafetensorError
+        from transformers import AutoModel
 
-        folder = Path(path).expanduser()
-        if not folder.is_dir() and not on_hub(path):
-            raise InputError(f"embedding model {path}: there is no such folder")
-        if (folder / "model" / "config.json").is_file():
-            raise InputError(f"embedding model {path}: a run; name its model, {path}/model")
-        cached = hub.cached_only(path)
+        from strop.model.files import load_tokenizer, refuse_incomplete
+
+        source, cached_only = locate(ModelSettings(path=path), "embedding model")
         try:
-            self._tokenizer: Any = AutoTokenizer.from_pretrained(
-                path, local_files_only=cached, trust_remote_code=False
-            )
-            self._model: Any = AutoModel.from_pretrained(path, local_files_only=cached, trust_remote_code=False).eval()
-        except (OSError, ValueError) as error:
+            self._tokenizer: Any = load_tokenizer(source, cached_only=cached_only)
+            with _quietly():
+                self._model, report = AutoModel.from_pretrained(
+                    source, local_files_only=cached_only, trust_remote_code=False, use_safetensors=True,
+                    output_loading_info=True,
+                )  # fmt: skip
+        except (OSError, ValueError, AssertionError, SafetensorError) as error:
             raise InputError(f"embedding model {path}: cannot be loaded ({first_line(error)})") from error
+        # The pooler of an encoder comes after the hidden states, and is often not stored.
+        lacks = {kind: [name for name in report[kind] if "pooler" not in str(name)] for kind in LACKS}
+        refuse_incomplete(f"embedding model {path}", lacks)
+        self._model.eval()
         self._torch, self._max_tokens = torch, max_tokens
         if self._tokenizer.pad_token is None:
             self._tokenizer.pad_token = self._tokenizer.eos_token

@@ -13,8 +13,8 @@ from typing import Annotated, Any, NamedTuple
 from pydantic import Field, model_validator
 
 from strop.base.seeds import derive
-from strop.base.types import Problem, StropError
-from strop.engines.endpoint.client import ChatEndpoint, EndpointError, NoRoom, Reply
+from strop.base.types import InputError, Problem, StropError
+from strop.engines.endpoint.client import ChatEndpoint, EndpointError, NoChatTemplate, NoRoom, Reply
 from strop.prepare.stage import Dropped, Journal, Stage, Step
 
 CRITERIA = {
@@ -159,6 +159,7 @@ class _Polling:
         self._step, self._stage = step, stage
         self._journal = Journal(stage.folder / "votes.jsonl")
         self._stopped = threading.Event()
+        self._done = 0
         self.votes: dict[str, list[Vote | None]] = {}
         for entry in self._journal.entries:
             self._seats(entry["id"])[entry["seat"]] = Vote(entry["valid"], tuple(entry["failed"]), entry["reason"])
@@ -215,9 +216,15 @@ class _Polling:
         return self.votes.setdefault(problem_id, [None] * self._step.total_votes)
 
     def _undecided(self) -> Iterator[Problem]:
-        for problem in self._stage.problems():
-            if not self._decided(self._seats(problem.id)):
+        for problem in self._stage.problems(ticking=False):
+            if self._decided(self._seats(problem.id)):
+                self._count()
+            else:
                 yield problem
+
+    def _count(self) -> None:
+        self._done += 1
+        self._stage.tick(self._done)
 
     def _decided(self, seats: list[Vote | None]) -> bool:
         left = seats.count(None)
@@ -244,6 +251,10 @@ class _Polling:
                 vote = seats[seat] = Vote(None, (), str(error)[:300])
                 entries.append({"id": problem_id, "seat": seat, **vote._asdict(), **_counted(NOTHING)})
                 continue
+            except NoChatTemplate as error:
+                way_out = "judges are asked by messages: name an instruct model, or serve this one with a chat template"
+                entries.append({"error": InputError(f"{error}; {way_out}")})
+                break
             except StropError as error:
                 entries.append({"error": error})
                 break
@@ -262,6 +273,8 @@ class _Polling:
                     seat = Vote(entry["valid"], tuple(entry["failed"]), entry["reason"])
                     self._seats(entry["id"])[entry["seat"]] = seat
                     self._journal.add(entry)
+                    if self._decided(self._seats(entry["id"])):
+                        self._count()
         if errors and raising:
             raise errors[0]
 

@@ -87,12 +87,16 @@ class Stage:
         """How many were put into the validation set."""
         return 0 if self._held_out is None else self._held_out.count
 
-    def problems(self, title: str | None = None) -> Iterator[Problem]:
-        """The problems in order, with a progress bar called `title` (the step's name)."""
+    def problems(self, title: str | None = None, ticking: bool = True) -> Iterator[Problem]:
+        """The problems in order, with a progress bar called `title` (the step's name).
+
+        Without `ticking` the caller says by `tick` what is done, where reading a problem is not doing it.
+        """
         self.view.stage(self.name if title is None else title, self.total, "problems")
         for done, problem in enumerate(read_problems(self._source), start=1):
             yield problem
-            self.tick(done)
+            if ticking:
+                self.tick(done)
 
     def tick(self, done: int, metrics: dict[str, float] | None = None) -> None:
         """Say that `done` of the problems are through; most calls show nothing."""

@@ -34,6 +34,10 @@ class NoRoom(InputError):
     """A prompt (and its answer) that the model behind an endpoint has no room for."""
 
 
+class NoChatTemplate(InputError):
+    """Messages that the model behind an endpoint has no chat template for."""
+
+
 class Reply(NamedTuple):
     """A model's answer, and the tokens that were counted for it."""
 
@@ -94,6 +98,7 @@ class ChatEndpoint(Settings):
         Raises:
             EndpointError: it does not answer after all retries.
             NoRoom: it refuses a prompt that is too long.
+            NoChatTemplate: it refuses messages, because the model has no form for them.
             InputError: it refuses the request (key, model, form), which no retry would mend.
         """
         request = Request(
@@ -109,10 +114,9 @@ class ChatEndpoint(Settings):
                 message, code = _message(error)
                 reason = f"HTTP {error.code}: {message}"
                 if error.code not in TRANSIENT:
-                    kind = NoRoom if code == "context_length_exceeded" else InputError
-                    lacks = "chat template" in message
-                    way_out = "; strop eval asks without one by --template Plain" if lacks else ""
-                    raise kind(f"{self.url} refuses a request to {self.model!r} ({reason}){way_out}") from error
+                    known = {"context_length_exceeded": NoRoom}
+                    kind = NoChatTemplate if "chat template" in message else known.get(code or "", InputError)
+                    raise kind(f"{self.url} refuses a request to {self.model!r} ({reason})") from error
                 wait = _retry_after(error)
             except (URLError, HTTPException, OSError, ValueError, LookupError, TypeError) as error:
                 # No connection, a connection cut off, or an answer that is not a chat completion.

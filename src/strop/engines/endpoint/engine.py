@@ -16,7 +16,7 @@ import numpy as np
 
 from strop.base.seeds import derive
 from strop.base.types import Completion, FinishReason, FloatArray, InputError, IntArray, VersionSpan
-from strop.engines.endpoint.client import ChatEndpoint
+from strop.engines.endpoint.client import ChatEndpoint, NoChatTemplate
 from strop.engines.protocol import Capabilities, Health, KvMode, PauseMode, Request, Sampling, WeightSource
 
 UNKNOWN = -1  # a token id that the endpoint does not give
@@ -117,7 +117,10 @@ class EndpointEngine:
         done, _ = wait(self._futures, STEP_SECONDS, FIRST_COMPLETED)
         for future in done:
             request, index = self._futures.pop(future)
-            said, retries = future.result()
+            try:
+                said, retries = future.result()
+            except NoChatTemplate as error:
+                raise InputError(f"{error}; strop eval asks without one by --template Plain") from error
             self._version = max(self._version, said.version)
             self.tokens.update(
                 {"prompt": said.prompt_tokens, "completion": said.completion_tokens, "calls": retries + 1,
