@@ -112,7 +112,7 @@ def test_settings_are_given_by_set(tmp_path: Path) -> None:
     sets = ["--set", f"environment.corpus={tmp_path / 'passages.txt'}", "--set", "environment.max_turns=3"]
     result = CliRunner().invoke(app, ["env", "check", "Search", *sets, "--json"])
     assert result.exit_code == 0, result.output
-    assert json.loads(result.stdout)["ends"] == {"no verdict of its own": 4}
+    assert json.loads(result.stdout)["ends"] == {"for the verifier to judge": 4}
     retry = CliRunner().invoke(app, ["env", "check", "Retry", "--set", "environment.verifier=ExactMatch"])
     assert retry.exit_code == 0, retry.output
     assert environment_of(written("Calculator")) == Calculator()

@@ -48,7 +48,7 @@ def check(
         rows = [("tools", ", ".join(tool.name for tool in environment.tools) or "none")]
         rows += [("sessions", str(found.sessions)), ("turns", str(found.turns))]
         rows += [("slowest step", f"{found.slowest:.3f} s")]
-        rows += [(f"ended {end}", str(count)) for end, count in found.ends.items()]
+        rows += [(f"ended: {end}", str(count)) for end, count in found.ends.items()]
         print_table(("", environment.piece_name()), rows)
         for complaint in found.complaints:
             print(f"- {complaint}")

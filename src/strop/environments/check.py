@@ -24,7 +24,7 @@ from strop.environments.session import Outcome, Reply, Tool, Unjudged
 from strop.environments.sessions import Host, Turn
 
 SLOW_SECONDS = 1.0
-_ENDS = {True: "no verdict of its own", False: "no end"}
+_ENDS = {True: "for the verifier to judge", False: "not at all"}
 _TALK = ("", "I do not know.", "7", "\\boxed{7}", "up", "<tool_call>", '{"name": "none", "parameters": {}}')
 
 

@@ -55,6 +55,7 @@ def calculator() -> RunConfig:
     base = recipe()
     return base.model_copy(
         update={
+            "recipe": "quickstart.calculator",
             "model": base.model.model_copy(update={"path": EMBEDDED_CALLER}),
             "data": DataSettings(
                 source=ChainSum(terms=4, digits=3, part="train", count=4096, seed=1),
