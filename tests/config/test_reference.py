@@ -48,3 +48,16 @@ def test_a_part_has_its_own_rows_alone() -> None:
     assert ".max_ratio" in reference("Cispo") and "clip_knowledge" not in reference("Cispo")
     with pytest.raises(InputError, match="optim.lr"):
         reference("optim.lrr")
+
+
+@pytest.mark.parametrize(
+    ("step", "keys"),
+    [("Judges", {".judges", ".judges.url", ".votes", ".max_tokens"}), ("DeduplicateByEmbedding", {".model", ".batch"})],
+)
+def test_a_step_of_a_preparation_has_its_rows_and_stands_on_no_page_of_a_run(step: str, keys: set[str]) -> None:
+    rows = {row[0]: row for row in cells(reference(step))}
+    assert keys <= rows.keys() and all(row[3] for key, row in rows.items() if key in keys)
+    assert all(line.startswith("| ") for line in reference(step).splitlines()), "a table has a row a line"
+    assert f"**`{step}`**" not in reference()
+    with pytest.raises(InputError, match=f"did you mean '{step}'"):
+        reference(step[:-1] + "x")

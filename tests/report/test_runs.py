@@ -10,6 +10,7 @@ from strop.base.types import InputError
 from strop.config.parse import edit
 from strop.config.tiny import tiny
 from strop.recipes.resolve import resolve
+from strop.report.figures.training import time_shares
 from strop.report.runs import changes, read_runs
 from strop.run.folder import RunFolder
 
@@ -51,3 +52,11 @@ def test_an_unreadable_configuration_leaves_the_rest(tmp_path: Path) -> None:
     assert run.config is None and "cannot be read" in run.unread
     assert run.last("pass_rate") == 0.5
     assert run.outcome() == "not finished: 1 of many steps"
+
+
+def test_the_time_of_a_run_has_the_evaluation_before_its_first_step(real_run: Path) -> None:
+    (run,) = read_runs([real_run])
+    before = run.by_step("seconds/evaluation")[0]
+    assert before == pytest.approx(run.by_step("evaluation/seconds")[0], rel=0.2, abs=0.05) and before > 0
+    assert run.seconds == pytest.approx(sum(run.series("seconds/step")[1]) + before)
+    assert sum(time_shares(run).values()) == pytest.approx(1.0, abs=0.01)

@@ -107,6 +107,7 @@ def settings(
     strop settings sampling
     strop settings orchestration.max_lag
     strop settings Cispo
+    strop settings Judges
     strop settings --out docs/settings.md
     """
     from strop.config.reference import reference

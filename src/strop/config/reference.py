@@ -95,15 +95,17 @@ def reference(part: str = "") -> str:
 
 
 def _part(part: str, settings: list[tuple[str, str]], families: dict[type[Piece], list[str]]) -> str:
-    """The rows of `part`, in one table."""
+    """The rows of `part`, in one table; the steps of a preparation are pieces that no setting of a run takes."""
+    from strop.prepare import Step
+
     rows = [row for key, row in settings if key.startswith(part)]
-    for family in families:
+    for family in (*families, Step):
         found = choices(family).get(part)
         if found is not None:
             rows += [ROW.format(f"**`{part}`**", "", "", _cell(_prose(found))), *_fields(found, found.model_fields)]
     if not rows:
         names = [name for key, _ in settings for name in (key, key.partition(".")[0])]
-        names += [name for family in families for name in choices(family)]
+        names += [name for family in (*families, Step) for name in choices(family)]
         raise InputError(f"no setting and no piece begins with {part!r}; {nearest(part, names)}")
     return "\n".join([*TABLE, *dict.fromkeys(rows)]) + "\n"
 
@@ -231,7 +233,8 @@ def _default(field: FieldInfo) -> str:
         return ", ".join(f"`{one.piece_name()}`" for one in value)
     kind: Any = field.annotation
     written = TypeAdapter(kind).dump_python(value, mode="json")
-    return f"`{written if isinstance(written, str) and written else json.dumps(written, ensure_ascii=False)}`"
+    plain = isinstance(written, str) and written and "\n" not in written  # a cell of a table is one line
+    return f"`{written if plain else json.dumps(written, ensure_ascii=False)}`"
 
 
 def _models(annotation: Any) -> list[type[BaseModel]]:

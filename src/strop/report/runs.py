@@ -73,9 +73,9 @@ class RunData:
 
     @property
     def seconds(self) -> float | None:
-        """Seconds of all steps together, evaluations included."""
+        """Seconds of all steps together, evaluations included: also that before the first, which is in no step."""
         spent = self.series("seconds/step")[1]
-        return sum(spent) if spent else None
+        return sum(spent) + self.by_step("seconds/evaluation").get(0, 0.0) if spent else None
 
     def by_step(self, metric: str) -> dict[int, float]:
         """The metric's finite values by step, in order; all rows are gone through for it once."""
@@ -129,7 +129,7 @@ class RunData:
         )
 
     def took(self) -> str:
-        """The time of its steps."""
+        """The time of its steps and evaluations."""
         return ABSENT if self.seconds is None else duration(self.seconds)
 
 

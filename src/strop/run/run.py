@@ -283,10 +283,12 @@ class _Run:
         config, loop = self.config, self.loop
         self.view.stage("rl", config.steps)
         found = self._evaluate(loop.step, trackers)  # before training; on resume, what is owed
+        spent = loop.clock.lap()
         if found:
+            if loop.step == 0:  # a later step has seconds of its own
+                found["seconds/evaluation"] = spent["evaluation"]
             trackers.log(loop.step, found)
             self.view.evaluated(loop.step, found)
-        loop.clock.lap()
         while loop.step < config.steps:
             try:
                 record = loop.next_step()

@@ -3,7 +3,7 @@
 const USUAL = [
   ["Pass rate, held out", "evaluation/pass_rate", "evaluation/stderr"], ["Pass rate, training", "pass_rate"],
   ["Reward", "reward/mean"], ["Entropy, nats", "entropy"], ["Completion tokens", "length/mean"],
-  ["Truncated", "truncation_rate"], ["Gradient norm", "grad_norm"], ["Importance ratio, largest", "ratio/max"],
+  ["Truncated", "truncation_rate"], ["Gradient norm", "grad_norm"], ["Importance ratio, largest", "ratio/max", null, 0.02],
   ["Generator against trainer, nats", "mismatch/mean"], ["Lag, weight versions", "lag/mean"],
   ["Groups without variance", "groups/zero_variance_share"], ["Verifier failures", "verifier/failures"],
   ["Tokens a second", "tokens_per_second"], ["Seconds a step", "seconds/step"],
@@ -55,9 +55,9 @@ function columns(metric, error) {
   return {data, lines, bands, found};
 }
 
-function draw([title, metric, error]) {
+function draw([title, metric, error, least]) {
   const before = drawn.get(metric);
-  if (before) before.box.late = before.box.hiddenAway ? () => draw([title, metric, error]) : null;
+  if (before) before.box.late = before.box.hiddenAway ? () => draw([title, metric, error, least]) : null;
   if (before && before.box.hiddenAway) return;
   const {data, lines, bands, found} = columns(metric, error);
   if (!found.length) {
@@ -76,20 +76,13 @@ function draw([title, metric, error]) {
     const axis = {stroke: css("--faint"), grid: {stroke: css("--line"), width: 1}, ticks: {stroke: css("--line"), width: 1, size: 4}};
     const plot = new uPlot({
       width: Math.max(200, box.clientWidth - 22), height: 190, cursor: {y: false}, legend: {show: false},
-      scales: {x: {time: false}, y: {range: (_, low, high) => span(low, high)}}, series: [{}, ...lines], bands,
-      axes: [{...axis, size: 28}, {...axis, size: 62, values: (_, ticks) => ticks.map(value => number(value, 3))}],
+      scales: {x: {time: false}, y: {range: (_, low, high) => span(low, high, least)}}, series: [{}, ...lines], bands,
+      axes: [{...axis, size: 28}, {...axis, size: 62, values: (_, ticks) => labels(ticks)}],
       hooks: {setCursor: [plot => told(box, plot, found, plot.cursor.idx)]},
     }, data, box);
     drawn.set(metric, {plot, box, key});
   }
   told(box, drawn.get(metric).plot, found, null);
-}
-
-/** The ends of the vertical axis: a little room around the values, also where they are all the same. */
-function span(low, high) {
-  if (low === null || high === null) return [0, 1];
-  const room = high > low ? 0.06 * (high - low) : Math.max(Math.abs(high) * 0.1, 0.5);
-  return [low >= 0 ? Math.max(0, low - room) : low - room, high + room];
 }
 
 /** The values at the cursor, else the last ones, beside the title. */

@@ -26,15 +26,6 @@ async function ask(what, query = {}) {
   return found;
 }
 
-function number(value, digits = 4) {
-  if (value === null || value === undefined || !isFinite(value)) return "–";
-  if (value === 0) return "0";
-  const size = Math.abs(value);
-  return size >= 1e5 || size < 1e-3 ? value.toExponential(2) : String(Number(value.toPrecision(digits)));
-}
-
-const percent = value => value === null || value === undefined ? "–" : `${(100 * value).toFixed(1)} %`;
-
 function duration(seconds) {
   const whole = Math.round(seconds);
   if (whole < 60) return `${whole} s`;

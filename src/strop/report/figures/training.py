@@ -282,7 +282,8 @@ def _time(runs: Sequence[RunData]) -> Iterator[Chart]:
     """Where the time of a step went: as bars of every run, and over the steps of a single one."""
     shown = [run for run in runs if run.series("seconds/step")[0]]
     if shown:
-        yield Chart("time-shares", "Where the time goes", "Shares of all steps together.", (_time_bars(shown),))
+        said = "Shares of all steps and evaluations together."
+        yield Chart("time-shares", "Where the time goes", said, (_time_bars(shown),))
     parts = [part for part in PARTS if runs[0].series(f"seconds/{part[0]}")[0]] if len(runs) == 1 else []
     if not parts:
         return
@@ -296,8 +297,8 @@ def _time(runs: Sequence[RunData]) -> Iterator[Chart]:
 
 
 def time_shares(run: RunData) -> dict[str, float]:
-    """The share of each part in the seconds of all steps."""
-    total = sum(run.series("seconds/step")[1]) or 1.0
+    """The share of each part in the seconds of all steps and evaluations."""
+    total = run.seconds or 1.0
     return {name: sum(run.series(f"seconds/{name}")[1]) / total for name, _, _ in PARTS}
 
 
