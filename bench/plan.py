@@ -59,7 +59,8 @@ def schedules() -> None:
         bound = pipeline_bound(setup, scalerl_costs(), SCALERL_LENGTHS).seconds / setup.updates_per_step
         show(
             bench="schedules", setting=setup.name, seconds_per_update=found.update_seconds, bound=bound,
-            trainer_idle=found.trainer_idle, generators_idle=found.generators_idle, mean_lag=found.mean_lag,
+            trainer_idle=found.trainer_idle, generators_idle=found.generators_idle,
+            updates_behind=found.updates_behind,
         )  # fmt: skip
 
 

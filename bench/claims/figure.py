@@ -20,6 +20,7 @@ from strop.report.figures.writer import (
     PURPLE,
     RED,
     add_legend,
+    log_axis,
     style_axes,
     write_figure,
 )
@@ -31,10 +32,12 @@ if TYPE_CHECKING:
 COLORS: dict[Verdict, str] = {"agrees": GREEN, "disagrees": RED, "undecided": GREY, "not tried": GREY}
 BAND = "#eef1f5"
 PANELS = (
-    ("Differences of pass rates and shares, points", ("pass rate", "share"), 100.0),
+    ("Differences of pass rates and shares, points; beyond ±10 the axis is logarithmic", ("pass rate", "share"), 100.0),
     ("Logarithms of ratios", ("log ratio",), 1.0),
     ("Others", ("λ", "nats", "rank correlation", "standard deviations"), 1.0),
 )
+NEAR = 10.0  # points: most differences are smaller, and a few are so large that the others would be one dot
+POINTS = (-50, -20, -10, -5, 0, 5, 10, 20, 50)
 HELD_OUT = (("evaluation/pass_rate", "Held-out pass rate"), ("evaluation/entropy", "Held-out entropy, nats a token"))
 SHOWN = (
     ("base", BLUE), ("nsgd4", ORANGE), ("grpo8", GREY), ("opefo", GREEN), ("adaptive", PURPLE), ("bonus_high", RED),
@@ -55,7 +58,7 @@ def draw(claims: Sequence[Claim], results: Mapping[str, Result], target: Path) -
         heights = [len(chosen) + 1.5 for _, chosen, _ in parts]
         grid = figure.add_gridspec(len(parts), 1, height_ratios=heights)
         for place, (title, chosen, scale) in enumerate(parts):
-            _forest(figure.add_subplot(grid[place]), title, chosen, results, scale)
+            panel(figure.add_subplot(grid[place]), title, chosen, results, scale)
 
     rows = sum(len(chosen) + 2.5 for _, chosen, _ in parts)
     write_figure(target, (8.6, 0.235 * rows + 0.6), fill, dpi=110)
@@ -65,7 +68,8 @@ def _drawn(found: Result) -> bool:
     return found.effect is not None and found.verdict != "not tried"
 
 
-def _forest(axes: Axes, title: str, claims: Sequence[Claim], results: Mapping[str, Result], scale: float) -> None:
+def panel(axes: Axes, title: str, claims: Sequence[Claim], results: Mapping[str, Result], scale: float) -> None:
+    """The claims' effects below one another, with interval, margin and every seed; `scale` 100 for points."""
     axes.axvline(0.0, color=INK, linewidth=0.8)
     for row, claim in enumerate(claims):
         found = results[claim.name]
@@ -84,6 +88,9 @@ def _forest(axes: Axes, title: str, claims: Sequence[Claim], results: Mapping[st
     axes.set_ylim(len(claims) - 0.4, -0.6)
     axes.set_title(title, fontsize=9.5, loc="left")
     axes.tick_params(axis="x", labelsize=8)
+    if scale > 1:
+        axes.set_xscale("symlog", linthresh=NEAR, linscale=1.0)
+        axes.set_xticks(POINTS, [f"{points:+d}".replace("-", "−") if points else "0" for points in POINTS])
     _bounded(axes, claims, results, scale)
 
 
@@ -106,18 +113,23 @@ def draw_curves(out: Path, target: Path) -> None:
 
     def fill(figure: Figure) -> None:
         for place, (metric, title) in enumerate(HELD_OUT, 1):
-            axes = figure.add_subplot(1, 2, place)
-            for name, color in SHOWN:
-                _mean_curve(axes, curves[name], metric, name, color)
-            style_axes(axes)
-            axes.set_title(title, fontsize=9.5, loc="left")
-            axes.set_xlabel("step", fontsize=8)
-            axes.tick_params(labelsize=8)
-            axes.set_ylim(bottom=0.0)
-            if place == 1:
-                add_legend(axes)
+            draw_metric(figure.add_subplot(1, 2, place), curves, metric, title)
 
-    write_figure(target, (8.6, 3.2), fill, dpi=110)
+    write_figure(target, (8.6, 3.6), fill, dpi=110)
+
+
+def draw_metric(axes: Axes, curves: Mapping[str, Sequence[Curve]], metric: str, title: str) -> None:
+    """One of `HELD_OUT` over the steps. Entropies are compared by their ratio, and one that explodes hides no other."""
+    for name, color in SHOWN:
+        _mean_curve(axes, curves[name], metric, name, color)
+    style_axes(axes)
+    axes.set_xlabel("step", fontsize=8)
+    axes.tick_params(labelsize=8)
+    if metric == "evaluation/entropy":
+        log_axis(axes)
+    else:
+        axes.set_ylim(bottom=0.0)
+    add_legend(axes, title, 9.5)
 
 
 def _mean_curve(axes: Axes, curves: Sequence[Curve], metric: str, label: str, color: str) -> None:

@@ -147,9 +147,10 @@ def _print(value: dict[str, Any]) -> None:
     print_table(COLUMNS, [_row(row) for row in value["plans"]], keys=2, right={*COLUMNS} - {"", "split", "set by"})
     print("split: generators + trainers; s/update: seconds an optimizer update; p50, p95: seconds a step; idle: shares")
     print("bound: seconds an update that no schedule beats on average, and what sets it")
+    print("behind: updates between the weights that sampled a token and the update that it is trained in, on average")
 
 
-COLUMNS = ("", "split", "s/update", "bound", "set by", "p50", "p95", "idle gen", "idle train", "tokens/s", "lag")
+COLUMNS = ("", "split", "s/update", "bound", "set by", "p50", "p95", "idle gen", "idle train", "tokens/s", "behind")
 
 
 def _row(row: dict[str, Any]) -> list[str]:
@@ -167,5 +168,5 @@ def _row(row: dict[str, Any]) -> list[str]:
         f"{row['generators_idle']:.0%}",
         f"{row['trainer_idle']:.0%}",
         number(row["tokens_per_second"]),
-        f"{row['mean_lag']:.2f}",
+        f"{row['updates_behind']:.2f}",
     ]

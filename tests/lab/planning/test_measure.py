@@ -125,7 +125,7 @@ def test_the_command_compares_splits_and_draws(tmp_path: Path, monkeypatch: pyte
     assert shown.exit_code == 0, shown.output
     for name in ("synchronous", "PipelineRL-2", "PPO-off-policy-2"):
         assert name in shown.stdout
-    assert "lag" in shown.stdout and "…" not in shown.stdout  # no cell is cut
+    assert "behind" in shown.stdout and "…" not in shown.stdout  # no cell is cut
     table = shown.stdout[shown.stdout.index("s/update") : shown.stdout.index("split: ")]
     assert max(map(len, table.splitlines())) <= 80
     assert picture.read_bytes().startswith(b"\x89PNG")

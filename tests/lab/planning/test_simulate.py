@@ -59,6 +59,18 @@ def test_synchronous_steps_are_generation_then_update() -> None:
     assert found.trained == (0, 1, 2, 3, 4, 5)
 
 
+def test_updates_behind_are_those_since_the_weights_that_sampled() -> None:
+    costs = Costs(decode_step=1, train_update=2)
+    off_policy = simulate(Setup(2, 2).alternating(4), costs, Constant(10), steps=3)
+    assert off_policy.mean_lag == 0 and off_policy.updates_behind == (0 + 1 + 2 + 3) / 4
+    assert simulate(Setup(2, 2), costs, Constant(10), steps=3).updates_behind == 0
+    # Two passes over two updates: the third and fourth use the first pass's tokens again.
+    again = simulate(Setup(2, 2, updates_per_step=2, passes_per_batch=2), costs, Constant(10), steps=3)
+    assert again.updates_behind == (0 + 1 + 2 + 3) / 4
+    pipeline = simulate(Setup(2, 2, max_lag=2, updates_per_step=2), costs, Constant(10), steps=9)
+    assert pipeline.mean_lag > 0 and pipeline.updates_behind == pytest.approx(2 * pipeline.mean_lag + 0.5)
+
+
 def test_with_one_version_of_lag_the_longer_of_both_sets_the_pace() -> None:
     # Solo decode: 10 s a group of one sample, slots for one: groups end at 10, 20, 30 … An update takes 4 s.
     # k = 1, P = 1: groups 0 and 1 are admitted at 0. Step 1 trains 10–14, then group 2 is admitted, and so on: the

@@ -155,5 +155,6 @@ def _plan(plan: Simulation, question: Question, seed: int) -> dict[str, Any]:
         "running_sequences": plan.running,
         "tokens_per_second": plan.tokens_per_second,
         "mean_lag": plan.mean_lag,
+        "updates_behind": plan.updates_behind,
         "max_lag": plan.max_lag,
     }  # fmt: skip

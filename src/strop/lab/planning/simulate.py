@@ -98,8 +98,18 @@ class Simulation:
 
     @property
     def mean_lag(self) -> float:
-        """Mean over steps of the trained tokens' mean lag."""
+        """Mean over steps of the trained tokens' mean lag, in versions, of which a step makes one."""
         return float(np.mean(self.lags)) if self.lags else 0.0
+
+    @property
+    def updates_behind(self) -> float:
+        """Mean number of updates between the weights that sampled a token and the update that it is trained in.
+
+        A version is the updates of a step further than the one before, and of these the first is behind by none more,
+        the last by all the others: PPO-off-policy-k, whose lag is 0, is (k - 1) / 2 updates behind.
+        """
+        updates = self.setup.updates_per_step * self.setup.passes_per_batch
+        return self.mean_lag * updates + (updates - 1) / 2
 
 
 @dataclass
