@@ -96,16 +96,17 @@ def reference(part: str = "") -> str:
 
 def _part(part: str, settings: list[tuple[str, str]], families: dict[type[Piece], list[str]]) -> str:
     """The rows of `part`, in one table; the steps of a preparation are pieces that no setting of a run takes."""
-    from strop.prepare import Step
+    from strop.prepare.stage import Step
 
     rows = [row for key, row in settings if key.startswith(part)]
-    for family in (*families, Step):
+    shown: list[type[Piece]] = [*families, Step]
+    for family in shown:
         found = choices(family).get(part)
         if found is not None:
             rows += [ROW.format(f"**`{part}`**", "", "", _cell(_prose(found))), *_fields(found, found.model_fields)]
     if not rows:
         names = [name for key, _ in settings for name in (key, key.partition(".")[0])]
-        names += [name for family in (*families, Step) for name in choices(family)]
+        names += [name for family in shown for name in choices(family)]
         raise InputError(f"no setting and no piece begins with {part!r}; {nearest(part, names)}")
     return "\n".join([*TABLE, *dict.fromkeys(rows)]) + "\n"
 
