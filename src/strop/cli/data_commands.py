@@ -132,8 +132,13 @@ def pass_rates(
     strop data pass-rates runs/grpo --to 0.1
     strop train runs/grpo/config.json --set data.history=runs/grpo --set data.select.piece=PassRateBetween
     """
+    from strop.base.types import InputError
     from strop.data.history import PassRateBetween, add_up, deciles
+    from strop.run.folder import near_run
 
+    for run in map(Path, runs):
+        if not run.exists():
+            raise InputError(f"there is no run folder {run}{near_run(run)}")
     wanted = PassRateBetween(low=low, high=high, unseen="drop")
     found = add_up(runs, wanted)
 
