@@ -99,14 +99,14 @@ def _part(part: str, settings: list[tuple[str, str]], families: dict[type[Piece]
     from strop.prepare.stage import Step
 
     rows = [row for key, row in settings if key.startswith(part)]
-    shown: list[type[Piece]] = [*families, Step]
-    for family in shown:
+    every: list[type[Piece]] = [*families, Step]
+    for family in every:
         found = choices(family).get(part)
         if found is not None:
             rows += [ROW.format(f"**`{part}`**", "", "", _cell(_prose(found))), *_fields(found, found.model_fields)]
     if not rows:
         names = [name for key, _ in settings for name in (key, key.partition(".")[0])]
-        names += [name for family in shown for name in choices(family)]
+        names += [name for family in every for name in choices(family)]
         raise InputError(f"no setting and no piece begins with {part!r}; {nearest(part, names)}")
     return "\n".join([*TABLE, *dict.fromkeys(rows)]) + "\n"
 
