@@ -38,7 +38,7 @@ def test_curves_are_apart_and_the_legend_hides_none(metric: str) -> None:
     ends = dict(zip((name for name, _ in SHOWN), (0.03, 0.05, 0.04, 0.1, 1.0, 0.5), strict=True))
     curves = {}
     for name, end in ends.items():
-        rows = ({"step": 0.0, metric: 0.27}, {"step": 16.0, metric: end})
+        rows: tuple[dict[str, float | None], ...] = ({"step": 0.0, metric: 0.27}, {"step": 16.0, metric: end})
         curves[name] = [Curve(name, 0, None, 1.0, rows)]
     axes = canvas(4, 3).add_subplot()
     draw_metric(axes, curves, metric, "Held out")
