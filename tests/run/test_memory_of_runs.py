@@ -13,6 +13,7 @@ from strop.base.machine import GIB
 from strop.base.types import InputError
 from strop.cli import app
 from strop.recipes.resolve import resolve
+from strop.run.critique import criticise
 from strop.run.memory import BLOCK, NotKnownBeforehand, fitting, need_of, noted
 
 LARGE = "{hidden_size=2048, layers=10, heads=16, kv_heads=8, head_dim=128, intermediate_size=6144, max_positions=32768}"
@@ -67,6 +68,7 @@ def test_the_cache_of_an_engine_has_the_heads_of_the_model(family: str, width: i
     assert need_of(config, "cuda", 80 * GIB)["engines"] == 2 * width * 4 * 16 * BLOCK
 
 
+PLAIN = "data.template=Plain"
 OF_ITS_OWN = """
 from transformers import Qwen3ForCausalLM, Qwen3Model
 
@@ -98,3 +100,5 @@ def test_a_model_whose_code_looks_at_its_tokens_is_said_to_be_unknown_beforehand
     arguments = ["plan", "grpo", "--memory", "80", *(part for text in sets for part in ("--set", text))]
     result = CliRunner().invoke(app, arguments)
     assert isinstance(result.exception, NotKnownBeforehand), result.output
+    levels = {finding.topic: finding.level for finding in criticise("grpo", [*sets, "data.source=ChainSum", PLAIN])}
+    assert levels["memory"] == "note"

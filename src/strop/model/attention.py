@@ -113,19 +113,15 @@ def _tempered(module: Any) -> bool:
     return "floor_scale" in vars(module) and bool(module.config.attn_temperature_tuning) and not module.use_rope
 
 
-def leave_positions_to_strop(model: nn.Module) -> None:
-    """Keep Llama 4's layers from scaling queries by their places in a packed row: `strop_attention` knows positions."""
+def leave_rows_to_strop(model: nn.Module) -> None:
+    """Keep models from what they do by the places in a packed row, or would find out of it.
+
+    Llama 4's layers scale queries by their places, where `strop_attention` knows positions. GPT-2 looks for padding, of
+    which there is none: a GPU would wait for the answer in every forward pass, and the meta device cannot give any.
+    """
     for module in model.modules():
         if "attn_temperature_tuning" in vars(module):
             vars(module)["attn_temperature_tuning"] = False
-
-
-def leave_padding_to_strop(model: nn.Module) -> None:
-    """Keep GPT-2 from looking for padding among packed tokens, of which there is none.
-
-    A GPU would wait for the answer in every forward pass, and on the meta device there is none.
-    """
-    for module in model.modules():
         if isinstance(module, PreTrainedModel):
             vars(module)["warn_if_padding_and_no_attention_mask"] = _nothing_is_padded
 

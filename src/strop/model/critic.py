@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from transformers import AutoModel, PreTrainedModel, PreTrainedTokenizerBase
 
 from strop.base.types import InputError, first_line
-from strop.model.attention import NAME, PackedContext, leave_positions_to_strop
+from strop.model.attention import NAME, PackedContext, leave_rows_to_strop
 from strop.model.attention_kinds import layer_reaches
 from strop.model.files import (
     DTYPES,
@@ -57,7 +57,7 @@ class Critic(nn.Module):
         super().__init__()
         layer_reaches(model.config)
         switch_off_dropout(model)
-        leave_positions_to_strop(model)
+        leave_rows_to_strop(model)
         if model.config._attn_implementation != NAME:
             model.set_attn_implementation(NAME)
         self.settings = settings

@@ -21,13 +21,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from strop.algorithms.tokens import send
 from strop.base.types import InputError, StropError
-from strop.model.attention import (
-    NAME,
-    AttentionContext,
-    PackedContext,
-    leave_padding_to_strop,
-    leave_positions_to_strop,
-)
+from strop.model.attention import NAME, AttentionContext, PackedContext, leave_rows_to_strop
 from strop.model.attention_kinds import PLAIN, Kind, layer_reaches
 from strop.model.byte_tokenizer import byte_tokenizer
 from strop.model.files import checkpoint_layers, export, fresh_model, load_pretrained, stored_model
@@ -124,8 +118,7 @@ class Policy(nn.Module):
         self.logit_form = LogitForm.of(model.config)
         self._plain_tokens = sys.maxsize  # sequences of so many tokens have plain causal attention in every layer
         switch_off_dropout(model)
-        leave_positions_to_strop(model)
-        leave_padding_to_strop(model)
+        leave_rows_to_strop(model)
         if model.config._attn_implementation != NAME:
             model.set_attn_implementation(NAME)
         self.checkpoints_layers = checkpoint_layers(model, settings)
