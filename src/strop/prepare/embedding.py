@@ -89,14 +89,13 @@ def _quietly() -> Iterator[None]:
 
     from strop.model.files import without_progress_bars
 
-    log = logging.get_logger("transformers.modeling_utils")
-    level = log.level
-    log.setLevel(logging.ERROR)
+    level = logging.get_verbosity()
+    logging.set_verbosity_error()
     try:
         with without_progress_bars():
             yield
     finally:
-        log.setLevel(level)
+        logging.set_verbosity(level)
 
 
 class Encoder:
