@@ -100,6 +100,7 @@ STANDS_FOR = {
     "steps=400": "steps=6", "--devices 64": "--devices 3", "--devices 80": "--devices 3", "--devices 8": "--devices 3",
     "--adapter": "--adapter --step 1", "export runs/grpo --adapter": "export runs/lora --adapter",
     "export runs/first --adapter": "export runs/lora --adapter",
+    "model.lora.rank=32": "model.lora.rank=8",  # which the small stand-in's layers have room for
 }  # fmt: skip
 MODELS = ("Qwen/Qwen3-0.6B", "Qwen/Qwen3-4B", "deepseek-ai/DeepSeek-R1-Distill-Llama-8B", "MODEL")
 ON_THE_HUB = re.compile(r"strop train (scalerl|skywork\S*|archer\S*|dapo|opefo\S*)( |$)")  # where their problems are

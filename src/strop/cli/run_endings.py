@@ -23,7 +23,7 @@ def report_quickstart(folder: Path) -> None:
     """The table of pass rates, the picture, and three commands to go on with."""
     run = RunFolder.open(folder)
     summary = run.read_json(SUMMARY)
-    plays = run.read_json("config.json")["environment"] is not None
+    plays = run.read_json("config.json").get("environment") is not None
     problem = "237+682+967+921=" if plays else "7+5-3+8+2="
     low, high = summary["gain_interval"]
     seconds: Mapping[str, float] = summary["seconds"]

@@ -2,43 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
-from strop.data.columns import pick
-from strop.data.rows import BrokenRow, JsonLines, Row
+from strop.base.types import Prompt
+from strop.data.rows import Columns, as_prompt
 from strop.data.usual import has
 
 CONVERSATION = "messages"
 
 
-class Demonstrations(JsonLines):
-    """A file with one demonstration a line: a prompt, text or chat messages, and the completion to be learned.
+class DemonstrationColumns(Columns):
+    """The columns of a prompt, text or chat messages, and of the completion to be learned.
 
     The completion is text, or a list of one message, the assistant's. A row of `messages` alone is a conversation whose
     last message is the completion; what the assistant said before that belongs to the prompt and is not learned.
     """
 
-    def records(self) -> Iterator[Row | BrokenRow]:
-        """One record a line, its completion as text."""
-        for record in super().records():
-            if isinstance(record, BrokenRow):
-                yield record
-                continue
-            try:
-                yield record._replace(columns=self._as_text(record.columns))
-            except ValueError as error:
-                yield BrokenRow(record.where, str(error))
+    def named(self, row: Mapping[str, Any]) -> DemonstrationColumns:
+        """These columns: each row has names of its own."""
+        return self
 
-    def _as_text(self, row: Mapping[str, Any]) -> Mapping[str, Any]:
-        name = self.columns.answer or "completion"
-        if not has(row, name) and self.columns.prompt is None and isinstance(row.get(CONVERSATION), list):
-            *before, last = row[CONVERSATION] or [None]
-            return {**row, "prompt": before, name: _said([last], CONVERSATION)}
-        found = pick(row, name) if has(row, name) else None
-        if isinstance(found, list):
-            return {**row, name: _said(found, name)}
-        return row
+    def asked(self, row: Mapping[str, Any]) -> Prompt:
+        """The prompt of a row. Raises `ValueError` where there is none."""
+        if self._is_conversation(row):
+            return as_prompt(row[CONVERSATION][:-1])
+        plain = Columns(**self.model_dump())
+        return plain.named(row).asked(row)
+
+    def reference(self, row: Mapping[str, Any]) -> Any:
+        """The completion of a row. Raises `ValueError` where there is none that can be learned."""
+        if self._is_conversation(row):
+            return _said(row[CONVERSATION][-1:], CONVERSATION)
+        found = super().reference(row)
+        return _said(found, self.answer or "answer") if isinstance(found, list) else found
+
+    def _is_conversation(self, row: Mapping[str, Any]) -> bool:
+        lacks = self.prompt is None and not has(row, self.answer or "answer")
+        return lacks and isinstance(row.get(CONVERSATION), list)
 
 
 def _said(messages: list[Any], name: str) -> str:

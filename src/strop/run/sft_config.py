@@ -14,8 +14,8 @@ from strop.base.pieces import Settings
 from strop.base.types import InputError
 from strop.config.edits import apply_edits, explain, parse_set
 from strop.config.renamed import accepted
-from strop.data.demonstrations import Demonstrations
-from strop.data.rows import Columns
+from strop.data.demonstrations import DemonstrationColumns
+from strop.data.rows import Columns, JsonLines
 from strop.data.templates import Auto, PromptTemplate
 from strop.model.settings import FreshModel, ModelSettings
 from strop.run.folder import RunFolder
@@ -49,9 +49,9 @@ class SftConfig(Settings):
     trackers: tuple[Literal["tensorboard", "trackio", "wandb"], ...] = ()
 
     @property
-    def source(self) -> Demonstrations:
+    def source(self) -> JsonLines:
         """The demonstrations, as prompts with the completion for an answer."""
-        return Demonstrations(path=self.demonstrations, columns=self.columns)
+        return JsonLines(path=self.demonstrations, columns=DemonstrationColumns(**self.columns.model_dump()))
 
 
 def configure(model: str, demonstrations: Path, sets: Sequence[str] = ()) -> SftConfig:
