@@ -11,9 +11,28 @@ from tests.runs import small_config
 from strop.base.types import InputError
 from strop.base.view import SilentView
 from strop.config.parse import edit
+from strop.config.schema import RunConfig
 from strop.recipes.quickstart import calculator, recipe
 from strop.run.folder import RunFolder, is_run
 from strop.run.quickstart import run
+
+
+@pytest.mark.parametrize("environment", [False, True])
+def test_the_run_says_that_its_model_is_asked_for_no_form(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, environment: bool
+) -> None:
+    """Later evaluations know the model by its folder alone, and ask as the run's configuration says."""
+    begun: list[RunConfig] = []
+
+    def begin(config: RunConfig, *arguments: object, **more: object) -> None:
+        begun.append(config)
+        raise InputError("enough")
+
+    monkeypatch.setattr("strop.run.quickstart.train", begin)
+    monkeypatch.setattr("strop.run.quickstart.located", lambda settings, seed, view: settings)
+    with pytest.raises(InputError, match="enough"):
+        run(0, tmp_path / "run", SilentView(), environment)
+    assert begun[0].data.template.model_dump()["instruct"] is False
 
 
 def test_only_a_quickstart_is_replaced(tmp_path: Path) -> None:

@@ -12,9 +12,9 @@ from typing import Any
 
 from strop.base.types import InputError
 from strop.base.view import View
-from strop.config.parse import edit
 from strop.evaluation.result import paired_test
 from strop.recipes.quickstart import calculator, recipe
+from strop.recipes.resolve import resolve
 from strop.run.folder import SUMMARY, RunFolder, is_run
 from strop.run.run import Outcome, train
 from strop.training.embedded_base import located
@@ -49,7 +49,7 @@ def run(seed: int, out: Path, view: View, environment: bool = False) -> Quicksta
     """
     _refuse_other(out)
     begin = time.perf_counter()
-    config = edit(calculator() if environment else recipe(), [f"seed={seed}"])
+    config = resolve("quickstart.calculator" if environment else "quickstart", [f"seed={seed}"])
     base = located(config.model, seed, view).path
     sft_seconds = time.perf_counter() - begin
     view.note(f"base model: {base}")
@@ -66,7 +66,8 @@ def _refuse_other(out: Path) -> None:
         return
     stored = RunFolder.open(out).read_json("config.json")
     seed = {"seed": stored.get("seed")}
-    if stored not in [made.model_dump(mode="json") | seed for made in (recipe(), calculator())]:
+    made = (recipe(), resolve("quickstart"), calculator(), resolve("quickstart.calculator"))
+    if stored not in [config.model_dump(mode="json") | seed for config in made]:
         raise InputError(f"{out} holds a run that strop quickstart has not made; name another folder with --out")
 
 
