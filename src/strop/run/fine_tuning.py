@@ -60,6 +60,11 @@ def _run(
 ) -> Path:
     """Fine-tune from the checkpoint of `step`, in this process or in ranks; the folder of the model."""
     view.note(f"{len(data.demonstrations)} demonstrations of {config.demonstrations}")
+    if data.answered_before:
+        view.note(
+            f"in {data.answered_before} of them the assistant speaks several times: its last turn is trained, those "
+            "before it are part of the prompt; rows that end with them train them too"
+        )
     first = data.demonstrations[0]
     view.note(f"first prompt, {len(first.prompt_ids)} tokens: {data.tokenizer.decode(first.prompt_ids.tolist())!r}")
     with Watch(folder.path, None, view) as watch:
