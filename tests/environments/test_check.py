@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 from pathlib import Path
 
 import pytest
@@ -67,6 +68,10 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert good.exit_code == 0 and json.loads(good.stdout)["complaints"] == []
     bad = CliRunner().invoke(app, ["env", "check", "odd_class:Odd"])
     assert bad.exit_code == 1 and "must lie in [0, 1]" in bad.stdout
+    shown = CliRunner().invoke(app, ["env", "check", "Calculator"])
+    assert ["left to the run's verifier", "4"] in [re.split(r"  +", line.strip()) for line in shown.stdout.splitlines()]
+    assert json.loads(good.stdout)["ends"] == {"unjudged": 4}
+    assert ["failed", "4"] in [re.split(r"  +", line.strip()) for line in bad.stdout.splitlines()]
     with pytest.raises(InputError, match="Calculater"):
         environment_named("Calculater")
 

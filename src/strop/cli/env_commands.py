@@ -31,7 +31,7 @@ def check(
     strop env check Calculator
     strop env check Calculator --prompt 'What is 3+5?' --reference 8
     """
-    from strop.base.types import Problem
+    from strop.base.types import Problem, Status
     from strop.environments import check as checking
 
     environment = checking.environment_named(name)
@@ -42,7 +42,11 @@ def check(
         rows = [("tools", ", ".join(tool.name for tool in environment.tools) or "none")]
         rows += [("sessions", str(found.sessions)), ("turns", str(found.turns))]
         rows += [("slowest step", f"{found.slowest:.3f} s")]
-        rows += [(f"ended {end}", str(count)) for end, count in found.ends.items()]
+        said = {
+            checking.UNJUDGED: "left to the run's verifier", checking.UNFINISHED: "not over after all turns",
+            Status.ERROR.value: "failed",
+        }  # fmt: skip
+        rows += [(said.get(end, f"judged {end}"), str(count)) for end, count in found.ends.items()]
         print_table(("", environment.piece_name()), rows)
         for complaint in found.complaints:
             print(f"- {complaint}")

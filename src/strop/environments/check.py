@@ -20,12 +20,13 @@ from strop.environments.session import Outcome, Reply, Tool, Unjudged
 from strop.environments.sessions import Host, Turn
 
 SLOW_SECONDS = 1.0
-_ENDS = {True: "no verdict of its own", False: "no end"}
+UNJUDGED, UNFINISHED = "unjudged", "unfinished"  # ends of sessions beside the statuses of verdicts
 _TALK = ("", "I do not know.", "7", "\\boxed{7}", "up", "<tool_call>", '{"name": "none", "parameters": {}}')
 
 
 class Checked(NamedTuple):
-    """What was found: complaints, one line each, and what the played sessions came to."""
+    """What was found: complaints, one line each, and how many sessions came to each end: the status of a verdict of the
+    environment's, `UNJUDGED` where the run's verifier has to judge, `UNFINISHED` where the turns were not enough."""
 
     complaints: tuple[str, ...]
     sessions: int
@@ -70,7 +71,8 @@ def check(environment: Environment, problem: Problem, seeds: int = 4) -> Checked
             if isinstance(outcome, Verdict):
                 complaints += _of_verdict(outcome, seed)
         last = played[0][-1][0]
-        end = last.status.value if isinstance(last, Verdict) else _ENDS[isinstance(last, Unjudged)]
+        without = UNJUDGED if isinstance(last, Unjudged) else UNFINISHED
+        end = last.status.value if isinstance(last, Verdict) else without
         ends[end] = ends.get(end, 0) + 1
     if slowest > SLOW_SECONDS:
         complaints.append(f"a step took {slowest:.1f} s; thousands of them wait for each other")
