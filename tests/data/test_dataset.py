@@ -118,8 +118,8 @@ def test_load_data_reports() -> None:
     assert data.held_out is not None and len(data.held_out) == 40
     assert data.removed == 60 - len(data.train) > 0
     assert data.report() == (
-        f"train: {len(data.train)} problems of chain sums of 2 terms with 1 digits, prompts up to 4 tokens",
-        "held out: 40 problems of chain sums of 2 terms with 1 digits, prompts up to 4 tokens",
+        f"train: {len(data.train)} problems of chain sums of 2 terms with 1 digit, prompts up to 4 tokens",
+        "held out: 40 problems of chain sums of 2 terms with 1 digit, prompts up to 4 tokens",
         f"train: {data.removed} problems left out, their questions are held out",
     )
 

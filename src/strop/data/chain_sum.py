@@ -35,7 +35,7 @@ class ChainSum(ProblemSource):
 
     @property
     def label(self) -> str:
-        return f"chain sums of {self.terms} terms with {self.digits} digits"
+        return f"chain sums of {self.terms} terms with {self.digits} digit{'s' * (self.digits > 1)}"
 
     def problems(self) -> Iterator[Problem]:
         """The sums in the order in which they are drawn, each text once.

@@ -13,6 +13,7 @@ from functools import cached_property
 
 from strop.base.seeds import permutation
 from strop.base.types import InputError, IntArray, Problem
+from strop.base.view import counted
 from strop.data.history import EARLIER, Visit, recalled
 from strop.data.settings import DataSettings, HeldOutSettings
 from strop.data.source import question_key
@@ -99,20 +100,21 @@ class Data:
         """Lines for the user: how many problems there are, and how many were left out and why."""
         sets = [("train", self.train), *([("held out", self.held_out)] if self.held_out is not None else [])]
         lines = [
-            f"{role}: {len(data)} problems of {data.name}, prompts up to {data.longest_prompt} tokens"
+            f"{role}: {counted(len(data), 'problems')} of {data.name}, prompts up to {data.longest_prompt} tokens"
             for role, data in sets
         ]
         lines += [
-            f"{role}: {data.over_budget} problems left out, their prompts exceed {data.max_prompt_tokens} tokens"
+            f"{role}: {counted(data.over_budget, 'problems')} left out, their prompts exceed "
+            f"{data.max_prompt_tokens} tokens"
             for role, data in sets
             if data.over_budget
         ]
         if self.removed:
-            lines.append(f"train: {self.removed} problems left out, their questions are held out")
+            lines.append(f"train: {counted(self.removed, 'problems')} left out, their questions are held out")
         if self.spoilt:
-            lines.append(f"held out: {self.spoilt} problems left out, the model was trained on them before")
+            lines.append(f"held out: {counted(self.spoilt, 'problems')} left out, the model was trained on them before")
         if self.deselected:
-            lines.append(f"train: {self.deselected} problems left out by data.select")
+            lines.append(f"train: {counted(self.deselected, 'problems')} left out by data.select")
         if self.train.visits:
             lines.append(f"train: {len(self.train.visits)} of {len(self.train)} problems are known from earlier runs")
         return tuple(lines)

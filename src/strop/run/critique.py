@@ -18,7 +18,7 @@ from typing import NamedTuple
 from transformers import PreTrainedTokenizerBase
 
 from strop.base.types import InputError, Problem, Status
-from strop.base.view import SilentView, View, duration, percent
+from strop.base.view import SilentView, View, counted, duration, percent
 from strop.config.parse import edit, parse
 from strop.config.schema import RunConfig, stage_configs
 from strop.data import contradictions
@@ -241,7 +241,8 @@ def _data(config: RunConfig, data: Data) -> Iterator[Finding]:
     """How much there is to train on, what contradicts itself, and what is held out."""
     prompts = config.batch.prompts_per_step
     epochs = config.steps * prompts / len(data.train)
-    found = f"{len(data.train)} problems of {data.train.name}, asked {epochs:.1f} times in {config.steps} steps"
+    much = counted(len(data.train), "problems")
+    found = f"{much} of {data.train.name}, asked {epochs:.1f} times in {counted(config.steps, 'steps')}"
     if len(data.train) < prompts:
         yield Finding("data", "note", found, f"a step takes {prompts} of them: lower batch.prompts_per_step")
     else:
@@ -293,7 +294,7 @@ def _first_steps(subject: Subject) -> Beginning | None:
     if not rows:
         return None
     rates, cut_off = ([row.get(name) or 0.0 for row in rows] for name in ("pass_rate", "truncation_rate"))
-    return Beginning(fmean(rates), f"in the first {len(rows)} steps", None, fmean(cut_off))
+    return Beginning(fmean(rates), f"in the first {counted(len(rows), 'steps')}", None, fmean(cut_off))
 
 
 def _asked(config: RunConfig, count: int, view: View) -> Beginning:
@@ -350,7 +351,7 @@ def _step(subject: Subject, data: Data, length: float | None) -> Finding:
     found = f"{_seconds(low)} to {_seconds(high)} a step on this machine"
     whole = f"{_seconds(low * config.steps)} to {_seconds(high * config.steps)}"
     if low * config.steps > 7 * 86_400:
-        return Finding("time", "note", found, f"{config.steps} steps would take {whole}")
+        return Finding("time", "note", found, f"{counted(config.steps, 'steps')} would take {whole}")
     asked = ", by the length of completions, which --ask 16 tells" if length is None else ""
     return Finding("time", "ok", f"{found}, {whole} for {config.steps}{asked}")
 
