@@ -132,7 +132,8 @@ def pass_rates(
     strop data pass-rates runs/grpo --to 0.1
     strop train runs/grpo/config.json --set data.history=runs/grpo --set data.select.piece=PassRateBetween
     """
-    from strop.data.history import PassRateBetween, add_up, deciles
+    from strop.data.history import PassRateBetween
+    from strop.data.pass_rates import add_up, deciles
 
     wanted = PassRateBetween(low=low, high=high, unseen="drop")
     found = add_up(runs, wanted)

@@ -14,7 +14,8 @@ from functools import cached_property
 from strop.base.seeds import permutation
 from strop.base.types import InputError, IntArray, Problem
 from strop.base.view import counted
-from strop.data.history import EARLIER, Visit, recalled
+from strop.data.history import EARLIER, Visit
+from strop.data.pass_rates import recalled
 from strop.data.settings import DataSettings, HeldOutSettings
 from strop.data.source import question_key
 from strop.data.templates import Instruction, PromptTemplate, Tokenizer, encode_prompt, opening
@@ -88,6 +89,7 @@ class Data:
         removed: training problems left out because they ask a held-out question.
         spoilt: problems that were not held out because the model was trained on them before.
         deselected: training problems that `data.select` left out.
+        by_id: files of `data.history` whose problems were told by their ids alone.
     """
 
     train: Dataset
@@ -95,6 +97,7 @@ class Data:
     removed: int
     deselected: int = 0
     spoilt: int = 0
+    by_id: tuple[str, ...] = ()
 
     def report(self) -> tuple[str, ...]:
         """Lines for the user: how many problems there are, and how many were left out and why."""
@@ -117,6 +120,11 @@ class Data:
             lines.append(f"train: {counted(self.deselected, 'problems')} left out by data.select")
         if self.train.visits:
             lines.append(f"train: {len(self.train.visits)} of {len(self.train)} problems are known from earlier runs")
+        if self.by_id:
+            lines.append(
+                f"data.history={','.join(self.by_id)}: names no questions (an older strop wrote it), so its problems "
+                "are matched by id alone; leave it out where these ids were other questions"
+            )
         return tuple(lines)
 
 
@@ -169,7 +177,8 @@ def _with_history(data: Data, settings: DataSettings) -> Data:
     """The data with what earlier runs found, and without the training problems that `settings.select` drops by it."""
     if not settings.history:
         return data
-    visits = recalled(settings.history, data.train.problems)
+    visits, by_id = recalled(settings.history, data.train.problems)
+    data = replace(data, by_id=by_id)
     if settings.select is None:
         return replace(data, train=replace(data.train, visits=visits))
     # As in a stage that follows the earlier run: a filter that asks for the stage before finds that run.
