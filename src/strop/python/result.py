@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from strop.base.types import InputError
 from strop.base.view import SilentView, counted, percent
 from strop.data.rows import Columns
+from strop.python.endings import end_in_one_line
 from strop.python.problems import Problems, source_of
 from strop.run.folder import RunFolder
 
@@ -30,6 +31,7 @@ def load(run: str | Path) -> Run:
     Raises:
         InputError: there is no such folder, it is not a run, or a later strop wrote it.
     """
+    end_in_one_line()
     return Run(RunFolder.open(run).path)
 
 

@@ -398,11 +398,12 @@ class Loop:
     def _nothing_to_learn(self, groups: list[Group], batches: int) -> NothingToLearn:
         rate = values(group_metrics(groups, ()))["pass_rate"]
         broken = ", or training has broken it (optim.lr too high?)" if self.step else ""
+        refill = "algorithm.selection.refill=false and " if self.config.algorithm.selection.refill else ""
         return NothingToLearn(
             f"step {self.step + 1}: {batches} batches' worth of groups in a row had no rollouts of different outcome "
             f"(pass rate of the last ones: {rate}): the problems are too hard or too easy for this model"
-            f"{broken}; take others or a better starting model, or train on all "
-            "groups with --set algorithm.selection.zero_variance=keep",
+            f"{broken}; take others or a better starting model, or train on all groups with "
+            f"{refill}algorithm.selection.zero_variance=keep",
             groups,
         )
 
