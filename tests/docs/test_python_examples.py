@@ -73,6 +73,7 @@ def test_the_weighted_rewards_are_shown_of_different_completions(
 ) -> None:
     """Of a model that answers a problem always alike, as a trained one nearly does."""
     monkeypatch.setitem(SMALL, "sampling.temperature", 1e-3)
+    monkeypatch.setitem(SMALL, "algorithm.truncation_mask", "none")
     runpy.run_path(str(EXAMPLES / "several_rewards.py"), run_name="__main__")
     rows = [ast.literal_eval(line) for line in capsys.readouterr().out.splitlines() if line.startswith("{")]
     assert 1 < len(rows) <= 5 and len({row["completion"] for row in rows}) == len(rows)

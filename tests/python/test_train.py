@@ -25,7 +25,7 @@ from strop.environments.session import Session
 from strop.python.train import train
 from strop.run import preflight
 from strop.run.folder import RunFolder
-from strop.run.loop import NothingToLearn
+from strop.run.nothing_to_learn import NothingToLearn
 from strop.verifiers.answer import Answer
 
 PROBLEMS = [{"prompt": sum.prompt, "answer": sum.reference} for sum in ChainSum(terms=2, count=40).load()]
@@ -232,8 +232,12 @@ def test_what_is_advised_where_nothing_can_be_learned_can_be_set() -> None:
         train(None, PROBLEMS, **few | {"settings": begin, "out": "nothing"})
     way_out = " and ".join(f"{key}={str(value).lower()}" for key, value in end.items())
     assert str(told.value).endswith(f"or train on all groups with {way_out}")
+    cut = {"sampling.max_new_tokens": 1, "algorithm.truncation_mask": "drop"}
+    with pytest.raises(NothingToLearn, match=r"cut-off completions alone, .*=drop leaves out; raise .* \(it is 1\)"):
+        train(None, PROBLEMS, **few | {"settings": cut, "out": "cut"})
     assert told.value._render_traceback_() == [f"NothingToLearn: {told.value}"]
-    assert train(None, PROBLEMS, **few | {"settings": begin | end, "out": "all"}).summary["steps"] == 1
+    for number, mended in enumerate((begin | end, cut | end | {"algorithm.truncation_mask": "none"})):
+        assert train(None, PROBLEMS, **few | {"settings": mended, "out": f"all{number}"}).summary["steps"] == 1
 
 
 @pytest.mark.parametrize(
