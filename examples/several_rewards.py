@@ -22,6 +22,6 @@ run = strop.train(
 )  # fmt: skip
 # The two functions that return a bool say what is right, so pass rates count boxed right answers, brief or not.
 print(f"{run.path}: {run.pass_rates}")
-last = run.rollouts(run.summary["steps"], ["prompt", "completion", "reward", "detail"])
-for row in last.to_pylist()[:: len(last) // 5]:
+rows = run.rollouts(run.summary["steps"], ["prompt", "completion", "reward", "detail"]).to_pylist()
+for row in list({row["completion"]: row for row in rows}.values())[:5]:  # what a group agrees on once
     print(row)

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 from tests.kit.bring import tokenizer
 
-from strop.base.types import InputError
 from strop.run.fine_tuner import as_demonstrations
 from strop.run.sft_config import SftConfig, configure
 
@@ -50,21 +49,3 @@ def test_of_a_conversation_the_last_turn_is_learned(tmp_path: Path) -> None:
     asked = words.apply_chat_template([ASKED, SAID, MORE], tokenize=False, add_generation_prompt=True)
     assert words.decode(one.prompt_ids.tolist()) == asked
     assert words.decode(one.completion_ids.tolist()) == "9" + words.eos_token
-
-
-@pytest.mark.parametrize(
-    ("row", "said"),
-    [
-        ({"messages": [ASKED]}, "rows.jsonl:1: messages: the last message must be the assistant's"),
-        ({"messages": []}, "rows.jsonl:1: messages: the last message must be the assistant's"),
-        ({"prompt": "x", "completion": []}, "rows.jsonl:1: completion must be text or one message"),
-        ({"prompt": "x", "completion": [SAID, MORE]}, "put the messages before its last one into the prompt"),
-        ({"prompt": "x", "completion": [{"role": "assistant", "content": None}]}, "content must be text"),
-        ({"messages": [SAID]}, "rows.jsonl:1: the prompt's last message must be the user's"),
-        ({"question": "x", "response": "y"}, "rows.jsonl:1: no column 'completion'; known: question, response"),
-    ],
-)
-def test_what_is_no_demonstration_is_named_with_its_line(tmp_path: Path, row: Any, said: str) -> None:
-    with pytest.raises(InputError) as refused:
-        config(tmp_path, row).source.load()
-    assert "\n" not in str(refused.value) and said in str(refused.value)

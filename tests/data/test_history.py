@@ -10,19 +10,11 @@ from tests.runs import metrics, small_config
 
 from strop.base.types import InputError, Problem
 from strop.base.view import SilentView
-from strop.data.history import (
-    Asked,
-    DropSolved,
-    HardOnly,
-    History,
-    PassRateBetween,
-    Visit,
-    add_up,
-    deciles,
-    read_pass_rates,
-    recalled,
-)
+from strop.data.dataset import load_data
+from strop.data.history import DropSolved, HardOnly, History, PassRateBetween, Visit
+from strop.data.pass_rates import Asked, add_up, deciles, read_pass_rates, recalled
 from strop.data.source import question_digest
+from strop.model.byte_tokenizer import byte_tokenizer
 from strop.run.run import resume, train
 
 
@@ -107,7 +99,7 @@ def test_rates_of_several_runs_add_up(tmp_path: Path) -> None:
 def test_what_was_found_of_another_question_is_not_taken_over(tmp_path: Path) -> None:
     """Generators number their problems alike whatever their seed: the same id may be another question."""
     place = written(tmp_path / "run", {"a": [Visit(1, 0, 4, 4.0)], "b": [Visit(1, 0, 4, 1.0)]})
-    assert recalled([place], [Problem("b", "What is 7?", "7"), problem("a")]) == {1: [Visit(1, 0, 4, 4.0)]}
+    assert recalled([place], [Problem("b", "What is 7?", "7"), problem("a")]) == ({1: [Visit(1, 0, 4, 4.0)]}, ())
     with pytest.raises(InputError, match="none of its 2 problems"):
         recalled([place], [Problem("b", "What is 7?", "7")])
     history = History()
@@ -119,7 +111,26 @@ def test_what_was_found_of_another_question_is_not_taken_over(tmp_path: Path) ->
     ]  # fmt: skip
     old = tmp_path / "old.jsonl"  # of a version that wrote no questions
     old.write_text('{"id": "b", "visits": [{"step": 1, "stage": 0, "samples": 4, "passed": 1.0}]}\n')
-    assert recalled([str(old)], [problem("b")]) == {0: [Visit(1, 0, 4, 1.0)]}
+    assert recalled([place, str(old)], [problem("b")]) == ({0: [Visit(1, 0, 4, 1.0)] * 2}, (str(old),))
+
+
+def test_problems_matched_by_id_alone_are_said_once(tmp_path: Path) -> None:
+    """A generator with another seed gives the same ids to other questions, which an old file cannot tell apart."""
+    config = small_config().data
+    ids = [problem.id for problem in config.source.load()]
+    old = tmp_path / "old.jsonl"
+    visits = [Visit(1, 0, 4, 1.0)._asdict()]
+    old.write_text("".join(json.dumps({"id": name, "visits": visits}) + "\n" for name in ids))
+    said = f"data.history={old}: names no questions (an older strop wrote it), so its problems are matched by id alone"
+    for select in (None, PassRateBetween(high=0.5)):
+        data = load_data(config.model_copy(update={"history": (str(old),), "select": select}), byte_tokenizer())
+        assert [line.startswith(said) for line in data.report()].count(True) == 1
+    place = written(tmp_path / "run", {})
+    lines = [json.loads(line) | {"question": question_digest(one)} for line, one in
+             zip(old.read_text().splitlines(), config.source.load(), strict=True)]  # fmt: skip
+    Path(place, "pass_rates.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    data = load_data(config.model_copy(update={"history": (place,)}), byte_tokenizer())
+    assert not any("by id alone" in line for line in data.report())
 
 
 def test_another_run_begins_where_the_first_one_ended(tmp_path: Path) -> None:

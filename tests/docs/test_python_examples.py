@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib.util
 import json
 import runpy
@@ -65,6 +66,17 @@ def test_a_script_runs(
     monkeypatch.setattr(sys, "argv", arguments)
     runpy.run_path(str(EXAMPLES / name), run_name="__main__")
     assert capsys.readouterr().out
+
+
+def test_the_weighted_rewards_are_shown_of_different_completions(
+    small: Callable[..., strop.Run], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of a model that answers a problem always alike, as a trained one nearly does."""
+    monkeypatch.setitem(SMALL, "sampling.temperature", 1e-3)
+    monkeypatch.setitem(SMALL, "algorithm.truncation_mask", "none")
+    runpy.run_path(str(EXAMPLES / "several_rewards.py"), run_name="__main__")
+    rows = [ast.literal_eval(line) for line in capsys.readouterr().out.splitlines() if line.startswith("{")]
+    assert 1 < len(rows) <= 5 and len({row["completion"] for row in rows}) == len(rows)
 
 
 def test_the_sweep_says_what_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:

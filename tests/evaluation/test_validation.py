@@ -58,8 +58,8 @@ def test_a_run_has_its_held_out_problems_and_the_benchmarks_it_names(tmp_path: P
     assert prompt.startswith("2+2=") and "\\boxed{}" in prompt
     assert view.lines == [
         "exam: 2 problems, measured every 3 steps",
-        "exam: 1 problems left out, the model has no room for their prompts",
-        "aime24: 1 problems, measured every 2 steps",
+        "exam: 1 problem left out, the model has no room for their prompts",
+        "aime24: 1 problem, measured every 2 steps",
     ]
     assert [step for step in range(9) if first.due(step, 8)] == [0, 3, 6, 8]
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -69,7 +68,7 @@ def test_every_row_is_accounted_for(tmp_path: Path) -> None:
         "deduplicate",
     ]
     assert outcome.report["problems_in"] == 6
-    assert outcome.report["by_source"] == {"set0": {"in": 6, "out": 2}}
+    assert outcome.report["by_source"] == {"set0": {"in": 6, "out": 2, "held_out": 0, "dropped": outcome.reasons}}
     assert json.loads((outcome.folder / "report.json").read_text())["problems_out"] == 2
     lines = (outcome.folder / "report.md").read_text().splitlines()
     assert ["english only", "4", "3"] in [[cell.strip() for cell in line.split("|")[1:4]] for line in lines]
@@ -160,13 +159,32 @@ def test_broken_rows_are_skipped_counted_and_listed_where_the_configuration_says
     assert "not valid JSON" in outcome.dropped[1]["detail"]
 
 
-def test_a_source_without_a_row_that_can_be_read_is_in_the_report(tmp_path: Path) -> None:
-    (tmp_path / "b.jsonl").write_text(BROKEN)
-    (tmp_path / "none.jsonl").write_text("no JSON\n")
-    sources = [{"path": str(tmp_path / name)} for name in ("b.jsonl", "none.jsonl")]
-    outcome = run(tmp_path, sources, [], broken_rows="skip")
-    assert outcome.report["by_source"]["none"] == {"in": 0, "out": 0} and len(outcome.report["by_source"]) == 2
-    assert re.search(r"\| none +\| +0 \| +0 \|", (outcome.folder / "report.md").read_text())
+def test_every_source_is_in_the_table_of_sources_with_what_became_of_its_rows(tmp_path: Path) -> None:
+    """Those of which no row can be read or none is wanted too, in the order of priority rather than by their sizes."""
+    one, other = {"prompt": "What is 2 + 4?", "answer": "6"}, {"prompt": "What is 8 + 4?", "answer": "12"}
+    bad = [{"prompt": "no answer 1"}, {"prompt": "no answer 2"}]
+    unwanted = {"path": str(write_lines(tmp_path / "none.jsonl", [one])), "where": "answer == '7'"}
+    steps = ["Deduplicate", {"piece": "Split", "count": 1}]
+    outcome = run(tmp_path, [bad, [one], [*MIXED, other], unwanted], steps, broken_rows="skip")
+    table = outcome.report["by_source"]
+    assert list(table) == ["set0", "set1", "set2", "none"]
+    first = f"{tmp_path / 'set0.jsonl'}:1: no column for the answer"
+    assert table["set0"].pop("first_broken").startswith(first)
+    assert table["set0"] == {"in": 2, "out": 0, "held_out": 0, "dropped": {"broken row": 2}}
+    assert table["none"] == {"in": 0, "out": 0, "held_out": 0, "dropped": {}}
+    for row in table.values():
+        assert row["in"] == row["out"] + row["held_out"] + sum(row["dropped"].values())
+    assert sum(row["in"] for row in table.values()) == outcome.report["problems_in"] == 2 + 1 + 7
+    assert (sum(row["out"] for row in table.values()), sum(row["held_out"] for row in table.values())) == (5, 1)
+    lines = (outcome.folder / "report.md").read_text().splitlines()
+    line = next(line for line in lines if line.startswith("| set0"))
+    assert [cell.strip() for cell in line.split("|")[1:4]] == ["set0", "2", "0"]
+    assert f"broken row: 2; the first that cannot be read is {first}" in line
+
+
+def test_rows_that_are_all_broken_are_an_error_that_names_the_first(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"no problems in set0: all 2 rows are broken, the first is .*set0\.jsonl:1:"):
+        run(tmp_path, [[{"prompt": "no answer 1"}, {"prompt": "no answer 2"}]], [], broken_rows="skip")
 
 
 def test_an_id_that_occurs_twice_is_a_broken_row(tmp_path: Path) -> None:

@@ -26,6 +26,7 @@ from strop.environments.session import Session
 from strop.python.train import train
 from strop.run import preflight
 from strop.run.folder import RunFolder
+from strop.run.nothing_to_learn import NothingToLearn
 from strop.verifiers.answer import Answer
 
 PROBLEMS = [{"prompt": sum.prompt, "answer": sum.reference} for sum in ChainSum(terms=2, count=40).load()]
@@ -182,6 +183,66 @@ def test_a_script_trains_with_what_it_defines_and_the_command_line_says_who_can_
     assert _python("-m", "strop", "export", "mine").stdout.split() == ["mine/model"]  # for which no loss is needed
     assert (tmp_path / "mine" / "model" / "model.safetensors").is_file()
     assert _python(str(script), "2").stdout.split() == ["48", "__main__:MyLoss"]
+
+
+NOTHING = """
+import strop
+from tests.runs import small_config
+
+problems = [{"prompt": f"{a}+{b}=", "answer": a + b} for a in range(6) for b in range(6)]
+def train(**selection):
+    settings = {f"algorithm.selection.{key}": value for key, value in selection.items()}
+    return strop.train(None, problems, reward=lambda problem, text: 0.0, recipe=lambda: small_config("steps=1"),
+                       held_out=0, quiet=True, settings=settings | {"batch.prompts_per_step": 1})
+"""
+
+
+@pytest.mark.parametrize(
+    ("ending", "said"),
+    [
+        ("train(zero_variance='drop')", "line 8: step 1: 50 batches' worth of groups in a row had no rollouts of "
+         "different outcome (pass rate of the last ones: 0.0): the problems are too hard or too easy for this model; "
+         "take others or a better starting model, or train on all groups with algorithm.selection.zero_variance=keep"),
+        ("strop.train(None, [])", "line 11: problems: there is none"),
+        ("strop.load('nowhere')", "line 11: there is no run folder nowhere; strop runs lists those that there are"),
+    ],
+)  # fmt: skip
+def test_an_error_that_can_be_mended_ends_a_script_with_one_line(ending: str, said: str, tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text(f"{NOTHING}\n{ending}\n")
+    done = _python("script.py")
+    assert done.returncode == 1 and done.stderr == f"strop: script.py, {said}\n", done.stderr
+
+
+def test_an_error_of_the_scripts_own_keeps_its_traceback_and_a_caught_one_is_whole(tmp_path: Path) -> None:
+    tried = "try:\n    strop.train(None, [])\nexcept strop.base.types.InputError as error:\n"
+    (tmp_path / "script.py").write_text(f"{NOTHING}\n{tried}    assert error.__traceback__\n{{}}['key']\n")
+    done = _python("script.py")
+    assert done.stderr.startswith("Traceback") and done.stderr.endswith("KeyError: 'key'\n")
+
+
+def test_a_notebook_shows_one_line_too(tmp_path: Path) -> None:
+    """In IPython, which runs the cells of notebooks."""
+    pytest.importorskip("IPython", reason="needs ipykernel")
+    (tmp_path / "script.py").write_text(f"{NOTHING}\nstrop.train(None, [])\n")
+    done = _python("-m", "IPython", "--colors=NoColor", "--no-banner", "-c", "%run script.py")
+    assert done.stdout == "InputError: problems: there is none\n", done
+
+
+def test_what_is_advised_where_nothing_can_be_learned_can_be_set() -> None:
+    """Dropped groups are not replaced where none is dropped."""
+    begin: dict[str, Any] = {"algorithm.selection.zero_variance": "drop", "algorithm.selection.refill": True}
+    end: dict[str, Any] = {"algorithm.selection.refill": False, "algorithm.selection.zero_variance": "keep"}
+    few = {**FEW, "reward": lambda problem, text: 0.0, "recipe": small_config("steps=1", "batch.prompts_per_step=1")}
+    with pytest.raises(NothingToLearn) as told:
+        train(None, PROBLEMS, **few | {"settings": begin, "out": "nothing"})
+    way_out = " and ".join(f"{key}={str(value).lower()}" for key, value in end.items())
+    assert str(told.value).endswith(f"or train on all groups with {way_out}")
+    cut = {"sampling.max_new_tokens": 1, "algorithm.truncation_mask": "drop"}
+    with pytest.raises(NothingToLearn, match=r"cut-off completions alone, .*=drop leaves out; raise .* \(it is 1\)"):
+        train(None, PROBLEMS, **few | {"settings": cut, "out": "cut"})
+    assert told.value._render_traceback_() == [f"NothingToLearn: {told.value}"]
+    for number, mended in enumerate((begin | end, cut | end | {"algorithm.truncation_mask": "none"})):
+        assert train(None, PROBLEMS, **few | {"settings": mended, "out": f"all{number}"}).summary["steps"] == 1
 
 
 @pytest.mark.parametrize(

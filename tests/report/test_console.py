@@ -5,7 +5,7 @@ import io
 import pytest
 from rich.console import Console
 
-from strop.base.view import Pace, PlainView, SilentView, View, describe_step, duration
+from strop.base.view import Pace, PlainView, SilentView, View, counted, describe_step, duration
 from strop.report.console import LiveView, open_view, sparkline
 
 STEP = {
@@ -62,6 +62,24 @@ def test_a_resumed_stage_does_not_count_steps_it_did_not_make() -> None:
 @pytest.mark.parametrize(("seconds", "text"), [(8.7, "9 s"), (185, "3 min 05 s"), (7620, "2 h 07 min")])
 def test_durations(seconds: float, text: str) -> None:
     assert duration(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("count", "things", "text"), [(1, "steps", "1 step"), (0, "steps", "0 steps"), (1200, "problems", "1,200 problems")]
+)
+def test_one_of_them_is_no_plural(count: int, things: str, text: str) -> None:
+    """In the plain view, as in the live one."""
+    assert counted(count, things) == text
+    stream, console = io.StringIO(), Console(file=io.StringIO(), width=100)
+    PlainView(stream).stage("rl", count, things)
+    assert stream.getvalue() == f"rl: {text}\n"
+    live = LiveView("run", console)
+    live.stage("rl", count, things)
+    live.advance(count, {})
+    live.stage("evaluate", None)
+    live.close()
+    shown = console.file.getvalue()  # type: ignore[attr-defined]
+    assert (f"rl: {text} in" in shown) == (count > 0)
 
 
 def test_a_plain_line_says_what_matters() -> None:

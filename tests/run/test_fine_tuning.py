@@ -214,3 +214,117 @@ def test_a_chat_model_is_asked_for_the_box_that_its_completions_have() -> None:
     trained = make_example(Problem("1", "1+2=", "3"), Auto(), tokenizer, Answer().instruction(rows[0]))
     assert asked[0] == tokenizer.decode(trained.prompt_ids.tolist()) and "\\boxed" in asked[0]
     assert asked[1] == "user: Say hello.\nassistant: "
+
+
+CHAT = "{% for m in messages %}{{ m['role'] }}: {{ m['content'] }}\n{% endfor %}assistant: "
+QUESTION, ANSWER = {"role": "user", "content": "1+2="}, {"role": "assistant", "content": "3"}
+
+
+@pytest.mark.parametrize(
+    ("row", "asked"),
+    [
+        ({"prompt": "1+2=", "completion": "3"}, "user: 1+2=\nassistant: "),
+        ({"prompt": [QUESTION], "completion": [ANSWER]}, "user: 1+2=\nassistant: "),
+        ({"prompt": [QUESTION], "completion": "3"}, "user: 1+2=\nassistant: "),
+        ({"messages": [QUESTION, ANSWER]}, "user: 1+2=\nassistant: "),
+        ({"prompt": "1+2=", "prompt_id": "7", "messages": [QUESTION, ANSWER]}, "user: 1+2=\nassistant: "),
+        ({"messages": [QUESTION, ANSWER], "completion": None}, "user: 1+2=\nassistant: "),
+        (
+            {"messages": [{"role": "system", "content": "Reckon."}, QUESTION, ANSWER, QUESTION, ANSWER]},
+            "system: Reckon.\nuser: 1+2=\nassistant: 3\nuser: 1+2=\nassistant: ",
+        ),
+    ],
+)
+def test_rows_of_trl_train_their_last_answer_behind_the_models_template(
+    row: Mapping[str, object], asked: str, tmp_path: Path
+) -> None:
+    """The prompt up to where the assistant begins, then the answer and the end, which alone are trained."""
+    file = tmp_path / "rows.jsonl"
+    file.write_text(json.dumps(row) + "\n")
+    tokenizer = byte_tokenizer()
+    tokenizer.chat_template = CHAT
+    config = sft_config.configure("fresh", file, SMALL)
+    (found,) = as_demonstrations(config.source.load(), config, tokenizer)
+    assert tokenizer.decode(found.prompt_ids.tolist()) == asked
+    assert found.completion_ids.tolist() == [*tokenizer.encode("3", add_special_tokens=False), tokenizer.eos_token_id]
+
+
+def test_a_thought_that_the_template_opens_is_not_opened_again() -> None:
+    tokenizer = byte_tokenizer()
+    tokenizer.chat_template = CHAT + "{{ '<think>\\n' }}"
+    config = sft_config.configure("fresh", Path("worked.jsonl"), SMALL)
+    rows = [Problem("1", "1+2=", "<think>\nWell.</think>3"), Problem("2", "1+2=", "Well.</think>3")]
+    for found in as_demonstrations(rows, config, tokenizer):
+        assert tokenizer.decode([*found.prompt_ids, *found.completion_ids[:-1]]) == (
+            "user: 1+2=\nassistant: <think>\nWell.</think>3"
+        )
+
+
+def test_chats_train_and_the_run_says_that_earlier_answers_are_not_learned(tmp_path: Path) -> None:
+    file = tmp_path / "chats.jsonl"
+    chats = [[QUESTION, ANSWER], [QUESTION, ANSWER, QUESTION, ANSWER]]
+    file.write_text("".join(json.dumps({"messages": chat}) + "\n" for chat in chats))
+    view = Notes()
+    fine_tuning.train(sft_config.configure("fresh", file, SMALL), tmp_path / "run", view)
+    assert sum("in 1 of them the assistant speaks several times: its last turn is" in note for note in view.notes) == 1
+    assert weights(tmp_path / "run" / "model")
+
+
+class Notes(SilentView):
+    def __init__(self) -> None:
+        self.notes: list[str] = []
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)
+
+
+CALL = {"role": "assistant", "content": "", "tool_calls": [{"function": {"name": "add"}}]}
+
+
+@pytest.mark.parametrize(
+    ("row", "named"),
+    [
+        ({"text": "1+2=3"}, "no column 'completion', and no chat in 'messages' (has text); set columns.answer=COLUMN, "
+         "the column of the completions, or columns.prompt=COLUMN where one holds whole chats"),
+        ({"prompt": "1+2=", "response": "3"}, "set columns.answer=response, the column of the completions"),
+        ({"conversations": [{"from": "human", "value": "1+2="}]}, "(has conversations); set columns.answer=COLUMN"),
+        ({"ask": "1+2=", "completion": "3"}, "no column 'prompt'; known: ask, completion; set columns.prompt=COLUMN"),
+        ({"prompt": "1+2=", "completion": " "}, "column 'completion': the completion is empty; fill it in"),
+        ({"prompt": "1+2=", "completion": None}, "column 'completion': the completion is empty; fill it in"),
+        ({"prompt": "1+2=", "completion": 3}, "column 'completion': a completion is a text, or a message of the"),
+        ({"prompt": [QUESTION], "completion": [ANSWER, QUESTION, ANSWER]}, "column 'completion': a completion is one "
+         "message of the assistant, not 3; give each of them a row of its own, whose prompt is what was said before"),
+        ({"messages": [QUESTION]}, "column 'messages': the last message is of the role 'user', and what is learned is "
+         "the assistant's; end the row with one of that role, or leave it out"),
+        ({"messages": [ANSWER]}, "column 'messages': the prompt's last message must be the user's; mend the row or"),
+        ({"messages": [QUESTION, {"from": "gpt"}]}, "column 'messages': a message is a role and a content, not"),
+        ({"messages": []}, "column 'messages': the completion is empty; fill it in"),
+        ({"messages": json.dumps([QUESTION, ANSWER])}, "column 'messages': a chat is a list of messages, not a text; "),
+        ({"messages": [QUESTION, CALL]}, "column 'messages': the assistant's message has 'tool_calls', and its"),
+        ({"prompt": [{"role": "tool", "content": "3"}], "completion": "3"}, "column 'prompt': unknown role 'tool'"),
+        ({"prompt": "", "completion": "3"}, "column 'prompt': the prompt is empty; mend the row or leave it out"),
+    ],
+)  # fmt: skip
+def test_a_row_that_is_no_demonstration_is_named_with_its_column_and_the_way_out(
+    row: Mapping[str, object], named: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "rows.jsonl"
+    file.write_text('{"prompt": "1+1=", "completion": "2"}\n' + json.dumps(row) + "\n")
+    with pytest.raises(InputError) as refused:
+        sft_config.configure("fresh", file, SMALL).source.load()
+    said = str(refused.value)
+    assert said.startswith(f"{file}:2: ") and named in said and "\n" not in said, said
+
+
+def test_the_way_out_leads_somewhere(tmp_path: Path) -> None:
+    """The settings that the refusals name, set."""
+    file = tmp_path / "rows.jsonl"
+    for row, setting in (
+        ({"prompt": "1+2=", "response": "3"}, "columns.answer=response"),
+        ({"prompt": "1+2=", "chosen": [ANSWER]}, "columns.answer=chosen"),
+        ({"ask": "1+2=", "completion": "3"}, "columns.prompt=ask"),
+        ({"chat": [QUESTION, ANSWER], "prompt": "other"}, "columns.prompt=chat"),
+    ):
+        file.write_text(json.dumps(row) + "\n")
+        (found,) = sft_config.configure("fresh", file, [*SMALL, setting]).source.load()
+        assert (found.question, found.reference) == ("1+2=", "3")

@@ -23,10 +23,15 @@ ExpertArray = NDArray[np.int16]
 class StropError(Exception):
     """A problem the user can mend: its message is one line that names what is wrong and the way out.
 
-    The command line prints the message alone, without a traceback, and exits with `exit_code`.
+    The command line prints the message alone, without a traceback, and exits with `exit_code`; a script that
+    `strop.train` ends and a notebook show it so too.
     """
 
     exit_code = 1
+
+    def _render_traceback_(self) -> list[str]:
+        """The lines that IPython shows, which asks an exception for them by this name."""
+        return [f"{type(self).__name__}: {self}"]
 
 
 class InputError(StropError):

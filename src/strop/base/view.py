@@ -139,6 +139,11 @@ def known(metrics: Values, name: str) -> float | None:
     return value if value is not None and math.isfinite(value) else None
 
 
+def counted(count: int, things: str) -> str:
+    """`1 step`, `1,200 steps`; `things` are a plural in s."""
+    return f"{count:,} {things.removesuffix('s') if count == 1 else things}"
+
+
 def percent(value: float) -> str:
     return f"{100 * value:.1f}%"
 
@@ -226,7 +231,7 @@ class PlainView:
 
     def stage(self, name: str, total: int | None, unit: str = "steps") -> None:
         self._name, self._pace, self._written = name, Pace.of(total, unit, self._clock), None
-        self._print(f"{name}: {total} {unit.removesuffix('s') if total == 1 else unit}" if total is not None else name)
+        self._print(f"{name}: {counted(total, unit)}" if total is not None else name)
 
     def advance(self, step: int, metrics: Values) -> None:
         """A line for the step, unless it is one of many quick ones."""

@@ -133,7 +133,8 @@ def pass_rates(
     strop train runs/grpo/config.json --set data.history=runs/grpo --set data.select.piece=PassRateBetween
     """
     from strop.base.types import InputError
-    from strop.data.history import PassRateBetween, add_up, deciles
+    from strop.data.history import PassRateBetween
+    from strop.data.pass_rates import add_up, deciles
     from strop.run.folder import near_run
 
     for run in map(Path, runs):

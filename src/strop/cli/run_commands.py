@@ -176,7 +176,7 @@ def sft(
         typer.Argument(metavar="MODEL", help="A folder, a hub name, or `fresh` for a new small model."),
     ] = None,
     demonstrations: Annotated[
-        Path | None, typer.Option("--data", metavar="FILE", help="JSON lines with prompt and completion.")
+        Path | None, typer.Option("--data", metavar="FILE", help="JSON lines: prompt and completion, or messages.")
     ] = None,
     sets: Annotated[list[str], set_option("training.optimizer.lr=1e-5")] = [],  # noqa: B006
     out: Out = None,
@@ -187,9 +187,9 @@ def sft(
 ) -> None:
     """Fine-tune a model on demonstrations, the usual start of RL.
 
-    Each line of the file is a JSON object with `prompt` (text or chat messages) and `completion` (text, or a list of
-    one message of the assistant), or with `messages`, of which the last, the assistant's, is learned. The end of the
-    completion is learned too. The model lands in RUN/model, ready for `strop train --set model.path=RUN/model`.
+    Each line of the file is a JSON object with `prompt` and `completion`, texts or chat messages, or with `messages`, a
+    chat whose last message is the completion; the end of the completion is learned too. The model lands in RUN/model,
+    ready for `strop train --set model.path=RUN/model`.
 
     \b
     strop sft Qwen/Qwen3-0.6B --data worked-examples.jsonl

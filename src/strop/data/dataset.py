@@ -13,7 +13,9 @@ from functools import cached_property
 
 from strop.base.seeds import permutation
 from strop.base.types import InputError, IntArray, Problem
-from strop.data.history import EARLIER, Visit, recalled
+from strop.base.view import counted
+from strop.data.history import EARLIER, Visit
+from strop.data.pass_rates import recalled
 from strop.data.settings import DataSettings, HeldOutSettings
 from strop.data.source import question_key
 from strop.data.templates import Instruction, PromptTemplate, Tokenizer, encode_prompt, opening
@@ -87,6 +89,7 @@ class Data:
         removed: training problems left out because they ask a held-out question.
         spoilt: problems that were not held out because the model was trained on them before.
         deselected: training problems that `data.select` left out.
+        by_id: files of `data.history` whose problems were told by their ids alone.
     """
 
     train: Dataset
@@ -94,27 +97,34 @@ class Data:
     removed: int
     deselected: int = 0
     spoilt: int = 0
+    by_id: tuple[str, ...] = ()
 
     def report(self) -> tuple[str, ...]:
         """Lines for the user: how many problems there are, and how many were left out and why."""
         sets = [("train", self.train), *([("held out", self.held_out)] if self.held_out is not None else [])]
         lines = [
-            f"{role}: {len(data)} problems of {data.name}, prompts up to {data.longest_prompt} tokens"
+            f"{role}: {counted(len(data), 'problems')} of {data.name}, prompts up to {data.longest_prompt} tokens"
             for role, data in sets
         ]
         lines += [
-            f"{role}: {data.over_budget} problems left out, their prompts exceed {data.max_prompt_tokens} tokens"
+            f"{role}: {counted(data.over_budget, 'problems')} left out, their prompts exceed "
+            f"{data.max_prompt_tokens} tokens"
             for role, data in sets
             if data.over_budget
         ]
         if self.removed:
-            lines.append(f"train: {self.removed} problems left out, their questions are held out")
+            lines.append(f"train: {counted(self.removed, 'problems')} left out, their questions are held out")
         if self.spoilt:
-            lines.append(f"held out: {self.spoilt} problems left out, the model was trained on them before")
+            lines.append(f"held out: {counted(self.spoilt, 'problems')} left out, the model was trained on them before")
         if self.deselected:
-            lines.append(f"train: {self.deselected} problems left out by data.select")
+            lines.append(f"train: {counted(self.deselected, 'problems')} left out by data.select")
         if self.train.visits:
             lines.append(f"train: {len(self.train.visits)} of {len(self.train)} problems are known from earlier runs")
+        if self.by_id:
+            lines.append(
+                f"data.history={','.join(self.by_id)}: names no questions (an older strop wrote it), so its problems "
+                "are matched by id alone; leave it out where these ids were other questions"
+            )
         return tuple(lines)
 
 
@@ -167,7 +177,8 @@ def _with_history(data: Data, settings: DataSettings) -> Data:
     """The data with what earlier runs found, and without the training problems that `settings.select` drops by it."""
     if not settings.history:
         return data
-    visits = recalled(settings.history, data.train.problems)
+    visits, by_id = recalled(settings.history, data.train.problems)
+    data = replace(data, by_id=by_id)
     if settings.select is None:
         return replace(data, train=replace(data.train, visits=visits))
     # As in a stage that follows the earlier run: a filter that asks for the stage before finds that run.

@@ -1,56 +1,136 @@
-"""Demonstrations as people have them: texts, TRL's chat messages for prompt or completion, or whole conversations."""
+"""Demonstrations, the rows of supervised fine-tuning: what is asked, and the completion to learn.
+
+    {"prompt": "1+2=", "completion": "3"}                              each of the two a text, or chat messages
+    {"messages": [{"role": "user", …}, {"role": "assistant", …}]}      the last message is the completion
+
+These are the shapes of TRL's data sets. Of a chat with several turns of the assistant the last one is the completion,
+and those before it are part of the prompt.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from strop.base.types import Prompt
-from strop.data.rows import Columns, as_prompt
-from strop.data.usual import has
+from strop.base.near import nearest
+from strop.base.types import InputError, Problem
+from strop.data.columns import pick
+from strop.data.rows import Columns, JsonLines, Row
+from strop.data.source import check_problem
+from strop.data.usual import PROMPTS, first_present, has
 
-CONVERSATION = "messages"
+COMPLETION, CHAT = "completion", "messages"
+ASSISTANT = "assistant"
+# What the column of the completions is called elsewhere, for advice: which of them is meant is the user's to say.
+ELSEWHERE = ("response", "output", "solution", "Solution", "answer", "chosen", "generation", "target")
+BESIDE = ("tool_calls", "function_call", "thinking", "reasoning_content", "reasoning")  # of a message, next to its text
 
 
-class DemonstrationColumns(Columns):
-    """The columns of a prompt, text or chat messages, and of the completion to be learned.
+@dataclass(frozen=True)
+class Demonstrations:
+    """The demonstrations of a file, as problems whose reference is the completion, a text."""
 
-    The completion is text, or a list of one message, the assistant's. A row of `messages` alone is a conversation whose
-    last message is the completion; what the assistant said before that belongs to the prompt and is not learned.
+    file: JsonLines
+
+    def problems(self) -> Iterator[Problem]:
+        """One problem a row.
+
+        Raises:
+            InputError: a row that cannot be used; names its file, line and column, and the way out.
+        """
+        for row in self.file.rows():
+            try:
+                yield _problem(row, self.file.columns)
+            except ValueError as error:
+                raise InputError(f"{row.where}: {error}") from error
+
+    def load(self) -> tuple[Problem, ...]:
+        """All of them.
+
+        Raises:
+            InputError: see `problems`; or there is none.
+        """
+        found = tuple(self.problems())
+        if not found:
+            raise InputError(f"{self.file.label}: no demonstrations in it")
+        return found
+
+
+def is_answered_before(problem: Problem) -> bool:
+    """Whether the assistant has spoken before the completion: a turn that is read, and not trained."""
+    return not isinstance(problem.prompt, str) and any(turn["role"] == ASSISTANT for turn in problem.prompt)
+
+
+def _problem(row: Row, columns: Columns) -> Problem:
+    cells = row.columns
+    answer, chat = columns.answer or COMPLETION, columns.prompt or CHAT
+    said: Any = columns.model_copy(update={"answer": answer}).reference(cells) if has(cells, answer) else None
+    learned = answer
+    if said is None and has(cells, chat) and isinstance(pick(cells, chat), list):
+        whole, learned = pick(cells, chat), chat
+        cells, said = {**cells, chat: whole[:-1]}, whole[-1:]
+    elif not has(cells, answer):
+        raise ValueError(_absent(cells, answer, chat))
+    completion = _text(said, learned)
+    prompt = chat if learned == chat else columns.prompt or first_present(cells, PROMPTS) or "prompt"
+    if not has(cells, prompt):
+        raise ValueError(f"no column {prompt!r}; {nearest(prompt, cells)}; set columns.prompt=COLUMN, of the prompts")
+    identity = row.where if columns.id is None else str(pick(cells, columns.id))
+    try:
+        problem = Problem(identity, columns.model_copy(update={"prompt": prompt}).asked(cells), completion)
+        check_problem(problem)
+    except ValueError as error:
+        raise ValueError(f"column {prompt!r}: {error}; mend the row or leave it out") from error
+    return problem
+
+
+def _text(said: Any, column: str) -> str:
+    """The completion of a row: a text, or that of a chat's only message.
+
+    Raises:
+        ValueError: it is something else, or says more than its text does.
     """
-
-    def named(self, row: Mapping[str, Any]) -> DemonstrationColumns:
-        """These columns: each row has names of its own."""
-        return self
-
-    def asked(self, row: Mapping[str, Any]) -> Prompt:
-        """The prompt of a row. Raises `ValueError` where there is none."""
-        if self._is_conversation(row):
-            return as_prompt(row[CONVERSATION][:-1])
-        plain = Columns(**self.model_dump())
-        return plain.named(row).asked(row)
-
-    def reference(self, row: Mapping[str, Any]) -> Any:
-        """The completion of a row. Raises `ValueError` where there is none that can be learned."""
-        if self._is_conversation(row):
-            return _said(row[CONVERSATION][-1:], CONVERSATION)
-        found = super().reference(row)
-        return _said(found, self.answer or "answer") if isinstance(found, list) else found
-
-    def _is_conversation(self, row: Mapping[str, Any]) -> bool:
-        lacks = self.prompt is None and not has(row, self.answer or "answer")
-        return lacks and isinstance(row.get(CONVERSATION), list)
+    text = _content(said, column) if isinstance(said, list) and said else said
+    if text in (None, []) or (isinstance(text, str) and not text.strip()):
+        raise ValueError(f"column {column!r}: the completion is empty; fill it in, or leave the row out")
+    if not isinstance(text, str):
+        raise ValueError(
+            f"column {column!r}: a completion is a text, or a message of the assistant with a text, not {text!r:.60}; "
+            "write it as one, or set columns.answer=COLUMN, the column of the completions"
+        )
+    return text
 
 
-def _said(messages: list[Any], name: str) -> str:
-    """What the assistant says in the only message."""
-    last = messages[-1] if messages else None
-    if len(messages) == 1 and isinstance(last, Mapping) and last.get("role") == "assistant":
-        if isinstance(last.get("content"), str):
-            return str(last["content"])
-        raise ValueError(f"{name}: the assistant's content must be text")
-    if name == CONVERSATION:
-        raise ValueError(f"{name}: the last message must be the assistant's, which is what is learned")
-    raise ValueError(
-        f"{name} must be text or one message of the assistant; put the messages before its last one into the prompt"
+def _content(messages: Sequence[Any], column: str) -> Any:
+    """What the assistant says in the only message of a completion."""
+    if len(messages) != 1:
+        raise ValueError(
+            f"column {column!r}: a completion is one message of the assistant, not {len(messages)}; give each of them "
+            "a row of its own, whose prompt is what was said before"
+        )
+    message = messages[0]
+    if not isinstance(message, Mapping) or not {"role", "content"} <= message.keys():
+        raise ValueError(f"column {column!r}: a message is a role and a content, not {message!r:.60}; rename its keys")
+    if message["role"] != ASSISTANT:
+        raise ValueError(
+            f"column {column!r}: the last message is of the role {message['role']!r}, and what is learned is the "
+            "assistant's; end the row with one of that role, or leave it out"
+        )
+    beside = next((name for name in BESIDE if message.get(name)), None)
+    if beside is not None:
+        raise ValueError(
+            f"column {column!r}: the assistant's message has {beside!r}, and its content alone is learned; write it "
+            "into the content as the model is to write it"
+        )
+    return message["content"]
+
+
+def _absent(cells: Mapping[str, Any], answer: str, chat: str) -> str:
+    if has(cells, chat) and isinstance(pick(cells, chat), str):
+        return f"column {chat!r}: a chat is a list of messages, not a text; write the list without quotes around it"
+    meant = next((name for name in ELSEWHERE if has(cells, name)), "COLUMN")
+    return (
+        f"no column {answer!r}, and no chat in {chat!r} (has {', '.join(cells) or 'nothing'}); set "
+        f"columns.answer={meant}, the column of the completions, or columns.prompt=COLUMN where one holds whole chats"
     )

@@ -1,7 +1,7 @@
 """The history of every training problem: its visits and pass rates, and the filters that read them.
 
 A visit is one group of rollouts of a problem. The history is JSON-able, lives in the checkpoint, and is written to
-`pass_rates.jsonl` in the run folder, from where another run can read it (`read_pass_rates`).
+`pass_rates.jsonl` in the run folder, from where another run can read it (`data.pass_rates`).
 """
 
 from __future__ import annotations
@@ -9,13 +9,12 @@ from __future__ import annotations
 import json
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Annotated, Literal, NamedTuple, Self
 
 from pydantic import Field, model_validator
 
 from strop.base.pieces import Piece
-from strop.base.types import InputError, Problem
+from strop.base.types import Problem
 from strop.data.source import question_digest
 
 PASS_RATES = "pass_rates.jsonl"
@@ -75,35 +74,8 @@ class History:
         """A JSON line a visited problem: id, question, attempts, pass rates over all and over the last, the visits."""
         for index in sorted(self._visits):
             visits = self._visits[index]
-            found = _rate(problems[index].id, visits)._asdict() | {"visits": [visit._asdict() for visit in visits]}
+            found = rate_of(problems[index].id, visits)._asdict() | {"visits": [visit._asdict() for visit in visits]}
             yield json.dumps({"question": question_digest(problems[index]), **found})
-
-
-class Asked(NamedTuple):
-    """A visited problem: its id, which may be another problem's where seeds differ, and its question, if known."""
-
-    id: str
-    question: str | None
-
-
-def read_pass_rates(path: Path) -> dict[Asked, list[Visit]]:
-    """The visits of every problem, from a run's `pass_rates.jsonl` (a run folder is taken for that file).
-
-    Raises:
-        InputError: no such file, or a line that is not of this form.
-    """
-    file = path / PASS_RATES if path.is_dir() else path
-    if not file.is_file():
-        raise InputError(f"{file}: no such file; a run writes it at every checkpoint")
-    found: dict[Asked, list[Visit]] = {}
-    for number, line in enumerate(file.read_text().splitlines(), 1):
-        try:
-            row = json.loads(line)
-            visits = [Visit(v["step"], v["stage"], v["samples"], v["passed"]) for v in row["visits"]]
-            found[Asked(row["id"], row.get("question"))] = visits
-        except (ValueError, RecursionError, KeyError, TypeError) as error:
-            raise InputError(f"{file}, line {number}: not a problem's pass rates: {error}") from error
-    return found
 
 
 class ProblemRate(NamedTuple):
@@ -116,57 +88,11 @@ class ProblemRate(NamedTuple):
     visits: int
 
 
-def add_up(paths: Sequence[str], wanted: ProblemFilter) -> list[ProblemRate]:
-    """The visited problems of one or more runs that `wanted` keeps, the hardest first, then by id.
-
-    Raises:
-        InputError: see `read_pass_rates`.
-    """
-    visits: dict[Asked, list[Visit]] = {}
-    for path in paths:
-        for name, found in read_pass_rates(Path(path)).items():
-            visits.setdefault(name, []).extend(found)
-    rows = [_rate(name.id, found) for name, found in visits.items() if found and wanted(found, 0)]
-    return sorted(rows, key=lambda row: (row.pass_rate, row.id))
-
-
-def _rate(name: str, visits: Sequence[Visit]) -> ProblemRate:
+def rate_of(name: str, visits: Sequence[Visit]) -> ProblemRate:
+    """The sums over a problem's visits, of which there is at least one."""
     attempts = sum(visit.samples for visit in visits)
     passed = sum(visit.passed for visit in visits)
     return ProblemRate(name, passed / attempts, visits[-1].pass_rate, attempts, len(visits))
-
-
-def deciles(rows: Sequence[ProblemRate]) -> list[tuple[str, int]]:
-    """How many problems were never passed, in each tenth between, and always."""
-    inner = [row.pass_rate for row in rows if 0 < row.pass_rate < 1]
-    counts = [0] * 10
-    for rate in inner:
-        counts[min(int(rate * 10), 9)] += 1
-    tenths = [(f"{10 * number}-{10 * number + 10} %", counts[number]) for number in range(10)]
-    never = sum(row.pass_rate <= 0 for row in rows)
-    return [("never", never), *tenths, ("always", len(rows) - never - len(inner))]
-
-
-def recalled(paths: Sequence[str], problems: Sequence[Problem]) -> dict[int, list[Visit]]:
-    """The visits that the runs at `paths` made of `problems`, by the problem's place; unvisited ones left out.
-
-    Raises:
-        InputError: see `read_pass_rates`; or a file that knows none of the problems.
-    """
-    asked = [Asked(problem.id, question_digest(problem)) for problem in problems]
-    place = {key: index for index, key in enumerate(asked)} | {Asked(key.id, None): i for i, key in enumerate(asked)}
-    found: dict[int, list[Visit]] = {}
-    for path in paths:
-        visits = read_pass_rates(Path(path))
-        known = visits.keys() & place.keys()
-        if not known:
-            raise InputError(
-                f"data.history={path}: none of its {len(visits)} problems is among the {len(problems)} of this run "
-                "(they are matched by id and question); name a run on the same problems"
-            )
-        for name in known:
-            found.setdefault(place[name], []).extend(visits[name])
-    return found
 
 
 class ProblemFilter(Piece):

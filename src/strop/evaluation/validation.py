@@ -15,6 +15,7 @@ import numpy as np
 
 from strop.base.seeds import derive
 from strop.base.types import InputError, Rollout
+from strop.base.view import counted
 from strop.data.dataset import Dataset, Example, make_example
 from strop.data.templates import PromptTemplate, Tokenizer
 from strop.engines.protocol import Engine, Sampling
@@ -118,9 +119,11 @@ def benchmark_sets(
             dataset = _dataset(known.name, examples, room, sampling.max_new_tokens)
         except InputError as error:
             raise InputError(f"evaluation.benchmarks: {error} (--data is evaluation.benchmark_data here)") from error
-        note(f"{known.name}: {len(dataset)} problems, measured every {item.every} steps")
+        often = "every step" if item.every == 1 else f"every {item.every} steps"
+        note(f"{known.name}: {counted(len(dataset), 'problems')}, measured {often}")
         if dataset.over_budget:
-            note(f"{known.name}: {dataset.over_budget} problems left out, the model has no room for their prompts")
+            left_out = counted(dataset.over_budget, "problems")
+            note(f"{known.name}: {left_out} left out, the model has no room for their prompts")
         stream = derive(seed, "benchmark", known.name)  # that of `strop eval`
         found.append(ValidationSet(known.name, dataset, item.every, item.samples, sampling, verifier, stream))
     return tuple(found)

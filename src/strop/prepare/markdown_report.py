@@ -15,12 +15,25 @@ def step_table(report: Mapping[str, Any]) -> list[tuple[str, str, str, str, str]
     """One row a step: name, in, out, seconds, and why problems were dropped."""
     rows = []
     for step in report["steps"]:
-        reasons = ", ".join(f"{reason}: {count:,}" for reason, count in step["reasons"].items())
-        if step["held_out"]:
-            reasons = ", ".join(filter(None, (f"held out: {step['held_out']:,}", reasons)))
         seconds = "done before" if step["resumed"] else f"{step['seconds']:.1f}"
+        reasons = _reasons(step["held_out"], step["reasons"])
         rows.append((step["step"], f"{step['in']:,}", f"{step['out']:,}", seconds, reasons))
     return rows
+
+
+def _source_rows(report: Mapping[str, Any]) -> list[tuple[str, str, str, str]]:
+    """One row a source: name, in, out, and why rows were dropped; where one could not be read, the first such row."""
+    rows = []
+    for name, counts in report["by_source"].items():
+        reasons = _reasons(counts["held_out"], counts["dropped"])
+        first = f"; the first that cannot be read is {counts['first_broken']}" if "first_broken" in counts else ""
+        rows.append((name, f"{counts['in']:,}", f"{counts['out']:,}", reasons + first))
+    return rows
+
+
+def _reasons(held_out: int, dropped: Mapping[str, int]) -> str:
+    reasons = {**({"held out": held_out} if held_out else {}), **dropped}
+    return ", ".join(f"{reason}: {count:,}" for reason, count in reasons.items())
 
 
 def markdown(report: Mapping[str, Any], config: PrepareConfig) -> str:
@@ -31,11 +44,7 @@ def markdown(report: Mapping[str, Any], config: PrepareConfig) -> str:
         f"in validation.parquet, {report['dropped']:,} were dropped (dropped.parquet has each with its reason).",
         markdown_table(("step", "in", "out", "seconds", "dropped because"), step_table(report), NUMBERS),
         "## By source, in the order of priority",
-        markdown_table(
-            ("source", "in", "out"),
-            [(name, f"{counts['in']:,}", f"{counts['out']:,}") for name, counts in report["by_source"].items()],
-            NUMBERS,
-        ),
+        markdown_table(("source", "in", "out", "dropped because"), _source_rows(report), NUMBERS),
     ]
     figures = [
         (step["step"], name.replace("_", " "), _written(value))

@@ -20,6 +20,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from hashlib import blake2b
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -145,6 +146,7 @@ def _read_sources(config: PrepareConfig, folder: Path, view: View) -> dict[str, 
     found: list[dict[str, Any]] = []
     seen: set[int] = set()
     reasons: Counter[str] = Counter()
+    first: BrokenRow | None = None
     with (
         ProblemWriter(folder / "problems.parquet") as kept,
         ProblemWriter(folder / "dropped.parquet", DROPPED_COLUMNS) as dropped,
@@ -158,6 +160,7 @@ def _read_sources(config: PrepareConfig, folder: Path, view: View) -> dict[str, 
                 if isinstance(row, BrokenRow):
                     if config.broken_rows == "stop":
                         raise InputError(f'{row.where}: {row.reason}; broken_rows = "skip" leaves such rows out')
+                    first = first or row
                     dropped.write_row(_broken_columns(row, source))
                     reasons["broken row"] += 1
                     broken += 1
@@ -170,7 +173,8 @@ def _read_sources(config: PrepareConfig, folder: Path, view: View) -> dict[str, 
             found.append({"source": source.label, "problems": problems, "broken": broken})
         total, left_out = kept.count, dropped.count
     if not total:
-        raise InputError(f"no problems in {', '.join(source.label for source in config.sources)}")
+        why = f": all {left_out} rows are broken, the first is {first.where}: {first.reason}" if first else ""
+        raise InputError(f"no problems in {', '.join(source.label for source in config.sources)}{why}")
     return {
         "step": "sources", "piece": None, "in": total + left_out, "out": total, "dropped": left_out, "held_out": 0,
         "reasons": dict(reasons), "counts": {"sources": found},
@@ -225,12 +229,6 @@ def _finish(
     _collect(steps, "pairs.jsonl", folder / "pairs.jsonl")
     for name in ("for_reading.md", "samples.jsonl"):
         _collect(steps, name, folder / ("pass_rates.jsonl" if name == "samples.jsonl" else name))
-    by_source = {name: {"in": count, "out": 0} for name, count in _sources(steps[0] / "problems.parquet").most_common()}
-    for name, count in _sources(steps[-1] / "problems.parquet").items():
-        by_source.setdefault(name, {"in": 0, "out": 0})["out"] = count
-    for source in rows[0]["counts"]["sources"]:
-        if not source["problems"]:  # all of its rows are broken, or it has none
-            by_source[source["source"]] = {"in": 0, "out": 0}
     report = {
         "strop": strop.__version__,
         "out": str(folder),
@@ -239,7 +237,7 @@ def _finish(
         "validation": sum(count_rows(path) for path in validation),
         "dropped": sum(row["dropped"] for row in rows),
         "seconds": round(seconds, 3),
-        "by_source": by_source,
+        "by_source": _by_source(steps, validation, folder / "dropped.parquet", rows[0]["counts"]["sources"]),
         "steps": rows,
     }
     write_json(folder / "report.json", report)
@@ -274,14 +272,45 @@ def _collect(steps: list[Path], name: str, target: Path) -> None:
                 shutil.copyfileobj(part, out)
 
 
-def _sources(path: Path) -> Counter[str]:
+def _by_source(
+    steps: list[Path], validation: list[Path], dropped: Path, read: list[dict[str, Any]]
+) -> dict[str, dict[str, Any]]:
+    """What became of the rows of every source that was `read`, those without a problem too, in the order of priority.
+
+    in = out + held_out + what was dropped, by its reason; `first_broken` says where a row could not be read, and why.
+    """
+    found: dict[str, dict[str, Any]] = {}
+
+    def source(name: str) -> dict[str, Any]:
+        return found.setdefault(name, {"in": 0, "out": 0, "held_out": 0, "dropped": Counter()})
+
+    came = _sources(steps[0] / "problems.parquet")
+    for each in read:
+        if not each["problems"]:
+            source(each["source"])
+        for name in islice(came, each["problems"]):  # a prepared file keeps the names of the sets that it was made of
+            source(name)["in"] += 1
+    for row in read_rows(dropped):
+        of = source(row["source"])
+        of["dropped"][row["reason"]] += 1
+        if row["step"] == "sources":
+            of["in"] += 1
+            of.setdefault("first_broken", f"{row['id']}: {row['detail']}")
+    for path in validation:
+        for name in _sources(path):
+            source(name)["held_out"] += 1
+    for name in _sources(steps[-1] / "problems.parquet"):
+        source(name)["out"] += 1
+    return found
+
+
+def _sources(path: Path) -> Iterator[str]:
+    """The source of every problem of a file, in order."""
     from pyarrow import parquet
 
-    counts: Counter[str] = Counter()
     with parquet.ParquetFile(path) as table:
         for batch in table.iter_batches(columns=["source"], batch_size=65536):
-            counts.update(batch.column(0).to_pylist())
-    return counts
+            yield from batch.column(0).to_pylist()
 
 
 def _key(before: str, config: PrepareConfig, step: Step | None) -> str:

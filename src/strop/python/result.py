@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from strop.base.types import InputError
-from strop.base.view import SilentView, percent
+from strop.base.view import SilentView, counted, percent
 from strop.data.rows import Columns
+from strop.python.endings import end_in_one_line
 from strop.python.problems import Problems, source_of
 from strop.run.folder import RunFolder
 
@@ -30,6 +31,7 @@ def load(run: str | Path) -> Run:
     Raises:
         InputError: there is no such folder, it is not a run, or a later strop wrote it.
     """
+    end_in_one_line()
     return Run(RunFolder.open(run).path)
 
 
@@ -209,7 +211,8 @@ class Run:
     def __repr__(self) -> str:
         rates = list(self.pass_rates.values())
         said = f", pass rate {percent(rates[0])} → {percent(rates[-1])}" if rates else ""
-        return f"<strop run {self.path}: {self.summary.get('steps', 'not finished,')} steps{said}>"
+        steps = self.summary.get("steps")
+        return f"<strop run {self.path}: {'not finished' if steps is None else counted(steps, 'steps')}{said}>"
 
 
 def _is_benchmark(name: str) -> bool:

@@ -27,6 +27,7 @@ from strop.config.parse import parse
 from strop.config.renamed import accepted
 from strop.config.schema import RunConfig
 from strop.data.rows import Columns
+from strop.python.endings import end_in_one_line
 from strop.python.problems import Problems, count_of, source_of
 from strop.python.result import Run
 from strop.python.rewards import Reward, environment_of, takes_over, verifier_of
@@ -80,8 +81,12 @@ def train(
 
     Raises:
         InputError: one line that names what cannot be used, before anything is trained.
+        NothingToLearn: no problem has answers of different reward, step after step.
         Interrupted: Ctrl-C; the last finished step is saved, and `resume=True` goes on from there.
+
+    Each of them is a `StropError`; one that nobody catches ends a script or a cell with its line, without a traceback.
     """
+    end_in_one_line()
     base = _recipe(recipe)
     edits: dict[str, Any] = {}
     if model is not None:

@@ -22,6 +22,7 @@ from strop.base.view import (
     Values,
     View,
     benchmark_rates,
+    counted,
     duration,
     known,
     number,
@@ -91,7 +92,7 @@ class LiveView:
 
     def stage(self, name: str, total: int | None, unit: str = "steps") -> None:
         if self._pace.step:
-            done = f"{self._pace.step} {self._unit} in {duration(self._pace.elapsed)}"
+            done = f"{counted(self._pace.step, self._unit)} in {duration(self._pace.elapsed)}"
             self._console.print(Text(f"{self._name}: {done}"))
         with self._lock:
             self._latest, self._history = {}, {}

@@ -11,7 +11,7 @@ from typing import Any
 from strop.base.files import distinct_names
 from strop.base.metrics_file import by_step
 from strop.base.types import InputError
-from strop.base.view import benchmark_rates, duration
+from strop.base.view import benchmark_rates, counted, duration
 from strop.config.edits import differing
 from strop.config.parse import parse
 from strop.config.schema import RunConfig
@@ -121,12 +121,11 @@ class RunData:
         """How it ended, in a few words."""
         wanted = self.raw.get("steps")
         if self.summary:
-            return f"finished after {self.last_step} steps"
+            return f"finished after {counted(self.last_step, 'steps')}"
         if not self.rows:
             return "has not made a step yet"
-        return (
-            f"not finished: {self.last_step} of {wanted} steps" if wanted else f"not finished: {self.last_step} steps"
-        )
+        made = f"{self.last_step} of {wanted} steps" if wanted else counted(self.last_step, "steps")
+        return f"not finished: {made}"
 
     def took(self) -> str:
         """The time of its steps and evaluations."""

@@ -19,7 +19,7 @@ from transformers import PreTrainedTokenizerBase
 from strop.base.files import read_json, write_json
 from strop.base.seeds import derive
 from strop.base.types import InputError, Problem, Rollout
-from strop.base.view import SilentView, View
+from strop.base.view import SilentView, View, counted
 from strop.config.parse import parse
 from strop.config.schema import RunConfig
 from strop.data.dataset import Dataset, make_example, no_instruction
@@ -208,7 +208,8 @@ def _measure_one(job: _Job, engine: Engine, tokenizer: Tokenizer, view: View) ->
         job.shown.add(prompt)
         view.note(f"{title}: {job.model.label} is asked first: {prompt!r}")
     if dataset.over_budget:
-        view.note(f"{title}: {dataset.over_budget} problems left out, the model has no room for their prompts")
+        left_out = counted(dataset.over_budget, "problems")
+        view.note(f"{title}: {left_out} left out, the model has no room for their prompts")
     way_out = f"; a file without {title}'s long problems (--benchmark FILE) has room for more"
     sampling = fitted(_sampling(job.plan.protocol), dataset, engine, view, way_out)
     settings = _settings(job, dataset, template, sampling)

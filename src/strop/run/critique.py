@@ -18,7 +18,7 @@ from typing import NamedTuple
 from transformers import PreTrainedTokenizerBase
 
 from strop.base.types import InputError, Problem, Status
-from strop.base.view import SilentView, View, amount, duration, percent
+from strop.base.view import SilentView, View, amount, counted, duration, percent
 from strop.config.parse import edit, parse
 from strop.config.schema import RunConfig, stage_configs
 from strop.data import contradictions
@@ -248,7 +248,8 @@ def _data(config: RunConfig, data: Data) -> Iterator[Finding]:
     prompts = config.batch.prompts_per_step
     epochs = config.steps * prompts / len(data.train)
     asked = f"{percent(epochs)} of them asked" if epochs < 1 else f"each asked {epochs:.1f} times on average"
-    found = f"{len(data.train)} problems of {data.train.name}, {asked} in {config.steps} steps"
+    much = counted(len(data.train), "problems")
+    found = f"{much} of {data.train.name}, {asked} in {counted(config.steps, 'steps')}"
     if len(data.train) < prompts:
         yield Finding("data", "note", found, f"a step takes {prompts} of them: lower batch.prompts_per_step")
     else:
@@ -301,7 +302,7 @@ def _first_steps(subject: Subject) -> Beginning | None:
     if not rows:
         return None
     rates, cut_off = ([row.get(name) or 0.0 for row in rows] for name in ("pass_rate", "truncation_rate"))
-    return Beginning(fmean(rates), f"the first {len(rows)} steps", None, fmean(cut_off))
+    return Beginning(fmean(rates), f"the first {counted(len(rows), 'steps')}", None, fmean(cut_off))
 
 
 def _asked(config: RunConfig, count: int, view: View) -> Beginning:
@@ -362,9 +363,9 @@ def _step(subject: Subject, policy: Policy | None, data: Data, length: float | N
     found = f"{_roughly(low)} to {_roughly(high)} a step on this machine"
     whole = f"{_roughly(low * config.steps)} to {_roughly(high * config.steps)}"
     if low * config.steps > 7 * 86_400:
-        return Finding("time", "note", found, f"{config.steps} steps would take {whole}")
+        return Finding("time", "note", found, f"{counted(config.steps, 'steps')} would take {whole}")
     asked = "; it depends on how long completions are, which --ask 16 measures" if length is None else ""
-    return Finding("time", "ok", f"{found}, {whole} for {config.steps} steps{asked}")
+    return Finding("time", "ok", f"{found}, {whole} for {counted(config.steps, 'steps')}{asked}")
 
 
 def _roughly(seconds: float) -> str:

@@ -18,6 +18,7 @@ from strop.base.metrics import Metrics, plain
 from strop.base.seeds import derive
 from strop.base.types import InputError, Problem, first_line
 from strop.data.dataset import make_example
+from strop.data.demonstrations import is_answered_before
 from strop.data.source import question_digest
 from strop.data.templates import Auto, PromptTemplate
 from strop.model.byte_tokenizer import byte_tokenizer
@@ -46,7 +47,7 @@ def as_demonstrations(
     """The rows of the file as token ids, each completion followed by EOS.
 
     Raises:
-        InputError: a completion is no text, or the tokenizer has no EOS token.
+        InputError: the tokenizer has no EOS token, or its chat template refuses a prompt.
     """
     eos = tokenizer.eos_token_id
     if eos is None:
@@ -57,13 +58,15 @@ def as_demonstrations(
 def _demonstration(
     problem: Problem, config: SftConfig, tokenizer: PreTrainedTokenizerBase, eos: int
 ) -> Demonstration:  # fmt: skip
-    if not isinstance(problem.reference, str):
-        raise InputError(f"{config.demonstrations}: {problem.id}: {config.columns.answer} must be text")
-    completion = tokenizer.encode(problem.reference, add_special_tokens=False)
     # As training will ask for it, so that what is learned here is what is asked for there.
     instruction = Answer().instruction(problem) if _boxed(problem) else None
-    prompt_ids = make_example(problem, config.template, tokenizer, instruction).prompt_ids
-    return Demonstration(prompt_ids, np.array([*completion, eos], dtype=np.int32))
+    example = make_example(problem, config.template, tokenizer, instruction)
+    text, opened = problem.reference, example.problem.extra.get("opening")
+    if opened and text.lstrip().startswith(opened):  # which the prompt has written already, with its line break
+        text = text.lstrip().removeprefix(opened)
+        text = text.removeprefix("\n") if tokenizer.decode(example.prompt_ids.tolist()).endswith("\n") else text
+    completion = tokenizer.encode(text, add_special_tokens=False)
+    return Demonstration(example.prompt_ids, np.array([*completion, eos], dtype=np.int32))
 
 
 def _boxed(problem: Problem) -> bool:
@@ -82,11 +85,15 @@ def taught_with(config: SftConfig) -> PromptTemplate:
 
 
 class FineTuningData(NamedTuple):
-    """The demonstrations of a run as token ids; `questions` are the digests of what it trains on."""
+    """The demonstrations of a run as token ids; `questions` are the digests of what it trains on.
+
+    In `answered_before` of them the assistant speaks before the completion too, which is not trained.
+    """
 
     tokenizer: PreTrainedTokenizerBase
     demonstrations: list[Demonstration]
     questions: frozenset[str]
+    answered_before: int
 
 
 def read_data(config: SftConfig) -> FineTuningData:
@@ -103,7 +110,8 @@ def read_data(config: SftConfig) -> FineTuningData:
         ) from error
     problems = config.source.load()
     demonstrations = as_demonstrations(problems, config, tokenizer)
-    return FineTuningData(tokenizer, demonstrations, frozenset(map(question_digest, problems)))
+    questions = frozenset(map(question_digest, problems))
+    return FineTuningData(tokenizer, demonstrations, questions, sum(map(is_answered_before, problems)))
 
 
 class FineTuner:

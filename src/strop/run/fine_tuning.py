@@ -14,7 +14,7 @@ from strop.base import progress
 from strop.base.imports import command
 from strop.base.interrupt import Stopped, on_interrupt
 from strop.base.metrics import values
-from strop.base.view import View
+from strop.base.view import View, counted
 from strop.data.record import PROBLEMS, ProblemRecord
 from strop.run.fine_tuner import FineTuner, FineTuningData, Tuner, load_model, read_data
 from strop.run.fine_tuning_ranks import TunerRanks
@@ -59,7 +59,12 @@ def _run(
     config: SftConfig, data: FineTuningData, folder: RunFolder, view: View, step: int | None, tuner: Tuner | None
 ) -> Path:
     """Fine-tune from the checkpoint of `step`, in this process or in ranks; the folder of the model."""
-    view.note(f"{len(data.demonstrations)} demonstrations of {config.demonstrations}")
+    view.note(f"{counted(len(data.demonstrations), 'demonstrations')} of {config.demonstrations}")
+    if data.answered_before:
+        view.note(
+            f"in {data.answered_before} of them the assistant speaks several times: its last turn is trained, those "
+            "before it are part of the prompt; rows that end with them train them too"
+        )
     first = data.demonstrations[0]
     view.note(f"first prompt, {len(first.prompt_ids)} tokens: {data.tokenizer.decode(first.prompt_ids.tolist())!r}")
     with Watch(folder.path, None, view) as watch:

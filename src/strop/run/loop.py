@@ -31,7 +31,7 @@ from typing import Any
 import numpy as np
 
 from strop.algorithms.diagnostics.alerts import Memory, alerts
-from strop.algorithms.diagnostics.groups import group_metrics, lag_metrics, verifier_failures
+from strop.algorithms.diagnostics.groups import lag_metrics, verifier_failures
 from strop.algorithms.diagnostics.step import step_diagnostics
 from strop.algorithms.rewards import LengthShaping, Reward
 from strop.base import progress
@@ -52,6 +52,7 @@ from strop.orchestration.learning import Learning
 from strop.orchestration.ledger import Ledger, OpenGroup
 from strop.orchestration.stale import StaleGroups
 from strop.run.curriculum import Curriculum
+from strop.run.nothing_to_learn import nothing_to_learn
 from strop.training.result import TrainResult
 from strop.training.samples import is_trained_on
 from strop.verifiers.judge import Responder
@@ -60,14 +61,6 @@ EMPTY_BATCHES_BEFORE_GIVING_UP = 50
 JUDGE_SECONDS = 0.2
 PROBE_TOKENS = 64
 BRIEFLY, PATIENCE = 0.002, 0.1  # seconds to wait for generators: beside the judge, and where nothing else is to do
-
-
-class NothingToLearn(StropError):
-    """Step after step no group has rollouts of different outcome; `groups` are those looked at in vain."""
-
-    def __init__(self, message: str, groups: Sequence[Group]) -> None:
-        super().__init__(message)
-        self.groups = tuple(groups)
 
 
 class WeightMismatch(StropError):
@@ -275,7 +268,7 @@ class Loop:
             if len(self._refilled) >= self.config.batch.prompts_per_step:
                 self._refuse_unjudged(self._refilled)
             if len(self._refilled) >= EMPTY_BATCHES_BEFORE_GIVING_UP * self.config.batch.prompts_per_step:
-                raise self._nothing_to_learn(self._refilled, EMPTY_BATCHES_BEFORE_GIVING_UP)
+                raise nothing_to_learn(self.config, self.step, self._refilled, EMPTY_BATCHES_BEFORE_GIVING_UP)
 
     def _forget(self, group: Group) -> None:
         """The group has had its part in the run: a resume would not generate it again."""
@@ -311,7 +304,7 @@ class Loop:
             self._skipped += groups
             self._empty_batches += 1
             if self._empty_batches >= EMPTY_BATCHES_BEFORE_GIVING_UP:
-                raise self._nothing_to_learn(self._skipped, self._empty_batches)
+                raise nothing_to_learn(self.config, self.step, self._skipped, self._empty_batches)
             return None
         self._drop(batch.stale)
         groups, self._skipped, self._empty_batches = [*self._skipped, *groups], [], 0
@@ -394,17 +387,6 @@ class Loop:
         """End a run whose verifier failed on a whole batch: more of the same would not help."""
         if not any(group.usable for group in groups):
             raise StropError(f"step {self.step + 1}: no completion could be judged: {verifier_failures(groups)[0]}")
-
-    def _nothing_to_learn(self, groups: list[Group], batches: int) -> NothingToLearn:
-        rate = values(group_metrics(groups, ()))["pass_rate"]
-        broken = ", or training has broken it (optim.lr too high?)" if self.step else ""
-        return NothingToLearn(
-            f"step {self.step + 1}: {batches} batches' worth of groups in a row had no rollouts of different outcome "
-            f"(pass rate of the last ones: {rate}): the problems are too hard or too easy for this model"
-            f"{broken}; take others or a better starting model, or train on all "
-            "groups with --set algorithm.selection.zero_variance=keep",
-            groups,
-        )
 
     def _warn(self, groups: list[Group], row: Mapping[str, float | None]) -> None:
         for line in verifier_failures(groups):

@@ -179,12 +179,7 @@ def fine_tuning(target: str, demonstrations: Path, sets: Sequence[str], out: Pat
         raise InputError(f"{target} is made for reinforcement learning; name a folder, a hub name, or fresh")
     config = configure(target, demonstrations, sets)
     check_free(out)
-    try:
-        next(config.source.problems(), None)
-    except InputError as error:  # the same setting has a shorter name here
-        said = str(error).replace("data.source.columns", "columns")
-        named = ", the column of the completions" if "columns.answer=" in said else ""
-        raise InputError(said + named) from error
+    next(config.source.problems(), None)
     model(config.model, trains=True, device=config.device)
     return config
 

@@ -33,7 +33,8 @@ from strop.run import preflight
 from strop.run.assembly import Parts, assemble
 from strop.run.devices import devices_apart
 from strop.run.folder import PLACEMENT, SUMMARY, UNTRAINED, RunFolder
-from strop.run.loop import Loop, NothingToLearn, StepRecord
+from strop.run.loop import Loop, StepRecord
+from strop.run.nothing_to_learn import NothingToLearn
 from strop.run.tracking import Trackers, open_trackers
 from strop.run.validation import Row, Validation
 from strop.run.watchdog import Watch

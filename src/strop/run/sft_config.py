@@ -14,7 +14,7 @@ from strop.base.pieces import Settings
 from strop.base.types import InputError
 from strop.config.edits import apply_edits, explain, parse_set
 from strop.config.renamed import accepted
-from strop.data.demonstrations import DemonstrationColumns
+from strop.data.demonstrations import COMPLETION, Demonstrations
 from strop.data.rows import Columns, JsonLines
 from strop.data.templates import Auto, PromptTemplate
 from strop.model.settings import FreshModel, ModelSettings
@@ -29,7 +29,8 @@ class SftConfig(Settings):
 
     Fields:
         model: what is fine-tuned.
-        demonstrations: a file of JSON lines; `columns` says which entries are the prompt and the completion.
+        demonstrations: a file of JSON lines; `columns` says which entries are the prompt and the completion. Rows
+            without the latter are chats in `messages` (or in `columns.prompt`) that end with what is learned.
         template: how a prompt is put to the model; the same one belongs into the RL run that follows.
         training: ScaleRL's settings but for the batch, which suits a file of thousands rather than millions.
         trainers: ranks that the model, its gradients and its optimizer are sharded over, in processes of this host: a
@@ -39,7 +40,7 @@ class SftConfig(Settings):
 
     model: ModelSettings
     demonstrations: str
-    columns: Columns = Columns(answer="completion")
+    columns: Columns = Columns(answer=COMPLETION)
     template: SerializeAsAny[PromptTemplate] = Auto()
     training: SftSettings = SftSettings(epochs=4, tokens_per_batch=65_536)
     seed: Annotated[int, Field(ge=0)] = 0
@@ -49,9 +50,9 @@ class SftConfig(Settings):
     trackers: tuple[Literal["tensorboard", "trackio", "wandb"], ...] = ()
 
     @property
-    def source(self) -> JsonLines:
+    def source(self) -> Demonstrations:
         """The demonstrations, as prompts with the completion for an answer."""
-        return JsonLines(path=self.demonstrations, columns=DemonstrationColumns(**self.columns.model_dump()))
+        return Demonstrations(JsonLines(path=self.demonstrations, columns=self.columns))
 
 
 def configure(model: str, demonstrations: Path, sets: Sequence[str] = ()) -> SftConfig:

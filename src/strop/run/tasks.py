@@ -17,7 +17,7 @@ from transformers import PreTrainedTokenizerBase
 
 from strop.base.seeds import derive
 from strop.base.types import Completion, InputError, Problem, Rollout, StropError, Verdict
-from strop.base.view import SilentView, View
+from strop.base.view import SilentView, View, counted
 from strop.config.edits import explain, flatten
 from strop.config.schema import RunConfig, evaluation_sampling
 from strop.data.dataset import Dataset, Example, build_dataset, load_data, make_example
@@ -319,7 +319,8 @@ def problems_of(asked: Asked, tokenizer: PreTrainedTokenizerBase, view: View) ->
     if asked.own and record is None:
         view.note("the run kept no record of its problems: they are split anew, by the data file as it is now")
     if chosen.over_budget:
-        view.note(f"{chosen.over_budget} problems left out, their prompts exceed {chosen.max_prompt_tokens} tokens")
+        left_out = counted(chosen.over_budget, "problems")
+        view.note(f"{left_out} left out, their prompts exceed {chosen.max_prompt_tokens} tokens")
     return chosen, trained_on
 
 
