@@ -178,6 +178,28 @@ def test_the_model_is_asked_how_it_begins() -> None:
     sets = ["sampling.max_new_tokens=9"]
     findings = {finding.topic: finding for finding in criticise("grpo", sets, small=True, asked=4)}
     assert "cut off at 9 tokens" in findings["completions"].found
+    assert "raise sampling.max_new_tokens" in findings["completions"].advice
+
+
+def test_completions_that_the_context_ends_cannot_be_given_more_tokens(model: Path, tmp_path: Path) -> None:
+    rows: Rows = [{"prompt": "x" * 320 + str(n), "answer": "1"} for n in range(80)]
+    sets = [f"model.path={model}", problems(tmp_path, rows)]
+    findings = {finding.topic: finding for finding in criticise("grpo", [*sets, ASKS], asked=2)}
+    left = re.search(r"completions end at (\d+) tokens", findings["budgets"].advice)
+    assert left is not None and f"cut off at {left[1]} tokens" in findings["completions"].found
+    assert "sampling.max_new_tokens" not in findings["completions"].advice
+
+
+def test_groups_of_one_have_no_baseline(model: Path, tmp_path: Path) -> None:
+    """Also where the run begins, by `--dry-run`, and never where a critic is the baseline."""
+    one = [problems(tmp_path, SUMS), ASKS, "batch.samples_per_prompt=1"]
+    assert found(model, *one)["groups"].level == "note"
+    sets = [f"model.path={model}", "sampling.max_new_tokens=64", *one]
+    assert any("its reward itself" in line for line in preview(resolve("grpo", sets), SilentView()))
+    critic = ["algorithm.advantage=Gae", "critic.updates_per_step=1"]
+    assert not any("reward itself" in line for line in preview(resolve("grpo", [*sets, *critic]), SilentView()))
+    with pytest.raises(InputError, match="advantage 0 whatever its reward: algorithm.advantage=GroupRelative compares"):
+        resolve("grpo", [*sets, "algorithm.advantage.normalization=batch_std"])
 
 
 def test_each_engine_is_tried_and_one_that_cannot_be_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

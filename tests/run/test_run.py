@@ -316,6 +316,24 @@ def test_problems_that_teach_nothing_end_the_run(tmp_path: Path) -> None:
         assert RunFolder.open(tmp_path / refill).rollout_steps() == [1]  # what they were
 
 
+class AllNotes(SilentView):
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def note(self, text: str) -> None:
+        self.lines.append(text)
+
+
+def test_groups_of_one_are_noted_once_and_not_called_uniform(tmp_path: Path) -> None:
+    """They have one outcome each by their nature, and teach all the same."""
+    notes = AllNotes()
+    one = ("batch.samples_per_prompt=1", "steps=1", "evaluation.every=none")
+    train(small_config(*one), tmp_path / "run", notes)
+    assert sum("advantage is its reward itself" in line for line in notes.lines) == 1
+    assert metrics(tmp_path / "run")[-1]["groups/zero_variance_share"] == 1
+    assert not any("no group had rollouts of different outcome" in line for line in notes.lines)
+
+
 def test_dynamic_sampling_fills_the_batch(tmp_path: Path) -> None:
     sets = ("algorithm.selection.zero_variance=drop", "algorithm.selection.refill=true", "steps=2")
     train(small_config(*sets), tmp_path / "refill", SilentView())
@@ -503,6 +521,11 @@ def test_a_finished_run_goes_on_with_more_steps(finished: Path, tmp_path: Path) 
     assert [row["step"] for row in metrics(out)] == [0, 1, 2, 3, 4, 5, 6]
     ends = zip(parameters(tmp_path / "whole").values(), parameters(out).values(), strict=True)
     assert all(torch.equal(a, b) for a, b in ends)
+    stored = (out / "config.json").read_text()
+    with pytest.raises(InputError, match=r"has done its 6 steps, so that no step .* --set steps=12, or start"):
+        resume(out, SilentView(), sets=["optim.lr=0.5"])
+    resume(out, SilentView(), sets=["steps=6"])  # as it is: nothing to do
+    assert (out / "config.json").read_text() == stored
     with pytest.raises(InputError, match="6 are done"):
         resume(out, SilentView(), sets=["steps=5"])
     with pytest.raises(InputError, match="--set data.source.terms: a run keeps what it began with"):

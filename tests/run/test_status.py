@@ -196,9 +196,10 @@ def test_a_folder_that_is_no_run_is_refused_in_one_line(tmp_path: Path) -> None:
 
 
 def test_shares_are_of_the_steps_alone(run: Path) -> None:
-    """The row of what was measured before the first step has no seconds."""
+    """What was measured before the first step took seconds that are no step's."""
     before = (run / "metrics.jsonl").read_text()
-    (run / "metrics.jsonl").write_text('{"step": 0, "evaluation/pass_rate": 0.1}\n' + before)
+    row = {"step": 0, "evaluation/pass_rate": 0.1, "seconds/evaluation": 5.0}
+    (run / "metrics.jsonl").write_text(json.dumps(row) + "\n" + before)
     assert sum(read_status(RunFolder.open(run)).shares.values()) == pytest.approx(1)
 
 

@@ -78,6 +78,11 @@ class Advantage(Piece):
         """Whether the other completions of a group are the baseline, so that one completion alone has none."""
         return False
 
+    @property
+    def needs_several(self) -> bool:
+        """Whether the only completion of a prompt has advantage 0, whatever its reward."""
+        return False
+
     @abstractmethod
     def __call__(self, outcomes: Outcomes) -> list[FloatArray]:
         """S arrays, float32 [T_s] each, aligned with the completion's tokens."""
@@ -115,6 +120,11 @@ class GroupRelative(Advantage):
     def compares_group(self) -> bool:
         """Always."""
         return True
+
+    @property
+    def needs_several(self) -> bool:
+        """Under every scale but `prompt_std`, by which a group of one keeps its reward."""
+        return self.normalization != "prompt_std"
 
     def __call__(self, outcomes: Outcomes) -> list[FloatArray]:
         advantages = self.per_completion(outcomes)

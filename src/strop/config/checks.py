@@ -57,6 +57,12 @@ def _check_batch(config: RunConfig) -> None:
             "batch.samples_per_prompt=1 with algorithm.selection.zero_variance=drop drops every group (one "
             "completion cannot differ from itself); raise samples_per_prompt to 2 or more, or keep such groups"
         )
+    advantage = config.algorithm.advantage
+    if batch.samples_per_prompt == 1 and advantage.needs_several:
+        raise InputError(
+            f"batch.samples_per_prompt=1 has advantage 0 whatever its reward: algorithm.advantage="
+            f"{advantage.piece_name()} compares completions of a prompt; raise samples_per_prompt to 2 or more"
+        )
 
 
 def _check_sampling(config: RunConfig) -> None:

@@ -112,6 +112,9 @@ def assemble(config: RunConfig, view: View) -> Parts:
     contradiction = contradictions.warning(data.train.name, data.train.problems)
     if contradiction is not None:
         view.note(contradiction)
+    lone = preflight.without_baseline(config)
+    if lone is not None:
+        view.note(lone)
     refused = first_refusal(config.verifier, data.train.problems)
     if refused is not None:
         problem, reason = refused
@@ -177,7 +180,8 @@ def preview(config: RunConfig, view: View) -> list[str]:
     data = load_data(config.data, tokenizer, config.instruction, trained_before(config.model.path))
     for line in (*data.report(), *first_prompt(data.train, config.data.template, tokenizer)):
         view.note(line)
-    warnings = []
+    lone = preflight.without_baseline(config)
+    warnings = [] if lone is None else [lone]
     room = known_room(config)
     if room is not None:
         longest = max(part.longest_prompt for part in (data.train, data.held_out) if part is not None)

@@ -218,7 +218,7 @@ def _short(value: object) -> str:
 def _budgets(config: RunConfig, data: Data) -> Iterator[Finding]:
     """Whether prompts and completions fit into the model, and whether prompts were left out."""
     sets = [part for part in (data.train, data.held_out) if part is not None]
-    longest = max(part.longest_prompt for part in sets)
+    longest = _longest_prompt(data)
     budget = max(stage.sampling.max_new_tokens for stage in stage_configs(config))
     room = known_room(config)
     found = f"prompts up to {longest} tokens, completions up to {budget}"
@@ -257,6 +257,9 @@ def _data(config: RunConfig, data: Data) -> Iterator[Finding]:
     warning = contradictions.warning(data.train.name, data.train.problems)
     if warning is not None:
         yield Finding("contradictions", "note", warning, "remove one of each, or merge them: strop data prepare")
+    lone = preflight.without_baseline(config)
+    if lone is not None:
+        yield Finding("groups", "note", lone, "raise batch.samples_per_prompt, with fewer prompts_per_step if need be")
     yield _held_out(config, data.held_out, data.removed)
 
 
@@ -288,11 +291,23 @@ def _outset(subject: Subject, policy: Policy | None, data: Data, asked: int, vie
             return
     yield _start(beginning)
     if beginning is not None and beginning.cut_off > CUT_OFF:
-        budget = subject.config.sampling.max_new_tokens
-        found = f"{percent(beginning.cut_off)} of the completions are cut off at {budget} tokens"
-        advice = "what is cut off is seldom right: raise sampling.max_new_tokens"
-        yield Finding("completions", "note", found, advice)
+        yield _cut_off(subject.config, data, beginning.cut_off)
     yield _step(subject, policy, data, None if beginning is None else beginning.tokens)
+
+
+def _cut_off(config: RunConfig, data: Data, share: float) -> Finding:
+    budget, way = config.sampling.max_new_tokens, "raise sampling.max_new_tokens"
+    room = known_room(config)
+    if room is not None:
+        left = room - _longest_prompt(data)
+        if left <= budget:
+            budget, way = left, "the model's context has room for no more; take shorter prompts, or another model"
+    found = f"{percent(share)} of the completions are cut off at {budget} tokens"
+    return Finding("completions", "note", found, f"what is cut off is seldom right: {way}")
+
+
+def _longest_prompt(data: Data) -> int:
+    return max(part.longest_prompt for part in (data.train, data.held_out) if part is not None)
 
 
 def _first_steps(subject: Subject) -> Beginning | None:

@@ -391,6 +391,8 @@ class Loop:
     def _warn(self, groups: list[Group], row: Mapping[str, float | None]) -> None:
         for line in verifier_failures(groups):
             self.view.note(f"step {self.step}: {line}; the sample left the loss")
+        if not self.config.algorithm.advantage.compares_group or self.config.batch.samples_per_prompt == 1:
+            row = {**row, "groups/zero_variance_share": None}  # groups of one outcome teach all the same
         lines, self._alerts = alerts(row, self._alerts, self.config.alerts)
         for line in lines:
             self.view.note(f"step {self.step}: {line}")

@@ -106,6 +106,18 @@ def fitted(config: RunConfig, longest_prompt: int, room: int) -> tuple[RunConfig
     return lowered, f"completions end at {left} tokens: {over} that the model has room for{way_out}"
 
 
+def without_baseline(config: RunConfig) -> str | None:
+    """A warning where a prompt's only completion is to be compared with others; None elsewhere."""
+    if not any(stage.batch.samples_per_prompt == 1 for stage in stage_configs(config)):
+        return None
+    if not config.algorithm.advantage.compares_group:
+        return None
+    return (
+        "batch.samples_per_prompt=1: with no other completion of its prompt to compare with, a completion's advantage "
+        "is its reward itself, so that a reward of 0 teaches nothing; 8 are usual"
+    )
+
+
 def _own_budget(name: str) -> int | None:
     """The budget that a recipe has by itself; None for one that is not strop's."""
     try:

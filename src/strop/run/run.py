@@ -21,7 +21,7 @@ from strop.base import progress
 from strop.base.imports import command
 from strop.base.interrupt import Stopped, on_interrupt
 from strop.base.types import InputError, StropError
-from strop.base.view import View
+from strop.base.view import View, counted
 from strop.config.checks import validated
 from strop.config.schema import RunConfig
 from strop.data.record import PROBLEMS, ProblemRecord
@@ -97,7 +97,8 @@ def resume(out: Path, view: View, step: int | None = None, sets: Sequence[str] =
     configuration from there on, and config.json with it.
 
     Raises:
-        StropError: see the parts; a setting that cannot change, or fewer steps than are done.
+        StropError: see the parts; a setting that cannot change, fewer steps than are done, or a setting that no step
+            is left to use.
     """
     folder = RunFolder.resume(out)
     try:
@@ -105,9 +106,18 @@ def resume(out: Path, view: View, step: int | None = None, sets: Sequence[str] =
         found = _checkpoint(folder, step)
         if found is not None and found.step > config.steps:
             raise InputError(f"steps={config.steps}, and {found.step} are done; go back further with --step")
+        if sets and found is not None and found.step == config.steps and _differs(found, config):
+            raise InputError(
+                f"{out} has done its {counted(config.steps, 'steps')}, so that no step would use what is set; let it "
+                f"take more with --set steps={2 * config.steps}, or start a new run: strop train {folder.config_path}"
+            )
         return _to_the_end(config, assemble(config, view), folder, view, _Resume(found))
     finally:
         folder.close()
+
+
+def _differs(found: checkpoint.Checkpoint, config: RunConfig) -> bool:
+    return bool(found.state["config"] != config.model_dump(mode="json"))
 
 
 @dataclass(frozen=True)
@@ -206,7 +216,7 @@ class _Run:
         self._measure_again(self.validation.load(found.state, self.folder.read_metrics(), found.step))
         self.parts.learner.load(self.folder.checkpoints.resolve(), found.step)
         torch.set_rng_state(found.tensors["rng"]["torch"])
-        if found.state["config"] != self.config.model_dump(mode="json"):
+        if _differs(found, self.config):
             changed = f"{self.folder.config_path} was changed since step {found.step}"
             self.view.note(f"{changed}: the run goes on with the change")
             loop = self.loop

@@ -216,9 +216,12 @@ def _mean(rows: Rows, name: str) -> float | None:
 
 
 def _shares(rows: Rows) -> dict[str, float]:
-    whole = sum(by_step(rows, "seconds/step").values())
+    """Of the steps' seconds; what was measured before the first step is part of none."""
+    steps = by_step(rows, "seconds/step")
+    whole = sum(steps.values())
     spent = {name: by_step(rows, f"seconds/{name}") for name in SHARES} if whole else {}
-    return {name: sum(values.values()) / whole for name, values in spent.items() if values}
+    inside = {name: [value for step, value in values.items() if step in steps] for name, values in spent.items()}
+    return {name: sum(values) / whole for name, values in inside.items() if values}
 
 
 # ---------------------------------------------------------------------- processes
