@@ -174,6 +174,8 @@ CASES = (
     ("sample nowhere --prompt x", "nowhere is neither a run nor a model folder"),
     ("export nowhere", "there is no run folder nowhere"),
     ("export sft --step 3", "has no checkpoint 3"),
+    ("export sft@3", "has no checkpoint 3"),
+    ("export sft@3 --step 4", "sft@3 names a checkpoint, and --step 4 too; leave one out"),
     ("serve nowhere", "model.path nowhere"),
     ("report nowhere", "there is no run folder nowhere"),
     ("plot nowhere", "there is no run folder nowhere"),

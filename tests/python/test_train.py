@@ -180,7 +180,9 @@ def test_a_script_trains_with_what_it_defines_and_the_command_line_says_who_can_
     assert "MyLoss" in refused.stderr and "strop.train(…, resume=True)" in refused.stderr
     assert "or only strop export RUN" in refused.stderr
     shutil.rmtree(tmp_path / "mine" / "model")
-    assert _python("-m", "strop", "export", "mine").stdout.split() == ["mine/model"]  # for which no loss is needed
+    step = RunFolder.open("mine").checkpoint_steps()[-1]
+    exported = _python("-m", "strop", "export", f"mine@{step}")  # for which no loss is needed
+    assert (exported.stdout, exported.stderr) == ("mine/model\n", f"step {step} of mine:\n")
     assert (tmp_path / "mine" / "model" / "model.safetensors").is_file()
     assert _python(str(script), "2").stdout.split() == ["48", "__main__:MyLoss"]
 

@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from strop.cli.options import Imports, Json, Model, Recipe, Run, Sets, Source, SourcePath, allow, print_json, viewing
+from strop.cli.options import (
+    Checkpoint,
+    Imports,
+    Json,
+    Model,
+    Recipe,
+    Sets,
+    Source,
+    SourcePath,
+    allow,
+    print_json,
+    viewing,
+)  # fmt: skip
 
 
 def sample(
@@ -59,7 +72,7 @@ def sample(
 
 
 def export(
-    run: Run,
+    run: Checkpoint,
     out: Annotated[
         Path | None, typer.Option("--out", metavar="FOLDER", help="Where to write; by default RUN/model.")
     ] = None,
@@ -75,14 +88,22 @@ def export(
 
     \b
     strop export runs/first
-    strop export runs/first --step 40 --out my-model
+    strop export runs/first@40 --out my-model
     strop export runs/first --adapter
     """
+    from strop.base.types import InputError
     from strop.run import preflight
     from strop.run.folder import RunFolder
 
     allow(imports)
-    preflight.checkpoint(RunFolder.open(run), step)
+    place, _, named = (run, "", "") if Path(run).exists() else run.rpartition("@")
+    if place and named and step is not None:
+        raise InputError(f"{run} names a checkpoint, and --step {step} too; leave one out")
+    folder = RunFolder.open(place or run)
+    preflight.checkpoint(folder, named or step)
+    taken = int(named) if named else folder.checkpoint_steps()[-1] if step is None else step
     from strop.run import tasks
 
-    print(tasks.export_checkpoint(run, out, step, adapter))
+    written = tasks.export_checkpoint(folder.path, out, taken, adapter)
+    print(f"step {taken} of {folder.path}:", file=sys.stderr)
+    print(written)

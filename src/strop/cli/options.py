@@ -74,6 +74,10 @@ Model = Annotated[
 Run = Annotated[
     Path, typer.Argument(metavar="RUN", help="A run folder.", autocompletion=run_folders)
 ]
+Checkpoint = Annotated[
+    str,
+    typer.Argument(metavar="RUN", help="A run folder; RUN@STEP is a checkpoint.", autocompletion=run_folders),
+]
 Recipe = Annotated[
     str | None,
     typer.Option(
