@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from tests.engines.runs import engine_of, policy_logprobs, prompts, requests, run
+from tests.kit.bring import FAMILIES, bring
 from tests.model.test_policy import eager, sequences
 from tests.tiny import byte_tokenizer, tiny_settings
 from tests.training.cases import make_samples
@@ -53,6 +54,27 @@ def test_a_token_costs_what_it_would_in_the_dense_model():
     assert weights[ROUTER.format(3)].shape == (8, 128)
     again = fresh_model(FreshModel(intermediate_size=48, experts=8, experts_per_token=3), byte_tokenizer(), seed=0)
     assert all(torch.equal(tensor, weights[name]) for name, tensor in again.named_parameters())
+
+
+MIXTURES = [name for name, (_, sizes) in FAMILIES.items() if any("experts" in key for key in sizes)]
+
+
+@pytest.mark.parametrize("name", MIXTURES)
+def test_parameters_that_compute_are_those_that_one_token_gives_a_gradient(name: str, tmp_path: Path) -> None:
+    """All of them but the embedding, which is looked up; of experts not chosen there is none."""
+    policy = load_policy(ModelSettings(path=str(bring(name, "qwen3", tmp_path))))[0]
+    policy(Packed.whole([[7, 8]]), 1.0)[0].sum().backward()  # 7 is asked what comes next
+    count = 0
+    for module_name, module in policy.model.named_modules():
+        for parameter in module.parameters(recurse=False):
+            if parameter is policy.model.get_input_embeddings().weight and parameter is not policy.head_weight:
+                continue
+            reached = parameter
+            if module_name.endswith(".experts"):
+                assert parameter.grad is not None
+                reached = parameter[parameter.grad.flatten(1).any(1)]
+            count += reached.numel()
+    assert policy.computing_parameters == count
 
 
 def test_settings_that_cannot_be():

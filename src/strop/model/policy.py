@@ -149,11 +149,27 @@ class Policy(nn.Module):
 
     @property
     def computing_parameters(self) -> int:
-        """Parameters that a token is multiplied with: all but the embedding, the head's own counted once."""
+        """Parameters that a token is multiplied with: all but the embedding, the head's own counted once.
+
+        Of the experts of a mixture those that a token is sent to, on average over the experts.
+        """
         embedding = self.model.get_input_embeddings().weight
         every = {id(parameter): parameter.numel() for parameter in self.model.parameters()}
         tied = embedding is self.head_weight
-        return sum(every.values()) - (0 if tied else embedding.numel())
+        return sum(every.values()) - (0 if tied else embedding.numel()) - self._idle_experts()
+
+    def _idle_experts(self) -> int:
+        """Parameters of the experts that a token is not sent to; 0 where the configuration does not say how many."""
+        chosen = self.model.config.get_text_config().to_dict().get("num_experts_per_tok")
+        if not isinstance(chosen, int):
+            return 0
+        idle = 0
+        for name, module in self.model.named_modules():
+            if name.endswith(".experts"):
+                sizes = [parameter.numel() for parameter in module.parameters()]
+                experts = len(module) if isinstance(module, nn.ModuleList) else len(next(module.parameters()))
+                idle += sum(sizes) * (experts - chosen) // experts
+        return idle
 
     @property
     def head_weight(self) -> Tensor:
