@@ -32,7 +32,7 @@ from strop.orchestration.connection import ControllerConnection
 from strop.orchestration.messages import StoredWeights
 from strop.orchestration.rank_group import Handler, serve
 from strop.orchestration.weight_store import WeightStore
-from strop.run.assembly import Modules, check_tokens, make_learner, wants_reference
+from strop.run.learner_parts import Modules, check_tokens, make_learner, wants_reference
 from strop.run.rank_group_learner import RankSettings
 from strop.training.embedded_base import located
 from strop.training.learner import Learner

@@ -32,7 +32,7 @@ from strop.model.device import pick_device
 from strop.model.files import cast_parameters
 from strop.model.policy import Packed, Policy, load_policy
 from strop.recipes.resolve import resolve
-from strop.run.assembly import Modules, make_learner
+from strop.run.learner_parts import Modules, make_learner
 from strop.run.rank_worker import join
 from strop.training.learner import Learner
 from strop.training.packing import pack
