@@ -72,6 +72,16 @@ def test_a_prompt_that_does_not_ask_for_what_the_verifier_reads(model: Path, tmp
     assert "chat template of its own" in found(model, source, "data.template=Plain")["prompt"].advice
 
 
+def test_a_prompt_that_asks_for_two_forms(model: Path, tmp_path: Path) -> None:
+    """As verl's GSM8K does, whose questions end with such a sentence, beside the box that the verifier needs."""
+    rows: Rows = [{**row, "prompt": f'{row["prompt"]} Output the final answer after "####".'} for row in SUMS]
+    finding = found(model, problems(tmp_path, rows))["verifier"]
+    assert finding.level == "note" and finding.found.endswith("and the prompt also asks for ####")
+    assert "answers as #### … are judged wrong" in finding.advice and "verifier.extract" in finding.advice
+    read = found(model, problems(tmp_path, rows), "verifier.extract=last_number")["verifier"]
+    assert read.level == "ok"
+
+
 def test_references_that_are_no_right_answers(model: Path, tmp_path: Path) -> None:
     rows: Rows = [row | {"answer": "}" if place % 4 == 3 else row["answer"]} for place, row in enumerate(SUMS)]
     finding = found(model, problems(tmp_path, rows), ASKS)["verifier"]

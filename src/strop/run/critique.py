@@ -189,8 +189,13 @@ def _verifier(config: RunConfig, problems: Sequence[Problem], prompt: str) -> Fi
         advice = f"such as {wrong[0].id}: {_short(wrong[0].reference)}; clean the data, or choose another verifier"
         return Finding("verifier", "problem" if 2 * len(wrong) > len(judged) else "note", found, advice)
     reads = f"{name} finds an answer that is written {' or '.join(FORMS[form] % '…' for form in accepted)}"
+    other = next((form for form in FORMS if form not in accepted and form != "bare" and form in prompt), None)
     if "bare" in accepted or any(form in prompt for form in accepted) or _made_here(config):
-        return Finding("verifier", "ok", reads)
+        if other is None:
+            return Finding("verifier", "ok", reads)
+        both = f"{reads}, and the prompt also asks for {other}"
+        advice = f"answers as {FORMS[other] % '…'} are judged wrong: take that sentence off, or set verifier.extract"
+        return Finding("verifier", "note", both, advice)
     asking = f'"put your final answer in {FORMS[accepted[0]] % "…"}"'
     if isinstance(config.data.template, Auto) and config.data.template.instruct is False:
         advice = f"let the prompt say {asking}: data.template.instruct=true"
