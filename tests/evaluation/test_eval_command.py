@@ -23,7 +23,8 @@ from strop.evaluation.grid import Grid
 from strop.evaluation.protocols import PLAIN, changed, protocol
 from strop.model.byte_tokenizer import byte_tokenizer
 from strop.run.benchmark_plan import Plan, parse_models
-from strop.run.benchmarking import measure, shared_template
+from strop.run.benchmark_terms import shared_template
+from strop.run.benchmarking import measure
 from strop.run.run import train
 from strop.run.tasks import configure
 

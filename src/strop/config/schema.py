@@ -117,15 +117,13 @@ class RunConfig(Settings):
     def instruction(self, problem: Problem) -> Instruction | None:
         """What the problem's prompt should say: which form of answer the verifier reads, and which tools there are."""
         asked = self.verifier.instruction(problem)
-        tools = () if self.environment is None else tuple(tool.schema() for tool in self.environment.tools)
-        return (asked or NOTHING)._replace(tools=tools) if tools else asked
+        return asked if self.environment is None else self.environment.instruction(asked)
 
     def to_json(self) -> str:
         """The configuration as JSON text that `resolve` reads back, as a run's config.json."""
         return json.dumps(self.model_dump(mode="json"), indent=2) + "\n"
 
 
-NOTHING = Instruction("", "")  # every prompt holds its mark
 STAGED = ("batch", "sampling", "algorithm", "optim")
 SCHEDULE = ("lr", "schedule", "warmup_steps")
 

@@ -18,11 +18,13 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 from pydantic import Field
 
 from strop.base.pieces import Piece
+from strop.data.templates import Instruction
 
 if TYPE_CHECKING:
     from strop.environments.session import Session, Tool
 
 Count = Annotated[int, Field(ge=1)]
+NOTHING = Instruction("", "")  # every prompt holds its mark
 
 
 class Environment(Piece):
@@ -85,6 +87,16 @@ class Environment(Piece):
     def tools(self) -> tuple[Tool, ...]:
         """What the policy may call; described in the prompt by the model's chat template."""
         return ()
+
+    @property
+    def takes_any_problem(self) -> bool:
+        """Whether problems that were not made for it, a benchmark's, can be put in it: it offers tools, no more."""
+        return bool(self.tools) and not self.speaks_first
+
+    def instruction(self, asked: Instruction | None) -> Instruction | None:
+        """What a prompt should say: what was `asked` by the verifier, and which tools there are."""
+        tools = tuple(tool.schema() for tool in self.tools)
+        return (asked or NOTHING)._replace(tools=tools) if tools else asked
 
     @abstractmethod
     def open(self) -> Session:

@@ -89,6 +89,7 @@ def benchmark_sets(
     room: int,
     seed: int,
     note: Callable[[str], None],
+    play: Play | None = None,
 ) -> tuple[ValidationSet, ...]:
     """Benchmarks as `strop eval` measures them: the same problems, prompts, verifiers and, for a seed, samples.
 
@@ -99,11 +100,13 @@ def benchmark_sets(
         room: tokens of the model; problems whose prompt leaves too little of it are left out, and noted.
         seed: the run's.
         note: receives a line for each set that is measured, and for what is left out.
+        play: the run's environment, in which they are asked where it takes any problem.
 
     Raises:
         InputError: a benchmark cannot be found, is named twice, or has no problem that can be asked or judged.
     """
     found: list[ValidationSet] = []
+    play, where = benchmark_play(play)
     for item in wanted:
         try:
             known = benchmark(item.name)
@@ -115,18 +118,31 @@ def benchmark_sets(
             verifier = default_verifier(known.kind)
             refuse_unjudged(known.name, problems, verifier, note, "strop eval --set verifier=…")
             asked = with_instruction(template, known.kind)
-            examples = [make_example(one, asked, tokenizer, verifier.instruction(one)) for one in problems]
+            told = [verifier.instruction(one) for one in problems]
+            if play is not None:
+                told = [play.environment.instruction(one) for one in told]
+            examples = [make_example(one, asked, tokenizer, say) for one, say in zip(problems, told, strict=True)]
             dataset = _dataset(known.name, examples, room, sampling.max_new_tokens)
         except InputError as error:
             raise InputError(f"evaluation.benchmarks: {error} (--data is evaluation.benchmark_data here)") from error
         often = "every step" if item.every == 1 else f"every {item.every} steps"
-        note(f"{known.name}: {counted(len(dataset), 'problems')}, measured {often}")
+        note(f"{known.name}: {counted(len(dataset), 'problems')}, measured {often}{where}")
         if dataset.over_budget:
             left_out = counted(dataset.over_budget, "problems")
             note(f"{known.name}: {left_out} left out, the model has no room for their prompts")
         stream = derive(seed, "benchmark", known.name)  # that of `strop eval`
-        found.append(ValidationSet(known.name, dataset, item.every, item.samples, sampling, verifier, stream))
+        found.append(ValidationSet(known.name, dataset, item.every, item.samples, sampling, verifier, stream, play))
     return tuple(found)
+
+
+def benchmark_play(play: Play | None) -> tuple[Play | None, str]:
+    """The environment that benchmarks are asked in, None without one, and words for that."""
+    if play is None:
+        return None, ""
+    name = play.environment.piece_name()
+    if play.environment.takes_any_problem:
+        return play, f" in the environment {name}"
+    return None, f" in one turn, without the environment {name}, which is made for problems of its own"
 
 
 def _dataset(name: str, examples: Sequence[Example], room: int, budget: int) -> Dataset:

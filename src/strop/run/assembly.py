@@ -240,7 +240,7 @@ def validation_sets(
     ]
     folder = None if settings.benchmark_data is None else Path(settings.benchmark_data)
     template = config.data.template
-    return held_out + benchmark_sets(wanted, folder, template, tokenizer, sampling, room, config.seed, view.note)
+    return held_out + benchmark_sets(wanted, folder, template, tokenizer, sampling, room, config.seed, view.note, play)
 
 
 def _worker_evaluator(

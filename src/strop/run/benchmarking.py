@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -19,8 +19,7 @@ from transformers import PreTrainedTokenizerBase
 from strop.base.files import read_json, write_json
 from strop.base.seeds import derive
 from strop.base.types import InputError, Problem, Rollout
-from strop.base.view import SilentView, View, counted
-from strop.config.parse import parse
+from strop.base.view import View, counted
 from strop.config.schema import RunConfig
 from strop.data.dataset import Dataset, make_example, no_instruction
 from strop.data.record import ProblemRecord
@@ -29,27 +28,27 @@ from strop.engines.build import build_engine
 from strop.engines.endpoint.client import EndpointError
 from strop.engines.endpoint.engine import EndpointEngine, EndpointTokenizer
 from strop.engines.protocol import Engine, Sampling
+from strop.environments.base import Environment
+from strop.environments.judge import Play
+from strop.environments.tokens import TurnTokens
 from strop.evaluation.benchmarks import (
     HELD_OUT,
     Benchmark,
     load_problems,
     refuse_unjudged,
     with_instruction,
-    without_instruction,
 )
 from strop.evaluation.evaluate import evaluate
 from strop.evaluation.grid import ORDER, Grid, load_grid
 from strop.evaluation.protocols import Protocol
 from strop.evaluation.result import EvaluationResult
 from strop.evaluation.sample_store import SUMMARY, TRAINED_ON, SampleStore, load_result
-from strop.model.files import load_tokenizer
-from strop.model.location import asked_with
 from strop.model.policy import Policy
 from strop.recipes.resolve import resolve
 from strop.run.benchmark_plan import NamedModel, Plan
-from strop.run.fine_tuning import is_fine_tuning
-from strop.run.folder import RunFolder, is_run
-from strop.run.tasks import DEFAULT_RECIPE, Asked, configure, fitted, holds_out, open_model, problems_of
+from strop.run.benchmark_terms import held_out_of, shared_environment, shared_template, verifiers_of
+from strop.run.folder import RunFolder
+from strop.run.tasks import DEFAULT_RECIPE, configure, fitted, holds_out, open_model
 from strop.verifiers.base import Verifier
 from strop.verifiers.judges import Judges
 
@@ -66,8 +65,9 @@ def measure(plan: Plan, view: View) -> Grid:
     """
     configs = {model.label: _plan_config(plan, model) for model in plan.models}
     template = shared_template(plan, configs)
-    held_out = _held_out(plan) if any(found.family == HELD_OUT for found in plan.benchmarks) else None
-    verifiers = {label: _verifiers(plan, config, held_out) for label, config in configs.items()}
+    environment = shared_environment(plan, configs)
+    held_out = held_out_of(plan) if any(found.family == HELD_OUT for found in plan.benchmarks) else None
+    verifiers = {label: verifiers_of(plan, config, held_out) for label, config in configs.items()}
     problems = {
         found.name: held_out.problems
         if held_out is not None and found.family == HELD_OUT
@@ -88,18 +88,21 @@ def measure(plan: Plan, view: View) -> Grid:
             count = _trained_on(records[model.label], loaded)
             if count:
                 view.note(f"{model.label} was trained on {count} of the {len(loaded)} problems of {name}")
-    _write_order(plan, template)
+    _write_order(plan, template, environment)
     judges, shown = Judges(), set[str]()
     try:
         for model in plan.models:
             config = configs[model.label]
             engine, tokenizer, weights = _engine(plan, model, config, view)
             try:
+                play = None
+                if environment is not None and not isinstance(tokenizer, EndpointTokenizer):
+                    play = Play(environment, TurnTokens(tokenizer, template))
                 for found in plan.benchmarks:
                     verifier = verifiers[model.label][found.name]
                     record = records[model.label]
                     loaded = problems[found.name]
-                    job = _Job(plan, model, record, found, template, loaded, weights, verifier, judges, shown)
+                    job = _Job(plan, model, record, found, template, loaded, weights, verifier, judges, play, shown)
                     _measure_one(job, engine, tokenizer, view)
             except EndpointError as error:
                 raise EndpointError(f"{error}; what was sampled is kept, go on with --out {plan.out}") from error
@@ -113,7 +116,7 @@ def measure(plan: Plan, view: View) -> Grid:
 
 def _engine(
     plan: Plan, model: NamedModel, config: RunConfig, view: View
-) -> tuple[Engine, Tokenizer, str]:
+) -> tuple[Engine, PreTrainedTokenizerBase | EndpointTokenizer, str]:
     """Whoever samples for a model, its tokenizer, and what tells its weights apart from others."""
     if plan.remote is not None:
         endpoint = plan.remote.endpoint(model.place)
@@ -135,42 +138,6 @@ def _tell_cost(engine: Engine, view: View) -> None:
 
 
 @dataclass(frozen=True, eq=False)
-class _HeldOut:
-    """The problems that a run held out, and who judged them there."""
-
-    problems: tuple[Problem, ...]
-    verifier: Verifier
-
-
-def _held_out(plan: Plan) -> _HeldOut:
-    """Of the first run among the models; all models are measured on them.
-
-    Raises:
-        InputError: no model is a run, or it held out nothing.
-    """
-    runs = [RunFolder.open(model.place) for model in plan.models if is_run(Path(model.place))]
-    trained = [run for run in runs if not is_fine_tuning(run)]
-    if not trained:
-        raise InputError(f"benchmark {HELD_OUT}: the problems of a training run, and none of the models is one")
-    run = trained[0]
-    if not run.model.is_dir():
-        raise InputError(f"{run.path} has no model yet; write that of its newest checkpoint: strop export {run.path}")
-    config = parse(run.read_json("config.json"), str(run.config_path))
-    asked = Asked(config, run.path, own=True, limit=plan.limit)
-    dataset, _ = problems_of(asked, load_tokenizer(str(run.model)), SilentView())
-    if config.data.held_out is None:
-        raise InputError(f"benchmark {HELD_OUT}: {run.path} held out no problems")
-    if config.environment is not None:
-        raise InputError(f"benchmark {HELD_OUT}: {run.path} was trained in an environment; use strop eval {run.path}")
-    # The template of the run may have written the beginning of the response; each model asked here has its own.
-    problems = tuple(
-        replace(problem, extra={key: value for key, value in problem.extra.items() if key != "opening"})
-        for problem in dataset.problems
-    )
-    return _HeldOut(problems, config.verifier)
-
-
-@dataclass(frozen=True, eq=False)
 class _Job:
     """A model on a benchmark; `shown` are the first prompts that were shown, of this job and those before."""
 
@@ -183,6 +150,7 @@ class _Job:
     weights: str
     verifier: Verifier
     judges: Judges
+    play: Play | None
     shown: set[str]
 
     @property
@@ -206,7 +174,8 @@ def _measure_one(job: _Job, engine: Engine, tokenizer: Tokenizer, view: View) ->
     prompt = str(tokenizer.decode(dataset[0].prompt_ids.tolist()))
     if prompt not in job.shown:  # models of one family are asked alike
         job.shown.add(prompt)
-        view.note(f"{title}: {job.model.label} is asked first: {prompt!r}")
+        where = "" if job.play is None else f" in the environment {job.play.environment.piece_name()}"
+        view.note(f"{title}: {job.model.label} is asked first{where}: {prompt!r}")
     if dataset.over_budget:
         left_out = counted(dataset.over_budget, "problems")
         view.note(f"{title}: {left_out} left out, the model has no room for their prompts")
@@ -231,7 +200,10 @@ def _measure_one(job: _Job, engine: Engine, tokenizer: Tokenizer, view: View) ->
 def _dataset(job: _Job, template: PromptTemplate, tokenizer: Tokenizer, room: int) -> Dataset:
     """The prompts that leave room for an answer in the model's `room` tokens; the others are counted."""
     wanted = job.verifier.instruction if job.plan.protocol.instruct else no_instruction
-    examples = [make_example(problem, template, tokenizer, wanted(problem)) for problem in job.problems]
+    told = [wanted(problem) for problem in job.problems]
+    if job.play is not None:
+        told = [job.play.environment.instruction(one) for one in told]
+    examples = [make_example(one, template, tokenizer, say) for one, say in zip(job.problems, told, strict=True)]
     fitting = tuple(example for example in examples if len(example.prompt_ids) < room)
     if not fitting:
         shortest = min(len(example.prompt_ids) for example in examples)
@@ -255,7 +227,7 @@ def _sample(
         view.advance(done, {"pass_rate": correct / done})
 
     seed = derive(job.plan.seed, "benchmark", job.benchmark.name)
-    judge = job.judges.of(job.verifier)
+    judge = job.judges.of(job.verifier, job.play)
     try:
         return evaluate(engine, dataset, job.samples, sampling, job.verifier, seed, progress, judge=judge)
     finally:
@@ -264,7 +236,8 @@ def _sample(
 
 def _settings(job: _Job, dataset: Dataset, template: PromptTemplate, sampling: Sampling) -> dict[str, Any]:
     """What the samples depend on, and what tables need to know of them."""
-    return {
+    played = {} if job.play is None else {"environment": job.play.environment.model_dump(mode="json")}
+    return played | {
         "model": job.model.label,
         "weights": job.weights,
         "benchmark": job.benchmark.name,
@@ -316,49 +289,6 @@ def open_named(
     return config, *open_model(config, view, model.stored)
 
 
-def _verifiers(plan: Plan, config: RunConfig, held_out: _HeldOut | None) -> Mapping[str, Verifier]:
-    """Who judges each benchmark: what `--set verifier` names, else the benchmark's own, or the run's.
-
-    Raises:
-        InputError: nobody judges its kind.
-    """
-    if _sets(plan, "verifier"):
-        return {found.name: config.verifier for found in plan.benchmarks}
-    return {
-        found.name: held_out.verifier
-        if held_out is not None and found.family == HELD_OUT
-        else plan.protocol.verifier_of(found)
-        for found in plan.benchmarks
-    }
-
-
-def shared_template(plan: Plan, configs: Mapping[str, RunConfig]) -> PromptTemplate:
-    """The one template of all models: what --set or the protocol names, else that of the runs among them, else `Auto`.
-
-    Strop's own bases, where no other model is measured, are asked as they are trained: for no form of the answer.
-
-    Raises:
-        InputError: the runs were trained with different templates, and none was named.
-    """
-    if _sets(plan, "data.template"):
-        return next(iter(configs.values())).data.template
-    if plan.protocol.template is not None:
-        return plan.protocol.template
-    found: dict[str, PromptTemplate] = {}  # by the first run that was trained with it
-    if plan.recipe is None:
-        for model in plan.models:
-            template = configs[model.label].data.template
-            if holds_out(model.place) and template not in found.values():
-                found[model.label] = template
-    if len(found) > 1:
-        named = ", ".join(f"{label} with {template.model_dump_json()}" for label, template in found.items())
-        raise InputError(f"the runs were trained with different prompts ({named}); name one for all with --template")
-    bases = [] if plan.remote is not None else [asked_with(Auto(), config.model) for config in configs.values()]
-    alike = Auto() if not bases or any(one != bases[0] for one in bases) else bases[0]
-    chosen = next(iter(found.values()), alike)
-    return chosen if plan.protocol.instruct else without_instruction(chosen)
-
-
 def _record(model: NamedModel) -> ProblemRecord | None:
     """What a run was trained on and held out; None of other models, and where its folder does not tell."""
     return RunFolder.open(model.place).read_problems() if holds_out(model.place) else None
@@ -374,20 +304,19 @@ def _sampling(protocol: Protocol) -> Sampling:
     )
 
 
-def _sets(plan: Plan, key: str) -> bool:
-    """Whether `--set` names `key` or something inside it."""
-    named = [text.partition("=")[0].strip() for text in plan.sets]
-    return any(name == key or name.startswith(f"{key}.") for name in named)
-
-
-def _write_order(plan: Plan, template: PromptTemplate) -> None:
+def _write_order(plan: Plan, template: PromptTemplate, environment: Environment | None) -> None:
     """Add the models and benchmarks of this call to those of former ones.
 
     Raises:
-        InputError: those were asked with another template, so that a table of all would compare unlike with unlike.
+        InputError: those were asked with another template, or in another environment, so that a table of all would
+            compare unlike with unlike.
     """
     path = plan.out / ORDER
     order: dict[str, Any] = read_json(path) if path.exists() else {"models": [], "benchmarks": []}
+    played = None if environment is None else environment.model_dump(mode="json")
+    if path.exists() and order.get("environment") != played:
+        raise InputError(f"{plan.out} holds samples of another environment, or of none; name another folder with --out")
+    order["environment"] = played
     written = template.model_dump(mode="json")
     if order.setdefault("template", written) != written:
         raise InputError(
