@@ -125,9 +125,9 @@ def test_a_dry_run_shows_the_prompt_and_every_setting_when_asked() -> None:
 def test_a_dry_run_marks_where_a_long_answer_is_cut_on_a_plain_terminal_too(tmp_path: Path) -> None:
     long = "so " * 40 + "it is seven"
     (tmp_path / "a.jsonl").write_text(json.dumps({"prompt": "3+4=", "answer": long}))
-    arguments = ("train", "grpo", "--dry-run", "--set", "model.path=embedded", "--set", "data.source=a.jsonl")
-    arguments += ("--set", "data.held_out=none", "--set", "evaluation.every=none")
-    command = [sys.executable, "-m", "strop", *arguments]
+    sets = ("model.path=embedded", "data.source=a.jsonl", "data.held_out=none", "evaluation.every=none")
+    edits = [part for each in sets for part in ("--set", each)]
+    command = [sys.executable, "-m", "strop", "train", "grpo", "--dry-run", *edits]
     done = subprocess.run(
         command, capture_output=True, cwd=tmp_path, check=True, env={**os.environ, "PYTHONIOENCODING": "ascii"}
     )
