@@ -50,13 +50,13 @@ def table_9() -> None:
 
 def schedules() -> None:
     """ScaleRL's split of 80 devices, under PipelineRL-k and PPO-off-policy-k."""
-    from strop.lab.planning import pipeline_bound, simulate
+    from strop.lab.planning import settled_bound, simulate
     from strop.lab.planning.published import SCALERL, SCALERL_LENGTHS, scalerl_costs
     from strop.lab.planning.search import alternatives
 
     for setup in alternatives(SCALERL, (0, 1, 4, 8)):
         found = simulate(setup, scalerl_costs(), SCALERL_LENGTHS, steps=max(6, 40 // setup.updates_per_step))
-        bound = pipeline_bound(setup, scalerl_costs(), SCALERL_LENGTHS).seconds / setup.updates_per_step
+        bound = settled_bound(found, scalerl_costs()).seconds / setup.updates_per_step
         show(
             bench="schedules", setting=setup.name, seconds_per_update=found.update_seconds, bound=bound,
             trainer_idle=found.trainer_idle, generators_idle=found.generators_idle,

@@ -81,10 +81,27 @@ def test_usual_columns_are_recognised(tmp_path: Path, row: dict[str, object]) ->
         JsonLines(path=other).load()
 
 
-def test_named_columns_are_taken_as_they_are(tmp_path: Path) -> None:
-    path = write_lines(tmp_path / "a.jsonl", [{"question": "1+1", "prompt": "other", "answer": "so\n#### 2"}])
-    (problem,) = JsonLines(path=path, columns=Columns(prompt="question", answer="answer")).load()
-    assert (problem.prompt, problem.reference) == ("1+1", "so\n#### 2")
+GSM8K = "She has 1,000 + 250 = <<1000+250=1250>>1,250.\n#### 1,250"
+
+
+@pytest.mark.parametrize(
+    ("answer", "domain", "reference"),
+    [
+        (GSM8K, "math", "1250"), ("so #### -3.5 \r\n", "math", "-3.5"), (r"#### \frac{1}{2}", "math", r"\frac{1}{2}"),
+        ("# Notes\n#### Part 2\nthe end", "math", None), ("#### 7\nis a number", "math", None),
+        ("# Notes\n#### Conclusion", "math", None), ("##### 2", "math", None), ("so\n####", "math", None),
+        (["#### 2"], "math", None), ("assert f() == 2\n#### 2", "code", None),
+    ],
+)  # fmt: skip
+def test_the_result_of_a_worked_solution_is_the_reference_whether_its_column_is_named_or_not(
+    tmp_path: Path, answer: object, domain: str, reference: str | None
+) -> None:
+    """What GSM8K writes before it is kept; texts with headings, lists and what programs are judged by stay whole."""
+    path = write_lines(tmp_path / "a.jsonl", [{"question": "1+1", "prompt": "other", "answer": answer}])
+    for columns in (Columns(prompt="question"), Columns(prompt="question", answer="answer")):
+        (problem,) = JsonLines(path=path, columns=columns, domain=domain).load()
+        assert (problem.prompt, problem.reference) == ("1+1", answer if reference is None else reference)
+        assert problem.extra == ({} if reference is None else {"solution": answer})
 
 
 @pytest.mark.parametrize(

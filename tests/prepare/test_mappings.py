@@ -163,6 +163,19 @@ def test_a_subset_filter_columns_and_a_limit(tmp_path: Path) -> None:
     assert len(read(Source.model_validate({**given, "limit": 4}))) == 2
 
 
+@pytest.mark.parametrize("columns", [None, {"prompt": "question", "answer": "answer"}], ids=["usual", "named"])
+def test_the_result_of_a_worked_solution_is_the_reference(tmp_path: Path, columns: dict[str, str] | None) -> None:
+    """Of GSM8K's rows, whether the columns are named or not; what programs are judged by stays whole."""
+    rows = [{"question": "P", "answer": "1 + 71 = 72\n#### 72"}, {"question": "Q", "answer": "# Notes\n#### Part 2"}]
+    given = {"path": str(write_lines(tmp_path / "g.jsonl", rows)), "columns": columns}
+    solved, text = read(Source.model_validate(given))
+    assert isinstance(solved, Problem) and isinstance(text, Problem)
+    assert (solved.reference, solved.extra) == ("72", {"solution": rows[0]["answer"]})
+    assert (text.reference, text.extra) == (rows[1]["answer"], {})
+    (code, _) = read(Source.model_validate({**given, "domain": "code"}))
+    assert isinstance(code, Problem) and code.reference == rows[0]["answer"]
+
+
 def test_generators_and_folders_of_the_package_datasets(tmp_path: Path) -> None:
     pytest.importorskip("reasoning_gym", reason='needs the extra gym: pip install "strop[gym]"')
     found = read(Source.model_validate({"source": {"piece": "ReasoningGym", "task": "chain_sum", "size": 3}}))

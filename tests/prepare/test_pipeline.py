@@ -182,6 +182,27 @@ def test_every_source_is_in_the_table_of_sources_with_what_became_of_its_rows(tm
     assert f"broken row: 2; the first that cannot be read is {first}" in line
 
 
+def test_the_screen_says_of_which_source_rows_could_not_be_read(tmp_path: Path) -> None:
+    """A mistyped column makes every row of its source broken, and the preparation succeeds with the others."""
+    good = write_lines(tmp_path / "good.jsonl", MIXED)
+    rows = questions("One 1", "Two 2")
+    part = write_lines(tmp_path / "part.jsonl", [*rows, {"prompt": "no answer"}])
+    typed = write_lines(tmp_path / "typed.jsonl", rows)
+    config = tmp_path / "c.toml"
+    config.write_text(
+        f'out = "{tmp_path / "out"}"\nbroken_rows = "skip"\nsources = ["{good}", "{part}", {{ path = "{typed}", '
+        f'columns = {{ prompt = "promt" }} }}, {{ path = "{good}", name = "unwanted", where = "answer == \'no\'" }}]\n'
+    )
+    for more in ([], ["--json"]):  # the second time the step is done already
+        done = CliRunner().invoke(app, ["data", "prepare", str(config), "--plain", *more])
+        assert done.exit_code == 0
+        said = [line for line in done.stderr.splitlines() if line.startswith("source ")]
+        first = "could be read; the first broken one is"
+        assert said[0].startswith(f"source part: only 2 of 3 rows {first} {part}:3: no column")
+        assert said[1].startswith(f"source typed: none of 2 rows {first} {typed}:1: no column 'promt'")
+        assert said[2:] == ["source unwanted: it has no row, or none that its `where` wants"]
+
+
 def test_rows_that_are_all_broken_are_an_error_that_names_the_first(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"no problems in set0: all 2 rows are broken, the first is .*set0\.jsonl:1:"):
         run(tmp_path, [[{"prompt": "no answer 1"}, {"prompt": "no answer 2"}]], [], broken_rows="skip")

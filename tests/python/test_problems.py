@@ -70,8 +70,9 @@ def test_chat_messages_and_texts_are_prompts() -> None:
 def test_columns_are_named_or_guessed() -> None:
     (guessed,) = problems_of([{"question": "q", "solution": "long", "answer": "short", "id": 5}])
     assert (guessed.id, guessed.prompt, guessed.reference) == ("5", "q", "short")
-    (marked,) = problems_of([{"question": "q", "answer": "so\n#### 1,250"}])
-    assert marked.reference == "1250" and marked.extra == {"answer": "so\n#### 1,250"}
+    for known in (None, {"prompt": "question", "answer": "answer"}):
+        (marked,) = problems_of([{"question": "q", "answer": "so\n#### 1,250"}], known)
+        assert marked.reference == "1250" and marked.extra == {"answer": "so\n#### 1,250"}
     rows = [{"text": "q", "final": np.float64(0.5), "question": "other"}]
     for columns in ({"prompt": "text", "answer": "final"}, Columns(prompt="text", answer="final")):
         (named,) = problems_of(rows, columns)

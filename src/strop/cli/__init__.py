@@ -6,6 +6,7 @@ Nothing heavy is imported until a command runs, so that `strop --help` answers a
 from __future__ import annotations
 
 import atexit
+import codecs
 import errno
 import gc
 import io
@@ -21,6 +22,18 @@ from strop.cli.commands import app
 __all__ = ["app", "main"]
 
 USAGE: Any = typer.BadParameter.__bases__[0]  # of every wrong option and argument; typer gives it no name of its own
+PLAINLY = "strop.plainly"
+PLAIN = {"…": "...", "·": "-", "→": "->", "−": "-", "×": "x", "±": "+-", "≤": "<=", "≥": ">="}
+
+
+def _plainly(error: UnicodeError) -> tuple[str, int]:
+    """What a terminal of ASCII or Latin-1 shows in place of signs that it lacks: plain ones, else a question mark."""
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    return "".join(PLAIN.get(sign, "?") for sign in error.object[error.start : error.end]), error.end
+
+
+codecs.register_error(PLAINLY, _plainly)
 
 
 def main() -> None:
@@ -31,8 +44,8 @@ def main() -> None:
     wait_politely()
     atexit.register(gc.freeze)  # else the end of the process searches all that torch has imported, for 1.5 s
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):  # a terminal of ASCII or Latin-1 shows a question mark
-            stream.reconfigure(errors="replace")
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors=PLAINLY)
     try:
         code = app(prog_name="strop", standalone_mode=False)
         sys.exit(code if isinstance(code, int) else 0)

@@ -57,7 +57,7 @@ def prepare(
         raise InputError("name a configuration; `strop data prepare --example > prepare.toml` writes one to begin with")
     allow(imports)
     from strop import prepare as heavy
-    from strop.prepare.markdown_report import step_table
+    from strop.prepare.markdown_report import step_table, unread
 
     settings = heavy.load_config(config)
     if out is not None:
@@ -65,6 +65,8 @@ def prepare(
     again = f"stopped; the same command goes on from what is done in {settings.out}"
     with viewing(plain, f"strop · data prepare · {settings.out}", again, to_stderr=True) as view:
         report = heavy.prepare(settings, view)
+    for line in unread(report):
+        print(line, file=sys.stderr)
     if as_json:
         print_json(report)
         return

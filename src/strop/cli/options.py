@@ -197,7 +197,10 @@ GAP = 2  # spaces between the columns of a table
 def print_table(
     columns: Sequence[str], rows: Sequence[Sequence[str]], spare: int = 0, keys: int = 0, right: Collection[str] = ()
 ) -> None:
-    """A table without lines, which is as good to read as to copy from.
+    """A table without lines, which is as good to read as to copy from. No word of it is ever broken.
+
+    Cells are folded at their spaces where the terminal is too narrow; where that is not enough the rows are stacked,
+    a line a cell. A table of two columns is rather wider than the terminal.
 
     Args:
         columns: their heads.
@@ -207,38 +210,64 @@ def print_table(
             0 cells are folded instead.
         right: heads of the columns that are set flush right.
     """
+    from rich.cells import cell_len
+    from rich.console import Console
+
+    width = Console().width
+    cells = [[column, *(row[place] for row in rows)] for place, column in enumerate(columns)]
+    wanted = [max(map(cell_len, own)) + GAP for own in cells]
+    words = [max((cell_len(word) for cell in own for word in cell.split()), default=0) + GAP for own in cells]
+    heads = [max(map(cell_len, column.split()), default=0) + GAP for column in columns]  # a head may be folded
+    lines = [max([head, *(cell_len(cell) + GAP for cell in own[1:])]) for head, own in zip(heads, cells, strict=True)]
+    least = len(columns) - spare
+    count = next((each for each in range(len(columns), least, -1) if sum(lines[:each]) <= width), least)
+    parts = _parts(wanted[:count], keys, width) if keys else [list(range(count))]
+    alone = len(parts) > 1 and all(len(part) == keys + 1 for part in parts)  # a table for every column says too little
+    if len(columns) > 2 and (alone or any(sum(words[at] for at in part) > width for part in parts)):
+        _print_stacked(columns, rows, width)
+        return
+    for part in parts:
+        own = [[row[at] for at in part] for row in rows]
+        low = next((each for each in (lines, words) if sum(each[at] for at in part) <= width), words)
+        widths = _shared([low[at] for at in part], [wanted[at] for at in part], width)
+        _print_columns([columns[at] for at in part], own, widths, right)
+
+
+def _print_columns(
+    columns: Sequence[str], rows: Sequence[Sequence[str]], widths: Sequence[int], right: Collection[str]
+) -> None:
+    """A table whose columns are so wide, each with the gap after it."""
     from rich import box
-    from rich.console import Console, JustifyMethod
+    from rich.console import Console, ConsoleDimensions, JustifyMethod
     from rich.table import Table
     from rich.text import Text
 
-    console = Console(highlight=False)
-    cells = [[column, *(row[place] for row in rows)] for place, column in enumerate(columns)]
-    words = [max((len(word) for cell in own for word in cell.split()), default=0) for own in cells]
-    fits = sum(words) + GAP * len(columns) <= console.width
-    heads = [max(map(len, column.split()), default=0) for column in columns]  # a head may be folded
-    lines = [max([head, *map(len, own[1:])]) for head, own in zip(heads, cells, strict=True)]
-    on_a_line = sum(lines) + GAP * len(columns) <= console.width
-    if spare and not on_a_line:
-        print_table(columns[:-1], [row[:-1] for row in rows], spare - 1)
-        return
-    widths = [max(map(len, own)) for own in cells]
-    parts = _parts([width + GAP for width in widths], keys, console.width) if keys else []
-    if len(parts) > 1:
-        for part in parts:
-            print_table([columns[at] for at in part], [[row[at] for at in part] for row in rows], right=right)
-        return
-    roomy = _shared(lines, widths, console.width - GAP * len(columns)) if on_a_line else None
     table = Table(box=box.SIMPLE_HEAD, padding=(0, GAP - 1, 0, 0), show_edge=False, show_header=any(columns))
-    for place, column in enumerate(columns):
-        # Where there is room for every word none is broken; else the first column stays whole if it leaves some room.
-        whole = widths[place] == words[place] if fits else place == 0 and widths[0] <= console.width // 2
+    for column, width in zip(columns, widths, strict=True):
         justify: JustifyMethod = "right" if column in right else "left"
-        width = None if roomy is None else roomy[place]  # left to rich, a long head could cost other columns their ends
-        table.add_column(column, no_wrap=whole and width is None, overflow="fold", justify=justify, width=width)
+        table.add_column(column, overflow="fold", justify=justify, width=width - GAP)
     for row in rows:
         table.add_row(*(Text(cell) for cell in row))
+    console = Console(highlight=False)
+    console.size = ConsoleDimensions(max(sum(widths), console.width), console.height)
     console.print("", table, "", sep="\n")
+
+
+def _print_stacked(columns: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> None:
+    """Each row as its first cell, and below it a line for every other cell that says something, with its head."""
+    indent = max(map(len, columns[1:])) + 2 * GAP
+    fold = textwrap.TextWrapper(
+        width, subsequent_indent=" " * indent, break_long_words=False, break_on_hyphens=False
+    )
+    if columns[0]:
+        print(f"\n{columns[0]}")
+    for first, *others in rows:
+        print(f"\n{first}")
+        for column, cell in zip(columns[1:], others, strict=True):
+            fold.initial_indent = f"{'':<{GAP}}{column}".ljust(indent)
+            if cell:
+                print(fold.fill(cell))
+    print()
 
 
 def print_differences(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
@@ -262,12 +291,14 @@ def print_terms(terms: Sequence[tuple[str, str]], column: int = 26) -> None:
 
 
 def _shared(least: Sequence[int], wanted: Sequence[int], room: int) -> list[int]:
-    """Widths of columns: at least `least`, and of what is left in `room` as much as is wanted, from the first on."""
-    found, left = [], room - sum(least)
-    for low, high in zip(least, wanted, strict=True):
-        more = min(max(high - low, 0), left)
-        found.append(low + more)
-        left -= more
+    """Widths of columns: at least `least`, and what is left in `room` is shared evenly among those that want more."""
+    found = list(least)
+    left = room - sum(least)
+    while left > 0 and found != list(wanted):
+        for place, width in enumerate(wanted):
+            if found[place] < width and left > 0:
+                found[place] += 1
+                left -= 1
     return found
 
 

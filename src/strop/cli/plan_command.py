@@ -55,7 +55,7 @@ def plan(
     Without --cost and --lengths it takes those of a 7B model on H800s, calibrated on published times, and says so.
     Costs are seconds: a decode step takes decode_step + decode_sequence × (running sequences) + decode_context ×
     (their tokens); an update takes train_update + train_token × tokens / trainers; publish, swap, verdict,
-    record_step and others are listed by a wrong --cost. `bound` is what no schedule beats on average. Without
+    record_step and others are listed by a wrong --cost. `bound` is what no schedule of these completions beats. Without
     --devices, --generators and --trainers the run is planned in one process, which generates and trains in turn.
 
     \b
@@ -86,7 +86,7 @@ def plan(
     lags = None if compare is None else parse_lags(compare)
     with bar("planning") as tell:
         plans = answer(question, lags, devices, steps, seed, lambda what: tell(what=f"planning {what}"))
-    value = plain_values(question, plans, seed)
+    value = plain_values(question, plans)
     show(as_json, value, lambda: _print(value))
     if figure is not None:
         from strop.report.figures.planning import plot_plans
@@ -146,7 +146,7 @@ def _print(value: dict[str, Any]) -> None:
         print(f"note: {' and '.join(value['defaults'])} are defaults, {DEFAULTS_ARE}")
     print_table(COLUMNS, [_row(row) for row in value["plans"]], keys=2, right={*COLUMNS} - {"", "split", "set by"})
     print("split: generators + trainers; s/update: seconds an optimizer update; p50, p95: seconds a step; idle: shares")
-    print("bound: seconds an update that no schedule beats on average, and what sets it")
+    print("bound: seconds an update that no schedule beats on these completions, and what sets it")
     print("behind: updates between the weights that sampled a token and the update that it is trained in, on average")
 
 

@@ -21,7 +21,7 @@ from strop.base.types import InputError, Message, Problem, Prompt, first_line
 from strop.data.columns import NoColumn, Where, condition, pick
 from strop.data.problem_table import from_columns, is_problem_table
 from strop.data.source import ProblemSource, check_problem
-from strop.data.usual import ANSWERS, PROMPTS, SOLUTIONS, final_answer, first_present, has, is_marked
+from strop.data.usual import ANSWERS, PROMPTS, SOLUTIONS, first_present, has, stated
 
 
 class Row(NamedTuple):
@@ -49,8 +49,8 @@ class Columns(Settings):
     Fields:
         prompt: text, or a list of chat messages. None: the first of the usual names that the first row has: prompt,
             question, problem, messages, ….
-        answer: the reference answer, or the tests of a program. None: answer, ground_truth, final_answer, … (of a
-            worked solution as GSM8K writes it, what follows `####`), or a solution that boxes its answer.
+        answer: the reference answer, or the tests of a program. None: answer, ground_truth, final_answer, …, or a
+            solution that boxes its answer. Of a worked solution that ends as GSM8K's do (`#### 72`) it is the result.
         answer_json: the answer is JSON written as text, and a list of one is what is in it (Skywork-OR1-RL-Data:
             `["42"]`).
         id: None numbers the rows under the source's name.
@@ -182,17 +182,15 @@ class RowSource(ProblemSource):
     def _problem(self, row: Row, columns: Columns) -> Problem:
         """The problem of a row; `columns` are those of the source with every name known."""
         identity = pick(row.columns, columns.id) if columns.id is not None else f"{self.name}-{row.number}"
-        reference = columns.reference(row.columns)
+        reference, solution = stated(columns.reference(row.columns), self.domain)
         extra = {name: pick(row.columns, name) for name in columns.extra}
-        if self.columns.answer is None and is_marked(reference):
-            extra["solution"], reference = reference, final_answer(reference)
         return Problem(
             id=str(identity),
             prompt=columns.asked(row.columns),
             reference=reference,
             domain=self.domain,
             source=self.name,
-            extra=extra,
+            extra={**solution, **extra},
         )
 
 

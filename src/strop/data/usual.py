@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -17,6 +18,10 @@ ANSWERS = (
     "gold", "target", "label",
 )  # fmt: skip
 SOLUTIONS = ("solution", "Solution")  # a worked solution in some sets, the answer alone in others
+CODE = "code"  # the domain whose references are tests
+
+# The end of GSM8K's solutions, `#### 1,250`: one word with a digit, which no heading at the end of a text is.
+RESULT = re.compile(r"(?<!\S)####[ \t]*(?=[^\s\d]*\d)[^\s#]+\s*\Z")
 
 
 def has(row: Mapping[str, Any], name: str) -> bool:
@@ -47,6 +52,12 @@ def final_answer(solution: object) -> str:
     return answer
 
 
-def is_marked(answer: object) -> bool:
-    """Whether the answer is a worked solution that ends as GSM8K's do."""
-    return isinstance(answer, str) and "####" in answer
+def stated(reference: Any, domain: str) -> tuple[Any, dict[str, Any]]:
+    """A reference, and what `Problem.extra` keeps with it.
+
+    Of a worked solution that ends as GSM8K's do that is the result, and the solution. Everything else stays as it is:
+    a text with headings (`#### Notes`), and what programs are judged by.
+    """
+    if domain == CODE or not isinstance(reference, str) or RESULT.search(reference) is None:
+        return reference, {}
+    return final_answer(reference), {"solution": reference}

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from strop.base.types import Prompt
 from strop.data.columns import pick
 from strop.data.rows import as_prompt
-from strop.data.usual import ANSWERS, PROMPTS, SOLUTIONS, final_answer, first_present, is_marked
+from strop.data.usual import ANSWERS, PROMPTS, SOLUTIONS, final_answer, first_present
 from strop.evaluation.benchmarks import CATALOGUE
 from strop.verifiers.code.forms import standard_tests
 from strop.verifiers.extract import last_boxed
@@ -78,8 +78,8 @@ def answer_text(value: Any) -> Any:
 def any_table(row: Row) -> Fields:
     """Rows of no particular set: the first of the usual columns for prompts, and for answers, that is there.
 
-    Also chat turns written with from and value, GSM8K's `####`, and a solution whose answer is boxed. Columns id and
-    solution are kept in `extra`.
+    Also chat turns written with from and value, and a solution whose answer is boxed. Columns id and solution are kept
+    in `extra`.
 
     Raises:
         ValueError: there is no such column.
@@ -88,8 +88,6 @@ def any_table(row: Row) -> Fields:
     name = _first(row, ANSWERS + SOLUTIONS, "answer")
     answer = boxed(pick(row, name)) if name in SOLUTIONS else pick(row, name)
     extra = {name: row[name] for name in ("id", "solution") if isinstance(row.get(name), str | int)}
-    if is_marked(answer):
-        extra["solution"], answer = answer, final_answer(answer)
     return Fields(_bare_prompt(pick(row, prompt)), answer_text(answer), extra)
 
 

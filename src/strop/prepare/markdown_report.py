@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from strop.base.markdown import markdown_table
+from strop.base.view import counted
 from strop.prepare.config import PrepareConfig
 
 NUMBERS = ("in", "out", "seconds")
@@ -19,6 +20,20 @@ def step_table(report: Mapping[str, Any]) -> list[tuple[str, str, str, str, str]
         reasons = _reasons(step["held_out"], step["reasons"])
         rows.append((step["step"], f"{step['in']:,}", f"{step['out']:,}", seconds, reasons))
     return rows
+
+
+def unread(report: Mapping[str, Any]) -> list[str]:
+    """A line for every source of which rows, or all of them, could not be read, and for one that gave nothing."""
+    lines = []
+    for source in report["steps"][0]["counts"]["sources"]:
+        name, broken, count = source["source"], source["broken"], source["broken"] + source["problems"]
+        if broken:
+            read = f"{'none' if broken == count else f'only {count - broken:,}'} of {counted(count, 'rows')}"
+            first = report["by_source"][name]["first_broken"]
+            lines.append(f"source {name}: {read} could be read; the first broken one is {first}")
+        elif not count:
+            lines.append(f"source {name}: it has no row, or none that its `where` wants")
+    return lines
 
 
 def _source_rows(report: Mapping[str, Any]) -> list[tuple[str, str, str, str]]:

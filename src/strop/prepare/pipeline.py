@@ -36,7 +36,7 @@ from strop.prepare.sources import Source
 from strop.prepare.stage import DROPPED_COLUMNS, Stage, Step
 from strop.prepare.text import hash64
 
-FORMAT = 2  # raise it when the same configuration would make other files
+FORMAT = 3  # raise it when the same configuration would make other files
 MARKER = "prepare.json"
 PARTIAL = ".partial"
 

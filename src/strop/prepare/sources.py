@@ -22,6 +22,7 @@ from strop.data.columns import Where, condition, pick
 from strop.data.problem_table import from_columns
 from strop.data.rows import BrokenRow, Columns, HubDataset, ParquetFile, Row, RowSource
 from strop.data.source import SUFFIXES, ProblemSource, check_problem, expand_source
+from strop.data.usual import stated
 from strop.prepare.mappings import MAPPINGS, Fields, ReadyMapping, answer_text, any_table, table
 
 
@@ -160,13 +161,15 @@ class Source(Settings):
             if not ready.keep(row.columns):
                 return None
             fields = ready.convert(row.columns)
+            domain = self.domain or ready.domain
+            reference, solution = stated(fields.reference, domain)
             problem = Problem(
                 id=f"{self.label}/{row.number if fields.id is None else fields.id}",
                 prompt=fields.prompt,
-                reference=answer_text(fields.reference),
-                domain=self.domain or ready.domain,
+                reference=answer_text(reference),
+                domain=domain,
                 source=self.label,
-                extra=fields.extra,
+                extra={**solution, **fields.extra},
             )
             check_problem(problem)
         except (ValueError, TypeError, KeyError, AttributeError, IndexError) as error:

@@ -21,7 +21,7 @@ from strop.base.types import InputError, Problem
 from strop.data.problem_table import ProblemWriter, to_columns
 from strop.data.rows import Columns, ParquetFile
 from strop.data.source import ProblemSource, check_problem, parse_source
-from strop.data.usual import ANSWERS, PROMPTS, SOLUTIONS, final_answer, first_present, is_marked
+from strop.data.usual import ANSWERS, PROMPTS, SOLUTIONS, first_present, stated
 
 ROW_NUMBER = "__index_level_"  # what Arrow calls the index of a pandas table
 
@@ -126,12 +126,13 @@ def _problem(number: int, row: object, columns: Columns | None) -> Problem:
     chosen = _columns(fields) if columns is None else columns
     answered = columns is not None or chosen.answer in fields
     reference = chosen.reference(fields) if answered else None
-    domain = fields.get("domain")
+    given = fields.get("domain")
+    domain = given if isinstance(given, str) else "math"
     return Problem(
         id=str(fields.get(chosen.id or "id", f"row-{number}")),
         prompt=chosen.asked(fields),
-        reference=final_answer(reference) if columns is None and is_marked(reference) else reference,
-        domain=domain if isinstance(domain, str) else "math",
+        reference=stated(reference, domain)[0],
+        domain=domain,
         source="python",
         extra={name: value for name, value in fields.items() if name not in (chosen.prompt, "id")},
     )

@@ -51,6 +51,7 @@ from strop.run.memory import TooLarge, known, noted
 from strop.run.rank_group_learner import RankGroupLearner
 from strop.training.compute import devices_of
 from strop.training.embedded_base import EmbeddedBase, located, tokenizer_of
+from strop.verifiers.base import shortened
 from strop.verifiers.judge import Responder
 from strop.verifiers.judges import Judges, first_refusal, judge_for
 
@@ -211,7 +212,8 @@ def first_prompt(dataset: Dataset, template: PromptTemplate, tokenizer: PreTrain
     shown = ", ".join(map(str, ids[:SHOWN_IDS])) + (", …" if len(ids) > SHOWN_IDS else "")
     asked = (f"prompts: {how}", f"first prompt, {len(ids)} tokens: {tokenizer.decode(ids)!r} = [{shown}]")
     reference = dataset[0].problem.reference
-    return (*asked, f"its answer: {reference!r:.100}") if isinstance(reference, str | int | float) else asked
+    stated = (f"its answer: {shortened(repr(reference), 100)}",) if isinstance(reference, str | int | float) else ()
+    return (*asked, *stated)
 
 
 def validation_sets(

@@ -114,6 +114,17 @@ def test_the_command_plans_from_a_run(tmp_path: Path) -> None:
     assert value["plans"][0]["step_seconds"]["mean"] == pytest.approx(expected, rel=0.03)
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_no_printed_step_is_quicker_than_the_bound_beside_it(seed: int) -> None:
+    """The bound is of the simulated completions: few steps may have shorter ones than others drawn for the bound."""
+    arguments = [
+        "plan", "grpo", "--steps", "6", "--seed", str(seed), "--lengths", "lognormal:50,1", "--json",
+        "--cost", "decode_sequence=0.01", "--cost", "train_token=1e-4",
+    ]  # fmt: skip
+    (plan,) = json.loads(CliRunner().invoke(app, arguments).stdout)["plans"]
+    assert 0 < plan["bound_seconds_per_update"] <= plan["seconds_per_update"] * (1 + 1e-9)
+
+
 def test_the_command_compares_splits_and_draws(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     picture = tmp_path / "plan.png"
@@ -134,7 +145,7 @@ def test_the_command_compares_splits_and_draws(tmp_path: Path, monkeypatch: pyte
     assert seconds["PipelineRL-2"] < seconds["PPO-off-policy-2"] < seconds["synchronous"]
     for plan in value["plans"]:
         assert plan["setup"]["generators"] + plan["setup"]["trainers"] == 6
-        assert plan["bound_seconds_per_update"] <= plan["seconds_per_update"] * 1.02
+        assert plan["bound_seconds_per_update"] <= plan["seconds_per_update"] * (1 + 1e-9)
 
 
 @pytest.mark.parametrize(

@@ -2,12 +2,12 @@
 
     costs = Costs(decode_step=0.01, decode_sequence=1e-3, train_token=6e-5, trainer_ranks …)
     found = simulate(Setup(prompts_per_step=48, samples_per_prompt=16, max_lag=8, generators=64), costs, LogNormal(…))
-    found.mean, found.trainer_idle, pipeline_bound(setup, costs, lengths).seconds
+    found.mean, found.trainer_idle, settled_bound(found, costs).seconds, pipeline_bound(setup, costs, lengths).seconds
 
 The lag gate in it is the loop's own (`orchestration.lag_gate`), so that what is planned is what the loop would do.
 """
 
-from strop.lab.planning.bound import Bound, pipeline_bound
+from strop.lab.planning.bound import Bound, pipeline_bound, settled_bound
 from strop.lab.planning.costs import Costs
 from strop.lab.planning.lengths import Constant, Empirical, Lengths, LogNormal, Straggling
 from strop.lab.planning.setup import Setup
@@ -24,5 +24,6 @@ __all__ = [
     "Simulation",
     "Straggling",
     "pipeline_bound",
+    "settled_bound",
     "simulate",
 ]

@@ -1,4 +1,4 @@
-"""The best step time that any run of given costs and lag can have."""
+"""The best step time that any run of given costs and lag can have, expected or of the completions of a simulation."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from strop.lab.planning.costs import Costs
 from strop.lab.planning.lengths import Lengths
 from strop.lab.planning.setup import Setup
+from strop.lab.planning.simulate import Simulation
 
 DRAWS = 2000
 
@@ -60,14 +61,31 @@ def pipeline_bound(setup: Setup, costs: Costs, lengths: Lengths, draws: int = DR
     contexts = float(np.mean([_contexts(group, setup.prompt_tokens) for group in groups]))
     trained = float(np.mean([sum(setup.trained(length) for length in group.tolist()) for group in groups]))
     trainer = _trainer_seconds(setup, costs, kept * trained, kept * tokens)
-    open_sequences = (setup.max_lag + 1) * setup.prompts_per_step * setup.samples_per_prompt
-    at_once = min(setup.slots, -(-open_sequences // setup.generators))
-    each = costs.decode_step / at_once + costs.decode_sequence
+    each = costs.decode_step / setup.at_once + costs.decode_sequence
     work = tokens * each + contexts * costs.decode_context + setup.samples_per_prompt * costs.start_sequence
     generation = generated * work / setup.generators
     step = [max(group.max() for group in part) for part in _parts(groups, setup.prompts_per_step)]
     longest = float(np.mean(step)) * (costs.decode_step + costs.decode_sequence) + costs.verdict
-    return _combine(setup, trainer, generation, longest)
+    return _combine(setup, trainer, generation, longest, (longest + trainer) / (setup.max_lag + 1))
+
+
+def settled_bound(plan: Simulation, costs: Costs) -> Bound:
+    """The bound of the very completions of a simulation, over its settled steps: their mean is never below it.
+
+    Completions drawn anew have another mean, which may be above what the simulated ones could need. U, C and D are
+    those of the settled steps, and the last term is Σ (D + U) over the steps at least k + 1 apart that have the most.
+    """
+    settled = plan.settled_steps
+    count = settled.stop - settled.start
+    before = plan.generation[settled.start - 1].most if settled.start else 0.0
+    generation = max(plan.generation[settled.stop - 1].least - before, 0.0) / (plan.setup.generators * count)
+    training = np.array(plan.training[settled])
+    alone = np.array(plan.longest[settled]) * (costs.decode_step + costs.decode_sequence) + costs.verdict
+    apart = plan.setup.max_lag + 1
+    most = [0.0] * apart  # of what lies before a step, with `apart` steps that hold nothing before the first
+    for seconds in (alone + training).tolist()[apart - 1 :]:
+        most.append(max(most[-1], most[-apart] + seconds))
+    return _combine(plan.setup, float(training.mean()), generation, float(alone.mean()), most[-1] / count)
 
 
 def _contexts(group: NDArray[np.int64], prompt: float) -> float:
@@ -87,9 +105,7 @@ def _parts(groups: list[NDArray[np.int64]], size: int) -> list[list[NDArray[np.i
     return [groups[at : at + size] for at in range(0, len(groups) - size + 1, size)]
 
 
-def _combine(setup: Setup, trainer: float, generation: float, longest: float) -> Bound:
-    versions = setup.max_lag + 1
-    spread = (longest + trainer) / versions
+def _combine(setup: Setup, trainer: float, generation: float, longest: float, spread: float) -> Bound:
     alternating = setup.max_lag == 0 or setup.colocated
     busy = generation + trainer if alternating else max(generation, trainer)
     seconds = max(busy, spread)

@@ -36,7 +36,9 @@ class Generator:
         self._running: list[tuple[int, int, int, int, float]] = []  # ends at step, order, ticket, tokens, version sum
         self._steps = 0  # decode steps so far
         self._context = 0.0
-        self._order = 0
+        self._order = 0  # sequences started
+        self._tokens = 0  # decoded, of all sequences
+        self._contexts = 0.0  # context tokens that all decode steps have read
         self._versions = 0.0  # sum over all decode steps of the version that they ran under
 
     @property
@@ -50,6 +52,18 @@ class Generator:
         if not self._running:
             return math.inf
         return self.time + self._costs.decoding(self._running[0][0] - self._steps, len(self._running), self._context)
+
+    def least_seconds(self, now: float, at_once: int, whole: bool) -> float:
+        """What all that was decoded by `now` takes where `at_once` sequences share every decode step.
+
+        Of a step that is under way at `now` all of it counts if `whole`, else nothing.
+        """
+        self._advance(now)
+        running = 0 if whole or self.time <= now else len(self._running)
+        tokens, contexts = self._tokens - running, self._contexts - (self._context - running if running else 0.0)
+        costs = self._costs
+        decoding = tokens * (costs.decode_step / at_once + costs.decode_sequence) + contexts * costs.decode_context
+        return decoding + self._order * costs.start_sequence
 
     def submit(self, now: float, ticket: int, lengths: list[int]) -> None:
         """Queue sequences; those for which there is a slot start at the first boundary of steps that is not past."""
@@ -117,4 +131,6 @@ class Generator:
         self.sequence_seconds += seconds * running
         self._steps += steps
         self._versions += steps * self.version
+        self._tokens += steps * running
+        self._contexts += steps * self._context + running * steps * (steps - 1) / 2
         self._context += steps * running

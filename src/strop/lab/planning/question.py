@@ -9,7 +9,7 @@ from typing import Any
 
 from strop.base.types import InputError
 from strop.config.parse import edit
-from strop.lab.planning.bound import pipeline_bound
+from strop.lab.planning.bound import settled_bound
 from strop.lab.planning.costs import Costs
 from strop.lab.planning.lengths import Lengths, parse_lengths
 from strop.lab.planning.measure import Measured, measure
@@ -122,11 +122,11 @@ def answer(
     return found
 
 
-def as_json(question: Question, plans: Sequence[Simulation], seed: int) -> dict[str, Any]:
+def as_json(question: Question, plans: Sequence[Simulation]) -> dict[str, Any]:
     """Costs, every plan with its bound, and what was measured, as plain values."""
     value: dict[str, Any] = {
         "costs": question.costs.model_dump(),
-        "plans": [_plan(plan, question, seed) for plan in plans],
+        "plans": [_plan(plan, question) for plan in plans],
         "defaults": list(question.assumed),
     }
     if question.measured is not None:
@@ -138,8 +138,8 @@ def as_json(question: Question, plans: Sequence[Simulation], seed: int) -> dict[
     return value
 
 
-def _plan(plan: Simulation, question: Question, seed: int) -> dict[str, Any]:
-    bound = pipeline_bound(plan.setup, question.costs, question.lengths, seed=seed)
+def _plan(plan: Simulation, question: Question) -> dict[str, Any]:
+    bound = settled_bound(plan, question.costs)
     updates = plan.setup.updates_per_step * plan.setup.passes_per_batch
     return {
         "name": plan.setup.name,

@@ -66,6 +66,12 @@ class Setup:
         generating = self.generators * self.devices_per_generator
         return max(generating, self.trainers) if self.colocated else generating + self.trainers
 
+    @property
+    def at_once(self) -> int:
+        """The most sequences that a generator can share a decode step among."""
+        open_sequences = (self.max_lag + 1) * self.prompts_per_step * self.samples_per_prompt
+        return min(self.slots, -(-open_sequences // self.generators))
+
     def trained(self, tokens: int) -> float:
         """Tokens, its prompt's included, that a completion of `tokens` tokens gives the trainer to compute."""
         masked = self.masked_from is not None and tokens >= self.masked_from

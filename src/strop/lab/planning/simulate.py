@@ -11,6 +11,7 @@ import heapq
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -23,6 +24,16 @@ from strop.lab.planning.setup import Setup
 from strop.orchestration.lag_gate import BatchTickets, LagGate
 
 MAX_EMPTY_BATCHES = 1000
+
+
+class Decoded(NamedTuple):
+    """Seconds that all generators need for what they have decoded, as many sequences at once as there can be.
+
+    `least` has nothing of the decode steps that are under way, `most` all of them.
+    """
+
+    least: float
+    most: float
 
 
 @dataclass(frozen=True)
@@ -39,6 +50,9 @@ class Simulation:
         max_lag: the largest lag of a trained group's first token.
         trained: tickets, in the order of training.
         dropped: groups that were not kept.
+        training: seconds of update, publication and recording of each step.
+        generation: what was decoded by the end of each step.
+        longest: tokens of the longest completion of each step.
     """
 
     setup: Setup
@@ -53,6 +67,9 @@ class Simulation:
     max_lag: int
     trained: tuple[int, ...]
     dropped: int
+    training: tuple[float, ...]
+    generation: tuple[Decoded, ...]
+    longest: tuple[int, ...]
 
     @property
     def total(self) -> float:
@@ -60,12 +77,17 @@ class Simulation:
         return sum(self.step_seconds)
 
     @property
-    def settled(self) -> tuple[float, ...]:
+    def settled_steps(self) -> slice:
         """Steps between the filling of the pipeline at the start, while its window opens, and its running dry."""
         if not self.setup.max_lag:
-            return self.step_seconds
+            return slice(0, len(self.step_seconds))
         edge, third = self.setup.max_lag + 1, (len(self.step_seconds) - 1) // 3
-        return self.step_seconds[min(2 * edge, third) : len(self.step_seconds) - min(edge, third)]
+        return slice(min(2 * edge, third), len(self.step_seconds) - min(edge, third))
+
+    @property
+    def settled(self) -> tuple[float, ...]:
+        """Seconds of the settled steps."""
+        return self.step_seconds[self.settled_steps]
 
     @property
     def mean(self) -> float:
@@ -114,9 +136,10 @@ class Simulation:
 
 @dataclass
 class _Group:
-    """A group under way: sequences missing, tokens so far, those to train on, the versions that sampled them."""
+    """A group under way: sequences missing, tokens of the longest, tokens so far, those to train on, their versions."""
 
     missing: int
+    longest: int
     tokens: int = 0
     trained: float = 0.0
     version_sum: float = 0.0
@@ -154,6 +177,11 @@ class _Run:
         self.stamps = [0] * setup.generators
         self.spent = {"update": 0.0, "publish": 0.0, "record": 0.0}
         self.step_ends: list[float] = []
+        self.training: list[float] = []
+        self.generation: list[Decoded] = []
+        self.longest: list[int] = []
+        self.controlled = 0.0  # seconds of the present step that the controller was busy
+        self.waited = 0  # tokens of the longest completion that it has waited for
         self.lags: list[float] = []
         self.trained: list[int] = []
         self.tokens = self.max_lag = self.dropped = self.spread = 0
@@ -193,6 +221,9 @@ class _Run:
             max_lag=self.max_lag,
             trained=tuple(self.trained),
             dropped=self.dropped,
+            training=tuple(self.training),
+            generation=tuple(self.generation),
+            longest=tuple(self.longest),
         )
 
     # ------------------------------------------------------------------ generation
@@ -202,7 +233,7 @@ class _Run:
             ticket = self.gate.admit()
             rng = np.random.default_rng([self.seed, ticket])
             lengths = self.lengths.draw(rng, self.setup.samples_per_prompt).tolist()
-            self.groups[ticket] = _Group(len(lengths))
+            self.groups[ticket] = _Group(len(lengths), max(lengths))
             if self.setup.assign == "group":
                 self._submit(ticket % self.setup.generators, ticket, lengths)
                 continue
@@ -270,7 +301,7 @@ class _Run:
             self._spend("update", self._update_seconds(sum(group.trained for group in groups)))
         self.gate.close(batch, trained=bool(batch.kept))
         for ticket in (*batch.kept, *batch.dropped):
-            del self.groups[ticket]
+            self.waited = max(self.waited, self.groups.pop(ticket).longest)
         if not batch.kept:
             return
         self._spend("publish", self.costs.publish)
@@ -280,6 +311,13 @@ class _Run:
         self._spend("record", self.costs.recording(tokens))
         self.step += 1
         self.step_ends.append(self.now)
+        self.training.append(self.controlled)
+        self.generation.append(Decoded(*(self._decoded(whole) for whole in (False, True))))
+        self.longest.append(self.waited)
+        self.controlled, self.waited = 0.0, 0
+
+    def _decoded(self, whole: bool) -> float:
+        return sum(each.least_seconds(self.now, self.setup.at_once, whole) for each in self.generators)
 
     def _update_seconds(self, tokens: float) -> float:
         setup = self.setup
@@ -294,4 +332,5 @@ class _Run:
                 generator.stand_still(self.now, end)
                 self._changed(number)
         self.spent[what] += seconds
+        self.controlled += seconds
         self._hear(end)
