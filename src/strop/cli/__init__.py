@@ -11,13 +11,18 @@ import errno
 import gc
 import io
 import os
+import signal
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
 from typing import Any
 
 import typer
 
 from strop.base.threads import wait_politely
 from strop.cli.commands import app
+from strop.cli.options import INTERRUPTED
 
 __all__ = ["app", "main"]
 
@@ -36,8 +41,33 @@ def _plainly(error: UnicodeError) -> tuple[str, int]:
 codecs.register_error(PLAINLY, _plainly)
 
 
+@contextmanager
+def _remembering_interrupts() -> Iterator[list[int]]:
+    """The Ctrl-Cs of the block. Each raises `KeyboardInterrupt` as ever, of which a library may make another error."""
+    heard: list[int] = []
+    before = signal.getsignal(signal.SIGINT)
+    if before is not signal.default_int_handler:  # whoever started this wants them ignored, or heard elsewhere
+        yield heard
+        return
+
+    def hear(number: int, frame: FrameType | None) -> None:
+        heard.append(number)
+        signal.default_int_handler(number, frame)
+
+    signal.signal(signal.SIGINT, hear)
+    try:
+        yield heard
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
 def main() -> None:
     """Run the command line. An error that the user can mend becomes one line on standard error and its exit code."""
+    with _remembering_interrupts() as interrupts:
+        _main(interrupts)
+
+
+def _main(interrupts: list[int]) -> None:
     # Loading a model announces itself in several lines and bars, which would tear the live view.
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
@@ -53,6 +83,8 @@ def main() -> None:
         if type(error).__name__ == "NoArgsIsHelpError":  # what it tells is the whole help
             app(prog_name="strop")
         line, code = _told(error)
+        if line is None and interrupts:  # it came while transformers was imported, which says that it cannot be
+            sys.exit(INTERRUPTED)
         if line is None:
             raise
         shown = "".join(each if each.isprintable() or each == "\n" else repr(each)[1:-1] for each in line)
