@@ -77,6 +77,24 @@ def test_every_page_fits_and_says_what_it_must(chromium: Any, url: str, width: i
     assert wrong == []
 
 
+@pytest.mark.parametrize("width", [1280, 390])
+def test_the_values_of_many_runs_stay_in_their_charts(chromium: Any, tmp_path: Path, width: int) -> None:
+    for number in range(14):
+        make_run(tmp_path / f"run-{number}", steps=2)
+    with background(sorted(tmp_path.iterdir())) as url:
+        page, wrong = opened(chromium, url, width)
+        page.wait_for_function("document.querySelectorAll('.chart output span').length > 13")
+        shot(page, f"many-runs-{width}")
+        outside = page.evaluate(
+            """[...document.querySelectorAll('.chart')].flatMap(chart => {
+                const room = chart.getBoundingClientRect();
+                const words = [...chart.querySelectorAll('output span')].map(word => word.getBoundingClientRect());
+                return words.filter(word => word.left < room.left || word.right > room.right + 1);
+            }).length"""
+        )
+        assert outside == 0 and wrong == []
+
+
 def test_a_run_that_goes_on_is_followed(chromium: Any, url: str, tmp_path: Path) -> None:
     page, wrong = opened(chromium, url)
     with (tmp_path / "first" / "metrics.jsonl").open("a") as lines:
@@ -89,7 +107,7 @@ def test_markup_in_a_completion_is_text(chromium: Any, url: str) -> None:
     page, wrong = opened(chromium, url)
     page.get_by_role("tab", name="Completions").click()
     page.get_by_label("Run", exact=True).select_option("second")
-    page.wait_for_function("() => document.querySelector('.rows .said').innerText.includes('<script>')")
+    page.wait_for_function("() => document.querySelector('.rows .said')?.innerText.includes('<script>')")
     assert page.locator(".rows .said").first.inner_text() == HTML
     assert page.locator(".rows script, .rows .said b").count() == 0
     page.locator(".rows button").first.click()

@@ -90,9 +90,10 @@ function told(box, plot, found, place) {
   const step = place === null || place === undefined ? null : plot.data[0][place];
   const words = found.map(({run, values}) => {
     const at = step !== null && values.has(step) ? step : step === null ? [...values.keys()].pop() : null;
-    return at === null ? null : el("span", {style: `color:${colour(run.place)};margin-left:10px`}, number(values.get(at)));
+    return at === null ? null : el("span", {style: `color:${colour(run.place)};margin-left:10px;white-space:nowrap`}, number(values.get(at)));
   });
-  box.querySelector("output").replaceChildren(step === null ? "" : `step ${step}`, ...words.filter(Boolean));
+  const spaced = words.filter(Boolean).flatMap(word => [" ", word]);  // between which lines may end
+  box.querySelector("output").replaceChildren(step === null ? "" : `step ${step}`, ...spaced);
 }
 
 function drawAll() {
