@@ -343,6 +343,8 @@ def main() -> None:
     for name, default in (("seed", 0), ("sft-steps", 800), ("steps", 24), ("threads", 2)):
         parser.add_argument(f"--{name}", type=int, default=default)
     arguments = parser.parse_args()
+    if arguments.threads < 1:
+        parser.error("--threads must be at least 1")
     torch.set_num_threads(arguments.threads)
     torch.manual_seed(arguments.seed)
     rng, model = random.Random(arguments.seed), Model(Config())
