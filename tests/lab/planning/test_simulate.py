@@ -280,6 +280,9 @@ def test_no_schedule_beats_the_bound(setup: Setup, costs: Costs, length: int) ->
 @example(  # a lag whose pipeline is filled by half of the run, and the stock that is left of it
     setup=Setup(2, 4, max_lag=5), costs=Costs(decode_step=1, decode_sequence=0.2), seed=0, steps=12
 )
+@example(  # sequences that are being started when a step ends
+    setup=Setup(1, 1, max_lag=2, slots=3), costs=Costs(decode_step=0.1, start_sequence=1.0), seed=1, steps=12
+)
 @given(setup=SETUPS, costs=COSTS, seed=st.integers(0, 1000), steps=st.sampled_from([1, 12, 30]))
 def test_a_simulation_never_beats_the_bound_of_its_own_completions(
     setup: Setup, costs: Costs, seed: int, steps: int

@@ -56,14 +56,14 @@ class Generator:
     def least_seconds(self, now: float, at_once: int, whole: bool) -> float:
         """What all that was decoded by `now` takes where `at_once` sequences share every decode step.
 
-        Of a step that is under way at `now` all of it counts if `whole`, else nothing.
+        What is under way at `now`, a decode step or the start of sequences, counts if `whole`; else the seconds that it
+        still takes are left out, which are no fewer than what it would take so.
         """
         self._advance(now)
-        running = 0 if whole or self.time <= now else len(self._running)
-        tokens, contexts = self._tokens - running, self._contexts - (self._context - running if running else 0.0)
         costs = self._costs
-        decoding = tokens * (costs.decode_step / at_once + costs.decode_sequence) + contexts * costs.decode_context
-        return decoding + self._order * costs.start_sequence
+        decoding = self._tokens * (costs.decode_step / at_once + costs.decode_sequence)
+        whatever = decoding + self._contexts * costs.decode_context + self._order * costs.start_sequence
+        return whatever if whole else whatever - max(self.time - now, 0.0)
 
     def submit(self, now: float, ticket: int, lengths: list[int]) -> None:
         """Queue sequences; those for which there is a slot start at the first boundary of steps that is not past."""

@@ -29,7 +29,7 @@ MAX_EMPTY_BATCHES = 1000
 class Decoded(NamedTuple):
     """Seconds that all generators need for what they have decoded, as many sequences at once as there can be.
 
-    `least` has nothing of the decode steps that are under way, `most` all of them.
+    `least` leaves out the seconds that what is under way still takes, `most` has all of it.
     """
 
     least: float
