@@ -124,6 +124,16 @@ def test_other_problems_are_never_called_held_out(run: Path) -> None:
     assert evaluate_model(asked, 1, None, SilentView())["trained_on"] == 32
 
 
+def test_problems_that_a_setting_names_are_asked_where_what_is_held_out_has_a_source_of_its_own(run: Path) -> None:
+    named = f"data.source={json.dumps(str(run.parent / 'problems.jsonl'))}"
+    asked = configure("embedded", "quickstart", [named])  # which holds out sums of another seed
+    assert len(problems_of(asked, TOKENIZER, SilentView())[0]) == 70
+    other = configure("embedded", "quickstart", ["data.limit=9"]).config.data.held_out
+    assert other is not None and other.source is not None
+    assert configure("embedded", "quickstart", [named, "data.held_out={count=8}"]).config.data.held_out is not None
+    assert configure("embedded", "grpo", [named]).config.data.held_out is not None, "a part of the file itself"
+
+
 def test_a_long_prompt_that_lowers_the_budget_of_all_is_named(run: Path, tmp_path: Path) -> None:
     rows = [
         {"id": "short", "prompt": "1+1=", "answer": "2"},

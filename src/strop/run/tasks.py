@@ -73,6 +73,13 @@ class Asked:
     verbatim: bool = True
 
 
+def _held_out_elsewhere(config: RunConfig, before: RunConfig) -> bool:
+    """Whether settings named another source, while the held-out problems are still those of a source of their own."""
+    kept = config.data.held_out
+    elsewhere = kept is not None and kept.source is not None and kept == before.data.held_out
+    return elsewhere and config.data.source != before.data.source
+
+
 def configure(
     model: str,
     recipe: str | None = None,
@@ -114,7 +121,10 @@ def configure(
     own = trained is not None and recipe is None and not other
     if limit is not None and not own:
         edits.append(f"data.limit={limit}")
-    config = resolve(base if base is not None else DEFAULT_RECIPE, [*edits, *sets])
+    named = base if base is not None else DEFAULT_RECIPE
+    config = resolve(named, [*edits, *sets])
+    if other and _held_out_elsewhere(config, resolve(named, edits)):
+        config = resolve(named, [*edits, *sets, "data.held_out=none", "evaluation.every=none"])
     return Asked(config, trained, own, limit if own else None, verbatim=template is None)
 
 
