@@ -278,6 +278,18 @@ class Notes(SilentView):
         self.notes.append(text)
 
 
+def test_epochs_that_are_a_few_updates_are_said_to_teach_little(demonstrations: Path, tmp_path: Path) -> None:
+    def told(name: str, *sets: str) -> list[str]:
+        notes = Notes()
+        fine_tuning.train(sft_config.configure("fresh", demonstrations, [*SMALL, *sets]), tmp_path / name, notes)
+        return [line for line in notes.notes if "teach little" in line]
+
+    epochs = ("training.steps=none", "training.epochs=4")
+    (line,) = told("few", *epochs, "training.tokens_per_batch=65536")
+    assert line.startswith("4 epochs of so few demonstrations are only 1 update of up to 65,536 tokens")
+    assert told("many", *epochs, "training.tokens_per_batch=32") == told("steps") == []
+
+
 CALL = {"role": "assistant", "content": "", "tool_calls": [{"function": {"name": "add"}}]}
 
 

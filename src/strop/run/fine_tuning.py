@@ -27,6 +27,8 @@ from strop.training import checkpoint
 
 __all__ = ["is_fine_tuning", "load_model", "resume", "stored_config", "train"]
 
+FEW_UPDATES = 20  # at the learning rates of fine-tuning they leave a model as it was
+
 
 def train(config: SftConfig, out: Path, view: View) -> Path:
     """Fine-tune in a new run folder; the folder of the model.
@@ -90,6 +92,7 @@ class _FineTuningRun:
         self.total, overflow = self.tuner.outline()
         if overflow is not None:
             self.view.note(overflow)
+        self._note_few_updates()
         self.folder.truncate(0 if step is None else step)
         if step is not None:
             self.tuner.load(self.folder.checkpoints, step)
@@ -102,6 +105,16 @@ class _FineTuningRun:
                 self._end_early()
         self.tuner.export(self.folder.model)
         return self.folder.model
+
+    def _note_few_updates(self) -> None:
+        """Warn where the epochs that were asked for come to so few updates that the model stays what it was."""
+        training = self.config.training
+        if training.epochs is not None and self.total < FEW_UPDATES:
+            self.view.note(
+                f"{counted(training.epochs, 'epochs')} of so few demonstrations are only "
+                f"{counted(self.total, 'updates')} of up to {training.tokens_per_batch:,} tokens, which teach little: "
+                "lower training.tokens_per_batch, or raise training.epochs"
+            )
 
     def _train(self, resumed_at: int | None) -> None:
         trackers = open_trackers(
