@@ -103,6 +103,16 @@ def test_a_run_that_goes_on_is_followed(chromium: Any, url: str, tmp_path: Path)
     assert wrong == []
 
 
+def test_a_held_out_pass_rate_of_an_earlier_step_says_so(chromium: Any, tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", steps=3)
+    with run.metrics_path.open("a") as lines:  # of an evaluator beside training
+        lines.write(json.dumps({"step": 2, "evaluation/pass_rate": 0.5}) + "\n")
+    with background([run.path]) as url:
+        page, wrong = opened(chromium, url)
+        assert "pass rate: training 30.0 %, held out 50.0 % (step 2)" in page.locator(".run").inner_text()
+    assert wrong == []
+
+
 def test_markup_in_a_completion_is_text(chromium: Any, url: str) -> None:
     page, wrong = opened(chromium, url)
     page.get_by_role("tab", name="Completions").click()

@@ -8,14 +8,14 @@ function card(run) {
   const spent = Object.entries(status.shares || {});
   const busy = (status.processes || []).filter(each => each.cpu !== null).map(
     each => `${each.role} ${each.cpu.toFixed(1)} cores, ${Math.round(each.memory / 2 ** 20)} MiB`);
-  const rates = [["training", status.pass_rate], ["held out", status.held_out_pass_rate],
-    ...Object.entries(status.benchmarks || {}).map(([name, [rate]]) => [name, rate])].filter(([, rate]) => rate !== null && rate !== undefined);
+  const rates = [["training", status.pass_rate, status.step], ["held out", status.held_out_pass_rate, status.held_out_step],
+    ...Object.entries(status.benchmarks || {}).map(([name, [rate, step]]) => [name, rate, step])].filter(([, rate]) => rate !== null && rate !== undefined);
   const box = el("input", {type: "checkbox", checked: run.shown, onchange: event => { run.shown = event.target.checked; drawAll(); settings(); }});
   const left = status.eta === null || status.eta === undefined ? "" : `, about ${duration(status.eta)} left`;
   return el("article", {class: "run", style: `--run:${colour(run.place)}`, "data-run": run.name},
     el("label", {}, box, ` ${run.name}`),
     el("p", {}, el("b", {}, status.state || "unreadable"), ` · step ${status.step ?? "–"} of ${status.steps ?? "–"}${left} · ${status.recipe || "fine-tuning"}`),
-    rates.length ? el("p", {}, "pass rate: ", rates.map(([name, rate]) => `${name} ${percent(rate)}`).join(", ")) : null,
+    rates.length ? el("p", {}, "pass rate: ", rates.map(([name, rate, step]) => `${name} ${percent(rate)}${step === status.step ? "" : ` (step ${step})`}`).join(", ")) : null,
     spent.length ? el("div", {class: "shares", title: spent.map(([name, share]) => `${name} ${percent(share)}`).join(", ")},
       ...spent.map(([name, share]) => el("i", {style: `width:${100 * share}%;background:${colour(PARTS[name])}`}))) : null,
     spent.length ? el("p", {}, `${number(status.step_seconds, 3)} s a step: `, spent.filter(([, share]) => share >= 0.005).map(([name, share]) => `${name} ${Math.round(100 * share)} %`).join(", "),
