@@ -39,6 +39,17 @@ def test_a_tiny_run_is_compared_with_the_tiny_form(tmp_path: Path) -> None:
     assert changes(run) == ("the tiny form of the recipe grpo", [("seed", "0", "4")])
 
 
+@pytest.mark.parametrize("name", ["quickstart", "quickstart.calculator"])
+def test_what_follows_from_the_model_is_no_difference(name: str, tmp_path: Path) -> None:
+    """How strop's own bases are asked: a quickstart in which nothing was changed differed from its recipe."""
+    (run,) = read_runs([_run(tmp_path / "a", resolve(name, ["seed=4"]))])
+    assert changes(run) == (f"the recipe {name}", [("seed", "0", "4")])
+    (small,) = read_runs([_run(tmp_path / "b", resolve("grpo", small=True))])
+    assert changes(small) == ("the tiny form of the recipe grpo", [])
+    (other,) = read_runs([_run(tmp_path / "c", resolve(name, ["model.path=owner/name"]))])
+    assert [key for key, *_ in changes(other)[1]] == ["model.path"]
+
+
 def test_a_recipe_that_is_gone_is_said(tmp_path: Path) -> None:
     (run,) = read_runs([_run(tmp_path / "a", small_config().model_copy(update={"recipe": "gone"}))])
     with pytest.raises(InputError, match="no recipe is called 'gone'"):

@@ -15,6 +15,8 @@ from strop.base.view import benchmark_rates, counted, duration
 from strop.config.edits import differing
 from strop.config.parse import parse
 from strop.config.schema import RunConfig
+from strop.model.location import asked_with
+from strop.model.settings import ModelSettings
 from strop.recipes import build
 from strop.report.texts import plain
 from strop.run.folder import RunFolder
@@ -182,8 +184,23 @@ def changes(run: RunData) -> tuple[str, list[tuple[str, str, str]]]:
     from strop.config.tiny import tiny
 
     recipe = build(str(run.raw.get("recipe")))
-    found = differing(recipe.model_dump(mode="json"), dict(run.raw))
-    small = differing(tiny(recipe).model_dump(mode="json"), dict(run.raw))
+    found = _differing(recipe, run)
+    small = _differing(tiny(recipe), run)
     if len(small) < len(found):
         return f"the tiny form of the recipe {recipe.recipe}", small
     return f"the recipe {recipe.recipe}", found
+
+
+def _differing(recipe: RunConfig, run: RunData) -> list[tuple[str, str, str]]:
+    """What differs but for how a model of strop's own is asked, which follows from the model and was set by nobody."""
+    model = recipe.model if run.config is None else run.config.model
+    there, here = _asked(recipe, model).model_dump(mode="json"), dict(run.raw)
+    if run.config is not None:
+        template = _asked(run.config, model).data.template.model_dump(mode="json")
+        here["data"] = here.get("data", {}) | {"template": template}
+    return differing(there, here)
+
+
+def _asked(config: RunConfig, model: ModelSettings) -> RunConfig:
+    template = asked_with(config.data.template, model)
+    return config.model_copy(update={"data": config.data.model_copy(update={"template": template})})
