@@ -182,10 +182,11 @@ def test_what_makes_columns_less_comparable_is_said() -> None:
     made = two_by_two()
     assert made.notes() == []
     sampling = {**made.sampling, ("rl", "lcb"): {"max_new_tokens": 200}}
-    notes = replace(made, sampling=sampling, left_out={("base", "aime"): 3, ("rl", "aime"): 0}).notes()
-    assert notes == [
+    left_out = {("base", "aime"): 3, ("rl", "aime"): 0, ("rl", "lcb"): 1}
+    assert replace(made, sampling=sampling, left_out=left_out).notes() == [
         "LCB: max_new_tokens is not the same for all models: base 100, rl 200",
         "aime: 3 problems left out, base has no room for their prompts",
+        "lcb: 1 problem left out, rl has no room for their prompts",
     ]
 
 

@@ -7,7 +7,7 @@ from tests.made import PROBLEM, completion, group, rollout
 from strop.orchestration.ledger import OpenGroup
 from strop.orchestration.stale import StaleGroups
 
-LINE = "groups could not be trained within max_lag and are dropped"
+LINE = "dropped that could not be trained within max_lag"
 
 
 def entry(ticket: int, samples: int, *lengths: int) -> OpenGroup:
@@ -19,9 +19,9 @@ def entry(ticket: int, samples: int, *lengths: int) -> OpenGroup:
 
 def test_dropped_completions_count_when_they_are_in_and_when_they_are_cancelled() -> None:
     stale = StaleGroups()
-    assert stale.line(0) == f"0 {LINE}"
+    assert stale.line(0) == f"0 groups {LINE}"
     stale.dropped(entry(3, 4, 5, 7))  # two of four are in, of 12 tokens
-    assert stale.line(1) == f"1 {LINE}"  # nothing was trained that they could be longer than
+    assert stale.line(1) == f"1 group {LINE}"  # nothing was trained that they could be longer than
     assert not stale.aborted(completion(9, "abort", request_id="4.1"))  # of a group that is still wanted
     assert not stale.aborted(completion(9, "abort", request_id="3.0"))  # of an attempt given up before
     assert stale.aborted(completion(40, "abort", request_id="3.1", index=2))
@@ -32,7 +32,7 @@ def test_dropped_completions_count_when_they_are_in_and_when_they_are_cancelled(
     expected = {"stale/groups": 1.0, "stale/share": 0.25, "stale/length": 14.5, "stale/length_trained": 5.0}
     assert stale.trained(trained) == expected
     bias = "; all dropped so far had 14 tokens a completion by then, those trained on 5"
-    assert stale.line(1) == f"1 {LINE}{bias}"
+    assert stale.line(1) == f"1 group {LINE}{bias}"
     again = StaleGroups()
     again.load(stale.state())
     again.dropped(entry(8, 2))

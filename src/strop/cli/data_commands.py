@@ -135,6 +135,7 @@ def pass_rates(
     strop train runs/grpo/config.json --set data.history=runs/grpo --set data.select.piece=PassRateBetween
     """
     from strop.base.types import InputError
+    from strop.base.view import counted
     from strop.data.history import PassRateBetween
     from strop.data.pass_rates import add_up, deciles
     from strop.run.folder import near_run
@@ -147,7 +148,7 @@ def pass_rates(
 
     def text() -> None:
         print_table(("pass rate", "problems"), [(name, f"{number:,}") for name, number in deciles(found)])
-        print(f"{len(found):,} problems, {sum(row.attempts for row in found):,} attempts")
+        print(f"{counted(len(found), 'problems')}, {counted(sum(row.attempts for row in found), 'attempts')}")
         cells = [(row.id, f"{row.pass_rate:.1%}", f"{row.last_pass_rate:.1%}", str(row.attempts)) for row in found]
         if cells[:count]:
             print_table(("hardest", "pass rate", "last visit", "attempts"), cells[:count])

@@ -12,6 +12,7 @@ import numpy as np
 from strop.base.files import read_json
 from strop.base.near import nearest
 from strop.base.types import InputError
+from strop.base.view import counted
 from strop.evaluation.intervals import Array, Interval, average_difference_interval, average_interval
 from strop.evaluation.protocols import parse_metric
 from strop.evaluation.result import EvaluationResult, on_common_problems, paired_differences, paired_test
@@ -69,7 +70,7 @@ class Grid:
                     lines.append(f"{column.title}: {key} is not the same for all models: {listed}")
         for (model, name), count in self.left_out.items():
             if count:
-                lines.append(f"{name}: {count} problems left out, {model} has no room for their prompts")
+                lines.append(f"{name}: {counted(count, 'problems')} left out, {model} has no room for their prompts")
         for (model, name), count in self.trained_on.items():
             if count:
                 asked_in_all = len(self.results[model, name].problem_ids)

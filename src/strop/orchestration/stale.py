@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from strop.base.types import Completion, Group
+from strop.base.view import counted
 from strop.orchestration.ledger import OpenGroup
 
 _COUNTS = ("groups", "samples", "tokens", "groups_trained", "samples_trained", "tokens_trained")
@@ -61,7 +62,7 @@ class StaleGroups:
         bias = ""
         if length is not None and trained is not None:
             bias = f"; all dropped so far had {length:.0f} tokens a completion by then, those trained on {trained:.0f}"
-        return f"{groups} groups could not be trained within max_lag and are dropped{bias}"
+        return f"{counted(groups, 'groups')} dropped that could not be trained within max_lag{bias}"
 
     def state(self) -> dict[str, Any]:
         """JSON-able."""

@@ -75,7 +75,7 @@ def measure(plan: Plan, view: View) -> Grid:
         for found in plan.benchmarks
     }
     for name, loaded in problems.items():
-        view.note(f"{name}: {len(loaded)} problems")
+        view.note(f"{name}: {counted(len(loaded), 'problems')}")
         asked: list[Verifier] = []
         for model in plan.models:
             verifier = verifiers[model.label][name]
@@ -185,7 +185,7 @@ def _measure_one(job: _Job, engine: Engine, tokenizer: Tokenizer, view: View) ->
     store = SampleStore(job.folder, settings, job.verifier)
     missing = store.missing
     if store.done and missing:
-        view.note(f"{job.model.label} on {title}: {len(store.done)} problems are kept, {len(missing)} are missing")
+        view.note(f"{job.model.label} on {title}: {counted(len(store.done), 'problems')} kept, {len(missing)} missing")
     seconds = 0.0
     if missing:
         result = _sample(job, store, dataset.subset(missing), sampling, engine, view)

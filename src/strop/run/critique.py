@@ -271,8 +271,8 @@ def _data(config: RunConfig, data: Data) -> Iterator[Finding]:
 def _held_out(config: RunConfig, held_out: Dataset | None, removed: int) -> Finding:
     if held_out is None:
         return Finding("held out", "note", "nothing", "hold out some to see whether it learns: data.held_out.count=64")
-    found = f"{len(held_out)} problems, none of them trained on"
-    found += f" ({removed} training problems that ask the same were left out)" if removed else ""
+    found = f"{counted(len(held_out), 'problems')}, none of them trained on"
+    found += f" ({counted(removed, 'training problems')} asking the same left out)" if removed else ""
     if config.evaluation.every is None:
         return Finding("held out", "note", found, "they are never measured: set evaluation.every=20")
     error = 0.5 / math.sqrt(len(held_out))

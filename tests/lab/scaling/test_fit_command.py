@@ -188,6 +188,10 @@ def test_a_curve_with_nothing_to_fit_after_the_cut_is_refused(tmp_path: Path, go
 def test_too_few_points_name_the_way_out(good: Path) -> None:
     refused = as_json(good, "--skip-until", 1e9)["fits"][0]["refused"]
     assert "--skip-until" in refused and "evaluation.every" in refused
+    short = good.with_name("short.csv")
+    short.write_text("\n".join(good.read_text().splitlines()[:4]) + "\n")
+    refused = as_json(short)["fits"][0]["refused"]  # none of its points is left out
+    assert refused.endswith("are needed; evaluate more often (evaluation.every)")
 
 
 @pytest.mark.parametrize(("name", "under"), [("", ""), ("ours=", " for ours")])

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from strop.base.interrupt import on_interrupt
 from strop.base.types import StropError
-from strop.base.view import View, duration, percent
+from strop.base.view import View, counted, duration, percent
 from strop.lab.ablation.local_runner import LocalRunner
 from strop.lab.ablation.manifest import Manifest, RunEntry, held, is_finished, merged, write_manifest
 from strop.lab.ablation.runner import Ended, RunJob, Runner, Running
@@ -152,7 +152,8 @@ class _Scheduler:
 
     def work(self) -> None:
         """Until every run has ended, or all that were under way have stopped."""
-        self.view.note(f"{len(self.manifest.runs)} runs, {len(self._total)} of them to make, {self.jobs} side by side")
+        whole = counted(len(self.manifest.runs), "runs")
+        self.view.note(f"{whole}, {len(self._total)} of them to make, {self.jobs} side by side")
         self.view.stage("steps of all runs", sum(self._total.values()))
         asked: float | None = None
         while self._slots or (self.waiting and not self.stopping):

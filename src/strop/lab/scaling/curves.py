@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 
 from strop.base.metrics_file import read_metrics
 from strop.base.types import InputError
+from strop.base.view import counted
 from strop.run.folder import RunFolder
 
 Array = NDArray[np.float64]
@@ -171,7 +172,8 @@ def _errors(points: Sequence[_Row]) -> tuple[Array | None, tuple[str, ...]]:
         return None, (f"{missing} of {len(values)} points lack a stderr, so none is used",)
     filled = np.array([value if value else min(positive) for value in values], np.float64)
     zeros = len(values) - len(positive)
-    return filled, ((f"{zeros} points have stderr 0; the smallest positive one stands in",) if zeros else ())
+    stands_in = f"stderr is 0 of {counted(zeros, 'points')}; the smallest positive one stands in"
+    return filled, ((stands_in,) if zeros else ())
 
 
 # ---------------------------------------------------------------------- CSV files

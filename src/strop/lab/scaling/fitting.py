@@ -44,7 +44,7 @@ def fit(curve: Curve, settings: FitSettings | None = None) -> Fit:
     nothing = Fit(
         curve, used, held_back, chosen, weight, None, None, np.empty((0, 4)), float("nan"), 1.0, None, curve.notes
     )
-    reason = support.too_few(used) or support.non_monotone(used)
+    reason = support.too_few(used, len(curve) - len(used)) or support.non_monotone(used)
     if reason is not None:
         return replace(nothing, refused=reason)
     solution = _solve(used, weight, chosen)

@@ -67,15 +67,16 @@ def noise_of(error: float, weight: Array, known: bool, parameters: int = 3, shar
     return Noise(max(seen, EXACT**2 * float(np.mean(weight))), freedom, False)
 
 
-def too_few(curve: Curve) -> str | None:
-    """Too few points, counted at different compute."""
+def too_few(curve: Curve, left_out: int) -> str | None:
+    """Too few points, counted at different compute; `left_out` lie before or beyond those that are fitted."""
     different = len(np.unique(curve.compute))
-    if different < FEWEST_POINTS:
-        return (
-            f"too few points: {different} at different compute after R_0, at least {FEWEST_POINTS} are needed; leave "
-            "fewer out (--skip-until, --fit-until), or evaluate more often (evaluation.every)"
-        )
-    return None
+    if different >= FEWEST_POINTS:
+        return None
+    fewer = "leave fewer out (--skip-until, --fit-until), or " if left_out else ""
+    return (
+        f"too few points: {different} at different compute after R_0, at least {FEWEST_POINTS} are needed; "
+        f"{fewer}evaluate more often (evaluation.every)"
+    )
 
 
 @dataclass(frozen=True)
