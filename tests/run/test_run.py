@@ -29,6 +29,7 @@ from strop.base.types import InputError, IntArray, Problem, Status, StropError, 
 from strop.base.view import SilentView
 from strop.config.parse import edit
 from strop.engines.torch import TorchEngine
+from strop.orchestration.evaluator import InProcessEvaluator
 from strop.orchestration.executor import Publication
 from strop.orchestration.in_process import InProcess
 from strop.orchestration.rank_group import RankGroupLost
@@ -38,6 +39,7 @@ from strop.run.folder import RunFolder
 from strop.run.loop import WeightMismatch
 from strop.run.run import QUARANTINE, Interrupted, Summary, _Run, resume, train
 from strop.run.status import read_status
+from strop.run.validation import Validation
 from strop.training import checkpoint
 from strop.training.step import NonFiniteLoss, Trainer
 from strop.verifiers.base import Verifier
@@ -491,6 +493,33 @@ def test_a_signal_within_a_rollout_or_an_update_ends_at_once(tmp_path: Path, mon
         assert saved is not None and 0 < saved < 4
         resume(tmp_path / place, SilentView())
         assert_same_run(tmp_path / "whole", tmp_path / place)
+
+
+def test_a_step_whose_evaluation_is_interrupted_keeps_what_it_took(
+    finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its seconds are written and its compute is counted, so that later steps' totals lack nothing."""
+    original, begun = Validation.begin, [0]
+
+    def noted(self: Validation, step: int, weights: object) -> None:
+        begun[0] = step
+        original(self, step, weights)  # type: ignore[arg-type]
+
+    def reported(*_: object) -> None:
+        if begun[0] == 2:
+            os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(1)
+
+    with monkeypatch.context() as patched, pytest.raises(Interrupted, match="after step 2 of 4, step 2 not yet"):
+        patched.setattr(Validation, "begin", noted)
+        patched.setattr(InProcessEvaluator, "_report", reported)
+        train(small_config(), tmp_path / "run", SilentView())
+    whole, stopped = (read_metrics(run / "metrics.jsonl")[2].keys() for run in (finished, tmp_path / "run"))
+    measured = {name for name in whole if name.startswith("evaluation/")} | {"compute/evaluator_seconds"}
+    assert stopped == whole - measured and {"seconds/evaluation", "compute/flops"} <= stopped
+    resume(tmp_path / "run", SilentView())
+    assert spent(tmp_path / "run") == spent(finished)
+    assert_same_run(finished, tmp_path / "run")
 
 
 def test_a_signal_between_two_updates_of_a_step_waits_for_its_end(

@@ -331,21 +331,26 @@ class _Run:
         try:
             row |= self._evaluate(step, trackers)
         except BaseException:  # the step is trained, whatever keeps it from being measured
-            trackers.log(step, row)
+            trackers.log(step, row | self._spent(row))
             self._save_checkpoint(last=True)
             raise
-        seconds = self.loop.clock.lap()
-        row |= {f"seconds/{name}": value for name, value in seconds.items()}
-        row |= self.compute.add(seconds, row)
-        row["idle/trainer"] = (seconds["rollout"] + seconds["verify"]) / seconds["step"]
-        training = seconds["step"] - seconds.get("evaluation", 0.0)
-        row["tokens_per_second"] = (row["tokens/generated"] or 0.0) / training
+        row |= self._spent(row)
         trackers.log(step, row)
         self.view.advance(step, row)
         self._settle(wait=False)
         best = config.checkpoint.keep_best and self.validation.may_be_best(step)
         if best or step % config.checkpoint.every == 0 or self.failed_saves:
             self._save_checkpoint()
+
+    def _spent(self, row: Row) -> Row:
+        """What the step that ends here took: its seconds by section, and the run's compute with it."""
+        seconds = self.loop.clock.lap()
+        training = seconds["step"] - seconds.get("evaluation", 0.0)
+        spent: Row = {f"seconds/{name}": value for name, value in seconds.items()}
+        spent |= self.compute.add(seconds, row)
+        spent["idle/trainer"] = (seconds["rollout"] + seconds["verify"]) / seconds["step"]
+        spent["tokens_per_second"] = (row["tokens/generated"] or 0.0) / training
+        return spent
 
     def _list_quarantined(self) -> None:
         """Write down which problems were left out, if any; a driver that is killed later has it written."""
