@@ -18,15 +18,18 @@ from typer.testing import CliRunner
 from strop.base.types import InputError
 from strop.base.view import SilentView
 from strop.cli import app
+from strop.data.dataset import load_data
+from strop.engines.protocol import Sampling
 from strop.model.files import export
 from strop.model.policy import load_policy
 from strop.model.settings import ModelSettings
 from strop.recipes.resolve import resolve
-from strop.run import engine_trial
+from strop.run import critique, engine_trial
 from strop.run.accelerators import SIZE, Finding, products_a_second
 from strop.run.assembly import preview
 from strop.run.critique import criticise
 from strop.run.run import train
+from strop.run.tasks import measured
 
 
 @pytest.fixture(scope="module")
@@ -189,6 +192,35 @@ def test_the_model_is_asked_how_it_begins() -> None:
     findings = {finding.topic: finding for finding in criticise("grpo", sets, small=True, asked=4)}
     assert "cut off at 9 tokens" in findings["completions"].found
     assert "raise sampling.max_new_tokens" in findings["completions"].advice
+
+
+def test_it_is_asked_what_it_will_be_trained_on_as_its_first_stage_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not the few problems that are held out, nor only the first of a file that may be sorted."""
+    asked: list[tuple[list[str], Sampling]] = []
+
+    def noted(config, policy, tokenizer, dataset, samples, sampling, view):
+        asked.append(([problem.id for problem in dataset.problems], sampling))
+        return measured(config, policy, tokenizer, dataset, samples, sampling, view)
+
+    monkeypatch.setattr(critique, "measured", noted)
+    stages = 'stages=[{"steps": 2, "set": {"sampling.max_new_tokens": 11}}, {}]'
+    sets = ["data.held_out.count=5", "evaluation.temperature=0", stages]
+    findings = {finding.topic: finding for finding in criticise("grpo", sets, small=True, asked=16)}
+    assert "(16 problems, 8 answers each)" in findings["pass rate"].found
+    config = resolve("grpo", sets, small=True)
+    train = load_data(config.data, byte_tokenizer(), config.instruction).train
+    places = [[problem.id for problem in train.problems].index(name) for name in asked[0][0]]
+    assert places == list(range(0, len(train), len(train) // 16))[:16]
+    assert asked[0][1] == config.sampling.model_copy(update={"max_new_tokens": 11})
+
+
+def test_a_run_can_be_asked_too(tmp_path: Path) -> None:
+    """Its first steps stood in for what was asked for."""
+    train(small_config("steps=1"), tmp_path / "run", SilentView())
+    sets = ["sampling.max_new_tokens=4"]
+    for asked, measured_over in ((0, "the first step"), (3, "3 problems, 4 answers each")):
+        findings = {finding.topic: finding for finding in criticise(str(tmp_path / "run"), sets, asked=asked)}
+        assert f"({measured_over})" in findings["pass rate"].found
 
 
 def test_completions_that_the_context_ends_cannot_be_given_more_tokens(model: Path, tmp_path: Path) -> None:

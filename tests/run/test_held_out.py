@@ -26,7 +26,7 @@ from strop.data.source import question_digest
 from strop.evaluation.benchmarks import benchmark
 from strop.evaluation.protocols import PLAIN, changed
 from strop.model.byte_tokenizer import byte_tokenizer
-from strop.run import fine_tuning, sft_config
+from strop.run import fine_tuning, preflight, sft_config
 from strop.run.benchmark_plan import Plan, parse_models
 from strop.run.benchmarking import measure
 from strop.run.folder import RunFolder, trained_before
@@ -317,6 +317,23 @@ def test_fine_tuning_counts_as_training(run: Path, tmp_path: Path) -> None:
     later = DataSettings(source=JsonLines(path=str(tmp_path / "problems.jsonl")), held_out=HeldOutSettings(count=2))
     held_out = load_data(later, TOKENIZER, seen=seen).held_out
     assert held_out is not None and not any(map(seen, held_out.problems))
+
+
+def test_a_model_without_a_training_run_is_asked_only_what_is_named(run: Path, tmp_path: Path) -> None:
+    """It was measured on the problems of the recipe that stood in for its run's: strop's own sums."""
+    file = tmp_path / "worked.jsonl"
+    file.write_text(json.dumps({"prompt": "1+1=", "completion": "2"}) + "\n")
+    tuned = sft_config.configure(str(run / "model"), file, ["training.epochs=none", "training.steps=1"])
+    fine_tuning.train(tuned, tmp_path / "sft", SilentView())
+    for place in (str(tmp_path / "sft"), f"ours={tmp_path / 'sft'}", f"{tmp_path / 'sft'}@1", str(run / "model")):
+        with pytest.raises(InputError, match="held out no problems: say what it is asked by --source") as refused:
+            preflight.measuring(place)
+        assert str(refused.value).endswith(f"strop eval {run}") == (place == str(run / "model"))
+        preflight.measuring(place, problems="chain_sum")
+        preflight.measuring(place, recipe="grpo")
+        preflight.measuring(place, sets=["data.source=chain_sum"])
+    preflight.measuring(str(run))
+    preflight.measuring("embedded")  # which learned the recipe's sums
 
 
 def test_a_run_without_a_record_says_so(run: Path) -> None:

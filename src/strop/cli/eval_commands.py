@@ -236,7 +236,7 @@ def _on_held_out(
         raise InputError(f"--samples {samples}: must be a number of at least 1")
     from strop.run import preflight
 
-    preflight.using(model, recipe, changes, source, path)  # says what is wrong before torch takes its seconds to load
+    preflight.measuring(model, recipe, changes, source, path)  # before torch takes its seconds to load
     from strop.run import tasks
     from strop.run.benchmark_plan import parse_model
 

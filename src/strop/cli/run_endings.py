@@ -60,7 +60,7 @@ def report_run(folder: Path) -> None:
         print_table(("", "at the end"), rows)
         print(f"curves   {plot_run(run.path)}")
     print(f"model    {run.model}")
-    if "demonstrations" in run.read_json("config.json"):
+    if run.fine_tunes:
         print_next(
             (f"strop train grpo --set {quote(f'model.path={run.model}')}", "go on with reinforcement learning"),
             (command("sample", folder, " --prompt '...'"), "try it"),

@@ -16,9 +16,8 @@ from strop.evaluation.benchmarks import HELD_OUT, without_instruction
 from strop.model.files import load_tokenizer
 from strop.model.location import asked_with
 from strop.run.benchmark_plan import Plan
-from strop.run.fine_tuning import is_fine_tuning
-from strop.run.folder import RunFolder, is_run
-from strop.run.tasks import Asked, holds_out, problems_of
+from strop.run.folder import RunFolder, holds_out, is_run
+from strop.run.tasks import Asked, problems_of
 from strop.verifiers.base import Verifier
 
 
@@ -37,7 +36,7 @@ def held_out_of(plan: Plan) -> HeldOut:
         InputError: no model is a run, or it held out nothing.
     """
     runs = [RunFolder.open(model.place) for model in plan.models if is_run(Path(model.place))]
-    trained = [run for run in runs if not is_fine_tuning(run)]
+    trained = [run for run in runs if not run.fine_tunes]
     if not trained:
         raise InputError(f"benchmark {HELD_OUT}: the problems of a training run, and none of the models is one")
     run = trained[0]

@@ -47,8 +47,8 @@ from strop.model.policy import Policy
 from strop.recipes.resolve import resolve
 from strop.run.benchmark_plan import NamedModel, Plan
 from strop.run.benchmark_terms import held_out_of, shared_environment, shared_template, verifiers_of
-from strop.run.folder import RunFolder
-from strop.run.tasks import DEFAULT_RECIPE, configure, fitted, holds_out, open_model
+from strop.run.folder import RunFolder, holds_out
+from strop.run.tasks import DEFAULT_RECIPE, configure, fitted, open_model
 from strop.verifiers.base import Verifier
 from strop.verifiers.judges import Judges
 

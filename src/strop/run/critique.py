@@ -33,7 +33,7 @@ from strop.run.assembly import known_room
 from strop.run.engine_trial import try_engines
 from strop.run.folder import RunFolder, is_run, trained_before
 from strop.run.memory import NotKnownBeforehand, fitting_here, outline
-from strop.run.tasks import Asked, evaluate_model
+from strop.run.tasks import measured, open_model
 from strop.training.embedded_base import tokenizer_of
 from strop.verifiers.answer import stated_answer
 
@@ -182,7 +182,7 @@ def _verifier(config: RunConfig, problems: Sequence[Problem], prompt: str) -> Fi
         advice = f"judge a response of your own with it: strop verify compare, or docs/verifiers.md{known}"
         level: Level = "problem" if refused else "note"
         return Finding("verifier", level, f"{name}: the reference {_short(problems[0].reference)} is no answer", advice)
-    judged = problems[:: max(len(problems) // JUDGED, 1)][:JUDGED]
+    judged = [problems[place] for place in _spread(len(problems), JUDGED)]
     wrong = [problem for problem in judged if not _right(config, problem, FORMS[accepted[0]])]
     if wrong:
         found = f"{name} does not take {len(wrong)} of {len(judged)} references for right answers"
@@ -202,6 +202,11 @@ def _verifier(config: RunConfig, problems: Sequence[Problem], prompt: str) -> Fi
     else:
         advice = f"say {asking} in the prompts, or let data.template=Auto say it"
     return Finding("verifier", "problem", f"{reads}, and the prompt asks for no such form", advice)
+
+
+def _spread(count: int, most: int) -> range:
+    """At most `most` of `count` places, evenly apart."""
+    return range(0, count, max(count // most, 1))[:most]
 
 
 def _right(config: RunConfig, problem: Problem, form: str) -> bool:
@@ -287,13 +292,11 @@ def _held_out(config: RunConfig, held_out: Dataset | None, removed: int) -> Find
 
 def _outset(subject: Subject, policy: Policy | None, data: Data, asked: int, view: View) -> Iterator[Finding]:
     """How training begins, and what a step takes."""
-    beginning = _first_steps(subject)
-    if beginning is None and asked:
-        try:
-            beginning = _asked(subject.config, asked, view)
-        except InputError as error:
-            yield Finding("pass rate", "problem", "the model cannot be asked", str(error))
-            return
+    try:
+        beginning = _asked(subject.config, data.train, asked, view) if asked else _first_steps(subject)
+    except InputError as error:
+        yield Finding("pass rate", "problem", "the model cannot be asked", str(error))
+        return
     yield _start(beginning)
     if beginning is not None and beginning.cut_off > CUT_OFF:
         yield _cut_off(subject.config, data, beginning.cut_off)
@@ -322,14 +325,19 @@ def _first_steps(subject: Subject) -> Beginning | None:
     if not rows:
         return None
     rates, cut_off = ([row.get(name) or 0.0 for row in rows] for name in ("pass_rate", "truncation_rate"))
-    return Beginning(fmean(rates), f"the first {counted(len(rows), 'steps')}", None, fmean(cut_off))
+    over = "the first step" if len(rows) == 1 else f"the first {len(rows)} steps"
+    return Beginning(fmean(rates), over, None, fmean(cut_off))
 
 
-def _asked(config: RunConfig, count: int, view: View) -> Beginning:
-    """What the model makes of `count` problems, asked as in training."""
-    found = evaluate_model(Asked(config, limit=count), config.batch.samples_per_prompt, None, view)
-    measured = f"{found['problems']} problems, {found['samples_per_problem']} answers each"
-    return Beginning(found["pass_rate"], measured, found["mean_length"], found["truncation_rate"])
+def _asked(config: RunConfig, train: Dataset, count: int, view: View) -> Beginning:
+    """What the model makes of `count` training problems from all over the source, sampled as the first steps do."""
+    first = stage_configs(config)[0]
+    chosen = train.subset(_spread(len(train), count))
+    policy, tokenizer = open_model(first, view)
+    samples = first.batch.samples_per_prompt
+    found = measured(first, policy, tokenizer, chosen, samples, first.sampling, view)
+    over = f"{counted(found['problems'], 'problems')}, {counted(found['samples_per_problem'], 'answers')} each"
+    return Beginning(found["pass_rate"], over, found["mean_length"], found["truncation_rate"])
 
 
 def _start(beginning: Beginning | None) -> Finding:

@@ -20,12 +20,12 @@ from strop.run.fine_tuner import FineTuner, FineTuningData, Tuner, load_model, r
 from strop.run.fine_tuning_ranks import TunerRanks
 from strop.run.folder import RunFolder, check_free
 from strop.run.run import Interrupted
-from strop.run.sft_config import SftConfig, is_fine_tuning, stored_config
+from strop.run.sft_config import SftConfig, stored_config
 from strop.run.tracking import open_trackers
 from strop.run.watchdog import NotingView, Watch
 from strop.training import checkpoint
 
-__all__ = ["is_fine_tuning", "load_model", "resume", "stored_config", "train"]
+__all__ = ["load_model", "resume", "stored_config", "train"]
 
 FEW_UPDATES = 20  # at the learning rates of fine-tuning they leave a model as it was
 

@@ -148,6 +148,11 @@ class RunFolder:
     # ------------------------------------------------------------------ where things are
 
     @property
+    def fine_tunes(self) -> bool:
+        """Whether the run is one of supervised fine-tuning rather than of RL."""
+        return "demonstrations" in self.read_json("config.json")
+
+    @property
     def config_path(self) -> Path:
         return self.path / "config.json"
 
@@ -335,6 +340,11 @@ def trained_before(model: str | None) -> Callable[[Problem], bool]:
         trained |= frozenset() if record is None else record.trained
         model = folder.read_json("config.json")["model"]["path"]
     return lambda problem: question_digest(problem) in trained
+
+
+def holds_out(model: str) -> bool:
+    """Whether `model` is a training run, which knows what it was trained on and what it held out."""
+    return is_run(Path(model)) and not RunFolder.open(model).fine_tunes
 
 
 def has_record(path: Path) -> bool:

@@ -36,7 +36,7 @@ from strop.evaluation.benchmark_files import SUFFIXES
 from strop.model.location import RESERVED, dtype_name, locate, on_hub, parameters
 from strop.model.settings import ModelSettings
 from strop.recipes.resolve import resolve
-from strop.run.folder import RunFolder, check_free, is_run, near_run
+from strop.run.folder import RunFolder, check_free, holds_out, is_run, near_run
 
 if TYPE_CHECKING:
     from strop.run.sft_config import SftConfig
@@ -210,20 +210,17 @@ def using(
     Raises:
         InputError: one line that names what is wrong; modules of the user's own that a run needs are named too.
     """
-    _, equals, rest = text.partition("=")
-    place = rest if equals and not Path(text).exists() else text
-    run, at, step = place.rpartition("@")
-    stored = bool(at) and not Path(place).exists() and is_run(Path(run))
+    place, step = _named_place(text)
+    stored = step is not None
     if stored and step != "all":
-        checkpoint(RunFolder.open(run), step)
-    place = run if stored else place
+        checkpoint(RunFolder.open(place), step)
     base = recipe
     if is_run(Path(place)):
         folder = RunFolder.open(place)
         if not stored and not folder.model.is_dir():
             export = command("export", folder.path)
             raise InputError(f"{place} has no model yet; write that of its newest checkpoint: {export}")
-        if base is None and "demonstrations" not in folder.read_json("config.json"):
+        if base is None and not folder.fine_tunes:
             base = str(folder.config_path)
     elif place not in RESERVED:
         try:
@@ -243,6 +240,36 @@ def using(
         source(config.data.source)
 
 
+def measuring(
+    text: str, recipe: str | None = None, sets: Sequence[str] = (), problems: str | None = None, path: str | None = None
+) -> None:
+    """Refuse what `using` refuses, and a model outside a training run where nobody says which problems it is asked.
+
+    Raises:
+        InputError: naming the ways to say it.
+    """
+    using(text, recipe, sets, problems, path)
+    place, _ = _named_place(text)
+    said = recipe is not None or problems is not None
+    if said or any(text.strip().startswith("data.source") for text in sets) or place in RESERVED or holds_out(place):
+        return
+    above = Path(place).expanduser().absolute().parent
+    of_run = f"; what its run held out: {command('eval', above)}" if holds_out(str(above)) else ""
+    raise InputError(
+        f"{place} held out no problems: say what it is asked by --source (such as --source gsm8k, or a file with "
+        f"problems), or by --benchmark{of_run}"
+    )
+
+
+def _named_place(text: str) -> tuple[str, str | None]:
+    """Where a model is that a command names, after `NAME=`, and which checkpoint of a run is meant."""
+    _, equals, rest = text.partition("=")
+    place = rest if equals and not Path(text).exists() else text
+    run, at, step = place.rpartition("@")
+    stored = bool(at) and not Path(place).exists() and is_run(Path(run))
+    return (run, step) if stored else (place, None)
+
+
 def checkpoint(run: RunFolder, step: str | int | None = None) -> None:
     """Refuse a checkpoint that is not there (None: any), or whose model would run code that nobody has allowed.
 
@@ -253,7 +280,7 @@ def checkpoint(run: RunFolder, step: str | int | None = None) -> None:
     if not known or (step is not None and str(step) not in map(str, known)):
         has = ", ".join(map(str, known)) or "none"
         raise InputError(f"{run.path} has no checkpoint{'' if step is None else f' {step}'}; it has {has}")
-    if "demonstrations" not in run.read_json("config.json"):
+    if not run.fine_tunes:
         model_of(run)
 
 

@@ -68,18 +68,13 @@ def configure(model: str, demonstrations: Path, sets: Sequence[str] = ()) -> Sft
     return _parse(data, "--set")
 
 
-def is_fine_tuning(folder: RunFolder) -> bool:
-    """Whether the run is one of fine-tuning rather than of RL."""
-    return "demonstrations" in folder.read_json("config.json")
-
-
 def stored_config(folder: RunFolder) -> SftConfig:
     """The configuration of a fine-tuning run.
 
     Raises:
         InputError: it is a run of another kind, or would run code that the user has not named.
     """
-    if not is_fine_tuning(folder):
+    if not folder.fine_tunes:
         going_on = command("train --resume", folder.path)
         raise InputError(f"{folder.path} is no fine-tuning run; go on with it by: {going_on}")
     config = _parse(folder.read_json("config.json"), str(folder.config_path))

@@ -33,8 +33,8 @@ from strop.recipes.resolve import resolve
 from strop.run import preflight
 from strop.run.assembly import first_prompt, play_of, responder_of
 from strop.run.fine_tuner import taught_with
-from strop.run.fine_tuning import is_fine_tuning, load_model, stored_config
-from strop.run.folder import RunFolder, has_record, is_run, trained_before
+from strop.run.fine_tuning import load_model, stored_config
+from strop.run.folder import RunFolder, has_record, holds_out, is_run, trained_before
 from strop.training import checkpoint
 from strop.training.embedded_base import located
 
@@ -47,11 +47,6 @@ class Stored(NamedTuple):
 
     run: str
     step: int
-
-
-def holds_out(model: str) -> bool:
-    """Whether `model` is a training run, which knows what it was trained on and what it held out."""
-    return is_run(Path(model)) and not is_fine_tuning(RunFolder.open(model))
 
 
 @dataclass(frozen=True)
@@ -103,7 +98,7 @@ def configure(
         place = str(run.model)
         if step is None and not run.model.is_dir():
             raise InputError(f"{model} has no model yet; write that of its newest checkpoint: strop export {model}")
-        if base is None and is_fine_tuning(run):
+        if base is None and run.fine_tunes:
             template = taught_with(stored_config(run))
         elif base is None:
             base = str(run.config_path)
@@ -143,9 +138,21 @@ def evaluate_model(
     preflight.in_session(config)
     policy, tokenizer = open_model(config, view, stored)
     dataset, trained_on = problems_of(asked, tokenizer, view)
+    found = measured(config, policy, tokenizer, dataset, samples, _sampling(config, temperature, None), view)
+    return found | {"trained_on": trained_on}
+
+
+def measured(
+    config: RunConfig, policy: Policy, tokenizer: PreTrainedTokenizerBase, dataset: Dataset, samples: int,
+    sampling: Sampling, view: View,
+) -> dict[str, Any]:  # fmt: skip
+    """What an open model makes of problems, each asked `samples` times and judged as in a run of `config`.
+
+    Raises:
+        StropError: a prompt leaves no room for an answer, or the engine or the verifier cannot be used.
+    """
     for line in first_prompt(dataset, config.data.template, tokenizer):
         view.note(line)
-    sampling = _sampling(config, temperature, None)
     engine = build_engine(config.engine, config.model, tokenizer, policy, sampling=sampling)
     sampling = fitted(sampling, dataset, engine, view)
     view.stage("evaluate", len(dataset) * samples, "completions")
@@ -163,7 +170,7 @@ def evaluate_model(
     finally:
         judge.close()
         engine.close()
-    return result.summary() | {"trained_on": trained_on}
+    return result.summary()
 
 
 def sample_model(
@@ -276,7 +283,7 @@ def open_checkpoint(run: RunFolder, step: int | None = None) -> tuple[Policy, Pr
         StropError: there is none.
     """
     found = checkpoint.load(run.checkpoints, step)
-    if is_fine_tuning(run):
+    if run.fine_tunes:
         policy, tokenizer = load_model(stored_config(run))
     else:
         settings, seed = preflight.model_of(run)
