@@ -35,13 +35,13 @@ from strop.run.devices import devices_apart
 from strop.run.folder import PLACEMENT, SUMMARY, UNTRAINED, RunFolder
 from strop.run.loop import Loop, StepRecord
 from strop.run.nothing_to_learn import NothingToLearn
+from strop.run.saving import Saver
 from strop.run.tracking import Trackers, open_trackers
 from strop.run.validation import Row, Validation
 from strop.run.watchdog import Watch
 from strop.training import checkpoint
 from strop.training.compute import ComputeMeter
 
-DISK_FULL_RETRIES = 3
 QUARANTINE = "quarantine.json"
 PATIENCE = 0.2  # seconds to wait for an evaluation before it is seen whether to go on waiting
 
@@ -158,14 +158,6 @@ def _to_the_end(
         parts = assemble(config, view)
 
 
-@dataclass(frozen=True)
-class _Save:
-    """A checkpoint that is being written, and the pass rates that go with it."""
-
-    step: int
-    pass_rates: list[str]
-
-
 class _Run:
     """One process's share of a run."""
 
@@ -191,9 +183,7 @@ class _Run:
             self.view.note,
         )  # fmt: skip
         self.boundary: dict[str, Any] | None = None  # the loop after the last step that this process has finished
-        self.saved: int | None = None
-        self.saving: _Save | None = None
-        self.failed_saves = 0
+        self.saver = Saver(folder, parts.learner, self.view)
         self.resumed_at: int | None = None
         self.quarantined_before: list[dict[str, Any]] = []  # by earlier processes
 
@@ -337,9 +327,9 @@ class _Run:
         row |= self._spent(row)
         trackers.log(step, row)
         self.view.advance(step, row)
-        self._settle(wait=False)
+        self.saver.settle(wait=False)
         best = config.checkpoint.keep_best and self.validation.may_be_best(step)
-        if best or step % config.checkpoint.every == 0 or self.failed_saves:
+        if best or step % config.checkpoint.every == 0 or self.saver.failed:
             self._save_checkpoint()
 
     def _spent(self, row: Row) -> Row:
@@ -395,21 +385,11 @@ class _Run:
         checkpoint.prune(self.folder.checkpoints, self.validation.retention(self.config.checkpoint))
 
     def _save_checkpoint(self, last: bool = False) -> None:
-        """Begin to save the last finished step, unless it is saved; with `last`, see it through.
-
-        It is written while training goes on. A full disk is met by trying again at later steps.
-        """
-        self._settle(wait=True)
-        if self.boundary is None or self.boundary["step"] == self.saved:
+        """Begin to save the last finished step, unless it is saved; with `last`, see it through."""
+        self.saver.settle(wait=True)
+        if self.boundary is None or self.boundary["step"] == self.saver.saved:
             return
         step = self.boundary["step"]
-        learner = self.parts.learner
-        broken = learner.broken()
-        if broken is not None:
-            raise StropError(
-                f"step {step}: parameter {broken} is not finite, so the step is not saved; go back with "
-                f"{command('train --resume', self.folder.path)}, and lower optim.lr in a new run"
-            )
         state: dict[str, Any] = {
             "loop": self.boundary,
             "compute": self.compute.state(),
@@ -417,32 +397,11 @@ class _Run:
             "data": self.parts.data.train.fingerprint,
             "config": self.config.model_dump(mode="json"),
         }
-        keep = self.validation.retention(self.config.checkpoint)
-        extra = {"rng": {"torch": torch.get_rng_state()}}
-        rates = list(self.loop.curriculum.history.lines(self.parts.data.train.problems))
-        metric = self.validation.held_out.get(step)
-        learner.save(checkpoint.Entry(self.folder.checkpoints.resolve(), step, state, metric, keep), extra)
-        self.saving = _Save(step, rates)
+        keep, metric = self.validation.retention(self.config.checkpoint), self.validation.held_out.get(step)
+        entry = checkpoint.Entry(self.folder.checkpoints.resolve(), step, state, metric, keep)
+        self.saver.begin(entry, list(self.loop.curriculum.history.lines(self.parts.data.train.problems)))
         if last:
-            self._settle(wait=True, last=True)
-
-    def _settle(self, wait: bool, last: bool = False) -> None:
-        """See the save that was begun through, if `wait`; take over its outcome once it is known."""
-        if self.saving is None:
-            return
-        try:
-            if not self.parts.learner.settle(wait):
-                return
-        except checkpoint.DiskFull as error:
-            self.saving = None
-            self.failed_saves += 1
-            if last or self.failed_saves >= DISK_FULL_RETRIES:
-                raise
-            self.view.note(f"{error}; trying again after the next step")
-            return
-        self.saved, self.failed_saves = self.saving.step, 0
-        self.folder.write_pass_rates(self.saving.pass_rates)
-        self.saving = None
+            self.saver.settle(wait=True, last=True)
 
     def _finish(self) -> Summary:
         path = self.folder.path.resolve()  # a rank may run in another folder
