@@ -7,13 +7,18 @@ from pathlib import Path
 
 import pytest
 from tests.runs import small_config
+from typer.testing import CliRunner
 
 from strop.base.view import SilentView
-from strop.data.templates import BOXED
+from strop.cli import app
+from strop.config.parse import edit
+from strop.data.templates import BOXED, Auto
 from strop.engines.protocol import Request
 from strop.engines.torch import TorchEngine
 from strop.model.byte_tokenizer import byte_tokenizer
+from strop.recipes.resolve import resolve
 from strop.run import tasks
+from strop.run.folder import RunFolder
 from strop.run.run import train
 
 BOX = ("verifier.extract=boxed", "steps=1", "evaluation.every=none")
@@ -50,3 +55,30 @@ def test_a_trained_model_is_asked_with_the_template_that_its_run_has_stored(
     tasks.sample_model(tasks.configure("run"), ["7+8="], 1, None, 4, 0, SilentView())
     assert prompts == [f"{before}7+8={behind}"]
     assert trained and set(trained) <= {f"{before}{one.question}{behind}" for one in config.data.source.load()}
+
+
+def test_the_model_of_a_run_is_trained_on_with_the_prompts_that_it_has_learned(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where its run asked for no form of the answer, as quickstarts do, a sentence that asks for one ruined it."""
+    monkeypatch.chdir(tmp_path)
+    rows = [{"sum": f"{a}+{b}=", "answer": str(a + b)} for a in range(6) for b in range(6)]
+    Path("rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    for name, sets in (("plainly", (*FROM_A_FILE, "data.template.instruct=false")), ("asking", FROM_A_FILE)):
+        train(small_config(*sets), Path(name), SilentView())
+    later = ["data.source=rows.jsonl", "data.source.columns.prompt=sum", "data.held_out=none"]
+    for place, asks in (("plainly/model", False), ("asking/model", None), ("embedded", False), ("elsewhere", None)):
+        template = resolve("grpo", [*later, f"model.path={place}"]).data.template
+        assert isinstance(template, Auto) and template.instruct is asks, place
+    template = resolve("grpo", [*later, "model.path=plainly/model", "data.template.instruct=true"]).data.template
+    assert isinstance(template, Auto) and template.instruct is True
+    # Also where a configuration comes from Python, and over the runs that follow.
+    config = edit(small_config(*FROM_A_FILE), ["model.fresh=none", "model.path=plainly/model"])
+    train(config, Path("second"), SilentView())
+    assert RunFolder.open("second").read_json("config.json")["data"]["template"]["instruct"] is False
+    for name, said in (("plainly", True), ("asking", False)):
+        done = CliRunner().invoke(app, ["export", name, "--out", f"{name}-copy"])
+        assert done.exit_code == 0 and ("data.template.instruct=false" in done.stderr) is said
+    Path("plainly/config.json").write_text("{")
+    template = resolve("grpo", [*later, "model.path=plainly/model"]).data.template
+    assert isinstance(template, Auto) and template.instruct is None

@@ -18,6 +18,7 @@ from strop.data.templates import BOXED, Auto
 from strop.engines.protocol import Request
 from strop.engines.torch import TorchEngine
 from strop.model.byte_tokenizer import byte_tokenizer
+from strop.recipes.resolve import resolve
 from strop.run import fine_tuning, sft_config, tasks
 from strop.run.fine_tuner import as_demonstrations
 from strop.run.folder import RunFolder
@@ -202,6 +203,10 @@ def test_a_fine_tuned_model_is_asked_as_it_was_taught(
     for folder in (run, other):
         tasks.sample_model(tasks.configure(str(folder)), ["1+2="], 1, None, 4, 0, SilentView())
     assert prompts == [f"1+2=\n{BOXED.text}\n", "1+2="]
+    # And so is what is trained from it.
+    for folder, asks in ((run, None), (other, False)):
+        template = resolve("grpo", [f"model.path={folder / 'model'}"]).data.template
+        assert isinstance(template, Auto) and template.instruct is asks
 
 
 def test_a_chat_model_is_asked_for_the_box_that_its_completions_have() -> None:

@@ -102,8 +102,11 @@ def export(
     folder = RunFolder.open(place or run)
     preflight.checkpoint(folder, named or step)
     taken = int(named) if named else folder.checkpoint_steps()[-1] if step is None else step
+    from strop.model.location import asks_plainly
     from strop.run import tasks
 
     written = tasks.export_checkpoint(folder.path, out, taken, adapter)
     print(f"step {taken} of {folder.path}:", file=sys.stderr)
+    if out is not None and asks_plainly(folder.path):
+        print("its prompts asked for no form of the answer; use it with data.template.instruct=false", file=sys.stderr)
     print(written)

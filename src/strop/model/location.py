@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from strop.base import hub
-from strop.base.files import beside
+from strop.base.files import beside, read_json
 from strop.base.imports import MARKER
 from strop.base.types import InputError
 from strop.data.templates import Auto, PromptTemplate
@@ -26,10 +26,22 @@ class Located(NamedTuple):
 
 def asked_with(template: PromptTemplate, settings: ModelSettings) -> PromptTemplate:
     """The template for this model: `Auto`, where it does not say, asks strop's own bases for no form of their answer,
-    because they continue a question and never learned to read a sentence."""
-    if isinstance(template, Auto) and template.instruct is None and settings.path in RESERVED:
+    because they continue a question and never learned to read a sentence; nor the model of a run that did not."""
+    if not isinstance(template, Auto) or template.instruct is not None or settings.path is None:
+        return template
+    if settings.path in RESERVED or asks_plainly(Path(settings.path).expanduser().absolute().parent):
         return template.model_copy(update={"instruct": False})
     return template
+
+
+def asks_plainly(run: Path) -> bool:
+    """Whether the folder is a run, of RL or of fine-tuning, whose prompts asked for no form of the answer."""
+    try:
+        stored = read_json(run / "config.json") if (run / MARKER).is_file() else {}
+        template = stored["template"] if "demonstrations" in stored else stored["data"]["template"]
+        return template["piece"] == Auto.piece_name() and template["instruct"] is False
+    except (InputError, LookupError, TypeError):  # it is no run, or broken, which whoever reads the run says
+        return False
 
 
 def locate(settings: ModelSettings, key: str = "model.path") -> Located:

@@ -46,12 +46,19 @@ def resolve(target: str, sets: list[str] | tuple[str, ...] = (), small: bool = F
     if small:
         config, sets = tiny(config), [*edits_of(sets), *sets]
     config = edit(config, sets) if sets else validated(config)
-    if asked_with(config.data.template, config.model) != config.data.template:
-        config = edit(config, ["data.template.instruct=false"])  # a run's model is asked so wherever it lies later
+    config = as_asked(config)
     if suffix in (".toml", ".json"):
         allow_edits(sets)
         refuse_code(config.model_dump(mode="json"), target)
     return config
+
+
+def as_asked(config: RunConfig) -> RunConfig:
+    """The configuration with the prompts that its model has learned to answer; see `asked_with`."""
+    template = asked_with(config.data.template, config.model)
+    if template == config.data.template:
+        return config
+    return edit(config, ["data.template.instruct=false"])  # its model is asked so wherever it lies later
 
 
 def _text(path: Path) -> str:

@@ -209,6 +209,7 @@ def first_prompt(dataset: Dataset, template: PromptTemplate, tokenizer: PreTrain
     if isinstance(template, Auto):
         plain = "plain text, because the model has no chat template"
         how = "the model's own chat template" if tokenizer.chat_template else plain
+        how += "; they ask for no form of the answer" if template.instruct is False else ""
     shown = ", ".join(map(str, ids[:SHOWN_IDS])) + (", …" if len(ids) > SHOWN_IDS else "")
     asked = (f"prompts: {how}", f"first prompt, {len(ids)} tokens: {tokenizer.decode(ids)!r} = [{shown}]")
     reference = dataset[0].problem.reference

@@ -7,6 +7,7 @@ tuner.save(checkpoints)
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple, Protocol
@@ -20,7 +21,7 @@ from strop.base.types import InputError, Problem, first_line
 from strop.data.dataset import make_example
 from strop.data.demonstrations import is_answered_before
 from strop.data.source import question_digest
-from strop.data.templates import Auto, PromptTemplate
+from strop.data.templates import Auto
 from strop.model.byte_tokenizer import byte_tokenizer
 from strop.model.device import pick_device
 from strop.model.policy import Policy, load_policy
@@ -31,6 +32,8 @@ from strop.training.ranks import ALONE, Ranks
 from strop.training.sft import Demonstration, FineTuning
 from strop.training.storage import Storage
 from strop.verifiers.answer import Answer
+
+LOOKED_AT = 1000  # demonstrations that show in which form answers are taught
 
 
 def load_model(config: SftConfig) -> tuple[Policy, PreTrainedTokenizerBase]:
@@ -73,15 +76,21 @@ def _boxed(problem: Problem) -> bool:
     return "\\boxed{" in str(problem.reference)
 
 
-def taught_with(config: SftConfig) -> PromptTemplate:
-    """The template of a fine-tuning run; it asks for no box where the first demonstration has none."""
-    try:
-        first = next(config.source.problems(), None)
-    except InputError:  # the file is gone: the usual is taken
-        first = None
-    if isinstance(config.template, Auto) and first is not None and not _boxed(first):
-        return config.template.model_copy(update={"instruct": False})
-    return config.template
+def as_taught(config: SftConfig) -> SftConfig:
+    """The configuration of a run to begin: `Auto` asks for no box where most demonstrations have none.
+
+    It is stored so, and whoever asks the run's model later asks as it was taught.
+
+    Raises:
+        InputError: the demonstrations cannot be read.
+    """
+    template = config.template
+    if not isinstance(template, Auto) or template.instruct is not None:
+        return config
+    boxed = [_boxed(problem) for problem in itertools.islice(config.source.problems(), LOOKED_AT)]
+    if 2 * sum(boxed) >= len(boxed):
+        return config
+    return config.model_copy(update={"template": template.model_copy(update={"instruct": False})})
 
 
 class FineTuningData(NamedTuple):

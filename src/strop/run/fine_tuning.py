@@ -16,7 +16,7 @@ from strop.base.interrupt import Stopped, on_interrupt
 from strop.base.metrics import values
 from strop.base.view import View, counted
 from strop.data.record import PROBLEMS, ProblemRecord
-from strop.run.fine_tuner import FineTuner, FineTuningData, Tuner, load_model, read_data
+from strop.run.fine_tuner import FineTuner, FineTuningData, Tuner, as_taught, load_model, read_data
 from strop.run.fine_tuning_ranks import TunerRanks
 from strop.run.folder import RunFolder, check_free
 from strop.run.run import Interrupted
@@ -37,6 +37,7 @@ def train(config: SftConfig, out: Path, view: View) -> Path:
         StropError: see the parts; Ctrl-C raises `Interrupted` after a clean checkpoint.
     """
     check_free(out)
+    config = as_taught(config)
     data = read_data(config)
     alone = FineTuner.alone(config, data) if config.trainers == 1 else None  # before any folder is made
     folder = RunFolder.create(out, config.model_dump(mode="json"))

@@ -29,6 +29,7 @@ from strop.data.sampler import NoProblemsLeft
 from strop.evaluation.result import EvaluationResult
 from strop.orchestration.evaluator import WeightsOf
 from strop.orchestration.rank_group import RankGroupLost
+from strop.recipes.resolve import as_asked
 from strop.run import preflight
 from strop.run.assembly import Parts, assemble
 from strop.run.devices import devices_apart
@@ -80,7 +81,8 @@ def train(config: RunConfig, out: Path, view: View, *, replace: bool = False) ->
         StropError: see the parts; Ctrl-C raises `Interrupted` after a clean checkpoint.
     """
     # The parts come before the folder: what cannot be loaded leaves none behind.
-    preflight.training(validated(config), out, replace)
+    config = as_asked(validated(config))
+    preflight.training(config, out, replace)
     parts = assemble(config, view)
     folder = RunFolder.create(out, parts.config.model_dump(mode="json"), replace=replace)
     try:

@@ -32,7 +32,6 @@ from strop.model.policy import Policy, load_policy
 from strop.recipes.resolve import resolve
 from strop.run import preflight
 from strop.run.assembly import first_prompt, play_of, responder_of
-from strop.run.fine_tuner import taught_with
 from strop.run.fine_tuning import load_model, stored_config
 from strop.run.folder import RunFolder, has_record, holds_out, is_run, trained_before
 from strop.training import checkpoint
@@ -99,7 +98,7 @@ def configure(
         if step is None and not run.model.is_dir():
             raise InputError(f"{model} has no model yet; write that of its newest checkpoint: strop export {model}")
         if base is None and run.fine_tunes:
-            template = taught_with(stored_config(run))
+            template = stored_config(run).template
         elif base is None:
             base = str(run.config_path)
     edits = [] if step is not None else ["model.fresh=none", "model.lora=none", f"model.path={json.dumps(place)}"]
