@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyarrow import parquet
 
-from strop.base.types import InputError, Problem
+from strop.base.types import InputError, Message, Problem
 from strop.data.chain_sum import ChainSum, signed_terms, solve
 from strop.data.gsm8k import Gsm8k
 from strop.data.reasoning_gym import ReasoningGym
@@ -124,6 +124,16 @@ def test_columns(tmp_path: Path) -> None:
     path = write_lines(tmp_path / "verl.jsonl", [row])
     expected = Problem("7", tuple(chat), "2", domain="sums", source="verl", extra={"level": "easy"})  # type: ignore[arg-type]
     assert JsonLines(path=path, columns=columns, domain="sums").load() == (expected,)
+
+
+def test_turns_may_be_written_as_sharegpt_writes_them(tmp_path: Path) -> None:
+    """As the sets of Open-Reasoner-Zero and Skywork are."""
+    turns = [("system", "Be brief."), ("human", "1+1="), ("gpt", "2"), ("user", "2+1=")]
+    row = {"prompt": [{"from": speaker, "value": text} for speaker, text in turns], "answer": "3"}
+    (problem,) = JsonLines(path=write_lines(tmp_path / "a.jsonl", [row])).load()
+    roles = ("system", "user", "assistant", "user")
+    texts = [text for _, text in turns]
+    assert problem.prompt == tuple(Message(role=role, content=text) for role, text in zip(roles, texts, strict=True))
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,8 @@ from strop.data.problem_table import from_columns, is_problem_table
 from strop.data.source import ProblemSource, check_problem
 from strop.data.usual import ANSWERS, PROMPTS, SOLUTIONS, first_present, has, stated
 
+SPEAKERS = {"human": "user", "gpt": "assistant"}  # ShareGPT's names of the roles
+
 
 class Row(NamedTuple):
     """One record: its number from 1, where it stands (`train.jsonl:12`), and its columns."""
@@ -343,7 +345,7 @@ def _answer(value: Any, is_json: bool) -> Any:
 
 
 def as_prompt(value: Any) -> Prompt:
-    """Text as it is, a list of chat messages as a tuple of their roles and contents.
+    """Text as it is, a list of chat messages (or ShareGPT's `from` and `value`) as a tuple of their roles and contents.
 
     Raises:
         ValueError: it is neither.
@@ -352,7 +354,14 @@ def as_prompt(value: Any) -> Prompt:
         return value
     if not isinstance(value, list | tuple) or not all(isinstance(message, Mapping) for message in value):
         raise ValueError(f"the prompt must be text or a list of chat messages, not {type(value).__name__}")
-    return tuple(Message(role=pick(message, "role"), content=pick(message, "content")) for message in value)
+    return tuple(map(_message, value))
+
+
+def _message(turn: Mapping[str, Any]) -> Message:
+    if "role" not in turn and "from" in turn:
+        speaker = pick(turn, "from")
+        return Message(role=SPEAKERS.get(speaker, speaker), content=pick(turn, "value"))
+    return Message(role=pick(turn, "role"), content=pick(turn, "content"))
 
 
 def _parse_line(line: bytes) -> Mapping[str, Any]:

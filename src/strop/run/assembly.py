@@ -9,7 +9,6 @@ import torch
 from transformers import PreTrainedTokenizerBase
 
 from strop.base.seeds import derive
-from strop.base.types import InputError
 from strop.base.view import View
 from strop.config.schema import RunConfig, evaluation_sampling, stage_configs
 from strop.data import contradictions
@@ -46,6 +45,7 @@ from strop.orchestration.worker_evaluator import WorkerEvaluator
 from strop.run import preflight
 from strop.run.devices import driver_device, local_placement, seat, seen_gpus
 from strop.run.folder import trained_before
+from strop.run.judgeable import caution, refuse_unjudgeable
 from strop.run.learner_parts import make_learner, modules_of
 from strop.run.memory import TooLarge, known, noted
 from strop.run.rank_group_learner import RankGroupLearner
@@ -53,7 +53,7 @@ from strop.training.compute import devices_of
 from strop.training.embedded_base import EmbeddedBase, located, tokenizer_of
 from strop.verifiers.base import shortened
 from strop.verifiers.judge import Responder
-from strop.verifiers.judges import Judges, first_refusal, judge_for
+from strop.verifiers.judges import Judges, judge_for
 
 SHOWN_IDS = 24
 
@@ -112,10 +112,7 @@ def assemble(config: RunConfig, view: View) -> Parts:
     lone = preflight.without_baseline(config)
     if lone is not None:
         view.note(lone)
-    refused = first_refusal(config.verifier, data.train.problems)
-    if refused is not None:
-        problem, reason = refused
-        raise InputError(f"{data.train.name}: problem {problem.id!r}: {reason}; choose another verifier")
+    _check_judging(config, data, view)
     _warn_of_seen_questions(config, data, view)
     engine, measuring = _engines(config, policy, tokenizer, placement)
     room = measuring.capabilities.max_tokens
@@ -177,6 +174,7 @@ def preview(config: RunConfig, view: View) -> list[str]:
     data = load_data(config.data, tokenizer, config.instruction, trained_before(config.model.path))
     for line in (*data.report(), *first_prompt(data.train, config.data.template, tokenizer)):
         view.note(line)
+    _check_judging(config, data, view)
     lone = preflight.without_baseline(config)
     warnings = [] if lone is None else [lone]
     room = known_room(config)
@@ -372,6 +370,14 @@ def _learner(
     if not in_cluster:  # processes of this host, where Ray reserves nothing
         seats = [replace(one, gpus=0) for one in seats]
     return RankGroupLearner(config, launcher, max(torch.get_num_threads() // trainers, 1), view.note, in_cluster, seats)
+
+
+def _check_judging(config: RunConfig, data: Data, view: View) -> None:
+    """Refuse problems that can never be judged, and note which are judged narrowly."""
+    refuse_unjudgeable(config.verifier, data)
+    narrow = caution(config.verifier, data.train.problems)
+    if narrow is not None:
+        view.note(": ".join(narrow))
 
 
 def _warn_of_seen_questions(config: RunConfig, data: Data, view: View) -> None:

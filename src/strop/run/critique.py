@@ -32,6 +32,7 @@ from strop.run.accelerators import Finding, Level, products_a_second
 from strop.run.assembly import known_room
 from strop.run.engine_trial import try_engines
 from strop.run.folder import RunFolder, is_run, trained_before
+from strop.run.judgeable import caution
 from strop.run.memory import NotKnownBeforehand, fitting_here, outline
 from strop.run.tasks import measured, open_model
 from strop.training.embedded_base import tokenizer_of
@@ -166,6 +167,9 @@ def _prompt(config: RunConfig, data: Data, tokenizer: PreTrainedTokenizerBase) -
     else:
         yield Finding("prompt", "ok", found)
     yield _verifier(config, data.train.problems, prompt)
+    narrow = caution(config.verifier, data.train.problems)
+    if narrow is not None:
+        yield Finding("formulas", "note", *narrow)
 
 
 def _made_here(config: RunConfig) -> bool:

@@ -34,6 +34,7 @@ from strop.run import preflight
 from strop.run.assembly import first_prompt, play_of, responder_of
 from strop.run.fine_tuning import load_model, stored_config
 from strop.run.folder import RunFolder, has_record, holds_out, is_run, trained_before
+from strop.run.judgeable import caution
 from strop.training import checkpoint
 from strop.training.embedded_base import located
 
@@ -152,6 +153,9 @@ def measured(
     """
     for line in first_prompt(dataset, config.data.template, tokenizer):
         view.note(line)
+    narrow = caution(config.verifier, dataset.problems)
+    if narrow is not None:
+        view.note(": ".join(narrow))
     engine = build_engine(config.engine, config.model, tokenizer, policy, sampling=sampling)
     sampling = fitted(sampling, dataset, engine, view)
     view.stage("evaluate", len(dataset) * samples, "completions")

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import re
+
 from strop.base.types import Problem, Status, Verdict
 from strop.data.templates import Instruction
 from strop.verifiers.base import Verifier, Where, reference_text, response, shortened
 from strop.verifiers.extract import extract_answer, instruction_for, last_boxed
-from strop.verifiers.numbers import canonical, same_answer
+from strop.verifiers.numbers import canonical, normalise, same_answer
+
+# A LaTeX command, a power, an index, a fraction, a tuple or an interval.
+_FORMULA = re.compile(r"\\[a-zA-Z]|[\w)}]\s*(?:\^|_\{)|\d\s*/\s*\d|^[(\[{].*,.*[)\]}]$")
 
 
 class Answer(Verifier):
@@ -42,6 +47,13 @@ class Answer(Verifier):
         if reference_text(problem) is None:
             return f"Answer compares texts and numbers, and the reference is {type(problem.reference).__name__}"
         return None
+
+    def caution(self, problem: Problem) -> str | None:
+        """Where the reference is a formula, which other formulas equal that are written otherwise."""
+        reference = reference_text(problem)
+        if reference is None or _FORMULA.search(normalise(stated_answer(reference))) is None:
+            return None
+        return "Answer compares formulas as texts, and takes no other way to write one; verifier=MathVerifier does"
 
     def instruction(self, problem: Problem) -> Instruction | None:
         """To put the answer where `extract` looks for it."""

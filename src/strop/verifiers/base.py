@@ -70,6 +70,10 @@ class Verifier(Piece):
         """Why this verifier can never judge the problem, or None; asked before training begins."""
         return None
 
+    def caution(self, problem: Problem) -> str | None:
+        """What its user should know of how this problem is judged, or None; told before training begins."""
+        return None
+
     def session_functions(self) -> tuple[str, ...]:
         """The functions of the running Python session that it calls (see `strop.base.session`)."""
         return ()

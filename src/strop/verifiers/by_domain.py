@@ -36,6 +36,11 @@ class ByDomain(Verifier):
             return f"its domain {problem.domain!r} has no verifier; there are {', '.join(sorted(self.members))}"
         return member.refuses(problem)
 
+    def caution(self, problem: Problem) -> str | None:
+        """That of the problem's own verifier."""
+        member = self.members.get(problem.domain)
+        return None if member is None else member.caution(problem)
+
     def session_functions(self) -> tuple[str, ...]:
         """Those of every member."""
         return tuple(name for member in self.members.values() for name in member.session_functions())
