@@ -36,6 +36,7 @@ def result(
         scores=right.astype(np.float32),
         correct=right,
         usable=np.ones_like(right),
+        unparsed=np.zeros_like(right),
         truncated=(long >= budget) & ~right,
         lengths=long,
         answers=tuple(tuple("1" if entry else "0" for entry in row) for row in right.tolist()),

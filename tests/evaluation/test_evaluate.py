@@ -58,6 +58,8 @@ def test_every_sample_is_judged_in_its_place() -> None:
     assert result.answers[1] == ("2", "3", "3", None)
     assert result.truncated.tolist()[1] == [False, False, False, True]
     assert [done for done, _, _ in seen] == list(range(1, 13)) and seen[0][1:] == (12, "p3")
+    assert result.unparsed.tolist() == [[False] * 4, [False, False, False, True], [False] * 4]
+    assert result.unparsed_rate == 1 / 12 and result.subset([1]).unparsed_rate == 1 / 4
     assert result.pass_rates.tolist() == [0.5, 0.25, 0.0]
     assert (result.pass_rate, result.mean_score, result.truncation_rate) == (0.25, 0.25, 1 / 12)
     assert result.stderr == pytest.approx(0.25 / np.sqrt(3))

@@ -25,9 +25,9 @@ def test_what_is_read_back_is_what_was_evaluated(tmp_path: Path) -> None:
     keep(tmp_path, ANSWERS)
     found = load_result(tmp_path / "base" / "digits")
     expected = evaluate(says(ANSWERS), digits(ANSWERS), 4, Sampling(), VERIFIER)
-    for name in ("scores", "correct", "usable", "truncated", "lengths"):
+    for name in ("scores", "correct", "usable", "unparsed", "truncated", "lengths"):
         assert np.array_equal(getattr(found, name), getattr(expected, name)), name
-    assert found.answers == expected.answers and found.answers[2][1] is None
+    assert found.unparsed.sum() == 1 and found.answers == expected.answers and found.answers[2][1] is None
     assert (found.problem_ids, found.version, found.samples_per_problem) == (expected.problem_ids, 7, 4)
 
 

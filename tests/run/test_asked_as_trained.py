@@ -21,6 +21,17 @@ from strop.run import tasks
 from strop.run.folder import RunFolder
 from strop.run.run import train
 
+
+class Notes(SilentView):
+    """Keeps what is noted."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def note(self, text: str) -> None:
+        self.lines.append(text)
+
+
 BOX = ("verifier.extract=boxed", "steps=1", "evaluation.every=none")
 FROM_A_FILE = (*BOX, "data.source=rows.jsonl", "data.source.columns.prompt=sum")
 
@@ -54,6 +65,9 @@ def test_a_trained_model_is_asked_with_the_template_that_its_run_has_stored(
     trained, prompts[:] = list(prompts), []
     tasks.sample_model(tasks.configure("run"), ["7+8="], 1, None, 4, 0, SilentView())
     assert prompts == [f"{before}7+8={behind}"]
+    notes = Notes()
+    assert tasks.evaluate_model(tasks.configure("run"), 1, None, notes)["unparsed_rate"] == 1.0
+    assert any(line.startswith("100.0% of the completions hold no answer that Answer finds") for line in notes.lines)
     assert trained and set(trained) <= {f"{before}{one.question}{behind}" for one in config.data.source.load()}
 
 

@@ -94,7 +94,7 @@ Averages = Annotated[
     ),
 ]
 
-RATES = ("pass_rate", "interval", "pass_at", "majority_rate", "truncation_rate")
+RATES = ("pass_rate", "interval", "pass_at", "majority_rate", "unparsed_rate", "truncation_rate")
 LABELS = {"interval": "95 % interval", "trained_on": "problems seen in training", "mean_length": "mean tokens"}
 DEFAULT_SAMPLES = 4
 

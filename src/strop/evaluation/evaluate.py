@@ -10,7 +10,7 @@ from collections.abc import Callable
 import numpy as np
 
 from strop.base.seeds import derive
-from strop.base.types import Completion, InputError, Observation, Problem, Rollout, StropError, Verdict
+from strop.base.types import Completion, InputError, Observation, Problem, Rollout, Status, StropError, Verdict
 from strop.data.dataset import Dataset
 from strop.engines.protocol import Engine, Request, Sampling
 from strop.environments.turns import joined, next_turn, out_of_room, unspoken, within
@@ -232,9 +232,9 @@ class _Tally:
         # What a truncated distribution gives is no estimate of the entropy of the whole one.
         whole = not sampling.truncates
         scores = np.zeros(self._lengths.shape, dtype=np.float32)
-        usable = np.zeros(self._lengths.shape, dtype=np.bool_)
+        usable, unparsed = (np.zeros(self._lengths.shape, dtype=np.bool_) for _ in range(2))
         for place, verdict in self._verdicts.items():
-            usable[place] = verdict.usable
+            usable[place], unparsed[place] = verdict.usable, verdict.status is Status.UNPARSED
             scores[place] = verdict.score if verdict.usable else 0.0
         return EvaluationResult(
             dataset=self._dataset.name,
@@ -242,6 +242,7 @@ class _Tally:
             scores=scores,
             correct=scores == 1.0,
             usable=usable,
+            unparsed=unparsed,
             truncated=self._truncated,
             lengths=self._lengths,
             answers=tuple(tuple(row) for row in self._answers),

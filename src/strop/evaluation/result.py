@@ -32,6 +32,7 @@ class EvaluationResult:
         scores: float32 [P, N], the verifier's; 0 where not usable.
         correct: bool [P, N], score 1.
         usable: bool [P, N], the verdict is the policy's doing.
+        unparsed: bool [P, N], the verifier found no answer in the completion.
         truncated: bool [P, N], the budget ended the completion.
         lengths: int32 [P, N], completion tokens.
         answers: [P][N], what the verifier says is the answer, for majority votes; None where there is none.
@@ -48,6 +49,7 @@ class EvaluationResult:
     scores: FloatArray
     correct: BoolArray
     usable: BoolArray
+    unparsed: BoolArray
     truncated: BoolArray
     lengths: IntArray
     answers: tuple[tuple[str | None, ...], ...]
@@ -117,6 +119,12 @@ class EvaluationResult:
         return float(self.truncated.mean())
 
     @property
+    def unparsed_rate(self) -> float:
+        """The share of usable samples in which the verifier found no answer."""
+        self._judged_rates()
+        return float(self.unparsed[self.usable].mean())
+
+    @property
     def entropy(self) -> float | None:
         """Entropy of the policy on these problems, nats a token at the sampling temperature; None without `surprise`.
 
@@ -136,6 +144,7 @@ class EvaluationResult:
             scores=self.scores[chosen],
             correct=self.correct[chosen],
             usable=self.usable[chosen],
+            unparsed=self.unparsed[chosen],
             truncated=self.truncated[chosen],
             lengths=self.lengths[chosen],
             answers=tuple(self.answers[index] for index in chosen),
@@ -212,6 +221,7 @@ class EvaluationResult:
             "majority_rate": self.majority_rate(),
             "mean_score": self.mean_score,
             "mean_length": self.mean_length,
+            "unparsed_rate": self.unparsed_rate,
             "truncation_rate": self.truncation_rate,
             "verifier_failures": self.failures,
             "weight_version": self.version,

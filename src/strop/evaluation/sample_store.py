@@ -21,7 +21,7 @@ import numpy as np
 
 from strop.base import rollout_table
 from strop.base.files import read_json, replacing, write_json
-from strop.base.types import Group, InputError, Rollout, first_line
+from strop.base.types import Group, InputError, Rollout, Status, first_line
 from strop.evaluation.result import EvaluationResult
 from strop.verifiers.base import Verifier
 
@@ -177,6 +177,7 @@ def load_result(folder: Path) -> EvaluationResult:
         scores=scores,
         correct=scores == 1.0,
         usable=usable,
+        unparsed=spread(status == Status.UNPARSED.value, np.bool_),
         truncated=spread(np.array(table.column("finish_reason").to_pylist()) == "length", np.bool_),
         lengths=spread(pc.list_value_length(table.column("token_ids")).to_numpy(), np.int32),
         answers=tuple(tuple(row) for row in answers.tolist()),

@@ -26,8 +26,8 @@ from strop.evaluation.result import EvaluationResult
 
 REPORT, RESULTS, PLOTS = "report.md", "results.json", "plots"
 DETAILS = (
-    "problems", "samples of each, N", "avg@N [95 %]", "pass@N [95 %]", "maj@N [95 %]", "truncated, %", "mean tokens",
-    "mean tokens, correct", "verifier failures",
+    "problems", "samples of each, N", "avg@N [95 %]", "pass@N [95 %]", "maj@N [95 %]", "unparsed, %", "truncated, %",
+    "mean tokens", "mean tokens, correct", "verifier failures",
 )  # fmt: skip
 COMPARED = ("gain", "95 %", "p", "problems")
 CHOSEN_ON_TEST = (
@@ -185,7 +185,7 @@ def _details(result: EvaluationResult) -> list[str]:
     return [
         str(len(result.problem_ids)), str(result.samples_per_problem),
         *(_with_interval(values_of(result, metric)) for metric in ("avg", "pass", "maj")),
-        _percent(result.truncation_rate), f"{result.mean_length:.0f}",
+        _percent(result.unparsed_rate), _percent(result.truncation_rate), f"{result.mean_length:.0f}",
         "–" if correct is None else f"{correct:.0f}", str(result.failures),
     ]  # fmt: skip
 

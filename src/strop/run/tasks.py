@@ -17,7 +17,7 @@ from transformers import PreTrainedTokenizerBase
 
 from strop.base.seeds import derive
 from strop.base.types import Completion, InputError, Problem, Rollout, StropError, Verdict
-from strop.base.view import SilentView, View, counted
+from strop.base.view import SilentView, View, counted, percent
 from strop.config.edits import explain, flatten
 from strop.config.schema import RunConfig, evaluation_sampling
 from strop.data.dataset import Dataset, Example, build_dataset, load_data, make_example
@@ -39,6 +39,7 @@ from strop.training import checkpoint
 from strop.training.embedded_base import located
 
 DEFAULT_RECIPE = "grpo"
+MOSTLY_UNPARSED = 0.5  # share of completions without an answer, beyond which a pass rate says little of the model
 _PROBLEMS = ("data.source", "data.path", "data.limit", "data.held_out")  # settings that name other problems
 
 
@@ -173,6 +174,11 @@ def measured(
     finally:
         judge.close()
         engine.close()
+    if result.unparsed_rate > MOSTLY_UNPARSED:
+        view.note(
+            f"{percent(result.unparsed_rate)} of the completions hold no answer that {config.verifier.piece_name()} "
+            "finds: does the prompt above ask for it in that form? (data.template.instruct, verifier.extract)"
+        )
     return result.summary()
 
 
