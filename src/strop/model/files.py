@@ -30,7 +30,7 @@ from transformers.utils import logging
 from strop.base.files import writing
 from strop.base.types import InputError, StropError, first_line
 from strop.model.attention import NAME
-from strop.model.location import dtype_name, locate
+from strop.model.location import dtype_name, locate, refuse_kind
 from strop.model.settings import AUTO, DTypeName, FreshModel, ModelSettings
 
 CHECKPOINTED_FROM = 1_000_000_000  # parameters, where model.gradient_checkpointing is left to strop
@@ -54,6 +54,7 @@ def load_pretrained(settings: ModelSettings) -> tuple[PreTrainedModel, PreTraine
                 source, revision=settings.revision, trust_remote_code=settings.trust_remote_code,
                 local_files_only=cached_only,
             )  # fmt: skip
+            refuse_kind(f"model.path {path}", config.to_dict())
             text = text_config(config)
             within: dict[str, Any] = {} if text is config else {"config": text, "key_mapping": {_WITHIN: "model."}}
             model, report = AutoModelForCausalLM.from_pretrained(
@@ -106,6 +107,7 @@ def stored_model(settings: ModelSettings) -> PreTrainedModel:
             source, revision=settings.revision, trust_remote_code=settings.trust_remote_code,
             local_files_only=cached_only,
         )  # fmt: skip
+        refuse_kind(f"model.path {settings.path}", config.to_dict())
         return empty_model(text_config(config), settings)
     except (OSError, ValueError, KeyError) as error:
         raise InputError(f"model.path {settings.path}: cannot be loaded: {first_line(error)}") from error

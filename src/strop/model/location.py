@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -104,6 +105,25 @@ def stored_config(settings: ModelSettings) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise InputError(f"model.path {settings.path}: its config.json holds no JSON object")
     return found
+
+
+def refuse_kind(what: str, stored: Mapping[str, Any]) -> None:
+    """Refuse a model whose configuration says that its weights are quantized, or that it classifies.
+
+    Raises:
+        InputError: naming `what` and the model that is wanted.
+    """
+    quantized = stored.get("quantization_config")
+    if quantized:
+        method = quantized.get("quant_method", "a method of its own") if isinstance(quantized, Mapping) else quantized
+        raise InputError(
+            f"{what}: its weights are quantized ({method}), and whole ones are trained and sampled from; name the "
+            "model that it was made from"
+        )
+    names = stored.get("architectures") or ()
+    classifies = [name for name in names if isinstance(name, str) and ("Classification" in name or "Reward" in name)]
+    if classifies:
+        raise InputError(f"{what}: {classifies[0]} judges texts and writes none; name a causal language model")
 
 
 def dtype_name(settings: ModelSettings) -> DTypeName:

@@ -33,7 +33,7 @@ from strop.data.source import ProblemSource
 from strop.engines.protocol import Sampling
 from strop.engines.vllm.settings import Vllm
 from strop.evaluation.benchmark_files import SUFFIXES
-from strop.model.location import RESERVED, dtype_name, locate, on_hub, parameters
+from strop.model.location import RESERVED, dtype_name, locate, on_hub, parameters, refuse_kind, stored_config
 from strop.model.settings import ModelSettings
 from strop.recipes.resolve import resolve
 from strop.run.folder import RunFolder, check_free, holds_out, is_run, near_run
@@ -317,6 +317,7 @@ def model(settings: ModelSettings, trains: bool = False, device: str = "auto") -
     if settings.path is None or settings.path in RESERVED:
         return
     locate(settings)
+    refuse_kind(f"model.path {settings.path}", stored_config(settings))
     count = parameters(settings)
     if count is None or (device != "cpu" and machine.has_gpu()):
         return
