@@ -136,6 +136,34 @@ def test_turns_may_be_written_as_sharegpt_writes_them(tmp_path: Path) -> None:
     assert problem.prompt == tuple(Message(role=role, content=text) for role, text in zip(roles, texts, strict=True))
 
 
+def test_a_chat_may_be_written_as_json(tmp_path: Path) -> None:
+    """As tables of texts have it; a text that merely begins so stays a text."""
+    chat = [{"role": "user", "content": "1+1="}]
+    rows = [{"prompt": text, "answer": "2"} for text in (json.dumps(chat, indent=1), '[{"role": is JSON', '[{"x": 1}]')]
+    first, *others = JsonLines(path=write_lines(tmp_path / "a.jsonl", rows)).load()
+    assert first.prompt == (Message(role="user", content="1+1="),)
+    assert [problem.prompt for problem in others] == [row["prompt"] for row in rows[1:]]
+
+
+@pytest.mark.parametrize(
+    ("row", "taken", "beside"),
+    [
+        ({"prompt": "1+1=", "system": "Be brief."}, "prompt", "system"),
+        ({"question": "Which?", "choices": ["1", "2"]}, "question", "choices"),
+        ({"question": "Who?", "context": "It was Ada."}, "question", "context"),
+        ({"instruction": "Add.", "input": "1+1"}, "input", "instruction"),
+    ],
+)
+def test_a_question_whose_parts_stand_in_two_columns_is_not_taken_for_one_of_them(
+    tmp_path: Path, row: dict[str, object], taken: str, beside: str
+) -> None:
+    rows = [{**row, beside: None, "answer": "2"}, {**row, "answer": "2"}]
+    path = write_lines(tmp_path / "a.jsonl", rows)
+    with pytest.raises(InputError, match=f"a.jsonl:2: the prompt would be '{taken}' alone, without .* in '{beside}'"):
+        JsonLines(path=path).load()
+    assert len(JsonLines(path=path, columns=Columns(prompt=taken)).load()) == 2
+
+
 @pytest.mark.parametrize(
     ("line", "complaint"),
     [

@@ -24,6 +24,8 @@ SMALL = (
     "data.held_out={count=6}", "evaluation.samples_per_problem=1",
 )  # fmt: skip
 
+pytestmark = pytest.mark.timeout(600)  # the base that calls tools is made once, which takes a minute on an idle machine
+
 
 class Notes(SilentView):
     def __init__(self) -> None:

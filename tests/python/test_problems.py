@@ -8,12 +8,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from strop.base.types import InputError, Problem
 from strop.data.chain_sum import ChainSum
 from strop.data.rows import Columns, ParquetFile
-from strop.python.problems import count_of, problems_of, source_of
+from strop.python.problems import count_of, problems_of, source_of, stored
 
 ROWS: list[dict[str, Any]] = [
     {"prompt": "1+1=", "answer": "2", "level": 1},
@@ -84,7 +85,14 @@ def test_a_source_its_name_and_a_file_stay_what_they_are(tmp_path: Path) -> None
     assert source_of(ChainSum(count=3)) == ChainSum(count=3)
     assert source_of("chain_sum") == ChainSum()
     file = tmp_path / "train.parquet"
-    assert source_of(file) == ParquetFile(path=str(file))
+    pq.write_table(pa.Table.from_pylist([{**row, "raw": b"x"} for row in ROWS]), file)
+    # Its other columns are kept, as those of rows are; what JSON cannot hold is not.
+    assert source_of(file) == ParquetFile(path=str(file), columns=Columns(extra=("answer", "level")))
+    named = {"prompt": "answer", "answer": "level"}
+    chosen = Columns(**named, extra=("prompt", "level"))
+    assert source_of(str(file), named) == ParquetFile(path=str(file), columns=chosen)
+    source = stored(problems_of(ROWS))
+    assert source_of(source.path) == source, "a file of whole problems"
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -57,6 +58,34 @@ class Doubled(PpoClip):
 
 def recipe() -> RunConfig:
     return small_config("steps=2")
+
+
+def test_a_file_hands_its_columns_to_reward_functions_as_rows_do(tmp_path: Path) -> None:
+    """A function with a default was never given what stands in the file, and learned something else in silence."""
+    rows = [{**row, "level": n, "seldom": n} for n, row in enumerate(PROBLEMS[:16])]
+    del rows[3]["seldom"]
+    Path("rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    seen: dict[str, set[str]] = {}
+
+    for name, problems in (("file", "rows.jsonl"), ("rows", rows), ("named", "rows.jsonl")):
+
+        def level(prompts, completions, level=None, answer=None, seldom=None, name=name, **other):
+            seen.setdefault(name, set()).add(f"{level} {answer}")
+            return [0.25 * (len(text) % 5) for text in completions]
+
+        columns = {"prompt": "prompt", "answer": "level"} if name == "named" else None
+        train(None, problems, reward=level, recipe=recipe, columns=columns, steps=1, out=name, **FEW)
+    assert seen["file"] <= {f"[{row['level']}] ['{row['answer']}']" for row in rows}
+    assert seen["file"] == seen["rows"] == seen["named"]
+    assert RunFolder.open("named").read_json("config.json")["data"]["source"]["columns"]["answer"] == "level"
+
+
+def test_rewards_of_another_scale_are_told(capsys: pytest.CaptureFixture[str]) -> None:
+    run = train(None, PROBLEMS, reward=lambda problem, text: 2.0 + vowels(problem, text), recipe=recipe,
+                settings={"evaluation.every": None}, held_out=0)  # fmt: skip
+    shown = " ".join(capsys.readouterr().out.split())
+    assert shown.count("nothing says which answers are right") == 1 and "which is not in [0, 1]" in shown
+    assert metrics(run.path)[-1]["pass_rate"] == 0 and metrics(run.path)[-1]["unknown_rate"] == 1
 
 
 def test_a_run_from_python(tmp_path: Path) -> None:

@@ -319,6 +319,15 @@ def test_fine_tuning_counts_as_training(run: Path, tmp_path: Path) -> None:
     assert held_out is not None and not any(map(seen, held_out.problems))
 
 
+def test_a_benchmark_that_is_trained_on_is_told(run: Path, tmp_path: Path) -> None:
+    file = tmp_path / "sums.jsonl"
+    write(file, range(24))
+    notes = Notes()
+    sets = from_file(file, f'evaluation.benchmarks=[{{name="{file}"}}]')
+    train(small_config(*sets), tmp_path / "run", notes)
+    assert "the run trains on 16 of the 24 problems of sums, so that its pass rate there is no measure" in notes.lines
+
+
 def test_a_model_without_a_training_run_is_asked_only_what_is_named(run: Path, tmp_path: Path) -> None:
     """It was measured on the problems of the recipe that stood in for its run's: strop's own sums."""
     file = tmp_path / "worked.jsonl"

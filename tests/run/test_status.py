@@ -220,3 +220,12 @@ def test_gpus_of_each_process_are_shown(run: Path) -> None:
     shown = CliRunner().invoke(app, ["status", str(run)]).output
     assert "GPUs" in shown and any(line.rstrip().endswith("1, 2") for line in shown.splitlines())
     assert [one.gpus for one in read_status(RunFolder.open(run)).processes] == [(0,), (1, 2)]
+
+
+def test_tokens_a_second_are_those_of_all_steps_together(tmp_path: Path) -> None:
+    """A mean of the steps' own speeds weighed a short step as much as a long one."""
+    folder = RunFolder.create(tmp_path / "run", {"seed": 0, "steps": 2})
+    folder.append_metrics(1, {"tokens/generated": 100.0, "seconds/step": 10.0, "tokens_per_second": 10.0})
+    row = {"tokens/generated": 300.0, "seconds/step": 3.0, "seconds/evaluation": 2.0, "tokens_per_second": 300.0}
+    folder.append_metrics(2, row)
+    assert read_status(folder).tokens_per_second == pytest.approx(400 / 11)

@@ -59,6 +59,10 @@ def trl_narrow(completions: list[str], answer: list[str]) -> list[float]:
     return [2.0 * (a == c) for a, c in zip(answer, completions, strict=True)]
 
 
+def half(problem: Problem, text: str) -> float:
+    return 0.5
+
+
 def never(problem: Problem, text: str) -> None:
     return None
 
@@ -77,7 +81,7 @@ def test_a_function_is_the_reward() -> None:
 def test_trls_signature_gives_the_same() -> None:
     assert verdict_of(trl) == verdict_of(correct)
     assert verdict_of(trl, text="3") == verdict_of(correct, text="3")
-    assert verdict_of(trl_narrow) == Verdict(1.0, Status.CORRECT, "", reward=2.0)
+    assert verdict_of(trl_narrow).reward == 2.0
     assert reward_functions([trl_chat])(CHAT, "four").reward == 4.0
     assert [takes_lists(f) for f in (trl, trl_chat, trl_narrow, correct, never)] == [True, True, True, False, False]
 
@@ -95,14 +99,24 @@ def test_a_partial_and_an_object_are_functions() -> None:
 
 
 def test_the_sum_is_weighted_and_the_score_lies_in_the_unit_interval() -> None:
-    both = verdict_of(correct, short, weights=(2.0, 0.25))
-    assert both.reward == 2.0 - 0.25 and both.score == pytest.approx(1.75 / 2.25) and both.status is Status.WRONG
-    assert both.detail == "correct 1; short -1"
+    both = verdict_of(correct, half, weights=(2.0, 0.5))
+    assert both.reward == 2.25 and both.score == pytest.approx(2.25 / 2.5) and both.status is Status.WRONG
+    assert both.detail == "correct 1; half 0.5"
+    assert verdict_of(correct, half, weights=(1.0, -3.0)).score == 0.0
     assert verdict_of(correct, trl).score == 1.0
-    assert verdict_of(short).score == 0.0 and verdict_of(short).reward == -1.0
-    assert verdict_of(trl_narrow, weights=(3.0,)) == Verdict(1.0, Status.CORRECT, "", reward=6.0)
     # A function that does not apply has no part in the sum, nor in what the score is measured by.
     assert verdict_of(correct, never) == Verdict(1.0, Status.CORRECT, "correct 1", reward=1.0)
+
+
+@pytest.mark.parametrize("functions", [(trl_narrow,), (short,), (correct, short), (half, trl_narrow)])
+def test_rewards_of_another_scale_do_not_say_what_is_right(functions: tuple[Callable[..., Any], ...]) -> None:
+    """A reward of 2 for a box alone was a pass, and a length's -0.01 a token made every right answer a wrong one."""
+    found = verdict_of(*functions)
+    assert (found.score, found.status, found.undecided) == (0.0, Status.WRONG, True)
+    assert "returned" in found.detail and "not in [0, 1]" in found.detail
+    values = {correct: 1.0, short: -1.0, half: 0.5, trl_narrow: 2.0}
+    assert found.reward == sum(values[function] for function in functions)
+    assert verdict_of(right, *functions).score == 1.0 and not verdict_of(right, *functions).undecided
 
 
 def test_functions_that_return_a_bool_say_what_is_right() -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping
 from contextlib import nullcontext
@@ -21,8 +22,9 @@ from strop.base.types import InputError, Message, Problem, Prompt, first_line
 from strop.data.columns import NoColumn, Where, condition, pick
 from strop.data.problem_table import from_columns, is_problem_table
 from strop.data.source import ProblemSource, check_problem
-from strop.data.usual import ANSWERS, PROMPTS, SOLUTIONS, first_present, has, stated
+from strop.data.usual import ANSWERS, PROMPTS, SOLUTIONS, first_present, has, stated, unseen
 
+_CHAT = re.compile(r'\s*\[\s*\{\s*"(?:role|from|content|value)"\s*:')
 SPEAKERS = {"human": "user", "gpt": "assistant"}  # ShareGPT's names of the roles
 
 
@@ -161,6 +163,7 @@ class RowSource(ProblemSource):
             kept += 1
             columns = columns or self.columns.named(row.columns)
             try:
+                self._refuse_unseen(row, columns)
                 problem = self._problem(row, columns)
                 check_problem(problem, self.needs_answers)
             except NoColumn as error:
@@ -170,6 +173,16 @@ class RowSource(ProblemSource):
             yield problem
         if left_out and not kept:
             raise InputError(f"{self.label}: where={self.where!r} holds of none of its {left_out} rows")
+
+    def _refuse_unseen(self, row: Row, columns: Columns) -> None:
+        """Refuse a question of which the column that was taken for its prompt holds a part only."""
+        prompt = columns.prompt or "prompt"
+        name = None if self.columns.prompt is not None else unseen(row.columns, prompt)
+        if name is not None:
+            raise ValueError(
+                f"the prompt would be {prompt!r} alone, without what stands in {name!r}; put both into one column, or "
+                f"leave {name!r} out: data.source.columns.prompt={prompt}"
+            )
 
     def _wanted(self, row: Row) -> bool:
         try:
@@ -347,14 +360,29 @@ def _answer(value: Any, is_json: bool) -> Any:
 def as_prompt(value: Any) -> Prompt:
     """Text as it is, a list of chat messages (or ShareGPT's `from` and `value`) as a tuple of their roles and contents.
 
+    Such a list may be written as JSON, as tables of texts have it.
+
     Raises:
         ValueError: it is neither.
     """
+    if isinstance(value, str):
+        value = _written_chat(value) or value
     if isinstance(value, str):
         return value
     if not isinstance(value, list | tuple) or not all(isinstance(message, Mapping) for message in value):
         raise ValueError(f"the prompt must be text or a list of chat messages, not {type(value).__name__}")
     return tuple(map(_message, value))
+
+
+def _written_chat(text: str) -> list[Any] | None:
+    """The chat that a text is the JSON of; None for every other text."""
+    if not _CHAT.match(text):
+        return None
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    return found if isinstance(found, list) else None
 
 
 def _message(turn: Mapping[str, Any]) -> Message:

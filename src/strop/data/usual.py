@@ -17,6 +17,9 @@ ANSWERS = (
     "answer", "reference", "final_answer", "reward_model.ground_truth", "ground_truth", "Answer", "expected_answer",
     "gold", "target", "label",
 )  # fmt: skip
+# What belongs to a question and stands in a column of its own.
+PARTS = ("system", "context", "passage", "choices", "options")
+HALVES = {"instruction": "input", "input": "instruction"}  # of a question, where a row has both
 SOLUTIONS = ("solution", "Solution")  # a worked solution in some sets, the answer alone in others
 CODE = "code"  # the domain whose references are tests
 
@@ -37,6 +40,12 @@ def first_present(row: Mapping[str, Any], names: Sequence[str]) -> str | None:
     """The first of `names` that the row has a value for, else the first that it has at all; None where it has none."""
     present = [name for name in names if has(row, name)]
     return next((name for name in present if pick(row, name) is not None), present[0] if present else None)
+
+
+def unseen(row: Mapping[str, Any], prompt: str) -> str | None:
+    """A column that belongs to the question and is not in `prompt`, the column that was taken for it; else None."""
+    parts = (*PARTS, *([HALVES[prompt]] if prompt in HALVES else []))
+    return next((name for name in parts if row.get(name) not in (None, "", "None", [])), None)
 
 
 def final_answer(solution: object) -> str:

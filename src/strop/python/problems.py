@@ -19,7 +19,7 @@ from strop.base.files import cache_folder, replacing
 from strop.base.near import nearest
 from strop.base.types import InputError, Problem
 from strop.data.problem_table import ProblemWriter, to_columns
-from strop.data.rows import Columns, ParquetFile
+from strop.data.rows import Columns, ParquetFile, RowSource
 from strop.data.source import ProblemSource, check_problem, parse_source
 from strop.data.usual import ANSWERS, PROMPTS, SOLUTIONS, first_present, stated
 
@@ -50,11 +50,42 @@ def source_of(given: Problems, columns: Columns | Mapping[str, str] | None = Non
     if isinstance(given, ProblemSource):
         return given
     if isinstance(given, str | Path):
-        return parse_source(str(given))
+        return _with_every_column(parse_source(str(given)), _wanted(columns))
     table: ArrowTable | Iterable[Row] = given
     if isinstance(given, Problem | Mapping) or not isinstance(given, ArrowTable | Iterable):
         raise InputError(f"problems: give a list, a table, a file or a source, not one {type(given).__name__}")
     return stored(problems_of(table, columns))
+
+
+def _wanted(columns: Columns | Mapping[str, str] | None) -> Columns | None:
+    return columns if columns is None or isinstance(columns, Columns) else Columns.model_validate(dict(columns))
+
+
+def _with_every_column(source: ProblemSource, wanted: Columns | None) -> ProblemSource:
+    """A file or a set of the hub whose other columns are kept too, as those of rows are.
+
+    They are those that all rows have, and that JSON can hold.
+    """
+    if not isinstance(source, RowSource) or (isinstance(source, ParquetFile) and source.prepared):
+        return source
+    columns = source.columns if wanted is None else wanted
+    rows = source.rows()
+    first = next(rows, None)
+    if first is None or columns.extra:
+        return source.model_copy(update={"columns": columns})
+    named = columns.named(first.columns)
+    kept = [name for name, value in first.columns.items() if name not in (named.prompt, named.id) and _is_json(value)]
+    for row in rows:
+        kept = [name for name in kept if name in row.columns]
+    return source.model_copy(update={"columns": columns.model_copy(update={"extra": tuple(kept)})})
+
+
+def _is_json(value: Any) -> bool:
+    try:
+        json.dumps(value)
+    except (TypeError, ValueError):
+        return False
+    return True
 
 
 def count_of(source: ProblemSource) -> int | None:
@@ -75,7 +106,7 @@ def problems_of(
         InputError: there is none, a row makes no problem, or two of them have one id.
     """
     rows = _table_rows(given) if isinstance(given, ArrowTable) else given
-    wanted = columns if columns is None or isinstance(columns, Columns) else Columns.model_validate(dict(columns))
+    wanted = _wanted(columns)
     found: list[Problem] = []
     seen: set[str] = set()
     for number, row in enumerate(rows, start=1):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from strop.config.schema import RunConfig, evaluation_sampling, stage_configs
 from strop.data import contradictions
 from strop.data.chain_sum import part_of
 from strop.data.dataset import Data, Dataset, load_data
+from strop.data.record import ProblemRecord
 from strop.data.templates import Auto, PromptTemplate
 from strop.engines.build import build_engine, embedded_settings, evaluating_engine
 from strop.engines.protocol import Engine
@@ -124,6 +126,7 @@ def assemble(config: RunConfig, view: View) -> Parts:
     for line in () if play is None else play.notes():
         view.note(line)
     sets = validation_sets(config, data, tokenizer, room, view, play)
+    _warn_of_trained_benchmarks(sets, data, view)
     registry = ProcessRegistry()
     launcher = _launcher(config, registry, seen_gpus(config) > 0)
     # By default the trainer's ranks meet on this host, also where generators live in a cluster.
@@ -242,6 +245,15 @@ def validation_sets(
     folder = None if settings.benchmark_data is None else Path(settings.benchmark_data)
     template = config.data.template
     return held_out + benchmark_sets(wanted, folder, template, tokenizer, sampling, room, config.seed, view.note, play)
+
+
+def _warn_of_trained_benchmarks(sets: Sequence[ValidationSet], data: Data, view: View) -> None:
+    record = ProblemRecord.of(data)
+    for one in sets:
+        count = record.trained_on(one.dataset.problems)
+        if count:
+            which = f"{count} of the {len(one.dataset)} problems of {one.name}"
+            view.note(f"the run trains on {which}, so that its pass rate there is no measure")
 
 
 def _worker_evaluator(

@@ -40,7 +40,7 @@ from strop.base.metrics import merge, values
 from strop.base.sample import Sample
 from strop.base.seeds import derive
 from strop.base.states import States
-from strop.base.types import Completion, Group, InputError, Observation, StropError, Verdict
+from strop.base.types import UNDECIDED, Completion, Group, InputError, Observation, StropError, Verdict
 from strop.base.view import View
 from strop.config.schema import RunConfig
 from strop.data.dataset import Dataset
@@ -107,6 +107,7 @@ class Loop:
         self._empty_batches = 0
         self._open: list[dict[str, Any]] = []  # groups open at the checkpoint that `load` took
         self._alerts: Memory = {}
+        self._told_of_scale = False
         self._reported = 0  # the count of what was made when the view was last updated
         self.stale = StaleGroups()
         self.quarantined: list[dict[str, Any]] = []
@@ -391,11 +392,24 @@ class Loop:
     def _warn(self, groups: list[Group], row: Mapping[str, float | None]) -> None:
         for line in verifier_failures(groups):
             self.view.note(f"step {self.step}: {line}; the sample left the loss")
+        self._warn_of_rewards_without_scale(groups)
         if not self.config.algorithm.advantage.compares_group or self.config.batch.samples_per_prompt == 1:
             row = {**row, "groups/zero_variance_share": None}  # groups of one outcome teach all the same
         lines, self._alerts = alerts(row, self._alerts, self.config.alerts)
         for line in lines:
             self.view.note(f"step {self.step}: {line}")
+
+    def _warn_of_rewards_without_scale(self, groups: list[Group]) -> None:
+        """Once: reward functions of which nothing tells what is right."""
+        verdicts = (rollout.verdict for group in groups for rollout in group.rollouts)
+        found = next((one.detail for one in verdicts if one.undecided and one.reward is not None), None)
+        if found is not None and not self._told_of_scale:
+            self._told_of_scale = True
+            self.view.note(
+                f"step {self.step}: {found.removeprefix(UNDECIDED)}: nothing says which answers are right, and pass "
+                "rates count none of these; let the function that knows return True or False, and weigh it: "
+                "reward={right: 2.0, brief: 0.5}"
+            )
 
     # ------------------------------------------------------------------ state
 

@@ -139,7 +139,7 @@ def read_status(folder: RunFolder, now: float | None = None) -> RunStatus:
         benchmarks=_benchmarks(rows),
         step_seconds=pace,
         shares=_shares(rows[-PACE_STEPS:]),
-        tokens_per_second=_mean(rows[-PACE_STEPS:], "tokens_per_second"),
+        tokens_per_second=_speed(rows[-PACE_STEPS:]),
         lag_mean=_last(rows, "lag/mean"),
         lag_max=_last(rows, "lag/max"),
         heartbeat_age=age if going else None,
@@ -213,6 +213,15 @@ def _benchmarks(rows: Rows) -> dict[str, tuple[float, int]]:
 def _mean(rows: Rows, name: str) -> float | None:
     found = by_step(rows, name).values()
     return sum(found) / len(found) if found else None
+
+
+def _speed(rows: Rows) -> float | None:
+    """Tokens over the seconds of the same steps, evaluations left out; of fine-tuning the mean of its steps."""
+    tokens, seconds = by_step(rows, "tokens/generated"), by_step(rows, "seconds/step")
+    evaluation = by_step(rows, "seconds/evaluation")
+    steps = tokens.keys() & seconds.keys()
+    spent = sum(seconds[step] - evaluation.get(step, 0.0) for step in steps)
+    return sum(tokens[step] for step in steps) / spent if spent > 0 else _mean(rows, "tokens_per_second")
 
 
 def _shares(rows: Rows) -> dict[str, float]:

@@ -18,7 +18,7 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from strop.base import session
-from strop.base.types import InputError, Problem, Status, Verdict
+from strop.base.types import UNDECIDED, InputError, Problem, Status, Verdict
 from strop.verifiers.base import Verifier, shortened
 
 PROMPTS, COMPLETIONS = "prompts", "completions"
@@ -41,8 +41,9 @@ class RewardFunction(Verifier):
     function does not apply, and then it has no part in the sum.
 
     Functions that return a bool say what is right: where there are any, the score, by which pass rates are counted,
-    is 1 if each of them says True (False where its weight is negative), else 0. Where there are none it is
-    r / Σ_i |w_i| over the functions that apply, brought into [0, 1].
+    is 1 if each of them says True (False where its weight is negative), else 0. Where there are none and each function
+    that applies returns a number in [0, 1], it is r / Σ_i |w_i| over these, at least 0; on any other scale nothing says
+    what is right: the score is 0, and the verdict is one of those that prove nothing (`Verdict.undecided`).
     An exception, or a result that is not a finite number, is a verdict of status error: that sample leaves the loss.
 
     Fields:
@@ -69,7 +70,7 @@ class RewardFunction(Verifier):
         """The weighted sum; its detail says what each of several functions returned."""
         weights = self.weights or (1.0,) * len(self.functions)
         total = whole = 0.0
-        said, answers = [], []
+        said, answers, outside = [], [], []
         for name, weight in zip(self.functions, weights, strict=True):
             try:
                 value = _value(_found(name), problem, text)
@@ -82,11 +83,16 @@ class RewardFunction(Verifier):
                 total += weight * value
                 whole += abs(weight)
                 said.append(f"{_shown(name)} {value:g}")
+                if not 0 <= value <= 1:
+                    outside.append(f"{_shown(name)} returned {value:g}")
                 if isinstance(value, bool) and weight:
                     answers.append(value == (weight > 0))
         if not said:
             return Verdict(0.0, Status.ERROR, f"no reward function applies: {', '.join(map(_shown, self.functions))}")
-        share = min(max(total / whole, 0.0), 1.0) if whole else 0.0
+        if outside and not answers:
+            why = f"{UNDECIDED}{outside[0]}, which is not in [0, 1], and no reward function returns a bool"
+            return Verdict(0.0, Status.WRONG, why, reward=total)
+        share = max(total / whole, 0.0) if whole else 0.0
         score = float(all(answers)) if answers else share
         detail = "; ".join(said) if len(self.functions) > 1 else ""
         return Verdict(score, Status.CORRECT if score == 1 else Status.WRONG, detail, reward=total)
