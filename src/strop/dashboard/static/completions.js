@@ -72,10 +72,13 @@ async function fill(list, anew) {
   }
 }
 
+/** Whether the verifier came to a verdict; a run of an older strop has rewards of 0 where it failed. */
+const judged = row => !["timeout", "error"].includes(row.status);
+
 function item(run, row) {
   return el("li", {}, el("button", {type: "button", onclick: () => show(run, row.step, row.row)},
-    el("div", {class: "facts"}, el("b", {class: row.status}, row.status), el("span", {}, `reward ${number(row.reward)}`),
-      el("span", {}, `${row.length} tokens`), row.finish_reason === "length" ? el("b", {class: "unparsed"}, "truncated") : null,
+    el("div", {class: "facts"}, el("b", {class: row.status}, row.status),
+      el("span", {}, judged(row) ? `reward ${number(row.reward)}` : "not judged"), el("span", {}, `${row.length} tokens`), row.finish_reason === "length" ? el("b", {class: "unparsed"}, "truncated") : null,
       el("span", {}, `step ${row.step}`), el("span", {}, row.problem_id)),
     el("div", {class: "asked"}, row.prompt), el("div", {class: "said"}, row.completion)));
 }
@@ -93,9 +96,9 @@ async function show(run, step, place) {
   const tokens = el("div", {class: "tokens"}), by = el("select", {"aria-label": "Colour by", onchange: () => paint(tokens, found, by.value)},
     ...Object.entries(MEASURES).filter(([value]) => (found.tokens || []).some(token => known(token[value]))).map(
       ([value, [words]]) => el("option", {value}, words)), el("option", {value: "none"}, "nothing"));
-  const facts = [["verdict", found.status], ["why", found.detail], ["reward", number(found.reward)], ["score", number(found.score)],
-    ["answer", found.reference], ["tokens", `${found.length}, ended by ${found.finish_reason}`], ["problem", found.problem_id],
-    ["group", `${found.ticket}, sample ${found.sample}`]];
+  const facts = [["verdict", found.status], ["why", found.detail], ["reward", judged(found) ? number(found.reward) : "not judged"],
+    ["score", judged(found) ? number(found.score) : null], ["answer", found.reference],
+    ["tokens", `${found.length}, ended by ${found.finish_reason}`], ["problem", found.problem_id], ["group", `${found.ticket}, sample ${found.sample}`]];
   dialog.replaceChildren(
     el("div", {class: "head"}, el("h2", {}, `${run}, step ${step}`), close),
     el("h2", {}, "Prompt"), ...messages(found.prompt),
