@@ -103,6 +103,12 @@ def test_what_the_verifier_failed_on_is_found_by_no_reward(tmp_path: Path, rewar
     assert len(places(page(run, Filters(status="error")))) == 2
 
 
+def test_a_list_shows_where_a_text_begins(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", steps=1, rows=1, completion="\n\n\n<tool_call>" + 300 * "x")
+    (shown,) = page(run, Filters())["rows"]
+    assert shown["completion"].startswith("<tool_call>x") and shown["completion"].endswith("x…")
+
+
 def test_metrics_grow_and_begin_anew_after_a_resume(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run")
     runs = Runs([run.path])

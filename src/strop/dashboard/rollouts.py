@@ -130,5 +130,11 @@ def _shown(folder: RunFolder, step: int, rows: NDArray[np.int64]) -> list[dict[s
     found = table.drop_columns(["token_ids"]).to_pylist()
     for number, length, row in zip(rows.tolist(), lengths, found, strict=True):
         row |= {"step": step, "row": number, "length": length}
-        row |= {name: row[name] if len(row[name]) <= PREVIEW else f"{row[name][:PREVIEW]}…" for name in SHOWN[:2]}
+        row |= {name: _beginning(row[name]) for name in SHOWN[:2]}
     return found
+
+
+def _beginning(text: str) -> str:
+    """What a list shows of a text: of one that begins with empty lines what follows them."""
+    text = text.strip()
+    return text if len(text) <= PREVIEW else f"{text[:PREVIEW]}…"

@@ -121,28 +121,34 @@ function messages(prompt) {
   return found.map(each => el("details", {open: each.role !== "system"}, el("summary", {}, each.role), el("pre", {}, each.content)));
 }
 
-/** The tokens as spans; turns, what an environment answered, and calls of tools fold. */
+/** The tokens as spans; turns, what an environment answered, and calls of tools, within their turn, fold. */
 function parts(found) {
   const text = found.tokens.map(token => token.text).join("");
   const calls = [...text.matchAll(CALL)].map(match => [match.index, match.index + match[0].length]);
-  const several = found.turns.length > 0;
-  let place = 0, box = null, kind = null;
   const made = [];
+  let place = 0, turn = null, part = null, outer = null, box = null;
   for (const token of found.tokens) {
     const called = !token.said && calls.some(([begin, end]) => place >= begin && place < end);
-    const now = `${token.turn}/${token.said}/${called}`;
     place += token.text.length;
-    if (now !== kind) {
-      kind = now;
-      box = el("span");
-      const turn = (token.turn ?? 0) + 1;
-      const title = token.said ? `the answer to turn ${turn}` : called ? "a call of a tool" : several ? `turn ${turn}` : null;
-      made.push(title === null ? box : el("details", {open: !token.said}, el("summary", {}, title), box));
-    }
+    const [turnNow, partNow] = [`${token.turn}/${token.said}`, `${token.turn}/${token.said}/${called}`];
+    if (turnNow !== turn) made.push(fold(turnTitle(token, found.turns.length > 0), outer = el("div"), !token.said));
+    if (partNow !== part) outer.append(fold(called ? "a call of a tool" : null, box = el("span"), true));
+    [turn, part] = [turnNow, partNow];
     box.append(el("span", {class: token.injected ? "token forced" : "token"}, token.text));
   }
   if (found.length > found.tokens.length) made.push(`… ${found.length - found.tokens.length} tokens more`);
   return made;
+}
+
+/** What is written over a turn of several, or over what an environment answered it; null over a single one. */
+function turnTitle(token, several) {
+  const turn = (token.turn ?? 0) + 1;
+  return token.said ? `the answer to turn ${turn}` : several ? `turn ${turn}` : null;
+}
+
+/** `box` under a title that folds it; as it is without one. */
+function fold(title, box, open) {
+  return title === null ? box : el("details", {open}, el("summary", {}, title), box);
 }
 
 const known = value => value !== null && value !== undefined;
