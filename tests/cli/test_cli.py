@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -230,3 +231,25 @@ def test_a_ctrl_c_that_an_import_makes_an_error_of_ends_without_a_traceback(
         cli.main()
     assert ended.value.code == 130 and capsys.readouterr().err == ""
     assert signal.getsignal(signal.SIGINT) is before
+
+
+INTERRUPTS = """
+import sys
+
+class Interrupts:
+    def find_spec(self, name, path=None, target=None):
+        if name == "typer":
+            raise KeyboardInterrupt
+
+sys.meta_path.insert(0, Interrupts())
+"""
+
+
+@pytest.mark.parametrize("way", ["command", "module"])
+def test_a_ctrl_c_while_the_command_line_is_imported_ends_without_a_traceback(way: str) -> None:
+    scripts = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]["scripts"]
+    module, _, function = scripts["strop"].partition(":")
+    command = f"from {module} import {function}\n{function}()"
+    start = command if way == "command" else "import runpy\nrunpy.run_module('strop', run_name='__main__')"
+    done = subprocess.run([sys.executable, "-c", INTERRUPTS + start], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")

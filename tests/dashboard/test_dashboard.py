@@ -96,6 +96,19 @@ def test_filters(tmp_path: Path, filters: dict[str, Any], expected: list[int]) -
     assert [each["length"] for each in found["rows"]] == [1 + place for place in expected]
 
 
+@pytest.mark.parametrize("reward", [None, 0.0])  # 0: as an older strop wrote it
+def test_what_the_verifier_failed_on_is_found_by_no_reward(tmp_path: Path, reward: float | None) -> None:
+    run = make_run(tmp_path / "run", steps=1, rows=2, status="error", reward=reward)
+    assert places(page(run, Filters(lowest=-1))) == places(page(run, Filters(highest=1))) == []
+    assert len(places(page(run, Filters(status="error")))) == 2
+
+
+def test_a_list_shows_where_a_text_begins(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", steps=1, rows=1, completion="\n\n\n<tool_call>" + 300 * "x")
+    (shown,) = page(run, Filters())["rows"]
+    assert shown["completion"].startswith("<tool_call>x") and shown["completion"].endswith("x…")
+
+
 def test_metrics_grow_and_begin_anew_after_a_resume(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run")
     runs = Runs([run.path])

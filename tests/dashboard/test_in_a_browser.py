@@ -158,6 +158,21 @@ def test_turns_and_calls_fold_and_tokens_show_what_training_made_of_them(
         assert "42" in page.locator("#detail").inner_text() and wrong == []
 
 
+def test_what_the_verifier_failed_on_is_not_judged(chromium: Any, tmp_path: Path) -> None:
+    make_run(tmp_path / "run", steps=1, rows=1, status="error", reward=None, score=None, detail="no such file")
+    with background([tmp_path / "run"]) as url:
+        page, wrong = opened(chromium, url)
+        page.get_by_role("tab", name="Completions").click()
+        page.wait_for_selector(".rows button")
+        shown = page.locator(".rows .facts").inner_text()
+        assert "not judged" in shown and "reward" not in shown
+        page.locator(".rows button").first.click()
+        page.wait_for_selector("#detail table")
+        rows = page.locator("#detail tr").all_inner_texts()
+        assert "reward\tnot judged" in rows and not [row for row in rows if row.startswith("score")]
+    assert wrong == []
+
+
 def test_filters_more_and_two_lists(chromium: Any, url: str) -> None:
     page, wrong = opened(chromium, url)
     page.get_by_role("tab", name="Completions").click()

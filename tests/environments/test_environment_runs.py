@@ -99,7 +99,7 @@ def test_a_failing_session_costs_its_own_sample(how: str, tmp_path: Path) -> Non
     rows = [row for step in (1, 2) for row in RunFolder.open(tmp_path / "run").read_rollouts(step)]
     by_status = {status: [row for row in rows if row["status"] == status] for status in ("correct", "error")}
     assert len(by_status["correct"]) + len(by_status["error"]) == len(rows) == 48
-    assert 12 <= len(by_status["error"]) <= 36 and all(row["reward"] == 0 for row in by_status["error"])
+    assert 12 <= len(by_status["error"]) <= 36 and all(row["reward"] is None for row in by_status["error"])
     assert (max(len(row["turns"]) for row in by_status["error"]) == 1) == (how == "later")
     said = {
         "reset": "cannot begin", "raise": "no such move", "flood": "100000 characters", "nonsense": "gave str",

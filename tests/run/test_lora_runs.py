@@ -20,7 +20,7 @@ from strop.model.files import export
 from strop.model.policy import Policy, WithoutAdapters, load_policy
 from strop.recipes.resolve import resolve
 from strop.run import fine_tuning, sft_config
-from strop.run.assembly import assemble
+from strop.run.assembly import assemble, preview
 from strop.run.run import Interrupted, resume, train
 from strop.run.tasks import export_checkpoint, open_checkpoint
 from strop.training import checkpoint
@@ -96,6 +96,30 @@ def test_a_critic_is_trained_whole_beside_the_adapters(tmp_path: Path) -> None:
     assert "model.layers.0.mlp.up_proj.weight" in kept["critic"] and not any("lora" in name for name in kept["critic"])
     assert any(name.startswith("exp_avg.model.layers.0.mlp.up_proj") for name in kept["critic-optimizer"])
     assert metrics(tmp_path / "run")[-1]["critic/updates"] == 2
+
+
+class Noting(SilentView):
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def note(self, text: str) -> None:
+        self.lines.append(text)
+
+
+def test_a_small_rank_without_its_alpha_is_noted_where_a_run_starts(tmp_path: Path) -> None:
+    """64 / 4 is 16 times what the adapters are; 4 is none too many."""
+    alone, dry = Noting(), Noting()
+    assemble(small_config("model.lora.rank=4"), alone).executor.close()
+    (told,) = (line for line in alone.lines if "lora" in line)
+    assert "alpha / rank = 16," in told and told.endswith("set model.lora.alpha=8")
+    assert told in preview(small_config("model.lora.rank=4"), dry)
+    for usual in (("model.lora.rank=4", "model.lora.alpha=16"), ("model.lora.rank=16",), ()):
+        assert not [line for line in preview(small_config(*usual), dry) if "lora" in line]
+    (tmp_path / "worked.jsonl").write_text(json.dumps({"prompt": "1+1=", "completion": "2"}) + "\n")
+    tuned = Noting()
+    sets = ["model.fresh.hidden_size=32", "model.lora.rank=4", "training.epochs=1"]
+    fine_tuning.train(sft_config.configure("fresh", tmp_path / "worked.jsonl", sets), tmp_path / "sft", tuned)
+    assert told in tuned.lines
 
 
 def test_fine_tuning_with_adapters_resumes_bit_for_bit(tmp_path: Path) -> None:

@@ -207,6 +207,7 @@ def test_ctrl_c_saves_the_last_step(finished: Path, tmp_path: Path, number: int)
         train(config, out, StopsAfter(2, number))
     assert caught.value.exit_code == 130
     assert checkpoint.latest(out / "checkpoints") == 2
+    assert not [note for note in read_status(RunFolder.open(out)).notes if "stopping" in note], "it has stopped"
     stored = json.loads((out / "config.json").read_text())
     stored["checkpoint"]["keep"] = 7
     (out / "config.json").write_text(json.dumps(stored))

@@ -1,5 +1,6 @@
 """The run folder: what is refused, what survives a crash, what resume forgets."""
 
+import dataclasses
 import json
 import math
 import subprocess
@@ -13,6 +14,7 @@ from strop.base.files import replacing
 from strop.base.metrics_file import MetricsFile, read_metrics
 from strop.base.types import Completion, Group, InputError, Problem, Rollout, Status, StropError, Verdict, VersionSpan
 from strop.run.folder import RunFolder
+from strop.training.samples import after_prompt, as_samples
 
 
 def a_group(ticket: int = 3, samples: int = 2) -> Group:
@@ -143,6 +145,33 @@ def test_rollouts_round_trip(tmp_path: Path) -> None:
     assert (row["status"], row["reward"], row["finish_reason"]) == ("correct", 1.0, "stop")
     with pytest.raises(InputError, match="no rollouts of step 5"):
         run.read_rollouts(5)
+
+
+@pytest.mark.parametrize("status", [Status.TIMEOUT, Status.ERROR])
+def test_what_the_verifier_failed_on_has_neither_reward_nor_score(tmp_path: Path, status: Status) -> None:
+    """As training leaves it out of its group, and an evaluation out of its rates."""
+    run = RunFolder.create(tmp_path, {})
+    group = a_group()
+    failed = dataclasses.replace(group.rollouts[1], verdict=Verdict(0.0, status, "no such file"), reward=0.0)
+    run.write_rollouts(1, [dataclasses.replace(group, rollouts=(group.rollouts[0], failed))])
+    right, row = run.read_rollouts(1)
+    assert (right["reward"], right["score"]) == (1.0, 1.0)
+    assert (row["reward"], row["score"], row["status"], row["detail"]) == (None, None, str(status), "no such file")
+
+
+def test_injected_tokens_have_no_advantage(tmp_path: Path) -> None:
+    """They are not trained; the sample has the completion's advantage on all of its tokens."""
+    group = a_group(samples=1)
+    forced = np.array([False, True, False])
+    completion = dataclasses.replace(group.rollouts[0].completion, injected=forced)
+    (sample,) = as_samples(completion, group.ticket)
+    column = after_prompt(np.full(3, 1.5, np.float32), len(sample))
+    learned = dataclasses.replace(sample, advantages=column, trainer_logprobs=-column)
+    run = RunFolder.create(tmp_path, {})
+    rollout = dataclasses.replace(group.rollouts[0], completion=completion)
+    run.write_rollouts(1, [dataclasses.replace(group, rollouts=(rollout,))], [learned])
+    (row,) = run.read_rollouts(1)
+    assert row["advantages"] == [1.5, 0, 1.5] and row["trainer_logprobs"] == [-1.5, 0, -1.5]
 
 
 def test_every_steps_table_has_the_same_columns(tmp_path: Path) -> None:

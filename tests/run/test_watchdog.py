@@ -146,17 +146,19 @@ def test_the_way_it_ended_is_written(tmp_path: Path) -> None:
     assert status(tmp_path)["error"] == "ZeroDivisionError: division by zero"
 
 
-def test_a_finished_run_does_not_carry_what_was_being_done(tmp_path: Path) -> None:
-    for error, kept in ((None, ["a warning"]), (KeyboardInterrupt(), ["a warning", "going on after step 4"])):
-        with contextlib.suppress(KeyboardInterrupt), Watch(tmp_path, None, SilentView()) as watch:
+def test_only_a_run_that_failed_carries_what_was_being_done(tmp_path: Path) -> None:
+    failure = ZeroDivisionError()
+    for error, kept in ((None, 1), (KeyboardInterrupt(), 1), (failure, 2)):
+        with contextlib.suppress(KeyboardInterrupt, ZeroDivisionError), Watch(tmp_path, None, SilentView()) as watch:
             watch.view.note("a warning")
             watch.view.passing("going on after step 4")
             watch.write("running")
             beat = status(tmp_path)
             if error is not None:
                 raise error
-        for found, notes in ((beat, ["a warning", "going on after step 4"]), (status(tmp_path), kept)):
-            assert [note["text"] for note in found["notes"]] == notes  # type: ignore[attr-defined]
+        for found, count in ((beat, 2), (status(tmp_path), kept)):
+            told = [note["text"] for note in found["notes"]]  # type: ignore[attr-defined]
+            assert told == ["a warning", "going on after step 4"][:count]
 
 
 def test_time_in_which_the_whole_process_stood_still_does_not_count() -> None:

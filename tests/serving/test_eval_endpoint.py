@@ -21,6 +21,7 @@ from strop.engines.endpoint.client import ChatEndpoint, EndpointError
 from strop.engines.endpoint.engine import EndpointEngine, EndpointTokenizer, read_said
 from strop.engines.protocol import Request, Sampling
 from strop.model.files import export
+from strop.serving.limits import ServeLimits
 
 
 @pytest.fixture(scope="module")
@@ -44,8 +45,8 @@ def problems(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def measure(problems: Path, out: Path, *arguments: str) -> dict[str, Any]:
     done = CliRunner().invoke(
-        app, ["eval", *arguments, "--benchmark", str(problems), "--budget", "20", "--out", str(out), "--json",
-         "--set", "verifier=ExactMatch"]
+        app, ["eval", *arguments, "--benchmark", str(problems), "--out", str(out), "--json",
+         "--set", "verifier=ExactMatch", *(() if "--budget" in arguments else ("--budget", "20"))]
     )
     if done.exception is not None and not isinstance(done.exception, SystemExit):
         raise done.exception
@@ -87,10 +88,44 @@ def test_arguments_of_the_chat_template_are_sent(tmp_path: Path, problems: Path)
 
 def test_an_endpoint_that_is_not_there_is_told(tmp_path: Path, problems: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ChatEndpoint, "_pause", lambda self, attempt: 0.0)
-    with pytest.raises(EndpointError, match=r"does not answer for 'tiny' after 6 attempts .*go on with --out"):
+    with pytest.raises(EndpointError, match=r"does not answer for 'tiny' after 6 attempts .*; nothing was sampled"):
         measure(problems, tmp_path / "out", "tiny", "--endpoint", "http://127.0.0.1:9/v1")
     with pytest.raises(InputError, match="http:// or https://"):
         measure(problems, tmp_path / "out2", "tiny", "--endpoint", "localhost:8000")
+
+
+OPENAI = "max_tokens is too large: 20. This model supports at most 8 completion tokens, whereas you provided 20."
+VLLM = "This model's maximum context length is 8 tokens. However, you requested 24 tokens (4 in the messages, 20 in the"
+OLD = "Unsupported parameter: 'max_tokens' is not supported with this model. Use 'max_completion_tokens' instead."
+
+
+@pytest.mark.parametrize("refusal", [OPENAI, VLLM])
+def test_a_refused_budget_names_its_flag_which_then_serves(tmp_path: Path, problems: Path, refusal: str) -> None:
+    def answer(body: dict[str, Any], number: int) -> tuple[int, dict[str, str], Any]:
+        return said("4") if body["max_tokens"] <= 8 else (400, {}, {"error": {"message": refusal, "code": 400}})
+
+    with serving(answer) as server:
+        common = ("tiny", "--endpoint", server.url, "--samples", "1")
+        with pytest.raises(InputError, match=r"strop eval asks for fewer than 20 by --budget$"):
+            measure(problems, tmp_path / "out", *common)
+        measure(problems, tmp_path / "out", *common, "--budget", "8")  # the same folder, in which no sample lies
+    assert [row["completion"] for row in samples(tmp_path / "out" / "tiny")] == ["4", "4", "4"]
+
+
+def test_a_parameter_that_is_not_known_is_no_matter_of_the_budget(tmp_path: Path, problems: Path) -> None:
+    with (
+        serving(lambda body, number: (400, {}, {"error": {"message": OLD}})) as server,
+        pytest.raises(InputError, match=r"max_completion_tokens' instead\.\)$"),
+    ):
+        measure(problems, tmp_path / "out", "tiny", "--endpoint", server.url)
+
+
+def test_a_served_models_limit_names_the_budget(tmp_path: Path, problems: Path) -> None:
+    with (
+        endpoint(limits=ServeLimits(grace=1.0, new_tokens=8)) as limited,
+        pytest.raises(InputError, match=r"exceeds this endpoint's limit of 8\); .* by --budget"),
+    ):
+        measure(problems, tmp_path / "out", "tiny", "--endpoint", limited.url)
 
 
 def test_what_was_sampled_before_an_endpoint_died_is_kept_and_gone_on_with(

@@ -30,7 +30,8 @@ SCHEMA = pa.schema(
         ("token_ids", pa.list_(pa.int32())),
         ("logprobs", pa.list_(pa.float32())),
         ("entropies", pa.list_(pa.float32())),  # null where the engine does not know them
-        ("advantages", pa.list_(pa.float32())),  # null where the completion was not trained on, as is the next
+        # The next two are null where the completion was not trained on, and 0 on injected tokens, which never are.
+        ("advantages", pa.list_(pa.float32())),
         ("trainer_logprobs", pa.list_(pa.float32())),  # of the policy when it learned from the token
         ("versions", pa.list_(pa.struct([("version", pa.int32()), ("start", pa.int32()), ("end", pa.int32())]))),
         ("interrupted_at", pa.int32()),
@@ -40,7 +41,7 @@ SCHEMA = pa.schema(
         ("restarts", pa.list_(pa.struct([("start", pa.int32()), ("prompt_ids", pa.list_(pa.int32()))]))),
         ("last_turn_at", pa.int32()),  # where the text of the last turn begins in `completion`
         ("finish_reason", pa.string()),
-        ("reward", pa.float64()),
+        ("reward", pa.float64()),  # null where the verifier failed (status timeout or error), as is the score
         ("score", pa.float64()),
         ("status", pa.string()),
         ("detail", pa.string()),
@@ -134,8 +135,8 @@ def _row(step: int, ticket: int, sample: int, rollout: Rollout) -> dict[str, Any
         "restarts": [restart._asdict() for restart in completion.restarts],
         "last_turn_at": completion.last_turn_at,
         "finish_reason": completion.finish_reason,
-        "reward": rollout.reward,
-        "score": verdict.score,
+        "reward": rollout.reward if verdict.usable else None,
+        "score": verdict.score if verdict.usable else None,
         "status": str(verdict.status),
         "detail": verdict.detail,
     }
@@ -150,7 +151,7 @@ def _learned(ticket: int, completion: Completion, trained: Mapping[int, Sample])
         for name, column in known.items():
             if column is not None:
                 whole = found.setdefault(name, np.zeros(len(completion.token_ids), dtype=np.float32))
-                whole[start:end] = column[len(prompt_ids) :]
+                whole[start:end] = np.where(completion.injected[start:end], 0.0, column[len(prompt_ids) :])
     return found
 
 

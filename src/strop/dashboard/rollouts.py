@@ -20,13 +20,14 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from strop.base.pieces import Settings
-from strop.base.types import InputError
+from strop.base.types import InputError, Status
 from strop.run.folder import RunFolder
 
 LIGHT = ("problem_id", "ticket", "sample", "reward", "score", "status", "finish_reason")
 SHOWN = ("prompt", "completion", "reference", "detail")
 PATIENCE = 0.3  # seconds
 LAST_ROW = 2**31  # after every row of a step
+UNJUDGED = [str(Status.TIMEOUT), str(Status.ERROR)]
 PREVIEW = 280  # characters of a prompt and of a completion in a list
 
 
@@ -38,7 +39,7 @@ class Filters(Settings):
         status: of this verdict.
         problem: of this problem, by its id.
         truncated: that the budget ended, or not.
-        lowest, highest: by their reward.
+        lowest, highest: by their reward; what the verifier failed on has none.
         shortest, longest: by their tokens.
         text: with this text in prompt or completion, upper and lower case alike.
         before: `STEP:ROW`, where the page before ended.
@@ -100,6 +101,8 @@ def _matching(folder: RunFolder, step: int, filters: Filters) -> NDArray[np.int6
         kept &= _mask(pc.equal(table["problem_id"], filters.problem))
     if filters.truncated is not None:
         kept &= _mask(pc.equal(table["finish_reason"], "length")) == filters.truncated
+    if filters.lowest is not None or filters.highest is not None:  # an older strop gave 0 where the verifier failed
+        kept &= ~_mask(pc.is_in(table["status"], pa.array(UNJUDGED)))
     if filters.lowest is not None:
         kept &= _mask(pc.greater_equal(table["reward"], filters.lowest))
     if filters.highest is not None:
@@ -127,5 +130,11 @@ def _shown(folder: RunFolder, step: int, rows: NDArray[np.int64]) -> list[dict[s
     found = table.drop_columns(["token_ids"]).to_pylist()
     for number, length, row in zip(rows.tolist(), lengths, found, strict=True):
         row |= {"step": step, "row": number, "length": length}
-        row |= {name: row[name] if len(row[name]) <= PREVIEW else f"{row[name][:PREVIEW]}…" for name in SHOWN[:2]}
+        row |= {name: _beginning(row[name]) for name in SHOWN[:2]}
     return found
+
+
+def _beginning(text: str) -> str:
+    """What a list shows of a text: of one that begins with empty lines what follows them."""
+    text = text.strip()
+    return text if len(text) <= PREVIEW else f"{text[:PREVIEW]}…"

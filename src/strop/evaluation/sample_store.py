@@ -109,7 +109,7 @@ class SampleStore:
 
     def _begin(self) -> None:
         path = self._folder / SETTINGS
-        if not path.exists():
+        if not path.exists() or not has_samples(self._folder):  # what an endpoint refused is asked otherwise
             write_json(path, self._settings)
             return
         stored = read_json(path)
@@ -132,6 +132,11 @@ class SampleStore:
                 part.unlink()
             done |= names
         return {str(name) for name in done}
+
+
+def has_samples(folder: Path) -> bool:
+    """Whether samples of any model and benchmark lie in `folder` or below it."""
+    return any(folder.rglob("*.parquet"))
 
 
 def load_result(folder: Path) -> EvaluationResult:

@@ -113,6 +113,9 @@ class Run:
     ) -> pa.Table:
         """The completions of one step, of several, or of all (None), a row each, as an Arrow table.
 
+        Where the verifier failed (`status` timeout or error) reward and score are null. Advantages are null of what
+        was not trained on, and 0 on tokens that were injected.
+
         Args:
             columns: which columns; None: all, the tokens and their log-probs among them.
 

@@ -111,9 +111,9 @@ def assemble(config: RunConfig, view: View) -> Parts:
     contradiction = contradictions.warning(data.train.name, data.train.problems)
     if contradiction is not None:
         view.note(contradiction)
-    lone = preflight.without_baseline(config)
-    if lone is not None:
-        view.note(lone)
+    for warning in (preflight.without_baseline(config), preflight.large_adapters(config.model)):
+        if warning is not None:
+            view.note(warning)
     _check_judging(config, data, view)
     _warn_of_seen_questions(config, data, view)
     engine, measuring = _engines(config, policy, tokenizer, placement)
@@ -178,8 +178,8 @@ def preview(config: RunConfig, view: View) -> list[str]:
     for line in (*data.report(), *first_prompt(data.train, config.data.template, tokenizer)):
         view.note(line)
     _check_judging(config, data, view)
-    lone = preflight.without_baseline(config)
-    warnings = [] if lone is None else [lone]
+    found = (preflight.without_baseline(config), preflight.large_adapters(config.model))
+    warnings = [warning for warning in found if warning is not None]
     room = known_room(config)
     if room is not None:
         longest = max(part.longest_prompt for part in (data.train, data.held_out) if part is not None)

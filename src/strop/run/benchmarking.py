@@ -42,7 +42,7 @@ from strop.evaluation.evaluate import evaluate
 from strop.evaluation.grid import ORDER, Grid, load_grid
 from strop.evaluation.protocols import Protocol
 from strop.evaluation.result import EvaluationResult
-from strop.evaluation.sample_store import SUMMARY, TRAINED_ON, SampleStore, load_result
+from strop.evaluation.sample_store import SUMMARY, TRAINED_ON, SampleStore, has_samples, load_result
 from strop.model.policy import Policy
 from strop.recipes.resolve import resolve
 from strop.run.benchmark_plan import NamedModel, Plan
@@ -105,7 +105,8 @@ def measure(plan: Plan, view: View) -> Grid:
                     job = _Job(plan, model, record, found, template, loaded, weights, verifier, judges, play, shown)
                     _measure_one(job, engine, tokenizer, view)
             except EndpointError as error:
-                raise EndpointError(f"{error}; what was sampled is kept, go on with --out {plan.out}") from error
+                kept = f"what was sampled is kept, go on with --out {plan.out}"
+                raise EndpointError(f"{error}; {kept if has_samples(plan.out) else 'nothing was sampled'}") from error
             finally:
                 _tell_cost(engine, view)
                 engine.close()

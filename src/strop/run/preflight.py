@@ -41,6 +41,7 @@ from strop.run.folder import RunFolder, check_free, holds_out, is_run, near_run
 if TYPE_CHECKING:
     from strop.run.sft_config import SftConfig
 
+USUAL_SCALE = 4  # the most that adapters are usually multiplied by
 LEAST_BUDGET = 8  # tokens that a completion must have for an answer
 COMPLETION_BYTES = 1024  # of Python's objects around the shortest completion
 SLOT_BYTES = 4096  # of the keys and values of a slot in the smallest of models
@@ -115,6 +116,17 @@ def without_baseline(config: RunConfig) -> str | None:
     return (
         "batch.samples_per_prompt=1: with no other completion of its prompt to compare with, a completion's advantage "
         "is its reward itself, so that a reward of 0 teaches nothing; 8 are usual"
+    )
+
+
+def large_adapters(settings: ModelSettings) -> str | None:
+    """A warning where adapters weigh more than `USUAL_SCALE`, as where a small rank is set alone; None elsewhere."""
+    lora = settings.lora
+    if lora is None or lora.alpha <= USUAL_SCALE * lora.rank:
+        return None
+    return (
+        f"model.lora.rank={lora.rank} and model.lora.alpha={lora.alpha:g}: adapters are multiplied by alpha / rank = "
+        f"{lora.alpha / lora.rank:g}, where 1 or 2 is usual; set model.lora.alpha={2 * lora.rank}"
     )
 
 

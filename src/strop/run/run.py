@@ -273,7 +273,7 @@ class _Run:
                     self._steps(trackers)
                     self._wind_up(trackers)
                 except Stopped:
-                    self.view.note("stopping: the last finished step is being saved")
+                    self.view.passing("stopping: the last finished step is being saved")
                     self._save_checkpoint(last=True)
                     raise self._interrupted() from None
         finally:

@@ -51,7 +51,7 @@ class NoProgress(StropError):
 
 
 class Note(NamedTuple):
-    """A line of a run, for status.json; one that is `passing` is untrue once the run is finished."""
+    """A line of a run, for status.json; one that is `passing` is untrue once the run is finished or interrupted."""
 
     time: float
     text: str
@@ -94,7 +94,7 @@ class NotingView:
         self._view.note(text)
 
     def passing(self, text: str) -> None:
-        """A note of what is being done, which a finished run does not carry."""
+        """A note of what is being done, which a run that has ended as it was asked to does not carry."""
         self.notes.append(Note(time.time(), text, passing=True))
         self._view.note(text)
 
@@ -174,7 +174,7 @@ class Watch:
             "notes": [
                 {"time": note.time, "text": note.text}
                 for note in list(view.notes)
-                if not (note.passing and state == "finished")
+                if not (note.passing and state in ("finished", "interrupted"))
             ],
             "error": self._error,
         }

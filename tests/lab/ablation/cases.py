@@ -32,10 +32,14 @@ def small_plan(folder: Path, seeds: Sequence[int], named: Sequence[str], *sets: 
 def write_run(
     out: Path, manifest: Manifest, run: RunEntry, rates: Sequence[float], stderr: float = 0.005, finish: bool = True
 ) -> None:
-    """A run folder with an evaluation at every step, 10 device-seconds a step; `rates[0]` is before training."""
+    """A run folder with an evaluation at every step, 10 device-seconds a step; `rates[0]` is before training.
+
+    The evaluation before training takes 15 seconds, every step 6, of which its evaluation is one.
+    """
     folder = RunFolder.create(manifest.path(out, run), manifest.config(run).model_dump(mode="json"))
     for step, rate in enumerate(rates):
         row = {"evaluation/pass_rate": float(rate), "evaluation/stderr": stderr}
+        row["seconds/evaluation"] = 1.0 if step else 15.0
         if step:
             row |= {
                 "entropy": 1.0 / step, "truncation_rate": 0.01 * (step == 3), "mismatch/max": 1e-3 * step,

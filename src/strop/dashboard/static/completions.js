@@ -72,10 +72,13 @@ async function fill(list, anew) {
   }
 }
 
+/** Whether the verifier came to a verdict; a run of an older strop has rewards of 0 where it failed. */
+const judged = row => !["timeout", "error"].includes(row.status);
+
 function item(run, row) {
   return el("li", {}, el("button", {type: "button", onclick: () => show(run, row.step, row.row)},
-    el("div", {class: "facts"}, el("b", {class: row.status}, row.status), el("span", {}, `reward ${number(row.reward)}`),
-      el("span", {}, `${row.length} tokens`), row.finish_reason === "length" ? el("b", {class: "unparsed"}, "truncated") : null,
+    el("div", {class: "facts"}, el("b", {class: row.status}, row.status),
+      el("span", {}, judged(row) ? `reward ${number(row.reward)}` : "not judged"), el("span", {}, `${row.length} tokens`), row.finish_reason === "length" ? el("b", {class: "unparsed"}, "truncated") : null,
       el("span", {}, `step ${row.step}`), el("span", {}, row.problem_id)),
     el("div", {class: "asked"}, row.prompt), el("div", {class: "said"}, row.completion)));
 }
@@ -93,9 +96,9 @@ async function show(run, step, place) {
   const tokens = el("div", {class: "tokens"}), by = el("select", {"aria-label": "Colour by", onchange: () => paint(tokens, found, by.value)},
     ...Object.entries(MEASURES).filter(([value]) => (found.tokens || []).some(token => known(token[value]))).map(
       ([value, [words]]) => el("option", {value}, words)), el("option", {value: "none"}, "nothing"));
-  const facts = [["verdict", found.status], ["why", found.detail], ["reward", number(found.reward)], ["score", number(found.score)],
-    ["answer", found.reference], ["tokens", `${found.length}, ended by ${found.finish_reason}`], ["problem", found.problem_id],
-    ["group", `${found.ticket}, sample ${found.sample}`]];
+  const facts = [["verdict", found.status], ["why", found.detail], ["reward", judged(found) ? number(found.reward) : "not judged"],
+    ["score", judged(found) ? number(found.score) : null], ["answer", found.reference],
+    ["tokens", `${found.length}, ended by ${found.finish_reason}`], ["problem", found.problem_id], ["group", `${found.ticket}, sample ${found.sample}`]];
   dialog.replaceChildren(
     el("div", {class: "head"}, el("h2", {}, `${run}, step ${step}`), close),
     el("h2", {}, "Prompt"), ...messages(found.prompt),
@@ -118,28 +121,34 @@ function messages(prompt) {
   return found.map(each => el("details", {open: each.role !== "system"}, el("summary", {}, each.role), el("pre", {}, each.content)));
 }
 
-/** The tokens as spans; turns, what an environment answered, and calls of tools fold. */
+/** The tokens as spans; turns, what an environment answered, and calls of tools, within their turn, fold. */
 function parts(found) {
   const text = found.tokens.map(token => token.text).join("");
   const calls = [...text.matchAll(CALL)].map(match => [match.index, match.index + match[0].length]);
-  const several = found.turns.length > 0;
-  let place = 0, box = null, kind = null;
   const made = [];
+  let place = 0, turn = null, part = null, outer = null, box = null;
   for (const token of found.tokens) {
     const called = !token.said && calls.some(([begin, end]) => place >= begin && place < end);
-    const now = `${token.turn}/${token.said}/${called}`;
     place += token.text.length;
-    if (now !== kind) {
-      kind = now;
-      box = el("span");
-      const turn = (token.turn ?? 0) + 1;
-      const title = token.said ? `the answer to turn ${turn}` : called ? "a call of a tool" : several ? `turn ${turn}` : null;
-      made.push(title === null ? box : el("details", {open: !token.said}, el("summary", {}, title), box));
-    }
+    const [turnNow, partNow] = [`${token.turn}/${token.said}`, `${token.turn}/${token.said}/${called}`];
+    if (turnNow !== turn) made.push(fold(turnTitle(token, found.turns.length > 0), outer = el("div"), !token.said));
+    if (partNow !== part) outer.append(fold(called ? "a call of a tool" : null, box = el("span"), true));
+    [turn, part] = [turnNow, partNow];
     box.append(el("span", {class: token.injected ? "token forced" : "token"}, token.text));
   }
   if (found.length > found.tokens.length) made.push(`… ${found.length - found.tokens.length} tokens more`);
   return made;
+}
+
+/** What is written over a turn of several, or over what an environment answered it; null over a single one. */
+function turnTitle(token, several) {
+  const turn = (token.turn ?? 0) + 1;
+  return token.said ? `the answer to turn ${turn}` : several ? `turn ${turn}` : null;
+}
+
+/** `box` under a title that folds it; as it is without one. */
+function fold(title, box, open) {
+  return title === null ? box : el("details", {open}, el("summary", {}, title), box);
 }
 
 const known = value => value !== null && value !== undefined;

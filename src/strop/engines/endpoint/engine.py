@@ -121,6 +121,11 @@ class EndpointEngine:
                 said, retries = future.result()
             except NoChatTemplate as error:
                 raise InputError(f"{error}; strop eval asks without one by --template Plain") from error
+            except InputError as error:
+                if not _beyond_budget(str(error)):
+                    raise
+                budget = request.sampling.max_new_tokens
+                raise InputError(f"{error}; strop eval asks for fewer than {budget} by --budget") from error
             self._version = max(self._version, said.version)
             self.tokens.update(
                 {"prompt": said.prompt_tokens, "completion": said.completion_tokens, "calls": retries + 1,
@@ -187,6 +192,12 @@ def read_said(value: Any) -> Said:
         completion_tokens=int(usage.get("completion_tokens") or 0),
         version=version if isinstance(version, int) else 0,
     )
+
+
+def _beyond_budget(refusal: str) -> bool:
+    """Whether an endpoint refuses as many tokens as it is asked for, in the words of strop serve, vLLM or OpenAI."""
+    told = refusal.lower()
+    return ("max_tokens" in told or "context length" in told) and "not supported" not in told
 
 
 def _body(text: str, sampling: Sampling) -> tuple[str, dict[str, Any]]:

@@ -30,7 +30,8 @@ class RunResult:
         truncation: the largest share of truncated completions of a step. `mismatch` likewise, in nats.
         entropy: mean over the last tenth of the steps, in nats a token.
         grad_spikes: steps whose gradient norm exceeds 3 times the median of the run's.
-        device_seconds: of generators and trainers, without evaluation; `wall_seconds` of all steps with it.
+        device_seconds: of generators and trainers, without evaluation; `wall_seconds` of all steps with it,
+            that before training too.
         curve: over the x-axis asked for; None before the second evaluation. `fit` is that of it.
     """
 
@@ -232,7 +233,7 @@ def _run_result(folder: Path, manifest: Manifest, run: RunEntry, x: XAxis, setti
         mismatch=max(_values(rows, "mismatch/max"), default=None),
         grad_spikes=float(spikes(norms)) if norms else None,
         device_seconds=max(_values(rows, "compute/device_seconds"), default=None),
-        wall_seconds=sum(_values(rows, "seconds/step")) if rows else None,
+        wall_seconds=_wall_seconds(rows) if rows else None,
         curve=curve,
         fit=None if curve is None else fit(curve, settings),
     )
@@ -245,6 +246,12 @@ def _curve(path: Path, run: RunEntry, x: XAxis) -> Curve | None:
         return read_curve(path, x, name=run.label)
     except InputError:
         return None  # no evaluation before training, which fits need; the table still has the pass rates
+
+
+def _wall_seconds(rows: Rows) -> float:
+    """Of all steps; the time of step 0 is that of its evaluation, which other steps have among their own."""
+    before_training = by_step(rows, "seconds/evaluation").get(0, 0.0)
+    return before_training + sum(_values(rows, "seconds/step"))
 
 
 def _values(rows: Rows, name: str) -> list[float]:
