@@ -26,7 +26,7 @@ from strop.data.source import question_digest
 from strop.evaluation.benchmarks import benchmark
 from strop.evaluation.protocols import PLAIN, changed
 from strop.model.byte_tokenizer import byte_tokenizer
-from strop.run import fine_tuning, preflight, sft_config
+from strop.run import benchmarking, fine_tuning, preflight, sft_config
 from strop.run.benchmark_plan import Plan, parse_models
 from strop.run.benchmarking import measure
 from strop.run.folder import RunFolder, trained_before
@@ -353,3 +353,15 @@ def test_a_run_without_a_record_says_so(run: Path) -> None:
     finally:
         (run / "hidden").rename(run / "problems.json")
     assert trained_on is None and any("kept no record" in line for line in notes.lines)
+
+
+def test_a_base_of_strops_own_is_that_of_the_run_beside_it(tmp_path: Path) -> None:
+    """Each seed has a base of its own, and a run of another seed was compared with the base of seed 0."""
+    config = edit(small_config("seed=5"), ["model.fresh=none", "model.path=embedded"])
+    RunFolder.create(tmp_path / "run", config.model_dump(mode="json")).close()
+    (tmp_path / "run" / "model").mkdir()
+    for sets, seed in (((), 5), (("seed=7",), 7)):
+        plan = Plan(parse_models(["base=embedded", str(tmp_path / "run")]), (), PLAIN, tmp_path / "out", sets=sets)
+        assert [benchmarking._plan_config(plan, model).seed for model in plan.models] == [seed, seed]
+    plan = Plan(parse_models(["embedded-moe", str(tmp_path / "run")]), (), PLAIN, tmp_path / "out")
+    assert benchmarking._plan_config(plan, plan.models[0]).seed == 0  # which the run did not begin with

@@ -43,6 +43,7 @@ from strop.evaluation.grid import ORDER, Grid, load_grid
 from strop.evaluation.protocols import Protocol
 from strop.evaluation.result import EvaluationResult
 from strop.evaluation.sample_store import SUMMARY, TRAINED_ON, SampleStore, has_samples, load_result
+from strop.model.location import RESERVED
 from strop.model.policy import Policy
 from strop.recipes.resolve import resolve
 from strop.run.benchmark_plan import NamedModel, Plan
@@ -274,8 +275,17 @@ def folder_name(label: str) -> str:
 
 def _plan_config(plan: Plan, model: NamedModel) -> RunConfig:
     if plan.remote is None:
-        return configure(model.place, plan.recipe, plan.sets, step=model.step).config
+        return configure(model.place, plan.recipe, (*_seed_of_base(plan, model), *plan.sets), step=model.step).config
     return resolve(plan.recipe if plan.recipe is not None else DEFAULT_RECIPE, plan.sets)
+
+
+def _seed_of_base(plan: Plan, model: NamedModel) -> tuple[str, ...]:
+    """One of strop's own bases is that of the first run beside it which began with it: each seed has its own."""
+    for other in plan.models if model.place in RESERVED else ():
+        stored = RunFolder.open(other.place).read_json("config.json") if holds_out(other.place) else None
+        if stored is not None and stored["model"]["path"] == model.place:
+            return (f"seed={stored['seed']}",)
+    return ()
 
 
 def open_named(
