@@ -128,10 +128,25 @@ def test_problems_that_a_setting_names_are_asked_where_what_is_held_out_has_a_so
     named = f"data.source={json.dumps(str(run.parent / 'problems.jsonl'))}"
     asked = configure("embedded", "quickstart", [named])  # which holds out sums of another seed
     assert len(problems_of(asked, TOKENIZER, SilentView())[0]) == 70
-    other = configure("embedded", "quickstart", ["data.limit=9"]).config.data.held_out
+    other = configure("embedded", "quickstart", ["data.max_prompt_tokens=99"]).config.data.held_out
     assert other is not None and other.source is not None
     assert configure("embedded", "quickstart", [named, "data.held_out={count=8}"]).config.data.held_out is not None
     assert configure("embedded", "grpo", [named]).config.data.held_out is not None, "a part of the file itself"
+
+
+@pytest.mark.parametrize("more", [(), ("data.held_out={count=8}",), ("data.held_out=none", "evaluation.every=none")])
+def test_the_limit_is_of_the_problems_that_are_asked(run: Path, more: tuple[str, ...]) -> None:
+    """Held out from a source of their own, from the training source, or not at all."""
+    asked = configure("embedded", "quickstart", [*more], limit=5)
+    assert len(problems_of(asked, TOKENIZER, SilentView())[0]) == 5
+
+
+def test_a_limit_of_the_training_problems_is_refused_where_others_are_asked(run: Path) -> None:
+    with pytest.raises(InputError, match=r"^data\.limit=9 is of the training problems, .* by --limit 9$"):
+        configure("embedded", "quickstart", ["data.limit=9"])
+    named = f"data.source={json.dumps(str(run.parent / 'problems.jsonl'))}"
+    asked = configure("embedded", "quickstart", [named, "data.limit=9"])
+    assert len(problems_of(asked, TOKENIZER, SilentView())[0]) == 9
 
 
 def test_a_long_prompt_that_lowers_the_budget_of_all_is_named(run: Path, tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from strop.base.seeds import derive
 from strop.base.types import Completion, InputError, Problem, Rollout, StropError, Verdict
 from strop.base.view import SilentView, View, counted, percent
 from strop.config.edits import explain, flatten
+from strop.config.parse import edit
 from strop.config.schema import RunConfig, evaluation_sampling
 from strop.data.dataset import Dataset, Example, build_dataset, load_data, make_example
 from strop.data.source import ProblemSource
@@ -58,7 +59,7 @@ class Asked:
         config: as `configure` made it.
         run: the training run that the model comes from, where it comes from one.
         own: whether the problems are those that the run held out, rather than others of the user's.
-        limit: the first so many of what the run held out.
+        limit: the first so many of the problems.
         verbatim: whether a prompt of the user's own is continued as it is where there is no chat template.
     """
 
@@ -74,6 +75,16 @@ def _held_out_elsewhere(config: RunConfig, before: RunConfig) -> bool:
     kept = config.data.held_out
     elsewhere = kept is not None and kept.source is not None and kept == before.data.held_out
     return elsewhere and config.data.source != before.data.source
+
+
+def _refuse_limit_elsewhere(config: RunConfig, sets: Sequence[str]) -> None:
+    """Refuse a `data.limit` of the user's that is of other problems than those that are asked."""
+    limits = [text.partition("=")[2].strip() for text in sets if text.partition("=")[0].strip() == "data.limit"]
+    if limits and config.data.held_out is not None and config.data.held_out.source is not None:
+        raise InputError(
+            f"data.limit={limits[-1]} is of the training problems, and the held-out ones have a source of their own; "
+            f"ask the first so many of them by --limit {limits[-1]}"
+        )
 
 
 def configure(
@@ -115,13 +126,14 @@ def configure(
     other = source is not None or path is not None or any(text.strip().startswith(_PROBLEMS) for text in sets)
     trained = Path(model) if holds_out(model) else None
     own = trained is not None and recipe is None and not other
-    if limit is not None and not own:
-        edits.append(f"data.limit={limit}")
     named = base if base is not None else DEFAULT_RECIPE
     config = resolve(named, [*edits, *sets])
     if other and _held_out_elsewhere(config, resolve(named, edits)):
         config = resolve(named, [*edits, *sets, "data.held_out=none", "evaluation.every=none"])
-    return Asked(config, trained, own, limit if own else None, verbatim=template is None)
+    _refuse_limit_elsewhere(config, sets)
+    if limit is not None and config.data.held_out is None:
+        config = edit(config, [f"data.limit={limit}"])  # no more are read
+    return Asked(config, trained, own, limit, verbatim=template is None)
 
 
 def evaluate_model(
