@@ -127,6 +127,7 @@ def test_pieces_are_frozen() -> None:
         ({"piece": "Cispo", "max_ratio": float("inf")}, "finite"),
         ({"piece": 7}, "must be a name"),
         ({"piece": "os:system"}, "allow it with --import os"),
+        ({"piece": "games/mine.py:A"}, "names a file; say mine:A, and allow it with --import games/mine.py"),
     ],
 )
 def test_what_is_not_a_piece_is_refused(value: object, message: str) -> None:

@@ -101,6 +101,8 @@ def test_the_help_of_a_group_cuts_no_line(group: str) -> None:
         (("trian",), "no such command 'trian'. Did you mean 'train'? (strop --help)"),
         (("train", "grpo", "--foo"), "no such option: --foo"),
         (("eval", "model", "--limit", "-1"), "(strop eval --help)"),
+        (("quickstart", "--set", "optim.lr=1"), "settings are changed by: strop train quickstart --set KEY=VALUE"),
+        (("quickstart", "--seed", "-1"), "equal to 0 (strop quickstart --help)"),
     ],
 )
 def test_an_error_is_one_line_with_exit_code_2(tmp_path: Path, arguments: tuple[str, ...], expected: str) -> None:

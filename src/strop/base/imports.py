@@ -95,6 +95,9 @@ def not_allowed(named: str, module: str) -> str:
     """Why `named`, of a module that is not allowed, is refused, and what allows it."""
     if module == MAIN:
         return f"{named!r} is of the script that began it: strop.train(…, resume=True) there, or only strop export RUN"
+    if module.endswith(".py"):
+        rest = named.removeprefix(f"{module}:")
+        return f"{named!r} names a file; say {Path(module).stem}:{rest}, and allow it with --import {module}"
     return f"{named!r} lives in module {module!r}; allow it with --import {_recorded.get(module, module)}"
 
 

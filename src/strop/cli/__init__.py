@@ -102,6 +102,9 @@ def _told(error: Exception) -> tuple[str | None, int]:
     if isinstance(error, USAGE):
         said, context = error.format_message(), error.ctx
         hint = "" if context is None else f" ({context.command_path} --help)"
+        takes_settings = context is None or context.command_path != "strop quickstart"
+        if not takes_settings and not isinstance(error, typer.BadParameter):
+            hint = f"; its settings are changed by: strop train quickstart --set KEY=VALUE{hint}"
         return said[:1].lower() + said[1:].rstrip(".") + hint, error.exit_code
     if isinstance(error, typer.Abort):
         return "not confirmed, nothing was done", 1
