@@ -17,11 +17,12 @@ def refuse_unjudgeable(verifier: Verifier, data: Data) -> None:
     Raises:
         InputError: naming the first of them and why.
     """
-    for part in (data.train, data.held_out):
-        refused = None if part is None else first_refusal(verifier, part.problems)
-        if part is not None and refused is not None:
-            problem, reason = refused
-            raise InputError(f"{part.name}: problem {problem.id!r}: {reason}; choose another verifier")
+    held_out = () if data.held_out is None else data.held_out.problems
+    refused = first_refusal(verifier, [*data.train.problems, *held_out])  # at once: it may need processes of its own
+    if refused is not None:
+        problem, reason = refused
+        within = data.train if data.held_out is None or problem not in held_out else data.held_out
+        raise InputError(f"{within.name}: problem {problem.id!r}: {reason}; choose another verifier")
 
 
 def caution(verifier: Verifier, problems: Sequence[Problem]) -> tuple[str, str] | None:
