@@ -14,9 +14,10 @@ from pydantic import ValidationError
 from strop.base.types import InputError, Problem
 from strop.config.parse import edit
 from strop.data.columns import NoColumn, condition, pick
+from strop.data.files import JsonLines, ParquetFile
 from strop.data.flat_files import CsvFile
 from strop.data.problem_table import ProblemWriter
-from strop.data.rows import Columns, JsonLines, ParquetFile
+from strop.data.rows import Columns
 from strop.prepare.sources import Source
 from strop.recipes.resolve import resolve
 

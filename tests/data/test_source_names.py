@@ -7,9 +7,10 @@ from pydantic import ValidationError
 
 from strop.base.types import InputError
 from strop.data.chain_sum import ChainSum
+from strop.data.files import JsonLines, ParquetFile
 from strop.data.gsm8k import Gsm8k
 from strop.data.reasoning_gym import ReasoningGym
-from strop.data.rows import HubDataset, JsonLines, ParquetFile
+from strop.data.rows import HubDataset
 from strop.data.settings import DataSettings, HeldOutSettings
 from strop.data.source import ProblemSource, parse_source
 from strop.data.templates import OpenReasonerZero
@@ -42,7 +43,7 @@ def test_short_names(text: str, path: str | None, source: ProblemSource) -> None
     ("text", "path", "complaint"),
     [
         ("gsm8", None, "no source is called 'gsm8'; did you mean 'gsm8k'"),
-        ("data/train.tsv", None, "no source is called"),
+        ("data/train.txt", None, "no source is called"),
         ("chain_sum", "a.jsonl", "ChainSum reads no file"),
         ("a.jsonl", "b.jsonl", "'a.jsonl' is a file, and path='b.jsonl' another"),
         ("jsonl", None, "path: Field required"),

@@ -17,10 +17,11 @@ from pyarrow import parquet
 
 from strop.base.types import InputError, Message, Problem
 from strop.data.chain_sum import ChainSum, signed_terms, solve
+from strop.data.files import JsonLines, ParquetFile
 from strop.data.gsm8k import Gsm8k
 from strop.data.reasoning_gym import ReasoningGym
-from strop.data.rows import Columns, HubDataset, JsonLines, ParquetFile
-from strop.data.source import ProblemSource
+from strop.data.rows import Columns, HubDataset
+from strop.data.source import ProblemSource, parse_source
 
 ALL_SUMS_OF_TWO = {
     f"{a}{sign}{b}=" for a in range(1, 10) for b in range(1, 10) for sign in "+-" if sign == "+" or b <= a
@@ -228,6 +229,46 @@ def test_parquet(tmp_path: Path) -> None:
         ParquetFile(path=str(path)).load()
 
 
+def test_a_pattern_names_the_shards_of_a_set(tmp_path: Path) -> None:
+    for number in range(3):
+        rows = [{"question": f"{number}+{other}=", "answer": str(number + other)} for other in range(2)]
+        name = f"train-0000{number}-of-00003"
+        write_lines(tmp_path / f"{name}.jsonl", rows)
+        parquet.write_table(pyarrow.Table.from_pylist(rows), tmp_path / f"{name}.parquet")
+    parquet.write_table(pyarrow.Table.from_pylist([{"question": "9+9=", "answer": "18"}]), tmp_path / "test.parquet")
+    for source in (JsonLines(path=f"{tmp_path}/train-*.jsonl"), ParquetFile(path=f"{tmp_path}/train-*.parquet")):
+        found = source.load()
+        assert [problem.id for problem in found] == [f"train-{number}" for number in range(1, 7)]
+        assert [problem.prompt for problem in found] == ["0+0=", "0+1=", "1+0=", "1+1=", "2+0=", "2+1="]
+    with pytest.raises(InputError, match="no file is called so"):
+        ParquetFile(path=f"{tmp_path}/validation-*.parquet").load()
+    with pytest.raises(InputError, match=r"is a folder; name a file in it, or several by a pattern: .*/train-\*.jsonl"):
+        ParquetFile(path=str(tmp_path)).load()
+
+
+def test_a_broken_line_of_a_shard_is_named(tmp_path: Path) -> None:
+    write_lines(tmp_path / "a0.jsonl", [{"prompt": "1+1=", "answer": "2"}])
+    (tmp_path / "a1.jsonl").write_text("{]\n")
+    with pytest.raises(InputError, match=r"a1\.jsonl:1: not valid JSON"):
+        JsonLines(path=f"{tmp_path}/a*.jsonl").load()
+
+
+def test_tabs_part_the_cells_of_a_tsv_file(tmp_path: Path) -> None:
+    path = tmp_path / "sums.tsv"
+    path.write_text("question\tanswer\nWhat is 1,000+1?\t1001\n")
+    (problem,) = parse_source(str(path)).load()
+    assert (problem.prompt, problem.reference) == ("What is 1,000+1?", "1001")
+
+
+def test_a_json_object_may_hold_one_list_of_problems(tmp_path: Path) -> None:
+    path, rows = tmp_path / "sums.json", [{"question": "1+1=", "answer": "2"}]
+    path.write_text(json.dumps({"version": 1, "authors": ["a"], "data": rows}))
+    assert parse_source(str(path)).load()[0].reference == "2"
+    path.write_text(json.dumps({"train": rows, "test": rows}))
+    with pytest.raises(InputError, match=r"several lists \(train, test\)"):
+        parse_source(str(path)).load()
+
+
 def test_gsm8k(tmp_path: Path) -> None:
     solution = "She has 1,000 + 250 = <<1000+250=1250>>1,250.\n#### 1,250"
     path = write_lines(tmp_path / "train.jsonl", [{"question": "How many?", "answer": solution}])
@@ -320,5 +361,5 @@ def test_hub_dataset_reads_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     write_lines(folder / "train.jsonl", [{**row, "answer": str(row["answer"])} for row in ROWS])
     source = HubDataset(dataset=str(folder))
     assert [(p.id, p.reference) for p in source.load()] == [("sums-1", "2"), ("sums-2", "4")]
-    with pytest.raises(InputError, match="hub data set .* cannot be loaded"):
+    with pytest.raises(InputError, match="folder .* cannot be loaded"):
         HubDataset(dataset=str(folder), split="nothing").load()

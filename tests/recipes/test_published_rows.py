@@ -13,8 +13,9 @@ from typing import Any
 import pytest
 
 from strop.base.types import Problem, Status
+from strop.data.files import JsonLines
 from strop.data.mixture import Mixture
-from strop.data.rows import HubDataset, JsonLines
+from strop.data.rows import HubDataset
 from strop.data.source import ProblemSource
 from strop.data.templates import ChatTemplate, OpenReasonerZero
 from strop.recipes.resolve import resolve

@@ -16,7 +16,8 @@ from typing import Any
 from strop.base.near import nearest
 from strop.base.types import InputError, Problem
 from strop.data.columns import pick
-from strop.data.rows import Columns, JsonLines, Row
+from strop.data.files import JsonLines
+from strop.data.rows import Columns, Row
 from strop.data.source import check_problem
 from strop.data.usual import PROMPTS, first_present, has
 

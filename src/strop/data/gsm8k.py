@@ -7,7 +7,8 @@ from typing import Literal
 
 from strop.base.types import InputError, Problem
 from strop.data.columns import pick
-from strop.data.rows import Columns, HubDataset, JsonLines, ParquetFile, Row, RowSource
+from strop.data.files import JsonLines, ParquetFile
+from strop.data.rows import Columns, HubDataset, Row, RowSource
 from strop.data.source import ProblemSource
 from strop.data.usual import final_answer
 

@@ -1,17 +1,15 @@
-"""Problems from tables: JSON lines, Parquet, and the rows of a Hugging Face data set.
+"""Problems from tables: what every table has in common, and the rows of a Hugging Face data set.
 
 `Columns` says which column is what, `where` which rows are wanted.
 """
 
 from __future__ import annotations
 
-import gzip
 import json
 import re
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping
 from contextlib import nullcontext
-from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,7 +18,6 @@ from strop.base.extras import require
 from strop.base.pieces import Settings
 from strop.base.types import InputError, Message, Problem, Prompt, first_line
 from strop.data.columns import NoColumn, Where, condition, pick
-from strop.data.problem_table import from_columns, is_problem_table
 from strop.data.source import ProblemSource, check_problem
 from strop.data.usual import ANSWERS, PROMPTS, SOLUTIONS, first_present, has, stated, unseen
 
@@ -209,89 +206,6 @@ class RowSource(ProblemSource):
         )
 
 
-class FileSource(RowSource):
-    """A file with one problem a row, called by its path."""
-
-    path: str
-
-    @property
-    def name(self) -> str:
-        return Path(self.path).stem
-
-    @property
-    def label(self) -> str:
-        return self.path
-
-
-class JsonLines(FileSource):
-    """A file with one JSON object a line, gzipped when its name ends in `.gz`; blank lines are skipped."""
-
-    @property
-    def name(self) -> str:
-        return Path(self.path).name.split(".")[0]
-
-    def records(self) -> Iterator[Row | BrokenRow]:
-        """One record a line."""
-        path = existing_file(self.path)
-        try:
-            with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as lines:
-                for number, line in enumerate(lines, start=1):
-                    if line.strip():
-                        where = f"{self.path}:{number}"
-                        try:
-                            yield Row(number, where, _parse_line(line))
-                        except ValueError as error:
-                            yield BrokenRow(where, str(error))
-        except (OSError, EOFError) as error:
-            raise InputError(f"{self.path}: cannot be read ({first_line(error)})") from error
-
-
-class ParquetFile(FileSource):
-    """A Parquet file, read by batches.
-
-    One that `strop data prepare` wrote gives its problems back whole: `columns` and `domain` have no part in it, and
-    `where` sees the fields of the problems (`extra.level`).
-    """
-
-    def _fields(self, row: Row) -> Mapping[str, Any]:
-        return vars(from_columns(row.columns)) if self.prepared else row.columns
-
-    def _problem(self, row: Row, columns: Columns) -> Problem:
-        return from_columns(row.columns) if self.prepared else super()._problem(row, columns)
-
-    @property
-    def needs_answers(self) -> bool:
-        """A file of whole problems says itself which of them have none."""
-        return not self.prepared
-
-    @cached_property
-    def prepared(self) -> bool:
-        """Whether the file holds whole problems, so that no column needs a name."""
-        import pyarrow
-
-        try:
-            unnamed = self.columns in (Columns(), Columns(prompt="prompt", answer="answer"))  # the latter in older runs
-            return unnamed and is_problem_table(existing_file(self.path))
-        except (pyarrow.ArrowInvalid, OSError):
-            return False  # `records` says what is wrong with it
-
-    def records(self) -> Iterator[Row | BrokenRow]:
-        """One record a row; a file that is not Parquet raises `InputError`."""
-        import pyarrow
-        from pyarrow import parquet
-
-        path = existing_file(self.path)
-        number = 0
-        try:
-            with parquet.ParquetFile(path) as table:
-                for batch in table.iter_batches(batch_size=1024):
-                    for columns in batch.to_pylist():
-                        number += 1
-                        yield Row(number, f"{self.path}: row {number}", columns)
-        except (pyarrow.ArrowInvalid, OSError) as error:
-            raise InputError(f"{self.path}: not a Parquet file that can be read ({first_line(error)})") from error
-
-
 class HubDataset(RowSource):
     """A data set of the Hugging Face hub, or a folder that `datasets.load_dataset` reads. Needs the extra `hub`.
 
@@ -311,7 +225,8 @@ class HubDataset(RowSource):
 
     @property
     def label(self) -> str:
-        return f"hub data set {self.dataset} ({self.split})"
+        kind = "folder" if Path(self.dataset).is_dir() else "hub data set"
+        return f"{kind} {self.dataset} ({self.split})"
 
     def records(self) -> Iterator[Row | BrokenRow]:
         """One record a row.
@@ -330,20 +245,6 @@ class HubDataset(RowSource):
             raise InputError(f"{self.label} cannot be loaded ({reason}); {where}") from error
         for number, columns in enumerate(table, start=1):
             yield Row(number, f"{self.label}: row {number}", columns)
-
-
-def existing_file(path: str) -> Path:
-    """`path` as a file that exists, `~` expanded.
-
-    Raises:
-        InputError: there is none.
-    """
-    found = Path(path).expanduser()
-    if found.is_dir():
-        raise InputError(f"{path} is a folder; name a file in it")
-    if not found.is_file():
-        raise InputError(f"{path}: no such file")
-    return found
 
 
 def _answer(value: Any, is_json: bool) -> Any:
@@ -390,17 +291,3 @@ def _message(turn: Mapping[str, Any]) -> Message:
         speaker = pick(turn, "from")
         return Message(role=SPEAKERS.get(speaker, speaker), content=pick(turn, "value"))
     return Message(role=pick(turn, "role"), content=pick(turn, "content"))
-
-
-def _parse_line(line: bytes) -> Mapping[str, Any]:
-    try:
-        value = json.loads(line.decode("utf-8-sig").rstrip("\r\n"))
-    except UnicodeDecodeError as error:
-        raise ValueError(f"not UTF-8 text (byte {error.start + 1})") from error
-    except json.JSONDecodeError as error:
-        raise ValueError(f"not valid JSON ({error.msg}, column {error.colno})") from error
-    except (ValueError, RecursionError) as error:  # a number of thousands of digits, thousands of brackets
-        raise ValueError(f"not usable JSON ({first_line(error)})") from error
-    if not isinstance(value, dict):
-        raise ValueError(f"a line must be a JSON object, not {type(value).__name__}")
-    return value

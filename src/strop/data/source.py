@@ -26,8 +26,9 @@ SHORT_NAMES = {
 }  # fmt: skip
 SUFFIXES = {
     ".jsonl": "JsonLines", ".jsonl.gz": "JsonLines", ".parquet": "ParquetFile", ".json": "JsonFile", ".csv": "CsvFile",
+    ".tsv": "CsvFile",
 }  # fmt: skip
-FORMS = ("reasoning-gym:TASK", "hub:NAME", "OWNER/NAME", "FILE.jsonl", "FILE.parquet", "FILE.json", "FILE.csv")
+FORMS = ("reasoning-gym:TASK", "hub:NAME", "OWNER/NAME", "FOLDER", *(f"FILE{suffix}" for suffix in SUFFIXES))
 _HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
 
 ROLES = ("system", "user", "assistant")
@@ -40,6 +41,7 @@ class ProblemSource(Piece):
         "strop.data.chain_sum",
         "strop.data.gsm8k",
         "strop.data.rows",
+        "strop.data.files",
         "strop.data.flat_files",
         "strop.data.mixture",
         "strop.data.reasoning_gym",
@@ -185,11 +187,24 @@ def expand_source(text: str, path: str | None = None) -> dict[str, Any]:
         return {"piece": SUFFIXES[suffix], "path": text}
     if colon:
         return add_path({"piece": find(ProblemSource, text).piece_name()}, path)
-    if _HUB_NAME.fullmatch(text) and not text.endswith((".txt", ".tsv", ".arrow")):
+    if Path(text).expanduser().is_dir():
+        return add_path({"piece": "HubDataset", "dataset": text}, path)
+    if _HUB_NAME.fullmatch(text) and not text.endswith((".txt", ".arrow")):
         return add_path({"piece": "HubDataset", "dataset": text}, path)
     if Path(text).is_file():
         raise ValueError(f"no source is called {text!r}; the files that are read end in {', '.join(SUFFIXES)}")
     raise ValueError(f"no source is called {text!r}; {nearest(text, (*SHORT_NAMES, *FORMS))}")
+
+
+def files_in(folder: str) -> str:
+    """How the files of a folder are named as a source, for messages: a set often lies there in splits and shards."""
+    names = sorted(entry.name for entry in Path(folder).expanduser().iterdir() if entry.name.endswith((*SUFFIXES,)))
+    if not names:
+        return f"name a file; it holds none that ends in {', '.join(SUFFIXES)}"
+    name = next((name for name in names if "train" in name), names[0])
+    pattern = re.sub(r"\d.*(?=\.(?:jsonl\.gz|\w+)$)", "*", name)
+    several = sum(Path(other).match(pattern) for other in names) > 1
+    return f"name a file in it, or several by a pattern: {Path(folder) / (pattern if several else name)}"
 
 
 def add_path(source: dict[str, Any], path: str | None) -> dict[str, Any]:

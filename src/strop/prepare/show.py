@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from strop.data.problem_table import from_columns, is_problem_table, read_rows
-from strop.data.rows import BrokenRow, existing_file
+from strop.data.files import ParquetFile
+from strop.data.problem_table import from_columns, read_rows
+from strop.data.rows import BrokenRow
 from strop.prepare.sources import Source
 from strop.prepare.stage import DROPPED_COLUMNS
 
@@ -18,8 +19,9 @@ def described(file: str, mapping: str | None = None) -> Iterator[dict[str, Any]]
     Raises:
         InputError: the file cannot be read.
     """
-    if mapping is None and file.endswith(".parquet") and is_problem_table(existing_file(file)):
-        yield from map(_described, read_rows(Path(file).expanduser()))
+    if mapping is None and file.endswith(".parquet") and (table := ParquetFile(path=file)).prepared:
+        for path in table.files:
+            yield from map(_described, read_rows(Path(path).expanduser()))
         return
     for made in Source.model_validate({"path": file, "mapping": mapping}).problems():
         if isinstance(made, BrokenRow):

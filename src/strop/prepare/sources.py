@@ -19,9 +19,10 @@ from strop.base.near import nearest
 from strop.base.pieces import Settings, choices
 from strop.base.types import InputError, Problem
 from strop.data.columns import Where, condition, pick
+from strop.data.files import ParquetFile, matching
 from strop.data.problem_table import from_columns
-from strop.data.rows import BrokenRow, Columns, HubDataset, ParquetFile, Row, RowSource
-from strop.data.source import SUFFIXES, ProblemSource, check_problem, expand_source
+from strop.data.rows import BrokenRow, Columns, HubDataset, Row, RowSource
+from strop.data.source import SUFFIXES, ProblemSource, check_problem, expand_source, files_in
 from strop.data.usual import stated
 from strop.prepare.mappings import MAPPINGS, Fields, ReadyMapping, answer_text, any_table, table
 
@@ -53,7 +54,7 @@ class Source(Settings):
 
     Fields:
         mapping: a ready mapping (`strop data mappings` lists them); without `path` its set is taken from the hub.
-        path: a .jsonl, .jsonl.gz, .json (one list), .parquet or .csv file.
+        path: a .jsonl, .jsonl.gz, .json (one list), .parquet, .csv or .tsv file, or a pattern for several of them.
         hub: a data set of the hub, or a folder that the package `datasets` reads; `subset`, `split`, `revision` of it.
         source: any other source of problems, such as `reasoning-gym:chain_sum`.
         name: what the problems' `source` says, and their ids begin with; by default the mapping's or the file's name.
@@ -107,7 +108,7 @@ class Source(Settings):
             return self.mapping
         if self.source is not None:
             return self.source.label
-        return Path(self.path).name.split(".")[0] if self.path is not None else self._table().name
+        return self._table().name
 
     def problems(self) -> Iterator[Problem | BrokenRow]:
         """The problems in the order of the rows, each with an id that begins with the label; broken rows among them.
@@ -132,14 +133,8 @@ class Source(Settings):
                 yield made
 
     def stamp(self) -> str:
-        """A stamp of the file behind it, which shows whether earlier work still holds."""
-        if self.path is None:
-            return ""
-        try:
-            state = Path(self.path).expanduser().stat()
-        except OSError as error:
-            raise InputError(f"{self.path}: {(error.strerror or str(error)).lower()}") from error
-        return f"{state.st_size} {state.st_mtime_ns}"
+        """A stamp of the files behind it, which shows whether earlier work still holds."""
+        return " ".join(map(_stamp, matching(self.path))) if self.path is not None else ""
 
     def _generated(self) -> Iterator[Problem]:
         assert self.source is not None
@@ -188,9 +183,8 @@ class Source(Settings):
         if self.path is not None:
             suffix = next((suffix for suffix in SUFFIXES if self.path.endswith(suffix)), None)
             if suffix is None:
-                tables = [str(path) for path in sorted(Path(self.path).glob("*.parquet"))]
-                meant = f"; did you mean {tables[-1]}?" if tables else ""
-                raise InputError(f"{self.path}: a file must end with {', '.join(SUFFIXES)}{meant}")
+                ending = f"a file must end with {', '.join(SUFFIXES)}"
+                raise InputError(f"{self.path}: {files_in(self.path) if Path(self.path).is_dir() else ending}")
             found = ProblemSource.model_validate({"piece": SUFFIXES[suffix], "path": self.path})
             assert isinstance(found, RowSource)  # SUFFIXES holds tables only
             return found
@@ -202,6 +196,14 @@ class Source(Settings):
             revision=self.revision,
             columns=Columns(),
         )
+
+
+def _stamp(path: str) -> str:
+    try:
+        state = Path(path).expanduser().stat()
+    except OSError as error:
+        raise InputError(f"{path}: {(error.strerror or str(error)).lower()}") from error
+    return f"{state.st_size} {state.st_mtime_ns}"
 
 
 def _named(text: str) -> dict[str, Any]:

@@ -18,8 +18,9 @@ import numpy as np
 from strop.base.files import cache_folder, replacing
 from strop.base.near import nearest
 from strop.base.types import InputError, Problem
+from strop.data.files import ParquetFile
 from strop.data.problem_table import ProblemWriter, to_columns
-from strop.data.rows import Columns, ParquetFile, RowSource
+from strop.data.rows import Columns, RowSource
 from strop.data.source import ProblemSource, check_problem, parse_source
 from strop.data.usual import ANSWERS, PROMPTS, SOLUTIONS, first_present, stated
 
@@ -94,7 +95,7 @@ def count_of(source: ProblemSource) -> int | None:
         return None
     from strop.data.problem_table import count_rows
 
-    return count_rows(Path(source.path).expanduser())
+    return sum(count_rows(Path(path).expanduser()) for path in source.files)
 
 
 def problems_of(

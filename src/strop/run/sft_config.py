@@ -15,7 +15,8 @@ from strop.base.types import InputError
 from strop.config.edits import apply_edits, explain, parse_set
 from strop.config.renamed import accepted
 from strop.data.demonstrations import COMPLETION, Demonstrations
-from strop.data.rows import Columns, JsonLines
+from strop.data.files import JsonLines
+from strop.data.rows import Columns
 from strop.data.templates import Auto, PromptTemplate
 from strop.model.settings import FreshModel, ModelSettings
 from strop.run.folder import RunFolder

@@ -13,7 +13,7 @@ from typing import Any
 from strop.base.files import replacing
 from strop.base.types import InputError
 from strop.base.view import View
-from strop.data.rows import JsonLines
+from strop.data.files import JsonLines
 from strop.verifiers.code.extract import FENCE
 from strop.verifiers.code.outcome import CodeResult, Outcome
 from strop.verifiers.code.run import run_tests
