@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from pydantic import ValidationError
 
@@ -75,3 +77,10 @@ def test_held_out_settings() -> None:
 
 def test_templates_are_found_by_name() -> None:
     assert DataSettings.model_validate({"template": "OpenReasonerZero"}).template == OpenReasonerZero()
+
+
+def test_a_folder_is_read_by_the_package_datasets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "sums").mkdir()
+    for text in (f"{tmp_path}/sums", "~/sums"):
+        assert parse_source(text) == HubDataset(dataset=f"{tmp_path}/sums")

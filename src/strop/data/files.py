@@ -72,6 +72,7 @@ class FileSource(RowSource):
             InputError: the file cannot be read.
         """
 
+
 class JsonLines(FileSource):
     """A file with one JSON object a line, gzipped when its name ends in `.gz`; blank lines are skipped."""
 

@@ -187,8 +187,8 @@ def expand_source(text: str, path: str | None = None) -> dict[str, Any]:
         return {"piece": SUFFIXES[suffix], "path": text}
     if colon:
         return add_path({"piece": find(ProblemSource, text).piece_name()}, path)
-    if Path(text).expanduser().is_dir():
-        return add_path({"piece": "HubDataset", "dataset": text}, path)
+    if (folder := Path(text).expanduser()).is_dir():
+        return add_path({"piece": "HubDataset", "dataset": str(folder)}, path)
     if _HUB_NAME.fullmatch(text) and not text.endswith((".txt", ".arrow")):
         return add_path({"piece": "HubDataset", "dataset": text}, path)
     if Path(text).is_file():
@@ -198,7 +198,7 @@ def expand_source(text: str, path: str | None = None) -> dict[str, Any]:
 
 def files_in(folder: str) -> str:
     """How the files of a folder are named as a source, for messages: a set often lies there in splits and shards."""
-    names = sorted(entry.name for entry in Path(folder).expanduser().iterdir() if entry.name.endswith((*SUFFIXES,)))
+    names = sorted(entry.name for entry in Path(folder).expanduser().iterdir() if entry.name.endswith(tuple(SUFFIXES)))
     if not names:
         return f"name a file; it holds none that ends in {', '.join(SUFFIXES)}"
     name = next((name for name in names if "train" in name), names[0])

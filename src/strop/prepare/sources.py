@@ -119,7 +119,8 @@ class Source(Settings):
         if self.source is not None:
             yield from self._generated()
             return
-        table = self._table()
+        table, label = self._table(), self.label
+        whole = isinstance(table, ParquetFile) and table.prepared
         seen = 0
         for record in table.records():
             if self.limit is not None and seen >= self.limit:
@@ -128,7 +129,7 @@ class Source(Settings):
             if isinstance(record, BrokenRow):
                 yield record
                 continue
-            made = self._problem(record, whole=isinstance(table, ParquetFile) and table.prepared)
+            made = self._problem(record, label, whole)
             if made is not None:
                 yield made
 
@@ -138,13 +139,14 @@ class Source(Settings):
 
     def _generated(self) -> Iterator[Problem]:
         assert self.source is not None
+        label = self.label
         for number, problem in enumerate(self.source.problems()):
             if self.limit is not None and number >= self.limit:
                 return
             domain = problem.domain if self.domain is None else self.domain
-            yield replace(problem, source=self.label, domain=domain)
+            yield replace(problem, source=label, domain=domain)
 
-    def _problem(self, row: Row, whole: bool) -> Problem | BrokenRow | None:
+    def _problem(self, row: Row, label: str, whole: bool) -> Problem | BrokenRow | None:
         ready = self._ready
         try:
             prepared = from_columns(row.columns) if whole and self.columns is None and self.mapping is None else None
@@ -159,11 +161,11 @@ class Source(Settings):
             domain = self.domain or ready.domain
             reference, solution = stated(fields.reference, domain)
             problem = Problem(
-                id=f"{self.label}/{row.number if fields.id is None else fields.id}",
+                id=f"{label}/{row.number if fields.id is None else fields.id}",
                 prompt=fields.prompt,
                 reference=answer_text(reference),
                 domain=domain,
-                source=self.label,
+                source=label,
                 extra={**solution, **fields.extra},
             )
             check_problem(problem)
