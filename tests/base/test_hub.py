@@ -21,6 +21,8 @@ from strop.data.rows import HubDataset
 from strop.model.files import export, load_pretrained
 from strop.model.settings import ModelSettings
 from strop.prepare.filters import count_tokens
+from strop.recipes.resolve import resolve
+from strop.run.assembly import known_room
 
 NAMES = ("own/tiny", "tiny")
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
@@ -109,6 +111,11 @@ def test_models_of_the_hub_are_loaded_then_from_the_cache_and_an_unknown_name_is
     for name in NAMES:
         assert torch.equal(load_pretrained(ModelSettings(path=name))[0].get_input_embeddings().weight, weight)
     assert time.monotonic() - began < 15
+
+
+def test_the_room_of_a_model_on_the_hub_is_known_before_its_weights_are_fetched(address: ThreadingHTTPServer) -> None:
+    config = resolve("grpo", ["model.path=own/tiny"])
+    assert known_room(config) == tiny_qwen3().model.config.max_position_embeddings
 
 
 def test_without_a_hub_the_answer_comes_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

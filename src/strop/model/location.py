@@ -137,16 +137,26 @@ def dtype_name(settings: ModelSettings) -> DTypeName:
     return "bfloat16" if _stored_dtype(settings) == "bfloat16" else "float32"
 
 
-def _stored_dtype(settings: ModelSettings) -> str | None:
-    """The type of the stored weights by their configuration, which comes from the hub where it is in no folder."""
-    config = stored_config(settings)
-    if not config and settings.path is not None and settings.path not in RESERVED:
-        from transformers import PretrainedConfig
+def found_config(settings: ModelSettings) -> dict[str, Any]:
+    """The config.json of a model in a folder or on the hub, which is asked for it; empty for strop's own models.
 
-        place = locate(settings)  # its text is enough, and runs none of the code that may lie beside it
-        config, _ = PretrainedConfig.get_config_dict(
-            place.source, revision=settings.revision, local_files_only=place.cached_only
-        )
+    Raises:
+        InputError: there is no such model, or it is not readable as JSON.
+    """
+    config = stored_config(settings)
+    if config or settings.path is None or settings.path in RESERVED:
+        return config
+    from transformers import PretrainedConfig
+
+    place = locate(settings)  # its text is enough, and runs none of the code that may lie beside it
+    config, _ = PretrainedConfig.get_config_dict(
+        place.source, revision=settings.revision, local_files_only=place.cached_only
+    )
+    return config
+
+
+def _stored_dtype(settings: ModelSettings) -> str | None:
+    config = found_config(settings)
     found = config.get("dtype") or config.get("torch_dtype")
     return None if found is None else str(found).removeprefix("torch.")
 

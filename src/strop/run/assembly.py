@@ -26,7 +26,7 @@ from strop.environments.tokens import TurnTokens
 from strop.evaluation.benchmarks import HELD_OUT
 from strop.evaluation.validation import ValidationSet, Wanted, benchmark_sets
 from strop.model.attention_kinds import longest_sequence
-from strop.model.location import RESERVED, stored_config
+from strop.model.location import RESERVED, found_config
 from strop.model.policy import Policy, load_policy
 from strop.model.settings import ModelSettings
 from strop.orchestration.connection import Launcher, WorkerSpec
@@ -200,7 +200,7 @@ def known_room(config: RunConfig) -> int | None:
         return config.model.fresh.max_positions
     if config.model.path in RESERVED:
         return EmbeddedBase().model.max_positions
-    return longest_sequence(stored_config(config.model))
+    return longest_sequence(found_config(config.model))
 
 
 def first_prompt(dataset: Dataset, template: PromptTemplate, tokenizer: PreTrainedTokenizerBase) -> tuple[str, ...]:
