@@ -45,7 +45,7 @@ from strop.base.view import View
 from strop.config.schema import RunConfig
 from strop.data.dataset import Dataset
 from strop.engines.protocol import Request
-from strop.environments.turns import next_turn, out_of_room, unspoken, within
+from strop.environments.turns import counted, next_turn, out_of_room, unspoken, within
 from strop.orchestration.executor import PROBE_TOLERANCE, Executor, Lost, Publication, Quarantined
 from strop.orchestration.lag_gate import BatchTickets, LagGate
 from strop.orchestration.learning import Learning
@@ -223,8 +223,9 @@ class Loop:
             return
         entry = self.ledger.find(completion.request_id)
         if entry is not None:
-            sample = self.ledger.record(entry, completion)
-            self.judge.submit((entry.request_id, sample), entry.problem, completion, self._seed(entry))
+            turn = counted(completion, self.config.sampling, self.judge.turn_tokens)
+            sample = self.ledger.record(entry, turn)
+            self.judge.submit((entry.request_id, sample), entry.problem, turn, self._seed(entry))
 
     def _go_on(self, request_id: str, sample: int, observation: Observation) -> None:
         """An environment has answered a sample: its next turn is sampled behind the observation."""
