@@ -394,8 +394,8 @@ class Loop:
         for line in verifier_failures(groups):
             self.view.note(f"step {self.step}: {line}; the sample left the loss")
         self._warn_of_rewards_without_scale(groups)
-        if not self.config.algorithm.advantage.compares_group or self.config.batch.samples_per_prompt == 1:
-            row = {**row, "groups/zero_variance_share": None}  # groups of one outcome teach all the same
+        if self.config.batch.samples_per_prompt == 1:
+            row = {**row, "groups/zero_variance_share": None}  # by the nature of groups of one
         lines, self._alerts = alerts(row, self._alerts, self.config.alerts)
         for line in lines:
             self.view.note(f"step {self.step}: {line}")
