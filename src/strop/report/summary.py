@@ -92,7 +92,7 @@ def _facts(runs: Sequence[RunData], fits: Mapping[str, str]) -> list[tuple[str, 
         "device-seconds": lambda run: _number(run.last("compute/device_seconds")),
         "device-seconds of evaluations, apart": lambda run: _number(run.last("compute/evaluator_seconds")),
         "estimated FLOPs": lambda run: _number(run.last("compute/flops")),
-        "completion tokens": lambda run: _number(sum(run.series("tokens/generated")[1]) or None),
+        "generated tokens": lambda run: _number(sum(run.series("tokens/generated")[1]) or None),
     }
     rows = [(name, *(value(run) for run in runs)) for name, value in facts.items()]
     return [row for row in rows if any(cell != ABSENT for cell in row[1:])]

@@ -330,6 +330,7 @@ class Loop:
             row["idle/generators"] = publication.idle
         if self.gate.on_stale == "drop":
             row |= self.stale.trained(groups)
+            row |= {name: (row[name] or 0.0) + count for name, count in self.stale.tokens().items()}
         self.states.update(row)
         row |= self.states.numbers()
         self._warn(groups, row)
