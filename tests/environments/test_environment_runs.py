@@ -165,6 +165,7 @@ def test_a_turn_is_no_longer_than_its_own_limit(tmp_path: Path, monkeypatch: pyt
     folder = RunFolder.open(tmp_path / "run")
     rows = [row for step in (1, 2) for row in folder.read_rollouts(step)]
     assert all(len(row["token_ids"]) <= 140 for row in rows) and max(len(row["injected"]) for row in rows) >= 2
+    assert {row["finish_reason"] for row in rows if len(row["token_ids"]) < 100} == {"stop"}  # the budget had room
 
 
 @pytest.mark.parametrize("here", ["true", "false"])

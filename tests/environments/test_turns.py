@@ -27,7 +27,7 @@ from strop.environments.judge import Play
 from strop.environments.session import Reply, Unjudged
 from strop.environments.sessions import with_turns
 from strop.environments.tokens import TurnTokens
-from strop.environments.turns import joined, next_turn, out_of_room
+from strop.environments.turns import counted, joined, next_turn, out_of_room
 from strop.environments.worker import read_outcome, write_outcome
 from strop.model.byte_tokenizer import byte_tokenizer
 from strop.verifiers.answer import Answer
@@ -91,6 +91,14 @@ def test_the_next_turn_has_what_is_left_of_the_budget() -> None:
     assert other is not None and other.seed != request.seed and other.id != request.id
     assert next_turn(KEY, said([1, 2, 3]), HEARD, Sampling(max_new_tokens=6), None, seed=1) is not None
     assert next_turn(KEY, said([1, 2, 3]), HEARD, Sampling(max_new_tokens=5), None, seed=1) is None
+
+
+def test_a_turn_that_its_own_limit_ended_is_not_cut_off_by_the_budget() -> None:
+    turn, budget = said([1, 2, 3], finish="length"), Sampling(max_new_tokens=9)
+    assert not counted(turn, budget, 3).truncated
+    assert counted(turn, budget, 4).truncated and counted(turn, budget, None).truncated  # what was left of the budget
+    assert counted(turn, Sampling(max_new_tokens=3), 3).truncated  # the limit is the budget
+    assert counted(said([1, 2, 3], finish="abort"), budget, 3).finish_reason == "abort"
 
 
 def rewritten(prompt: list[int]) -> Observation:

@@ -136,6 +136,15 @@ def test_a_report_from_kept_samples_alone(tmp_path: Path) -> None:
         assert Path(path).read_bytes().startswith(PNG)
 
 
+def test_where_models_are_level_no_best_is_named(tmp_path: Path) -> None:
+    level = {(model, "x"): result(rows) for model, rows in (("one", EASY), ("two", EASY), ("three", HARD))}
+    assert best_model(grid(level), ["x"]) is None
+    write_report(grid(level), tmp_path, pictures=False)
+    [found] = json.loads((tmp_path / "results.json").read_text())["averages"].values()
+    assert found["best"] is None and len(found["values"]) == 3
+    assert "no best by Avg. of x: one and two are level" in (tmp_path / "report.md").read_text()
+
+
 def test_no_table_of_the_report_is_wider_than_the_terminal(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -27,6 +27,8 @@ def test_dropped_completions_count_when_they_are_in_and_when_they_are_cancelled(
     assert stale.aborted(completion(40, "abort", request_id="3.1", index=2))
     assert stale.aborted(completion(6, "stop", request_id="3.1", index=3))  # it was done before it was cancelled
     assert not stale.aborted(completion(6, "abort", request_id="3.1", index=3))  # no fifth is awaited
+    assert stale.tokens() == {"tokens/generated": 58, "tokens/injected": 0}
+    assert stale.tokens() == {"tokens/generated": 0, "tokens/injected": 0}  # a step counts them once
     # 5 + 7 + 40 + 6 tokens in 4 completions; 3 trained groups of 1, 2 and 1 completions, of 3 and 10 tokens.
     trained = [group(1, rollout(1)), group(2, rollout(0), rollout(1)), group(5, rollout(1, length=11))]
     expected = {"stale/groups": 1.0, "stale/share": 0.25, "stale/length": 14.5, "stale/length_trained": 5.0}
@@ -44,6 +46,8 @@ def test_dropped_completions_count_when_they_are_in_and_when_they_are_cancelled(
 def test_a_group_that_was_whole_awaits_nobody() -> None:
     stale = StaleGroups()
     stale.dropped(entry(3, 2, 5, 7))
+    stale.aborted(completion(9, "abort", request_id="3.1"))
+    assert stale.tokens() == {"tokens/generated": 12, "tokens/injected": 0}
     assert not stale.aborted(completion(9, "abort", request_id="3.1"))
     assert stale.trained([]) == {
         "stale/groups": 1.0, "stale/share": 1.0, "stale/length": 6.0, "stale/length_trained": None,

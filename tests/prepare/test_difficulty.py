@@ -115,6 +115,9 @@ def test_a_killed_estimation_goes_on_with_the_same_samples(tmp_path: Path, model
 def test_a_prompt_that_is_too_long_is_dropped(tmp_path: Path, model: str) -> None:
     outcome = run(tmp_path, [questions("sometimes 1", "sometimes " * 10 + "2")], [step(model, max_prompt_tokens=50)])
     assert outcome.reasons["prompt over 50 tokens"] == 1
+    narrow = step(model, sampling={"max_new_tokens": 462})  # of the model's 512
+    outcome = run(tmp_path, [questions("sometimes 1", "sometimes " * 10 + "2")], [narrow])
+    assert outcome.reasons["prompt over 50 tokens, the room beside sampling.max_new_tokens=462"] == 1
     with pytest.raises(InputError, match="leaves no room for a prompt"):
         run(tmp_path, [questions("sometimes 1")], [step(model, sampling={"max_new_tokens": 512})])
 

@@ -11,7 +11,10 @@ from strop.config.parse import edit
 from strop.config.tiny import tiny
 from strop.recipes.resolve import resolve
 from strop.report.figures.training import time_shares
+from strop.report.page import Text
 from strop.report.runs import changes, read_runs
+from strop.report.summary import summary
+from strop.run.changes import write_change
 from strop.run.folder import RunFolder
 
 
@@ -31,6 +34,13 @@ def test_only_settings_that_differ_from_the_recipe_are_named(tmp_path: Path) -> 
     config = edit(resolve("grpo"), ["optim.lr=3e-6", "seed=4"])
     (run,) = read_runs([_run(tmp_path / "a", config)])
     assert changes(run) == ("the recipe grpo", [("seed", "0", "4"), ("optim.lr", "1e-06", "3e-06")])
+
+
+def test_what_a_resume_changed_is_said(tmp_path: Path) -> None:
+    path = _run(tmp_path / "a", resolve("grpo"))
+    write_change(RunFolder.open(path), 3, {"optim": {"lr": 5e-6}}, {"optim": {"lr": 1e-6}})
+    (run,) = read_runs([path])
+    assert Text("went on with other settings after step 3: optim.lr 5e-06 → 1e-06") in summary([run], [])
 
 
 def test_a_tiny_run_is_compared_with_the_tiny_form(tmp_path: Path) -> None:

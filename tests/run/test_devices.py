@@ -25,11 +25,16 @@ ROW = {"tokens/generated": 100.0, "tokens": 40.0, "critic/tokens": None}
 def test_on_the_same_devices_each_is_charged_its_own_time() -> None:
     meter = ComputeMeter(4, parameters=10)
     spent = meter.add(SECONDS, ROW)
-    # 10 s less evaluation and checkpoint; 2 operations a generated token, 6 a trained one.
+    # 10 s less evaluation and checkpoint; 2 operations a generated token, 6 a packed one.
     assert spent == {
         "compute/device_seconds": 32.0, "compute/generator_seconds": 20.0, "compute/trainer_seconds": 8.0,
         "compute/flops": 10 * (2 * 100 + 6 * 40),
     }  # fmt: skip
+
+
+def test_injected_tokens_run_through_the_model_as_generated_ones_do() -> None:
+    spent = ComputeMeter(4, parameters=10).add(SECONDS, ROW | {"tokens/generated": 70.0, "tokens/injected": 30.0})
+    assert spent["compute/flops"] == 10 * (2 * 100 + 6 * 40)
 
 
 def test_devices_of_their_own_are_charged_whether_they_work_or_wait() -> None:

@@ -35,6 +35,7 @@ from strop.orchestration.in_process import InProcess
 from strop.orchestration.rank_group import RankGroupLost
 from strop.recipes.resolve import resolve
 from strop.report.figures.training import plot_run
+from strop.run.changes import read_changes
 from strop.run.folder import RunFolder
 from strop.run.loop import WeightMismatch
 from strop.run.run import QUARANTINE, Interrupted, Summary, _Run, resume, train
@@ -216,6 +217,7 @@ def test_ctrl_c_saves_the_last_step(finished: Path, tmp_path: Path, number: int)
     changed, _ = (note for note, _ in view.notes)
     assert checkpoint.latest(out / "checkpoints") == 4
     assert changed == f"{out / 'config.json'} was changed since step 2: the run goes on with the change"
+    assert read_changes(RunFolder.open(out)) == [(2, [("checkpoint.keep", "2", "7")])]
     assert [row["step"] for row in metrics(out)] == [0, 1, 2, 3, 4]
     assert all(torch.equal(a, b) for a, b in zip(parameters(finished).values(), parameters(out).values(), strict=True))
 
@@ -548,6 +550,7 @@ def test_a_finished_run_goes_on_with_more_steps(finished: Path, tmp_path: Path) 
     train(edit(longer, ["steps=4"]), out, SilentView())
     resume(out, SilentView(), sets=["steps=6"])
     assert json.loads((out / "config.json").read_text())["steps"] == 6
+    assert read_changes(RunFolder.open(out)) == [(4, [("steps", "4", "6")])]
     assert [row["step"] for row in metrics(out)] == [0, 1, 2, 3, 4, 5, 6]
     ends = zip(parameters(tmp_path / "whole").values(), parameters(out).values(), strict=True)
     assert all(torch.equal(a, b) for a, b in ends)

@@ -7,7 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from strop.base.types import Status, Verdict
 from strop.cli import main
+from strop.cli.verify_commands import summarise
+from strop.verifiers.code.cases import summary
+from strop.verifiers.code.outcome import CodeResult, Outcome
+from strop.verifiers.math.cases import Judged
 
 CASES = (
     '{"gold": "1/2", "response": "it is \\\\boxed{0.5}", "expected": true}\n'
@@ -41,6 +46,14 @@ def test_verdicts_in_order_and_a_summary(cases: Path, capsys: pytest.CaptureFixt
     assert all(line["milliseconds"] >= 0 for line in lines)
     summary = json.loads(printed)
     assert (summary["cases"], summary["correct"], summary["expected"], summary["agreement"]) == (3, 1, 2, 0.5)
+
+
+def test_the_middle_of_few_times_is_their_median() -> None:
+    right = Verdict(1.0, Status.CORRECT)
+    found = summarise([Judged(right, spent) for spent in (9.0, 1.0, 2.0, 4.0)], [None] * 4)
+    assert (found["ms/p50"], found["ms/p99"]) == (3.0, 8.85)  # p99 stands at place 2.97 of 0 … 3
+    programs = summary([CodeResult(Outcome.PASS, "", 1, 1, spent) for spent in (9.0, 1.0)])
+    assert (programs["milliseconds_p50"], programs["milliseconds_max"]) == (5.0, 9.0)
 
 
 def test_the_default_extraction_wants_a_box(cases: Path, capsys: pytest.CaptureFixture[str]) -> None:

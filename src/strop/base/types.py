@@ -124,7 +124,8 @@ class Completion:
         versions: spans that cover 0..T without gap, in order.
         injected: bool [T]; tokens forced into the context by an interruption or an environment, never trained.
         text: the decoded completion, special tokens left out.
-        finish_reason: `stop` (EOS, stop id or stop string), `length` (budget spent), `abort` (cancelled).
+        finish_reason: `stop` (EOS, stop id, stop string, or a turn's own limit), `length` (budget spent), `abort`
+            (cancelled).
         interrupted_at: index of the first token that an interruption injected, or None.
         entropies: float32 [T], nats, of the distributions that `logprobs` are of; 0.0 where `injected`. None where the
             engine does not know them.

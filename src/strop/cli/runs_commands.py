@@ -65,21 +65,24 @@ def compare_runs(
     ],
     as_json: Json = False,
 ) -> None:
-    """Show what runs came to side by side, and every setting in which they differ."""
+    """Show what runs came to side by side, every setting in which they differ, and those that a resume changed."""
     from strop.base.files import distinct_names
     from strop.base.types import InputError
+    from strop.run.changes import read_changes
     from strop.run.folder import RunFolder
     from strop.run.runs import differences, listed
 
     if len(folders) < 2:
         raise InputError("name two runs or more: strop runs compare runs/first runs/second")
-    for folder in folders:
-        RunFolder.open(folder)
+    changes = [read_changes(RunFolder.open(folder)) for folder in folders]
     names = distinct_names([folder.resolve() for folder in folders])
     found = [listed(folder) for folder in folders]
     settings = differences(folders)
     value = {
-        "runs": [run.as_json() for run in found],
+        "runs": [
+            run.as_json() | {"changes": [change._asdict() for change in own]}
+            for run, own in zip(found, changes, strict=True)
+        ],
         "settings": [{"key": key, **dict(zip(names, values, strict=True))} for key, values in settings],
     }
 
@@ -89,6 +92,8 @@ def compare_runs(
         print_table(("", *names), [[title, *row] for title, row in zip(titles, rows, strict=True)])
         _note_sampling(found)
         print_differences(("setting", *names), [[key, *values] for key, values in settings])
+        for name, change in ((name, change) for name, own in zip(names, changes, strict=True) for change in own):
+            print(f"{name} went on with other settings {change.said()}")
 
     show(as_json, value, tables)
 

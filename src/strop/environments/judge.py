@@ -89,8 +89,8 @@ class EnvironmentJudge(Responder):
         if key not in self._open:
             self._open[key] = _Trajectory(problem, self._play.speaker())
         self._open[key].turn = completion
-        cut = completion.truncated and len(completion.token_ids) != self.turn_tokens
-        self._sessions.take(Turn(key, problem, self._drawn(key, problem, seed), completion.text, cut))
+        drawn = self._drawn(key, problem, seed)
+        self._sessions.take(Turn(key, problem, drawn, completion.text, completion.truncated))
 
     def _drawn(self, key: Key, problem: Problem, seed: int) -> int:
         """The session's seed."""

@@ -2,7 +2,8 @@
 
     first = Request(…, within(sampling, limit), …)                        # of n samples, as any other
     request = next_turn(key, whole, observation, sampling, limit, seed)   # None where the budget leaves no room for it
-    whole = joined(key, whole, observation, completion)                   # the completion of that request
+    turn = counted(completion, sampling, limit)                           # the completion of that request, or the first
+    whole = joined(key, whole, observation, turn)
 
 Every turn is an ordinary request whose prompt is everything so far, or the chat as the template renders it by then
 (`Observation.prompt_ids`). Its seed follows from the group's request, the sample and the place in the trajectory, so
@@ -75,6 +76,12 @@ def within(sampling: Sampling, limit: int | None) -> Sampling:
     except ValueError:
         return shorter.model_copy(update={"interruption": None})
     return shorter
+
+
+def counted(turn: Completion, sampling: Sampling, limit: int | None) -> Completion:
+    """A turn as it counts in its trajectory: one that the turns' own `limit` ended was not cut off by the budget."""
+    own = limit is not None and limit < sampling.max_new_tokens and len(turn.token_ids) == limit
+    return replace(turn, finish_reason="stop") if own and turn.truncated else turn
 
 
 def out_of_room(whole: Completion) -> tuple[Completion, Completion]:

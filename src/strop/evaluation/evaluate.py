@@ -13,7 +13,7 @@ from strop.base.seeds import derive
 from strop.base.types import Completion, InputError, Observation, Problem, Rollout, Status, StropError, Verdict
 from strop.data.dataset import Dataset
 from strop.engines.protocol import Engine, Request, Sampling
-from strop.environments.turns import joined, next_turn, out_of_room, unspoken, within
+from strop.environments.turns import counted, joined, next_turn, out_of_room, unspoken, within
 from strop.evaluation.result import EvaluationResult
 from strop.verifiers.base import Verifier
 from strop.verifiers.judge import InlineJudge, Key, Responder
@@ -179,9 +179,9 @@ class _Tally:
             raise StropError(f"evaluation: the engine reported request {completion.request_id!r}, which is not ours")
         if completion.finish_reason == "abort":
             raise StropError(f"evaluation: sample {key[1]} of {key[0]!r} was aborted")
-        before = self._waiting.get(key)
-        whole = completion if observation is None else joined(key, before, observation, completion)
-        self._submit(key, whole, completion)
+        turn = counted(completion, self._sampling, self._judge.turn_tokens)
+        whole = turn if observation is None else joined(key, self._waiting.get(key), observation, turn)
+        self._submit(key, whole, turn)
 
     def _submit(self, key: Key, whole: Completion, turn: Completion) -> None:
         problem = self._dataset[self._index_of[key[0]]].problem

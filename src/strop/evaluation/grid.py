@@ -145,8 +145,8 @@ def average(grid: Grid, model: str, benchmarks: Sequence[str], seed: int = 0) ->
     return Average(float(np.mean([values.mean() for values in rates])), average_interval(rates, seed))
 
 
-def best_model(grid: Grid, benchmarks: Sequence[str]) -> str:
-    """The model with the highest average over `benchmarks`, the first of equals.
+def best_model(grid: Grid, benchmarks: Sequence[str]) -> str | None:
+    """The model with the highest average over `benchmarks`; None where several are level.
 
     Raises:
         InputError: an unknown benchmark, or one that some model lacks.
@@ -155,7 +155,9 @@ def best_model(grid: Grid, benchmarks: Sequence[str]) -> str:
     for name in benchmarks:
         if name not in known:
             raise InputError(f"benchmark {name!r} was not measured; {nearest(name, known)}")
-    return max(grid.models, key=lambda model: average(grid, model, benchmarks).value)
+    values = {model: average(grid, model, benchmarks).value for model in grid.models}
+    first, *others = [model for model, value in values.items() if value == max(values.values())]
+    return None if others else first
 
 
 def compare(grid: Grid, before: str, after: str, seed: int = 0) -> list[ModelComparison]:

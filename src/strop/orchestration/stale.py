@@ -23,6 +23,7 @@ class StaleGroups:
     def __init__(self) -> None:
         self._counts = dict.fromkeys(_COUNTS, 0)
         self._awaited: dict[str, int] = {}  # samples of a dropped request that may still be reported
+        self._new = {"tokens/generated": 0, "tokens/injected": 0}  # that no step has counted yet
 
     def dropped(self, entry: OpenGroup) -> None:
         """A group is dropped; its completions that are in count now, the others when `aborted` hears of them."""
@@ -56,6 +57,11 @@ class StaleGroups:
             "stale/length_trained": self._mean("tokens_trained", "samples_trained"),
         }
 
+    def tokens(self) -> dict[str, int]:
+        """Tokens of dropped groups since the last call, by the metric of a step that they belong to."""
+        found, self._new = self._new, dict.fromkeys(self._new, 0)
+        return found
+
     def line(self, groups: int) -> str:
         """The line for the user about `groups` that were just dropped."""
         length, trained = self._mean("tokens", "samples"), self._mean("tokens_trained", "samples_trained")
@@ -76,6 +82,8 @@ class StaleGroups:
     def _count(self, completion: Completion) -> None:
         self._counts["samples"] += 1
         self._counts["tokens"] += len(completion.token_ids)
+        self._new["tokens/generated"] += completion.sampled_tokens
+        self._new["tokens/injected"] += len(completion.token_ids) - completion.sampled_tokens
 
     def _mean(self, tokens: str, samples: str) -> float | None:
         return self._counts[tokens] / self._counts[samples] if self._counts[samples] else None

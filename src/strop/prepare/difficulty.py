@@ -110,7 +110,11 @@ class Difficulty(Step):
         journal = Journal(stage.folder / "samples.jsonl")
         try:
             tallies = {entry["id"]: Tally(*entry["tally"]) for entry in journal.entries}
-            too_long: set[str] = {entry["id"] for entry in journal.entries if entry["tally"][1] < 0}
+            too_long: dict[str, int] = {
+                entry["id"]: entry.get("limit", self.max_prompt_tokens)  # an older strop wrote none
+                for entry in journal.entries
+                if entry["tally"][1] < 0
+            }
             if len(tallies) < stage.total:
                 estimation = _Estimation(self, stage, journal, tallies)
                 try:
@@ -122,12 +126,14 @@ class Difficulty(Step):
             journal.close()
         self._decide(stage, tallies, too_long)
 
-    def _decide(self, stage: Stage, tallies: dict[str, Tally], too_long: set[str]) -> None:
+    def _decide(self, stage: Stage, tallies: dict[str, Tally], too_long: dict[str, int]) -> None:
         histogram = [0] * (self.samples + 1)
         for problem in stage.problems(f"{stage.name}: choosing"):
             tally = tallies[problem.id]
             if problem.id in too_long:
-                stage.drop(problem, Dropped(f"prompt over {self.max_prompt_tokens} tokens"))
+                limit, budget = too_long[problem.id], self.sampling.max_new_tokens
+                why = "" if limit == self.max_prompt_tokens else f", the room beside sampling.max_new_tokens={budget}"
+                stage.drop(problem, Dropped(f"prompt over {limit} tokens{why}"))
                 continue
             if tally.samples == 0:
                 stage.drop(problem, Dropped("the verifier failed on every sample"))
@@ -165,7 +171,7 @@ class _Estimation:
         from strop.model.policy import load_policy
         from strop.training.embedded_base import located
 
-        self.too_long: set[str] = set()
+        self.too_long: dict[str, int] = {}  # and the most tokens that a prompt may have
         self._step, self._stage, self._journal, self._tallies = step, stage, journal, tallies
         self._seed = stage.seed if step.seed is None else step.seed
         model = located(step.model, BASE_SEED, stage.view)
@@ -223,8 +229,8 @@ class _Estimation:
             if len(example.prompt_ids) <= limit:
                 yield problem, example
             else:
-                self.too_long.add(problem.id)
-                self._record(problem.id, Tally(0, -1, 0, len(example.prompt_ids)))
+                self.too_long[problem.id] = limit
+                self._record(problem.id, Tally(0, -1, 0, len(example.prompt_ids)), limit)
 
     def _submit(self, waiting: Iterator[tuple[Problem, Example]]) -> bool:
         found = next(waiting, None)
@@ -257,8 +263,10 @@ class _Estimation:
         tokens = sum(len(sample.token_ids) for sample in arrived)
         self._record(problem_id, Tally(correct, len(usable), truncated, tokens))
 
-    def _record(self, problem_id: str, tally: Tally) -> None:
+    def _record(self, problem_id: str, tally: Tally, limit: int | None = None) -> None:
         self._tallies[problem_id] = tally
         self._stage.tick(len(self._tallies))
         entry: dict[str, Any] = {"id": problem_id, "model": self._step.label, "tally": list(tally)}
+        if limit is not None:
+            entry["limit"] = limit
         self._journal.add(entry)

@@ -121,7 +121,7 @@ def _models(grid: Grid, metrics: Sequence[str]) -> dict[str, dict[str, Any]]:
 
 
 def _average(grid: Grid, benchmarks: Sequence[str]) -> dict[str, Any]:
-    """The average of every model, and the best one, with the warning that it was chosen on the test sets."""
+    """The average of every model, and the best one if any, with the warning that it was chosen on the test sets."""
     best = best_model(grid, benchmarks)
     means = {model: average(grid, model, benchmarks) for model in grid.models}
     return {
@@ -133,13 +133,14 @@ def _average(grid: Grid, benchmarks: Sequence[str]) -> dict[str, Any]:
 
 
 def _best_line(name: str, found: Mapping[str, Any]) -> str:
-    best = found["best"]
-    low, high = found["values"][best]["interval"]
-    equals = [model for model, value in found["values"].items() if value["value"] == found["values"][best]["value"]]
-    if len(equals) > 1:
+    best, values = found["best"], found["values"]
+    if best is None:
+        top = max(one["value"] for one in values.values())
+        equals = [model for model, one in values.items() if one["value"] == top]
         return f"no best by {name} of {', '.join(found['benchmarks'])}: {' and '.join(equals)} are level"
+    low, high = values[best]["interval"]
     return (
-        f"best by {name} of {', '.join(found['benchmarks'])}: {best}, {100 * found['values'][best]['value']:.1f} "
+        f"best by {name} of {', '.join(found['benchmarks'])}: {best}, {100 * values[best]['value']:.1f} "
         f"[{100 * low:.1f}, {100 * high:.1f}]; {CHOSEN_ON_TEST}"
     )
 

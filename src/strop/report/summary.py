@@ -10,6 +10,7 @@ from strop.config.edits import flatten
 from strop.report.figures.training import time_shares
 from strop.report.page import Block, Folded, Numbers, Table, Text
 from strop.report.runs import ABSENT, RunData, changes, interval_suffix
+from strop.run.changes import read_changes
 
 RATE = "evaluation/pass_rate"
 
@@ -92,7 +93,7 @@ def _facts(runs: Sequence[RunData], fits: Mapping[str, str]) -> list[tuple[str, 
         "device-seconds": lambda run: _number(run.last("compute/device_seconds")),
         "device-seconds of evaluations, apart": lambda run: _number(run.last("compute/evaluator_seconds")),
         "estimated FLOPs": lambda run: _number(run.last("compute/flops")),
-        "completion tokens": lambda run: _number(sum(run.series("tokens/generated")[1]) or None),
+        "generated tokens": lambda run: _number(sum(run.series("tokens/generated")[1]) or None),
     }
     rows = [(name, *(value(run) for run in runs)) for name, value in facts.items()]
     return [row for row in rows if any(cell != ABSENT for cell in row[1:])]
@@ -138,7 +139,7 @@ def _times(run: RunData) -> str:
 
 
 def _settings(run: RunData, left_out: list[str], prefix: str) -> Iterator[Block]:
-    """The settings that are not the recipe's, and folded all of them."""
+    """The settings that are not the recipe's, those that a resume changed, and folded all of them."""
     if run.config is not None:
         try:
             base, rows = changes(run)
@@ -148,6 +149,8 @@ def _settings(run: RunData, left_out: list[str], prefix: str) -> Iterator[Block]
             yield Folded(f"{prefix}{differ} from {base}", table, is_open=len(rows) <= 12) if rows else same
         except InputError as error:
             left_out.append(f"{run.name}: its settings are not compared with a recipe: {error}")
+    for change in read_changes(run.folder):
+        yield Text(f"{prefix}went on with other settings {change.said()}")
     every = list(flatten(dict(run.raw)))
     if every:
         yield Folded(f"{prefix}every setting", Table(("setting", ""), every, mono=True), is_long=True)

@@ -3,6 +3,7 @@
     run.json                     marks the folder as a run: layout format, version of strop, when it began, and the
                                  user's own modules that its configuration names
     config.json                  the resolved configuration; a run can be started from this file alone
+    changes.json                 after which steps a resume changed the configuration, and what of it
     metrics.jsonl                a line a step: {"step": 12, "time": 1760000000.0, "pass_rate": 0.41, …}; evaluations
                                  beside training have lines of their own, once they are done
     rollouts/step_000012.parquet one row a completion (see `rollout_table.py`)
@@ -52,11 +53,12 @@ FORMAT = 1
 LOCK = ".lock"
 SUMMARY = "summary.json"
 UNTRAINED = "untrained.json"
+CHANGES = "changes.json"
 PLACEMENT = "placement.json"  # who computes on which GPU, where there are any
 CONTENTS = (
     "checkpoints", "metrics.jsonl", "rollouts", "model", "critic", "plots", "report", SUMMARY, "tensorboard",
     "wandb", "evaluations", PASS_RATES, "processes.json", "logs", "stacks", "quarantine.json", "weights",
-    "weights-evaluated", "status.json", PLACEMENT, PROBLEMS, UNTRAINED,
+    "weights-evaluated", "status.json", PLACEMENT, PROBLEMS, UNTRAINED, CHANGES,
 )  # fmt: skip
 _STEP_FILE = re.compile(r"step_(\d+)\.parquet")
 

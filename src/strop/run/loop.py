@@ -45,7 +45,7 @@ from strop.base.view import View
 from strop.config.schema import RunConfig
 from strop.data.dataset import Dataset
 from strop.engines.protocol import Request
-from strop.environments.turns import next_turn, out_of_room, unspoken, within
+from strop.environments.turns import counted, next_turn, out_of_room, unspoken, within
 from strop.orchestration.executor import PROBE_TOLERANCE, Executor, Lost, Publication, Quarantined
 from strop.orchestration.lag_gate import BatchTickets, LagGate
 from strop.orchestration.learning import Learning
@@ -223,8 +223,9 @@ class Loop:
             return
         entry = self.ledger.find(completion.request_id)
         if entry is not None:
-            sample = self.ledger.record(entry, completion)
-            self.judge.submit((entry.request_id, sample), entry.problem, completion, self._seed(entry))
+            turn = counted(completion, self.config.sampling, self.judge.turn_tokens)
+            sample = self.ledger.record(entry, turn)
+            self.judge.submit((entry.request_id, sample), entry.problem, turn, self._seed(entry))
 
     def _go_on(self, request_id: str, sample: int, observation: Observation) -> None:
         """An environment has answered a sample: its next turn is sampled behind the observation."""
@@ -329,6 +330,7 @@ class Loop:
             row["idle/generators"] = publication.idle
         if self.gate.on_stale == "drop":
             row |= self.stale.trained(groups)
+            row |= {name: (row[name] or 0.0) + count for name, count in self.stale.tokens().items()}
         self.states.update(row)
         row |= self.states.numbers()
         self._warn(groups, row)
@@ -393,8 +395,8 @@ class Loop:
         for line in verifier_failures(groups):
             self.view.note(f"step {self.step}: {line}; the sample left the loss")
         self._warn_of_rewards_without_scale(groups)
-        if not self.config.algorithm.advantage.compares_group or self.config.batch.samples_per_prompt == 1:
-            row = {**row, "groups/zero_variance_share": None}  # groups of one outcome teach all the same
+        if self.config.batch.samples_per_prompt == 1:
+            row = {**row, "groups/zero_variance_share": None}  # by the nature of groups of one
         lines, self._alerts = alerts(row, self._alerts, self.config.alerts)
         for line in lines:
             self.view.note(f"step {self.step}: {line}")

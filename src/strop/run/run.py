@@ -32,8 +32,9 @@ from strop.orchestration.rank_group import RankGroupLost
 from strop.recipes.resolve import as_asked
 from strop.run import preflight
 from strop.run.assembly import Parts, assemble
+from strop.run.changes import write_change
 from strop.run.devices import devices_apart
-from strop.run.folder import PLACEMENT, SUMMARY, UNTRAINED, RunFolder
+from strop.run.folder import CHANGES, PLACEMENT, SUMMARY, UNTRAINED, RunFolder
 from strop.run.loop import Loop, StepRecord
 from strop.run.nothing_to_learn import NothingToLearn
 from strop.run.saving import Saver
@@ -196,6 +197,7 @@ class _Run:
             self.resumed_at = 0
             self.folder.write_json("config.json", self.config.model_dump(mode="json"))
             self.folder.truncate(-1)
+            (self.folder.path / CHANGES).unlink(missing_ok=True)
             self._forget_quarantined(0)
             return
         if found.state["data"] != self.parts.data.train.fingerprint:
@@ -216,6 +218,7 @@ class _Run:
             self.folder.write_json("config.json", self.config.model_dump(mode="json"))
         # Only now, when nothing can refuse any more, is later work forgotten.
         self.resumed_at = found.step
+        write_change(self.folder, found.step, found.state["config"], self.config.model_dump(mode="json"))
         self.folder.truncate(found.step)
         self._forget_quarantined(found.step)
         checkpoint.rewind(self.folder.checkpoints, found.step)

@@ -40,8 +40,8 @@ class ComputeMeter:
 
         Args:
             seconds: of each section of the step (`Clock.lap`), `step` being their sum.
-            row: the step's metrics; `tokens/generated`, `tokens` and `critic/tokens` say what was computed. Prompts
-                that are prefilled and passes that only score are not in it.
+            row: the step's metrics; `tokens/generated`, `tokens/injected`, `tokens` and `critic/tokens` say what was
+                computed. Prompts that are prefilled and passes that only score are not in it.
         """
         training = seconds["step"] - sum(seconds.get(name, 0.0) for name in APART)
         self._spent["device_seconds"] += training * (self._devices + self._generators)
@@ -51,7 +51,7 @@ class ComputeMeter:
         else:
             self._spent["generator_seconds"] += sum(seconds.get(name, 0.0) for name in GENERATOR) * self._devices
             self._spent["trainer_seconds"] += sum(seconds.get(name, 0.0) for name in TRAINER) * self._devices
-        generated = row.get("tokens/generated") or 0.0
+        generated = (row.get("tokens/generated") or 0.0) + (row.get("tokens/injected") or 0.0)
         trained = (row.get("tokens") or 0.0) + (row.get("critic/tokens") or 0.0)
         self._spent["flops"] += self._parameters * (2.0 * generated + 6.0 * trained)
         return {f"compute/{name}": value for name, value in self._spent.items()}

@@ -57,6 +57,12 @@ def test_each_is_said_once_when_it_begins(name: str, value: float, words: str) -
     assert words in said[1][0] and "\n" not in said[1][0]
 
 
+def test_groups_of_one_outcome_that_teach_are_no_alert() -> None:
+    uniform = CALM | {"groups/zero_variance_share": 1.0}
+    said = follow([uniform | {"effective_batch/completions": 4.0}, uniform | {"effective_batch/completions": 0.0}])
+    assert [len(lines) for lines in said] == [0, 1]
+
+
 def test_one_that_flickers_is_not_said_again_but_one_that_comes_back_is() -> None:
     bad = CALM | {"truncation_rate": 0.5}
     said = follow([bad, *[CALM] * (STEPS_OF_CALM - 1), bad, *[CALM] * STEPS_OF_CALM, bad])

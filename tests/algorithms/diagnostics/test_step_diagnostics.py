@@ -128,6 +128,7 @@ def test_interruptions() -> None:
     found = values(diagnose(groups))
     assert found["interruption/share"] == 0.75 and found["interruption/position"] == 3
     assert found["interruption/pass_rate"] == 0.5 and found["tokens/injected"] == 6
+    assert found["tokens/generated"] == sum(len(r.completion.token_ids) for g in groups for r in g.rollouts) - 6
 
 
 def test_reflection_and_its_lengths() -> None:

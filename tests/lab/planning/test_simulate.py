@@ -154,6 +154,15 @@ def test_a_dropped_group_is_replaced_with_refill_and_leaves_a_hole_without() -> 
     assert holed.tokens == 10 * len(holed.trained) < 800
 
 
+def test_tokens_of_dropped_groups_were_generated_and_are_written_down() -> None:
+    costs = Costs(decode_step=1, record_token=0.1)
+    for refill in (False, True):
+        found = simulate(Setup(1, 1, refill=refill, drop=0.5, slots=1), costs, Constant(10), steps=20)
+        assert found.dropped > 5 and found.generated == 10 * (20 + found.dropped)
+        assert found.recording == pytest.approx(0.1 * found.generated)
+        assert found.tokens_per_second == pytest.approx(found.generated / found.total)
+
+
 def test_a_run_that_keeps_nothing_ends() -> None:
     with pytest.raises(StropError, match="too near to 1"):
         simulate(Setup(1, 1, drop=0.999999), Costs(decode_step=1), Constant(1), steps=1)

@@ -78,7 +78,8 @@ def _by_limit(row: Row, limits: AlertLimits) -> dict[str, str]:
     repeating = above("repetition/share", limits.repetition)
     entropy = row.get("entropy")
     low = entropy is not None and entropy < limits.entropy
-    uniform = row.get("groups/zero_variance_share") == 1
+    # Advantages of turns, a critic or a shaped reward may teach from groups of one outcome all the same.
+    uniform = row.get("groups/zero_variance_share") == 1 and not row.get("effective_batch/completions")
     return {
         "truncation": ""
         if truncated is None

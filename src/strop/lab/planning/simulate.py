@@ -46,6 +46,7 @@ class Simulation:
         generators_busy: seconds that generators decoded, summed over them.
         running: sequences that ran at once, summed over generators, mean over time.
         tokens: generated tokens of the groups that were trained on.
+        generated: those of all groups, dropped ones too.
         lags: mean lag of the trained tokens of each step, in versions.
         max_lag: the largest lag of a trained group's first token.
         trained: tickets, in the order of training.
@@ -63,6 +64,7 @@ class Simulation:
     generators_busy: float
     running: float
     tokens: int
+    generated: int
     lags: tuple[float, ...]
     max_lag: int
     trained: tuple[int, ...]
@@ -115,8 +117,8 @@ class Simulation:
 
     @property
     def tokens_per_second(self) -> float:
-        """Trained tokens a second."""
-        return self.tokens / self.total
+        """Generated tokens a second."""
+        return self.generated / self.total
 
     @property
     def mean_lag(self) -> float:
@@ -184,7 +186,8 @@ class _Run:
         self.waited = 0  # tokens of the longest completion that it has waited for
         self.lags: list[float] = []
         self.trained: list[int] = []
-        self.tokens = self.max_lag = self.dropped = self.spread = 0
+        self.tokens = self.generated = self.max_lag = self.dropped = self.spread = 0
+        self.recorded = 0  # of the generated tokens, those of the steps before
 
     def go(self, progress: Callable[[int], None]) -> Simulation:
         empty = 0
@@ -217,6 +220,7 @@ class _Run:
             generators_busy=sum(generator.busy for generator in self.generators),
             running=sum(generator.sequence_seconds for generator in self.generators) / self.now,
             tokens=self.tokens,
+            generated=self.generated,
             lags=tuple(self.lags),
             max_lag=self.max_lag,
             trained=tuple(self.trained),
@@ -274,6 +278,8 @@ class _Run:
             keep = self.setup.drop == 0 or self._draw(ticket) >= self.setup.drop
             self.dropped += not keep
             self.gate.resolve(ticket, keep)
+            if not keep and self.setup.refill:  # it is in no batch
+                self.generated += self.groups.pop(ticket).tokens
 
     def _draw(self, ticket: int) -> float:
         return derive(self.seed, "drop", ticket) % 2**32 / 2**32
@@ -300,14 +306,16 @@ class _Run:
             self.tokens += tokens
             self._spend("update", self._update_seconds(sum(group.trained for group in groups)))
         self.gate.close(batch, trained=bool(batch.kept))
-        for ticket in (*batch.kept, *batch.dropped):
-            self.waited = max(self.waited, self.groups.pop(ticket).longest)
+        for group in [self.groups.pop(ticket) for ticket in (*batch.kept, *batch.dropped)]:
+            self.waited = max(self.waited, group.longest)
+            self.generated += group.tokens
         if not batch.kept:
             return
         self._spend("publish", self.costs.publish)
         for number, generator in enumerate(self.generators):
             generator.swap(self.now, self.gate.version)
             self._changed(number)
+        tokens, self.recorded = self.generated - self.recorded, self.generated
         self._spend("record", self.costs.recording(tokens))
         self.step += 1
         self.step_ends.append(self.now)

@@ -10,7 +10,7 @@ R_0. The x-axis is one of three (ScaleRL A.20):
     compute   `compute/device_seconds` where the run recorded it (device-seconds of generators and trainers so far),
               else the wall seconds of its steps so far without evaluation
     steps     training steps
-    tokens    completion tokens generated so far (`tokens/generated`, summed)
+    tokens    tokens generated so far (`tokens/generated`, summed)
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ PASS_RATE = "evaluation/pass_rate"
 DEVICE_SECONDS = "compute/device_seconds"
 # What of a step's wall time is no training, and the sum of all parts, which would count each twice.
 NOT_TRAINING = ("seconds/step", "seconds/evaluation")
-UNITS: Mapping[XAxis, str] = {"compute": "compute", "steps": "training steps", "tokens": "completion tokens"}
+UNITS: Mapping[XAxis, str] = {"compute": "compute", "steps": "training steps", "tokens": "generated tokens"}
 
 
 @dataclass(frozen=True, eq=False)

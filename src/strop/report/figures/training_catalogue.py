@@ -23,7 +23,7 @@ GROUPS: dict[str, tuple[Curves, ...]] = {
     "Learning": (
         Curves(
             "training-pass-rate", "Pass rate in training", "percent",
-            "Mean verifier score of the rollouts of each step.",
+            "Share of the rollouts of each step that are right, a score of 1.",
             {"pass_rate": "all completions", "pass_rate/whole": "not truncated"},
         ),
         Curves("reward", "Reward", "plain", "Mean shaped reward.", {"reward/mean": "reward"}),
@@ -129,7 +129,7 @@ GROUPS: dict[str, tuple[Curves, ...]] = {
     ),
     "Time and compute": (
         Curves(
-            "speed", "Tokens a second", "zero", "Completion tokens over the seconds of a step without evaluation.",
+            "speed", "Tokens a second", "zero", "Generated tokens over the seconds of a step without evaluation.",
             {"tokens_per_second": "tokens/s"},
         ),
         Curves(
@@ -138,7 +138,7 @@ GROUPS: dict[str, tuple[Curves, ...]] = {
              "compute/trainer_seconds": "trainer"},
         ),
         Curves(
-            "flops", "Estimated FLOPs so far", "zero", "2 a parameter and token generated, 6 trained.",
+            "flops", "Estimated FLOPs so far", "zero", "2 a parameter and token generated or injected, 6 packed.",
             {"compute/flops": "FLOPs"},
         ),
         Curves(
