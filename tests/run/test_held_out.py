@@ -167,6 +167,32 @@ def test_a_runs_model_is_known_by_its_folder(run: Path) -> None:
     assert problems_of(asked, TOKENIZER, SilentView())[1] == 32
 
 
+TWICE = '{piece="JsonLines", path="FILE"}'
+
+
+@pytest.mark.parametrize(
+    "sets",
+    [
+        (f"data.source={TWICE}", "data.held_out={count=8}"),
+        (f'data.source={{piece="Mixture", sources=[{TWICE}], repeats=[2]}}', "data.held_out={count=8}"),
+        ("data.source={piece='ChainSum', count=9}", f"data.held_out={{source={TWICE}}}"),
+    ],
+)
+def test_a_question_that_the_source_has_twice_is_the_one_that_the_run_was_measured_on(
+    sets: tuple[str, ...], tmp_path: Path
+) -> None:
+    """The last of them was asked, with another answer, and another id from which its samples are drawn."""
+    lines = [{"prompt": f"{n}+1=", "answer": str(n + 1 + off)} for off in (0, 100) for n in range(9)]
+    (tmp_path / "twice.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    config = small_config(*(text.replace("FILE", str(tmp_path / "twice.jsonl")) for text in sets))
+    data = load_data(config.data, TOKENIZER)
+    folder = RunFolder.create(tmp_path / "run", config.model_dump(mode="json"))
+    folder.write_json("problems.json", ProblemRecord.of(data).to_json())
+    folder.close()
+    dataset, _ = problems_of(Asked(config, tmp_path / "run", own=True), TOKENIZER, SilentView())
+    assert data.held_out is not None and dataset.fingerprint == data.held_out.fingerprint
+
+
 def test_what_was_held_out_and_is_gone_is_refused(run: Path, tmp_path: Path) -> None:
     record = ProblemRecord(frozenset(), ("0" * 16,))
     with pytest.raises(InputError, match="1 of the 1 problems that the run held out"):
