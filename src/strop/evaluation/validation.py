@@ -96,7 +96,7 @@ def benchmark_sets(
     Args:
         wanted: which.
         data: the folder of their files; None reads the hub.
-        template: the run's; it is made to ask for the form of the answer, as there.
+        template: the run's; it is made to ask for the form of the answer, as there (`with_instruction`).
         room: tokens of the model; problems whose prompt leaves too little of it are left out, and noted.
         seed: the run's.
         note: receives a line for each set that is measured, and for what is left out.
@@ -117,7 +117,7 @@ def benchmark_sets(
             problems = load_problems(known, data, item.limit)
             verifier = default_verifier(known.kind)
             refuse_unjudged(known.name, problems, verifier, note, "strop eval --set verifier=…")
-            asked = with_instruction(template, known.kind)
+            asked = with_instruction(template, known.kind, trained=True)
             told = [verifier.instruction(one) for one in problems]
             if play is not None:
                 told = [play.environment.instruction(one) for one in told]

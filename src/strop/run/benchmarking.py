@@ -23,7 +23,7 @@ from strop.base.view import View, counted
 from strop.config.schema import RunConfig
 from strop.data.dataset import Dataset, make_example, no_instruction
 from strop.data.record import ProblemRecord
-from strop.data.templates import Auto, ChatTemplate, PromptTemplate, Tokenizer
+from strop.data.templates import Auto, PromptTemplate, Tokenizer
 from strop.engines.build import build_engine
 from strop.engines.endpoint.client import EndpointError
 from strop.engines.endpoint.engine import EndpointEngine, EndpointTokenizer
@@ -166,9 +166,8 @@ class _Job:
 
 def _measure_one(job: _Job, engine: Engine, tokenizer: Tokenizer, view: View) -> None:
     template = job.template
-    # A run that was trained on plain prompts is asked so; a chat's instruction may have been in the training data.
-    if job.plan.protocol.instruct and (isinstance(template, ChatTemplate) or job.plan.protocol.template is not None):
-        template = with_instruction(template, job.benchmark.kind)
+    if job.plan.protocol.instruct:
+        template = with_instruction(template, job.benchmark.kind, trained=job.plan.protocol.template is None)
     if isinstance(template, Auto) and not tokenizer.chat_template:
         view.note(f"{job.model.label} has no chat template: its prompts are plain text")
     title = job.benchmark.name
