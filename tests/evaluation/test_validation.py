@@ -74,10 +74,10 @@ def test_a_run_that_was_trained_on_plain_prompts_is_asked_a_benchmark_so(tmp_pat
     exam = write(tmp_path / "exam.jsonl", "2+2=")
     _, first = sets(f"evaluation.benchmarks=['{exam}']", "data.template=Plain")
     assert byte_tokenizer().decode(first.dataset[0].prompt_ids) == "2+2="
-    config = small_config("data.template=Plain", "steps=1", "evaluation.every=none", f"model.fresh.max_positions={ROOM}")
+    config = small_config("data.template=Plain", "steps=1", "evaluation.every=none")
     train(config, tmp_path / "run", SilentView())
-    quick = changed(PLAIN, samples="1", budget=4)
-    measure(Plan(parse_models([f"run={tmp_path / 'run'}"]), (benchmark(str(exam)),), quick, tmp_path / "out"), SilentView())
+    models, quick = parse_models([f"run={tmp_path / 'run'}"]), changed(PLAIN, samples="1", budget=4)
+    measure(Plan(models, (benchmark(str(exam)),), quick, tmp_path / "out"), SilentView())
     kept = json.loads((tmp_path / "out" / "run" / "exam" / "settings.json").read_text())
     assert kept["prompts"] == first.dataset.fingerprint
 

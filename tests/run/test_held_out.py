@@ -223,7 +223,7 @@ def test_base_and_run_are_asked_the_same(run: Path, tmp_path: Path) -> None:
     count = sum(question_digest(Problem("", f"{n}+1=", "")) in trained for n in range(36, 44))
     assert f"run was trained on {count} of the 8 problems of exam" in notes.lines
     assert [line for line in grid.notes() if "trained on" in line] == [
-        f"exam: run was trained on {count} of the 8 problems; there it is no measure"
+        f"exam: {name} was trained on {count} of the 8 problems; there it is no measure" for name in ("base", "run")
     ]
 
 
@@ -358,6 +358,29 @@ def test_fine_tuning_counts_as_training(run: Path, tmp_path: Path) -> None:
     later = DataSettings(source=JsonLines(path=str(tmp_path / "problems.jsonl")), held_out=HeldOutSettings(count=2))
     held_out = load_data(later, TOKENIZER, seen=seen).held_out
     assert held_out is not None and not any(map(seen, held_out.problems))
+
+
+def test_a_run_that_begins_with_a_fine_tuned_model_was_trained_on_its_demonstrations(run: Path, tmp_path: Path) -> None:
+    """Whoever measured such a run said that it had seen none of them."""
+    worked, exam = tmp_path / "worked.jsonl", tmp_path / "exam.jsonl"
+    worked.write_text("".join(json.dumps({"prompt": f"{n}+1=", "completion": "x"}) + "\n" for n in range(50, 60)))
+    write(exam, range(55, 65))
+    tuned = sft_config.configure(str(run / "model"), worked, ["training.epochs=none", "training.steps=1"])
+    fine_tuning.train(tuned, tmp_path / "sft", SilentView())
+    notes = Notes()
+    sets = ["data.source.count=20", "model.fresh=none", f"model.path={tmp_path / 'sft' / 'model'}"]
+    sets += ["evaluation.every=none", f"evaluation.benchmarks=[{{name='{exam}', every=1}}]", "steps=1"]
+    train(edit(small_config(), [*sets, "data.held_out=none"]), tmp_path / "run", notes)
+    assert [line for line in notes.lines if "no measure" in line] == [
+        "its model was trained on 5 of the 10 problems of exam, so that its pass rate there is no measure"
+    ]
+    models = parse_models([str(tmp_path / "run"), f"sft={tmp_path / 'sft'}", f"{tmp_path / 'run'}@1"])
+    quick = changed(PLAIN, samples="1", budget=4)
+    grid = measure(Plan(models, (benchmark(str(exam)),), quick, tmp_path / "out"), SilentView())
+    assert list(grid.trained_on.values()) == [5, 5, 5]
+    for place, step in (("run", None), ("run", 1), ("run/model", None), ("sft", None), ("sft", 1)):
+        asked = configure(str(tmp_path / place), source=str(exam), step=step)
+        assert problems_of(asked, TOKENIZER, SilentView())[1] == 5, place
 
 
 def test_a_benchmark_that_is_trained_on_is_told(run: Path, tmp_path: Path) -> None:

@@ -40,7 +40,7 @@ class Grid:
         results: by (model, benchmark).
         sampling: how each was sampled, as `engines.base.Sampling` in JSON, by the same.
         left_out: how many problems a model had no room for, by the same; none where it is not in there.
-        trained_on: how many of the problems the model's run was trained on, by the same.
+        trained_on: how many of the problems the model was trained on, by the same.
     """
 
     models: tuple[str, ...]
