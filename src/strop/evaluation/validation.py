@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -68,6 +69,19 @@ class ValidationSet:
     def due(self, step: int, last: int) -> bool:
         """Whether it is measured after `step` of `last`; step 0 is before training."""
         return step % self.every == 0 or step == last
+
+    @property
+    def terms(self) -> dict[str, Any]:
+        """What a pass rate on this set is a rate of, JSON-able: those on the same terms compare.
+
+        How many samples there are is no part of it: more of them make the rate more exact, and no other one.
+        """
+        return {
+            "problems": self.dataset.fingerprint,
+            "sampling": self.sampling.model_dump(mode="json"),
+            "verifier": self.verifier.model_dump(mode="json"),
+            "environment": None if self.play is None else self.play.environment.model_dump(mode="json"),
+        }
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@
                                  beside training have lines of their own, once they are done
     rollouts/step_000012.parquet one row a completion (see `rollout_table.py`)
     problems.json                digests of the questions that it trains on and of those that it holds out
-    untrained.json               the pass rate of each held-out problem before training
+    untrained.json               the pass rate of each held-out problem before training, and how it was measured
     pass_rates.jsonl             the pass rate of every training problem so far, at the last checkpoint
     checkpoints/                 to resume from
     model/                       the exported model, a Hugging Face folder
