@@ -98,6 +98,10 @@ def test_samples_that_could_not_be_judged_are_said(tmp_path: Path) -> None:
     assert [line.split(":")[0] for line in said] == ["evaluation of step 0", "evaluation of step 2"]
     assert all("samples of held_out" in line and "too small to judge" in line for line in said)
     assert len(json.loads((tmp_path / "run" / "untrained.json").read_text())["pass_rates"]) == 8
+    evaluate_model(configure(str(tmp_path / "run")), 2, None, view)
+    (line,) = [line for line in view.lines if line.startswith("the verifier failed on")]
+    assert line.startswith("the verifier failed on 16 of 32 samples of ")
+    assert "held_out.jsonl, which count in no rate; rates are over 8 of 16 problems; " in line
 
 
 def test_an_evaluation_of_which_nothing_was_judged_says_why(tmp_path: Path) -> None:

@@ -186,6 +186,9 @@ def measured(
     finally:
         judge.close()
         engine.close()
+    failed = result.failed(result.dataset, {f"pass@{k}": k for k in result.powers})
+    if failed:
+        view.note(failed)
     if result.unparsed_rate > MOSTLY_UNPARSED:
         view.note(
             f"{percent(result.unparsed_rate)} of the completions hold no answer that {config.verifier.piece_name()} "

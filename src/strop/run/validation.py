@@ -91,11 +91,9 @@ class Validation:
         row: Row = {}
         for name, result in measured.results.items():
             row |= metrics(result, self._sets[name])
-            if result.failures:
-                self._note(
-                    f"evaluation of step {measured.step}: the verifier failed on {result.failures:,} of "
-                    f"{result.usable.size:,} samples of {name}, which count in no rate; {result.first_failure}"
-                )
+            failed = result.failed(name, {})
+            if failed:
+                self._note(f"evaluation of step {measured.step}: {failed}")
         found = measured.results.get(HELD_OUT)
         if found is not None:
             self._results[measured.step] = found
