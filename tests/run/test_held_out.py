@@ -124,8 +124,23 @@ def test_other_problems_are_never_called_held_out(run: Path) -> None:
     dataset, trained_on = problems_of(asked, TOKENIZER, notes)
     assert (len(dataset), trained_on) == (70, 32)
     assert any("32 of these 70 problems were trained on" in line for line in notes.lines)
+    assert f"70 problems of {run.parent / 'problems.jsonl'}" in notes.lines
     assert "held-out problems" not in " ".join(notes.lines)
     assert evaluate_model(asked, 1, None, SilentView())["trained_on"] == 32
+
+
+def test_a_run_is_asked_other_problems_whatever_it_measured_while_it_trained(tmp_path: Path) -> None:
+    """A benchmark without steps of its own, which then never came due, was refused."""
+    write(tmp_path / "exam.jsonl", range(3))
+    exam, place = str(tmp_path / "exam.jsonl"), str(tmp_path / "run")
+    config = small_config(*from_file(Path(exam), "data.held_out={count=1}", f'evaluation.benchmarks=["{exam}"]'))
+    RunFolder.create(tmp_path / "run", config.model_dump(mode="json")).close()
+    (tmp_path / "run" / "model").mkdir()
+    preflight.measuring(place, problems=exam)
+    assert len(problems_of(configure(place, source=exam), TOKENIZER, SilentView())[0]) == 3
+    notes = Notes()
+    problems_of(configure(place, sets=["data.held_out=none"]), TOKENIZER, notes)
+    assert f"3 problems of {exam}" in notes.lines
 
 
 def test_problems_that_a_setting_names_are_asked_where_what_is_held_out_has_a_source_of_its_own(run: Path) -> None:

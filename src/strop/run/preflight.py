@@ -47,7 +47,7 @@ COMPLETION_BYTES = 1024  # of Python's objects around the shortest completion
 SLOT_BYTES = 4096  # of the keys and values of a slot in the smallest of models
 OPTIMIZER_BYTES = 12  # a parameter's gradient and two moments in float32
 DEFAULT_RECIPE = "grpo"
-WITHOUT_EVALUATION = ("data.held_out=none", "evaluation.every=none")
+NOT_TRAINING = ("evaluation.every=none", "evaluation.benchmarks=[]")  # of a model that is asked: nothing comes due
 EXTRAS = {
     "tensorboard": "curves in TensorBoard", "trackio": "curves in trackio", "wandb": "curves in Weights & Biases",
 }  # fmt: skip
@@ -245,7 +245,8 @@ def using(
                 raise InputError(f"{place} looks like a name on the hub, and cannot be loaded: {why}") from error
             why = f" ({error})" if on_hub(place) else ""
             raise InputError(f"{place} is neither a run nor a model folder{near_run(Path(place))}{why}") from error
-    edits = [] if problems is None else [f"data.source={json.dumps(problems)}", *WITHOUT_EVALUATION]
+    edits = [*NOT_TRAINING]
+    edits += [] if problems is None else [f"data.source={json.dumps(problems)}", "data.held_out=none"]
     edits += [] if path is None else [f"data.path={json.dumps(path)}"]
     config = resolve(DEFAULT_RECIPE if base is None else base, [*edits, *sets])
     if problems is not None:

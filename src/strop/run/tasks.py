@@ -114,13 +114,14 @@ def configure(
             template = stored_config(run).template
         elif base is None:
             base = str(run.config_path)
-    edits = [] if step is not None else ["model.fresh=none", "model.lora=none", f"model.path={json.dumps(place)}"]
+    edits = [*preflight.NOT_TRAINING]
+    edits += [] if step is not None else ["model.fresh=none", "model.lora=none", f"model.path={json.dumps(place)}"]
     if template is not None:
         edits += [f"{key}={text}" for key, text in flatten({"data": {"template": template.model_dump(mode="json")}})]
     if source is not None:
         named = source if isinstance(source, str) else source.model_dump(mode="json")
         edits += [f"{key}={text}" for key, text in flatten({"data": {"source": named}})]
-        edits += ["data.held_out=none", "evaluation.every=none"]
+        edits.append("data.held_out=none")
     if path is not None:
         edits.append(f"data.path={json.dumps(path)}")
     other = source is not None or path is not None or any(text.strip().startswith(_PROBLEMS) for text in sets)
@@ -128,7 +129,7 @@ def configure(
     named = base if base is not None else DEFAULT_RECIPE
     config = resolve(named, [*edits, *sets])
     if other and _held_out_elsewhere(config, resolve(named, edits)):
-        config = resolve(named, [*edits, *sets, "data.held_out=none", "evaluation.every=none"])
+        config = resolve(named, [*edits, *sets, "data.held_out=none"])
     _refuse_limit_elsewhere(config, sets)
     if limit is not None and config.data.held_out is None:
         config = edit(config, [f"data.limit={limit}"])  # no more are read
@@ -349,7 +350,8 @@ def problems_of(asked: Asked, tokenizer: PreTrainedTokenizerBase, view: View) ->
         data = load_data(settings, tokenizer, asked.config.instruction, seen)
         kept = data.held_out if data.held_out is not None else data.train
         chosen = kept.subset(range(len(kept))[: asked.limit])
-        kind = "held-out problems" if data.held_out is not None else "problems (none are held out)"
+        none = " (the run holds out none)" if asked.own else ""
+        kind = "held-out problems" if data.held_out is not None else f"problems{none}"
     place = asked.config.model.path if asked.run is None else str(asked.run)
     of = run_of(place)
     known = of is not None and RunFolder.open(of).read_problems() is not None
