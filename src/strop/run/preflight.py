@@ -230,8 +230,7 @@ def using(
     if is_run(Path(place)):
         folder = RunFolder.open(place)
         if not stored and not folder.model.is_dir():
-            export = command("export", folder.path)
-            raise InputError(f"{place} has no model yet; write that of its newest checkpoint: {export}")
+            checkpoint(folder)
         if base is None and not folder.fine_tunes:
             base = str(folder.config_path)
     elif place not in RESERVED:
@@ -290,6 +289,9 @@ def checkpoint(run: RunFolder, step: str | int | None = None) -> None:
         InputError: naming those that there are, or the setting.
     """
     known = run.checkpoint_steps()
+    if not known and step is None:
+        go_on = command(f"{'sft' if run.fine_tunes else 'train'} --resume", run.path)
+        raise InputError(f"{run.path} has no model yet, and no checkpoint; go on with it by {go_on}")
     if not known or (step is not None and str(step) not in map(str, known)):
         has = ", ".join(map(str, known)) or "none"
         raise InputError(f"{run.path} has no checkpoint{'' if step is None else f' {step}'}; it has {has}")

@@ -98,7 +98,7 @@ def configure(
 ) -> Asked:
     """How `model` is asked, and what; `source` replaces both its problems and its held-out ones.
 
-    With `step` the model is that checkpoint of a run, as `open_model` opens it: the run needs no exported model.
+    With `step` the model is that checkpoint of a run, as `open_model` opens it; without, a run has come to its end.
     `limit` takes the first so many problems; those that a run held out are first told apart from the others.
 
     Raises:
@@ -108,8 +108,6 @@ def configure(
     if is_run(Path(model)):
         run = RunFolder.open(model)
         place = str(run.model)
-        if step is None and not run.model.is_dir():
-            raise InputError(f"{model} has no model yet; write that of its newest checkpoint: strop export {model}")
         if base is None and run.fine_tunes:
             template = stored_config(run).template
         elif base is None:
@@ -323,7 +321,10 @@ def open_model(
 ) -> tuple[Policy, PreTrainedTokenizerBase]:
     """The policy that a configuration names, or a stored one, on its device and ready to be asked; its tokenizer."""
     if stored is not None:
-        policy, tokenizer = open_checkpoint(RunFolder.open(stored.run), stored.step)
+        run = RunFolder.open(stored.run)
+        if not run.model.is_dir():
+            view.note(f"{run.path} has no model yet; its checkpoint of step {stored.step} is taken")
+        policy, tokenizer = open_checkpoint(run, stored.step)
     else:
         settings = located(config.model, config.seed, view)
         policy, tokenizer = load_policy(settings, seed=derive(config.seed, "model"))
