@@ -74,7 +74,7 @@ class Grid:
         for (model, name), count in self.left_out.items():
             if count:
                 lines.append(f"{name}: {counted(count, 'problems')} left out, {model} has no room for their prompts")
-        counts = {metric: count for metric in metrics if (count := parse_metric(metric)[1]) is not None}
+        counts = {metric: k for metric in metrics if (k := parse_metric(metric)[1]) is not None}
         for (model, name), result in self.results.items():
             failed = result.failed(model, counts)
             lines += [f"{name}: {failed}"] if failed else []
