@@ -22,7 +22,7 @@ from strop.evaluation.benchmarks import benchmark
 from strop.evaluation.grid import Grid
 from strop.evaluation.protocols import PLAIN, changed, protocol
 from strop.model.byte_tokenizer import byte_tokenizer
-from strop.run.benchmark_plan import Plan, parse_models
+from strop.run.benchmark_plan import NamedModel, Plan, parse_models
 from strop.run.benchmark_terms import shared_template
 from strop.run.benchmarking import measure
 from strop.run.run import train
@@ -243,10 +243,26 @@ def test_a_checkpoint_is_measured_and_asked_without_benchmarks_too(place: Path, 
     shutil.copytree(place / "run", bare, ignore=shutil.ignore_patterns("model"))  # a checkpoint needs no export
     (answer,) = invoke("sample", f"{bare}@1", "--prompt", "3+5=", "--max-new-tokens", 4, "--json")
     assert answer["tokens"] <= 4
-    refused = ((("eval", f"{bare}@all"), "one model is asked at a time"), (("eval", bare), "strop export"))
-    for arguments, told in refused:
-        done = CliRunner().invoke(app, [str(each) for each in arguments])
-        assert isinstance(done.exception, StropError) and told in str(done.exception)
+    done = CliRunner().invoke(app, ["eval", f"{bare}@all"])
+    assert isinstance(done.exception, StropError) and "one model is asked at a time" in str(done.exception)
+
+
+def test_a_run_without_a_model_is_its_newest_checkpoint(
+    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    bare, told = tmp_path / "bare", "has no model yet; its checkpoint of step 2 is taken"
+    shutil.copytree(place / "run", bare, ignore=shutil.ignore_patterns("model"))
+    assert parse_models([str(bare), f"ours={bare}"]) == (
+        NamedModel(f"{bare}@2", str(bare), 2), NamedModel("ours", str(bare), 2)
+    )  # fmt: skip
+    last = invoke("eval", place / "run", "--samples", 2, "--json")
+    done = CliRunner().invoke(app, ["eval", str(bare), "--samples", "2", "--json"])
+    assert json.loads(done.stdout) | {"seconds": 0} == last | {"seconds": 0} and told in done.stderr
+    for arguments in (("sample", "--prompt", "3+5="), ("eval", "--benchmark", "held_out", "--budget", "4", "--json")):
+        done = CliRunner().invoke(app, [arguments[0], str(bare), *arguments[1:]], catch_exceptions=False)
+        assert done.exit_code == 0 and told in done.stderr
+    assert f"{bare}@2" in done.stdout
 
 
 @pytest.mark.parametrize(
@@ -256,6 +272,8 @@ def test_a_checkpoint_is_measured_and_asked_without_benchmarks_too(place: Path, 
         (("eval", "a", "b"), "several models are measured on benchmarks"),
         (("eval", "a", "--out", "x"), "--out belongs to benchmarks"),
         (("eval", "a", "--samples", "0"), "must be a number of at least 1"),
+        (("eval", "a", "--samples", "b40=6"), "NAME=N is of benchmarks: --benchmark"),
+        (("eval", "a", "--benchmark", "aime24", "--samples", "aime25=6"), "aime25 is not measured here"),
         (("eval", "a", "--benchmark", "aime24", "--source", "gsm8k"), "go without --benchmark"),
         (("eval", "a", "--benchmark", "amie24"), "did you mean 'aime24'"),
         (("eval", "a", "--protocol", "archr"), "did you mean 'archer'"),

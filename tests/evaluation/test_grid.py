@@ -81,6 +81,20 @@ def test_a_majority_is_not_known_where_the_verifier_tells_no_answers(tmp_path: P
     assert line.split("|")[2].strip() == "–"
 
 
+def test_a_table_says_of_how_many_problems_a_metric_is_where_the_verifier_failed(tmp_path: Path) -> None:
+    """pass@N was that of the few problems with the most samples judged, one of the three here."""
+    found = replace(result([[1, 0, 0, 0], [0, 0, 0, 1], [0, 0, 0, 0], [1, 1, 1, 1]]), first_failure="it hangs")
+    found.usable[:3, 3] = False
+    found.usable[2] = False
+    assert value_of(found, "pass") == pytest.approx(2 / 3) and value_of(found, "avg") == pytest.approx((1 / 3 + 1) / 3)
+    assert value_of(found, "pass@4") == 1.0
+    written = write_report(grid({("rl", "aime"): found}), tmp_path, ("avg", "pass", "pass@4", "maj@2"), pictures=False)
+    said = "the verifier failed on 6 of 16 samples of rl, which count in no rate; rates are over 3 of 4 problems"
+    assert written["notes"] == [f"aime: {said}; pass@4 is over 1 of 4 problems; it hangs"]
+    assert written["notes"][0] in (tmp_path / "report.md").read_text()
+    assert result(EASY).failed("rl", {"pass@2": 2}) == ""
+
+
 def test_comparison_is_paired() -> None:
     rows = compare(two_by_two(), "base", "rl")
     assert [(row.benchmark, row.gain) for row in rows] == [("aime", 0.75), ("lcb", 0.0), ("Avg.", 0.375)]

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from pydantic import ValidationError
 
 from strop.base.types import InputError
 from strop.data.templates import ChatTemplate, OpenReasonerZero
-from strop.evaluation.benchmarks import benchmark
+from strop.evaluation.benchmarks import benchmark, benchmarks_named
 from strop.evaluation.protocols import PLAIN, PROTOCOLS, changed, parse_metric, protocol, template_named
 from strop.verifiers.code.verifier import CodeVerifier
 from strop.verifiers.combined import AnyOf
@@ -85,6 +87,22 @@ def test_explicit_flags_override() -> None:
 def test_samples_must_be_counts(samples: str) -> None:
     with pytest.raises(InputError):
         changed(PLAIN, samples=samples)
+
+
+def test_samples_are_those_of_what_is_measured(tmp_path: Path) -> None:
+    """A file's own name was no benchmark, and a count for one that is not measured did nothing."""
+    (tmp_path / "b40.jsonl").write_text("")
+    file = f"{tmp_path}/b40.jsonl"
+    measured = benchmarks_named([file, "aime2024", "livecodebench:v5"])
+    for text in ("b40=6", f"{file}=6"):
+        assert changed(PLAIN, samples=text, measured=measured).samples_of(measured[0]) == 6
+    for text in ("livecodebench", "livecodebench_v5", "livecodebench:v5"):
+        found = changed(PLAIN, samples=f"AIME_2024=3, {text}=5", measured=measured)
+        assert [found.samples_of(one) for one in measured] == [4, 3, 5]
+    with pytest.raises(InputError, match=r"^--samples b4=6: b4 is not measured here; did you mean 'b40'\?$"):
+        changed(PLAIN, samples="b4=6", measured=measured)
+    with pytest.raises(InputError, match=r"^--samples math500=6: math500 is not measured here; known: aime24, b40, l"):
+        changed(PLAIN, samples="math500=6", measured=measured)
 
 
 def test_values_out_of_range_are_named() -> None:

@@ -13,10 +13,15 @@ from strop.base.seeds import derive
 from strop.base.types import InputError
 from strop.base.view import SilentView
 from strop.data.dataset import load_data
+from strop.evaluation.benchmarks import benchmark
+from strop.evaluation.protocols import PLAIN, changed
 from strop.evaluation.result import paired_test
 from strop.evaluation.validation import ValidationSet, by_problem, gain
 from strop.model.byte_tokenizer import byte_tokenizer
 from strop.run.assembly import validation_sets
+from strop.run.benchmark_plan import Plan, parse_models
+from strop.run.benchmarking import measure
+from strop.run.run import train
 from strop.verifiers.math import MathVerifier
 
 ROOM = 400
@@ -62,6 +67,19 @@ def test_a_run_has_its_held_out_problems_and_the_benchmarks_it_names(tmp_path: P
         "aime24: 1 problem, measured every 2 steps",
     ]
     assert [step for step in range(9) if first.due(step, 8)] == [0, 3, 6, 8]
+
+
+def test_a_run_that_was_trained_on_plain_prompts_is_asked_a_benchmark_so(tmp_path: Path) -> None:
+    """As `strop eval` asks it; a box was asked for while it trained."""
+    exam = write(tmp_path / "exam.jsonl", "2+2=")
+    _, first = sets(f"evaluation.benchmarks=['{exam}']", "data.template=Plain")
+    assert byte_tokenizer().decode(first.dataset[0].prompt_ids) == "2+2="
+    config = small_config("data.template=Plain", "steps=1", "evaluation.every=none")
+    train(config, tmp_path / "run", SilentView())
+    models, quick = parse_models([f"run={tmp_path / 'run'}"]), changed(PLAIN, samples="1", budget=4)
+    measure(Plan(models, (benchmark(str(exam)),), quick, tmp_path / "out"), SilentView())
+    kept = json.loads((tmp_path / "out" / "run" / "exam" / "settings.json").read_text())
+    assert kept["prompts"] == first.dataset.fingerprint
 
 
 def test_what_cannot_be_measured_is_refused_in_one_line(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from strop.engines.torch import TorchEngine
 from strop.model.byte_tokenizer import byte_tokenizer
 from strop.recipes.resolve import resolve
 from strop.run import fine_tuning, sft_config, tasks
+from strop.run.benchmark_plan import parse_models
 from strop.run.fine_tuner import as_demonstrations
 from strop.run.folder import RunFolder
 from strop.run.run import Interrupted
@@ -128,8 +129,8 @@ def test_export_writes_the_checkpoints_weights_and_never_over_something_else(run
 
 def test_a_run_without_a_model_says_how_to_get_one(tmp_path: Path) -> None:
     RunFolder.create(tmp_path, {}).close()
-    with pytest.raises(InputError, match=f"strop export {tmp_path}"):
-        tasks.configure(str(tmp_path))
+    with pytest.raises(InputError, match=f"no model yet, and no checkpoint; .* strop train --resume {tmp_path}"):
+        parse_models([str(tmp_path)])
 
 
 RANKS = ["training.optimizer.schedule=Cosine", "training.optimizer.warmup_steps=2", "training.optimizer.eps=1e-4",

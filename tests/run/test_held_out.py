@@ -97,7 +97,11 @@ def test_samples_that_could_not_be_judged_are_said(tmp_path: Path) -> None:
     said = [line for line in view.lines if line.startswith("evaluation of step")]
     assert [line.split(":")[0] for line in said] == ["evaluation of step 0", "evaluation of step 2"]
     assert all("samples of held_out" in line and "too small to judge" in line for line in said)
-    assert len(json.loads((tmp_path / "run" / "untrained.json").read_text())) == 8
+    assert len(json.loads((tmp_path / "run" / "untrained.json").read_text())["pass_rates"]) == 8
+    evaluate_model(configure(str(tmp_path / "run")), 2, None, view)
+    (line,) = [line for line in view.lines if line.startswith("the verifier failed on")]
+    assert line.startswith("the verifier failed on 16 of 32 samples of ")
+    assert "held_out.jsonl, which count in no rate; rates are over 8 of 16 problems; " in line
 
 
 def test_an_evaluation_of_which_nothing_was_judged_says_why(tmp_path: Path) -> None:
@@ -120,8 +124,23 @@ def test_other_problems_are_never_called_held_out(run: Path) -> None:
     dataset, trained_on = problems_of(asked, TOKENIZER, notes)
     assert (len(dataset), trained_on) == (70, 32)
     assert any("32 of these 70 problems were trained on" in line for line in notes.lines)
+    assert f"70 problems of {run.parent / 'problems.jsonl'}" in notes.lines
     assert "held-out problems" not in " ".join(notes.lines)
     assert evaluate_model(asked, 1, None, SilentView())["trained_on"] == 32
+
+
+def test_a_run_is_asked_other_problems_whatever_it_measured_while_it_trained(tmp_path: Path) -> None:
+    """A benchmark without steps of its own, which then never came due, was refused."""
+    write(tmp_path / "exam.jsonl", range(3))
+    exam, place = str(tmp_path / "exam.jsonl"), str(tmp_path / "run")
+    config = small_config(*from_file(Path(exam), "data.held_out={count=1}", f'evaluation.benchmarks=["{exam}"]'))
+    RunFolder.create(tmp_path / "run", config.model_dump(mode="json")).close()
+    (tmp_path / "run" / "model").mkdir()
+    preflight.measuring(place, problems=exam)
+    assert len(problems_of(configure(place, source=exam), TOKENIZER, SilentView())[0]) == 3
+    notes = Notes()
+    problems_of(configure(place, sets=["data.held_out=none"]), TOKENIZER, notes)
+    assert f"3 problems of {exam}" in notes.lines
 
 
 def test_problems_that_a_setting_names_are_asked_where_what_is_held_out_has_a_source_of_its_own(run: Path) -> None:
@@ -167,6 +186,32 @@ def test_a_runs_model_is_known_by_its_folder(run: Path) -> None:
     assert problems_of(asked, TOKENIZER, SilentView())[1] == 32
 
 
+TWICE = '{piece="JsonLines", path="FILE"}'
+
+
+@pytest.mark.parametrize(
+    "sets",
+    [
+        (f"data.source={TWICE}", "data.held_out={count=8}"),
+        (f'data.source={{piece="Mixture", sources=[{TWICE}], repeats=[2]}}', "data.held_out={count=8}"),
+        ("data.source={piece='ChainSum', count=9}", f"data.held_out={{source={TWICE}}}"),
+    ],
+)
+def test_a_question_that_the_source_has_twice_is_the_one_that_the_run_was_measured_on(
+    sets: tuple[str, ...], tmp_path: Path
+) -> None:
+    """The last of them was asked, with another answer, and another id from which its samples are drawn."""
+    lines = [{"prompt": f"{n}+1=", "answer": str(n + 1 + off)} for off in (0, 100) for n in range(9)]
+    (tmp_path / "twice.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    config = small_config(*(text.replace("FILE", str(tmp_path / "twice.jsonl")) for text in sets))
+    data = load_data(config.data, TOKENIZER)
+    folder = RunFolder.create(tmp_path / "run", config.model_dump(mode="json"))
+    folder.write_json("problems.json", ProblemRecord.of(data).to_json())
+    folder.close()
+    dataset, _ = problems_of(Asked(config, tmp_path / "run", own=True), TOKENIZER, SilentView())
+    assert data.held_out is not None and dataset.fingerprint == data.held_out.fingerprint
+
+
 def test_what_was_held_out_and_is_gone_is_refused(run: Path, tmp_path: Path) -> None:
     record = ProblemRecord(frozenset(), ("0" * 16,))
     with pytest.raises(InputError, match="1 of the 1 problems that the run held out"):
@@ -197,7 +242,7 @@ def test_base_and_run_are_asked_the_same(run: Path, tmp_path: Path) -> None:
     count = sum(question_digest(Problem("", f"{n}+1=", "")) in trained for n in range(36, 44))
     assert f"run was trained on {count} of the 8 problems of exam" in notes.lines
     assert [line for line in grid.notes() if "trained on" in line] == [
-        f"exam: run was trained on {count} of the 8 problems; there it is no measure"
+        f"exam: {name} was trained on {count} of the 8 problems; there it is no measure" for name in ("base", "run")
     ]
 
 
@@ -332,6 +377,29 @@ def test_fine_tuning_counts_as_training(run: Path, tmp_path: Path) -> None:
     later = DataSettings(source=JsonLines(path=str(tmp_path / "problems.jsonl")), held_out=HeldOutSettings(count=2))
     held_out = load_data(later, TOKENIZER, seen=seen).held_out
     assert held_out is not None and not any(map(seen, held_out.problems))
+
+
+def test_a_run_that_begins_with_a_fine_tuned_model_was_trained_on_its_demonstrations(run: Path, tmp_path: Path) -> None:
+    """Whoever measured such a run said that it had seen none of them."""
+    worked, exam = tmp_path / "worked.jsonl", tmp_path / "exam.jsonl"
+    worked.write_text("".join(json.dumps({"prompt": f"{n}+1=", "completion": "x"}) + "\n" for n in range(50, 60)))
+    write(exam, range(55, 65))
+    tuned = sft_config.configure(str(run / "model"), worked, ["training.epochs=none", "training.steps=1"])
+    fine_tuning.train(tuned, tmp_path / "sft", SilentView())
+    notes = Notes()
+    sets = ["data.source.count=20", "model.fresh=none", f"model.path={tmp_path / 'sft' / 'model'}"]
+    sets += ["evaluation.every=none", f"evaluation.benchmarks=[{{name='{exam}', every=1}}]", "steps=1"]
+    train(edit(small_config(), [*sets, "data.held_out=none"]), tmp_path / "run", notes)
+    assert [line for line in notes.lines if "no measure" in line] == [
+        "its model was trained on 5 of the 10 problems of exam, so that its pass rate there is no measure"
+    ]
+    models = parse_models([str(tmp_path / "run"), f"sft={tmp_path / 'sft'}", f"{tmp_path / 'run'}@1"])
+    quick = changed(PLAIN, samples="1", budget=4)
+    grid = measure(Plan(models, (benchmark(str(exam)),), quick, tmp_path / "out"), SilentView())
+    assert list(grid.trained_on.values()) == [5, 5, 5]
+    for place, step in (("run", None), ("run", 1), ("run/model", None), ("sft", None), ("sft", 1)):
+        asked = configure(str(tmp_path / place), source=str(exam), step=step)
+        assert problems_of(asked, TOKENIZER, SilentView())[1] == 5, place
 
 
 def test_a_benchmark_that_is_trained_on_is_told(run: Path, tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import itertools
 import json
 import os
 import random
+import shutil
 import signal
 import struct
 import sys
@@ -27,6 +28,7 @@ from strop.base.imports import allow_module
 from strop.base.metrics_file import read_metrics
 from strop.base.types import InputError, IntArray, Problem, Status, StropError, Verdict
 from strop.base.view import SilentView
+from strop.cli.run_endings import report_run
 from strop.config.parse import edit
 from strop.engines.torch import TorchEngine
 from strop.orchestration.evaluator import InProcessEvaluator
@@ -35,6 +37,7 @@ from strop.orchestration.in_process import InProcess
 from strop.orchestration.rank_group import RankGroupLost
 from strop.recipes.resolve import resolve
 from strop.report.figures.training import plot_run
+from strop.report.runs import read_runs
 from strop.run.changes import read_changes
 from strop.run.folder import RunFolder
 from strop.run.loop import WeightMismatch
@@ -59,7 +62,7 @@ def test_the_run_folder_holds_everything(finished: Path) -> None:
     assert [row["step"] for row in rows] == [0, 1, 2, 3, 4]
     measured = ("pass_rate", "stderr", "interval_low", "interval_high", "entropy")
     assert rows[0].keys() == {"step", *(f"evaluation/{name}" for name in measured)}
-    untrained = json.loads((finished / "untrained.json").read_text()).values()
+    untrained = json.loads((finished / "untrained.json").read_text())["pass_rates"].values()
     assert sum(untrained) / len(untrained) == pytest.approx(rows[0]["evaluation/pass_rate"])
     gained = rows[4]["evaluation/pass_rate"] - rows[0]["evaluation/pass_rate"]
     assert rows[4]["evaluation/gain"] == pytest.approx(gained)
@@ -565,6 +568,32 @@ def test_a_finished_run_goes_on_with_more_steps(finished: Path, tmp_path: Path) 
         resume(out, SilentView(), sets=["data.source.terms=3"])
     with pytest.raises(InputError, match="--set model.fresh.layers"):
         resume(out, SilentView(), sets=["model.fresh.layers=3"])
+
+
+@pytest.mark.parametrize(
+    ("changed", "compares"),
+    [
+        ("evaluation.samples_per_problem=3", True),  # the same rate, more exactly
+        ("evaluation.temperature=0.5", False),
+        ("sampling.max_new_tokens=6", False),
+        ("verifier.extract=any", False),
+    ],
+)
+def test_a_gain_is_of_evaluations_on_the_same_terms(
+    changed: str, compares: bool, finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A run that goes on with other evaluations was compared with its untrained model as it was measured before."""
+    out = tmp_path / "run"
+    shutil.copytree(finished, out)
+    view = AllNotes()
+    resume(out, view, sets=["steps=6", changed])
+    row = next(row for row in read_metrics(out / "metrics.jsonl") if row["step"] == 6)
+    assert row["evaluation/pass_rate"] is not None and (row["evaluation/gain"] is not None) == compares
+    assert any("no gain since step 0 is told" in line for line in view.lines) != compares
+    report_run(out)
+    assert ("not known: evaluations were changed" in capsys.readouterr().out) != compares
+    (run,) = read_runs([out])
+    assert run.gain(4) is not None and (run.gain(6) is not None) == compares
 
 
 def test_the_users_modules_are_recorded_and_named_in_every_command(

@@ -167,12 +167,13 @@ def evaluate(
     from strop.report.evaluation_report import parse_average, write_report
 
     best_by = dict(parse_average(text) for text in averages)
+    base = protocols.protocol(protocol)
+    measured = benchmarks_named(_parts(benchmark) or base.benchmarks)
     chosen = protocols.changed(
-        protocols.protocol(protocol), temperature=temperature, top_p=top_p, budget=budget, samples=samples,
-        metrics=_parts(metric), instruct=instruct,
+        base, temperature=temperature, top_p=top_p, budget=budget, samples=samples,
+        metrics=_parts(metric), instruct=instruct, measured=measured,
         template=None if template is None else protocols.template_named(template),
     )  # fmt: skip
-    measured = benchmarks_named(_parts(benchmark) or chosen.benchmarks)
     if endpoint is None:
         from strop.run import preflight
 
@@ -233,7 +234,7 @@ def _on_held_out(
     from strop.base.types import InputError
 
     if samples is not None and not (samples.isdecimal() and int(samples) > 0):
-        raise InputError(f"--samples {samples}: must be a number of at least 1")
+        raise InputError(f"--samples {samples}: must be a number of at least 1 (NAME=N is of benchmarks: --benchmark)")
     from strop.run import preflight
 
     preflight.measuring(model, recipe, changes, source, path)  # before torch takes its seconds to load

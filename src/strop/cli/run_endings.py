@@ -82,8 +82,9 @@ def _last_values(folder: Path) -> list[tuple[str, str]]:
         for step, rate in list(zip(steps, rates, strict=True))[:: max(1, len(rates) - 1)]
     ]
     if len(rates) > 1:
-        points, interval = run.gain(steps[-1])
-        rows.append(("gain", f"{points} points{interval_suffix(interval)}"))
+        gained = run.gain(steps[-1])
+        known = "" if gained is None else f"{gained[0]} points{interval_suffix(gained[1])}"
+        rows.append(("gain", known or "not known: evaluations were changed since the first"))
     trained, loss = run.last("pass_rate"), run.last("loss")
     if trained is not None:
         rows.append(("pass rate in training", percent(trained)))

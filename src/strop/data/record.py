@@ -10,7 +10,8 @@ another split cannot bring a question that was trained on among those that are c
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -51,18 +52,31 @@ class ProblemRecord:
     def held_out_of(self, problems: Iterable[Problem], source: str) -> tuple[Problem, ...]:
         """The problems that the run held out, in the order of the run, found among those of its source.
 
+        Where a source asks a question several times, perhaps with other ids and answers, a run holds out the first; all
+        of them where its held-out problems have a source of their own.
+
         Raises:
             InputError: some of them are not there any more.
         """
-        known = {question_digest(problem): problem for problem in problems}
-        missing = sum(digest not in known for digest in self.held_out)
+        present = tuple(problems)
+        known = dict(zip(_numbered(map(question_digest, present)), present, strict=True))
+        wanted = tuple(_numbered(self.held_out))
+        missing = sum(each not in known for each in wanted)
         if missing:
             raise InputError(
                 f"{source}: {missing} of the {len(self.held_out)} problems that the run held out are not in it any "
                 "more; restore it, or name other problems with --source"
             )
-        return tuple(known[digest] for digest in self.held_out)
+        return tuple(known[each] for each in wanted)
 
     def trained_on(self, problems: Iterable[Problem]) -> int:
         """How many of these problems the run was trained on."""
         return sum(question_digest(problem) in self.trained for problem in problems)
+
+
+def _numbered(digests: Iterable[str]) -> Iterator[tuple[str, int]]:
+    """Each digest with how often it came before."""
+    before: Counter[str] = Counter()
+    for digest in digests:
+        yield digest, before[digest]
+        before[digest] += 1

@@ -229,14 +229,15 @@ def refuse_unjudged(
     note(f"{refusals}; samples that it fails on count in no rate")
 
 
-def with_instruction(template: PromptTemplate, kind: Kind) -> PromptTemplate:
+def with_instruction(template: PromptTemplate, kind: Kind, trained: bool = False) -> PromptTemplate:
     """`template` asking for the answer in the form that the verifier of `kind` reads, where it says nothing yet.
 
-    `Auto` is left as it is: it asks when it is resolved.
+    `Auto` is left as it is: it asks when it is resolved. With `trained` the template is that of the model's training: a
+    run that was trained on plain prompts is asked so; a chat's instruction may have been in the training data.
     """
     if isinstance(template, ChatTemplate) and template.instruction is None and template.system is None:
         return template.model_copy(update={"instruction": INSTRUCTIONS[kind].text})
-    if isinstance(template, Plain) and not template.suffix and not template.prefix:
+    if isinstance(template, Plain) and not trained and not template.suffix and not template.prefix:
         return template.model_copy(update={"suffix": f"\n{INSTRUCTIONS[kind].text}\n"})
     return template
 

@@ -40,7 +40,7 @@ class Grid:
         results: by (model, benchmark).
         sampling: how each was sampled, as `engines.base.Sampling` in JSON, by the same.
         left_out: how many problems a model had no room for, by the same; none where it is not in there.
-        trained_on: how many of the problems the model's run was trained on, by the same.
+        trained_on: how many of the problems the model was trained on, by the same.
     """
 
     models: tuple[str, ...]
@@ -54,8 +54,11 @@ class Grid:
         """The benchmarks that all of `models` have."""
         return tuple(c.name for c in self.columns if all((model, c.name) in self.results for model in models))
 
-    def notes(self) -> list[str]:
-        """Warnings about numbers that are not comparable: other sampling, problems left out or trained on."""
+    def notes(self, metrics: Sequence[str] = ()) -> list[str]:
+        """Warnings about numbers that are not comparable: other sampling, problems left out, not judged or trained on.
+
+        `metrics` are those of the table, of which some may be over fewer problems.
+        """
         lines = []
         for column in self.columns:
             asked = {
@@ -71,6 +74,10 @@ class Grid:
         for (model, name), count in self.left_out.items():
             if count:
                 lines.append(f"{name}: {counted(count, 'problems')} left out, {model} has no room for their prompts")
+        counts = {metric: k for metric in metrics if (k := parse_metric(metric)[1]) is not None}
+        for (model, name), result in self.results.items():
+            failed = result.failed(model, counts)
+            lines += [f"{name}: {failed}"] if failed else []
         for (model, name), count in self.trained_on.items():
             if count:
                 asked_in_all = len(self.results[model, name].problem_ids)
@@ -202,7 +209,7 @@ def values_of(result: EvaluationResult, metric: str) -> Array:
     if kind == "avg":
         return _judged(result)
     if kind == "pass":
-        return result.pass_values(result.most_usable if count is None else count)
+        return result.pass_values(count)
     return result.majority_values(count)
 
 

@@ -16,6 +16,7 @@ from strop.base.near import nearest
 from strop.base.pieces import Settings, complaint, refused_flag
 from strop.base.types import InputError
 from strop.data.templates import OpenReasonerZero, PromptTemplate
+from strop.evaluation.benchmark_files import plain_name
 from strop.evaluation.benchmarks import Benchmark, Extract, benchmark, default_verifier
 from strop.verifiers.base import Verifier
 from strop.verifiers.combined import AnyOf
@@ -179,18 +180,21 @@ def changed(
     metrics: Sequence[str] = (),
     template: PromptTemplate | None = None,
     instruct: bool | None = None,
+    measured: Sequence[Benchmark] = (),
 ) -> Protocol:
     """`base` with what was asked for explicitly; None and an empty sequence leave it as it is.
 
     Args:
         samples: N of every benchmark (`16`), or of some: `aime24=64,math500=4`.
+        measured: the benchmarks that `samples` may name; by default those of `base`.
 
     Raises:
-        InputError: a value out of its range, or not written so.
+        InputError: a value out of its range, or not written so; samples of what is not measured.
     """
     for metric in metrics:
         parse_metric(metric)
-    counts = _sample_counts(samples, base) if samples is not None else {}
+    named = measured or tuple(map(benchmark, base.benchmarks))
+    counts = _sample_counts(samples, base, named) if samples is not None else {}
     changes = {
         "temperature": temperature, "top_p": top_p, "budget": budget, "metrics": tuple(metrics) or None,
         "template": template, "instruct": instruct, **counts,
@@ -214,15 +218,22 @@ def template_named(name: str) -> PromptTemplate:
         raise InputError(f"--template {name}: {complaint(error.errors(include_url=False)[0])}") from error
 
 
-def _sample_counts(text: str, base: Protocol) -> dict[str, Any]:
+def _sample_counts(text: str, base: Protocol, measured: Sequence[Benchmark]) -> dict[str, Any]:
     if text.isdecimal() and int(text) > 0:
         return {"samples": {}, "other_samples": int(text)}
+    known: dict[str, str] = {}  # names and families, by whatever they may be called
+    for found in measured:
+        called = (*found.stems, found.path or found.name, found.name, found.name.replace(":", ""))
+        known |= {plain_name(name): found.name for name in called}
+        known[plain_name(found.family)] = found.family
     counts = dict(base.samples)
     for part in text.split(","):
-        name, equals, count = part.strip().partition("=")
+        name, equals, count = part.strip().rpartition("=")
         if not equals or not count.isdecimal() or int(count) < 1:
             raise InputError(f"--samples {text}: write a number of at least 1, or NAME=N,NAME=N for some benchmarks")
-        counts[benchmark(name).name] = int(count)
+        if plain_name(name) not in known:
+            raise InputError(f"--samples {text}: {name} is not measured here; {nearest(name, set(known.values()))}")
+        counts[known[plain_name(name)]] = int(count)
     return {"samples": counts}
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -63,11 +63,6 @@ class EvaluationResult:
     def samples_per_problem(self) -> int:
         """N."""
         return int(self.scores.shape[1])
-
-    @property
-    def most_usable(self) -> int:
-        """The most usable samples that a problem has: the largest k of pass@k."""
-        return int(self.usable.sum(axis=1).max())
 
     @property
     def failures(self) -> int:
@@ -156,17 +151,24 @@ class EvaluationResult:
         """The interval of `pass_rate` over problems, see `rate_interval`."""
         return rate_interval(self._judged_rates(), seed, level)
 
-    def pass_values(self, k: int) -> Array:
-        """Unbiased pass@k of each problem with at least k usable samples.
+    def judged_at_least(self, k: int | None) -> BoolArray:
+        """bool [P]: problems with `k` usable samples or more, of which pass@k and maj@k are; None: with any."""
+        return self.judged if k is None else self.usable.sum(axis=1) >= k
+
+    def pass_values(self, k: int | None = None) -> Array:
+        """Unbiased pass@k of each problem with at least k usable samples; by default of all usable samples of each.
 
         Raises:
             InputError: no problem has that many.
         """
+        self._judged_rates()
         usable = self.usable.sum(axis=1).astype(np.int64)
-        enough = usable >= k
-        if k < 1 or not enough.any():
+        enough = self.judged_at_least(k)
+        if (k is not None and k < 1) or not enough.any():
             raise InputError(f"pass@{k} cannot be estimated from {self.samples_per_problem} samples a problem")
         correct = (self.correct & self.usable).sum(axis=1).astype(np.int64)
+        if k is None:
+            return (correct[enough] > 0).astype(np.float64)
         return pass_at_k(correct[enough], usable[enough], k)
 
     def pass_at(self, k: int) -> float:
@@ -186,8 +188,7 @@ class EvaluationResult:
             InputError: no problem has that many.
         """
         self._judged_rates()
-        usable = self.usable.sum(axis=1)
-        enough = self.judged if k is None else usable >= k
+        enough = self.judged_at_least(k)
         if (k is not None and k < 1) or not enough.any():
             raise InputError(f"maj@{k} cannot be estimated from {self.samples_per_problem} samples a problem")
         votes: list[float] = []
@@ -208,16 +209,37 @@ class EvaluationResult:
         values = self.majority_values(k)
         return float(values.mean()) if len(values) else None
 
+    @property
+    def powers(self) -> list[int]:
+        """The powers of two up to N for which there is a pass@k."""
+        powers = (2**power for power in range(self.samples_per_problem.bit_length()))
+        return [k for k in powers if self.judged_at_least(k).any()]
+
+    def failed(self, of: str, counts: Mapping[str, int]) -> str:
+        """A line on the samples `of` somebody or something that the verifier could not judge; empty without any.
+
+        It says which rates are over fewer problems for them; `counts` are metrics of k samples, such as pass@k, with k.
+        """
+        if not self.failures:
+            return ""
+        problems, judged = len(self.problem_ids), int(self.judged.sum())
+        over = {"rates are": judged} if judged < problems else {}
+        least = {name: int(self.judged_at_least(k).sum()) for name, k in counts.items()}
+        over |= {f"{name} is": count for name, count in least.items() if count < judged}
+        few = "".join(f"; {name} over {count} of {problems} problems" for name, count in over.items())
+        why = f"; {self.first_failure}" if self.first_failure else ""
+        share = f"{self.failures:,} of {self.usable.size:,} samples of {of}"
+        return f"the verifier failed on {share}, which count in no rate{few}{why}"
+
     def summary(self, seed: int = 0) -> dict[str, Any]:
         """The result as JSON-able numbers; pass@k for the powers of two up to N."""
-        powers = [2**power for power in range(self.samples_per_problem.bit_length())]
         return {
             "dataset": self.dataset,
             "problems": len(self.problem_ids),
             "samples_per_problem": self.samples_per_problem,
             "pass_rate": self.pass_rate,
             "interval": list(self.interval(seed)),
-            "pass_at": {str(k): self.pass_at(k) for k in powers if k <= self.most_usable},
+            "pass_at": {str(k): self.pass_at(k) for k in self.powers},
             "majority_rate": self.majority_rate(),
             "mean_score": self.mean_score,
             "mean_length": self.mean_length,

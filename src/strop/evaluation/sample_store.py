@@ -26,7 +26,7 @@ from strop.evaluation.result import EvaluationResult
 from strop.verifiers.base import Verifier
 
 SETTINGS, SAMPLES, SUMMARY = "settings.json", "samples.parquet", "summary.json"
-TRAINED_ON = "trained_on"  # of a summary: how many of the problems the model's run was trained on
+TRAINED_ON = "trained_on"  # of a summary: how many of the problems the model was trained on, as far as runs tell
 FLUSH_SECONDS, FLUSH_PROBLEMS = 30.0, 256
 MOST_DIFFERENCES = 3
 HASHED = {"weights": "the model has other weights", "prompts": "its prompts or references are others"}

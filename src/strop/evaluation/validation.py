@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -69,6 +70,19 @@ class ValidationSet:
         """Whether it is measured after `step` of `last`; step 0 is before training."""
         return step % self.every == 0 or step == last
 
+    @property
+    def terms(self) -> dict[str, Any]:
+        """What a pass rate on this set is a rate of, JSON-able: those on the same terms compare.
+
+        How many samples there are is no part of it: more of them make the rate more exact, and no other one.
+        """
+        return {
+            "problems": self.dataset.fingerprint,
+            "sampling": self.sampling.model_dump(mode="json"),
+            "verifier": self.verifier.model_dump(mode="json"),
+            "environment": None if self.play is None else self.play.environment.model_dump(mode="json"),
+        }
+
 
 @dataclass(frozen=True)
 class Wanted:
@@ -96,7 +110,7 @@ def benchmark_sets(
     Args:
         wanted: which.
         data: the folder of their files; None reads the hub.
-        template: the run's; it is made to ask for the form of the answer, as there.
+        template: the run's; it is made to ask for the form of the answer, as there (`with_instruction`).
         room: tokens of the model; problems whose prompt leaves too little of it are left out, and noted.
         seed: the run's.
         note: receives a line for each set that is measured, and for what is left out.
@@ -117,7 +131,7 @@ def benchmark_sets(
             problems = load_problems(known, data, item.limit)
             verifier = default_verifier(known.kind)
             refuse_unjudged(known.name, problems, verifier, note, "strop eval --set verifier=…")
-            asked = with_instruction(template, known.kind)
+            asked = with_instruction(template, known.kind, trained=True)
             told = [verifier.instruction(one) for one in problems]
             if play is not None:
                 told = [play.environment.instruction(one) for one in told]

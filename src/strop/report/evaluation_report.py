@@ -64,13 +64,14 @@ def write_report(
         raise InputError(f"--baseline {first}: no such model; {nearest(first, grid.models)}")
     others = [model for model in grid.models if model != first and grid.shared((first, model))]
     compared = [row for model in others for row in compare(grid, first, model)]
+    notes = grid.notes(metrics)
     value: dict[str, Any] = {
         "models": _models(grid, metrics),
         "averages": {label: _average(grid, names) for label, names in (averages or _default_averages(grid)).items()},
         "comparisons": [{**row._asdict(), "interval": list(row.interval)} for row in compared],
-        "notes": grid.notes(),
+        "notes": notes,
     }
-    parts = ["# Evaluation", table(grid, metrics), *grid.notes(), "## In detail", details(grid)]
+    parts = ["# Evaluation", table(grid, metrics), *notes, "## In detail", details(grid)]
     if compared:
         note = "Gains in points on the same problems; intervals, and p-values by sign flips, are over problems, paired."
         parts += ["## Compared", comparison_table(compared, grid), note]

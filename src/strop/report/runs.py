@@ -111,13 +111,20 @@ class RunData:
             return f"{100 * low:.1f} to {100 * high:.1f}"
         return "" if error is None else f"± {100 * error:.1f} standard error"
 
-    def gain(self, step: int) -> tuple[str, str]:
-        """The points that the held-out pass rate gained up to `step`, and their 95 % interval where it is known."""
-        rates = self.by_step("evaluation/pass_rate")
-        gained = self.by_step("evaluation/gain").get(step, rates[step] - next(iter(rates.values())))
-        points = f"{100 * gained:+.1f}"
+    def gain(self, step: int) -> tuple[str, str] | None:
+        """The points that the held-out pass rate gained up to `step`, and their 95 % interval where it is known.
+
+        None where the step was measured otherwise than the untrained model, so that the two do not compare.
+        """
+        gained = self.by_step("evaluation/gain").get(step)
+        if gained is None:
+            if any(row["step"] == step and "evaluation/gain" in row for row in self.rows):
+                return None
+            rates = self.by_step("evaluation/pass_rate")
+            gained = rates[step] - next(iter(rates.values()))
         low, high = (self.by_step(f"evaluation/gain_{end}").get(step) for end in ("low", "high"))
-        return points, "" if low is None or high is None else f"{100 * low:+.1f} to {100 * high:+.1f}"
+        interval = "" if low is None or high is None else f"{100 * low:+.1f} to {100 * high:+.1f}"
+        return f"{100 * gained:+.1f}", interval
 
     def outcome(self) -> str:
         """How it ended, in a few words."""

@@ -34,8 +34,9 @@ def _headline(run: RunData) -> list[tuple[str, str]]:
     if rates:
         spread = interval_suffix(run.interval(steps[-1]))
         found.append((percent(rates[-1]), f"held-out pass rate after step {steps[-1]}{spread}"))
-    if len(rates) > 1:
-        points, interval = run.gain(steps[-1])
+    gained = run.gain(steps[-1]) if len(rates) > 1 else None
+    if gained is not None:
+        points, interval = gained
         found.append((f"{points} points", f"since step {steps[0]} ({percent(rates[0])}){interval_suffix(interval)}"))
     trained, loss = run.last("pass_rate"), run.last("loss")
     if trained is not None:
@@ -108,7 +109,7 @@ def _rate(run: RunData, place: int) -> str:
 
 def _gain(run: RunData) -> str:
     steps = run.series(RATE)[0]
-    points, interval = run.gain(steps[-1]) if len(steps) > 1 else (ABSENT, "")
+    points, interval = (run.gain(steps[-1]) if len(steps) > 1 else None) or (ABSENT, "")
     return f"{points} ({interval})" if interval else points
 
 
@@ -178,7 +179,8 @@ def _held_out(run: RunData) -> Table | None:
     by_domain = [run.by_step(name) for name in domains]
     rows = [
         (
-            str(step), percent(rate), run.interval(step) or ABSENT, *(part or ABSENT for part in run.gain(step)),
+            str(step), percent(rate), run.interval(step) or ABSENT,
+            *(part or ABSENT for part in run.gain(step) or ("", "")),
             *(_percent(values.get(step)) for values in by_domain),
         )
         for step, rate in rates.items()

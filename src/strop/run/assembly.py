@@ -14,7 +14,7 @@ from strop.base.view import View
 from strop.config.schema import RunConfig, evaluation_sampling, stage_configs
 from strop.data import contradictions
 from strop.data.chain_sum import part_of
-from strop.data.dataset import Data, Dataset, load_data
+from strop.data.dataset import Data, Dataset, Seen, load_data
 from strop.data.record import ProblemRecord
 from strop.data.templates import Auto, PromptTemplate
 from strop.engines.build import build_engine, embedded_settings, evaluating_engine
@@ -105,7 +105,8 @@ def assemble(config: RunConfig, view: View) -> Parts:
     if config.model.fresh is not None:
         view.note("model: fresh, its weights are random; name one that can do something with --set model.path=…")
     policy.to(driver_device(config, placement))
-    data = load_data(config.data, tokenizer, config.instruction, trained_before(config.model.path))
+    seen = trained_before(config.model.path)
+    data = load_data(config.data, tokenizer, config.instruction, seen)
     for line in (*data.report(), *first_prompt(data.train, config.data.template, tokenizer)):
         view.note(line)
     contradiction = contradictions.warning(data.train.name, data.train.problems)
@@ -126,7 +127,7 @@ def assemble(config: RunConfig, view: View) -> Parts:
     for line in () if play is None else play.notes():
         view.note(line)
     sets = validation_sets(config, data, tokenizer, room, view, play)
-    _warn_of_trained_benchmarks(sets, data, view)
+    _warn_of_trained_benchmarks(sets, data, seen, view)
     registry = ProcessRegistry()
     launcher = _launcher(config, registry, seen_gpus(config) > 0)
     # By default the trainer's ranks meet on this host, also where generators live in a cluster.
@@ -247,13 +248,15 @@ def validation_sets(
     return held_out + benchmark_sets(wanted, folder, template, tokenizer, sampling, room, config.seed, view.note, play)
 
 
-def _warn_of_trained_benchmarks(sets: Sequence[ValidationSet], data: Data, view: View) -> None:
+def _warn_of_trained_benchmarks(sets: Sequence[ValidationSet], data: Data, seen: Seen, view: View) -> None:
     record = ProblemRecord.of(data)
     for one in sets:
-        count = record.trained_on(one.dataset.problems)
-        if count:
-            which = f"{count} of the {len(one.dataset)} problems of {one.name}"
-            view.note(f"the run trains on {which}, so that its pass rate there is no measure")
+        problems = one.dataset.problems
+        counts = {"the run trains": record.trained_on(problems), "its model was trained": sum(map(seen, problems))}
+        for who, count in counts.items():
+            if count:
+                which = f"{count} of the {len(problems)} problems of {one.name}"
+                view.note(f"{who} on {which}, so that its pass rate there is no measure")
 
 
 def _worker_evaluator(

@@ -14,6 +14,7 @@ from strop.config.edits import explain
 from strop.engines.endpoint.client import ChatEndpoint
 from strop.evaluation.benchmarks import Benchmark
 from strop.evaluation.protocols import Protocol
+from strop.run import preflight
 from strop.run.folder import RunFolder, is_run
 from strop.run.tasks import Stored
 from strop.training import checkpoint
@@ -94,8 +95,10 @@ class Remote:
 def parse_models(texts: Sequence[str]) -> tuple[NamedModel, ...]:
     """Models as the command line names them: `MODEL`, `LABEL=MODEL`, `RUN@STEP`, `RUN@all` for every checkpoint.
 
+    A run that has not come to its end, and has no model yet, is its newest checkpoint.
+
     Raises:
-        InputError: a run has no such checkpoint, or two models have one label.
+        InputError: a run has no such checkpoint, or none at all, or two models have one label.
     """
     found: list[NamedModel] = []
     for text in texts:
@@ -104,7 +107,9 @@ def parse_models(texts: Sequence[str]) -> tuple[NamedModel, ...]:
             label, place = text, text
         run, at, step = place.rpartition("@")
         if not at or Path(place).exists() or not is_run(Path(run)):
-            found.append(NamedModel(label, place, None))
+            newest = _newest(place)
+            name = label if newest is None or label != place else f"{place}@{newest}"
+            found.append(NamedModel(name, place, newest))
             continue
         known = checkpoint.steps(RunFolder.open(run).checkpoints)
         name = label if equals and label != place else run
@@ -120,6 +125,14 @@ def parse_models(texts: Sequence[str]) -> tuple[NamedModel, ...]:
         if labels.count(label) > 1:
             raise InputError(f"two models are called {label!r}; give one another name with NAME={label}")
     return tuple(found)
+
+
+def _newest(place: str) -> int | None:
+    """The newest checkpoint of a run that has no model yet; None of any other model."""
+    if not is_run(Path(place)) or RunFolder.open(place).model.is_dir():
+        return None
+    preflight.checkpoint(RunFolder.open(place))
+    return RunFolder.open(place).checkpoint_steps()[-1]
 
 
 def parse_model(text: str) -> NamedModel:

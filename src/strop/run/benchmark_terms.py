@@ -18,6 +18,7 @@ from strop.model.location import asked_with
 from strop.run.benchmark_plan import Plan
 from strop.run.folder import RunFolder, holds_out, is_run
 from strop.run.tasks import Asked, problems_of
+from strop.training.embedded_base import tokenizer_of
 from strop.verifiers.base import Verifier
 
 
@@ -40,11 +41,10 @@ def held_out_of(plan: Plan) -> HeldOut:
     if not trained:
         raise InputError(f"benchmark {HELD_OUT}: the problems of a training run, and none of the models is one")
     run = trained[0]
-    if not run.model.is_dir():
-        raise InputError(f"{run.path} has no model yet; write that of its newest checkpoint: strop export {run.path}")
     config = parse(run.read_json("config.json"), str(run.config_path))
     asked = Asked(config, run.path, own=True, limit=plan.limit)
-    dataset, _ = problems_of(asked, load_tokenizer(str(run.model)), SilentView())
+    tokenizer = load_tokenizer(str(run.model)) if run.model.is_dir() else tokenizer_of(config.model)
+    dataset, _ = problems_of(asked, tokenizer, SilentView())
     if config.data.held_out is None:
         raise InputError(f"benchmark {HELD_OUT}: {run.path} held out no problems")
     if config.environment is not None and not config.environment.takes_any_problem:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -21,9 +20,8 @@ from strop.base.seeds import derive
 from strop.base.types import InputError, Problem, Rollout
 from strop.base.view import View, counted
 from strop.config.schema import RunConfig
-from strop.data.dataset import Dataset, make_example, no_instruction
-from strop.data.record import ProblemRecord
-from strop.data.templates import Auto, ChatTemplate, PromptTemplate, Tokenizer
+from strop.data.dataset import Dataset, Seen, make_example, never_seen, no_instruction
+from strop.data.templates import Auto, PromptTemplate, Tokenizer
 from strop.engines.build import build_engine
 from strop.engines.endpoint.client import EndpointError
 from strop.engines.endpoint.engine import EndpointEngine, EndpointTokenizer
@@ -48,7 +46,7 @@ from strop.model.policy import Policy
 from strop.recipes.resolve import resolve
 from strop.run.benchmark_plan import NamedModel, Plan
 from strop.run.benchmark_terms import held_out_of, shared_environment, shared_template, verifiers_of
-from strop.run.folder import RunFolder, holds_out
+from strop.run.folder import RunFolder, holds_out, trained_before
 from strop.run.tasks import DEFAULT_RECIPE, configure, fitted, open_model
 from strop.verifiers.base import Verifier
 from strop.verifiers.judges import Judges
@@ -83,10 +81,11 @@ def measure(plan: Plan, view: View) -> Grid:
             if verifier not in asked:  # most often one for all
                 asked.append(verifier)
                 refuse_unjudged(name, loaded, verifier, view.note, "--set verifier=…")
-    records = {model.label: _record(model) for model in plan.models}
+    remote = plan.remote is not None
+    seen = {model.label: never_seen if remote else trained_before(model.place) for model in plan.models}
     for model in plan.models:
         for name, loaded in problems.items():
-            count = _trained_on(records[model.label], loaded)
+            count = sum(map(seen[model.label], loaded))
             if count:
                 view.note(f"{model.label} was trained on {count} of the {len(loaded)} problems of {name}")
     _write_order(plan, template, environment)
@@ -101,9 +100,8 @@ def measure(plan: Plan, view: View) -> Grid:
                     play = Play(environment, TurnTokens(tokenizer, template))
                 for found in plan.benchmarks:
                     verifier = verifiers[model.label][found.name]
-                    record = records[model.label]
-                    loaded = problems[found.name]
-                    job = _Job(plan, model, record, found, template, loaded, weights, verifier, judges, play, shown)
+                    before, loaded = seen[model.label], problems[found.name]
+                    job = _Job(plan, model, before, found, template, loaded, weights, verifier, judges, play, shown)
                     _measure_one(job, engine, tokenizer, view)
             except EndpointError as error:
                 kept = f"what was sampled is kept, go on with --out {plan.out}"
@@ -145,7 +143,7 @@ class _Job:
 
     plan: Plan
     model: NamedModel
-    record: ProblemRecord | None
+    seen: Seen
     benchmark: Benchmark
     template: PromptTemplate
     problems: tuple[Problem, ...]
@@ -166,9 +164,8 @@ class _Job:
 
 def _measure_one(job: _Job, engine: Engine, tokenizer: Tokenizer, view: View) -> None:
     template = job.template
-    # A run that was trained on plain prompts is asked so; a chat's instruction may have been in the training data.
-    if job.plan.protocol.instruct and (isinstance(template, ChatTemplate) or job.plan.protocol.template is not None):
-        template = with_instruction(template, job.benchmark.kind)
+    if job.plan.protocol.instruct:
+        template = with_instruction(template, job.benchmark.kind, trained=job.plan.protocol.template is None)
     if isinstance(template, Auto) and not tokenizer.chat_template:
         view.note(f"{job.model.label} has no chat template: its prompts are plain text")
     title = job.benchmark.name
@@ -196,7 +193,7 @@ def _measure_one(job: _Job, engine: Engine, tokenizer: Tokenizer, view: View) ->
     summary = job.folder / SUMMARY
     before = float(read_json(summary)["seconds"]) if summary.exists() else 0.0
     whole = replace(load_result(job.folder), seconds=before + seconds)
-    write_json(summary, whole.summary() | {TRAINED_ON: _trained_on(job.record, dataset.problems)})
+    write_json(summary, whole.summary() | {TRAINED_ON: sum(map(job.seen, dataset.problems))})
 
 
 def _dataset(job: _Job, template: PromptTemplate, tokenizer: Tokenizer, room: int) -> Dataset:
@@ -298,15 +295,6 @@ def open_named(
     """
     config = configure(model.place, recipe, sets, step=model.step).config
     return config, *open_model(config, view, model.stored)
-
-
-def _record(model: NamedModel) -> ProblemRecord | None:
-    """What a run was trained on and held out; None of other models, and where its folder does not tell."""
-    return RunFolder.open(model.place).read_problems() if holds_out(model.place) else None
-
-
-def _trained_on(record: ProblemRecord | None, problems: Sequence[Problem]) -> int:
-    return 0 if record is None else record.trained_on(problems)
 
 
 def _sampling(protocol: Protocol) -> Sampling:

@@ -8,7 +8,7 @@
                                  beside training have lines of their own, once they are done
     rollouts/step_000012.parquet one row a completion (see `rollout_table.py`)
     problems.json                digests of the questions that it trains on and of those that it holds out
-    untrained.json               the pass rate of each held-out problem before training
+    untrained.json               the pass rate of each held-out problem before training, and how it was measured
     pass_rates.jsonl             the pass rate of every training problem so far, at the last checkpoint
     checkpoints/                 to resume from
     model/                       the exported model, a Hugging Face folder
@@ -324,18 +324,24 @@ def check_free(path: Path, replace: bool = False) -> None:
         raise InputError(f"{path} is not empty and not a run of strop; choose another folder with --out")
 
 
+def run_of(model: str | None) -> Path | None:
+    """The run that a model is of, where it is RUN/model or the run itself."""
+    place = None if model is None else Path(model).expanduser().absolute()
+    return next((path for path in (place, place.parent) if is_run(path)), None) if place is not None else None
+
+
 def trained_before(model: str | None) -> Callable[[Problem], bool]:
     """Whether a model was trained on a problem, as far as runs of strop tell.
 
     Args:
-        model: `model.path`; where it is RUN/model, that run counts, and those whose models it began with.
+        model: where it is; the run that it is of counts, and those whose models that run began with.
 
     Raises:
         InputError: the record of such a run is broken.
     """
     trained: set[str] = set()
     known: set[Path] = set()
-    while model is not None and is_run(run := Path(model).expanduser().absolute().parent) and run not in known:
+    while (run := run_of(model)) is not None and run not in known:
         known.add(run)
         folder = RunFolder.open(run)
         record = folder.read_problems()
@@ -347,11 +353,6 @@ def trained_before(model: str | None) -> Callable[[Problem], bool]:
 def holds_out(model: str) -> bool:
     """Whether `model` is a training run, which knows what it was trained on and what it held out."""
     return is_run(Path(model)) and not RunFolder.open(model).fine_tunes
-
-
-def has_record(path: Path) -> bool:
-    """Whether the folder is that of a run that recorded its problems."""
-    return is_run(path) and RunFolder.open(path).read_problems() is not None
 
 
 def is_run(path: Path) -> bool:

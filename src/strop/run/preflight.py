@@ -47,7 +47,7 @@ COMPLETION_BYTES = 1024  # of Python's objects around the shortest completion
 SLOT_BYTES = 4096  # of the keys and values of a slot in the smallest of models
 OPTIMIZER_BYTES = 12  # a parameter's gradient and two moments in float32
 DEFAULT_RECIPE = "grpo"
-WITHOUT_EVALUATION = ("data.held_out=none", "evaluation.every=none")
+NOT_TRAINING = ("evaluation.every=none", "evaluation.benchmarks=[]")  # of a model that is asked: nothing comes due
 EXTRAS = {
     "tensorboard": "curves in TensorBoard", "trackio": "curves in trackio", "wandb": "curves in Weights & Biases",
 }  # fmt: skip
@@ -230,8 +230,7 @@ def using(
     if is_run(Path(place)):
         folder = RunFolder.open(place)
         if not stored and not folder.model.is_dir():
-            export = command("export", folder.path)
-            raise InputError(f"{place} has no model yet; write that of its newest checkpoint: {export}")
+            checkpoint(folder)
         if base is None and not folder.fine_tunes:
             base = str(folder.config_path)
     elif place not in RESERVED:
@@ -245,7 +244,8 @@ def using(
                 raise InputError(f"{place} looks like a name on the hub, and cannot be loaded: {why}") from error
             why = f" ({error})" if on_hub(place) else ""
             raise InputError(f"{place} is neither a run nor a model folder{near_run(Path(place))}{why}") from error
-    edits = [] if problems is None else [f"data.source={json.dumps(problems)}", *WITHOUT_EVALUATION]
+    edits = [*NOT_TRAINING]
+    edits += [] if problems is None else [f"data.source={json.dumps(problems)}", "data.held_out=none"]
     edits += [] if path is None else [f"data.path={json.dumps(path)}"]
     config = resolve(DEFAULT_RECIPE if base is None else base, [*edits, *sets])
     if problems is not None:
@@ -289,6 +289,9 @@ def checkpoint(run: RunFolder, step: str | int | None = None) -> None:
         InputError: naming those that there are, or the setting.
     """
     known = run.checkpoint_steps()
+    if not known and step is None:
+        go_on = command(f"{'sft' if run.fine_tunes else 'train'} --resume", run.path)
+        raise InputError(f"{run.path} has no model yet, and no checkpoint; go on with it by {go_on}")
     if not known or (step is not None and str(step) not in map(str, known)):
         has = ", ".join(map(str, known)) or "none"
         raise InputError(f"{run.path} has no checkpoint{'' if step is None else f' {step}'}; it has {has}")

@@ -34,7 +34,7 @@ from strop.recipes.resolve import resolve
 from strop.run import preflight
 from strop.run.assembly import first_prompt, play_of, responder_of
 from strop.run.fine_tuning import load_model, stored_config
-from strop.run.folder import RunFolder, has_record, holds_out, is_run, trained_before
+from strop.run.folder import RunFolder, holds_out, is_run, run_of, trained_before
 from strop.run.judgeable import caution
 from strop.training import checkpoint
 from strop.training.embedded_base import located
@@ -57,7 +57,7 @@ class Asked:
 
     Attributes:
         config: as `configure` made it.
-        run: the training run that the model comes from, where it comes from one.
+        run: the run that the model was named by, where it is one.
         own: whether the problems are those that the run held out, rather than others of the user's.
         limit: the first so many of the problems.
         verbatim: whether a prompt of the user's own is continued as it is where there is no chat template.
@@ -98,7 +98,7 @@ def configure(
 ) -> Asked:
     """How `model` is asked, and what; `source` replaces both its problems and its held-out ones.
 
-    With `step` the model is that checkpoint of a run, as `open_model` opens it: the run needs no exported model.
+    With `step` the model is that checkpoint of a run, as `open_model` opens it; without, a run has come to its end.
     `limit` takes the first so many problems; those that a run held out are first told apart from the others.
 
     Raises:
@@ -108,32 +108,31 @@ def configure(
     if is_run(Path(model)):
         run = RunFolder.open(model)
         place = str(run.model)
-        if step is None and not run.model.is_dir():
-            raise InputError(f"{model} has no model yet; write that of its newest checkpoint: strop export {model}")
         if base is None and run.fine_tunes:
             template = stored_config(run).template
         elif base is None:
             base = str(run.config_path)
-    edits = [] if step is not None else ["model.fresh=none", "model.lora=none", f"model.path={json.dumps(place)}"]
+    edits = [*preflight.NOT_TRAINING]
+    edits += [] if step is not None else ["model.fresh=none", "model.lora=none", f"model.path={json.dumps(place)}"]
     if template is not None:
         edits += [f"{key}={text}" for key, text in flatten({"data": {"template": template.model_dump(mode="json")}})]
     if source is not None:
         named = source if isinstance(source, str) else source.model_dump(mode="json")
         edits += [f"{key}={text}" for key, text in flatten({"data": {"source": named}})]
-        edits += ["data.held_out=none", "evaluation.every=none"]
+        edits.append("data.held_out=none")
     if path is not None:
         edits.append(f"data.path={json.dumps(path)}")
     other = source is not None or path is not None or any(text.strip().startswith(_PROBLEMS) for text in sets)
-    trained = Path(model) if holds_out(model) else None
-    own = trained is not None and recipe is None and not other
+    own = holds_out(model) and recipe is None and not other
     named = base if base is not None else DEFAULT_RECIPE
     config = resolve(named, [*edits, *sets])
     if other and _held_out_elsewhere(config, resolve(named, edits)):
-        config = resolve(named, [*edits, *sets, "data.held_out=none", "evaluation.every=none"])
+        config = resolve(named, [*edits, *sets, "data.held_out=none"])
     _refuse_limit_elsewhere(config, sets)
     if limit is not None and config.data.held_out is None:
         config = edit(config, [f"data.limit={limit}"])  # no more are read
-    return Asked(config, trained, own, limit, verbatim=template is None)
+    run_path = Path(model) if is_run(Path(model)) else None
+    return Asked(config, run_path, own, limit, verbatim=template is None)
 
 
 def evaluate_model(
@@ -142,7 +141,7 @@ def evaluate_model(
     """Pass rate, pass@k, majority vote, length and truncation on the problems that are asked.
 
     The model is that of the configuration, or the checkpoint that `stored` names. `trained_on` says how many of the
-    problems the model's run was trained on; None where that cannot be known.
+    problems it was trained on, by its run or those that this began with; None where that cannot be known.
 
     Raises:
         StropError: the model or the problems cannot be used.
@@ -186,6 +185,9 @@ def measured(
     finally:
         judge.close()
         engine.close()
+    failed = result.failed(result.dataset, {f"pass@{k}": k for k in result.powers})
+    if failed:
+        view.note(failed)
     if result.unparsed_rate > MOSTLY_UNPARSED:
         view.note(
             f"{percent(result.unparsed_rate)} of the completions hold no answer that {config.verifier.piece_name()} "
@@ -319,7 +321,10 @@ def open_model(
 ) -> tuple[Policy, PreTrainedTokenizerBase]:
     """The policy that a configuration names, or a stored one, on its device and ready to be asked; its tokenizer."""
     if stored is not None:
-        policy, tokenizer = open_checkpoint(RunFolder.open(stored.run), stored.step)
+        run = RunFolder.open(stored.run)
+        if not run.model.is_dir():
+            view.note(f"{run.path} has no model yet; its checkpoint of step {stored.step} is taken")
+        policy, tokenizer = open_checkpoint(run, stored.step)
     else:
         settings = located(config.model, config.seed, view)
         policy, tokenizer = load_policy(settings, seed=derive(config.seed, "model"))
@@ -328,7 +333,7 @@ def open_model(
 
 
 def problems_of(asked: Asked, tokenizer: PreTrainedTokenizerBase, view: View) -> tuple[Dataset, int | None]:
-    """The problems as the model is asked them, and how many of them its run was trained on (None: not known).
+    """The problems as the model is asked them, and how many of them it was trained on (None: not known).
 
     Raises:
         InputError: a source cannot be read, or lacks what the run held out.
@@ -346,11 +351,12 @@ def problems_of(asked: Asked, tokenizer: PreTrainedTokenizerBase, view: View) ->
         data = load_data(settings, tokenizer, asked.config.instruction, seen)
         kept = data.held_out if data.held_out is not None else data.train
         chosen = kept.subset(range(len(kept))[: asked.limit])
-        kind = "held-out problems" if data.held_out is not None else "problems (none are held out)"
-    trained_on = None if record is None else record.trained_on(chosen.problems)
-    place = asked.config.model.path
-    if asked.run is None and place is not None and has_record(Path(place).expanduser().absolute().parent):
-        trained_on = sum(map(trained_before(place), chosen.problems))
+        none = " (the run holds out none)" if asked.own else ""
+        kind = "held-out problems" if data.held_out is not None else f"problems{none}"
+    place = asked.config.model.path if asked.run is None else str(asked.run)
+    of = run_of(place)
+    known = of is not None and RunFolder.open(of).read_problems() is not None
+    trained_on = sum(map(trained_before(place), chosen.problems)) if known else None
     view.note(f"{len(chosen)} {kind} of {chosen.name}")
     if trained_on:
         view.note(f"{trained_on} of these {len(chosen)} problems were trained on; their pass rate is no measure")

@@ -21,6 +21,7 @@ from strop.training.compute import ComputeMeter
 from strop.training.settings import CheckpointSettings
 
 Row = dict[str, float | None]
+NO_GAIN: Row = {f"{PREFIX}/gain": None}  # measured, and comparable with nothing
 
 
 class Validation:
@@ -32,9 +33,9 @@ class Validation:
         steps: of the run.
         compute: counts what it takes.
         results: receives what was found on the held-out problems, by step.
-        untrained: the file with the untrained model's pass rate on each held-out problem, with which later steps are
-            compared, those of a resumed run too.
-        note: receives a line for each set with samples that could not be judged.
+        untrained: the file with the untrained model's pass rate on each held-out problem and the terms of that
+            evaluation; later steps on the same terms are compared with it, those of a resumed run too.
+        note: receives a line for each set with samples that could not be judged, and where there is no gain to tell.
     """
 
     def __init__(
@@ -90,20 +91,23 @@ class Validation:
         row: Row = {}
         for name, result in measured.results.items():
             row |= metrics(result, self._sets[name])
-            if result.failures:
-                self._note(
-                    f"evaluation of step {measured.step}: the verifier failed on {result.failures:,} of "
-                    f"{result.usable.size:,} samples of {name}, which count in no rate; {result.first_failure}"
-                )
+            failed = result.failed(name, {})
+            if failed:
+                self._note(f"evaluation of step {measured.step}: {failed}")
         found = measured.results.get(HELD_OUT)
         if found is not None:
             self._results[measured.step] = found
             self.held_out[measured.step] = found.pass_rate
             if measured.step == 0:
-                write_json(self._untrained, by_problem(found))
+                terms = self._sets[HELD_OUT].terms
+                write_json(self._untrained, {"terms": terms, "pass_rates": by_problem(found)})
             elif self._untrained.exists():
-                row |= gain(read_json(self._untrained), found)
+                row |= gain(read_json(self._untrained)["pass_rates"], found) if self._compares() else NO_GAIN
         return row | {f"{PREFIX}/seconds": measured.seconds} | self._compute.evaluated(measured.device_seconds)
+
+    def _compares(self) -> bool:
+        """Whether the untrained model was measured on the terms that hold for held-out problems now."""
+        return bool(read_json(self._untrained).get("terms") == self._sets[HELD_OUT].terms)
 
     # ------------------------------------------------------------------ the best step
 
@@ -135,6 +139,11 @@ class Validation:
         Returns:
             The earlier steps whose evaluation was begun and never came in.
         """
+        if HELD_OUT in self._sets and self._untrained.exists() and not self._compares():
+            self._note(
+                "held-out problems are measured otherwise than before training (sampling, verifier or environment): "
+                "later pass rates are of something else, and no gain since step 0 is told"
+            )
         self.held_out = {int(at): rate for at, rate in state["held_out"].items()}
         self._known = set(self.held_out)
         for row in rows:
