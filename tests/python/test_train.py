@@ -112,6 +112,9 @@ def test_a_run_from_python(tmp_path: Path) -> None:
     assert measured["problems"] == 8 and measured["trained_on"] == 0
     others = run.evaluate(PROBLEMS[:3], samples=2)
     assert others["problems"] == 3
+    first = run.sample("1+1=", seed=1)
+    shutil.rmtree(run.model)  # as where a run was stopped
+    assert run.sample("1+1=", seed=1) == first and run.evaluate(samples=2)["pass_rate"] == measured["pass_rate"]
     assert run.plot()._repr_png_().startswith(b"\x89PNG")
     assert "2 steps, pass rate" in repr(run)
     assert strop.load(run.path) == run

@@ -146,27 +146,30 @@ class Run:
         self, prompt: str | Sequence[str], n: int = 1, *, temperature: float | None = None,
         max_new_tokens: int | None = None, seed: int = 0,
     ) -> list[str]:  # fmt: skip
-        """What the trained model answers: `n` texts for each prompt, in order.
+        """What the trained model, or that of the newest checkpoint, answers: `n` texts for each prompt, in order.
 
         Args:
             temperature: 0 is greedy; None: the run's own.
             max_new_tokens: None: the run's own.
 
         Raises:
-            StropError: the run has no model yet, or a prompt leaves no room for an answer.
+            StropError: the run has neither model nor checkpoint yet, or a prompt leaves no room for an answer.
         """
         from strop.run import tasks
+        from strop.run.benchmark_plan import parse_model
 
-        asked = tasks.configure(str(self.path))
+        named = parse_model(str(self.path))
+        asked = tasks.configure(named.place, step=named.step)
         prompts = [prompt] if isinstance(prompt, str) else list(prompt)
-        answers = tasks.sample_model(asked, prompts, n, temperature, max_new_tokens, seed, SilentView())
+        view = SilentView()
+        answers = tasks.sample_model(asked, prompts, n, temperature, max_new_tokens, seed, view, named.stored)
         return [answer["completion"] for answer in answers]
 
     def evaluate(
         self, on: Problems | None = None, *, samples: int = SAMPLES, temperature: float | None = None,
         limit: int | None = None, columns: Columns | Mapping[str, str] | None = None, out: str | Path | None = None,
     ) -> dict[str, Any]:  # fmt: skip
-        """Measure the trained model: `pass_rate`, its `interval`, `pass_at`, `mean_length` …
+        """Measure the trained model, or that of the newest checkpoint: `pass_rate`, its `interval`, `pass_at`, `mean_length` …
 
         Args:
             on: a benchmark as `strop eval --list` names it (`math500`), other problems, or None for those held out.
@@ -177,15 +180,17 @@ class Run:
             out: where a benchmark's samples are kept; by default in the run folder. The same again goes on with it.
 
         Raises:
-            StropError: the run has no model yet, or there is no such benchmark.
+            StropError: the run has neither model nor checkpoint yet, or there is no such benchmark.
         """
         from strop.run import tasks
+        from strop.run.benchmark_plan import parse_model
 
         if isinstance(on, str) and _is_benchmark(on):
             return self._on_benchmark(on, samples, temperature, limit, None if out is None else Path(out))
         source = None if on is None else source_of(on, columns)
-        asked = tasks.configure(str(self.path), source=source, limit=limit)
-        return tasks.evaluate_model(asked, samples, temperature, SilentView())
+        named = parse_model(str(self.path))
+        asked = tasks.configure(named.place, source=source, limit=limit, step=named.step)
+        return tasks.evaluate_model(asked, samples, temperature, SilentView(), named.stored)
 
     def _on_benchmark(
         self, name: str, samples: int, temperature: float | None, limit: int | None, out: Path | None
