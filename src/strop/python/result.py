@@ -146,7 +146,7 @@ class Run:
         self, prompt: str | Sequence[str], n: int = 1, *, temperature: float | None = None,
         max_new_tokens: int | None = None, seed: int = 0,
     ) -> list[str]:  # fmt: skip
-        """What the trained model, or that of the newest checkpoint, answers: `n` texts for each prompt, in order.
+        """What the trained model, or the newest checkpoint, answers: `n` texts for each prompt, in order.
 
         Args:
             temperature: 0 is greedy; None: the run's own.
@@ -169,7 +169,7 @@ class Run:
         self, on: Problems | None = None, *, samples: int = SAMPLES, temperature: float | None = None,
         limit: int | None = None, columns: Columns | Mapping[str, str] | None = None, out: str | Path | None = None,
     ) -> dict[str, Any]:  # fmt: skip
-        """Measure the trained model, or that of the newest checkpoint: `pass_rate`, its `interval`, `pass_at`, `mean_length` …
+        """Measure the trained model, or the newest checkpoint: `pass_rate`, its `interval`, `pass_at`, `mean_length` …
 
         Args:
             on: a benchmark as `strop eval --list` names it (`math500`), other problems, or None for those held out.
