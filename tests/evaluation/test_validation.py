@@ -16,7 +16,7 @@ from strop.data.dataset import load_data
 from strop.evaluation.result import paired_test
 from strop.evaluation.validation import ValidationSet, by_problem, gain
 from strop.model.byte_tokenizer import byte_tokenizer
-from strop.run.assembly import validation_sets
+from strop.run.questions import validation_sets
 from strop.verifiers.math import MathVerifier
 
 ROOM = 400

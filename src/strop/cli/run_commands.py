@@ -136,12 +136,12 @@ def train(
 
 def _preview(config: RunConfig, as_json: bool) -> None:
     from strop.base.view import SilentView
-    from strop.run.assembly import preview
+    from strop.run.questions import preview
 
     if as_json:
         print(config.to_json())
     with viewing(True, "strop · dry run", "stopped", to_stderr=as_json) as view:
-        for warning in preview(config, SilentView() if as_json else view):
+        for warning in preview(config, SilentView() if as_json else view).warnings:
             view.note(warning)
         if not as_json:
             view.note("every setting: --dry-run --json")

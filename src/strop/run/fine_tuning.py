@@ -16,7 +16,7 @@ from strop.base.interrupt import Stopped, on_interrupt
 from strop.base.metrics import values
 from strop.base.view import View, counted
 from strop.data.record import PROBLEMS, ProblemRecord
-from strop.run import preflight
+from strop.run.cautions import large_adapters
 from strop.run.fine_tuner import FineTuner, FineTuningData, Tuner, as_taught, load_model, read_data
 from strop.run.fine_tuning_ranks import TunerRanks
 from strop.run.folder import RunFolder, check_free
@@ -69,9 +69,9 @@ def _run(
             f"in {data.answered_before} of them the assistant speaks several times: its last turn is trained, those "
             "before it are part of the prompt; rows that end with them train them too"
         )
-    large = preflight.large_adapters(config.model)
+    large = large_adapters(config.model)
     if large is not None:
-        view.note(large)
+        view.note(large.line)
     first = data.demonstrations[0]
     view.note(f"first prompt, {len(first.prompt_ids)} tokens: {data.tokenizer.decode(first.prompt_ids.tolist())!r}")
     with Watch(folder.path, None, view) as watch:

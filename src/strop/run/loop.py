@@ -210,7 +210,7 @@ class Loop:
             return
         self._cancel(self.ledger.forget(entry.ticket))
         self.gate.give_up(entry.ticket)
-        self.curriculum.sampler.retire([entry.index])
+        self.curriculum.retire([entry.index])
         row = {"problem": entry.problem.id, "group": entry.ticket, "step": self.step + 1, "reason": event.reason}
         self.quarantined.append(row)
         self.view.note(f"problem {entry.problem.id} has ended more than one generator and is left out: {event.reason}")

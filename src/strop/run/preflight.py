@@ -41,7 +41,6 @@ from strop.run.folder import RunFolder, check_free, holds_out, is_run, near_run
 if TYPE_CHECKING:
     from strop.run.sft_config import SftConfig
 
-USUAL_SCALE = 4  # the most that adapters are usually multiplied by
 LEAST_BUDGET = 8  # tokens that a completion must have for an answer
 COMPLETION_BYTES = 1024  # of Python's objects around the shortest completion
 SLOT_BYTES = 4096  # of the keys and values of a slot in the smallest of models
@@ -105,29 +104,6 @@ def fitted(config: RunConfig, longest_prompt: int, room: int) -> tuple[RunConfig
     lowered = edit(config, [f"sampling.max_new_tokens={left}"])
     way_out = f"; data.max_prompt_tokens={room - budget} leaves longer prompts out" if room > budget else ""
     return lowered, f"completions end at {left} tokens: {over} that the model has room for{way_out}"
-
-
-def without_baseline(config: RunConfig) -> str | None:
-    """A warning where a prompt's only completion is to be compared with others; None elsewhere."""
-    if not any(stage.batch.samples_per_prompt == 1 for stage in stage_configs(config)):
-        return None
-    if not config.algorithm.advantage.compares_group:
-        return None
-    return (
-        "batch.samples_per_prompt=1: with no other completion of its prompt to compare with, a completion's advantage "
-        "is its reward itself, so that a reward of 0 teaches nothing; 8 are usual"
-    )
-
-
-def large_adapters(settings: ModelSettings) -> str | None:
-    """A warning where adapters weigh more than `USUAL_SCALE`, as where a small rank is set alone; None elsewhere."""
-    lora = settings.lora
-    if lora is None or lora.alpha <= USUAL_SCALE * lora.rank:
-        return None
-    return (
-        f"model.lora.rank={lora.rank} and model.lora.alpha={lora.alpha:g}: adapters are multiplied by alpha / rank = "
-        f"{lora.alpha / lora.rank:g}, where 1 or 2 is usual; set model.lora.alpha={2 * lora.rank}"
-    )
 
 
 def _own_budget(name: str) -> int | None:
