@@ -11,6 +11,9 @@ from strop.cli.completion import recipe_names, run_folders
 from strop.cli.options import Dashboard, Imports, Out, Plain, Sets, Tiny, allow, followed, set_option, viewing
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from strop.base.view import View
     from strop.config.schema import RunConfig
 
 
@@ -88,7 +91,7 @@ def train(
     strop train runs/first/config.json
     strop train --resume runs/first
     strop train --resume runs/first --step 40
-    strop train --resume runs/first --set steps=400
+    strop train --resume runs/first --set steps=400 --dry-run
 
     A TOML file names a recipe and what it changes:
 
@@ -107,7 +110,9 @@ def train(
                 f"--resume goes on with {resume} as it was configured; leave out the recipe, --out and --tiny, or "
                 f"start a new run: strop train {resume}/config.json --set key=value"
             )
-        _resume(resume, step, sets, dashboard, plain)
+        if as_json and not dry_run:
+            raise InputError(f"--json prints the settings of --dry-run; a run's own stand in {resume}/config.json")
+        _resume(resume, step, sets, dry_run, as_json, dashboard, plain)
         return
     if target is None:
         raise InputError("name what to train: a recipe (see strop recipes), a file, or --resume RUN")
@@ -123,7 +128,9 @@ def train(
     folder = out if out is not None else free_folder(f"{config.recipe}-tiny" if small else config.recipe)
     preflight.training(config, folder)  # says what is wrong before torch takes its seconds to load
     if dry_run:
-        _preview(config, as_json)
+        from strop.run.questions import preview
+
+        _show(lambda view: preview(config, view).warnings, config, as_json)
         return
     from strop.cli.run_endings import report_run
     from strop.run import run as heavy
@@ -134,24 +141,32 @@ def train(
     report_run(folder)
 
 
-def _preview(config: RunConfig, as_json: bool) -> None:
+def _show(preview: Callable[[View], list[str]], config: RunConfig, as_json: bool) -> None:
+    """What a dry run notes, and then its warnings; the settings instead of the notes where they are wanted."""
     from strop.base.view import SilentView
-    from strop.run.questions import preview
 
     if as_json:
         print(config.to_json())
     with viewing(True, "strop · dry run", "stopped", to_stderr=as_json) as view:
-        for warning in preview(config, SilentView() if as_json else view).warnings:
+        for warning in preview(SilentView() if as_json else view):
             view.note(warning)
         if not as_json:
             view.note("every setting: --dry-run --json")
 
 
-def _resume(folder: Path, step: int | None, sets: list[str], dashboard: bool, plain: bool) -> None:
+def _resume(
+    folder: Path, step: int | None, sets: list[str], dry_run: bool, as_json: bool, dashboard: bool, plain: bool
+) -> None:
     from strop.run import preflight
     from strop.run.folder import RunFolder
 
-    preflight.resuming(RunFolder.open(folder), sets)
+    run = RunFolder.open(folder)
+    config = preflight.resuming(run, sets)
+    if dry_run:
+        from strop.run.resuming import preview
+
+        _show(lambda view: preview(run, step, sets, view), config, as_json)
+        return
     from strop.cli.run_endings import report_run
     from strop.run import run as heavy
 
