@@ -121,7 +121,7 @@ def _subject(target: str, sets: Sequence[str], small: bool) -> Subject:
     stored = run.read_json("config.json")
     if "demonstrations" in stored:
         raise InputError(f"{target} is a fine-tuning run; what is looked at here is reinforcement learning")
-    config = parse(stored, str(run.config_path))
+    config = parse(stored, str(run.config_path), replacing=sets)
     return Subject(edit(config, tuple(sets)) if sets else config, run)
 
 

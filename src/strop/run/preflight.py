@@ -153,7 +153,9 @@ def resuming(folder: RunFolder, sets: Sequence[str] = ()) -> RunConfig:
     stored = folder.read_json("config.json")
     if "demonstrations" in stored:
         raise InputError(f"{folder.path} is a fine-tuning run; go on with it by {command('sft --resume', folder.path)}")
-    before = parse(stored, str(folder.config_path))
+    kept = {key.partition(".")[0] for key in FIXED}
+    replacing = [text for text in sets if text.partition("=")[0].partition(".")[0].strip() not in kept]
+    before = parse(stored, str(folder.config_path), replacing=replacing)
     config = edit(before, tuple(sets)) if sets else before
     in_session(config)
     for key, _, _ in differing(before.model_dump(mode="json"), config.model_dump(mode="json")):
