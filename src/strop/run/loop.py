@@ -328,7 +328,7 @@ class Loop:
         if publication.idle is not None:
             row["idle/generators"] = publication.idle
         if self.gate.on_stale == "drop":
-            row |= self.stale.trained(groups)
+            row |= self.stale.trained([group for group in groups if group.ticket in batch.kept])
         self.states.update(row)
         row |= self.states.numbers()
         self._warn(groups, row)
