@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,6 +16,15 @@ if TYPE_CHECKING:
 
     from strop.base.view import View
     from strop.config.schema import RunConfig
+    from strop.run.sft_config import SftConfig
+
+
+DryRun = Annotated[
+    bool, typer.Option("--dry-run", help="Show data, first prompt and memory needed, and train nothing.")
+]
+AsJson = Annotated[
+    bool, typer.Option("--json", help="With --dry-run: every setting as JSON, warnings on standard error.")
+]
 
 
 def quickstart(
@@ -68,12 +78,8 @@ def train(
     ] = None,
     small: Tiny = False,
     imports: Imports = [],  # noqa: B006
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Show data, first prompt and memory needed, and train nothing.")
-    ] = False,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="With --dry-run: every setting as JSON, warnings on standard error.")
-    ] = False,
+    dry_run: DryRun = False,
+    as_json: AsJson = False,
     dashboard: Dashboard = False,
     plain: Plain = False,
 ) -> None:
@@ -104,20 +110,17 @@ def train(
     from strop.base.types import InputError
 
     allow(imports, sets)
+    _refuse_lone_json(as_json, dry_run)
     if resume is not None:
         if target is not None or out is not None or small:
             raise InputError(
                 f"--resume goes on with {resume} as it was configured; leave out the recipe, --out and --tiny, or "
                 f"start a new run: strop train {resume}/config.json --set key=value"
             )
-        if as_json and not dry_run:
-            raise InputError(f"--json prints the settings of --dry-run; a run's own stand in {resume}/config.json")
         _resume(resume, step, sets, dry_run, as_json, dashboard, plain)
         return
     if target is None:
         raise InputError("name what to train: a recipe (see strop recipes), a file, or --resume RUN")
-    if as_json and not dry_run:
-        raise InputError("--json prints the settings of --dry-run; a run writes its own into its folder, config.json")
     if step is not None:
         raise InputError("--step says which checkpoint to go on from; it needs --resume RUN")
     from strop.recipes.resolve import resolve
@@ -141,12 +144,19 @@ def train(
     report_run(folder)
 
 
-def _show(preview: Callable[[View], list[str]], config: RunConfig, as_json: bool) -> None:
+def _refuse_lone_json(as_json: bool, dry_run: bool) -> None:
+    from strop.base.types import InputError
+
+    if as_json and not dry_run:
+        raise InputError("--json prints the settings of --dry-run; a run writes its own into its folder, config.json")
+
+
+def _show(preview: Callable[[View], list[str]], config: RunConfig | SftConfig, as_json: bool) -> None:
     """What a dry run notes, and then its warnings; the settings instead of the notes where they are wanted."""
     from strop.base.view import SilentView
 
     if as_json:
-        print(config.to_json())
+        print(json.dumps(config.model_dump(mode="json"), indent=2))
     with viewing(True, "strop · dry run", "stopped", to_stderr=as_json) as view:
         for warning in preview(SilentView() if as_json else view):
             view.note(warning)
@@ -197,6 +207,8 @@ def sft(
     out: Out = None,
     resume: Annotated[Path | None, typer.Option(metavar="RUN", help="Go on with a fine-tuning run.")] = None,
     imports: Imports = [],  # noqa: B006
+    dry_run: DryRun = False,
+    as_json: AsJson = False,
     dashboard: Dashboard = False,
     plain: Plain = False,
 ) -> None:
@@ -208,24 +220,31 @@ def sft(
 
     \b
     strop sft Qwen/Qwen3-0.6B --data worked-examples.jsonl
-    strop sft fresh --data tiny.jsonl --set training.steps=200
+    strop sft fresh --data tiny.jsonl --set training.steps=200 --dry-run
     strop sft --resume runs/sft
     """
     from strop.base.types import InputError
     from strop.run import preflight
     from strop.run.folder import RunFolder
     from strop.run.runs import free_folder
+    from strop.run.sft_config import stored_config
 
     allow(imports, sets)
+    _refuse_lone_json(as_json, dry_run)
     folder = resume if resume is not None else out if out is not None else free_folder("sft")
     if resume is not None:
         if model is not None or demonstrations is not None or sets or out is not None:
             raise InputError(f"--resume goes on with {resume} as it was configured; leave out the other arguments")
-        RunFolder.open(resume)  # says what is wrong before torch takes its seconds to load
+        config = stored_config(RunFolder.open(resume))  # says what is wrong before torch takes its seconds to load
     elif model is None or demonstrations is None:
         raise InputError("name the model and the demonstrations: strop sft MODEL --data FILE.jsonl")
     else:
         config = preflight.fine_tuning(model, demonstrations, sets, folder)
+    if dry_run:
+        from strop.run.fine_tuning import preview, preview_resume
+
+        _show(lambda view: preview(config, view) if resume is None else preview_resume(resume, view), config, as_json)
+        return
     from strop.cli.run_endings import report_run
     from strop.run import fine_tuning
 
