@@ -332,6 +332,8 @@ CALL = {"role": "assistant", "content": "", "tool_calls": [{"function": {"name":
         ({"prompt": "1+2=", "response": "3"}, "set columns.answer=response, the column of the completions"),
         ({"conversations": [{"from": "human", "value": "1+2="}]}, "(has conversations); set columns.answer=COLUMN"),
         ({"ask": "1+2=", "completion": "3"}, "no column 'prompt'; known: ask, completion; set columns.prompt=COLUMN"),
+        ({"question": "Who?", "context": "Ann.", "completion": "Ann"}, "the prompt would be 'question' alone, without "
+         "what stands in 'context'; put both into one column, or leave 'context' out: columns.prompt=question"),
         ({"prompt": "1+2=", "completion": " "}, "column 'completion': the completion is empty; fill it in"),
         ({"prompt": "1+2=", "completion": None}, "column 'completion': the completion is empty; fill it in"),
         ({"prompt": "1+2=", "completion": 3}, "column 'completion': a completion is a text, or a message of the"),

@@ -215,7 +215,7 @@ def sft(
     """Fine-tune a model on demonstrations, the usual start of RL.
 
     Each line of the file is a JSON object with `prompt` and `completion`, texts or chat messages, or with `messages`, a
-    chat whose last message is the completion; the end of the completion is learned too. The model lands in RUN/model,
+    chat whose last message is the completion, or Alpaca's columns; the end of the completion is learned too. The model lands in RUN/model,
     ready for `strop train --set model.path=RUN/model`.
 
     \b
