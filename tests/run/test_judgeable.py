@@ -11,7 +11,7 @@ from tests.runs import small_config
 from strop.base.types import InputError, Problem
 from strop.base.view import SilentView
 from strop.run.judgeable import caution
-from strop.run.questions import preview
+from strop.run.questions import Preview, preview
 from strop.run.run import train
 from strop.verifiers.answer import Answer
 from strop.verifiers.by_domain import ByDomain
@@ -61,7 +61,7 @@ def test_a_dry_run_and_a_run_say_it(tmp_path: Path) -> None:
     for begin in (preview, lambda config, view: train(config, tmp_path / "run", view)):
         notes = Notes()
         warned = begin(small_config(*sets), notes)
-        lines = [*notes.lines, *(warned.warnings if begin is preview else ())]
+        lines = [*notes.lines, *(warned.warnings if isinstance(warned, Preview) else ())]
         assert [line for line in lines if line.startswith("8 of 12 references, such as \\frac{1}{2}: ")]
 
 

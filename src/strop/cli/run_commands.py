@@ -215,8 +215,8 @@ def sft(
     """Fine-tune a model on demonstrations, the usual start of RL.
 
     Each line of the file is a JSON object with `prompt` and `completion`, texts or chat messages, or with `messages`, a
-    chat whose last message is the completion, or Alpaca's columns; the end of the completion is learned too. The model lands in RUN/model,
-    ready for `strop train --set model.path=RUN/model`.
+    chat whose last message is the completion, or has Alpaca's columns; the end of the completion is learned too. The
+    model lands in RUN/model, ready for `strop train --set model.path=RUN/model`.
 
     \b
     strop sft Qwen/Qwen3-0.6B --data worked-examples.jsonl

@@ -95,9 +95,9 @@ def preview(folder: RunFolder, step: int | None, sets: Sequence[str], view: View
         else f"goes on after step {done} of {config.steps}: {left} left" if done < config.steps
         else f"all {counted(done, 'steps')} are done, and none is left to train"
     )  # fmt: skip
-    later = [int(row["step"]) for row in folder.read_metrics() if (row["step"] or 0) > done]
-    if later:
-        view.note(f"steps up to {max(later)} were trained after that, and are done again")
+    trained = max((int(row["step"] or 0) for row in folder.read_metrics()), default=0)
+    if trained > done:
+        view.note(f"steps up to {trained} were trained after that, and are done again")
     before = folder.read_json("config.json") if found is None else found.state["config"]
     for key, old, new in differing(before, config.model_dump(mode="json")):
         view.note(f"changed from there on: {key}={new} (it was {old})")
