@@ -253,7 +253,8 @@ def test_groups_of_one_have_no_baseline(model: Path, tmp_path: Path) -> None:
 
 UNREACHED = (
     (("optim.warmup_steps=200",), "warm-up", "through all 100 updates of the run, to 5e-05 of optim.lr=0.0001"),
-    (('algorithm.shaping=[{piece="OverlongShaping"}]',), "shaping", "up to 16384 tokens"),
+    (('algorithm.shaping=[{piece="OverlongShaping"}]',), "shaping", "that sampling.max_new_tokens=64 allows"),
+    (('algorithm.shaping=[{piece="LengthPenalty"}]',), "shaping", "LengthPenalty adds nothing to completions"),
     (("critic.updates_per_step=1", "algorithm.advantage=Gae", "critic.warmup_steps=100"), "critic", "stays as it is"),
 )
 
@@ -268,6 +269,12 @@ def test_settings_that_the_run_never_reaches_are_told_by_a_dry_run_and_the_docto
     config = [f"model.path={model}", "sampling.max_new_tokens=64", "optim.lr=1e-4", *common, *sets]
     (told,) = (line for line in preview(resolve("grpo", config), SilentView()).warnings if said in line)
     assert told == f"{finding.found}; {finding.advice}"
+
+
+def test_a_penalty_that_begins_within_the_budget_is_none_of_them() -> None:
+    for piece in ("OverlongShaping", "LengthPenalty"):
+        shapes = f'algorithm.shaping=[{{piece="{piece}", max_tokens=16500}}]'
+        assert not [one for one in cautions(resolve("grpo", [shapes, "sampling.max_new_tokens=16384"]))]
 
 
 def test_no_recipe_says_so_of_itself() -> None:

@@ -52,11 +52,6 @@ class LengthShaping(Piece):
     def __call__(self, completion: Completion, verdict: Verdict) -> float:
         """To be added to the reward; |y| is how many tokens the policy generated, without injected ones."""
 
-    @property
-    def free_tokens(self) -> int:
-        """The most tokens up to which it surely adds nothing."""
-        return 0
-
 
 class LengthPenalty(LengthShaping):
     """clip((max_tokens − |y|) / cache_tokens − 1, −1, 0) for correct completions, 0 for others (ScaleRL, Eq. 9).
@@ -71,11 +66,6 @@ class LengthPenalty(LengthShaping):
     def _cache_fits(self) -> LengthPenalty:
         _refuse_large_buffer("cache_tokens", self.cache_tokens, self.max_tokens)
         return self
-
-    @property
-    def free_tokens(self) -> int:
-        """max_tokens − cache_tokens."""
-        return self.max_tokens - self.cache_tokens
 
     def __call__(self, completion: Completion, verdict: Verdict) -> float:
         if not verdict.passed:
@@ -98,13 +88,8 @@ class OverlongShaping(LengthShaping):
         _refuse_large_buffer("buffer_tokens", self.buffer_tokens, self.max_tokens)
         return self
 
-    @property
-    def free_tokens(self) -> int:
-        """max_tokens − buffer_tokens."""
-        return self.max_tokens - self.buffer_tokens
-
     def __call__(self, completion: Completion, verdict: Verdict) -> float:
-        excess = completion.sampled_tokens - self.free_tokens
+        excess = completion.sampled_tokens - (self.max_tokens - self.buffer_tokens)
         return min(-excess / self.buffer_tokens * self.factor, 0.0)
 
 

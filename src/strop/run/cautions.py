@@ -5,6 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
+import numpy as np
+
+from strop.algorithms.rewards import LengthShaping
+from strop.base.types import Completion, Status, Verdict, VersionSpan
 from strop.base.view import counted
 from strop.config.schema import RunConfig, stage_configs
 from strop.model.settings import ModelSettings
@@ -90,11 +94,24 @@ def _penalties_out_of_reach(config: RunConfig) -> Iterator[Caution]:
     stages = stage_configs(config)
     for number in range(max(len(stage.algorithm.shaping) for stage in stages)):
         having = [stage for stage in stages if number < len(stage.algorithm.shaping)]
-        shape, budget = having[-1].algorithm.shaping[number], having[-1].sampling.max_new_tokens
-        if all(one.algorithm.shaping[number].free_tokens >= one.sampling.max_new_tokens for one in having):
+        if not any(_acts(one.algorithm.shaping[number], one.sampling.max_new_tokens) for one in having):
+            shape, budget = having[-1].algorithm.shaping[number], having[-1].sampling.max_new_tokens
             yield Caution(
                 "shaping",
-                f"algorithm.shaping.{number}: {shape.piece_name()} leaves completions of up to {shape.free_tokens} "
-                f"tokens as they are, and sampling.max_new_tokens={budget} allows no more, so that it does nothing",
-                "lower its max_tokens, or take it out with algorithm.shaping=[]",
+                f"algorithm.shaping.{number}: {shape.piece_name()} adds nothing to completions of any length that "
+                f"sampling.max_new_tokens={budget} allows",
+                "let it begin earlier (its max_tokens), or take it out with algorithm.shaping=[]",
             )
+
+
+def _acts(shape: LengthShaping, budget: int) -> bool:
+    """Whether the term is ever anything but 0: tried with right and wrong completions of several lengths."""
+    lengths = {-(-budget * tenth // 10) for tenth in range(1, 11)}
+    verdicts = (Verdict(1.0, Status.CORRECT), Verdict(0.0, Status.WRONG))
+    return any(shape(_completion(length), verdict) for length in lengths for verdict in verdicts)
+
+
+def _completion(length: int) -> Completion:
+    ids, logprobs = np.zeros(length, np.int32), np.zeros(length, np.float32)
+    spans, injected = (VersionSpan(0, 0, length),), np.zeros(length, np.bool_)
+    return Completion("", 0, ids[:1], ids, logprobs, spans, injected, "", "stop")
