@@ -292,6 +292,17 @@ def test_benchmarks_that_training_refuses_are_found_before(model: Path, tmp_path
         preview(resolve("grpo", [f"model.path={model}", "evaluation.every=5", *sets]), SilentView())
 
 
+def test_benchmarks_of_a_hub_that_cannot_be_asked_from_here_are_a_note(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("strop.run.questions.silence", lambda: "no network")
+    sets = (problems(tmp_path, SUMS), ASKS, 'evaluation.benchmarks=["aime24"]')
+    finding = found(model, *sets)["measured on"]
+    assert finding.level == "note" and "aime24 not looked at" in finding.found
+    warned = preview(resolve("grpo", [f"model.path={model}", "evaluation.every=5", *sets]), SilentView()).warnings
+    assert finding.found in warned
+
+
 def test_problems_that_are_listed_again_are_one_question(model: Path, tmp_path: Path) -> None:
     source = problems(tmp_path, SUMS).removeprefix("data.source=")
     mixed = f'data.source={{piece="Mixture", repeats=[3], sources=[{{piece="JsonLines", path="{source}"}}]}}'

@@ -34,7 +34,7 @@ from strop.run.engine_trial import try_engines
 from strop.run.folder import RunFolder, is_run, trained_before
 from strop.run.judgeable import caution, refuse_unjudgeable
 from strop.run.memory import NotKnownBeforehand, fitting_here, outline
-from strop.run.questions import known_room, most_room, play_of, validation_sets
+from strop.run.questions import known_room, most_room, play_of, validation_sets, within_reach
 from strop.run.tasks import measured, open_model
 from strop.training.embedded_base import tokenizer_of
 from strop.verifiers.answer import stated_answer
@@ -266,8 +266,11 @@ def _measured(config: RunConfig, data: Data, tokenizer: PreTrainedTokenizerBase)
     """Whether the environment and the benchmarks can be used; what they say where they can is left to a dry run."""
     room = known_room(config)
     room = most_room(config) if room is None else room
+    here, unseen = within_reach(config)
+    if unseen is not None:
+        yield Finding("measured on", "note", unseen)
     try:
-        validation_sets(config, data, tokenizer, room, SilentView(), play_of(config, tokenizer, room))
+        validation_sets(here, data, tokenizer, room, SilentView(), play_of(config, tokenizer, room))
     except InputError as error:
         yield Finding("measured on", "problem", "cannot be used", str(error))
 

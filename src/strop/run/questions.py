@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from transformers import PreTrainedTokenizerBase
 
+from strop.base.hub import silence
 from strop.base.seeds import derive
 from strop.base.view import View
 from strop.config.schema import RunConfig, evaluation_sampling, stage_configs
@@ -25,6 +26,7 @@ from strop.data.record import ProblemRecord
 from strop.data.templates import Auto, PromptTemplate
 from strop.environments.judge import Play
 from strop.environments.tokens import TurnTokens
+from strop.evaluation.benchmark_files import SUFFIXES
 from strop.evaluation.benchmarks import HELD_OUT
 from strop.evaluation.validation import ValidationSet, Wanted, benchmark_sets
 from strop.model.attention_kinds import longest_sequence
@@ -107,12 +109,27 @@ def preview(config: RunConfig, view: View) -> Preview:
     tokenizer = tokenizer_of(config.model)
     data, warnings = read_problems(config, tokenizer, view)
     room = known_room(config)
-    warnings += fitted_into(config, data, tokenizer, most_room(config) if room is None else room, view).warnings
+    here, unseen = within_reach(config)
+    warnings += fitted_into(here, data, tokenizer, most_room(config) if room is None else room, view).warnings
+    warnings += [] if unseen is None else [unseen]
     try:
         view.note(noted(config))
     except TooLarge as error:  # it may be meant for another machine
         warnings.append(f"on this machine {error}")
     return Preview(data, warnings)
+
+
+def within_reach(config: RunConfig) -> tuple[RunConfig, str | None]:
+    """The configuration without benchmarks that lie on the hub, where it cannot be asked from here, and a line on them:
+    the run may be meant for another machine."""
+    evaluation = config.evaluation
+    files = [one for one in evaluation.benchmarks if evaluation.benchmark_data or one.name.endswith(SUFFIXES)]
+    silent = silence() if len(files) < len(evaluation.benchmarks) else None
+    if silent is None:
+        return config, None
+    names = ", ".join(one.name for one in evaluation.benchmarks if one not in files)
+    here = config.model_copy(update={"evaluation": evaluation.model_copy(update={"benchmarks": tuple(files)})})
+    return here, f"evaluation.benchmarks: {names} not looked at, for the hub cannot be asked from here ({silent})"
 
 
 def known_room(config: RunConfig) -> int | None:
