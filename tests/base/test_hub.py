@@ -22,7 +22,7 @@ from strop.model.files import export, load_pretrained
 from strop.model.settings import ModelSettings
 from strop.prepare.filters import count_tokens
 from strop.recipes.resolve import resolve
-from strop.run.assembly import known_room
+from strop.run.questions import known_room
 
 NAMES = ("own/tiny", "tiny")
 COMMIT = "0123456789abcdef0123456789abcdef01234567"

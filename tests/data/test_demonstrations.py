@@ -31,6 +31,8 @@ def config(tmp_path: Path, *rows: Any, sets: tuple[str, ...] = ()) -> SftConfig:
         ({"prompt": "What is 3+5?", "completion": [SAID]}, ()),
         ({"messages": [ASKED, SAID]}, ()),
         ({"question": "What is 3+5?", "response": [SAID]}, ("columns.answer=response",)),
+        ({"instruction": "What is 3+5?", "input": "", "output": "It is 8."}, ()),
+        ({"instruction": "What is 3+5?", "response": "It is 8."}, ("columns.answer=response",)),
     ],
 )
 def test_every_shape_is_the_same_demonstration(tmp_path: Path, row: Any, sets: tuple[str, ...]) -> None:
@@ -40,6 +42,15 @@ def test_every_shape_is_the_same_demonstration(tmp_path: Path, row: Any, sets: t
     asked = words.apply_chat_template([ASKED], tokenize=False, add_generation_prompt=True)
     assert words.decode(one.prompt_ids.tolist()) == asked
     assert words.decode(one.completion_ids.tolist()) == "It is 8." + words.eos_token
+
+
+@pytest.mark.parametrize("sets", [(), ("columns.answer=output",)])
+def test_an_instruction_is_asked_with_its_input(tmp_path: Path, sets: tuple[str, ...]) -> None:
+    row = {"instruction": "Add the numbers.", "input": "3, 5", "output": "8", "text": "of all"}
+    (problem,) = config(tmp_path, row, sets=sets).source.load()
+    assert (problem.prompt, problem.reference) == ("Add the numbers.\n\n3, 5", "8")
+    alone = config(tmp_path, row, sets=(*sets, "columns.prompt=input"))
+    assert alone.source.load()[0].prompt == "3, 5"  # where the user says so
 
 
 def test_of_a_conversation_the_last_turn_is_learned(tmp_path: Path) -> None:

@@ -185,5 +185,5 @@ def test_what_is_known_of_turns_comes_through_to_the_metrics() -> None:
         Rollout(Problem("p", "", ""), said([1]), Verdict(1.0, Status.CORRECT), 1.0),
     )
     found = values(environment_metrics([Group(0, Problem("p", "", ""), rollouts)]))
-    assert found == {"environment/turns": 1.5, "environment/malformed_calls": 1.5}
+    assert found == {"environment/turns": 1.5, "environment/malformed_calls": 1.5, "environment/no_room_share": 0.0}
     assert environment_metrics([Group(0, Problem("p", "", ""), rollouts[1:])]) == {}

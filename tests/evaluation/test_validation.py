@@ -18,9 +18,9 @@ from strop.evaluation.protocols import PLAIN, changed
 from strop.evaluation.result import paired_test
 from strop.evaluation.validation import ValidationSet, by_problem, gain
 from strop.model.byte_tokenizer import byte_tokenizer
-from strop.run.assembly import validation_sets
 from strop.run.benchmark_plan import Plan, parse_models
 from strop.run.benchmarking import measure
+from strop.run.questions import validation_sets
 from strop.run.run import train
 from strop.verifiers.math import MathVerifier
 

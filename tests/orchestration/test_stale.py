@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import numpy as np
 from tests.made import PROBLEM, completion, group, rollout
 
+from strop.base.types import Observation
 from strop.orchestration.ledger import OpenGroup
 from strop.orchestration.stale import StaleGroups
 
@@ -33,7 +35,7 @@ def test_dropped_completions_count_when_they_are_in_and_when_they_are_cancelled(
     trained = [group(1, rollout(1)), group(2, rollout(0), rollout(1)), group(5, rollout(1, length=11))]
     expected = {"stale/groups": 1.0, "stale/share": 0.25, "stale/length": 14.5, "stale/length_trained": 5.0}
     assert stale.trained(trained) == expected
-    bias = "; all dropped so far had 14 tokens a completion by then, those trained on 5"
+    bias = "; those dropped so far had 14 tokens a completion by then, those trained on 5"
     assert stale.line(1) == f"1 group {LINE}{bias}"
     again = StaleGroups()
     again.load(stale.state())
@@ -41,6 +43,25 @@ def test_dropped_completions_count_when_they_are_in_and_when_they_are_cancelled(
     assert again.trained(trained[:1]) == {
         "stale/groups": 2.0, "stale/share": 2 / 6, "stale/length": 14.5, "stale/length_trained": 23 / 5,
     }  # fmt: skip
+
+
+def test_the_short_completions_of_a_group_do_not_speak_for_the_long_ones_that_still_run() -> None:
+    """When the note is written, those that were running have not been reported: they are the longest."""
+    stale = StaleGroups()
+    stale.trained([group(1, rollout(1, length=10))])
+    stale.dropped(entry(3, 3, 2, 4))
+    assert stale.line(1) == f"1 group {LINE}"
+    assert stale.aborted(completion(54, "abort", request_id="3.1", index=2))
+    assert stale.line(1).endswith("; those dropped so far had 20 tokens a completion by then, those trained on 10")
+
+
+def test_a_later_turn_that_was_running_counts_with_those_before_it() -> None:
+    stale, dropped = StaleGroups(), entry(3, 2, 5, 7)
+    dropped.turns["3.1/1@9"] = 1, Observation(np.zeros(2, np.int32), "so")
+    stale.dropped(dropped)
+    assert stale.trained([])["stale/length"] is None
+    assert stale.aborted(completion(8, "abort", request_id="3.1/1@9"))
+    assert stale.trained([])["stale/length"] == 10.0  # 5 and 7 + 8
 
 
 def test_a_group_that_was_whole_awaits_nobody() -> None:

@@ -178,6 +178,26 @@ def test_going_on_with_the_function_given_again(tmp_path: Path) -> None:
         train(None, PROBLEMS[:30], reward=vowels, recipe=recipe, out="begun", resume=True, **FEW)
 
 
+def brief(problem: Problem, text: str) -> float:
+    return 1.0 / (1 + len(text))
+
+
+def test_going_on_with_another_function_or_weight_is_written_down(tmp_path: Path) -> None:
+    def stored() -> Any:
+        return RunFolder.open("changed").read_json("config.json")["verifier"]
+
+    def begun(reward: Any, steps: int) -> None:
+        train(None, PROBLEMS, reward=reward, recipe=recipe, steps=steps, out="changed", resume=True, **FEW)
+
+    begun({vowels: 1.0}, 1)
+    begun({vowels: 0.5}, 2)
+    assert stored()["weights"] == [0.5] and stored()["functions"][0].endswith(":vowels")
+    begun({brief: 0.5}, 3)
+    assert stored()["functions"][0].endswith(":brief")
+    begun(Answer(extract="last_number"), 4)
+    assert stored()["piece"] == "Answer"
+
+
 SCRIPT = """
 import sys
 import strop

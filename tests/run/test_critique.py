@@ -15,6 +15,7 @@ from tests.tiny import byte_tokenizer, tiny_qwen3
 from torch.utils._python_dispatch import TorchDispatchMode
 from typer.testing import CliRunner
 
+from strop import recipes
 from strop.base.types import InputError
 from strop.base.view import SilentView
 from strop.cli import app
@@ -26,8 +27,9 @@ from strop.model.settings import ModelSettings
 from strop.recipes.resolve import resolve
 from strop.run import critique, engine_trial
 from strop.run.accelerators import SIZE, Finding, products_a_second
-from strop.run.assembly import preview
+from strop.run.cautions import cautions
 from strop.run.critique import criticise
+from strop.run.questions import preview
 from strop.run.run import train
 from strop.run.tasks import measured
 
@@ -95,7 +97,11 @@ def test_references_that_are_no_right_answers(model: Path, tmp_path: Path) -> No
     assert found(model, problems(tmp_path, worked), "data.template=Plain")["verifier"].level == "problem"
     lists: Rows = [{"prompt": "Name primes.", "answer": [2, 3]}, {"prompt": "Others?", "answer": [5]}]
     finding = found(model, problems(tmp_path, lists), ASKS, "data.held_out.count=1")["verifier"]
-    assert finding.level == "problem" and "refuses" in finding.advice
+    assert finding.level == "problem" and "choose another verifier" in finding.advice
+    later: Rows = [*SUMS[:-1], SUMS[-1] | {"answer": [2, 3]}]  # one that training refuses, wherever it lies
+    assert found(model, problems(tmp_path, later), ASKS)["verifier"].level == "problem"
+    with pytest.raises(InputError, match="choose another verifier"):
+        preview(resolve("grpo", [f"model.path={model}", problems(tmp_path, later), ASKS]), SilentView())
 
 
 def test_budgets_and_data(model: Path, tmp_path: Path) -> None:
@@ -237,11 +243,74 @@ def test_groups_of_one_have_no_baseline(model: Path, tmp_path: Path) -> None:
     one = [problems(tmp_path, SUMS), ASKS, "batch.samples_per_prompt=1"]
     assert found(model, *one)["groups"].level == "note"
     sets = [f"model.path={model}", "sampling.max_new_tokens=64", *one]
-    assert any("its reward itself" in line for line in preview(resolve("grpo", sets), SilentView()))
+    assert any("its reward itself" in line for line in preview(resolve("grpo", sets), SilentView()).warnings)
     critic = ["algorithm.advantage=Gae", "critic.updates_per_step=1"]
-    assert not any("reward itself" in line for line in preview(resolve("grpo", [*sets, *critic]), SilentView()))
+    warned = preview(resolve("grpo", [*sets, *critic]), SilentView()).warnings
+    assert not any("reward itself" in line for line in warned)
     with pytest.raises(InputError, match="advantage 0 whatever its reward: algorithm.advantage=GroupRelative compares"):
         resolve("grpo", [*sets, "algorithm.advantage.normalization=batch_std"])
+
+
+UNREACHED = (
+    (("optim.warmup_steps=200",), "warm-up", "through all 100 updates of the run, to 5e-05 of optim.lr=0.0001"),
+    (('algorithm.shaping=[{piece="OverlongShaping"}]',), "shaping", "that sampling.max_new_tokens=64 allows"),
+    (('algorithm.shaping=[{piece="LengthPenalty"}]',), "shaping", "LengthPenalty adds nothing to completions"),
+    (("critic.updates_per_step=1", "algorithm.advantage=Gae", "critic.warmup_steps=100"), "critic", "stays as it is"),
+)
+
+
+@pytest.mark.parametrize(("sets", "topic", "said"), UNREACHED)
+def test_settings_that_the_run_never_reaches_are_told_by_a_dry_run_and_the_doctor(
+    sets: tuple[str, ...], topic: str, said: str, model: Path, tmp_path: Path
+) -> None:
+    common = (problems(tmp_path, SUMS), ASKS)
+    finding = found(model, *common, *sets)[topic]
+    assert finding.level == "note" and said in finding.found
+    config = [f"model.path={model}", "sampling.max_new_tokens=64", "optim.lr=1e-4", *common, *sets]
+    (told,) = (line for line in preview(resolve("grpo", config), SilentView()).warnings if said in line)
+    assert told == f"{finding.found}; {finding.advice}"
+
+
+def test_a_penalty_that_begins_within_the_budget_is_none_of_them() -> None:
+    for piece in ("OverlongShaping", "LengthPenalty"):
+        shapes = f'algorithm.shaping=[{{piece="{piece}", max_tokens=16500}}]'
+        assert not [one for one in cautions(resolve("grpo", [shapes, "sampling.max_new_tokens=16384"]))]
+
+
+def test_no_recipe_says_so_of_itself() -> None:
+    for name in (info.name for info in recipes.catalogue()):
+        assert not cautions(resolve(name)), name
+        assert not [one for one in cautions(resolve(name, small=True)) if one.topic != "adapters"], name
+
+
+def test_benchmarks_that_training_refuses_are_found_before(model: Path, tmp_path: Path) -> None:
+    (tmp_path / "mine.jsonl").write_text('{"prompt": "1+1=", "answer": "2"}\n')
+    twice = json.dumps([{"name": str(tmp_path / "mine.jsonl")}] * 2)
+    sets = (problems(tmp_path, SUMS), ASKS, f"evaluation.benchmarks={twice}")
+    assert found(model, *sets)["measured on"].level == "problem"
+    with pytest.raises(InputError, match="evaluation.benchmarks: two benchmarks are called 'mine'"):
+        preview(resolve("grpo", [f"model.path={model}", "evaluation.every=5", *sets]), SilentView())
+
+
+def test_benchmarks_of_a_hub_that_cannot_be_asked_from_here_are_a_note(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("strop.run.questions.silence", lambda: "no network")
+    sets = (problems(tmp_path, SUMS), ASKS, 'evaluation.benchmarks=["aime24"]')
+    finding = found(model, *sets)["measured on"]
+    assert finding.level == "note" and "aime24 not looked at" in finding.found
+    warned = preview(resolve("grpo", [f"model.path={model}", "evaluation.every=5", *sets]), SilentView()).warnings
+    assert finding.found in warned
+
+
+def test_problems_that_are_listed_again_are_one_question(model: Path, tmp_path: Path) -> None:
+    source = problems(tmp_path, SUMS).removeprefix("data.source=")
+    mixed = f'data.source={{piece="Mixture", repeats=[3], sources=[{{piece="JsonLines", path="{source}"}}]}}'
+    findings = found(model, mixed, ASKS, "data.held_out.count=30", "batch.prompts_per_step=64", "steps=30")
+    assert "180 problems (60 different ones) of" in findings["data"].found
+    assert "each asked 32.0 times on average" in findings["data"].found  # 30 · 64 / 60
+    assert findings["data"].level == "note"  # a step takes 64 of 60
+    assert findings["held out"].found.startswith("30 problems, none of them trained on (60 training problems asking")
 
 
 def test_each_engine_is_tried_and_one_that_cannot_be_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,9 +10,11 @@ import pytest
 import torch
 from tests.forks import forking
 from transformers import AutoModelForCausalLM
+from typer.testing import CliRunner
 
 from strop.base.types import InputError, Problem
 from strop.base.view import SilentView
+from strop.cli import app
 from strop.data.dataset import make_example
 from strop.data.templates import BOXED, Auto
 from strop.engines.protocol import Request
@@ -84,6 +86,30 @@ def test_ctrl_c_loses_nothing(run: Path, demonstrations: Path, tmp_path: Path) -
     assert [row["step"] for row in RunFolder.open(folder).read_metrics()] == [1, 2, 3, 4, 5, 6]
     straight, resumed = weights(run / "model"), weights(folder / "model")
     assert all(torch.equal(straight[name], resumed[name]) for name in straight)
+
+
+def test_a_dry_run_shows_what_would_be_learned_and_learns_nothing(
+    run: Path, demonstrations: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def shown(*arguments: str) -> str:
+        done = CliRunner().invoke(app, ["sft", *arguments, "--dry-run"])
+        assert done.exit_code == 0, done.output
+        return " ".join(done.output.split())
+
+    monkeypatch.chdir(tmp_path)
+    sets = [part for text in SMALL for part in ("--set", text)]
+    begin = ["fresh", "--data", str(demonstrations), *sets]
+    said = shown(*begin, "--set", "training.max_length=86")
+    assert "25 demonstrations of " in said and "first prompt, 76 tokens: '1+1=" in said
+    assert "its completion: " in said and "boxed{2}" in said and "6 updates of up to 128 tokens" in said
+    assert "memory: needs about" in said and "1 of 25 demonstrations are longer than 86 tokens" in said
+    assert json.loads(shown(*begin, "--json"))["training"]["steps"] == 6
+    assert not list(tmp_path.iterdir())
+    before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
+    assert "goes on after update 6" in shown("--resume", str(run))
+    assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == before
+    monkeypatch.setattr("strop.run.memory.room_of", lambda device: 1024)
+    assert "on this machine this run needs about" in shown(*begin)
 
 
 def test_wrong_settings_are_named(demonstrations: Path) -> None:
@@ -307,6 +333,8 @@ CALL = {"role": "assistant", "content": "", "tool_calls": [{"function": {"name":
         ({"prompt": "1+2=", "response": "3"}, "set columns.answer=response, the column of the completions"),
         ({"conversations": [{"from": "human", "value": "1+2="}]}, "(has conversations); set columns.answer=COLUMN"),
         ({"ask": "1+2=", "completion": "3"}, "no column 'prompt'; known: ask, completion; set columns.prompt=COLUMN"),
+        ({"question": "Who?", "context": "Ann.", "completion": "Ann"}, "the prompt would be 'question' alone, without "
+         "what stands in 'context'; put both into one column, or leave 'context' out: columns.prompt=question"),
         ({"prompt": "1+2=", "completion": " "}, "column 'completion': the completion is empty; fill it in"),
         ({"prompt": "1+2=", "completion": None}, "column 'completion': the completion is empty; fill it in"),
         ({"prompt": "1+2=", "completion": 3}, "column 'completion': a completion is a text, or a message of the"),

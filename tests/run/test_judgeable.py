@@ -10,8 +10,8 @@ from tests.runs import small_config
 
 from strop.base.types import InputError, Problem
 from strop.base.view import SilentView
-from strop.run.assembly import preview
 from strop.run.judgeable import caution
+from strop.run.questions import Preview, preview
 from strop.run.run import train
 from strop.verifiers.answer import Answer
 from strop.verifiers.by_domain import ByDomain
@@ -60,8 +60,9 @@ def test_a_dry_run_and_a_run_say_it(tmp_path: Path) -> None:
     sets = (source(tmp_path, *FORMULAS, *"1234"), "data.held_out=none", "evaluation.every=none", "steps=1")
     for begin in (preview, lambda config, view: train(config, tmp_path / "run", view)):
         notes = Notes()
-        begin(small_config(*sets), notes)
-        assert [line for line in notes.lines if line.startswith("8 of 12 references, such as \\frac{1}{2}: ")]
+        warned = begin(small_config(*sets), notes)
+        lines = [*notes.lines, *(warned.warnings if isinstance(warned, Preview) else ())]
+        assert [line for line in lines if line.startswith("8 of 12 references, such as \\frac{1}{2}: ")]
 
 
 @pytest.mark.parametrize("part", ["data.source", "data.held_out.source"])

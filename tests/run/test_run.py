@@ -39,6 +39,7 @@ from strop.recipes.resolve import resolve
 from strop.report.figures.training import plot_run
 from strop.report.runs import read_runs
 from strop.run.changes import read_changes
+from strop.run.critique import criticise
 from strop.run.folder import RunFolder
 from strop.run.loop import WeightMismatch
 from strop.run.run import QUARANTINE, Interrupted, Summary, _Run, resume, train
@@ -620,6 +621,27 @@ def test_the_users_modules_are_recorded_and_named_in_every_command(
     assert "my_rewards" in read_status(RunFolder.open(out)).explanation
     allow_module("my_rewards")
     resume(out, SilentView())
+
+
+def test_a_piece_that_is_replaced_needs_no_import(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "gone_judge.py").write_text(
+        "from strop.verifiers.answer import Answer\n\n\nclass Mine(Answer):\n    '''Nothing new.'''\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(imports, "_allowed", {})
+    allow_module("gone_judge")
+    out = tmp_path / "run"
+    train(small_config("verifier=gone_judge:Mine", "verifier.extract=last_number", "steps=1"), out, SilentView())
+    monkeypatch.delitem(imports._allowed, "gone_judge")
+    other = ("verifier=Answer", "verifier.extract=last_number", "steps=2")
+    with pytest.raises(InputError, match="allow it with --import gone_judge"):
+        resume(out, SilentView(), sets=["steps=2"])
+    with pytest.raises(InputError, match="--set seed: a run keeps what it began with"):
+        resume(out, SilentView(), sets=[*other, "seed=5"])
+    assert resolve(str(out / "config.json"), other).verifier.piece_name() == "Answer"
+    assert {one.level for one in criticise(str(out), other) if one.topic == "verifier"} == {"ok"}
+    resume(out, SilentView(), sets=other)
+    assert json.loads((out / "config.json").read_text())["verifier"]["piece"] == "Answer"
 
 
 def test_a_module_of_a_file_is_named_by_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

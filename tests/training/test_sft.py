@@ -13,7 +13,7 @@ from tests.training.cases import EOS, VOCABULARY, TinyPolicy, parameters
 from strop.base.metrics import values
 from strop.base.types import InputError
 from strop.training.settings import AdamW, SftSettings
-from strop.training.sft import Demonstration, FineTuning, _plan
+from strop.training.sft import Demonstration, FineTuning, _batches
 
 
 def mapping(count: int = 12) -> list[Demonstration]:
@@ -70,7 +70,7 @@ def test_loss_is_the_token_mean_of_the_batch():
 @pytest.mark.parametrize("epochs", [1, 3])
 def test_each_demonstration_is_seen_once_an_epoch_in_batches_within_the_budget(epochs):
     lengths = np.random.default_rng(0).integers(3, 20, 50).tolist()
-    plan = _plan(lengths, settings(epochs=epochs, tokens_per_batch=64))
+    plan = _batches(lengths, settings(epochs=epochs, tokens_per_batch=64))
     assert Counter(index for batch in plan for index in batch) == dict.fromkeys(range(50), epochs)
     loads = [sum(lengths[index] for index in batch) for batch in plan]
     assert max(loads) <= 64
@@ -79,12 +79,12 @@ def test_each_demonstration_is_seen_once_an_epoch_in_batches_within_the_budget(e
     assert sorted(order[:50]) == list(range(50)) and order[:50] != list(range(50))
     if epochs > 1:
         assert order[:50] != order[50:100]
-    assert plan == _plan(lengths, settings(epochs=epochs, tokens_per_batch=64))
-    assert plan != _plan(lengths, settings(epochs=epochs, tokens_per_batch=64, seed=1))
+    assert plan == _batches(lengths, settings(epochs=epochs, tokens_per_batch=64))
+    assert plan != _batches(lengths, settings(epochs=epochs, tokens_per_batch=64, seed=1))
 
 
 def test_steps_run_over_as_many_epochs_as_they_take():
-    plan = _plan([5] * 10, settings(epochs=None, steps=7, tokens_per_batch=20))
+    plan = _batches([5] * 10, settings(epochs=None, steps=7, tokens_per_batch=20))
     assert [len(batch) for batch in plan] == [4] * 7
     assert max(Counter(index for batch in plan for index in batch).values()) == 3
 
@@ -139,4 +139,4 @@ def test_vocabulary_of_the_cases():
 
 def test_the_order_of_demonstrations_is_the_one_that_no_numpy_changes():
     # Of numpy's frozen RandomState: [1 3 2 0] and [2 0 3 1].
-    assert _plan([4] * 4, settings(epochs=2, seed=3, tokens_per_batch=8)) == [[1, 3], [2, 0], [2, 0], [3, 1]]
+    assert _batches([4] * 4, settings(epochs=2, seed=3, tokens_per_batch=8)) == [[1, 3], [2, 0], [2, 0], [3, 1]]

@@ -174,6 +174,11 @@ class Completion:
         return self.finish_reason == "length"
 
     @property
+    def had_no_room(self) -> bool:
+        """Whether the environment answered, and the budget had no room for that and another turn."""
+        return self.truncated and 0 < self.last_turn_at == len(self.text)
+
+    @property
     def last_turn(self) -> str:
         """The text of the last turn, which the verifier judges."""
         return self.text[self.last_turn_at :]

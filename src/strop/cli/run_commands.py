@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,7 +12,19 @@ from strop.cli.completion import recipe_names, run_folders
 from strop.cli.options import Dashboard, Imports, Out, Plain, Sets, Tiny, allow, followed, set_option, viewing
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from strop.base.view import View
     from strop.config.schema import RunConfig
+    from strop.run.sft_config import SftConfig
+
+
+DryRun = Annotated[
+    bool, typer.Option("--dry-run", help="Show data, first prompt and memory needed, and train nothing.")
+]
+AsJson = Annotated[
+    bool, typer.Option("--json", help="With --dry-run: every setting as JSON, warnings on standard error.")
+]
 
 
 def quickstart(
@@ -65,12 +78,8 @@ def train(
     ] = None,
     small: Tiny = False,
     imports: Imports = [],  # noqa: B006
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Show data, first prompt and memory needed, and train nothing.")
-    ] = False,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="With --dry-run: every setting as JSON, warnings on standard error.")
-    ] = False,
+    dry_run: DryRun = False,
+    as_json: AsJson = False,
     dashboard: Dashboard = False,
     plain: Plain = False,
 ) -> None:
@@ -88,7 +97,7 @@ def train(
     strop train runs/first/config.json
     strop train --resume runs/first
     strop train --resume runs/first --step 40
-    strop train --resume runs/first --set steps=400
+    strop train --resume runs/first --set steps=400 --dry-run
 
     A TOML file names a recipe and what it changes:
 
@@ -101,18 +110,17 @@ def train(
     from strop.base.types import InputError
 
     allow(imports, sets)
+    _refuse_lone_json(as_json, dry_run)
     if resume is not None:
         if target is not None or out is not None or small:
             raise InputError(
                 f"--resume goes on with {resume} as it was configured; leave out the recipe, --out and --tiny, or "
                 f"start a new run: strop train {resume}/config.json --set key=value"
             )
-        _resume(resume, step, sets, dashboard, plain)
+        _resume(resume, step, sets, dry_run, as_json, dashboard, plain)
         return
     if target is None:
         raise InputError("name what to train: a recipe (see strop recipes), a file, or --resume RUN")
-    if as_json and not dry_run:
-        raise InputError("--json prints the settings of --dry-run; a run writes its own into its folder, config.json")
     if step is not None:
         raise InputError("--step says which checkpoint to go on from; it needs --resume RUN")
     from strop.recipes.resolve import resolve
@@ -123,7 +131,9 @@ def train(
     folder = out if out is not None else free_folder(f"{config.recipe}-tiny" if small else config.recipe)
     preflight.training(config, folder)  # says what is wrong before torch takes its seconds to load
     if dry_run:
-        _preview(config, as_json)
+        from strop.run.questions import preview
+
+        _show(lambda view: preview(config, view).warnings, config, as_json)
         return
     from strop.cli.run_endings import report_run
     from strop.run import run as heavy
@@ -134,24 +144,39 @@ def train(
     report_run(folder)
 
 
-def _preview(config: RunConfig, as_json: bool) -> None:
+def _refuse_lone_json(as_json: bool, dry_run: bool) -> None:
+    from strop.base.types import InputError
+
+    if as_json and not dry_run:
+        raise InputError("--json prints the settings of --dry-run; a run writes its own into its folder, config.json")
+
+
+def _show(preview: Callable[[View], list[str]], config: RunConfig | SftConfig, as_json: bool) -> None:
+    """What a dry run notes, and then its warnings; the settings instead of the notes where they are wanted."""
     from strop.base.view import SilentView
-    from strop.run.assembly import preview
 
     if as_json:
-        print(config.to_json())
+        print(json.dumps(config.model_dump(mode="json"), indent=2))
     with viewing(True, "strop · dry run", "stopped", to_stderr=as_json) as view:
-        for warning in preview(config, SilentView() if as_json else view):
+        for warning in preview(SilentView() if as_json else view):
             view.note(warning)
         if not as_json:
             view.note("every setting: --dry-run --json")
 
 
-def _resume(folder: Path, step: int | None, sets: list[str], dashboard: bool, plain: bool) -> None:
+def _resume(
+    folder: Path, step: int | None, sets: list[str], dry_run: bool, as_json: bool, dashboard: bool, plain: bool
+) -> None:
     from strop.run import preflight
     from strop.run.folder import RunFolder
 
-    preflight.resuming(RunFolder.open(folder), sets)
+    run = RunFolder.open(folder)
+    config = preflight.resuming(run, sets)
+    if dry_run:
+        from strop.run.resuming import preview
+
+        _show(lambda view: preview(run, step, sets, view), config, as_json)
+        return
     from strop.cli.run_endings import report_run
     from strop.run import run as heavy
 
@@ -182,35 +207,44 @@ def sft(
     out: Out = None,
     resume: Annotated[Path | None, typer.Option(metavar="RUN", help="Go on with a fine-tuning run.")] = None,
     imports: Imports = [],  # noqa: B006
+    dry_run: DryRun = False,
+    as_json: AsJson = False,
     dashboard: Dashboard = False,
     plain: Plain = False,
 ) -> None:
     """Fine-tune a model on demonstrations, the usual start of RL.
 
     Each line of the file is a JSON object with `prompt` and `completion`, texts or chat messages, or with `messages`, a
-    chat whose last message is the completion; the end of the completion is learned too. The model lands in RUN/model,
-    ready for `strop train --set model.path=RUN/model`.
+    chat whose last message is the completion, or has Alpaca's columns; the end of the completion is learned too. The
+    model lands in RUN/model, ready for `strop train --set model.path=RUN/model`.
 
     \b
     strop sft Qwen/Qwen3-0.6B --data worked-examples.jsonl
-    strop sft fresh --data tiny.jsonl --set training.steps=200
+    strop sft fresh --data tiny.jsonl --set training.steps=200 --dry-run
     strop sft --resume runs/sft
     """
     from strop.base.types import InputError
     from strop.run import preflight
     from strop.run.folder import RunFolder
     from strop.run.runs import free_folder
+    from strop.run.sft_config import stored_config
 
     allow(imports, sets)
+    _refuse_lone_json(as_json, dry_run)
     folder = resume if resume is not None else out if out is not None else free_folder("sft")
     if resume is not None:
         if model is not None or demonstrations is not None or sets or out is not None:
             raise InputError(f"--resume goes on with {resume} as it was configured; leave out the other arguments")
-        RunFolder.open(resume)  # says what is wrong before torch takes its seconds to load
+        config = stored_config(RunFolder.open(resume))  # says what is wrong before torch takes its seconds to load
     elif model is None or demonstrations is None:
         raise InputError("name the model and the demonstrations: strop sft MODEL --data FILE.jsonl")
     else:
         config = preflight.fine_tuning(model, demonstrations, sets, folder)
+    if dry_run:
+        from strop.run.fine_tuning import preview, preview_resume
+
+        _show(lambda view: preview(config, view) if resume is None else preview_resume(resume, view), config, as_json)
+        return
     from strop.cli.run_endings import report_run
     from strop.run import fine_tuning
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tomllib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,18 +17,29 @@ from strop.config.renamed import accepted
 from strop.config.schema import RunConfig
 
 
-def parse(data: dict[str, Any], origin: str, to_run: bool = True) -> RunConfig:
+def parse(data: dict[str, Any], origin: str, to_run: bool = True, replacing: Sequence[str] = ()) -> RunConfig:
     """A validated configuration from a plain dictionary, which may be an earlier version's (see `renamed`).
 
     Args:
         data: plain values, as a file or a run folder holds them.
         origin: where they are from, for errors.
         to_run: whether something is to be run by it; False where it is only looked at, or comes from this very user.
+        replacing: `key=value` settings that will be applied to it. Where it is not valid without them, they are
+            applied at once: a piece that is replaced need not be there any more.
 
     Raises:
         InputError: one line that names `origin`, the key, its value and what would be valid; or a setting that would
             run code, which the user has not named.
     """
+    try:
+        return _parsed(data, origin, to_run)
+    except InputError:
+        if not replacing:
+            raise
+        return _parsed(_edited(accepted(data), replacing), origin, to_run)
+
+
+def _parsed(data: dict[str, Any], origin: str, to_run: bool) -> RunConfig:
     try:
         config = validated(RunConfig.model_validate(accepted(data)))
     except ValidationError as error:
@@ -41,10 +53,13 @@ def parse(data: dict[str, Any], origin: str, to_run: bool = True) -> RunConfig:
 
 def edit(config: RunConfig, sets: list[str] | tuple[str, ...]) -> RunConfig:
     """The configuration with `key=value` settings applied, validated again."""
-    data = config.model_dump(mode="json")
+    return parse(_edited(config.model_dump(mode="json"), sets), "--set", to_run=False)
+
+
+def _edited(data: dict[str, Any], sets: Sequence[str]) -> dict[str, Any]:
     for text in sets:
         data = apply_edits(data, accepted(parse_set(text)), RunConfig)
-    return parse(data, "--set", to_run=False)
+    return data
 
 
 def edits_of_file(path: Path) -> list[str]:

@@ -17,7 +17,7 @@ from strop.base.view import counted
 from strop.data.history import EARLIER, Visit
 from strop.data.pass_rates import recalled
 from strop.data.settings import DataSettings, HeldOutSettings
-from strop.data.source import question_key
+from strop.data.source import problem_key, question_key
 from strop.data.templates import Instruction, PromptTemplate, Tokenizer, encode_prompt, opening
 
 
@@ -59,6 +59,17 @@ class Dataset:
     def problems(self) -> tuple[Problem, ...]:
         """The problems alone."""
         return tuple(example.problem for example in self.examples)
+
+    @cached_property
+    def different(self) -> int:
+        """How many different problems there are: a mixture's `repeats` list them more than once."""
+        return len({problem_key(example.problem) for example in self.examples})
+
+    @property
+    def size(self) -> str:
+        """`60 problems`, or `60 problems (20 different ones)`."""
+        listed = counted(len(self), "problems")
+        return listed if self.different == len(self) else f"{listed} ({counted(self.different, 'different ones')})"
 
     @property
     def longest_prompt(self) -> int:
@@ -103,7 +114,7 @@ class Data:
         """Lines for the user: how many problems there are, and how many were left out and why."""
         sets = [("train", self.train), *([("held out", self.held_out)] if self.held_out is not None else [])]
         lines = [
-            f"{role}: {counted(len(data), 'problems')} of {data.name}, prompts up to {data.longest_prompt} tokens"
+            f"{role}: {data.size} of {data.name}, prompts up to {data.longest_prompt} tokens"
             for role, data in sets
         ]
         lines += [

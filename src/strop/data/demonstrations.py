@@ -2,9 +2,10 @@
 
     {"prompt": "1+2=", "completion": "3"}                              each of the two a text, or chat messages
     {"messages": [{"role": "user", …}, {"role": "assistant", …}]}      the last message is the completion
+    {"instruction": "Add.", "input": "1+2", "output": "3"}             the input, if any, follows the instruction
 
-These are the shapes of TRL's data sets. Of a chat with several turns of the assistant the last one is the completion,
-and those before it are part of the prompt.
+These are the shapes of TRL's data sets, and Alpaca's. Of a chat with several turns of the assistant the last one is the
+completion, and those before it are part of the prompt.
 """
 
 from __future__ import annotations
@@ -19,10 +20,12 @@ from strop.data.columns import pick
 from strop.data.files import JsonLines
 from strop.data.rows import Columns, Row
 from strop.data.source import check_problem
-from strop.data.usual import PROMPTS, first_present, has
+from strop.data.usual import HALVES, PROMPTS, first_present, has, unseen
 
 COMPLETION, CHAT = "completion", "messages"
 ASSISTANT = "assistant"
+ALPACA = {"instruction", "output"}
+ONE_COLUMN = tuple(name for name in PROMPTS if name not in HALVES)  # of a whole question
 # What the column of the completions is called elsewhere, for advice: which of them is meant is the user's to say.
 ELSEWHERE = ("response", "output", "solution", "Solution", "answer", "chosen", "generation", "target")
 BESIDE = ("tool_calls", "function_call", "thinking", "reasoning_content", "reasoning")  # of a message, next to its text
@@ -64,11 +67,14 @@ def is_answered_before(problem: Problem) -> bool:
 
 
 def _problem(row: Row, columns: Columns) -> Problem:
-    cells = row.columns
+    cells = _whole_question(row.columns, columns)
     answer, chat = columns.answer or COMPLETION, columns.prompt or CHAT
+    whole_chat = has(cells, chat) and isinstance(pick(cells, chat), list)
+    if answer == COMPLETION and not has(cells, answer) and not whole_chat and cells.keys() >= ALPACA:
+        answer = "output"
     said: Any = columns.model_copy(update={"answer": answer}).reference(cells) if has(cells, answer) else None
     learned = answer
-    if said is None and has(cells, chat) and isinstance(pick(cells, chat), list):
+    if said is None and whole_chat:
         whole, learned = pick(cells, chat), chat
         cells, said = {**cells, chat: whole[:-1]}, whole[-1:]
     elif not has(cells, answer):
@@ -77,6 +83,12 @@ def _problem(row: Row, columns: Columns) -> Problem:
     prompt = chat if learned == chat else columns.prompt or first_present(cells, PROMPTS) or "prompt"
     if not has(cells, prompt):
         raise ValueError(f"no column {prompt!r}; {nearest(prompt, cells)}; set columns.prompt=COLUMN, of the prompts")
+    apart = unseen(cells, prompt) if columns.prompt is None and learned != chat else None
+    if apart is not None:
+        raise ValueError(
+            f"the prompt would be {prompt!r} alone, without what stands in {apart!r}; put both into one column, or "
+            f"leave {apart!r} out: columns.prompt={prompt}"
+        )
     identity = row.where if columns.id is None else str(pick(cells, columns.id))
     try:
         problem = Problem(identity, columns.model_copy(update={"prompt": prompt}).asked(cells), completion)
@@ -84,6 +96,16 @@ def _problem(row: Row, columns: Columns) -> Problem:
     except ValueError as error:
         raise ValueError(f"column {prompt!r}: {error}; mend the row or leave it out") from error
     return problem
+
+
+def _whole_question(cells: Mapping[str, Any], columns: Columns) -> Mapping[str, Any]:
+    """The row with its question in one column, where an instruction and its input stand in two."""
+    if columns.prompt is not None or first_present(cells, ONE_COLUMN) or not isinstance(cells.get("instruction"), str):
+        return cells
+    halves = [cells["instruction"], cells.get("input")]
+    if not isinstance(halves[1], str | None):
+        raise ValueError(f"column 'input': a text, not {halves[1]!r:.60}; or set columns.prompt=COLUMN, of the prompts")
+    return {**cells, "prompt": "\n\n".join(half for half in halves if half and half.strip())}
 
 
 def _text(said: Any, column: str) -> str:

@@ -142,6 +142,11 @@ def question_key(problem: Problem) -> str:
     return " ".join(problem.question.split())
 
 
+def problem_key(problem: Problem) -> tuple[str, str]:
+    """The question and the reference by which two problems are one that is listed twice."""
+    return question_key(problem), repr(problem.reference)
+
+
 def question_digest(problem: Problem) -> str:
     """A hash of `question_key`, 16 hexadecimal digits."""
     return hashlib.blake2b(question_key(problem).encode(), digest_size=8).hexdigest()

@@ -78,12 +78,21 @@ def verifier_of(reward: Reward) -> Verifier:
     return WeightedSum(members=members, weights=tuple(weights))
 
 
-def takes_over(reward: Verifier, stored: Mapping[str, Any]) -> bool:
-    """Let the functions of `reward` stand for those that a run's stored verifier names; False where it has others."""
-    if not isinstance(reward, RewardFunction) or len(stored.get("functions", ())) != len(reward.functions):
-        return False
+def under_stored_names(reward: Verifier, stored: Mapping[str, Any]) -> Verifier:
+    """`reward`, its functions under the names that a run's stored verifier has for them where they are called alike.
+
+    A session numbers lambdas and inner functions as they come, so that the same one may have another number now. A
+    function that is called otherwise is another, and keeps its own name.
+    """
+    names = stored.get("functions", ())
+    if not isinstance(reward, RewardFunction) or [*map(_unnumbered, names)] != [*map(_unnumbered, reward.functions)]:
+        return reward
     found = [session.recall(name) for name in reward.functions]  # before any name changes its function
-    for name, function in zip(stored["functions"], found, strict=True):
+    for name, function in zip(names, found, strict=True):
         assert function is not None  # `reward_functions` has just remembered it
         session.bind(name, function)
-    return True
+    return reward.model_copy(update={"functions": tuple(names)})
+
+
+def _unnumbered(name: str) -> str:
+    return name.partition("#")[0]

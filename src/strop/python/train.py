@@ -30,7 +30,7 @@ from strop.data.rows import Columns
 from strop.python.endings import end_in_one_line
 from strop.python.problems import Problems, count_of, source_of
 from strop.python.result import Run
-from strop.python.rewards import Reward, environment_of, takes_over, verifier_of
+from strop.python.rewards import Reward, environment_of, under_stored_names, verifier_of
 from strop.recipes.resolve import resolve
 from strop.run import preflight
 from strop.run.folder import RunFolder, is_run
@@ -103,7 +103,7 @@ def train(
         edits["environment"] = environment
     edits |= settings or {}
     if out is not None and resume and is_run(Path(out)):
-        return _resumed(Path(out), edits, verifier, quiet)
+        return _resumed(Path(out), edits, verifier, base, quiet)
     if resume and out is None:
         raise InputError("resume=True goes on with the run in `out`; name its folder")
     if verifier is not None:
@@ -219,12 +219,14 @@ def _allow_pieces(value: object) -> None:
 # ---------------------------------------------------------------------- going on
 
 
-def _resumed(folder: Path, edits: dict[str, Any], verifier: Verifier | None, quiet: bool) -> Run:
+def _resumed(
+    folder: Path, edits: Mapping[str, Any], verifier: Verifier | None, base: RunConfig, quiet: bool
+) -> Run:
     """Go on with a run from its newest checkpoint, with what is given otherwise than it was; a finished one stays."""
     run_folder = RunFolder.open(folder)
     stored = run_folder.read_json("config.json")
-    if verifier is not None and not takes_over(verifier, stored.get("verifier", {})):
-        edits["verifier"] = verifier
+    if verifier is not None:
+        edits = {**_judged_by(under_stored_names(verifier, stored.get("verifier", {})), base), **edits}
     before = dict(flatten(stored))
     given = [item for key, value in edits.items() for item in flatten(nested(key, _plain(value)))]
     imports.allow_edits(f"{key}={text}" for key, text in given)

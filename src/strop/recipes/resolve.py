@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import tomllib
+from collections.abc import Sequence
 from pathlib import Path
 
 from pydantic import ValidationError
@@ -38,7 +39,8 @@ def resolve(target: str, sets: list[str] | tuple[str, ...] = (), small: bool = F
     if suffix in (".toml", ".json", ".py"):
         if not Path(target).is_file():
             raise InputError(f"{target}: no such file; name a .toml, .json or .py file, or a recipe: strop recipes")
-        config = {".toml": _from_toml, ".json": _from_json, ".py": _from_python}[suffix](Path(target))
+        readers = {".toml": _from_toml, ".json": lambda path: _from_json(path, sets), ".py": _from_python}
+        config = readers[suffix](Path(target))
     elif "/" in target and Path(target).is_dir():  # a folder here may be called as a recipe is
         raise InputError(f"{target} is a folder; name a recipe (strop recipes), or a .toml, .json or .py file")
     else:
@@ -68,9 +70,9 @@ def _text(path: Path) -> str:
         raise InputError(f"{path}: not UTF-8 text (byte {error.start + 1})") from error
 
 
-def _from_json(path: Path) -> RunConfig:
+def _from_json(path: Path, sets: Sequence[str]) -> RunConfig:
     try:
-        return parse(json.loads(_text(path)), str(path), to_run=False)
+        return parse(json.loads(_text(path)), str(path), to_run=False, replacing=sets)
     except json.JSONDecodeError as error:
         raise InputError(f"{path}, line {error.lineno}: not JSON: {error.msg}") from error
     except RecursionError as error:

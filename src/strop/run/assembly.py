@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -11,22 +10,14 @@ from transformers import PreTrainedTokenizerBase
 
 from strop.base.seeds import derive
 from strop.base.view import View
-from strop.config.schema import RunConfig, evaluation_sampling, stage_configs
-from strop.data import contradictions
-from strop.data.chain_sum import part_of
-from strop.data.dataset import Data, Dataset, Seen, load_data
-from strop.data.record import ProblemRecord
-from strop.data.templates import Auto, PromptTemplate
+from strop.config.schema import RunConfig
+from strop.data.dataset import Data
 from strop.engines.build import build_engine, embedded_settings, evaluating_engine
 from strop.engines.protocol import Engine
 from strop.engines.settings import EngineSettings
 from strop.engines.vllm.settings import Vllm
 from strop.environments.judge import Play
-from strop.environments.tokens import TurnTokens
-from strop.evaluation.benchmarks import HELD_OUT
-from strop.evaluation.validation import ValidationSet, Wanted, benchmark_sets
-from strop.model.attention_kinds import longest_sequence
-from strop.model.location import RESERVED, found_config
+from strop.evaluation.validation import ValidationSet
 from strop.model.policy import Policy, load_policy
 from strop.model.settings import ModelSettings
 from strop.orchestration.connection import Launcher, WorkerSpec
@@ -44,20 +35,15 @@ from strop.orchestration.ray_workers import RayWorkers
 from strop.orchestration.weight_store import MEMORY
 from strop.orchestration.weight_transport import WeightTransport
 from strop.orchestration.worker_evaluator import WorkerEvaluator
-from strop.run import preflight
 from strop.run.devices import driver_device, local_placement, seat, seen_gpus
-from strop.run.folder import trained_before
-from strop.run.judgeable import caution, refuse_unjudgeable
 from strop.run.learner_parts import make_learner, modules_of
-from strop.run.memory import TooLarge, known, noted
+from strop.run.memory import known, noted
+from strop.run.questions import fitted_into, read_problems
 from strop.run.rank_group_learner import RankGroupLearner
 from strop.training.compute import devices_of
-from strop.training.embedded_base import EmbeddedBase, located, tokenizer_of
-from strop.verifiers.base import shortened
+from strop.training.embedded_base import located
 from strop.verifiers.judge import Responder
 from strop.verifiers.judges import Judges, judge_for
-
-SHOWN_IDS = 24
 
 
 @dataclass(frozen=True)
@@ -105,29 +91,14 @@ def assemble(config: RunConfig, view: View) -> Parts:
     if config.model.fresh is not None:
         view.note("model: fresh, its weights are random; name one that can do something with --set model.path=…")
     policy.to(driver_device(config, placement))
-    seen = trained_before(config.model.path)
-    data = load_data(config.data, tokenizer, config.instruction, seen)
-    for line in (*data.report(), *first_prompt(data.train, config.data.template, tokenizer)):
+    data, warnings = read_problems(config, tokenizer, view)
+    for line in warnings:
         view.note(line)
-    contradiction = contradictions.warning(data.train.name, data.train.problems)
-    if contradiction is not None:
-        view.note(contradiction)
-    for warning in (preflight.without_baseline(config), preflight.large_adapters(config.model)):
-        if warning is not None:
-            view.note(warning)
-    _check_judging(config, data, view)
-    _warn_of_seen_questions(config, data, view)
     engine, measuring = _engines(config, policy, tokenizer, placement)
-    room = measuring.capabilities.max_tokens
-    longest = max(part.longest_prompt for part in (data.train, data.held_out) if part is not None)
-    config, change = preflight.fitted(config, longest, room)
-    if change is not None:
-        view.note(change)
-    play = play_of(config, tokenizer, room)
-    for line in () if play is None else play.notes():
+    asked = fitted_into(config, data, tokenizer, measuring.capabilities.max_tokens, view)
+    for line in asked.warnings:
         view.note(line)
-    sets = validation_sets(config, data, tokenizer, room, view, play)
-    _warn_of_trained_benchmarks(sets, data, seen, view)
+    config, play, sets = asked.config, asked.play, asked.sets
     registry = ProcessRegistry()
     launcher = _launcher(config, registry, seen_gpus(config) > 0)
     # By default the trainer's ranks meet on this host, also where generators live in a cluster.
@@ -144,119 +115,10 @@ def assemble(config: RunConfig, view: View) -> Parts:
     return Parts(config, tokenizer, data, executor, judge, learner, sets, evaluator, policy, launcher, placement)
 
 
-def play_of(config: RunConfig, tokenizer: PreTrainedTokenizerBase, room: int) -> Play | None:
-    """The environment of a run with the tokens of its turns; None where there is none.
-
-    Args:
-        room: the longest prompt + completion of the engine.
-
-    Raises:
-        InputError: the chat template cannot render a second turn.
-    """
-    if config.environment is None:
-        return None
-    budget = max(stage.sampling.max_new_tokens for stage in stage_configs(config))
-    return Play(config.environment, TurnTokens(tokenizer, config.data.template), room - budget)
-
-
 def responder_of(config: RunConfig, play: Play | None) -> Responder:
     """The verifier's judge, behind the environment where there is one; closed by the caller."""
     judge = judge_for(config.verifier)
     return judge if play is None else play.responder(judge)
-
-
-def preview(config: RunConfig, view: View) -> list[str]:
-    """Note what a run would train on and ask first, and the memory it needs, without loading the model.
-
-    Returns:
-        Warnings: completions that end early, memory that this machine does not have.
-
-    Raises:
-        InputError: tokenizer, data or model cannot be used so, or prompts and completions exceed the model's context.
-    """
-    tokenizer = tokenizer_of(config.model)
-    data = load_data(config.data, tokenizer, config.instruction, trained_before(config.model.path))
-    for line in (*data.report(), *first_prompt(data.train, config.data.template, tokenizer)):
-        view.note(line)
-    _check_judging(config, data, view)
-    found = (preflight.without_baseline(config), preflight.large_adapters(config.model))
-    warnings = [warning for warning in found if warning is not None]
-    room = known_room(config)
-    if room is not None:
-        longest = max(part.longest_prompt for part in (data.train, data.held_out) if part is not None)
-        _, lowered = preflight.fitted(config, longest, room)
-        warnings += [] if lowered is None else [lowered]
-    try:
-        view.note(noted(config))
-    except TooLarge as error:  # it may be meant for another machine
-        warnings.append(f"on this machine {error}")
-    return warnings
-
-
-def known_room(config: RunConfig) -> int | None:
-    """Tokens that prompt and completion may have together; None where only loading the model can say."""
-    if config.engine.max_tokens is not None:
-        return config.engine.max_tokens
-    if config.model.fresh is not None:
-        return config.model.fresh.max_positions
-    if config.model.path in RESERVED:
-        return EmbeddedBase().model.max_positions
-    return longest_sequence(found_config(config.model))
-
-
-def first_prompt(dataset: Dataset, template: PromptTemplate, tokenizer: PreTrainedTokenizerBase) -> tuple[str, ...]:
-    """Lines that show what the model will be asked: which template, the first prompt as text and ids, its answer."""
-    ids = dataset[0].prompt_ids.tolist()
-    how = template.piece_name()
-    if isinstance(template, Auto):
-        plain = "plain text, because the model has no chat template"
-        how = "the model's own chat template" if tokenizer.chat_template else plain
-        how += "; they ask for no form of the answer" if template.instruct is False else ""
-    shown = ", ".join(map(str, ids[:SHOWN_IDS])) + (", …" if len(ids) > SHOWN_IDS else "")
-    asked = (f"prompts: {how}", f"first prompt, {len(ids)} tokens: {tokenizer.decode(ids)!r} = [{shown}]")
-    reference = dataset[0].problem.reference
-    stated = (f"its answer: {shortened(repr(reference), 100)}",) if isinstance(reference, str | int | float) else ()
-    return (*asked, *stated)
-
-
-def validation_sets(
-    config: RunConfig, data: Data, tokenizer: PreTrainedTokenizerBase, room: int, view: View, play: Play | None = None
-) -> tuple[ValidationSet, ...]:
-    """The sets that a run is measured on while it trains: its held-out problems, asked as in training, and benchmarks.
-
-    Raises:
-        InputError: a benchmark cannot be found or used.
-    """
-    settings, sampling = config.evaluation, evaluation_sampling(config)
-    held_out: tuple[ValidationSet, ...] = ()
-    if settings.every is not None and data.held_out is not None:
-        seed = derive(config.seed, "evaluation")
-        count = settings.samples_per_problem
-        own = ValidationSet(HELD_OUT, data.held_out, settings.every, count, sampling, config.verifier, seed, play)
-        held_out = (own,)
-    wanted = [
-        Wanted(
-            one.name,
-            one.every or settings.every or config.steps,
-            one.samples_per_problem or settings.samples_per_problem,
-            one.limit,
-        )
-        for one in settings.benchmarks
-    ]
-    folder = None if settings.benchmark_data is None else Path(settings.benchmark_data)
-    template = config.data.template
-    return held_out + benchmark_sets(wanted, folder, template, tokenizer, sampling, room, config.seed, view.note, play)
-
-
-def _warn_of_trained_benchmarks(sets: Sequence[ValidationSet], data: Data, seen: Seen, view: View) -> None:
-    record = ProblemRecord.of(data)
-    for one in sets:
-        problems = one.dataset.problems
-        counts = {"the run trains": record.trained_on(problems), "its model was trained": sum(map(seen, problems))}
-        for who, count in counts.items():
-            if count:
-                which = f"{count} of the {len(problems)} problems of {one.name}"
-                view.note(f"{who} on {which}, so that its pass rate there is no measure")
 
 
 def _worker_evaluator(
@@ -385,24 +247,3 @@ def _learner(
     if not in_cluster:  # processes of this host, where Ray reserves nothing
         seats = [replace(one, gpus=0) for one in seats]
     return RankGroupLearner(config, launcher, max(torch.get_num_threads() // trainers, 1), view.note, in_cluster, seats)
-
-
-def _check_judging(config: RunConfig, data: Data, view: View) -> None:
-    """Refuse problems that can never be judged, and note which are judged narrowly."""
-    refuse_unjudgeable(config.verifier, data)
-    narrow = caution(config.verifier, data.train.problems)
-    if narrow is not None:
-        view.note(": ".join(narrow))
-
-
-def _warn_of_seen_questions(config: RunConfig, data: Data, view: View) -> None:
-    """The embedded base was fine-tuned on the training part of chain sums; what is held out should be of the other."""
-    if config.model.path not in RESERVED or data.held_out is None:
-        return
-    seen = [p for p in data.held_out.problems if p.source == "chain_sum" and part_of(p.question) == "train"]
-    if seen:
-        view.note(
-            f"{len(seen)} of {len(data.held_out)} held-out sums are of the part that the embedded base may have been "
-            "fine-tuned on; for a clean test set data.held_out.source.piece=ChainSum and "
-            "data.held_out.source.part=held_out"
-        )

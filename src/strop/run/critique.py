@@ -29,11 +29,12 @@ from strop.model.policy import Policy
 from strop.recipes.resolve import resolve
 from strop.run import preflight
 from strop.run.accelerators import Finding, Level, products_a_second
-from strop.run.assembly import known_room
+from strop.run.cautions import cautions
 from strop.run.engine_trial import try_engines
 from strop.run.folder import RunFolder, is_run, trained_before
-from strop.run.judgeable import caution
+from strop.run.judgeable import caution, refuse_unjudgeable
 from strop.run.memory import NotKnownBeforehand, fitting_here, outline
+from strop.run.questions import known_room, most_room, play_of, validation_sets, within_reach
 from strop.run.tasks import measured, open_model
 from strop.training.embedded_base import tokenizer_of
 from strop.verifiers.answer import stated_answer
@@ -106,6 +107,8 @@ def criticise(
         *_prompt(config, data, tokenizer),
         *_budgets(config, data),
         *_data(config, data),
+        *(Finding(one.topic, "note", one.found, one.advice) for one in cautions(config)),
+        *_measured(config, data, tokenizer),
         *_outset(subject, policy, data, asked, view),
         *(try_engines(config, data, view) if engines else ()),
     ]
@@ -118,7 +121,7 @@ def _subject(target: str, sets: Sequence[str], small: bool) -> Subject:
     stored = run.read_json("config.json")
     if "demonstrations" in stored:
         raise InputError(f"{target} is a fine-tuning run; what is looked at here is reinforcement learning")
-    config = parse(stored, str(run.config_path))
+    config = parse(stored, str(run.config_path), replacing=sets)
     return Subject(edit(config, tuple(sets)) if sets else config, run)
 
 
@@ -166,7 +169,7 @@ def _prompt(config: RunConfig, data: Data, tokenizer: PreTrainedTokenizerBase) -
         yield Finding("prompt", "note", found, "the model has a chat template of its own: data.template=Auto")
     else:
         yield Finding("prompt", "ok", found)
-    yield _verifier(config, data.train.problems, prompt)
+    yield _verifier(config, data, prompt)
     narrow = caution(config.verifier, data.train.problems)
     if narrow is not None:
         yield Finding("formulas", "note", *narrow)
@@ -177,15 +180,17 @@ def _made_here(config: RunConfig) -> bool:
     return _embedded(config) or config.model.fresh is not None
 
 
-def _verifier(config: RunConfig, problems: Sequence[Problem], prompt: str) -> Finding:
-    name = config.verifier.piece_name()
+def _verifier(config: RunConfig, data: Data, prompt: str) -> Finding:
+    name, problems = config.verifier.piece_name(), data.train.problems
+    try:
+        refuse_unjudgeable(config.verifier, data)
+    except InputError as error:
+        return Finding("verifier", "problem", f"{name} refuses a problem, and so will training", str(error))
     accepted = [form for form, text in FORMS.items() if _right(config, problems[0], text)]
     if not accepted:
-        refused = config.verifier.refuses(problems[0])
-        known = f"; it refuses the problem: {refused}" if refused else ""
-        advice = f"judge a response of your own with it: strop verify compare, or docs/verifiers.md{known}"
-        level: Level = "problem" if refused else "note"
-        return Finding("verifier", level, f"{name}: the reference {_short(problems[0].reference)} is no answer", advice)
+        advice = "judge a response of your own with it: strop verify compare, or docs/verifiers.md"
+        found = f"{name}: the reference {_short(problems[0].reference)} is no answer"
+        return Finding("verifier", "note", found, advice)
     judged = [problems[place] for place in _spread(len(problems), JUDGED)]
     wrong = [problem for problem in judged if not _right(config, problem, FORMS[accepted[0]])]
     if wrong:
@@ -257,23 +262,32 @@ def _fit(config: RunConfig, longest: int, room: int, found: str) -> Finding:
     return Finding("budgets", "ok" if change is None else "note", found, change or "")
 
 
+def _measured(config: RunConfig, data: Data, tokenizer: PreTrainedTokenizerBase) -> Iterator[Finding]:
+    """Whether the environment and the benchmarks can be used; what they say where they can is left to a dry run."""
+    room = known_room(config)
+    room = most_room(config) if room is None else room
+    here, unseen = within_reach(config)
+    if unseen is not None:
+        yield Finding("measured on", "note", unseen)
+    try:
+        validation_sets(here, data, tokenizer, room, SilentView(), play_of(config, tokenizer, room))
+    except InputError as error:
+        yield Finding("measured on", "problem", "cannot be used", str(error))
+
+
 def _data(config: RunConfig, data: Data) -> Iterator[Finding]:
     """How much there is to train on, what contradicts itself, and what is held out."""
-    prompts = config.batch.prompts_per_step
-    epochs = config.steps * prompts / len(data.train)
+    prompts, different = config.batch.prompts_per_step, data.train.different
+    epochs = config.steps * prompts / different
     asked = f"{percent(epochs)} of them asked" if epochs < 1 else f"each asked {epochs:.1f} times on average"
-    much = counted(len(data.train), "problems")
-    found = f"{much} of {data.train.name}, {asked} in {counted(config.steps, 'steps')}"
-    if len(data.train) < prompts:
+    found = f"{data.train.size} of {data.train.name}, {asked} in {counted(config.steps, 'steps')}"
+    if different < prompts:
         yield Finding("data", "note", found, f"a step takes {prompts} of them: lower batch.prompts_per_step")
     else:
         yield Finding("data", "ok", found)
     warning = contradictions.warning(data.train.name, data.train.problems)
     if warning is not None:
         yield Finding("contradictions", "note", warning, "remove one of each, or merge them: strop data prepare")
-    lone = preflight.without_baseline(config)
-    if lone is not None:
-        yield Finding("groups", "note", lone, "raise batch.samples_per_prompt, with fewer prompts_per_step if need be")
     yield _held_out(config, data.held_out, data.removed)
 
 

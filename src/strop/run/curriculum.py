@@ -10,13 +10,14 @@ A stage is a list of differences against the one before (`config.Stage`). State 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from strop.base.types import Group, InputError, Problem, StropError
 from strop.config.schema import RunConfig, stage_configs
 from strop.data.history import History, Visit
 from strop.data.sampler import make_sampler
+from strop.data.source import problem_key
 
 
 class Curriculum:
@@ -34,6 +35,10 @@ class Curriculum:
         self._stages = config.stages
         self._configs = stage_configs(config)
         self._size = len(problems)
+        self._places: dict[tuple[str, str], list[int]] = {}  # a mixture lists problems as often as it repeats
+        self._keys = [problem_key(problem) for problem in problems]
+        for index, key in enumerate(self._keys):
+            self._places.setdefault(key, []).append(index)
         self.steps = config.steps
         self.sampler = make_sampler(config.data, problems, config.seed)
         self.history = History()
@@ -78,7 +83,11 @@ class Curriculum:
         visit = Visit(step, self.stage, len(usable), sum(rollout.verdict.passed for rollout in usable))
         self.history.add(index, visit)
         if usable and self._masters(visit):
-            self.sampler.retire([index])
+            self.retire([index])
+
+    def retire(self, indices: Iterable[int]) -> None:
+        """Never ask these problems again, wherever else they are listed."""
+        self.sampler.retire(copy for index in indices for copy in self._places[self._keys[index]])
 
     def _masters(self, visit: Visit) -> bool:
         mastered = self.config.algorithm.selection.no_positive_resampling
@@ -87,7 +96,7 @@ class Curriculum:
     def _recall(self, visits: Mapping[int, Sequence[Visit]]) -> None:
         """Begin with what earlier runs found: a problem that one of them mastered is not asked again either."""
         self.history.recall(visits)
-        self.sampler.retire(index for index, found in visits.items() if any(map(self._masters, found)))
+        self.retire(index for index, found in visits.items() if any(map(self._masters, found)))
         if self.sampler.left == 0:
             raise InputError(
                 f"data.history: all {self._size} training problems were mastered in the earlier run; take other "

@@ -29,6 +29,7 @@ from strop.run.sft_config import SftConfig
 from strop.training import checkpoint
 from strop.training.embedded_base import tokenizer_of
 from strop.training.ranks import ALONE, Ranks
+from strop.training.settings import SftSettings
 from strop.training.sft import Demonstration, FineTuning
 from strop.training.storage import Storage
 from strop.verifiers.answer import Answer
@@ -123,14 +124,18 @@ def read_data(config: SftConfig) -> FineTuningData:
     return FineTuningData(tokenizer, demonstrations, questions, sum(map(is_answered_before, problems)))
 
 
+def shuffled(config: SftConfig) -> SftSettings:
+    """The settings of the training, whose shuffle follows from the run's seed too."""
+    seed = derive(config.seed, "shuffle", config.training.seed) % 2**32
+    return config.training.model_copy(update={"seed": seed})
+
+
 class FineTuner:
     """The policy of a run and its tuning, in this process or of one of several ranks that make every call together."""
 
     def __init__(self, policy: Policy, data: FineTuningData, config: SftConfig, storage: Storage, ranks: Ranks) -> None:
-        shuffle = derive(config.seed, "shuffle", config.training.seed) % 2**32
-        settings = config.training.model_copy(update={"seed": shuffle})
         self._policy, self._tokenizer, self._storage = policy, data.tokenizer, storage
-        self._tuning = FineTuning(policy, data.demonstrations, settings, ranks)
+        self._tuning = FineTuning(policy, data.demonstrations, shuffled(config), ranks)
 
     @classmethod
     def alone(cls, config: SftConfig, data: FineTuningData) -> FineTuner:
@@ -141,9 +146,9 @@ class FineTuner:
         """
         return cls(load_model(config)[0], data, config, Storage(), ALONE)
 
-    def outline(self) -> Outline:
-        """How many updates there will be, and what was left out."""
-        return Outline(self._tuning.total, self._tuning.overflow)
+    def total(self) -> int:
+        """How many updates there will be."""
+        return self._tuning.total
 
     def update(self) -> Metrics:
         """The metrics of the next update."""
@@ -175,17 +180,10 @@ class FineTuner:
         """There is no process to end."""
 
 
-class Outline(NamedTuple):
-    """How long a tuning is, in updates, and a line on demonstrations that are too long, or None."""
-
-    total: int
-    overflow: str | None
-
-
 class Tuner(Protocol):
     """What the run sees of its `FineTuner`, or of several."""
 
-    def outline(self) -> Outline: ...
+    def total(self) -> int: ...
     def update(self) -> Metrics: ...
     def save(self, root: Path) -> None: ...
     def load(self, root: Path, step: int) -> None: ...

@@ -16,17 +16,22 @@ from strop.base.interrupt import Stopped, on_interrupt
 from strop.base.metrics import values
 from strop.base.view import View, counted
 from strop.data.record import PROBLEMS, ProblemRecord
-from strop.run import preflight
-from strop.run.fine_tuner import FineTuner, FineTuningData, Tuner, as_taught, load_model, read_data
+from strop.model.device import pick_device
+from strop.run.cautions import large_adapters
+from strop.run.fine_tuner import FineTuner, FineTuningData, Tuner, as_taught, load_model, read_data, shuffled
 from strop.run.fine_tuning_ranks import TunerRanks
 from strop.run.folder import RunFolder, check_free
+from strop.run.memory import TooLarge, largest_microbatch, tuning_noted
 from strop.run.run import Interrupted
 from strop.run.sft_config import SftConfig, stored_config
 from strop.run.tracking import open_trackers
 from strop.run.watchdog import NotingView, Watch
 from strop.training import checkpoint
+from strop.training.memory import Device
+from strop.training.sft import planned
+from strop.verifiers.base import shortened
 
-__all__ = ["load_model", "resume", "stored_config", "train"]
+__all__ = ["load_model", "preview", "preview_resume", "resume", "stored_config", "train"]
 
 FEW_UPDATES = 20  # at the learning rates of fine-tuning they leave a model as it was
 
@@ -59,21 +64,81 @@ def resume(out: Path, view: View) -> Path:
         folder.close()
 
 
+def preview(config: SftConfig, view: View) -> list[str]:
+    """Note what would be learned, how long that is and the memory it needs, without loading the model.
+
+    Returns:
+        Warnings: demonstrations that are left out, few updates, memory that this machine does not have.
+
+    Raises:
+        InputError: what `train` refuses before it loads the model.
+    """
+    return _previewed(as_taught(config), view)
+
+
+def preview_resume(out: Path, view: View) -> list[str]:
+    """The same of a run that would go on, with what is left of it; nothing of the run is touched."""
+    folder = RunFolder.open(out)
+    at = checkpoint.latest(folder.checkpoints)
+    view.note(f"{out} has no checkpoint yet, and begins anew" if at is None else f"goes on after update {at}")
+    return _previewed(stored_config(folder), view)
+
+
+def _previewed(config: SftConfig, view: View) -> list[str]:
+    data = read_data(config)
+    plan = planned(data.demonstrations, shuffled(config))
+    for line in _described(config, data):
+        view.note(line)
+    batch, epoch = config.training.tokens_per_batch, sum(map(len, plan.fitting))
+    view.note(f"{counted(len(plan.batches), 'updates')} of up to {batch:,} tokens; an epoch has {epoch:,}")
+    warnings = _warnings(config, data)
+    longest, budget = max(map(len, plan.fitting)), config.training.tokens_per_microbatch
+    lengths = largest_microbatch(longest, max(map(len, plan.batches)), budget)
+    device: Device = "cuda" if pick_device(config.device).type == "cuda" else "cpu"
+    try:
+        view.note(tuning_noted(config.model, data.tokenizer, lengths, device, config.trainers))
+    except TooLarge as error:  # it may be meant for another machine
+        warnings.append(f"on this machine {error}")
+    return warnings
+
+
+def _described(config: SftConfig, data: FineTuningData) -> list[str]:
+    """How many demonstrations there are, and the first of them as the model reads it."""
+    first, decode = data.demonstrations[0], data.tokenizer.decode
+    return [
+        f"{counted(len(data.demonstrations), 'demonstrations')} of {config.demonstrations}",
+        f"first prompt, {len(first.prompt_ids)} tokens: {decode(first.prompt_ids.tolist())!r}",
+        f"its completion: {shortened(repr(decode(first.completion_ids.tolist())), 100)}",
+    ]
+
+
+def _warnings(config: SftConfig, data: FineTuningData) -> list[str]:
+    """What speaks against learning from them so, a line each."""
+    found = []
+    if data.answered_before:
+        found.append(
+            f"in {data.answered_before} of them the assistant speaks several times: its last turn is trained, those "
+            "before it are part of the prompt; rows that end with them train them too"
+        )
+    large = large_adapters(config.model)
+    found += [] if large is None else [large.line]
+    plan, training = planned(data.demonstrations, shuffled(config)), config.training
+    found += [] if plan.overflow is None else [plan.overflow]
+    if training.epochs is not None and len(plan.batches) < FEW_UPDATES:
+        found.append(
+            f"{counted(training.epochs, 'epochs')} of so few demonstrations are only "
+            f"{counted(len(plan.batches), 'updates')} of up to {training.tokens_per_batch:,} tokens, which teach "
+            "little: lower training.tokens_per_batch, or raise training.epochs"
+        )
+    return found
+
+
 def _run(
     config: SftConfig, data: FineTuningData, folder: RunFolder, view: View, step: int | None, tuner: Tuner | None
 ) -> Path:
     """Fine-tune from the checkpoint of `step`, in this process or in ranks; the folder of the model."""
-    view.note(f"{counted(len(data.demonstrations), 'demonstrations')} of {config.demonstrations}")
-    if data.answered_before:
-        view.note(
-            f"in {data.answered_before} of them the assistant speaks several times: its last turn is trained, those "
-            "before it are part of the prompt; rows that end with them train them too"
-        )
-    large = preflight.large_adapters(config.model)
-    if large is not None:
-        view.note(large)
-    first = data.demonstrations[0]
-    view.note(f"first prompt, {len(first.prompt_ids)} tokens: {data.tokenizer.decode(first.prompt_ids.tolist())!r}")
+    for line in (*_described(config, data), *_warnings(config, data)):
+        view.note(line)
     with Watch(folder.path, None, view) as watch:
         if tuner is None:
             tuner = FineTuner.alone(config, data) if config.trainers == 1 else TunerRanks(config, folder.path)
@@ -94,10 +159,7 @@ class _FineTuningRun:
 
     def go(self, step: int | None) -> Path:
         """Train what is left after the checkpoint of `step`; the folder of the model."""
-        self.total, overflow = self.tuner.outline()
-        if overflow is not None:
-            self.view.note(overflow)
-        self._note_few_updates()
+        self.total = self.tuner.total()
         self.folder.truncate(0 if step is None else step)
         if step is not None:
             self.tuner.load(self.folder.checkpoints, step)
@@ -110,16 +172,6 @@ class _FineTuningRun:
                 self._end_early()
         self.tuner.export(self.folder.model)
         return self.folder.model
-
-    def _note_few_updates(self) -> None:
-        """Warn where the epochs that were asked for come to so few updates that the model stays what it was."""
-        training = self.config.training
-        if training.epochs is not None and self.total < FEW_UPDATES:
-            self.view.note(
-                f"{counted(training.epochs, 'epochs')} of so few demonstrations are only "
-                f"{counted(self.total, 'updates')} of up to {training.tokens_per_batch:,} tokens, which teach little: "
-                "lower training.tokens_per_batch, or raise training.epochs"
-            )
 
     def _train(self, resumed_at: int | None) -> None:
         trackers = open_trackers(

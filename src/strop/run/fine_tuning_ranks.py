@@ -22,7 +22,7 @@ from strop.model.device import pick_device
 from strop.orchestration.connection import ControllerConnection, WorkerSpec
 from strop.orchestration.processes import Processes
 from strop.orchestration.rank_group import RankGroup, serve
-from strop.run.fine_tuner import FineTuner, Outline, read_data
+from strop.run.fine_tuner import FineTuner, read_data
 from strop.run.rank_group_learner import loopback
 from strop.run.rank_worker import agreed, meet
 from strop.run.sft_config import SftConfig
@@ -61,10 +61,9 @@ class TunerRanks:
         ]
         self._ranks = RankGroup(Processes(folder), specs, SILENCE_SECONDS, STALL_SECONDS)
 
-    def outline(self) -> Outline:
-        """As `FineTuner.outline`; the first call, which waits until every rank has its shards."""
-        found = self._ranks.call("outline")
-        assert isinstance(found, Outline)
+    def total(self) -> int:
+        """As `FineTuner.total`; the first call, which waits until every rank has its shards."""
+        found: int = self._ranks.call("total")
         return found
 
     def update(self) -> Metrics:
@@ -93,7 +92,7 @@ class TunerRanks:
 def main(connection: ControllerConnection, settings: TunerRank) -> None:
     """A rank: meet the others, then do what the controller calls for."""
     tuner = join(SftConfig.model_validate(settings.config), settings.rank, settings.rendezvous)
-    same = (tuner.outline, tuner.update, tuner.save, tuner.load, tuner.export)
+    same = (tuner.total, tuner.update, tuner.save, tuner.load, tuner.export)
     serve(connection, settings.rank == 0, {method.__name__: agreed(method) for method in same})
 
 

@@ -210,7 +210,7 @@ class Loop:
             return
         self._cancel(self.ledger.forget(entry.ticket))
         self.gate.give_up(entry.ticket)
-        self.curriculum.sampler.retire([entry.index])
+        self.curriculum.retire([entry.index])
         row = {"problem": entry.problem.id, "group": entry.ticket, "step": self.step + 1, "reason": event.reason}
         self.quarantined.append(row)
         self.view.note(f"problem {entry.problem.id} has ended more than one generator and is left out: {event.reason}")
@@ -329,7 +329,7 @@ class Loop:
         if publication.idle is not None:
             row["idle/generators"] = publication.idle
         if self.gate.on_stale == "drop":
-            row |= self.stale.trained(groups)
+            row |= self.stale.trained([group for group in groups if group.ticket in batch.kept])
             row |= {name: (row[name] or 0.0) + count for name, count in self.stale.tokens().items()}
         self.states.update(row)
         row |= self.states.numbers()

@@ -6,8 +6,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict
 
 from transformers import PreTrainedTokenizerBase
 
@@ -80,10 +81,7 @@ def _need_of(config: RunConfig, device: Device, room: int) -> dict[str, int]:
     ranks = config.orchestration.trainers
     shared = config.orchestration.sequence_parallel
     update = update_need(policy, [-(-length // shared) for length in _lengths(config, policy)], device, ranks)
-    found = {
-        "weights": update.weights, "gradients": update.gradients, "optimizer": update.optimizer,
-        "activations": update.activations,
-    }  # fmt: skip
+    found: dict[str, int] = asdict(update)
     own = sum(parameter.nbytes for parameter in policy.model.parameters())
     if config.critic is not None:
         found["critic"] = update.weights + update.gradients + update.optimizer
@@ -112,11 +110,9 @@ def fitting(config: RunConfig, device: Device, room: int) -> str:
         NotKnownBeforehand: see `need_of`.
     """
     need = need_of(config, device, room)
-    said = f"needs about {_gib(sum(need.values()))} of {_gib(room)} GiB"
-    largest = sorted(need.items(), key=lambda item: -item[1])
-    parts = ", ".join(f"{name} {_gib(size)}" for name, size in largest if size >= 0.01 * sum(need.values()))
+    said = _said(need, room)
     if sum(need.values()) <= room:
-        return f"memory: {said} ({parts})"
+        return f"memory: {said}"
     tried: dict[str, str] = {}
     for key, value in _changes(config, device):
         if key == "orchestration.trainers":  # which train every parameter
@@ -129,8 +125,45 @@ def fitting(config: RunConfig, device: Device, room: int) -> str:
             continue
         if smaller <= room:
             way_out = " and ".join(tried.values())
-            raise TooLarge(f"this run {said} ({parts}); with {way_out} it would need {_gib(smaller)}")
-    raise TooLarge(f"this run {said} ({parts}), and no setting makes it fit; take a smaller model")
+            raise TooLarge(f"this run {said}; with {way_out} it would need {_gib(smaller)}")
+    raise TooLarge(f"this run {said}, and no setting makes it fit; take a smaller model")
+
+
+def _said(need: Mapping[str, int], room: int) -> str:
+    """How much of the room is needed, and what takes it."""
+    whole = sum(need.values())
+    largest = sorted(need.items(), key=lambda item: -item[1])
+    parts = ", ".join(f"{name} {_gib(size)}" for name, size in largest if size >= 0.01 * whole)
+    return f"needs about {_gib(whole)} of {_gib(room)} GiB ({parts})"
+
+
+def tuning_noted(
+    model: ModelSettings, tokenizer: PreTrainedTokenizerBase, lengths: Sequence[int], device: Device, ranks: int
+) -> str:
+    """One line that says how much of the device's room fine-tuning needs, or why that is not known.
+
+    Args:
+        model: what is tuned.
+        tokenizer: of a model that is made on the spot.
+        lengths: tokens of each sequence of the largest micro-batch.
+        device: what kind it is.
+        ranks: over how many the model is sharded.
+
+    Raises:
+        TooLarge: it does not fit.
+        InputError: no such model, or one that cannot be trained so on any device.
+    """
+    try:
+        with _without_data():
+            update = update_need(outline(model, tokenizer), lengths, device, ranks)
+    except NotKnownBeforehand as error:
+        return f"memory: {error}"
+    need = {name: size * (ranks if device == "cpu" else 1) for name, size in asdict(update).items()}
+    room = room_of(device)
+    said = _said(need, room)
+    if sum(need.values()) > room:
+        raise TooLarge(f"this run {said}; lower training.tokens_per_microbatch, or train adapters: model.lora.rank=32")
+    return f"memory: {said}"
 
 
 def fitting_here(config: RunConfig) -> str:
@@ -184,10 +217,14 @@ def _longest(config: RunConfig, policy: Policy) -> int:
 
 def _lengths(config: RunConfig, policy: Policy) -> list[int]:
     """The sequences of the largest micro-batch."""
-    longest = _longest(config, policy)
     most = max(stage.batch.prompts_per_step * stage.batch.samples_per_prompt for stage in stage_configs(config))
     budget = max(stage.batch.tokens_per_microbatch for stage in stage_configs(config))
-    tokens = max(longest, min(budget, most * longest))
+    return largest_microbatch(_longest(config, policy), most, budget)
+
+
+def largest_microbatch(longest: int, count: int, budget: int) -> list[int]:
+    """The lengths of as many of `count` sequences of `longest` tokens as a budget of tokens takes, one at least."""
+    tokens = max(longest, min(budget, count * longest))
     whole, rest = divmod(tokens, longest)
     return [longest] * whole + ([rest] if rest else [])
 

@@ -41,7 +41,6 @@ from strop.run.folder import RunFolder, check_free, holds_out, is_run, near_run
 if TYPE_CHECKING:
     from strop.run.sft_config import SftConfig
 
-USUAL_SCALE = 4  # the most that adapters are usually multiplied by
 LEAST_BUDGET = 8  # tokens that a completion must have for an answer
 COMPLETION_BYTES = 1024  # of Python's objects around the shortest completion
 SLOT_BYTES = 4096  # of the keys and values of a slot in the smallest of models
@@ -107,29 +106,6 @@ def fitted(config: RunConfig, longest_prompt: int, room: int) -> tuple[RunConfig
     return lowered, f"completions end at {left} tokens: {over} that the model has room for{way_out}"
 
 
-def without_baseline(config: RunConfig) -> str | None:
-    """A warning where a prompt's only completion is to be compared with others; None elsewhere."""
-    if not any(stage.batch.samples_per_prompt == 1 for stage in stage_configs(config)):
-        return None
-    if not config.algorithm.advantage.compares_group:
-        return None
-    return (
-        "batch.samples_per_prompt=1: with no other completion of its prompt to compare with, a completion's advantage "
-        "is its reward itself, so that a reward of 0 teaches nothing; 8 are usual"
-    )
-
-
-def large_adapters(settings: ModelSettings) -> str | None:
-    """A warning where adapters weigh more than `USUAL_SCALE`, as where a small rank is set alone; None elsewhere."""
-    lora = settings.lora
-    if lora is None or lora.alpha <= USUAL_SCALE * lora.rank:
-        return None
-    return (
-        f"model.lora.rank={lora.rank} and model.lora.alpha={lora.alpha:g}: adapters are multiplied by alpha / rank = "
-        f"{lora.alpha / lora.rank:g}, where 1 or 2 is usual; set model.lora.alpha={2 * lora.rank}"
-    )
-
-
 def _own_budget(name: str) -> int | None:
     """The budget that a recipe has by itself; None for one that is not strop's."""
     try:
@@ -177,7 +153,9 @@ def resuming(folder: RunFolder, sets: Sequence[str] = ()) -> RunConfig:
     stored = folder.read_json("config.json")
     if "demonstrations" in stored:
         raise InputError(f"{folder.path} is a fine-tuning run; go on with it by {command('sft --resume', folder.path)}")
-    before = parse(stored, str(folder.config_path))
+    kept = {key.partition(".")[0] for key in FIXED}
+    replacing = [text for text in sets if text.partition("=")[0].partition(".")[0].strip() not in kept]
+    before = parse(stored, str(folder.config_path), replacing=replacing)
     config = edit(before, tuple(sets)) if sets else before
     in_session(config)
     for key, _, _ in differing(before.model_dump(mode="json"), config.model_dump(mode="json")):

@@ -20,8 +20,8 @@ import torch
 from strop.base import progress
 from strop.base.imports import command
 from strop.base.interrupt import Stopped, on_interrupt
-from strop.base.types import InputError, StropError
-from strop.base.view import View, counted
+from strop.base.types import StropError
+from strop.base.view import View
 from strop.config.checks import validated
 from strop.config.schema import RunConfig
 from strop.data.record import PROBLEMS, ProblemRecord
@@ -37,6 +37,7 @@ from strop.run.devices import devices_apart
 from strop.run.folder import CHANGES, PLACEMENT, SUMMARY, UNTRAINED, RunFolder
 from strop.run.loop import Loop, StepRecord
 from strop.run.nothing_to_learn import NothingToLearn
+from strop.run.resuming import checkpoint_of, differs, point, refuse_other_problems
 from strop.run.saving import Saver
 from strop.run.tracking import Trackers, open_trackers
 from strop.run.validation import Row, Validation
@@ -105,22 +106,10 @@ def resume(out: Path, view: View, step: int | None = None, sets: Sequence[str] =
     """
     folder = RunFolder.resume(out)
     try:
-        config = preflight.resuming(folder, sets)
-        found = _checkpoint(folder, step)
-        if found is not None and found.step > config.steps:
-            raise InputError(f"steps={config.steps}, and {found.step} are done; go back further with --step")
-        if sets and found is not None and found.step == config.steps and _differs(found, config):
-            raise InputError(
-                f"{out} has done its {counted(config.steps, 'steps')}, so that no step would use what is set; let it "
-                f"take more with --set steps={2 * config.steps}, or start a new run: strop train {folder.config_path}"
-            )
+        config, found = point(folder, step, sets)
         return _to_the_end(config, assemble(config, view), folder, view, _Resume(found))
     finally:
         folder.close()
-
-
-def _differs(found: checkpoint.Checkpoint, config: RunConfig) -> bool:
-    return bool(found.state["config"] != config.model_dump(mode="json"))
 
 
 @dataclass(frozen=True)
@@ -128,11 +117,6 @@ class _Resume:
     """Go on from a checkpoint; None starts over."""
 
     found: checkpoint.Checkpoint | None
-
-
-def _checkpoint(folder: RunFolder, step: int | None = None) -> checkpoint.Checkpoint | None:
-    at = checkpoint.latest(folder.checkpoints) if step is None else step
-    return None if at is None else checkpoint.load(folder.checkpoints, at)
 
 
 def _to_the_end(
@@ -157,7 +141,7 @@ def _to_the_end(
             view.note(f"{error}; going on from the last checkpoint (loss {losses})")
         finally:
             parts.close()
-        at = _Resume(_checkpoint(folder))
+        at = _Resume(checkpoint_of(folder))
         parts = assemble(config, view)
 
 
@@ -192,7 +176,9 @@ class _Run:
 
     def go_on(self, found: checkpoint.Checkpoint | None) -> None:
         """Take over a checkpoint's state and forget what came after it; None starts over."""
-        self._check_problems()
+        refuse_other_problems(self.folder, self.parts.data, found)
+        if self.folder.read_problems() is None:
+            self.folder.write_json(PROBLEMS, ProblemRecord.of(self.parts.data).to_json())
         if found is None:
             self.resumed_at = 0
             self.folder.write_json("config.json", self.config.model_dump(mode="json"))
@@ -200,17 +186,12 @@ class _Run:
             (self.folder.path / CHANGES).unlink(missing_ok=True)
             self._forget_quarantined(0)
             return
-        if found.state["data"] != self.parts.data.train.fingerprint:
-            raise InputError(
-                f"{self.folder.path}: the training problems are not those the run began with; restore them, or start a "
-                f"new run: strop train {self.folder.config_path}"
-            )
         self.loop.load(found.state["loop"])
         self.compute.load(found.state["compute"])
         self._measure_again(self.validation.load(found.state, self.folder.read_metrics(), found.step))
         self.parts.learner.load(self.folder.checkpoints.resolve(), found.step)
         torch.set_rng_state(found.tensors["rng"]["torch"])
-        if _differs(found, self.config):
+        if differs(found, self.config):
             changed = f"{self.folder.config_path} was changed since step {found.step}"
             self.view.note(f"{changed}: the run goes on with the change")
             loop = self.loop
@@ -223,22 +204,6 @@ class _Run:
         self._forget_quarantined(found.step)
         checkpoint.rewind(self.folder.checkpoints, found.step)
         self.view.passing(f"going on after step {found.step} of {self.config.steps}")
-
-    def _check_problems(self) -> None:
-        """Refuse to go on where what was held out would be trained on, or the other way round.
-
-        Raises:
-            InputError: naming the run.
-        """
-        recorded, present = self.folder.read_problems(), ProblemRecord.of(self.parts.data)
-        if recorded is None:
-            self.folder.write_json(PROBLEMS, present.to_json())
-        elif recorded != present:
-            which = "training" if recorded.trained != present.trained else "held-out"
-            raise InputError(
-                f"{self.folder.path}: the {which} problems are not those the run began with; restore them, or start a "
-                f"new run: strop train {self.folder.config_path}"
-            )
 
     def _measure_again(self, steps: Sequence[int]) -> None:
         """Begin the evaluations of earlier steps that were under way when the run ended.

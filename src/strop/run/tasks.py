@@ -32,10 +32,11 @@ from strop.model.lora import export_adapter
 from strop.model.policy import Policy, load_policy
 from strop.recipes.resolve import resolve
 from strop.run import preflight
-from strop.run.assembly import first_prompt, play_of, responder_of
+from strop.run.assembly import responder_of
 from strop.run.fine_tuning import load_model, stored_config
 from strop.run.folder import RunFolder, holds_out, is_run, run_of, trained_before
 from strop.run.judgeable import caution
+from strop.run.questions import first_prompt, play_of
 from strop.training import checkpoint
 from strop.training.embedded_base import located
 

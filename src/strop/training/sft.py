@@ -64,6 +64,35 @@ class SftEvent(NamedTuple):
     metrics: Metrics
 
 
+class Plan(NamedTuple):
+    """Which demonstrations are learned, in which batches (by their places), and a line on those that are too long."""
+
+    fitting: list[Demonstration]
+    batches: list[list[int]]
+    overflow: str | None
+
+
+def planned(demonstrations: Sequence[Demonstration], settings: SftSettings) -> Plan:
+    """The updates of a fine-tuning run.
+
+    Raises:
+        InputError: a demonstration without completion or prompt, or none that fits.
+    """
+    for index, demonstration in enumerate(demonstrations):
+        if not len(demonstration.prompt_ids) or not len(demonstration.completion_ids):
+            raise InputError(f"demonstration {index} has an empty prompt or completion")
+    fitting = [d for d in demonstrations if len(d) <= settings.max_length]
+    overflow: str | None = None
+    if len(fitting) < len(demonstrations):
+        overflow = (
+            f"{len(demonstrations) - len(fitting)} of {len(demonstrations)} demonstrations are longer than "
+            f"{settings.max_length} tokens (the longest has {max(map(len, demonstrations))}) and are left out"
+        )
+    if not fitting:
+        raise InputError(overflow or "there are no demonstrations to learn from")
+    return Plan(fitting, _batches([len(d) for d in fitting], settings), overflow)
+
+
 class FineTuning:
     """A fine-tuning run over demonstrations; deterministic for its seed.
 
@@ -87,22 +116,10 @@ class FineTuning:
         ranks: Ranks = ALONE,
     ) -> None:
         """`ranks` hold shards of the policy between them; each makes every call, with the same demonstrations."""
-        for index, demonstration in enumerate(demonstrations):
-            if not len(demonstration.prompt_ids) or not len(demonstration.completion_ids):
-                raise InputError(f"demonstration {index} has an empty prompt or completion")
-        fitting = [d for d in demonstrations if len(d) <= settings.max_length]
+        fitting, self._batches, self.overflow = planned(demonstrations, settings)
         self.dropped = len(demonstrations) - len(fitting)
-        self.overflow: str | None = None
-        if self.dropped:
-            self.overflow = (
-                f"{self.dropped} of {len(demonstrations)} demonstrations are longer than {settings.max_length} tokens "
-                f"(the longest has {max(map(len, demonstrations))}) and are left out"
-            )
-        if not fitting:
-            raise InputError(self.overflow or "there are no demonstrations to learn from")
         self.settings = settings
         self._samples = [_sample(demonstration, group) for group, demonstration in enumerate(fitting)]
-        self._batches = _plan([len(sample) for sample in self._samples], settings)
         self.total = len(self._batches)
         self.trainer = Trainer(policy, SupervisedLoss(), settings.optimizer, self.total, temperature=1.0, ranks=ranks)
 
@@ -134,7 +151,7 @@ def _sample(demonstration: Demonstration, group: int) -> Sample:
     )
 
 
-def _plan(lengths: Sequence[int], settings: SftSettings) -> list[list[int]]:
+def _batches(lengths: Sequence[int], settings: SftSettings) -> list[list[int]]:
     """The demonstrations of every update: epochs, each shuffled, end to end, cut wherever the batch is full.
 
     Only the very last batch can be short, so that no demonstration weighs more for standing at the end of an epoch.

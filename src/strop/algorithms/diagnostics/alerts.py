@@ -21,6 +21,7 @@ class AlertLimits(Settings):
 
     Fields:
         truncation: share of truncated completions; 10 to 15 % typically destabilised training (ScaleRL, A.16).
+        no_room: share of trajectories whose environment answered, and that had no room left for another turn.
         verifier_failures: share of completions that the verifier itself failed on.
         entropy: nats a token below which the policy hardly explores.
         mismatch: KL(generator ‖ trainer) by k3, nats a token; staleness counts in it, so that it holds for lag too.
@@ -30,6 +31,7 @@ class AlertLimits(Settings):
     """
 
     truncation: Share = 0.10
+    no_room: Share = 0.25
     verifier_failures: Share = 0.01
     entropy: Annotated[float, Field(ge=0)] = 0.01
     mismatch: Annotated[float, Field(gt=0)] = 0.05
@@ -73,6 +75,7 @@ def _by_limit(row: Row, limits: AlertLimits) -> dict[str, str]:
         return value if value is not None and value > limit else None
 
     truncated = above("truncation_rate", limits.truncation)
+    cramped = above("environment/no_room_share", limits.no_room)
     failed = above("verifier/failure_share", limits.verifier_failures)
     mismatch = above("mismatch/k3", limits.mismatch)
     repeating = above("repetition/share", limits.repetition)
@@ -85,6 +88,11 @@ def _by_limit(row: Row, limits: AlertLimits) -> dict[str, str]:
         if truncated is None
         else f"{truncated:.0%} of the completions were cut at the token limit (sampling.max_new_tokens); above "
         f"{limits.truncation:.0%} training tends to become unstable",
+        "no room": ""
+        if cramped is None
+        else f"in {cramped:.0%} of the trajectories the environment answered and no token was left for another turn: "
+        "sampling.max_new_tokens is of the whole trajectory, what the environment says included; raise it, or lower "
+        "environment.turn_tokens",
         "verifier": ""
         if failed is None
         else f"the verifier itself failed on {failed:.1%} of the completions, above {limits.verifier_failures:.0%}; "

@@ -93,14 +93,17 @@ def interruption_metrics(groups: Sequence[Group]) -> Metrics:
 
 
 def environment_metrics(groups: Sequence[Group]) -> Metrics:
-    """Of trajectories of several turns: how many turns one has, and how many malformed calls of tools; else nothing."""
+    """Of trajectories of several turns, or that should have several: how many turns one has, malformed calls of tools,
+    and how many had no room for another turn; else nothing."""
     rollouts = [rollout for group in groups for rollout in group.rollouts]
     malformed = sum(rollout.verdict.malformed_calls for rollout in rollouts)
-    if not (malformed or any(rollout.completion.turns for rollout in rollouts)):
+    no_room = sum(rollout.completion.had_no_room for rollout in rollouts)
+    if not (malformed or no_room or any(rollout.completion.turns for rollout in rollouts)):
         return {}
     return {
         "environment/turns": Mean(sum(len(r.completion.turns) + 1 for r in rollouts), len(rollouts)),
         "environment/malformed_calls": Mean(malformed, len(rollouts)),
+        "environment/no_room_share": Mean(no_room, len(rollouts)),
     }
 
 

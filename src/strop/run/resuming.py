@@ -1,0 +1,106 @@
+"""Where a run goes on, and whether it can: what a resume and its dry run refuse alike.
+
+    config, found = point(folder, step, sets)          # the configuration from there on, and the checkpoint
+    warnings = preview(folder, step, sets, view)       # the same shown, and nothing trained
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from strop.base.types import InputError
+from strop.base.view import View, counted
+from strop.config.edits import differing
+from strop.config.schema import RunConfig
+from strop.data.dataset import Data
+from strop.data.record import ProblemRecord
+from strop.run import preflight, questions
+from strop.run.folder import RunFolder
+from strop.training import checkpoint
+from strop.training.checkpoint import Checkpoint
+
+
+class Point(NamedTuple):
+    """The configuration from there on, and the checkpoint; None where there is none yet, so that the run begins."""
+
+    config: RunConfig
+    found: Checkpoint | None
+
+
+def point(folder: RunFolder, step: int | None = None, sets: Sequence[str] = ()) -> Point:
+    """Where a run goes on: at the checkpoint of `step` (None: the newest), with `sets` applied.
+
+    Raises:
+        StropError: a setting that cannot change, no such checkpoint, fewer steps than are done, or a setting that no
+            step is left to use.
+    """
+    config = preflight.resuming(folder, sets)
+    found = checkpoint_of(folder, step)
+    if found is not None and found.step > config.steps:
+        raise InputError(f"steps={config.steps}, and {found.step} are done; go back further with --step")
+    if sets and found is not None and found.step == config.steps and differs(found, config):
+        raise InputError(
+            f"{folder.path} has done its {counted(config.steps, 'steps')}, so that no step would use what is set; let "
+            f"it take more with --set steps={2 * config.steps}, or start a new run: strop train {folder.config_path}"
+        )
+    return Point(config, found)
+
+
+def checkpoint_of(folder: RunFolder, step: int | None = None) -> Checkpoint | None:
+    """The checkpoint of `step` (None: the newest); None where there is none yet."""
+    at = checkpoint.latest(folder.checkpoints) if step is None else step
+    return None if at is None else checkpoint.load(folder.checkpoints, at)
+
+
+def differs(found: Checkpoint, config: RunConfig) -> bool:
+    """Whether the run was configured otherwise at that checkpoint."""
+    return bool(found.state["config"] != config.model_dump(mode="json"))
+
+
+def refuse_other_problems(folder: RunFolder, data: Data, found: Checkpoint | None) -> None:
+    """Refuse to go on where what was held out would be trained on, or the other way round, or with other problems.
+
+    Raises:
+        InputError: naming the run.
+    """
+    recorded, present = folder.read_problems(), ProblemRecord.of(data)
+    reordered = found is not None and found.state["data"] != data.train.fingerprint
+    if reordered or (recorded is not None and recorded.trained != present.trained):
+        others = "training"
+    elif recorded is not None and recorded.held_out != present.held_out:
+        others = "held-out"
+    else:
+        return
+    raise InputError(
+        f"{folder.path}: the {others} problems are not those the run began with; restore them, or start a new run: "
+        f"strop train {folder.config_path}"
+    )
+
+
+def preview(folder: RunFolder, step: int | None, sets: Sequence[str], view: View) -> list[str]:
+    """Note where the run would go on, what is left, what changes, and what it asks first; train nothing.
+
+    Returns:
+        Warnings, as those of `questions.preview`.
+
+    Raises:
+        StropError: what a resume refuses.
+    """
+    config, found = point(folder, step, sets)
+    done = 0 if found is None else found.step
+    left = counted(config.steps - done, "steps")
+    view.note(
+        f"{folder.path} has no checkpoint yet, and begins anew: {left}" if found is None
+        else f"goes on after step {done} of {config.steps}: {left} left" if done < config.steps
+        else f"all {counted(done, 'steps')} are done, and none is left to train"
+    )  # fmt: skip
+    trained = max((int(row["step"] or 0) for row in folder.read_metrics()), default=0)
+    if trained > done:
+        view.note(f"steps up to {trained} were trained after that, and are done again")
+    before = folder.read_json("config.json") if found is None else found.state["config"]
+    for key, old, new in differing(before, config.model_dump(mode="json")):
+        view.note(f"changed from there on: {key}={new} (it was {old})")
+    data, warnings = questions.preview(config, view)
+    refuse_other_problems(folder, data, found)
+    return warnings

@@ -1,0 +1,65 @@
+"""strop train --resume RUN --dry-run: where it would go on and with what, and not a file of the run is touched."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from tests.runs import small_config
+from typer.testing import CliRunner
+
+from strop.base.types import InputError
+from strop.base.view import SilentView
+from strop.cli import app
+from strop.run.run import train
+
+ARGUMENTS = ["train", "--dry-run", "--resume"]
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("runs") / "whole"
+    train(small_config("steps=3", "checkpoint.keep=3"), out, SilentView())
+    return out
+
+
+def files(run: Path) -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
+
+
+def shown(*arguments: str) -> str:
+    done = CliRunner().invoke(app, [*ARGUMENTS, *arguments])
+    assert done.exit_code == 0, done.output
+    return " ".join(done.stdout.split())
+
+
+def test_it_says_what_is_left_and_what_changes_and_trains_nothing(finished: Path) -> None:
+    before = files(finished)
+    said = shown(str(finished), "--step", "1", "--set", "optim.lr=0.5", "--set", "steps=6")
+    assert "goes on after step 1 of 6: 5 steps left" in said and "steps up to 3 were trained after that" in said
+    assert "changed from there on: optim.lr=0.5 (it was 0.001)" in said and "first prompt, " in said
+    assert "all 3 steps are done, and none is left to train" in shown(str(finished))
+    as_json = CliRunner().invoke(app, [*ARGUMENTS, str(finished), "--set", "steps=6", "--json"])
+    assert json.loads(as_json.stdout)["steps"] == 6 and "first prompt" not in as_json.output
+    assert files(finished) == before
+
+
+def test_it_refuses_what_a_resume_refuses(finished: Path, tmp_path: Path) -> None:
+    for sets, said in (("optim.lr=0.5", "has done its 3 steps"), ("steps=2", "3 are done"), ("seed=4", "a run keeps")):
+        refused = CliRunner().invoke(app, [*ARGUMENTS, str(finished), "--set", sets])
+        assert isinstance(refused.exception, InputError) and said in str(refused.exception)
+    other = tmp_path / "other"
+    shutil.copytree(finished, other)
+    record = json.loads((other / "problems.json").read_text())
+    (other / "problems.json").write_text(json.dumps(record | {"held_out": record["held_out"][1:]}))
+    refused = CliRunner().invoke(app, [*ARGUMENTS, str(other)])
+    assert "the held-out problems are not those the run began with" in str(refused.exception)
+
+
+def test_a_run_without_a_checkpoint_begins_anew(finished: Path, tmp_path: Path) -> None:
+    begun = tmp_path / "begun"
+    shutil.copytree(finished, begun)
+    shutil.rmtree(begun / "checkpoints")
+    assert "has no checkpoint yet, and begins anew: 3 steps" in shown(str(begun))
