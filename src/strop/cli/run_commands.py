@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -156,7 +155,7 @@ def _show(preview: Callable[[View], list[str]], config: RunConfig | SftConfig, a
     from strop.base.view import SilentView
 
     if as_json:
-        print(json.dumps(config.model_dump(mode="json"), indent=2))
+        print(config.to_json())
     with viewing(True, "strop · dry run", "stopped", to_stderr=as_json) as view:
         for warning in preview(SilentView() if as_json else view):
             view.note(warning)

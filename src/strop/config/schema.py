@@ -6,7 +6,6 @@ naming another `piece` resets that piece's other fields to its defaults.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
@@ -118,10 +117,6 @@ class RunConfig(Settings):
         """What the problem's prompt should say: which form of answer the verifier reads, and which tools there are."""
         asked = self.verifier.instruction(problem)
         return asked if self.environment is None else self.environment.instruction(asked)
-
-    def to_json(self) -> str:
-        """The configuration as JSON text that `resolve` reads back, as a run's config.json."""
-        return json.dumps(self.model_dump(mode="json"), indent=2) + "\n"
 
 
 STAGED = ("batch", "sampling", "algorithm", "optim")
