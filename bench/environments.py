@@ -56,7 +56,8 @@ def problems(count: int, prompt: int) -> Dataset:
 def side(given: argparse.Namespace, turns: int) -> Callable[[], Spent]:
     """Sample every trajectory in `turns` turns."""
     budget = given.tokens + (given.turns - 1) * given.said  # both sides read and write as many
-    settings = EngineSettings(slots=given.slots, max_tokens=given.prompt + budget)
+    room = budget + 1  # a trajectory that its budget cuts off is not judged
+    settings = EngineSettings(slots=given.slots, max_tokens=given.prompt + room)
     tokenizer = endless_tokenizer()
     engine = TorchEngine(policy_of(model_of(given.model, torch.float32, given.device)), tokenizer, settings)
     environment = Timed(
@@ -68,7 +69,7 @@ def side(given: argparse.Namespace, turns: int) -> Callable[[], Spent]:
     judge = Play(environment, TurnTokens(tokenizer, Plain())).responder(InlineJudge(verifier))
 
     def run() -> None:
-        found = evaluate(engine, data, GROUP, Sampling(max_new_tokens=budget), verifier, judge=judge)
+        found = evaluate(engine, data, GROUP, Sampling(max_new_tokens=room), verifier, judge=judge)
         assert found.usable.all() and (found.lengths == budget).all()
 
     return lambda: timed(run, given.device)

@@ -6,7 +6,7 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from strop.base.types import Problem, Status
@@ -79,6 +79,7 @@ def test_numbers_are_equal_as_decimals(number: Decimal, other: Decimal, zeros: i
 
 
 @given(st.text(max_size=30))
+@example("0.\x1f")  # white space beyond ASCII's usual four
 def test_the_canonical_form_is_stable(text: str) -> None:
     assert canonical(canonical(text)) == canonical(text)
     assert same_answer(text, text)

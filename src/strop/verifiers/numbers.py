@@ -10,16 +10,20 @@ _NUMBER = re.compile(NUMBER)
 _SCIENTIFIC = re.compile(r"([+-]?(?:\d{1,100}(?:\.\d{0,100})?|\.\d{1,100}))(?:[eE]([+-]?\d{1,3}))?")
 _POWER_OF_TEN = re.compile(r"\s*(?:\\times|\\cdot|\*|×)\s*10\s*\^\s*\{?\s*([+-]?\d{1,3})\s*\}?")
 _LONGEST = 300
-_EDGES = " \t\r\n$"
-_LATEX = ((r"\$", "$"), ("{,}", ","), (r"\!", ""), ("\N{MINUS SIGN}", "-"))
+_EDGES = " $"
+# In this order, and whole runs at once, so that what is replaced leaves nothing that would be replaced.
+_LATEX = [
+    (re.compile(run), text)
+    for run, text in ((r"\\+!", ""), (r"\\+\$", "$"), (r"\{+,\}+", ","), ("\N{MINUS SIGN}", "-"))
+]
 
 
 def normalise(text: str) -> str:
     """An answer without what does not count: outer white space, `$`, trailing periods, runs of white space."""
     for written, plain in _LATEX:
-        text = text.replace(written, plain)
-    bare = text.lstrip(_EDGES).rstrip(_EDGES + ".")
-    return " ".join(bare.split()) or text.strip()
+        text = written.sub(plain, text)
+    spaced = " ".join(text.split())
+    return spaced.lstrip(_EDGES).rstrip(_EDGES + ".") or spaced
 
 
 def as_number(text: str) -> Decimal | None:
