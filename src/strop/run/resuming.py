@@ -58,8 +58,11 @@ def differs(found: Checkpoint, config: RunConfig) -> bool:
     return bool(found.state["config"] != config.model_dump(mode="json"))
 
 
-def refuse_other_problems(folder: RunFolder, data: Data, found: Checkpoint | None) -> None:
+def refuse_other_problems(folder: RunFolder, data: Data, found: Checkpoint | None) -> str | None:
     """Refuse to go on where what was held out would be trained on, or the other way round, or with other problems.
+
+    Returns:
+        A line where held-out problems have another answer now.
 
     Raises:
         InputError: naming the run.
@@ -71,7 +74,7 @@ def refuse_other_problems(folder: RunFolder, data: Data, found: Checkpoint | Non
     elif recorded is not None and recorded.held_out != present.held_out:
         others = "held-out"
     else:
-        return
+        return None if recorded is None or data.held_out is None else recorded.other_answers(data.held_out.problems)
     raise InputError(
         f"{folder.path}: the {others} problems are not those the run began with; restore them, or start a new run: "
         f"strop train {folder.config_path}"
@@ -102,5 +105,5 @@ def preview(folder: RunFolder, step: int | None, sets: Sequence[str], view: View
     for key, old, new in differing(before, config.model_dump(mode="json")):
         view.note(f"changed from there on: {key}={new} (it was {old})")
     data, warnings = questions.preview(config, view)
-    refuse_other_problems(folder, data, found)
-    return warnings
+    others = refuse_other_problems(folder, data, found)
+    return warnings if others is None else [*warnings, others]

@@ -176,7 +176,9 @@ class _Run:
 
     def go_on(self, found: checkpoint.Checkpoint | None) -> None:
         """Take over a checkpoint's state and forget what came after it; None starts over."""
-        refuse_other_problems(self.folder, self.parts.data, found)
+        other_answers = refuse_other_problems(self.folder, self.parts.data, found)
+        if other_answers is not None:
+            self.view.note(other_answers)
         if self.folder.read_problems() is None:
             self.folder.write_json(PROBLEMS, ProblemRecord.of(self.parts.data).to_json())
         if found is None:
