@@ -61,7 +61,8 @@ ASKS = 'data.template={piece="ChatTemplate", instruction="Put your final answer 
 
 
 def test_nothing_speaks_against_a_good_one(model: Path, tmp_path: Path) -> None:
-    levels = {topic: finding.level for topic, finding in found(model, problems(tmp_path, SUMS)).items()}
+    rows: Rows = [{"prompt": f"What is {n}+{n}?", "answer": str(2 * n)} for n in range(160)]
+    levels = {topic: finding.level for topic, finding in found(model, problems(tmp_path, rows)).items()}
     assert levels.pop("pass rate") == "note"  # nothing was trained yet
     assert set(levels.values()) == {"ok"}, levels
     assert {"model", "memory", "prompt", "verifier", "budgets", "data", "held out", "time"} == set(levels)
@@ -269,6 +270,17 @@ def test_settings_that_the_run_never_reaches_are_told_by_a_dry_run_and_the_docto
     config = [f"model.path={model}", "sampling.max_new_tokens=64", "optim.lr=1e-4", *common, *sets]
     (told,) = (line for line in preview(resolve("grpo", config), SilentView()).warnings if said in line)
     assert told == f"{finding.found}; {finding.advice}"
+
+
+def test_a_small_file_of_which_most_is_held_out_is_told(model: Path, tmp_path: Path) -> None:
+    """A recipe's own count left one problem to train on, and said so as a number among others."""
+    source = problems(tmp_path, SUMS[:65])
+    finding = found(model, source, ASKS)["split"]
+    assert finding.level == "note" and finding.found.endswith(" to train on")
+    assert finding.found.startswith("data.held_out.count=64 leaves 1 of the 65 problems of ") and finding.advice.endswith("data.held_out.count=13")
+    warned = preview(resolve("grpo", [f"model.path={model}", source, ASKS]), SilentView()).warnings
+    assert any("leaves 1 of the 65" in line for line in warned)
+    assert "split" not in found(model, source, ASKS, "data.held_out.count=32")
 
 
 def test_a_penalty_that_begins_within_the_budget_is_none_of_them() -> None:

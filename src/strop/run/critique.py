@@ -29,7 +29,7 @@ from strop.model.policy import Policy
 from strop.recipes.resolve import resolve
 from strop.run import preflight
 from strop.run.accelerators import Finding, Level, products_a_second
-from strop.run.cautions import cautions
+from strop.run.cautions import cautions, few_to_train_on
 from strop.run.engine_trial import try_engines
 from strop.run.folder import RunFolder, is_run, trained_before
 from strop.run.judgeable import caution, refuse_unjudgeable
@@ -288,6 +288,9 @@ def _data(config: RunConfig, data: Data) -> Iterator[Finding]:
     warning = contradictions.warning(data.train.name, data.train.problems)
     if warning is not None:
         yield Finding("contradictions", "note", warning, "remove one of each, or merge them: strop data prepare")
+    few = few_to_train_on(config, data)
+    if few is not None:
+        yield Finding(few.topic, "note", few.found, few.advice)
     yield _held_out(config, data.held_out, data.removed)
 
 
