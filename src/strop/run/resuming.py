@@ -39,7 +39,10 @@ def point(folder: RunFolder, step: int | None = None, sets: Sequence[str] = ()) 
     found = checkpoint_of(folder, step)
     if found is not None and found.step > config.steps:
         raise InputError(f"steps={config.steps}, and {found.step} are done; go back further with --step")
-    if sets and found is not None and found.step == config.steps and differs(found, config):
+    if (
+        sets and found is not None and found.step == config.steps
+        and differing(found.state["config"], config.model_dump(mode="json"))
+    ):  # fmt: skip
         raise InputError(
             f"{folder.path} has done its {counted(config.steps, 'steps')}, so that no step would use what is set; let "
             f"it take more with --set steps={2 * config.steps}, or start a new run: strop train {folder.config_path}"
@@ -51,11 +54,6 @@ def checkpoint_of(folder: RunFolder, step: int | None = None) -> Checkpoint | No
     """The checkpoint of `step` (None: the newest); None where there is none yet."""
     at = checkpoint.latest(folder.checkpoints) if step is None else step
     return None if at is None else checkpoint.load(folder.checkpoints, at)
-
-
-def differs(found: Checkpoint, config: RunConfig) -> bool:
-    """Whether the run was configured otherwise at that checkpoint."""
-    return bool(found.state["config"] != config.model_dump(mode="json"))
 
 
 def refuse_other_problems(folder: RunFolder, data: Data, found: Checkpoint | None) -> str | None:
