@@ -11,6 +11,7 @@ another split cannot bring a question that was trained on among those that are c
 
 from __future__ import annotations
 
+import hashlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ from typing import Any
 
 from strop.base.types import InputError, Problem
 from strop.data.dataset import Data
-from strop.data.source import answer_digest, question_digest
+from strop.data.source import question_digest
 
 PROBLEMS = "problems.json"
 
@@ -42,7 +43,7 @@ class ProblemRecord:
         """The record of a run on `data`."""
         held_out = () if data.held_out is None else data.held_out.problems
         trained = frozenset(map(question_digest, data.train.problems))
-        return cls(trained, tuple(map(question_digest, held_out)), tuple(map(answer_digest, held_out)))
+        return cls(trained, tuple(map(question_digest, held_out)), tuple(map(_answer_digest, held_out)))
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> ProblemRecord:
@@ -76,7 +77,7 @@ class ProblemRecord:
     def other_answers(self, held_out: Iterable[Problem]) -> str | None:
         """A line on how many of the held-out problems, in the order of the run, have another answer than it began with;
         None where none has, or an older strop wrote down no answers."""
-        pairs = zip(map(answer_digest, held_out), self.answers, strict=False)  # perhaps the first of them alone
+        pairs = zip(map(_answer_digest, held_out), self.answers, strict=False)  # perhaps the first of them alone
         changed = sum(now != before for now, before in pairs)
         if not changed:
             return None
@@ -88,6 +89,10 @@ class ProblemRecord:
     def trained_on(self, problems: Iterable[Problem]) -> int:
         """How many of these problems the run was trained on."""
         return sum(question_digest(problem) in self.trained for problem in problems)
+
+
+def _answer_digest(problem: Problem) -> str:
+    return hashlib.blake2b(repr(problem.reference).encode(), digest_size=8).hexdigest()
 
 
 def _numbered(digests: Iterable[str]) -> Iterator[tuple[str, int]]:

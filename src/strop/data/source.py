@@ -149,16 +149,7 @@ def problem_key(problem: Problem) -> tuple[str, str]:
 
 def question_digest(problem: Problem) -> str:
     """A hash of `question_key`, 16 hexadecimal digits."""
-    return _digest(question_key(problem))
-
-
-def answer_digest(problem: Problem) -> str:
-    """A hash of the reference, 16 hexadecimal digits."""
-    return _digest(repr(problem.reference))
-
-
-def _digest(text: str) -> str:
-    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+    return hashlib.blake2b(question_key(problem).encode(), digest_size=8).hexdigest()
 
 
 def parse_source(text: str, path: str | None = None) -> ProblemSource:
