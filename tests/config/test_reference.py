@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from strop.base.types import InputError
-from strop.config.edits import flatten
 from strop.config import reference as page
+from strop.config.edits import flatten
 from strop.model.settings import ModelSettings
 from strop.recipes import build
 from strop.run.sft_config import SftConfig

@@ -101,7 +101,7 @@ class Run:
 
     @property
     def pass_rates(self) -> dict[int, float]:
-        """The pass rate on the held-out problems by step (0: before training), a fraction; empty where there are none."""
+        """The pass rate on the held-out problems by step (0: before training), a fraction; empty where none are."""
         return self._by_step("evaluation/pass_rate")
 
     def rollouts(
