@@ -167,6 +167,7 @@ CASES = (
     ("sft fresh --data good.jsonl --set training.epoch=3", "training.epoch"),
     ("eval", "name what to measure"),
     ("sft fresh --data good.jsonl --set steps=3", "did you mean training.steps"),
+    ("sft nowhere --data columns.jsonl --set columns.answer=solution", "name a folder with config.json, or fresh\n"),
     ("sft embedded --data good.jsonl", "name a folder, a hub name, or fresh"),
     ("sft fresh --data good.jsonl --set optim.lr=3", "did you mean training.optimizer"),
     ("settings optm", "did you mean 'optim'"),

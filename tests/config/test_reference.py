@@ -7,11 +7,17 @@ from pathlib import Path
 import pytest
 
 from strop.base.types import InputError
+from strop.config import reference as page
 from strop.config.edits import flatten
-from strop.config.reference import reference
+from strop.model.settings import ModelSettings
 from strop.recipes import build
+from strop.run.sft_config import SftConfig
 
 PAGE = Path(__file__).parents[2] / "docs" / "settings.md"
+
+
+def reference(part: str = "") -> str:
+    return page.reference(SftConfig, part)
 
 
 def cells(text: str) -> list[list[str]]:
@@ -48,6 +54,16 @@ def test_a_part_has_its_own_rows_alone() -> None:
     assert ".max_ratio" in reference("Cispo") and "clip_knowledge" not in reference("Cispo")
     with pytest.raises(InputError, match="optim.lr"):
         reference("optim.lrr")
+
+
+def test_fine_tunings_own_settings_have_rows_with_its_own_defaults() -> None:
+    rows = {row[0]: row for row in cells(reference("training"))}
+    assert rows.keys() > {"training.epochs", "training.optimizer.lr"}
+    assert all(key.startswith("training.") for key in rows)
+    own = SftConfig(model=ModelSettings(path="MODEL"), demonstrations="FILE").training
+    assert rows["training.epochs"][2] == f"{own.epochs}" and rows["training.optimizer.lr"][2] == f"{own.optimizer.lr}"
+    assert rows["training.tokens_per_batch"][2] == f"{own.tokens_per_batch}"
+    assert cells(reference("model.path")) == [row for row in cells(reference()) if row[0] == "model.path"], "once"
 
 
 @pytest.mark.parametrize(

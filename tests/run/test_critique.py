@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -61,7 +62,8 @@ ASKS = 'data.template={piece="ChatTemplate", instruction="Put your final answer 
 
 
 def test_nothing_speaks_against_a_good_one(model: Path, tmp_path: Path) -> None:
-    levels = {topic: finding.level for topic, finding in found(model, problems(tmp_path, SUMS)).items()}
+    rows: Rows = [{"prompt": f"What is {n}+{n}?", "answer": str(2 * n)} for n in range(160)]
+    levels = {topic: finding.level for topic, finding in found(model, problems(tmp_path, rows)).items()}
     assert levels.pop("pass rate") == "note"  # nothing was trained yet
     assert set(levels.values()) == {"ok"}, levels
     assert {"model", "memory", "prompt", "verifier", "budgets", "data", "held out", "time"} == set(levels)
@@ -147,10 +149,31 @@ def test_a_step_of_a_small_model_takes_its_tokens_time(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where products take nothing: 16 · 8 sequences of 8 to 32 tokens, drawn, and trained on with a prompt of 14."""
-    monkeypatch.setattr("strop.run.critique.products_a_second", lambda dtype: 1e18)
-    time = found(model, problems(tmp_path, SUMS), "data.template=Plain")["time"]
+    monkeypatch.setattr("strop.run.step_time.products_a_second", lambda dtype: 1e18)
+    monkeypatch.setattr("strop.run.step_time.native", SimpleNamespace(load=lambda: "kernels"))
+    common = (problems(tmp_path, SUMS), "data.template=Plain")
+    time = found(model, *common, "model.cpu_kernels=false")["time"]
     # 128 · (8 + 8 + 14) · 5e-5 / 2 and 128 · (32 + 32 + 14) · 5e-5 · 2 seconds
     assert time.found.startswith("0.1 s to 1 s a step on this machine, 10 s to 100 s for 100 steps; it depends on ")
+    time = found(model, *common)["time"]  # with kernels that compute a prompt once for its eight completions
+    # 128 · (8 + 8 + 14 / 8) · 5e-5 / 2 and 128 · (32 + 32 + 14 / 8) · 5e-5 · 2 seconds
+    assert time.found.startswith("0.06 s to 0.8 s a step on this machine, 6 s to 84 s for 100 steps; it depends on ")
+
+
+def test_completions_that_were_asked_take_what_they_took(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A small model's rollout was guessed from its operations where its seconds had just been measured."""
+
+    def slow(*given: Any) -> dict[str, Any]:
+        return measured(*given) | {"seconds": 64.0}
+
+    monkeypatch.setattr(critique, "measured", slow)
+    monkeypatch.setattr("strop.run.step_time.products_a_second", lambda dtype: 1e18)
+    times = [
+        next(finding.found for finding in criticise("grpo", small=True, asked=asked) if finding.topic == "time")
+        for asked in (8, 4)
+    ]
+    assert times[0].startswith("64 s to 4 min a step")  # 16 · 8 completions of 64 / (8 · 8) s, by 2 either way
+    assert "min" not in times[1], "half as many as the engine has slots: together they take longer than in training"
 
 
 def test_the_speed_that_is_measured_is_that_of_layers() -> None:
@@ -173,7 +196,7 @@ def test_what_a_step_will_take_is_a_range_that_holds_what_was_measured(
     speed: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The quickstart took 0.6 s a step (1.3 in another's hands) where matrix products reached 1.85e11 a second."""
-    monkeypatch.setattr("strop.run.critique.products_a_second", lambda dtype: speed)
+    monkeypatch.setattr("strop.run.step_time.products_a_second", lambda dtype: speed)
     (time,) = [finding for finding in criticise("quickstart") if finding.topic == "time"]
     low, high = map(float, re.findall(r"[\d.]+(?= s)", time.found)[:2])
     slower = 1.85e11 / speed
@@ -269,6 +292,17 @@ def test_settings_that_the_run_never_reaches_are_told_by_a_dry_run_and_the_docto
     config = [f"model.path={model}", "sampling.max_new_tokens=64", "optim.lr=1e-4", *common, *sets]
     (told,) = (line for line in preview(resolve("grpo", config), SilentView()).warnings if said in line)
     assert told == f"{finding.found}; {finding.advice}"
+
+
+def test_a_small_file_of_which_most_is_held_out_is_told(model: Path, tmp_path: Path) -> None:
+    """A recipe's own count left one problem to train on, and said so as a number among others."""
+    source = problems(tmp_path, SUMS[:65])
+    finding = found(model, source, ASKS)["split"]
+    assert finding.level == "note" and finding.advice.endswith("data.held_out.count=13")
+    assert finding.found.startswith("data.held_out.count=64 leaves 1 of the 65 problems of ")
+    warned = preview(resolve("grpo", [f"model.path={model}", source, ASKS]), SilentView()).warnings
+    assert any("leaves 1 of the 65" in line for line in warned)
+    assert "split" not in found(model, source, ASKS, "data.held_out.count=32")
 
 
 def test_a_penalty_that_begins_within_the_budget_is_none_of_them() -> None:

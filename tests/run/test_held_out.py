@@ -26,7 +26,7 @@ from strop.data.source import question_digest
 from strop.evaluation.benchmarks import benchmark
 from strop.evaluation.protocols import PLAIN, changed
 from strop.model.byte_tokenizer import byte_tokenizer
-from strop.run import benchmarking, fine_tuning, preflight, sft_config
+from strop.run import benchmarking, fine_tuning, preflight, resuming, sft_config
 from strop.run.benchmark_plan import Plan, parse_models
 from strop.run.benchmarking import measure
 from strop.run.folder import RunFolder, trained_before
@@ -228,6 +228,29 @@ def test_a_run_does_not_go_on_with_other_held_out_problems(tmp_path: Path) -> No
     write(held_out, range(51, 59))
     with pytest.raises(InputError, match="the held-out problems are not those the run began with"):
         resume(tmp_path / "run", SilentView())
+
+
+def test_held_out_problems_that_have_another_answer_now_are_told(tmp_path: Path) -> None:
+    """With all of them replaced a pass rate of 0 came without a word; a correction of some is nobody's mistake."""
+    file, held_out, view = tmp_path / "problems.jsonl", tmp_path / "held_out.jsonl", Notes()
+    write(file, range(40))
+    write(held_out, range(50, 58))
+    sets = from_file(file, f"data.held_out={{source={json.dumps(str(held_out))}}}", "steps=4")
+    with pytest.raises(Exception, match="stopped after step"):
+        train(small_config(*sets), tmp_path / "run", StopsAfter(2, signal.SIGINT))
+    held_out.write_text(held_out.read_text().replace('"52"', '"152"').replace('"53"', '"fifty-three"'))
+    changed = "2 of the 8 problems that the run held out have another answer than when it began"
+    assert changed in " ".join(resuming.preview(RunFolder.open(tmp_path / "run"), None, (), view))
+    resume(tmp_path / "run", view)
+    problems_of(configure(str(tmp_path / "run")), TOKENIZER, view)
+    told = [line for line in view.lines if changed in line]
+    assert len(told) == 2 and f"{held_out}: {changed}" in told[1]
+    record = json.loads((tmp_path / "run" / "problems.json").read_text())
+    del record["answers"]  # as an older strop wrote it
+    (tmp_path / "run" / "problems.json").write_text(json.dumps(record))
+    view = Notes()
+    problems_of(configure(str(tmp_path / "run")), TOKENIZER, view)
+    assert not any("another answer" in line for line in view.lines)
 
 
 def test_base_and_run_are_asked_the_same(run: Path, tmp_path: Path) -> None:

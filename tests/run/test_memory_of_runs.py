@@ -102,3 +102,9 @@ def test_a_model_whose_code_looks_at_its_tokens_is_said_to_be_unknown_beforehand
     assert isinstance(result.exception, NotKnownBeforehand), result.output
     levels = {finding.topic: finding.level for finding in criticise("grpo", [*sets, "data.source=ChainSum", PLAIN])}
     assert levels["memory"] == "note"
+
+
+def test_a_mistake_of_strops_own_is_not_taken_for_a_models(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("strop.run.memory.BLOCK", None)
+    with pytest.raises(TypeError, match="NoneType"):
+        noted(resolve("grpo", ["model.fresh={}", *SHORT]))

@@ -105,14 +105,16 @@ def settings(
 
     \b
     strop settings sampling
+    strop settings training
     strop settings orchestration.max_lag
     strop settings Cispo
     strop settings Judges
     strop settings --out docs/settings.md
     """
     from strop.config.reference import reference
+    from strop.run.sft_config import SftConfig
 
-    text = reference(part)
+    text = reference(SftConfig, part)
     if out is None:
         print_markdown(text)
     else:

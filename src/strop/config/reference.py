@@ -10,6 +10,7 @@ import inspect
 import json
 import re
 from collections.abc import Iterator, Mapping
+from copy import copy
 from typing import Annotated, Any, get_args
 
 from pydantic import BaseModel, TypeAdapter
@@ -32,6 +33,9 @@ A setting that is a *piece* takes a name (`--set algorithm.loss=Cispo`), then fi
 (`--set algorithm.loss.max_ratio=4`), or both at once: `--set 'algorithm.loss={piece="Cispo", max_ratio=4}'`. A class of
 yours is `module:Class`, with `--import module`. The pieces stand [below the settings](#pieces).
 """
+FINE_TUNING = (
+    "What `strop sft` takes by `--set`, beside `model`, `seed`, `device` and `trackers`, which it has as runs do."
+)
 ROW = "| {} | {} | {} | {} |"
 PLAIN = {
     "recipe": "the name it was made from; it names the run's folder and stands in titles.",
@@ -67,16 +71,21 @@ NAMES = r"\w+(?:, \w+)*"  # of fields, before the colon
 TABLE = (ROW.format("setting", "what may stand there", "default", "what it does"), "| --- | --- | --- | --- |")
 
 
-def reference(part: str = "") -> str:
+def reference(fine_tuning: type[BaseModel], part: str = "") -> str:
     """The Markdown page of all settings; with a `part`, the rows of the keys and pieces that begin with it.
+
+    Args:
+        fine_tuning: the configuration of `strop sft`, whose settings stand there as far as a run has none of the name.
 
     Raises:
         InputError: no key and no piece begins with `part`.
     """
     families: dict[type[Piece], list[str]] = {}
     settings = list(_rows(RunConfig, "", families))
+    shared = {key for key, _ in settings}
+    tuning = [found for found in _rows(fine_tuning, "", {}) if found[0] not in shared]
     if part:
-        return _part(part, settings, families)
+        return _part(part, [*settings, *tuning], families)
     lines = [HEAD]
     section = ""
     sections = {
@@ -88,6 +97,7 @@ def reference(part: str = "") -> str:
             title = "The run" if section == "run" else f"`{section}`"
             lines += [f"\n## {title}\n", *_first_sentence(section), *TABLE]
         lines.append(row)
+    lines += [f"\n## Fine-tuning\n\n{FINE_TUNING}\n", *TABLE, *(row for _, row in tuning)]
     lines += ["\n## Pieces\n\nBy family, each with the settings that take one.\n"]
     for family, keys in sorted(families.items(), key=lambda found: found[0].__name__):
         lines += _family(family, keys)
@@ -111,10 +121,18 @@ def _part(part: str, settings: list[tuple[str, str]], families: dict[type[Piece]
     return "\n".join([*TABLE, *dict.fromkeys(rows)]) + "\n"
 
 
-def _rows(model: type[BaseModel], prefix: str, families: dict[type[Piece], list[str]]) -> Iterator[tuple[str, str]]:
-    """(key, row) of each setting below `model`; the families of pieces on the way are collected with their keys."""
+def _rows(
+    model: type[BaseModel], prefix: str, families: dict[type[Piece], list[str]], section: BaseModel | None = None
+) -> Iterator[tuple[str, str]]:
+    """(key, row) of each setting below `model`; the families of pieces on the way are collected with their keys.
+
+    Defaults are those of `section`, where what is above has one of its own.
+    """
     documented = _documented(model)
     for name, field in model.model_fields.items():
+        if section is not None:
+            field = copy(field)
+            field.default, field.default_factory = vars(section)[name], None
         key, inner = f"{prefix}{name}", _models(field.annotation)
         said = documented.get(name) or PLAIN.get(key) or (_summary(inner[0]) if inner else "")
         pieces = [found for found in inner if issubclass(found, Piece)]
@@ -125,7 +143,8 @@ def _rows(model: type[BaseModel], prefix: str, families: dict[type[Piece], list[
             yield key, _row(key, field, said)
         for found in plain:
             place = f"{key}." if _stands_alone(field) or _is_optional(field) else f"{key}.N."
-            yield from _rows(found, place, families)
+            own = None if field.is_required() else field.get_default(call_default_factory=True)
+            yield from _rows(found, place, families, own if isinstance(own, found) else None)
 
 
 def _collect(family: type[Piece], key: str, families: dict[type[Piece], list[str]]) -> None:

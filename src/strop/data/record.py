@@ -2,6 +2,7 @@
 
     record = ProblemRecord.of(data)                        # kept in the run folder as problems.json
     data = record.held_out_of(problems)                    # later, whatever has become of the data file
+    record.other_answers(data)                             # how many of them have another answer since
     record.trained_on(problems)                            # how many of these the run was trained on
 
 A problem is known by its question, not by its id or its place in a file, so that lines appended to a file, a limit or
@@ -10,6 +11,7 @@ another split cannot bring a question that was trained on among those that are c
 
 from __future__ import annotations
 
+import hashlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -29,25 +31,28 @@ class ProblemRecord:
     Attributes:
         trained: questions that the run may train on.
         held_out: questions that it never trains on, in their order; empty where nothing is held out.
+        answers: the references of these; empty in the record of an older strop.
     """
 
     trained: frozenset[str]
     held_out: tuple[str, ...]
+    answers: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, data: Data) -> ProblemRecord:
         """The record of a run on `data`."""
-        held_out = () if data.held_out is None else tuple(map(question_digest, data.held_out.problems))
-        return cls(frozenset(map(question_digest, data.train.problems)), held_out)
+        held_out = () if data.held_out is None else data.held_out.problems
+        trained = frozenset(map(question_digest, data.train.problems))
+        return cls(trained, tuple(map(question_digest, held_out)), tuple(map(_answer_digest, held_out)))
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> ProblemRecord:
         """The record that `to_json` wrote."""
-        return cls(frozenset(value["trained"]), tuple(value["held_out"]))
+        return cls(frozenset(value["trained"]), tuple(value["held_out"]), tuple(value.get("answers", ())))
 
     def to_json(self) -> dict[str, Any]:
         """As it is kept in the run folder."""
-        return {"held_out": list(self.held_out), "trained": sorted(self.trained)}
+        return {"held_out": list(self.held_out), "answers": list(self.answers), "trained": sorted(self.trained)}
 
     def held_out_of(self, problems: Iterable[Problem], source: str) -> tuple[Problem, ...]:
         """The problems that the run held out, in the order of the run, found among those of its source.
@@ -69,9 +74,25 @@ class ProblemRecord:
             )
         return tuple(known[each] for each in wanted)
 
+    def other_answers(self, held_out: Iterable[Problem]) -> str | None:
+        """A line on how many of the held-out problems, in the order of the run, have another answer than it began with;
+        None where none has, or an older strop wrote down no answers."""
+        pairs = zip(map(_answer_digest, held_out), self.answers, strict=False)  # perhaps the first of them alone
+        changed = sum(now != before for now, before in pairs)
+        if not changed:
+            return None
+        return (
+            f"{changed} of the {len(self.held_out)} problems that the run held out have another answer than when it "
+            "began: what it measured before went by the former ones"
+        )
+
     def trained_on(self, problems: Iterable[Problem]) -> int:
         """How many of these problems the run was trained on."""
         return sum(question_digest(problem) in self.trained for problem in problems)
+
+
+def _answer_digest(problem: Problem) -> str:
+    return hashlib.blake2b(repr(problem.reference).encode(), digest_size=8).hexdigest()
 
 
 def _numbered(digests: Iterable[str]) -> Iterator[tuple[str, int]]:

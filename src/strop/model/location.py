@@ -45,8 +45,10 @@ def asks_plainly(run: Path) -> bool:
         return False
 
 
-def locate(settings: ModelSettings, key: str = "model.path") -> Located:
+def locate(settings: ModelSettings, key: str = "model.path", made: str | None = EMBEDDED) -> Located:
     """Where the model of `settings.path`, which errors call by `key`, is to be loaded from.
+
+    `made` is the name of one that is made on the spot, which would be taken in its place.
 
     Raises:
         InputError: no path is set, there is no such folder or hub name, or the folder lacks what a model must have.
@@ -65,7 +67,7 @@ def locate(settings: ModelSettings, key: str = "model.path") -> Located:
     if silent is not None and not hub.has_cached(path, settings.revision):
         raise InputError(
             f"{key} {path}: there is no folder of this name, and the hub cannot be asked for such a model "
-            f"({silent}); name a folder with config.json" + ", or embedded" * (key == "model.path")
+            f"({silent}); name a folder with config.json{'' if made is None else f', or {made}'}"
         )
     return Located(path, silent is not None)
 

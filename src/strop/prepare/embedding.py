@@ -108,7 +108,7 @@ class Encoder:
 
         from strop.model.files import load_tokenizer, refuse_incomplete
 
-        source, cached_only = locate(ModelSettings(path=path), "embedding model")
+        source, cached_only = locate(ModelSettings(path=path), "embedding model", made=None)
         try:
             self._tokenizer: Any = load_tokenizer(source, cached_only=cached_only)
             with _quietly():

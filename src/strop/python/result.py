@@ -101,12 +101,8 @@ class Run:
 
     @property
     def pass_rates(self) -> dict[int, float]:
-        """The pass rate on the held-out problems by step (0: before training), a fraction.
-
-        Where none are held out, that of the training problems.
-        """
-        held_out = self._by_step("evaluation/pass_rate")
-        return held_out or self._by_step("pass_rate")
+        """The pass rate on the held-out problems by step (0: before training), a fraction; empty where none are."""
+        return self._by_step("evaluation/pass_rate")
 
     def rollouts(
         self, steps: int | Iterable[int] | None = None, columns: Sequence[str] | None = None
@@ -217,8 +213,10 @@ class Run:
         return dict(sorted(found.items()))
 
     def __repr__(self) -> str:
-        rates = list(self.pass_rates.values())
-        said = f", pass rate {percent(rates[0])} → {percent(rates[-1])}" if rates else ""
+        where, rates = "", list(self.pass_rates.values())
+        if not rates:
+            where, rates = " in training", list(self._by_step("pass_rate").values())
+        said = f", pass rate{where} {percent(rates[0])} → {percent(rates[-1])}" if rates else ""
         steps = self.summary.get("steps")
         return f"<strop run {self.path}: {'not finished' if steps is None else counted(steps, 'steps')}{said}>"
 

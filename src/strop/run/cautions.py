@@ -11,6 +11,7 @@ from strop.algorithms.rewards import LengthShaping
 from strop.base.types import Completion, Status, Verdict, VersionSpan
 from strop.base.view import counted
 from strop.config.schema import RunConfig, stage_configs
+from strop.data.dataset import Data
 from strop.model.settings import ModelSettings
 
 USUAL_SCALE = 4  # the most that adapters are usually multiplied by
@@ -46,6 +47,20 @@ def large_adapters(settings: ModelSettings) -> Caution | None:
         f"model.lora.rank={lora.rank} and model.lora.alpha={lora.alpha:g}: adapters are multiplied by alpha / rank = "
         f"{lora.alpha / lora.rank:g}, where 1 or 2 is usual",
         f"set model.lora.alpha={2 * lora.rank}",
+    )
+
+
+def few_to_train_on(config: RunConfig, data: Data) -> Caution | None:
+    """More of the source is held out than is left, as where a small file meets a recipe's own count."""
+    settings, held_out = config.data.held_out, data.held_out
+    if settings is None or settings.source is not None or held_out is None or len(held_out) <= data.train.different:
+        return None
+    whole = len(held_out) + data.train.different
+    return Caution(
+        "split",
+        f"data.held_out.count={len(held_out)} leaves {data.train.different} of the {whole} problems of "
+        f"{data.train.name} to train on",
+        f"a fifth is usually enough to measure on: data.held_out.count={max(whole // 5, 1)}",
     )
 
 

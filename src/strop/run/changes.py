@@ -17,6 +17,11 @@ class Change(NamedTuple):
     step: int
     settings: list[tuple[str, str, str]]
 
+    @classmethod
+    def between(cls, step: int, before: Mapping[str, Any], now: Mapping[str, Any]) -> Change:
+        """What differs between two configurations; no settings where nothing does."""
+        return cls(step, differing(dict(before), dict(now)))
+
     def said(self) -> str:
         """`after step 4: optim.lr 1e-06 → 2e-06`, and how many more there are."""
         shown = [f"{key} {before} → {now}" for key, before, now in self.settings[:SHOWN]]
@@ -32,11 +37,9 @@ def read_changes(folder: RunFolder) -> list[Change]:
     return [Change(row["step"], [(key, before, now) for key, before, now in row["settings"]]) for row in rows]
 
 
-def write_change(folder: RunFolder, step: int, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
-    """Write down what differs from the step after `step` on; changes of the steps that are made again are forgotten."""
+def write_change(folder: RunFolder, change: Change) -> None:
+    """Write down a change, where it is one; those of the steps that are made again are forgotten."""
     known = read_changes(folder)
-    found = [change for change in known if change.step < step]
-    if settings := differing(dict(before), dict(now)):
-        found.append(Change(step, settings))
+    found = [before for before in known if before.step < change.step] + [change] * bool(change.settings)
     if found != known:
         folder.write_json(CHANGES, {"changes": [change._asdict() for change in found]})

@@ -28,13 +28,14 @@ from strop.model.location import RESERVED, dtype_name
 from strop.model.policy import Policy
 from strop.recipes.resolve import resolve
 from strop.run import preflight
-from strop.run.accelerators import Finding, Level, products_a_second
-from strop.run.cautions import cautions
+from strop.run.accelerators import Finding, Level
+from strop.run.cautions import cautions, few_to_train_on
 from strop.run.engine_trial import try_engines
 from strop.run.folder import RunFolder, is_run, trained_before
 from strop.run.judgeable import caution, refuse_unjudgeable
 from strop.run.memory import NotKnownBeforehand, fitting_here, outline
 from strop.run.questions import known_room, most_room, play_of, validation_sets, within_reach
+from strop.run.step_time import step_seconds
 from strop.run.tasks import measured, open_model
 from strop.training.embedded_base import tokenizer_of
 from strop.verifiers.answer import stated_answer
@@ -45,10 +46,6 @@ JUDGED = 40  # problems whose references are judged
 FIRST_STEPS = 3  # of a run, whose pass rate is that of the start
 LOW, HIGH = 0.02, 0.98  # pass rates beyond which few groups teach anything
 CUT_OFF = 0.2  # share of completions that end at the budget, beyond which it is worth a word
-EFFICIENCY = 0.3  # of what matrix products reach, that a whole step reaches
-A_TOKEN = 5e-5  # seconds that a token takes beside its products, each time that it is drawn or trained on
-MARGIN = 2.0  # by which that may be wrong, either way
-MEAN_LENGTHS = (0.125, 0.5)  # of the budget, between which completions mostly are where nobody was asked
 
 
 class Subject(NamedTuple):
@@ -59,12 +56,16 @@ class Subject(NamedTuple):
 
 
 class Beginning(NamedTuple):
-    """How the model does before training: its pass rate, over how much, and the mean length of its completions."""
+    """How the model does before training: its pass rate, over how much, and the mean length of its completions.
+
+    `seconds` is what a completion took, where as many were generated at once as in training.
+    """
 
     pass_rate: float
     measured: str
-    tokens: float | None
     cut_off: float
+    tokens: float | None = None
+    seconds: float | None = None
 
 
 def criticise(
@@ -288,6 +289,9 @@ def _data(config: RunConfig, data: Data) -> Iterator[Finding]:
     warning = contradictions.warning(data.train.name, data.train.problems)
     if warning is not None:
         yield Finding("contradictions", "note", warning, "remove one of each, or merge them: strop data prepare")
+    few = few_to_train_on(config, data)
+    if few is not None:
+        yield Finding(few.topic, "note", few.found, few.advice)
     yield _held_out(config, data.held_out, data.removed)
 
 
@@ -318,7 +322,7 @@ def _outset(subject: Subject, policy: Policy | None, data: Data, asked: int, vie
     yield _start(beginning)
     if beginning is not None and beginning.cut_off > CUT_OFF:
         yield _cut_off(subject.config, data, beginning.cut_off)
-    yield _step(subject, policy, data, None if beginning is None else beginning.tokens)
+    yield _step(subject, policy, data, beginning)
 
 
 def _cut_off(config: RunConfig, data: Data, share: float) -> Finding:
@@ -344,7 +348,7 @@ def _first_steps(subject: Subject) -> Beginning | None:
         return None
     rates, cut_off = ([row.get(name) or 0.0 for row in rows] for name in ("pass_rate", "truncation_rate"))
     over = "the first step" if len(rows) == 1 else f"the first {len(rows)} steps"
-    return Beginning(fmean(rates), over, None, fmean(cut_off))
+    return Beginning(fmean(rates), over, fmean(cut_off))
 
 
 def _asked(config: RunConfig, train: Dataset, count: int, view: View) -> Beginning:
@@ -355,7 +359,9 @@ def _asked(config: RunConfig, train: Dataset, count: int, view: View) -> Beginni
     samples = first.batch.samples_per_prompt
     found = measured(first, policy, tokenizer, chosen, samples, first.sampling, view)
     over = f"{counted(found['problems'], 'problems')}, {counted(found['samples_per_problem'], 'answers')} each"
-    return Beginning(found["pass_rate"], over, found["mean_length"], found["truncation_rate"])
+    completions = len(chosen) * samples
+    seconds = found["seconds"] / completions if completions >= first.engine.slots else None
+    return Beginning(found["pass_rate"], over, found["truncation_rate"], found["mean_length"], seconds)
 
 
 def _start(beginning: Beginning | None) -> Finding:
@@ -382,8 +388,8 @@ def _memory(config: RunConfig) -> Finding:
         return Finding("memory", "problem", str(error), "change what it says, or use another machine")
 
 
-def _step(subject: Subject, policy: Policy | None, data: Data, length: float | None) -> Finding:
-    """Seconds of a step: as measured, or between which two, by a dense model's operations and this machine's speed."""
+def _step(subject: Subject, policy: Policy | None, data: Data, beginning: Beginning | None) -> Finding:
+    """Seconds of a step: as measured, or between which two."""
     config = subject.config
     rows = [] if subject.run is None else subject.run.read_metrics()
     measured = [row["seconds/step"] for row in rows if row.get("seconds/step") is not None]
@@ -394,18 +400,8 @@ def _step(subject: Subject, policy: Policy | None, data: Data, length: float | N
         return Finding("time", "ok", f"{duration(each)} a step, {whole}")
     if policy is None:
         return Finding("time", "note", "not known before the model is loaded", "measure it: train with steps=3")
-    batch = config.batch
-    prompt = fmean(len(example.prompt_ids) for example in data.train.examples[:100])
-    sequences = batch.prompts_per_step * batch.samples_per_prompt
-    speed = products_a_second(dtype_name(config.model)) * EFFICIENCY
-
-    def estimated(tokens: float) -> float:
-        trained = (tokens + prompt) * batch.passes_per_batch
-        products = policy.computing_parameters * (2.0 * tokens + 6.0 * trained) / speed
-        return sequences * (products + A_TOKEN * (tokens + trained))
-
-    lengths = [share * config.sampling.max_new_tokens for share in MEAN_LENGTHS] if length is None else [length] * 2
-    low, high = estimated(lengths[0]) / MARGIN, estimated(lengths[1]) * MARGIN
+    length, each_seconds = (None, None) if beginning is None else (beginning.tokens, beginning.seconds)
+    low, high = step_seconds(config, policy, data, length, each_seconds)
     found = f"{_roughly(low)} to {_roughly(high)} a step on this machine"
     whole = f"{_roughly(low * config.steps)} to {_roughly(high * config.steps)}"
     if low * config.steps > 7 * 86_400:

@@ -6,9 +6,11 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
+from pathlib import Path
 
 from transformers import PreTrainedTokenizerBase
 
@@ -28,6 +30,7 @@ from strop.training.memory import Device, cached_bytes, update_need
 BLOCK = 32  # tokens by which the embedded engine's cache grows, by half as much again each time
 LEAST_TOKENS = 1024  # of a micro-batch that is suggested
 RANKS = (2, 4, 8)
+_STROP = Path(__file__).parents[1]
 
 
 class NotKnownBeforehand(StropError):
@@ -69,11 +72,19 @@ def _without_data() -> Iterator[None]:
     try:
         yield
     except (RuntimeError, TypeError, ValueError, AttributeError) as error:  # of a model's code, on tensors without data
+        if _raised_here(error):
+            raise
         reason = f"{type(error).__name__}: {first_line(error)}"
         raise NotKnownBeforehand(
             "what this model needs is not known before it is loaded, because its code cannot be gone through without "
             f"its weights ({reason}); watch the memory of a run of a few steps (steps=3)"
         ) from error
+
+
+def _raised_here(error: Exception) -> bool:
+    """Whether a line of strop's own raised it, rather than one of a model, or of what this calls."""
+    *_, last = traceback.extract_tb(error.__traceback__)
+    return Path(last.filename).is_relative_to(_STROP)
 
 
 def _need_of(config: RunConfig, device: Device, room: int) -> dict[str, int]:

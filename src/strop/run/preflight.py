@@ -34,7 +34,7 @@ from strop.engines.protocol import Sampling
 from strop.engines.vllm.settings import Vllm
 from strop.evaluation.benchmark_files import SUFFIXES
 from strop.model.location import RESERVED, dtype_name, locate, on_hub, parameters, refuse_kind, stored_config
-from strop.model.settings import ModelSettings
+from strop.model.settings import EMBEDDED, ModelSettings
 from strop.recipes.resolve import resolve
 from strop.run.folder import RunFolder, check_free, holds_out, is_run, near_run
 
@@ -175,14 +175,14 @@ def fine_tuning(target: str, demonstrations: Path, sets: Sequence[str], out: Pat
     Raises:
         InputError: one of them cannot be used, or a setting.
     """
-    from strop.run.sft_config import configure
+    from strop.run.sft_config import FRESH, configure
 
     if target in RESERVED:
         raise InputError(f"{target} is made for reinforcement learning; name a folder, a hub name, or fresh")
     config = configure(target, demonstrations, sets)
     check_free(out)
     next(config.source.problems(), None)
-    model(config.model, trains=True, device=config.device)
+    model(config.model, trains=True, device=config.device, made=FRESH)
     return config
 
 
@@ -299,8 +299,8 @@ def _last(sets: Sequence[str], key: str) -> str | None:
     return found[-1] if found else None
 
 
-def model(settings: ModelSettings, trains: bool = False, device: str = "auto") -> None:
-    """Refuse a model that is not where `model.path` says, or that this machine's memory cannot hold.
+def model(settings: ModelSettings, trains: bool = False, device: str = "auto", made: str = EMBEDDED) -> None:
+    """Refuse a model that is not where `model.path` says, or that this machine's memory cannot hold; see `locate`.
 
     Raises:
         InputError: one line that names the key and the way out.
@@ -309,7 +309,7 @@ def model(settings: ModelSettings, trains: bool = False, device: str = "auto") -
         raise InputError("device=cuda: this machine has no GPU that a driver shows; set device=auto or device=cpu")
     if settings.path is None or settings.path in RESERVED:
         return
-    locate(settings)
+    locate(settings, made=made)
     refuse_kind(f"model.path {settings.path}", stored_config(settings))
     count = parameters(settings)
     if count is None or (device != "cpu" and machine.has_gpu()):

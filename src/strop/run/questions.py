@@ -32,7 +32,7 @@ from strop.evaluation.validation import ValidationSet, Wanted, benchmark_sets
 from strop.model.attention_kinds import longest_sequence
 from strop.model.location import RESERVED, found_config
 from strop.run import preflight
-from strop.run.cautions import cautions
+from strop.run.cautions import cautions, few_to_train_on
 from strop.run.folder import trained_before
 from strop.run.judgeable import caution, refuse_unjudgeable
 from strop.run.memory import TooLarge, noted
@@ -75,10 +75,11 @@ def read_problems(config: RunConfig, tokenizer: PreTrainedTokenizerBase, view: V
     for line in (*data.report(), *first_prompt(data.train, config.data.template, tokenizer)):
         view.note(line)
     refuse_unjudgeable(config.verifier, data)
-    narrow = caution(config.verifier, data.train.problems)
+    narrow, few = caution(config.verifier, data.train.problems), few_to_train_on(config, data)
     found = (
         contradictions.warning(data.train.name, data.train.problems),
         *(one.line for one in cautions(config)),
+        None if few is None else few.line,
         None if narrow is None else ": ".join(narrow),
         _seen_questions(config, data),
     )

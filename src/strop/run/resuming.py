@@ -39,7 +39,10 @@ def point(folder: RunFolder, step: int | None = None, sets: Sequence[str] = ()) 
     found = checkpoint_of(folder, step)
     if found is not None and found.step > config.steps:
         raise InputError(f"steps={config.steps}, and {found.step} are done; go back further with --step")
-    if sets and found is not None and found.step == config.steps and differs(found, config):
+    if (
+        sets and found is not None and found.step == config.steps
+        and differing(found.state["config"], config.model_dump(mode="json"))
+    ):  # fmt: skip
         raise InputError(
             f"{folder.path} has done its {counted(config.steps, 'steps')}, so that no step would use what is set; let "
             f"it take more with --set steps={2 * config.steps}, or start a new run: strop train {folder.config_path}"
@@ -53,13 +56,11 @@ def checkpoint_of(folder: RunFolder, step: int | None = None) -> Checkpoint | No
     return None if at is None else checkpoint.load(folder.checkpoints, at)
 
 
-def differs(found: Checkpoint, config: RunConfig) -> bool:
-    """Whether the run was configured otherwise at that checkpoint."""
-    return bool(found.state["config"] != config.model_dump(mode="json"))
-
-
-def refuse_other_problems(folder: RunFolder, data: Data, found: Checkpoint | None) -> None:
+def refuse_other_problems(folder: RunFolder, data: Data, found: Checkpoint | None) -> str | None:
     """Refuse to go on where what was held out would be trained on, or the other way round, or with other problems.
+
+    Returns:
+        A line where held-out problems have another answer now.
 
     Raises:
         InputError: naming the run.
@@ -71,7 +72,7 @@ def refuse_other_problems(folder: RunFolder, data: Data, found: Checkpoint | Non
     elif recorded is not None and recorded.held_out != present.held_out:
         others = "held-out"
     else:
-        return
+        return None if recorded is None or data.held_out is None else recorded.other_answers(data.held_out.problems)
     raise InputError(
         f"{folder.path}: the {others} problems are not those the run began with; restore them, or start a new run: "
         f"strop train {folder.config_path}"
@@ -102,5 +103,5 @@ def preview(folder: RunFolder, step: int | None, sets: Sequence[str], view: View
     for key, old, new in differing(before, config.model_dump(mode="json")):
         view.note(f"changed from there on: {key}={new} (it was {old})")
     data, warnings = questions.preview(config, view)
-    refuse_other_problems(folder, data, found)
-    return warnings
+    others = refuse_other_problems(folder, data, found)
+    return warnings if others is None else [*warnings, others]

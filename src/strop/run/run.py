@@ -32,12 +32,12 @@ from strop.orchestration.rank_group import RankGroupLost
 from strop.recipes.resolve import as_asked
 from strop.run import preflight
 from strop.run.assembly import Parts, assemble
-from strop.run.changes import write_change
+from strop.run.changes import Change, write_change
 from strop.run.devices import devices_apart
 from strop.run.folder import CHANGES, PLACEMENT, SUMMARY, UNTRAINED, RunFolder
 from strop.run.loop import Loop, StepRecord
 from strop.run.nothing_to_learn import NothingToLearn
-from strop.run.resuming import checkpoint_of, differs, point, refuse_other_problems
+from strop.run.resuming import checkpoint_of, point, refuse_other_problems
 from strop.run.saving import Saver
 from strop.run.tracking import Trackers, open_trackers
 from strop.run.validation import Row, Validation
@@ -176,7 +176,9 @@ class _Run:
 
     def go_on(self, found: checkpoint.Checkpoint | None) -> None:
         """Take over a checkpoint's state and forget what came after it; None starts over."""
-        refuse_other_problems(self.folder, self.parts.data, found)
+        other_answers = refuse_other_problems(self.folder, self.parts.data, found)
+        if other_answers is not None:
+            self.view.note(other_answers)
         if self.folder.read_problems() is None:
             self.folder.write_json(PROBLEMS, ProblemRecord.of(self.parts.data).to_json())
         if found is None:
@@ -191,15 +193,16 @@ class _Run:
         self._measure_again(self.validation.load(found.state, self.folder.read_metrics(), found.step))
         self.parts.learner.load(self.folder.checkpoints.resolve(), found.step)
         torch.set_rng_state(found.tensors["rng"]["torch"])
-        if differs(found, self.config):
-            changed = f"{self.folder.config_path} was changed since step {found.step}"
-            self.view.note(f"{changed}: the run goes on with the change")
+        now = self.config.model_dump(mode="json")
+        changed = Change.between(found.step, found.state["config"], now)
+        if changed.settings:
+            self.view.note(f"goes on with other settings {changed.said()}")
             loop = self.loop
             self.parts.learner.replan(loop.curriculum.updates_left(loop.step), loop.config.steps - loop.step)
-            self.folder.write_json("config.json", self.config.model_dump(mode="json"))
+            self.folder.write_json("config.json", now)
         # Only now, when nothing can refuse any more, is later work forgotten.
         self.resumed_at = found.step
-        write_change(self.folder, found.step, found.state["config"], self.config.model_dump(mode="json"))
+        write_change(self.folder, changed)
         self.folder.truncate(found.step)
         self._forget_quarantined(found.step)
         checkpoint.rewind(self.folder.checkpoints, found.step)
