@@ -29,6 +29,29 @@ def test_held_out_questions_are_not_trained_on_however_they_are_typed(tmp_path: 
     assert outcome.report["validation"] == 20
 
 
+def test_what_is_dropped_beside_a_held_out_question_names_it(tmp_path: Path) -> None:
+    texts = [f"Take 1.5 and {n}, or 2.5?" for n in range(9)]
+    rows = questions(*texts, *(text.upper().replace(",", "") for text in texts))
+    outcome = run(tmp_path, [rows], [{"piece": "Split", "count": 3}])
+    held = {problem.id for problem in outcome.held_out}
+    assert {row["duplicate_of"] for row in outcome.dropped} == {pair["other_id"] for pair in outcome.pairs} == held
+    assert all(row["detail"] == f"of {row['duplicate_of']}" for row in outcome.dropped)
+    assert (len(outcome.kept), len(outcome.dropped)) == (12, 3)
+
+
+@pytest.mark.parametrize(
+    "texts",
+    [
+        [f"Compute the value of {n} {sign} 7 as an integer." for n in range(10, 14) for sign in "+-*/"],
+        [f"A jug holds {n} litres. How many millilitres is that?" for n in (1.5, 15, 2.4, 24, 3.6, 36, 4.5, 45)],
+        [f"Find x such that {left} = {n}." for n in (7, 8, 9) for left in ("x + 1", "x - 1", "-x + 1", "-(x + 1)")],
+    ],
+)
+def test_other_questions_than_the_held_out_ones_stay(tmp_path: Path, texts: list[str]) -> None:
+    outcome = run(tmp_path, [questions(*texts)], ["Deduplicate", {"piece": "Split", "count": 4}])
+    assert (len(outcome.held_out), len(outcome.kept)) == (4, len(texts) - 4)
+
+
 def test_what_is_held_out_follows_from_the_seed(tmp_path: Path) -> None:
     rows = questions(*(f"Question number {n}?" for n in range(50)))
     found = []

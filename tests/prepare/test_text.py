@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strop.prepare.text import canonical_number, normalize, same_question, same_typing
+from strop.prepare.symbols import canonical_number
+from strop.prepare.text import normalize, same_question, same_typing
 
 QUESTION = (
     "Mia's shop sells 12 red apples for $1.50 each, and half as many pears for $2. How much is it for 1,250 of them?"
@@ -151,5 +152,6 @@ def test_another_number_is_never_the_same_question(first: int, second: int) -> N
 
 
 def test_reading_is_linear() -> None:
-    for text in ("-" * 50_000, "1,000" * 20_000, "\\" * 50_000, "a'" * 50_000, "." * 50_000, " " * 50_000):
+    for text in ("-" * 50_000, "5!" * 50_000, "(" * 50_000, "(a," * 20_000 + ")" * 20_000, "{" * 50_000 + "}" * 50_000,
+                 "1,000" * 20_000, "\\" * 50_000, "a'" * 50_000, "." * 50_000, " " * 50_000):  # fmt: skip
         normalize(text)

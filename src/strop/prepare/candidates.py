@@ -79,13 +79,13 @@ class CandidateIndex:
         self._keys = keys
         self._key_values = array("Q")
         self._key_rows = array("I")
-        self._typing: dict[str, array[int]] = {"loose": array("Q"), "bare": array("Q")}
+        self._typing: dict[str, array[int]] = {"exact": array("Q"), "bare": array("Q")}
         self._rows = array("I")
 
     def add(self, row: int, text: NormalizedText) -> None:
         """Take in the question of `row`; rows come in rising order."""
         self._rows.append(row)
-        self._typing["loose"].append(text.loose)
+        self._typing["exact"].append(text.exact)
         self._typing["bare"].append(text.bare)
         if self._keys is None or not text.tokens:
             return

@@ -97,7 +97,7 @@ class Decontaminate(Step):
             SHORTEST_EMBEDDED <= size < len(long.tokens)
             and _run_in(short.numbers, long.numbers)
             and contains(short.spelled, long.spelled)
-            and contains(short.operators, long.operators)
+            and _run_in(short.formulas, long.formulas)
             and contains(short.commands, long.commands)
             and overlap(short.tokens, long.tokens) >= self.similarity * size
             and _shared_grams(short, long, self.ngram) >= ENOUGH_TO_COMPARE
@@ -116,7 +116,7 @@ class _QuestionIndex:
         self._sizes: list[int] = []
         for place, question in enumerate(questions):
             text = question.normalized
-            for key in {text.loose, text.bare}:
+            for key in {text.exact, text.bare}:
                 self._by_typing[key].append(place)
             grams = self._grams(text)
             self._sizes.append(len(grams))
@@ -136,7 +136,7 @@ class _QuestionIndex:
             for place, count in hits.items()
             if count >= ENOUGH_TO_COMPARE * min(self._sizes[place], len(grams))
         ]
-        typed = [place for key in (text.loose, text.bare) for place in self._by_typing.get(key, ())]
+        typed = [place for key in (text.exact, text.bare) for place in self._by_typing.get(key, ())]
         return list(dict.fromkeys(typed + [place for _, place in sorted(near, reverse=True)]))
 
     def shared_run(self, text: NormalizedText) -> int | None:

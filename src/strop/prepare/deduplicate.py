@@ -23,13 +23,21 @@ class Duplicate(NamedTuple):
     kind: str
 
 
+class Found(NamedTuple):
+    """What `Deduplicate.find` found: a hash of the text of each row that stays, and the duplicates by their row."""
+
+    distinct: dict[int, int]
+    duplicates: dict[int, Duplicate]
+    candidate_pairs: int
+
+
 class Deduplicate(Step):
     """Keeps the first of problems that ask the same.
 
     The same are questions that differ in case, space and punctuation only, and (unless `near` is "none") those of which
     at most 1 - `similarity` of the words differ while every number is the same and in the same order. Questions whose
-    numbers differ are never the same, nor are those in which operators or contrasting words (least, greatest) were
-    exchanged. The set that is named first keeps its problem.
+    numbers, operators, signs or brackets differ are never the same, nor are those in which contrasting words (least,
+    greatest) were exchanged. The set that is named first keeps its problem.
 
     Fields:
         near: how near duplicates are looked for: `minhash` (MinHash-LSH over word pairs), `ngram` (shared n-grams of
@@ -44,15 +52,20 @@ class Deduplicate(Step):
 
     def run(self, stage: Stage) -> None:
         """Three passes: keys, the texts of candidates, writing."""
-        exact, pairs = self._index(stage)
+        found = self.find(stage)
+        stage.counts["candidate_pairs"] = found.candidate_pairs
+        write(stage, found.duplicates)
+
+    def find(self, stage: Stage) -> Found:
+        """Which rows of the stage are duplicates, in two passes over it."""
+        first_of, exact, pairs = self._index(stage)
         near = self._decide(stage, pairs)
         # What repeats a question that is dropped itself repeats the one that is kept.
         duplicates = near | {row: near.get(first, Duplicate(first, 1.0, "exact")) for row, first in exact.items()}
-        stage.counts["candidate_pairs"] = len(pairs)
-        write(stage, duplicates)
+        return Found({row: key for key, row in first_of.items() if row not in near}, duplicates, len(pairs))
 
-    def _index(self, stage: Stage) -> tuple[dict[int, int], Pairs]:
-        """Rows typed exactly as an earlier one (row → that row), and candidate pairs among the others."""
+    def _index(self, stage: Stage) -> tuple[dict[int, int], dict[int, int], Pairs]:
+        """The first row of each typing, rows typed as an earlier one (row → that row), candidate pairs of the first."""
         keys = NgramKeys(self.ngram) if self.near == "ngram" else MinHashKeys()
         index = CandidateIndex(keys if self.near != "none" else None)
         first_of: dict[int, int] = {}
@@ -64,7 +77,7 @@ class Deduplicate(Step):
                 exact[row] = first
             else:
                 index.add(row, text)
-        return exact, index.pairs()
+        return first_of, exact, index.pairs()
 
     def _decide(self, stage: Stage, pairs: Pairs) -> dict[int, Duplicate]:
         if not len(pairs):
@@ -93,7 +106,7 @@ class Deduplicate(Step):
         return Duplicate(row, overlap(first.tokens, second.tokens) / max(len(first.tokens), len(second.tokens)), "near")
 
 
-class _Original(NamedTuple):
+class Original(NamedTuple):
     """The fields of a problem with duplicates that are kept in memory."""
 
     id: str
@@ -101,18 +114,23 @@ class _Original(NamedTuple):
     question: str
     reference: str
 
+    @classmethod
+    def of(cls, problem: Problem) -> Original:
+        """What is remembered of `problem`."""
+        return cls(problem.id, problem.source, problem.question, str(problem.reference))
+
 
 def write(stage: Stage, duplicates: dict[int, Duplicate]) -> None:
     """Keep every problem without a duplicate, and drop the others in favour of theirs."""
     originals = {duplicate.row for duplicate in duplicates.values()}
-    kept: dict[int, _Original] = {}
+    kept: dict[int, Original] = {}
     other_answer = 0
     for row, problem in enumerate(stage.problems(f"{stage.name}: writing")):
         duplicate = duplicates.get(row)
         if duplicate is None:
             stage.keep(problem)
             if row in originals:
-                kept[row] = _Original(problem.id, problem.source, problem.question, str(problem.reference))
+                kept[row] = Original.of(problem)
             continue
         first = kept[duplicate.row]
         differs = str(problem.reference) != first.reference
@@ -122,12 +140,12 @@ def write(stage: Stage, duplicates: dict[int, Duplicate]) -> None:
         stage.counts["duplicates_with_another_answer"] = other_answer
 
 
-def pair_of(problem: Problem, first: _Original, share: float) -> Pair:
+def pair_of(problem: Problem, first: Original, share: float) -> Pair:
     """A dropped problem beside the one that is kept."""
     return Pair(problem, first.id, first.source, first.question, share)
 
 
-def _dropped(problem: Problem, first: _Original, duplicate: Duplicate, differs: bool) -> Dropped:
+def _dropped(problem: Problem, first: Original, duplicate: Duplicate, differs: bool) -> Dropped:
     scope = "within the set" if problem.source == first.source else "of another set"
     answer = f"; its answer there is {first.reference[:80]}" if differs else ""
     detail = f"of {first.id}, overlap {duplicate.overlap:.2f}{answer}"

@@ -13,7 +13,8 @@ from strop.base import hub
 from strop.base.types import InputError, Problem, Status, Verdict, first_line
 from strop.prepare.code_tests import count_tests, is_code, select_tests
 from strop.prepare.stage import Dropped, FilterStep
-from strop.prepare.text import collapsed, fold
+from strop.prepare.symbols import fold
+from strop.prepare.text import collapsed
 from strop.prepare.verifier_calls import CallResult, JudgeCall, RefusesCall, VerifierCall, VerifierFilter
 from strop.verifiers.code.forms import standard_tests
 

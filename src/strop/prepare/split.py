@@ -9,15 +9,16 @@ from pydantic import Field
 
 from strop.base.seeds import derive
 from strop.base.types import InputError
+from strop.prepare.candidates import mix
+from strop.prepare.deduplicate import Deduplicate, Original, pair_of
 from strop.prepare.stage import Dropped, Stage, Step
-from strop.prepare.text import normalize
 
 
 class Split(Step):
     """Draws `count` problems with different questions into validation.parquet (ScaleRL: 1,000).
 
-    Questions that are typed differently only (case, space, punctuation) are the same question: a training problem that
-    asks a held-out one is dropped.
+    What `Deduplicate` calls typed differently only (case, space, punctuation) is the same question: a training problem
+    that asks a held-out one is dropped.
 
     Fields:
         seed: which are drawn; None follows the preparation's seed.
@@ -27,38 +28,33 @@ class Split(Step):
     seed: Annotated[int, Field(ge=0)] | None = None
 
     def run(self, stage: Stage) -> None:
-        """Two passes: the questions, then the split.
+        """As `Deduplicate` without near duplicates: keys, the texts of candidates, the split.
 
         Raises:
             InputError: nothing would be left to train on.
         """
-        texts = (normalize(problem.question) for problem in stage.problems(f"{stage.name}: reading"))
-        loose, bare = np.zeros(stage.total, dtype=np.uint64), np.zeros(stage.total, dtype=np.uint64)
-        for row, found in enumerate(texts):
-            loose[row], bare[row] = found.loose, found.bare
-        _, first, question = np.unique(bare, return_index=True, return_inverse=True)
-        if len(first) <= self.count:
-            raise InputError(
-                f"Split.count={self.count} leaves nothing to train on: different questions that came in: {len(first)}"
-            )
+        distinct, duplicates, _ = Deduplicate(near="none").find(stage)
+        if len(distinct) <= self.count:
+            came = f"different questions that came in: {len(distinct)}"
+            raise InputError(f"Split.count={self.count} leaves nothing to train on: {came}")
         seed = derive(stage.seed if self.seed is None else self.seed, "split")
-        order = np.argsort(_scrambled(bare[first], seed), kind="stable")
-        chosen = set(first[order[: self.count]].tolist())
-        held_questions = set(question[sorted(chosen)].tolist())
-        held_loose = set(loose[sorted(chosen)].tolist())
+        chosen = _drawn(distinct, self.count, seed)
+        held_out: dict[int, Original] = {}
         for row, problem in enumerate(stage.problems(f"{stage.name}: writing")):
+            duplicate = duplicates.get(row)
             if row in chosen:
                 stage.hold_out(problem)
-            elif int(question[row]) in held_questions or int(loose[row]) in held_loose:
-                stage.drop(problem, Dropped("asks a held-out question"))
+                held_out[row] = Original.of(problem)
+            elif duplicate is not None and duplicate.row in chosen:
+                first = held_out[duplicate.row]
+                dropped = Dropped("asks a held-out question", f"of {first.id}", first.id)
+                stage.drop(problem, dropped, pair_of(problem, first, duplicate.overlap))
             else:
                 stage.keep(problem)
 
 
-def _scrambled(
-    keys: np.ndarray[tuple[int], np.dtype[np.uint64]], seed: int
-) -> np.ndarray[tuple[int], np.dtype[np.uint64]]:
-    """An order of questions that follows from their text and the seed, not from what else is in the set."""
-    from strop.prepare.candidates import mix
-
-    return mix(mix(keys ^ np.uint64(seed)) + np.uint64(seed))
+def _drawn(questions: dict[int, int], count: int, seed: int) -> set[int]:
+    """`count` rows, in an order that follows from their text and the seed, not from what else is in the set."""
+    keys = np.array(list(questions.values()), dtype=np.uint64)
+    order = np.argsort(mix(mix(keys ^ np.uint64(seed)) + np.uint64(seed)), kind="stable")
+    return set(np.array(list(questions), dtype=np.int64)[order[:count]].tolist())

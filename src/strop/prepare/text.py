@@ -1,35 +1,26 @@
-"""The content of a question, apart from how it is typed: its words, its numbers and its operators.
+"""The content of a question, apart from how it is typed: its words, its numbers and its mathematics (`symbols`).
 
 Two questions are the same when they differ in case, space or punctuation only, or in a few words; they are different
-when their numbers are, however alike the rest. So numbers are read out in one form (`1,250`, `1{,}250` and `1250.0` are
-one), and compared in order. Number words (`three`, `twice`), words that turn a question round (`least`, `greatest`) and
-operators may be missing on one side, where a word was changed; where each side has one that the other lacks, the
-questions differ.
+when their numbers are, or their operators, signs and brackets, however alike the rest. So numbers are read out in one
+form (`1,250`, `1{,}250` and `1250.0` are one), and compared in order. Number words (`three`, `twice`), words that turn
+a question round (`least`, `greatest`) and commands of LaTeX may be missing on one side, where a word was changed; where
+each side has one that the other lacks, the questions differ.
 """
 
 from __future__ import annotations
 
 import re
-import unicodedata
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
+from itertools import groupby
 from zlib import crc32
 
-_TOKEN = re.compile(
-    r"\\[a-z]+"  # a command of LaTeX
-    r"|[\s$(\[{]-(?=\s?\.?[0-9])|[,;:]\s?-(?=\.?[0-9])"  # a minus that may be a sign, with what stands before it
-    r"|(?:(?<![0-9],)[1-9][0-9]{0,2}(?:,[0-9]{3})+(?![0-9])|[0-9]+)(?:\.[0-9]+)?|(?<![\w.])\.[0-9]+"
-    r"|[^\W\d_]+(?:['’][^\W\d_]+)*"
-    r"|[+\-*/^=<>×÷·≤≥≠±√]"
-)
-_LATEX_THOUSANDS = re.compile(r"(?<=[0-9])(?:\{,\}|\\[,!])(?=[0-9]{3})")
-_SHORT_FRACTION = re.compile(r"(\\[dt]?frac)([0-9])([0-9])(?![0-9])")  # `\frac12` is one half
-_PAUSES = re.compile(r"""(?<![0-9])[\s.,;:!?'"’“”]+|[\s.,;:!?'"’“”]+(?![0-9])""")
+from strop.prepare.symbols import Kind, Symbol, symbols
+
 _SPACE = re.compile(r"\s+")
-_OPERATORS = frozenset("+-*/^=<>×÷·≤≥≠±√")
-_SIGN_ALWAYS = frozenset("([{,;:")
+_MARKS_OF_PROSE = 3  # as many a text must lack before it counts as one that lost its punctuation
 
 NUMBER_WORDS = {
     word: str(value)
@@ -55,13 +46,9 @@ CONTRASTS = {
     for word in words.split()
 }  # fmt: skip
 _PROTECTED = NUMBER_WORDS | CONTRASTS
-# Commands that change how mathematics looks, not what it says.
-_LOOKS = frozenset(
-    ("left", "right", "big", "bigg", "bigl", "bigr", "displaystyle", "textstyle", "quad", "qquad", "text", "mathrm",
-     "mathbf", "mathit", "textbf", "textit")
-)  # fmt: skip
-_SAME_COMMAND = {"dfrac": "frac", "tfrac": "frac", "leq": "le", "geq": "ge", "neq": "ne", "times": "cdot"}
-
+_WORDS = frozenset((Kind.WORD, Kind.LETTER, Kind.COMMAND))
+_OPERATORS = frozenset((Kind.OPERATOR, Kind.SIGN, Kind.OPEN, Kind.CLOSE))
+_BETWEEN_FORMULAS = frozenset((Kind.WORD, Kind.BREAK))
 
 @dataclass(frozen=True, slots=True)
 class NormalizedText:
@@ -73,10 +60,10 @@ class NormalizedText:
         numbers: the numbers written in digits, in order.
         spelled: number words and contrasting words by their meaning, in order.
         values: numbers and number words together, in order: `5` and `five` are the same here.
-        operators: operators between mathematical neighbours, in order.
+        operators: operators, signs and brackets of mathematics, in order, but for `=`.
+        formulas: the same formula by formula, with a dot for each value: `x + 1 = 9` is `.+..`.
         commands: commands of LaTeX that say something, in order.
-        exact: hash of words, numbers and operators: equal where questions are typed alike.
-        loose: the same without operators.
+        exact: hash of every symbol: equal where questions are typed alike.
         bare: hash of letters and digits alone.
     """
 
@@ -86,16 +73,15 @@ class NormalizedText:
     spelled: tuple[str, ...]
     values: tuple[str, ...]
     operators: str
+    formulas: tuple[str, ...]
     commands: tuple[str, ...]
     exact: int
-    loose: int
     bare: int
 
 
 def normalize(text: str) -> NormalizedText:
     """A question as it is compared; linear in its length."""
-    folded = fold(text)
-    found = _TOKEN.findall(folded)
+    folded, found = symbols(text)
     words: list[str] = []
     stream: list[str] = []
     numbers: list[str] = []
@@ -103,68 +89,39 @@ def normalize(text: str) -> NormalizedText:
     spelled: list[str] = []
     commands: list[str] = []
     operators: list[str] = []
-    negative = False
-    last = len(found) - 1
-    for place, token in enumerate(found):
-        head = token[0]
-        if head.isalpha():
-            word = token if token.isalpha() else token.replace("'", "").replace("’", "")
-            words.append(word)
-            stream.append(word)
-            meaning = _PROTECTED.get(word)
-            if meaning is not None:
-                spelled.append(meaning)
-                if meaning[0] != "<":
-                    values.append(meaning)
-        elif token[-1].isdigit():
-            number = canonical_number(token)
-            number, negative = (f"-{number}" if negative and number != "0" else number), False
+    negative = ""
+    for kind, symbol in found:
+        if kind is Kind.NUMBER:
+            number = f"{negative}{symbol}" if symbol != "0" else symbol
             numbers.append(number)
             values.append(number)
             words.append(number)
-            stream.append(f"\x00{number}\x00")
-        elif head == "\\":
-            name = token[1:]
-            stream.append(name)
-            if name not in _LOOKS:
-                name = _SAME_COMMAND.get(name, name)
-                words.append(name)
-                commands.append(name)
+            stream.append(f"\x00{symbol}\x00")
         else:
-            before = found[place - 1] if place else ""
-            after = found[place + 1] if place < last else ""
-            if token[-1] == "-" and _is_sign(token, before, after):
-                negative = after[:1].isdigit() or after[:1] == "."
-            elif _is_operator(token[-1], before, after):
-                operators.append(token[-1])
-    signs = "".join(operators)
-    letters = "".join(stream)
+            stream.append(symbol)
+            if kind in _OPERATORS:
+                operators.append(_operator(symbol))
+            elif kind in _WORDS:
+                words.append(symbol)
+                if kind is Kind.COMMAND:
+                    commands.append(symbol)
+                elif (meaning := _PROTECTED.get(symbol)) is not None:
+                    spelled.append(meaning)
+                    if meaning[0] != "<":
+                        values.append(meaning)
+        negative = "-" if kind is Kind.SIGN else ""
     return NormalizedText(
         folded=folded,
         tokens=tuple(crc32(word.encode()) for word in words),
         numbers=tuple(numbers),
         spelled=tuple(spelled),
         values=tuple(values),
-        operators=signs,
+        operators="".join(operators),
+        formulas=tuple(_formulas(found)) if operators else (),
         commands=tuple(commands),
-        exact=hash64(f"{letters}\x01{signs}"),
-        loose=hash64(letters),
+        exact=hash64("".join(stream)),
         bare=hash64("".join(filter(str.isalnum, folded))),
     )
-
-
-def fold(text: str) -> str:
-    """`text` in one case, compatibility characters (full width, superscripts …) and minus signs made plain."""
-    plain = text if text.isascii() else unicodedata.normalize("NFKC", text).replace("\N{MINUS SIGN}", "-")
-    return _SHORT_FRACTION.sub(r"\1 \2 \3", _LATEX_THOUSANDS.sub(",", plain.casefold()))
-
-
-def canonical_number(text: str) -> str:
-    """`1,250.50` → `1250.5`, `007` → `7`, `.5` → `0.5`, `3.0` → `3`."""
-    whole, _, fraction = text.replace(",", "").partition(".")
-    whole = whole.lstrip("0") or "0"
-    fraction = fraction.rstrip("0")
-    return f"{whole}.{fraction}" if fraction else whole
 
 
 def hash64(text: str) -> int:
@@ -173,15 +130,13 @@ def hash64(text: str) -> int:
 
 
 def same_typing(first: NormalizedText, second: NormalizedText) -> bool:
-    """Whether the questions differ in case, space and punctuation at most."""
-    if first.loose == second.loose:
-        return contains(first.operators, second.operators)
-    if first.bare != second.bare:
-        return False
+    """Whether the questions differ in case, space and punctuation, or in how mathematics is typed, at most."""
+    if first.exact == second.exact:
+        return True
     return (
-        _without_pauses(first.folded) == _without_pauses(second.folded)
-        or _is_stripped(first, second)
-        or _is_stripped(second, first)
+        first.bare == second.bare
+        and first.operators == second.operators
+        and (_is_stripped(first, second) or _is_stripped(second, first))
     )
 
 
@@ -198,7 +153,7 @@ def same_question(first: NormalizedText, second: NormalizedText, similarity: flo
         return True
     return (
         same_numbers(first, second)
-        and contains(first.operators, second.operators)
+        and first.operators == second.operators
         and contains(first.commands, second.commands)
         and _few_changes(first.tokens, second.tokens, similarity)
     )
@@ -221,11 +176,6 @@ def collapsed(text: str) -> str:
     return _SPACE.sub(" ", text).strip()
 
 
-def _without_pauses(folded: str) -> str:
-    """The text without space and sentence punctuation, but for those between digits: signs and brackets stay."""
-    return _PAUSES.sub("", folded)
-
-
 def _contrasts(text: NormalizedText) -> list[str]:
     return [meaning for meaning in text.spelled if meaning[0] == "<"]
 
@@ -236,37 +186,28 @@ def _few_changes(first: Sequence[int], second: Sequence[int], similarity: float)
     return abs(len(first) - len(second)) <= allowed and overlap(first, second) >= longest - allowed
 
 
-def _is_sign(token: str, before: str, after: str) -> bool:
-    """Whether a minus makes the number after it negative, rather than subtract it or join words."""
-    if len(token) == 1:  # nothing before it but a token: after an operator it is a sign, else it joins or subtracts
-        return not before or before[-1] in _OPERATORS
-    if token[0] in _SIGN_ALWAYS:
-        return True
-    if not before or before[-1] in _OPERATORS or before[0] == "\\":
-        return True
-    return len(before) > 1 and before[0].isalpha()
+def _operator(sign: str) -> str:
+    """What an operator says where words were changed too: not `=`, for `O(0,0)` and `O=(0,0)` are one point."""
+    return "" if sign == "=" else sign
 
 
-def _is_operator(token: str, before: str, after: str) -> bool:
-    """Whether a sign joins mathematics: a hyphen, an emphasis or `and/or` stands between words."""
-    left, right = _is_mathematical(before), _is_mathematical(after)
-    return (left and right) if token in "-*" else (left or right)
-
-
-def _is_mathematical(token: str) -> bool:
-    return bool(token) and (len(token) == 1 or not token[0].isalpha())
+def _formulas(found: Sequence[Symbol]) -> Iterator[str]:
+    """The form of every formula: its operators and brackets, and a dot for each value."""
+    for is_formula, run in groupby(found, lambda symbol: symbol.kind not in _BETWEEN_FORMULAS):
+        if is_formula:
+            form = "".join(_operator(symbol) if kind in _OPERATORS else "." for kind, symbol in run)
+            if form.strip("."):
+                yield form
 
 
 def _is_stripped(full: NormalizedText, stripped: NormalizedText) -> bool:
-    """Whether a question is another one with some punctuation characters left out everywhere.
+    """Whether a question is another one that lost all of its punctuation, which may have changed its numbers.
 
-    `pays 1.50.` and `pays 150` are one, `pays 1.5!` and `pays 15!` are two: a character that only ever stood before
-    digits may have been left out to make another number.
+    `It's 1.50, or 2.50, isn't it?` and `its 150 or 250 isnt it` are one; `Take 1.5.` and `Take 15` are two.
     """
-    gone = {sign for sign in set(full.folded) - set(stripped.folded) if not sign.isalnum() and not sign.isspace()}
-    if not gone:
+    if any(not (sign.isalnum() or sign.isspace()) for sign in stripped.folded):
         return False
     text = full.folded
-    sentence = any(sign in gone and not text[place + 1 : place + 2].isdigit() for place, sign in enumerate(text))
-    left = "".join(sign for sign in text if sign not in gone and not sign.isspace())
-    return sentence and left == "".join(stripped.folded.split())
+    marks = sum(not (sign.isalnum() or sign.isspace() or text[place + 1 : place + 2].isdigit())
+                for place, sign in enumerate(text))  # fmt: skip
+    return marks >= _MARKS_OF_PROSE
