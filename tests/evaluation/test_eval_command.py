@@ -72,8 +72,9 @@ def test_models_by_benchmarks(place: Path, tmp_path: Path) -> None:
     assert (summary["math500"]["samples_per_problem"], summary["aime24"]["samples_per_problem"]) == (2, 3)
     assert summary["math500"]["problems"] == 4 and summary["math500"]["mean_length"] <= 6
     for name, found in value["models"]["end"].items():  # the run's model is that of its last checkpoint
-        timed = {"seconds": 0.0}
-        assert {**found, **timed} == {**summary[name], **timed}
+        apart = {"seconds": 0.0, "weight_version": 0}
+        assert {**found, **apart} == {**summary[name], **apart}
+        assert (found["weight_version"], summary[name]["weight_version"]) == (0, 2)  # the checkpoint's step
     assert set(value["averages"]) == {"both"} and len(value["comparisons"]) == 6
     again = invoke("compare", out, "--json", "--baseline", "end", "--budgets", "2,6")
     assert again["models"] == value["models"]
@@ -238,6 +239,7 @@ def test_models_are_named_once_and_checkpoints_exist(place: Path) -> None:
 
 def test_a_checkpoint_is_measured_and_asked_without_benchmarks_too(place: Path, tmp_path: Path) -> None:
     last = invoke("eval", f"{place / 'run'}@2", "--samples", 2, "--json")
+    assert last["weight_version"] == 2
     assert last["pass_rate"] == invoke("eval", f"ours={place / 'run'}", "--samples", 2, "--json")["pass_rate"]
     bare = tmp_path / "bare"
     shutil.copytree(place / "run", bare, ignore=shutil.ignore_patterns("model"))  # a checkpoint needs no export
@@ -258,7 +260,8 @@ def test_a_run_without_a_model_is_its_newest_checkpoint(
     )  # fmt: skip
     last = invoke("eval", place / "run", "--samples", 2, "--json")
     done = CliRunner().invoke(app, ["eval", str(bare), "--samples", "2", "--json"])
-    assert json.loads(done.stdout) | {"seconds": 0} == last | {"seconds": 0} and told in done.stderr
+    apart = {"seconds": 0, "weight_version": 2}
+    assert json.loads(done.stdout) | {"seconds": 0} == last | apart and told in done.stderr
     for arguments in (("sample", "--prompt", "3+5="), ("eval", "--benchmark", "held_out", "--budget", "4", "--json")):
         done = CliRunner().invoke(app, [arguments[0], str(bare), *arguments[1:]], catch_exceptions=False)
         assert done.exit_code == 0 and told in done.stderr

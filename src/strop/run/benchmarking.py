@@ -22,7 +22,6 @@ from strop.base.view import View, counted
 from strop.config.schema import RunConfig
 from strop.data.dataset import Dataset, Seen, make_example, never_seen, no_instruction
 from strop.data.templates import Auto, PromptTemplate, Tokenizer
-from strop.engines.build import build_engine
 from strop.engines.endpoint.client import EndpointError
 from strop.engines.endpoint.engine import EndpointEngine, EndpointTokenizer
 from strop.engines.protocol import Engine, Sampling
@@ -47,7 +46,7 @@ from strop.recipes.resolve import resolve
 from strop.run.benchmark_plan import NamedModel, Plan
 from strop.run.benchmark_terms import held_out_of, shared_environment, shared_template, verifiers_of
 from strop.run.folder import RunFolder, holds_out, trained_before
-from strop.run.tasks import DEFAULT_RECIPE, configure, fitted, open_model
+from strop.run.tasks import DEFAULT_RECIPE, configure, fitted, open_engine, open_model
 from strop.verifiers.base import Verifier
 from strop.verifiers.judges import Judges
 
@@ -124,8 +123,7 @@ def _engine(
         return EndpointEngine(endpoint, plan.remote.concurrency), EndpointTokenizer(), weights
     view.stage(f"load {model.label}", None)
     policy, tokenizer = open_model(config, view, model.stored)
-    engine = build_engine(config.engine, config.model, tokenizer, policy)
-    return engine, tokenizer, fingerprint(policy)
+    return open_engine(config, policy, tokenizer, model.stored), tokenizer, fingerprint(policy)
 
 
 def _tell_cost(engine: Engine, view: View) -> None:
