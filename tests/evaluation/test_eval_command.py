@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 from strop.base.types import InputError, StropError
 from strop.base.view import SilentView
 from strop.cli import app
+from strop.config.schema import evaluation_sampling
 from strop.data.chain_sum import ChainSum
 from strop.data.dataset import load_data
 from strop.data.templates import Auto
@@ -23,7 +24,7 @@ from strop.evaluation.grid import Grid
 from strop.evaluation.protocols import PLAIN, changed, protocol
 from strop.model.byte_tokenizer import byte_tokenizer
 from strop.run.benchmark_plan import NamedModel, Plan, parse_models
-from strop.run.benchmark_terms import shared_template
+from strop.run.benchmark_terms import held_out_of, shared_template
 from strop.run.benchmarking import measure
 from strop.run.run import train
 from strop.run.tasks import configure
@@ -211,15 +212,21 @@ def test_all_models_are_measured_on_what_a_run_held_out(place: Path, tmp_path: P
     run = place / "run"
     wanted = Plan(
         models=parse_models([f"first={run}@1", f"end={run}"]), benchmarks=(benchmark("held_out"),),
-        protocol=changed(PLAIN, samples="2", budget=12), out=tmp_path,
+        protocol=changed(PLAIN, samples="2"), out=tmp_path,
     )  # fmt: skip
     found = measure(wanted, SilentView())
-    facts = json.loads((tmp_path / "end" / "held_out" / "settings.json").read_text())
-    assert facts["verifier"]["extract"] == "last_number"  # the run's own
+    for model in ("first", "end"):
+        facts = json.loads((tmp_path / model / "held_out" / "settings.json").read_text())
+        assert facts["verifier"]["extract"] == "last_number"  # the run's own
+        own = evaluation_sampling(small_config())
+        assert facts["sampling"] == own.model_dump(mode="json") and own.max_new_tokens == 12
     held_out = load_data(small_config().data, byte_tokenizer()).held_out
     assert held_out is not None
     for model in ("first", "end"):
         assert found.results[model, "held_out"].problem_ids == tuple(problem.id for problem in held_out.problems)
+    assert facts["prompts"] == held_out.fingerprint
+    asked = replace(wanted, sets=("sampling.answer_tokens=5", "evaluation.temperature=0.5"))
+    assert held_out_of(asked).sampling == own.model_copy(update={"answer_tokens": 5, "temperature": 0.5})
     foreign = Plan(
         models=parse_models([str(run / "model")]), benchmarks=wanted.benchmarks, protocol=PLAIN, out=tmp_path / "other"
     )  # fmt: skip
