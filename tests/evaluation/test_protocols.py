@@ -97,7 +97,7 @@ def test_what_a_run_held_out_is_sampled_as_there_but_for_what_is_asked_for() -> 
     assert changed(asked, top_p=0.5).sampling_of_held_out(own).max_new_tokens == 150
     assert in_words(own) == (
         "temperature 1, top-p 0.9, up to 120 tokens, 40 of them of thinking, 5 of the answer, "
-        "interrupted after 26 to 32 tokens of thinking"
+        "interrupted after 26 to 32 tokens of thinking, ended by '!'"
     )
     with pytest.raises(InputError, match=r"^--budget 30: of the run's sampling, thinking_tokens=40 .* raise it to 45$"):
         changed(PLAIN, budget=30).sampling_of_held_out(own)

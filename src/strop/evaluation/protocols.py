@@ -261,7 +261,7 @@ def _sample_counts(text: str, base: Protocol, measured: Sequence[Benchmark]) -> 
 
 
 def in_words(sampling: Sampling) -> str:
-    """Temperature, top-p, budgets and interruptions, for tables and notes."""
+    """Temperature, top-p, budgets, and whatever else shapes or ends completions, for tables and notes."""
     parts = [f"temperature {sampling.temperature:g}", f"top-p {sampling.top_p:g}"]
     parts += [] if sampling.top_k is None else [f"top-k {sampling.top_k}"]
     parts.append(f"up to {sampling.max_new_tokens} tokens")
@@ -270,6 +270,8 @@ def in_words(sampling: Sampling) -> str:
     if sampling.interruption is not None:
         first, last = sampling.interruption.after
         parts.append(f"interrupted after {first if first == last else f'{first} to {last}'} tokens of thinking")
+    ends = [*map(repr, sampling.stop), *(f"token {token}" for token in sampling.stop_token_ids)]
+    parts += [f"ended by {' or '.join(ends)}"] if ends else []
     return ", ".join(parts)
 
 
