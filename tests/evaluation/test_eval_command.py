@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 from strop.base.types import InputError, StropError
 from strop.base.view import SilentView
 from strop.cli import app
+from strop.config.schema import evaluation_sampling
 from strop.data.chain_sum import ChainSum
 from strop.data.dataset import load_data
 from strop.data.templates import Auto
@@ -23,7 +24,7 @@ from strop.evaluation.grid import Grid
 from strop.evaluation.protocols import PLAIN, changed, protocol
 from strop.model.byte_tokenizer import byte_tokenizer
 from strop.run.benchmark_plan import NamedModel, Plan, parse_models
-from strop.run.benchmark_terms import shared_template
+from strop.run.benchmark_terms import held_out_of, shared_template
 from strop.run.benchmarking import measure
 from strop.run.run import train
 from strop.run.tasks import configure
@@ -72,8 +73,9 @@ def test_models_by_benchmarks(place: Path, tmp_path: Path) -> None:
     assert (summary["math500"]["samples_per_problem"], summary["aime24"]["samples_per_problem"]) == (2, 3)
     assert summary["math500"]["problems"] == 4 and summary["math500"]["mean_length"] <= 6
     for name, found in value["models"]["end"].items():  # the run's model is that of its last checkpoint
-        timed = {"seconds": 0.0}
-        assert {**found, **timed} == {**summary[name], **timed}
+        apart = {"seconds": 0.0, "weight_version": 0}
+        assert {**found, **apart} == {**summary[name], **apart}
+        assert (found["weight_version"], summary[name]["weight_version"]) == (0, 2)  # the checkpoint's step
     assert set(value["averages"]) == {"both"} and len(value["comparisons"]) == 6
     again = invoke("compare", out, "--json", "--baseline", "end", "--budgets", "2,6")
     assert again["models"] == value["models"]
@@ -210,15 +212,21 @@ def test_all_models_are_measured_on_what_a_run_held_out(place: Path, tmp_path: P
     run = place / "run"
     wanted = Plan(
         models=parse_models([f"first={run}@1", f"end={run}"]), benchmarks=(benchmark("held_out"),),
-        protocol=changed(PLAIN, samples="2", budget=12), out=tmp_path,
+        protocol=changed(PLAIN, samples="2"), out=tmp_path,
     )  # fmt: skip
     found = measure(wanted, SilentView())
-    facts = json.loads((tmp_path / "end" / "held_out" / "settings.json").read_text())
-    assert facts["verifier"]["extract"] == "last_number"  # the run's own
+    for model in ("first", "end"):
+        facts = json.loads((tmp_path / model / "held_out" / "settings.json").read_text())
+        assert facts["verifier"]["extract"] == "last_number"  # the run's own
+        own = evaluation_sampling(small_config())
+        assert facts["sampling"] == own.model_dump(mode="json") and own.max_new_tokens == 12
     held_out = load_data(small_config().data, byte_tokenizer()).held_out
     assert held_out is not None
     for model in ("first", "end"):
         assert found.results[model, "held_out"].problem_ids == tuple(problem.id for problem in held_out.problems)
+    assert facts["prompts"] == held_out.fingerprint
+    asked = replace(wanted, sets=("sampling.answer_tokens=5", "evaluation.temperature=0.5"))
+    assert held_out_of(asked).sampling == own.model_copy(update={"answer_tokens": 5, "temperature": 0.5})
     foreign = Plan(
         models=parse_models([str(run / "model")]), benchmarks=wanted.benchmarks, protocol=PLAIN, out=tmp_path / "other"
     )  # fmt: skip
@@ -238,6 +246,7 @@ def test_models_are_named_once_and_checkpoints_exist(place: Path) -> None:
 
 def test_a_checkpoint_is_measured_and_asked_without_benchmarks_too(place: Path, tmp_path: Path) -> None:
     last = invoke("eval", f"{place / 'run'}@2", "--samples", 2, "--json")
+    assert last["weight_version"] == 2
     assert last["pass_rate"] == invoke("eval", f"ours={place / 'run'}", "--samples", 2, "--json")["pass_rate"]
     bare = tmp_path / "bare"
     shutil.copytree(place / "run", bare, ignore=shutil.ignore_patterns("model"))  # a checkpoint needs no export
@@ -258,7 +267,8 @@ def test_a_run_without_a_model_is_its_newest_checkpoint(
     )  # fmt: skip
     last = invoke("eval", place / "run", "--samples", 2, "--json")
     done = CliRunner().invoke(app, ["eval", str(bare), "--samples", "2", "--json"])
-    assert json.loads(done.stdout) | {"seconds": 0} == last | {"seconds": 0} and told in done.stderr
+    apart = {"seconds": 0, "weight_version": 2}
+    assert json.loads(done.stdout) | {"seconds": 0} == last | apart and told in done.stderr
     for arguments in (("sample", "--prompt", "3+5="), ("eval", "--benchmark", "held_out", "--budget", "4", "--json")):
         done = CliRunner().invoke(app, [arguments[0], str(bare), *arguments[1:]], catch_exceptions=False)
         assert done.exit_code == 0 and told in done.stderr

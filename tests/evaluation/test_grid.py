@@ -170,7 +170,8 @@ def test_no_table_of_the_report_is_wider_than_the_terminal(
     text = (tmp_path / "report.md").read_text()
     print_report(text)
     lines = capsys.readouterr().out.splitlines()
-    tables = [line for line in lines if not line.startswith(("Gains", "no best"))]  # prose is the terminal's to wrap
+    prose = ("Sampled", "Gains", "no best")  # which is the terminal's to wrap
+    tables = [line for line in lines if not line.startswith(prose)]
     assert max(map(len, tables)) <= 80 and not any("|" in line for line in tables)
     cells = [cell.strip() for line in text.splitlines() if line.startswith("|") for cell in line.split("|")[1:-1]]
     shown = " ".join(" ".join(lines).split())
@@ -204,6 +205,8 @@ def test_reports_refuse(tmp_path: Path) -> None:
 def test_what_makes_columns_less_comparable_is_said() -> None:
     made = two_by_two()
     assert made.notes() == []
+    drawn = "temperature 1, top-p 1, up to"
+    assert made.sampled() == [f"Sampled at {drawn} 100 tokens: AIME, LCB"]
     sampling = {**made.sampling, ("rl", "lcb"): {"max_new_tokens": 200}}
     left_out = {("base", "aime"): 3, ("rl", "aime"): 0, ("rl", "lcb"): 1}
     assert replace(made, sampling=sampling, left_out=left_out).notes() == [
@@ -211,6 +214,9 @@ def test_what_makes_columns_less_comparable_is_said() -> None:
         "aime: 3 problems left out, base has no room for their prompts",
         "lcb: 1 problem left out, rl has no room for their prompts",
     ]
+    assert replace(made, sampling=sampling).sampled() == [
+        f"Sampled at {drawn} 100 tokens: AIME, LCB of base", f"Sampled at {drawn} 200 tokens: LCB of rl"
+    ]  # fmt: skip
 
 
 def test_models_with_less_room_are_compared_on_what_both_were_asked() -> None:

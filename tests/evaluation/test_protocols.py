@@ -9,8 +9,9 @@ from pydantic import ValidationError
 
 from strop.base.types import InputError
 from strop.data.templates import ChatTemplate, OpenReasonerZero
+from strop.engines.protocol import Interruption, Sampling
 from strop.evaluation.benchmarks import benchmark, benchmarks_named
-from strop.evaluation.protocols import PLAIN, PROTOCOLS, changed, parse_metric, protocol, template_named
+from strop.evaluation.protocols import PLAIN, PROTOCOLS, changed, in_words, parse_metric, protocol, template_named
 from strop.verifiers.code.verifier import CodeVerifier
 from strop.verifiers.combined import AnyOf
 from strop.verifiers.math import MathVerifier
@@ -81,6 +82,25 @@ def test_explicit_flags_override() -> None:
     assert {every.samples_of(benchmark(name)) for name in every.benchmarks} == {5}
     assert changed(PLAIN) == PLAIN and changed(PLAIN, temperature=0.0).temperature == 0.0
     assert changed(protocol("orz"), template=ChatTemplate()).template == ChatTemplate()
+
+
+def test_what_a_run_held_out_is_sampled_as_there_but_for_what_is_asked_for() -> None:
+    """It was the protocol's sampling, so that the same weights had another pass rate on the same problems."""
+    interrupted = Interruption(after=(26, 32))
+    own = Sampling(
+        top_p=0.9, max_new_tokens=120, thinking_tokens=40, answer_tokens=5, interruption=interrupted, stop=("!",)
+    )  # fmt: skip
+    for named in (PLAIN, protocol("orz"), changed(PLAIN, samples="2")):
+        assert named.sampling_of_held_out(own) == own
+    asked = changed(protocol("archer"), temperature=0.0, budget=150)
+    assert asked.sampling_of_held_out(own) == own.model_copy(update={"temperature": 0.0, "max_new_tokens": 150})
+    assert changed(asked, top_p=0.5).sampling_of_held_out(own).max_new_tokens == 150
+    assert in_words(own) == (
+        "temperature 1, top-p 0.9, up to 120 tokens, 40 of them of thinking, 5 of the answer, "
+        "interrupted after 26 to 32 tokens of thinking, ended by '!'"
+    )
+    with pytest.raises(InputError, match=r"^--budget 30: of the run's sampling, thinking_tokens=40 .* raise it to 45$"):
+        changed(PLAIN, budget=30).sampling_of_held_out(own)
 
 
 @pytest.mark.parametrize("samples", ["0", "x", "aime24", "aime24=0", "aime24=2,,", "nothing=2"])

@@ -53,7 +53,8 @@ def test_a_run_has_its_held_out_problems_and_the_benchmarks_it_names(tmp_path: P
     write(tmp_path / "aime_2024.jsonl", "1+3=")
     view = Notes()
     named = f"evaluation.benchmarks=[{{name='{exam}', every=3, samples_per_problem=1, limit=3}}, 'aime24']"
-    own, first, second = sets(named, f"evaluation.benchmark_data={tmp_path}", "seed=7", view=view)
+    others = f"evaluation.benchmark_data={tmp_path}", "evaluation.top_p=0.7"
+    own, first, second = sets(named, *others, "seed=7", view=view)
     assert (own.name, own.every, own.samples, len(own.dataset)) == ("held_out", 2, 2, 8)
     assert (first.name, first.every, first.samples, len(first.dataset)) == ("exam", 3, 1, 2)
     assert (second.name, second.every, second.samples, len(second.dataset)) == ("aime24", 2, 2, 1)
@@ -62,9 +63,9 @@ def test_a_run_has_its_held_out_problems_and_the_benchmarks_it_names(tmp_path: P
     prompt = byte_tokenizer().decode(first.dataset[0].prompt_ids)
     assert prompt.startswith("2+2=") and "\\boxed{}" in prompt
     assert view.lines == [
-        "exam: 2 problems, measured every 3 steps",
+        "exam: 2 problems, measured every 3 steps, at temperature 1, top-p 0.7, up to 12 tokens",
         "exam: 1 problem left out, the model has no room for their prompts",
-        "aime24: 1 problem, measured every 2 steps",
+        "aime24: 1 problem, measured every 2 steps, at temperature 1, top-p 0.7, up to 12 tokens",
     ]
     assert [step for step in range(9) if first.due(step, 8)] == [0, 3, 6, 8]
 

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from strop.base.types import Problem, Status
 from strop.verifiers.answer import Answer
+from strop.verifiers.base import Where
 from strop.verifiers.numbers import as_number, canonical, normalise, same_answer
 
 
@@ -110,8 +111,17 @@ def test_no_answer_is_unparsed() -> None:
     assert Answer(extract="last_number")(problem("8"), "so 8", False).status is Status.CORRECT
 
 
-def test_an_empty_box_is_wrong_and_not_right() -> None:
+@pytest.mark.parametrize("extract", ["boxed", "any"])
+@pytest.mark.parametrize("text", [r"\boxed{}", r"it is 8: \boxed{ }", r"\boxed{8} or \boxed{}"])
+def test_an_empty_box_is_no_answer_and_has_no_vote(extract: Where, text: str) -> None:
     assert Answer()(problem("."), r"\boxed{}", False).score == 0.0
+    verifier = Answer(extract=extract)
+    assert verifier(problem("8"), text, False).status is Status.UNPARSED
+    assert verifier.answer(problem("8"), text) is None
+
+
+def test_an_empty_box_inside_an_answer_tag_is_no_answer() -> None:
+    assert Answer(extract="answer_tag")(problem("8"), r"<answer>\boxed{}</answer>", False).status is Status.UNPARSED
 
 
 def test_a_think_block_opened_by_the_prompt_must_be_closed() -> None:

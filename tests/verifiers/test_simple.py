@@ -36,6 +36,7 @@ def problem(reference: object) -> Problem:
         ("(B) Paris", Status.CORRECT),
         (r"\boxed{C}", Status.WRONG),
         (r"\boxed{Z}", Status.UNPARSED),
+        (r"The answer is (B): \boxed{}", Status.UNPARSED),
         (r"\boxed{Berlin}", Status.UNPARSED),
         ("The answer is Berlin", Status.UNPARSED),
         ("I like B more", Status.UNPARSED),

@@ -13,8 +13,9 @@ from strop.base.files import read_json
 from strop.base.near import nearest
 from strop.base.types import InputError
 from strop.base.view import counted
+from strop.engines.protocol import Sampling
 from strop.evaluation.intervals import Array, Interval, average_difference_interval, average_interval
-from strop.evaluation.protocols import parse_metric
+from strop.evaluation.protocols import in_words, parse_metric
 from strop.evaluation.result import EvaluationResult, on_common_problems, paired_differences, paired_test
 from strop.evaluation.sample_store import SAMPLES, SETTINGS, SUMMARY, TRAINED_ON, load_result
 
@@ -38,7 +39,7 @@ class Grid:
         models: labels, in the order of the table.
         columns: the benchmarks.
         results: by (model, benchmark).
-        sampling: how each was sampled, as `engines.base.Sampling` in JSON, by the same.
+        sampling: how each was sampled, as `engines.protocol.Sampling` in JSON, by the same.
         left_out: how many problems a model had no room for, by the same; none where it is not in there.
         trained_on: how many of the problems the model was trained on, by the same.
     """
@@ -53,6 +54,20 @@ class Grid:
     def shared(self, models: Sequence[str]) -> tuple[str, ...]:
         """The benchmarks that all of `models` have."""
         return tuple(c.name for c in self.columns if all((model, c.name) in self.results for model in models))
+
+    def sampled(self) -> list[str]:
+        """How the samples were drawn, a line each way, with the benchmarks (and models, where they differ) it is of."""
+        found: dict[str, list[str]] = {}
+        for column in self.columns:
+            said: dict[str, list[str]] = {}
+            for model in self.models:
+                if (model, column.name) in self.sampling:
+                    words = in_words(Sampling.model_validate(self.sampling[model, column.name]))
+                    said.setdefault(words, []).append(model)
+            for words, models in said.items():
+                of = column.title if len(said) == 1 else f"{column.title} of {', '.join(models)}"
+                found.setdefault(words, []).append(of)
+        return [f"Sampled at {words}: {', '.join(of)}" for words, of in found.items()]
 
     def notes(self, metrics: Sequence[str] = ()) -> list[str]:
         """Warnings about numbers that are not comparable: other sampling, problems left out, not judged or trained on.

@@ -16,6 +16,7 @@ from strop.base.near import nearest
 from strop.base.pieces import Settings, complaint, refused_flag
 from strop.base.types import InputError
 from strop.data.templates import OpenReasonerZero, PromptTemplate
+from strop.engines.protocol import Sampling
 from strop.evaluation.benchmark_files import plain_name
 from strop.evaluation.benchmarks import Benchmark, Extract, benchmark, default_verifier
 from strop.verifiers.base import Verifier
@@ -43,6 +44,7 @@ class Protocol(Settings):
         verifier: judges mathematics; None is the benchmarks' own, reading answers where `extract` says.
         stop: strings that end a completion.
         unstated: what the paper does not say and this protocol fills in.
+        explicit: what of the sampling was asked for by name on the command line, which holds for held-out problems too.
     """
 
     name: str
@@ -60,10 +62,29 @@ class Protocol(Settings):
     verifier: SerializeAsAny[Verifier] | None = None
     stop: tuple[str, ...] = ()
     unstated: str = ""
+    explicit: tuple[Literal["temperature", "top_p", "max_new_tokens"], ...] = ()
 
     def samples_of(self, benchmark: Benchmark) -> int:
         """N of a benchmark: by its name, else its family, else `other_samples`."""
         return self.samples.get(benchmark.name, self.samples.get(benchmark.family, self.other_samples))
+
+    @property
+    def sampling(self) -> Sampling:
+        """How benchmarks are sampled."""
+        return Sampling(temperature=self.temperature, top_p=self.top_p, max_new_tokens=self.budget, stop=self.stop)
+
+    def sampling_of_held_out(self, own: Sampling) -> Sampling:
+        """How the problems are sampled that a run held out: as it does itself, but for what was asked for explicitly.
+
+        Raises:
+            InputError: the budgets of the run's thinking and answer exceed the one that was asked for.
+        """
+        explicit: set[str] = set(self.explicit)
+        try:
+            return Sampling.model_validate(own.model_dump() | self.sampling.model_dump(include=explicit))
+        except ValidationError as error:
+            told = complaint(error.errors(include_url=False)[0])
+            raise InputError(f"--budget {self.budget}: of the run's sampling, {told}") from error
 
     def verifier_of(self, benchmark: Benchmark) -> Verifier:
         """Who judges a benchmark's answers under this protocol."""
@@ -195,9 +216,11 @@ def changed(
         parse_metric(metric)
     named = measured or tuple(map(benchmark, base.benchmarks))
     counts = _sample_counts(samples, base, named) if samples is not None else {}
+    drawn = {"temperature": temperature, "top_p": top_p, "max_new_tokens": budget}
+    explicit = tuple(name for name, value in drawn.items() if value is not None or name in base.explicit)
     changes = {
         "temperature": temperature, "top_p": top_p, "budget": budget, "metrics": tuple(metrics) or None,
-        "template": template, "instruct": instruct, **counts,
+        "template": template, "instruct": instruct, "explicit": explicit or None, **counts,
     }  # fmt: skip
     fields = {name: value for name, value in base if name in Protocol.model_fields}
     try:
@@ -235,6 +258,21 @@ def _sample_counts(text: str, base: Protocol, measured: Sequence[Benchmark]) -> 
             raise InputError(f"--samples {text}: {name} is not measured here; {nearest(name, set(known.values()))}")
         counts[known[plain_name(name)]] = int(count)
     return {"samples": counts}
+
+
+def in_words(sampling: Sampling) -> str:
+    """Temperature, top-p, budgets, and whatever else shapes or ends completions, for tables and notes."""
+    parts = [f"temperature {sampling.temperature:g}", f"top-p {sampling.top_p:g}"]
+    parts += [] if sampling.top_k is None else [f"top-k {sampling.top_k}"]
+    parts.append(f"up to {sampling.max_new_tokens} tokens")
+    parts += [] if sampling.thinking_tokens is None else [f"{sampling.thinking_tokens} of them of thinking"]
+    parts += [] if sampling.answer_tokens is None else [f"{sampling.answer_tokens} of the answer"]
+    if sampling.interruption is not None:
+        first, last = sampling.interruption.after
+        parts.append(f"interrupted after {first if first == last else f'{first} to {last}'} tokens of thinking")
+    ends = [*map(repr, sampling.stop), *(f"token {token}" for token in sampling.stop_token_ids)]
+    parts += [f"ended by {' or '.join(ends)}"] if ends else []
+    return ", ".join(parts)
 
 
 MetricKind = Literal["avg", "pass", "maj"]

@@ -31,6 +31,7 @@ from strop.evaluation.benchmarks import (
 )
 from strop.evaluation.evaluate import evaluate
 from strop.evaluation.intervals import difference_interval
+from strop.evaluation.protocols import in_words
 from strop.evaluation.result import EvaluationResult
 from strop.verifiers.base import Verifier
 from strop.verifiers.judges import Judges
@@ -105,12 +106,14 @@ def benchmark_sets(
     note: Callable[[str], None],
     play: Play | None = None,
 ) -> tuple[ValidationSet, ...]:
-    """Benchmarks as `strop eval` measures them: the same problems, prompts, verifiers and, for a seed, samples.
+    """Benchmarks as `strop eval` measures them: the same problems, prompts, verifiers and, for a seed, samples, where
+    its flags ask for the same sampling.
 
     Args:
         wanted: which.
         data: the folder of their files; None reads the hub.
         template: the run's; it is made to ask for the form of the answer, as there (`with_instruction`).
+        sampling: the run's, not a protocol's: what it trains for, and at a cost that goes with training.
         room: tokens of the model; problems whose prompt leaves too little of it are left out, and noted.
         seed: the run's.
         note: receives a line for each set that is measured, and for what is left out.
@@ -140,7 +143,8 @@ def benchmark_sets(
         except InputError as error:
             raise InputError(f"evaluation.benchmarks: {error} (--data is evaluation.benchmark_data here)") from error
         often = "every step" if item.every == 1 else f"every {item.every} steps"
-        note(f"{known.name}: {counted(len(dataset), 'problems')}, measured {often}{where}")
+        how = f"{where}, at {in_words(sampling)}"
+        note(f"{known.name}: {counted(len(dataset), 'problems')}, measured {often}{how}")
         if dataset.over_budget:
             left_out = counted(dataset.over_budget, "problems")
             note(f"{known.name}: {left_out} left out, the model has no room for their prompts")

@@ -69,9 +69,10 @@ def write_report(
         "models": _models(grid, metrics),
         "averages": {label: _average(grid, names) for label, names in (averages or _default_averages(grid)).items()},
         "comparisons": [{**row._asdict(), "interval": list(row.interval)} for row in compared],
+        "sampled": grid.sampled(),
         "notes": notes,
     }
-    parts = ["# Evaluation", table(grid, metrics), *notes, "## In detail", details(grid)]
+    parts = ["# Evaluation", table(grid, metrics), *value["sampled"], *notes, "## In detail", details(grid)]
     if compared:
         note = "Gains in points on the same problems; intervals, and p-values by sign flips, are over problems, paired."
         parts += ["## Compared", comparison_table(compared, grid), note]

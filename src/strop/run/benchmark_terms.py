@@ -1,4 +1,4 @@
-"""On which terms models are measured beside each other: one template, one environment, one verifier a benchmark."""
+"""On which terms models are measured beside each other: template, environment, a benchmark's verifier and sampling."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from pathlib import Path
 
 from strop.base.types import InputError, Problem
 from strop.base.view import SilentView
-from strop.config.parse import parse
-from strop.config.schema import RunConfig
+from strop.config.parse import edit, parse
+from strop.config.schema import RunConfig, evaluation_sampling
 from strop.data.templates import Auto, PromptTemplate
+from strop.engines.protocol import Sampling
 from strop.environments.base import Environment
 from strop.evaluation.benchmarks import HELD_OUT, without_instruction
 from strop.model.files import load_tokenizer
@@ -24,17 +25,18 @@ from strop.verifiers.base import Verifier
 
 @dataclass(frozen=True, eq=False)
 class HeldOut:
-    """The problems that a run held out, and who judged them there."""
+    """The problems that a run held out, and who judged them there; `sampling` is how they are sampled here."""
 
     problems: tuple[Problem, ...]
     verifier: Verifier
+    sampling: Sampling
 
 
 def held_out_of(plan: Plan) -> HeldOut:
-    """Of the first run among the models; all models are measured on them.
+    """Of the first run among the models; all models are measured on them, as that run measures itself.
 
     Raises:
-        InputError: no model is a run, or it held out nothing.
+        InputError: no model is a run, or it held out nothing; `--set` or `--budget` do not go with its sampling.
     """
     runs = [RunFolder.open(model.place) for model in plan.models if is_run(Path(model.place))]
     trained = [run for run in runs if not run.fine_tunes]
@@ -57,7 +59,8 @@ def held_out_of(plan: Plan) -> HeldOut:
         replace(problem, extra={key: value for key, value in problem.extra.items() if key != "opening"})
         for problem in dataset.problems
     )
-    return HeldOut(problems, config.verifier)
+    own = evaluation_sampling(edit(config, _sets(plan, "sampling", "evaluation", "stages")))
+    return HeldOut(problems, config.verifier, plan.protocol.sampling_of_held_out(own))
 
 
 def verifiers_of(plan: Plan, config: RunConfig, held_out: HeldOut | None) -> Mapping[str, Verifier]:
@@ -72,6 +75,14 @@ def verifiers_of(plan: Plan, config: RunConfig, held_out: HeldOut | None) -> Map
         found.name: held_out.verifier
         if held_out is not None and found.family == HELD_OUT
         else plan.protocol.verifier_of(found)
+        for found in plan.benchmarks
+    }
+
+
+def samplings_of(plan: Plan, held_out: HeldOut | None) -> Mapping[str, Sampling]:
+    """How each benchmark is sampled, alike for all models: as the protocol says, or the run that held it out."""
+    return {
+        found.name: held_out.sampling if held_out is not None and found.family == HELD_OUT else plan.protocol.sampling
         for found in plan.benchmarks
     }
 
@@ -135,7 +146,7 @@ def shared_environment(plan: Plan, configs: Mapping[str, RunConfig]) -> Environm
     return chosen
 
 
-def _sets(plan: Plan, key: str) -> bool:
-    """Whether `--set` names `key` or something inside it."""
-    named = [text.partition("=")[0].strip() for text in plan.sets]
-    return any(name == key or name.startswith(f"{key}.") for name in named)
+def _sets(plan: Plan, *keys: str) -> list[str]:
+    """What `--set` says of one of `keys` or of something inside it."""
+    named = [(f"{text.partition('=')[0].strip()}.", text) for text in plan.sets]
+    return [text for name, text in named if any(name.startswith(f"{key}.") for key in keys)]

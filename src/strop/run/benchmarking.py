@@ -22,7 +22,6 @@ from strop.base.view import View, counted
 from strop.config.schema import RunConfig
 from strop.data.dataset import Dataset, Seen, make_example, never_seen, no_instruction
 from strop.data.templates import Auto, PromptTemplate, Tokenizer
-from strop.engines.build import build_engine
 from strop.engines.endpoint.client import EndpointError
 from strop.engines.endpoint.engine import EndpointEngine, EndpointTokenizer
 from strop.engines.protocol import Engine, Sampling
@@ -38,16 +37,15 @@ from strop.evaluation.benchmarks import (
 )
 from strop.evaluation.evaluate import evaluate
 from strop.evaluation.grid import ORDER, Grid, load_grid
-from strop.evaluation.protocols import Protocol
 from strop.evaluation.result import EvaluationResult
 from strop.evaluation.sample_store import SUMMARY, TRAINED_ON, SampleStore, has_samples, load_result
 from strop.model.location import RESERVED
 from strop.model.policy import Policy
 from strop.recipes.resolve import resolve
 from strop.run.benchmark_plan import NamedModel, Plan
-from strop.run.benchmark_terms import held_out_of, shared_environment, shared_template, verifiers_of
+from strop.run.benchmark_terms import held_out_of, samplings_of, shared_environment, shared_template, verifiers_of
 from strop.run.folder import RunFolder, holds_out, trained_before
-from strop.run.tasks import DEFAULT_RECIPE, configure, fitted, open_model
+from strop.run.tasks import DEFAULT_RECIPE, configure, fitted, open_engine, open_model
 from strop.verifiers.base import Verifier
 from strop.verifiers.judges import Judges
 
@@ -66,6 +64,7 @@ def measure(plan: Plan, view: View) -> Grid:
     template = shared_template(plan, configs)
     environment = shared_environment(plan, configs)
     held_out = held_out_of(plan) if any(found.family == HELD_OUT for found in plan.benchmarks) else None
+    samplings = samplings_of(plan, held_out)
     verifiers = {label: verifiers_of(plan, config, held_out) for label, config in configs.items()}
     problems = {
         found.name: held_out.problems
@@ -100,8 +99,10 @@ def measure(plan: Plan, view: View) -> Grid:
                     play = Play(environment, TurnTokens(tokenizer, template))
                 for found in plan.benchmarks:
                     verifier = verifiers[model.label][found.name]
-                    before, loaded = seen[model.label], problems[found.name]
-                    job = _Job(plan, model, before, found, template, loaded, weights, verifier, judges, play, shown)
+                    before, loaded, sampling = seen[model.label], problems[found.name], samplings[found.name]
+                    job = _Job(
+                        plan, model, before, found, template, loaded, weights, sampling, verifier, judges, play, shown
+                    )
                     _measure_one(job, engine, tokenizer, view)
             except EndpointError as error:
                 kept = f"what was sampled is kept, go on with --out {plan.out}"
@@ -124,8 +125,7 @@ def _engine(
         return EndpointEngine(endpoint, plan.remote.concurrency), EndpointTokenizer(), weights
     view.stage(f"load {model.label}", None)
     policy, tokenizer = open_model(config, view, model.stored)
-    engine = build_engine(config.engine, config.model, tokenizer, policy)
-    return engine, tokenizer, fingerprint(policy)
+    return open_engine(config, policy, tokenizer, model.stored), tokenizer, fingerprint(policy)
 
 
 def _tell_cost(engine: Engine, view: View) -> None:
@@ -148,6 +148,7 @@ class _Job:
     template: PromptTemplate
     problems: tuple[Problem, ...]
     weights: str
+    sampling: Sampling
     verifier: Verifier
     judges: Judges
     play: Play | None
@@ -179,7 +180,7 @@ def _measure_one(job: _Job, engine: Engine, tokenizer: Tokenizer, view: View) ->
         left_out = counted(dataset.over_budget, "problems")
         view.note(f"{title}: {left_out} left out, the model has no room for their prompts")
     way_out = f"; a file without {title}'s long problems (--benchmark FILE) has room for more"
-    sampling = fitted(_sampling(job.plan.protocol), dataset, engine, view, way_out)
+    sampling = fitted(job.sampling, dataset, engine, view, way_out)
     settings = _settings(job, dataset, template, sampling)
     store = SampleStore(job.folder, settings, job.verifier)
     missing = store.missing
@@ -295,12 +296,6 @@ def open_named(
     """
     config = configure(model.place, recipe, sets, step=model.step).config
     return config, *open_model(config, view, model.stored)
-
-
-def _sampling(protocol: Protocol) -> Sampling:
-    return Sampling(
-        temperature=protocol.temperature, top_p=protocol.top_p, max_new_tokens=protocol.budget, stop=protocol.stop
-    )
 
 
 def _write_order(plan: Plan, template: PromptTemplate, environment: Environment | None) -> None:

@@ -15,11 +15,11 @@ from strop.base.types import InputError
 from strop.base.view import View
 from strop.config.schema import RunConfig
 from strop.data.templates import Auto, ChatTemplate
-from strop.engines.build import build_engine
 from strop.engines.protocol import Engine
 from strop.run.benchmark_plan import NamedModel, parse_models
 from strop.run.benchmarking import open_named
 from strop.run.folder import RunFolder, is_run
+from strop.run.tasks import open_engine
 from strop.serving import ServeLimits
 from strop.serving.app import Log
 from strop.serving.listening import is_loopback, listen
@@ -115,8 +115,7 @@ def client_name(given: str, model: NamedModel) -> str:
 
 
 def _open(plan: Plan, named: NamedModel, view: View) -> tuple[Engine, PreTrainedTokenizerBase, RunConfig]:
-    """The engine, its tokenizer and configuration; a checkpoint's step is its weight version."""
+    """The engine, its tokenizer and configuration."""
     view.note(f"loading {named.label}")
     config, policy, tokenizer = open_named(named, plan.recipe, plan.sets, view)
-    engine = build_engine(config.engine, config.model, tokenizer, policy, named.step or 0)
-    return engine, tokenizer, config
+    return open_engine(config, policy, tokenizer, named.stored), tokenizer, config

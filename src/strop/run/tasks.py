@@ -151,13 +151,14 @@ def evaluate_model(
     preflight.in_session(config)
     policy, tokenizer = open_model(config, view, stored)
     dataset, trained_on = problems_of(asked, tokenizer, view)
-    found = measured(config, policy, tokenizer, dataset, samples, _sampling(config, temperature, None), view)
+    sampling = _sampling(config, temperature, None)
+    found = measured(config, policy, tokenizer, dataset, samples, sampling, view, stored)
     return found | {"trained_on": trained_on}
 
 
 def measured(
     config: RunConfig, policy: Policy, tokenizer: PreTrainedTokenizerBase, dataset: Dataset, samples: int,
-    sampling: Sampling, view: View,
+    sampling: Sampling, view: View, stored: Stored | None = None,
 ) -> dict[str, Any]:  # fmt: skip
     """What an open model makes of problems, each asked `samples` times and judged as in a run of `config`.
 
@@ -169,7 +170,7 @@ def measured(
     narrow = caution(config.verifier, dataset.problems)
     if narrow is not None:
         view.note(": ".join(narrow))
-    engine = build_engine(config.engine, config.model, tokenizer, policy, sampling=sampling)
+    engine = open_engine(config, policy, tokenizer, stored, sampling)
     sampling = fitted(sampling, dataset, engine, view)
     view.stage("evaluate", len(dataset) * samples, "completions")
     correct = 0
@@ -226,7 +227,7 @@ def sample_model(
             for problem in problems
         ]
     sampling = _sampling(config, temperature, max_new_tokens)
-    engine = build_engine(config.engine, config.model, tokenizer, policy, sampling=sampling)
+    engine = open_engine(config, policy, tokenizer, stored, sampling)
     sampling = fitted(sampling, examples, engine, view, "")
     if config.environment is not None:
         return _played(config, examples, count, sampling, seed, engine, tokenizer)
@@ -333,6 +334,19 @@ def open_model(
     return policy.eval(), tokenizer
 
 
+def open_engine(
+    config: RunConfig, policy: Policy, tokenizer: PreTrainedTokenizerBase, stored: Stored | None,
+    sampling: Sampling | None = None,
+) -> Engine:  # fmt: skip
+    """Whoever samples for an open model; the step of a stored one is its weight version, that of others is 0.
+
+    Raises:
+        StropError: see `build_engine`.
+    """
+    version = 0 if stored is None else stored.step
+    return build_engine(config.engine, config.model, tokenizer, policy, version, sampling=sampling)
+
+
 def problems_of(asked: Asked, tokenizer: PreTrainedTokenizerBase, view: View) -> tuple[Dataset, int | None]:
     """The problems as the model is asked them, and how many of them it was trained on (None: not known).
 
@@ -389,9 +403,11 @@ def fitted(
 ) -> Sampling:  # fmt: skip
     """`sampling` with no more new tokens than the model has room for after the longest prompt.
 
-    It holds for all examples, so a lower budget is noted, with the problem that it comes from and `way_out`.
+    It holds for all examples, so a lower budget is noted, with the problem that it comes from; also with `way_out`,
+    to leave long prompts out, where half of the prompts have room for the whole budget.
     """
-    longest = max(examples, key=lambda example: len(example.prompt_ids))
+    ordered = sorted(examples, key=lambda example: len(example.prompt_ids))
+    longest, median = ordered[-1], ordered[(len(ordered) - 1) // 2]
     tokens, limit = len(longest.prompt_ids), engine.capabilities.max_tokens
     room = limit - tokens
     if room < 1:
@@ -401,9 +417,10 @@ def fitted(
         )
     if sampling.max_new_tokens <= room:
         return sampling
+    helps = limit - len(median.prompt_ids) >= sampling.max_new_tokens
     view.note(
         f"completions end at {room} tokens, not {sampling.max_new_tokens}: of the model's {limit}, the prompt of "
-        f"problem {longest.problem.id!r} takes {tokens}{way_out}"
+        f"problem {longest.problem.id!r} takes {tokens}{way_out if helps else ''}"
     )
     return sampling.model_copy(update={"max_new_tokens": room})
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from strop.verifiers.base import Where
-from strop.verifiers.extract import after_thinking, extract_answer
+from strop.verifiers.extract import after_thinking, answer_tag, extract_answer, last_boxed
 
 _CHOICE = re.compile(
     r"(?:\\(?:text|textbf|mathrm|mathbf)\s*\{)?\s*(?:\(([A-Za-z])\)|([A-Za-z]))(?:\}|$|[.:)].*|(?<=\))\s.*)",
@@ -25,12 +25,12 @@ def chosen_letter(text: str, where: Where, choices: str) -> str | None:
     if where != "any":
         found = extract_answer(text, where)
         return None if found is None else letter_of(found, choices)
-    for found in (extract_answer(text, "boxed"), extract_answer(text, "answer_tag")):
-        if found is not None:
-            return letter_of(found, choices)
     final = after_thinking(text)
     if final is None:
         return None
+    for found in (last_boxed(final), answer_tag(final)):
+        if found is not None:  # an empty one too: what it stands for is not looked for elsewhere
+            return letter_of(found, choices)
     stated = [match.group(1).upper() for match in _STATED.finditer(final)]
     if stated:
         return stated[-1] if stated[-1] in choices.upper() else None

@@ -23,7 +23,7 @@ class Box(NamedTuple):
 
 
 def extract_answer(text: str, where: Where, box_required: bool = False) -> str | None:
-    """The answer of a response, or None.
+    """The answer of a response; None where there is none, or where what holds it is empty.
 
     Args:
         text: the whole response; a think block that it leaves open hides every answer.
@@ -35,14 +35,14 @@ def extract_answer(text: str, where: Where, box_required: bool = False) -> str |
     if final is None:
         return None
     if where == "boxed":
-        return last_boxed(final)
+        return last_boxed(final) or None
     if where == "answer_tag":
-        return answer_tag(final, box_required)
+        return answer_tag(final, box_required) or None
     if where == "last_number":
         return last_number(final)
     for found in (last_boxed(final), answer_tag(final, box_required), last_number(final)):
         if found is not None:
-            return found
+            return found or None
     return None
 
 
