@@ -232,6 +232,9 @@ def test_all_models_are_measured_on_what_a_run_held_out(place: Path, tmp_path: P
     )  # fmt: skip
     with pytest.raises(InputError, match="none of the models is one"):
         measure(foreign, SilentView())
+    idle = replace(asked, benchmarks=(benchmark("aime24"),))
+    with pytest.raises(InputError, match="--set sampling.answer_tokens=5: .* by --temperature, --top-p or --budget"):
+        measure(idle, SilentView())
 
 
 def test_models_are_named_once_and_checkpoints_exist(place: Path) -> None:

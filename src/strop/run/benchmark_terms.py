@@ -80,7 +80,17 @@ def verifiers_of(plan: Plan, config: RunConfig, held_out: HeldOut | None) -> Map
 
 
 def samplings_of(plan: Plan, held_out: HeldOut | None) -> Mapping[str, Sampling]:
-    """How each benchmark is sampled, alike for all models: as the protocol says, or the run that held it out."""
+    """How each benchmark is sampled, alike for all models: as the protocol says, or the run that held it out.
+
+    Raises:
+        InputError: `--set` names a sampling that no benchmark would take.
+    """
+    idle = _sets(plan, "sampling", "evaluation", "stages") if held_out is None else []
+    if idle:
+        raise InputError(
+            f"--set {idle[0]}: benchmarks are sampled as the protocol {plan.protocol.name} says; change that by "
+            "--temperature, --top-p or --budget"
+        )
     return {
         found.name: held_out.sampling if held_out is not None and found.family == HELD_OUT else plan.protocol.sampling
         for found in plan.benchmarks
