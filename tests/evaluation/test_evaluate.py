@@ -13,12 +13,13 @@ from tests.evaluation.scripted import ScriptedEngine
 from tests.tiny import tiny_qwen3
 
 from strop.base.types import Completion, FinishReason, InputError, Problem, Rollout, Status, StropError, Verdict
+from strop.base.view import SilentView, Values
 from strop.data.chain_sum import ChainSum
 from strop.data.dataset import Dataset, build_dataset
 from strop.data.templates import Plain
 from strop.engines.protocol import Engine, Request, Sampling
 from strop.engines.torch import EngineSettings, TorchEngine
-from strop.evaluation.evaluate import evaluate
+from strop.evaluation.evaluate import evaluate, reporting_to
 from strop.evaluation.result import EvaluationResult, paired_test
 from strop.model.byte_tokenizer import byte_tokenizer
 from strop.model.policy import Packed
@@ -86,9 +87,20 @@ class Fails(Verifier):
         return Answer()(problem, text, truncated)
 
 
+class Told(SilentView):
+    """Keeps the pass rate that was told last."""
+
+    rate: float | None = None
+
+    def advance(self, step: int, metrics: Values) -> None:
+        self.rate = metrics.get("pass_rate", self.rate)
+
+
 def test_what_the_verifier_could_not_judge_counts_in_no_rate() -> None:
-    result = evaluate(says(ANSWERS), dataset(), 4, Sampling(), Fails())
-    assert result.failures == 5
+    view = Told()
+    result = evaluate(says(ANSWERS), dataset(), 4, Sampling(), Fails(), progress=reporting_to(view))
+    assert result.failures == 5 and view.rate == 3 / 7
+    assert result.mean_score == result.pass_rate, "where there is no partial credit"
     assert result.pass_rates.tolist()[:2] == [2 / 3, 0.25] and np.isnan(result.pass_rates[2])
     assert result.pass_rate == pytest.approx((2 / 3 + 0.25) / 2)
     assert result.pass_at(4) == 1.0  # of p2, the only one with four usable samples

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import signal
 from pathlib import Path
 
@@ -29,9 +30,10 @@ from strop.model.byte_tokenizer import byte_tokenizer
 from strop.run import benchmarking, fine_tuning, preflight, resuming, sft_config
 from strop.run.benchmark_plan import Plan, parse_models
 from strop.run.benchmarking import measure
-from strop.run.folder import RunFolder, trained_before
+from strop.run.folder import RunFolder
 from strop.run.run import resume, train
-from strop.run.tasks import Asked, configure, evaluate_model, problems_of
+from strop.run.tasks import Asked, configure, evaluate_model, export_checkpoint, problems_of
+from strop.run.trained_on import questions_of, trained_before
 
 TOKENIZER = byte_tokenizer()
 
@@ -123,7 +125,7 @@ def test_other_problems_are_never_called_held_out(run: Path) -> None:
     asked = configure(str(run), source=str(run.parent / "problems.jsonl"))
     dataset, trained_on = problems_of(asked, TOKENIZER, notes)
     assert (len(dataset), trained_on) == (70, 32)
-    assert any("32 of these 70 problems were trained on" in line for line in notes.lines)
+    assert any("32 of these 70 problems were among the training problems" in line for line in notes.lines)
     assert f"70 problems of {run.parent / 'problems.jsonl'}" in notes.lines
     assert "held-out problems" not in " ".join(notes.lines)
     assert evaluate_model(asked, 1, None, SilentView())["trained_on"] == 32
@@ -268,9 +270,10 @@ def test_base_and_run_are_asked_the_same(run: Path, tmp_path: Path) -> None:
     assert kept[0]["prompts"] == kept[1]["prompts"] and kept[0]["template"] == kept[1]["template"]
     trained = record_of(run).trained
     count = sum(question_digest(Problem("", f"{n}+1=", "")) in trained for n in range(36, 44))
-    assert f"run was trained on {count} of the 8 problems of exam" in notes.lines
-    assert [line for line in grid.notes() if "trained on" in line] == [
-        f"exam: {name} was trained on {count} of the 8 problems; there it is no measure" for name in ("base", "run")
+    assert f"run had {count} of the 8 problems of exam among its training problems" in notes.lines
+    assert [line for line in grid.notes() if "training problems" in line] == [
+        f"exam: {name} had {count} of the 8 problems among its training problems; there it is no measure"
+        for name in ("base", "run")
     ]
 
 
@@ -386,6 +389,18 @@ def test_a_run_that_begins_with_the_model_of_another_holds_out_what_neither_trai
     assert [seen(problem) for problem in numbers] == [question_digest(problem) in trained for problem in numbers]
     with pytest.raises(InputError, match="trained on all but .* questions of .* before"):
         train(edit(config, ["data.held_out.count=39"]), run.parent / "third", SilentView())
+    newest = run.parent / "second" / "problems.json"
+    newest.write_text(json.dumps({key: value for key, value in second.to_json().items() if key != "before"}))
+    model = run.parent / "second" / "model"
+    assert questions_of(str(run.parent / "second")) == trained, "of an older strop's run too"
+    newest.write_text(json.dumps(second.to_json()))
+    exported = export_checkpoint(run.parent / "second", run.parent / "exported")
+    copied = Path(shutil.copytree(model, run.parent / "copied"))
+    run.rename(run.parent / "renamed")
+    for one in (run.parent / "second", model, exported, copied):
+        assert questions_of(str(one)) == trained, "wherever the model and those before it lie by now"
+    (run.parent / "renamed").rename(run)
+    assert questions_of(str(run.parent)) is None and questions_of("embedded") is None
     old = run.parent / "old.jsonl"
     old.write_text("".join(lines[number] + "\n" for number, one in enumerate(numbers) if seen(one)))
     with pytest.raises(InputError, match="trained on every one .* before; name other problems .*data.held_out=none"):

@@ -32,27 +32,37 @@ class ProblemRecord:
         trained: questions that the run may train on.
         held_out: questions that it never trains on, in their order; empty where nothing is held out.
         answers: the references of these; empty in the record of an older strop.
+        before: questions that the model had been trained on when the run began; None in the record of an older strop.
     """
 
     trained: frozenset[str]
     held_out: tuple[str, ...]
     answers: tuple[str, ...] = ()
+    before: frozenset[str] | None = None
 
     @classmethod
-    def of(cls, data: Data) -> ProblemRecord:
-        """The record of a run on `data`."""
+    def of(cls, data: Data, before: frozenset[str] = frozenset()) -> ProblemRecord:
+        """The record of a run on `data`, with a model that had been trained on the questions `before`."""
         held_out = () if data.held_out is None else data.held_out.problems
         trained = frozenset(map(question_digest, data.train.problems))
-        return cls(trained, tuple(map(question_digest, held_out)), tuple(map(_answer_digest, held_out)))
+        digests, answers = tuple(map(question_digest, held_out)), tuple(map(_answer_digest, held_out))
+        return cls(trained, digests, answers, before)
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> ProblemRecord:
         """The record that `to_json` wrote."""
-        return cls(frozenset(value["trained"]), tuple(value["held_out"]), tuple(value.get("answers", ())))
+        before = value.get("before")
+        return cls(
+            frozenset(value["trained"]), tuple(value["held_out"]), tuple(value.get("answers", ())),
+            None if before is None else frozenset(before),
+        )  # fmt: skip
 
     def to_json(self) -> dict[str, Any]:
         """As it is kept in the run folder."""
-        return {"held_out": list(self.held_out), "answers": list(self.answers), "trained": sorted(self.trained)}
+        return {
+            "held_out": list(self.held_out), "answers": list(self.answers), "trained": sorted(self.trained),
+            "before": None if self.before is None else sorted(self.before),
+        }  # fmt: skip
 
     def held_out_of(self, problems: Iterable[Problem], source: str) -> tuple[Problem, ...]:
         """The problems that the run held out, in the order of the run, found among those of its source.

@@ -11,6 +11,7 @@ import numpy as np
 
 from strop.base.seeds import derive
 from strop.base.types import Completion, InputError, Observation, Problem, Rollout, Status, StropError, Verdict
+from strop.base.view import View
 from strop.data.dataset import Dataset
 from strop.engines.protocol import Engine, Request, Sampling
 from strop.environments.turns import counted, joined, next_turn, out_of_room, unspoken, within
@@ -18,11 +19,24 @@ from strop.evaluation.result import EvaluationResult
 from strop.verifiers.base import Verifier
 from strop.verifiers.judge import InlineJudge, Key, Responder
 
-Progress = Callable[[int, int, Rollout], None]
+Progress = Callable[[int, int, Rollout], None]  # see `evaluate`
 
 STALL_SECONDS = 1800.0
 POLL_SECONDS = 0.005  # between looks at a judge that others wait for
 OPEN_A_SLOT = 1.25  # trajectories that an environment begins: more would wait for the engine, and for each other
+
+
+def reporting_to(view: View) -> Progress:
+    """Shows a view how far an evaluation is, and the share that is right of what could be judged."""
+    right = judged = 0
+
+    def progress(done: int, total: int, rollout: Rollout) -> None:
+        nonlocal right, judged
+        right += rollout.verdict.passed
+        judged += rollout.verdict.usable
+        view.advance(done, {"pass_rate": right / judged} if judged else {})
+
+    return progress
 
 
 def evaluate(

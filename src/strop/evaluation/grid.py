@@ -97,7 +97,8 @@ class Grid:
             if count:
                 asked_in_all = len(self.results[model, name].problem_ids)
                 lines.append(
-                    f"{name}: {model} was trained on {count} of the {asked_in_all} problems; there it is no measure"
+                    f"{name}: {model} had {count} of the {asked_in_all} problems among its training problems; there "
+                    "it is no measure"
                 )
         return lines
 

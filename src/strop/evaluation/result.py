@@ -93,9 +93,10 @@ class EvaluationResult:
 
     @property
     def mean_score(self) -> float:
-        """The mean score of usable samples, partial credit counted."""
+        """The mean over problems of the mean score of their usable samples: `pass_rate` with partial credit."""
         self._judged_rates()
-        return float(self.scores[self.usable].mean())
+        usable = self.usable[self.judged]
+        return float((np.where(usable, self.scores[self.judged], 0.0).sum(axis=1) / usable.sum(axis=1)).mean())
 
     @property
     def mean_length(self) -> float:

@@ -35,7 +35,7 @@ from strop.evaluation.benchmarks import (
     refuse_unjudged,
     with_instruction,
 )
-from strop.evaluation.evaluate import evaluate
+from strop.evaluation.evaluate import evaluate, reporting_to
 from strop.evaluation.grid import ORDER, Grid, load_grid
 from strop.evaluation.result import EvaluationResult
 from strop.evaluation.sample_store import SUMMARY, TRAINED_ON, SampleStore, has_samples, load_result
@@ -44,8 +44,9 @@ from strop.model.policy import Policy
 from strop.recipes.resolve import resolve
 from strop.run.benchmark_plan import NamedModel, Plan
 from strop.run.benchmark_terms import held_out_of, samplings_of, shared_environment, shared_template, verifiers_of
-from strop.run.folder import RunFolder, holds_out, trained_before
+from strop.run.folder import RunFolder, holds_out
 from strop.run.tasks import DEFAULT_RECIPE, configure, fitted, open_engine, open_model
+from strop.run.trained_on import trained_before
 from strop.verifiers.base import Verifier
 from strop.verifiers.judges import Judges
 
@@ -86,7 +87,8 @@ def measure(plan: Plan, view: View) -> Grid:
         for name, loaded in problems.items():
             count = sum(map(seen[model.label], loaded))
             if count:
-                view.note(f"{model.label} was trained on {count} of the {len(loaded)} problems of {name}")
+                which = f"{count} of the {len(loaded)} problems of {name}"
+                view.note(f"{model.label} had {which} among its training problems")
     _write_order(plan, template, environment)
     judges, shown = Judges(), set[str]()
     try:
@@ -218,13 +220,11 @@ def _sample(
     job: _Job, store: SampleStore, dataset: Dataset, sampling: Sampling, engine: Engine, view: View
 ) -> EvaluationResult:
     view.stage(f"{job.model.label} · {job.benchmark.name}", len(dataset) * job.samples, "completions")
-    correct = 0
+    report = reporting_to(view)
 
     def progress(done: int, total: int, rollout: Rollout) -> None:
-        nonlocal correct
-        correct += rollout.verdict.passed
         store.add(rollout)
-        view.advance(done, {"pass_rate": correct / done})
+        report(done, total, rollout)
 
     seed = derive(job.plan.seed, "benchmark", job.benchmark.name)
     judge = job.judges.of(job.verifier, job.play)

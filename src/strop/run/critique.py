@@ -31,12 +31,13 @@ from strop.run import preflight
 from strop.run.accelerators import Finding, Level
 from strop.run.cautions import cautions, few_to_train_on
 from strop.run.engine_trial import try_engines
-from strop.run.folder import RunFolder, is_run, trained_before
+from strop.run.folder import RunFolder, is_run
 from strop.run.judgeable import caution, refuse_unjudgeable
 from strop.run.memory import NotKnownBeforehand, fitting_here, outline
 from strop.run.questions import known_room, most_room, play_of, validation_sets, within_reach
 from strop.run.step_time import step_seconds
 from strop.run.tasks import measured, open_model
+from strop.run.trained_on import trained_before
 from strop.training.embedded_base import tokenizer_of
 from strop.verifiers.answer import stated_answer
 

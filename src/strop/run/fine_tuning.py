@@ -25,6 +25,7 @@ from strop.run.memory import TooLarge, largest_microbatch, tuning_noted
 from strop.run.run import Interrupted
 from strop.run.sft_config import SftConfig, stored_config
 from strop.run.tracking import open_trackers
+from strop.run.trained_on import questions_of, write_questions
 from strop.run.watchdog import NotingView, Watch
 from strop.training import checkpoint
 from strop.training.memory import Device
@@ -47,8 +48,9 @@ def train(config: SftConfig, out: Path, view: View) -> Path:
     data = read_data(config)
     alone = FineTuner.alone(config, data) if config.trainers == 1 else None  # before any folder is made
     folder = RunFolder.create(out, config.model_dump(mode="json"))
+    before = questions_of(config.model.path) or frozenset()
     try:
-        folder.write_json(PROBLEMS, ProblemRecord(data.questions, held_out=()).to_json())
+        folder.write_json(PROBLEMS, ProblemRecord(data.questions, held_out=(), before=before).to_json())
         return _run(config, data, folder, view, None, alone)
     finally:
         folder.close()
@@ -171,6 +173,7 @@ class _FineTuningRun:
             except Stopped:  # within an update, which is given up
                 self._end_early()
         self.tuner.export(self.folder.model)
+        write_questions(self.folder.model, self.folder)
         return self.folder.model
 
     def _train(self, resumed_at: int | None) -> None:

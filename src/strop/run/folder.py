@@ -7,7 +7,8 @@
     metrics.jsonl                a line a step: {"step": 12, "time": 1760000000.0, "pass_rate": 0.41, …}; evaluations
                                  beside training have lines of their own, once they are done
     rollouts/step_000012.parquet one row a completion (see `rollout_table.py`)
-    problems.json                digests of the questions that it trains on and of those that it holds out
+    problems.json                digests of the questions that it trains on, of those that it holds out, and of those
+                                 that its model had been trained on
     untrained.json               the pass rate of each held-out problem before training, and how it was measured
     pass_rates.jsonl             the pass rate of every training problem so far, at the last checkpoint
     checkpoints/                 to resume from
@@ -34,7 +35,7 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -44,10 +45,9 @@ from strop.base.files import TEMPORARY, beside, read_json, replacing, write_json
 from strop.base.imports import MARKER
 from strop.base.metrics_file import MetricsFile, read_metrics
 from strop.base.sample import Sample
-from strop.base.types import Group, InputError, Problem
+from strop.base.types import Group, InputError
 from strop.data.history import PASS_RATES
 from strop.data.record import PROBLEMS, ProblemRecord
-from strop.data.source import question_digest
 
 FORMAT = 1
 LOCK = ".lock"
@@ -322,32 +322,6 @@ def check_free(path: Path, replace: bool = False) -> None:
             )
     elif path.is_dir() and any(path.iterdir()):
         raise InputError(f"{path} is not empty and not a run of strop; choose another folder with --out")
-
-
-def run_of(model: str | None) -> Path | None:
-    """The run that a model is of, where it is RUN/model or the run itself."""
-    place = None if model is None else Path(model).expanduser().absolute()
-    return next((path for path in (place, place.parent) if is_run(path)), None) if place is not None else None
-
-
-def trained_before(model: str | None) -> Callable[[Problem], bool]:
-    """Whether a model was trained on a problem, as far as runs of strop tell.
-
-    Args:
-        model: where it is; the run that it is of counts, and those whose models that run began with.
-
-    Raises:
-        InputError: the record of such a run is broken.
-    """
-    trained: set[str] = set()
-    known: set[Path] = set()
-    while (run := run_of(model)) is not None and run not in known:
-        known.add(run)
-        folder = RunFolder.open(run)
-        record = folder.read_problems()
-        trained |= frozenset() if record is None else record.trained
-        model = folder.read_json("config.json")["model"]["path"]
-    return lambda problem: question_digest(problem) in trained
 
 
 def holds_out(model: str) -> bool:

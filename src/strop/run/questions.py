@@ -33,9 +33,9 @@ from strop.model.attention_kinds import longest_sequence
 from strop.model.location import RESERVED, found_config
 from strop.run import preflight
 from strop.run.cautions import cautions, few_to_train_on
-from strop.run.folder import trained_before
 from strop.run.judgeable import caution, refuse_unjudgeable
 from strop.run.memory import TooLarge, noted
+from strop.run.trained_on import trained_before
 from strop.training.embedded_base import EmbeddedBase, tokenizer_of
 from strop.verifiers.base import shortened
 

@@ -40,6 +40,7 @@ from strop.run.nothing_to_learn import NothingToLearn
 from strop.run.resuming import checkpoint_of, point, refuse_other_problems
 from strop.run.saving import Saver
 from strop.run.tracking import Trackers, open_trackers
+from strop.run.trained_on import questions_of, write_questions
 from strop.run.validation import Row, Validation
 from strop.run.watchdog import Watch
 from strop.training import checkpoint
@@ -88,7 +89,7 @@ def train(config: RunConfig, out: Path, view: View, *, replace: bool = False) ->
     parts = assemble(config, view)
     folder = RunFolder.create(out, parts.config.model_dump(mode="json"), replace=replace)
     try:
-        folder.write_json(PROBLEMS, ProblemRecord.of(parts.data).to_json())
+        folder.write_json(PROBLEMS, _record(parts).to_json())
         return _to_the_end(parts.config, parts, folder, view)
     finally:
         folder.close()
@@ -110,6 +111,10 @@ def resume(out: Path, view: View, step: int | None = None, sets: Sequence[str] =
         return _to_the_end(config, assemble(config, view), folder, view, _Resume(found))
     finally:
         folder.close()
+
+
+def _record(parts: Parts) -> ProblemRecord:
+    return ProblemRecord.of(parts.data, questions_of(parts.config.model.path) or frozenset())
 
 
 @dataclass(frozen=True)
@@ -180,7 +185,7 @@ class _Run:
         if other_answers is not None:
             self.view.note(other_answers)
         if self.folder.read_problems() is None:
-            self.folder.write_json(PROBLEMS, ProblemRecord.of(self.parts.data).to_json())
+            self.folder.write_json(PROBLEMS, _record(self.parts).to_json())
         if found is None:
             self.resumed_at = 0
             self.folder.write_json("config.json", self.config.model_dump(mode="json"))
@@ -379,6 +384,7 @@ class _Run:
     def _finish(self) -> Summary:
         path = self.folder.path.resolve()  # a rank may run in another folder
         self.parts.learner.export(self.parts.tokenizer, path / self.folder.model.name, path / "critic")
+        write_questions(self.folder.model, self.folder)
         trained = [row["pass_rate"] for row in self.folder.read_metrics() if "pass_rate" in row]
         summary = Summary(
             steps=self.loop.step,

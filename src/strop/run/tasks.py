@@ -25,7 +25,7 @@ from strop.data.dataset import Dataset, Example, build_dataset, load_data, make_
 from strop.data.source import ProblemSource
 from strop.engines.build import build_engine
 from strop.engines.protocol import Engine, Request, Sampling
-from strop.evaluation.evaluate import evaluate
+from strop.evaluation.evaluate import evaluate, reporting_to
 from strop.model.device import pick_device
 from strop.model.files import export
 from strop.model.lora import export_adapter
@@ -34,9 +34,10 @@ from strop.recipes.resolve import resolve
 from strop.run import preflight
 from strop.run.assembly import responder_of
 from strop.run.fine_tuning import load_model, stored_config
-from strop.run.folder import RunFolder, holds_out, is_run, run_of, trained_before
+from strop.run.folder import RunFolder, holds_out, is_run
 from strop.run.judgeable import caution
 from strop.run.questions import first_prompt, play_of
+from strop.run.trained_on import questions_of, trained_before, write_questions
 from strop.training import checkpoint
 from strop.training.embedded_base import located
 
@@ -173,17 +174,10 @@ def measured(
     engine = open_engine(config, policy, tokenizer, stored, sampling)
     sampling = fitted(sampling, dataset, engine, view)
     view.stage("evaluate", len(dataset) * samples, "completions")
-    correct = 0
-
-    def progress(done: int, total: int, rollout: Rollout) -> None:
-        nonlocal correct
-        correct += rollout.verdict.passed
-        view.advance(done, {"pass_rate": correct / done})
-
     judge = responder_of(config, play_of(config, tokenizer, engine.capabilities.max_tokens))
     try:
         seed = derive(config.seed, "evaluation")
-        result = evaluate(engine, dataset, samples, sampling, config.verifier, seed, progress, judge=judge)
+        result = evaluate(engine, dataset, samples, sampling, config.verifier, seed, reporting_to(view), judge=judge)
     finally:
         judge.close()
         engine.close()
@@ -292,6 +286,7 @@ def export_checkpoint(run_path: Path, out: Path | None = None, step: int | None 
     policy, tokenizer = open_checkpoint(run, step)
     if not adapter:
         export(policy.model, tokenizer, target)
+        write_questions(target, run)
         return target
     if policy.adapters is None:
         raise InputError(f"{run_path} trained no adapters (model.lora); export its model without --adapter")
@@ -372,12 +367,12 @@ def problems_of(asked: Asked, tokenizer: PreTrainedTokenizerBase, view: View) ->
         none = " (the run holds out none)" if asked.own else ""
         kind = "held-out problems" if data.held_out is not None else f"problems{none}"
     place = asked.config.model.path if asked.run is None else str(asked.run)
-    of = run_of(place)
-    known = of is not None and RunFolder.open(of).read_problems() is not None
+    known = questions_of(place) is not None
     trained_on = sum(map(trained_before(place), chosen.problems)) if known else None
     view.note(f"{len(chosen)} {kind} of {chosen.name}")
     if trained_on:
-        view.note(f"{trained_on} of these {len(chosen)} problems were trained on; their pass rate is no measure")
+        which = f"{trained_on} of these {len(chosen)} problems"
+        view.note(f"{which} were among the training problems; their pass rate is no measure")
     if asked.own and record is None:
         view.note("the run kept no record of its problems: they are split anew, by the data file as it is now")
     if chosen.over_budget:

@@ -1,0 +1,66 @@
+"""Which questions a model was trained on, as far as strop knows: of runs, of their models, and of copies of these.
+
+    seen = trained_before(config.model.path)       # seen(problem), for what is held out
+    write_questions(folder, run)                   # beside an exported model, with which it is copied and renamed
+
+A question is known by its digest (`data/record.py`).
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from strop.base.files import read_json, write_json
+from strop.base.types import InputError
+from strop.data.dataset import Seen
+from strop.data.source import question_digest
+from strop.run.folder import RunFolder, is_run
+
+QUESTIONS = "strop_trained_on.json"  # in a model's folder
+
+
+def questions_of(model: str | None) -> frozenset[str] | None:
+    """Digests of the questions that a model was trained on, by its run and those that this began with.
+
+    Args:
+        model: where it is: a run, a folder that strop exported, or any other model.
+
+    Returns:
+        None where strop did not train it, or kept no record.
+
+    Raises:
+        InputError: a record is broken.
+    """
+    place = None if model is None else Path(model).expanduser().absolute()
+    if place is None:
+        return None
+    if (place / QUESTIONS).is_file():
+        try:
+            return frozenset(read_json(place / QUESTIONS)["questions"])
+        except (KeyError, TypeError) as error:
+            raise InputError(f"{place / QUESTIONS} is not a record of questions: {error}") from error
+    run = next((path for path in (place, place.parent) if is_run(path)), None)
+    return None if run is None else _of_run(RunFolder.open(run))
+
+
+def _of_run(folder: RunFolder) -> frozenset[str] | None:
+    record = folder.read_problems()
+    if record is not None and record.before is not None:
+        return record.trained | record.before
+    # Begun by an older strop, which knows the run that it goes on from by its place alone.
+    began_with = folder.read_json("config.json")["model"]["path"]
+    before = None if began_with is None or Path(began_with).is_relative_to(folder.path) else questions_of(began_with)
+    return before if record is None else record.trained | (before or frozenset())
+
+
+def trained_before(model: str | None) -> Seen:
+    """Whether a model was trained on a problem; see `questions_of`."""
+    trained = questions_of(model) or frozenset()
+    return lambda problem: question_digest(problem) in trained
+
+
+def write_questions(model: Path, run: RunFolder) -> None:
+    """Put beside a model that was exported from `run` which questions it was trained on, where that is known."""
+    questions = _of_run(run)
+    if questions is not None:
+        write_json(model / QUESTIONS, {"questions": sorted(questions)})
