@@ -88,7 +88,8 @@ TRAINED = (
     "strop train grpo --set model.path=Qwen/Qwen3-0.6B --set data.source=problems.jsonl",
     "strop train grpo --tiny --import my_losses --set algorithm.loss=my_losses:Unclipped",
     "strop train weighted.toml --import my_rewards",
-    "strop train grpo --tiny --import soft_clip --set algorithm.loss=soft_clip:SoftClip --set algorithm.loss.width=0.5",
+    "strop train grpo --tiny --import soft_clip --set algorithm.loss=soft_clip:SoftClip --set algorithm.loss.width=0.5 "
+    "--set batch.updates_per_step=2",
 )
 # What stands for something else, and sizes of what is looked at.
 STANDS_FOR = {

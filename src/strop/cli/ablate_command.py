@@ -58,7 +58,7 @@ def ablate(
     strop ablate scalerl --leave-one-out --tiny --seeds 0,1,2
     strop ablate dapo --leave-one-out --baseline grpo --tiny --jobs 2
     strop ablate grpo --set model.path=MODEL --set evaluation.every=10 --grid optim.lr=1e-6,2e-6
-    strop ablate quickstart --variant ppo:algorithm.loss=PpoClip --variant hot:sampling.temperature=1.2
+    strop ablate quickstart --variant tokens:algorithm.aggregation=TokenMean --variant hot:sampling.temperature=1.2
     strop ablate scalerl --leave-one-out --seeds 0,1,2 --ray --jobs 12 --gpus 1
     strop ablate scalerl --leave-one-out --dry-run
     strop ablate show runs/ablate-scalerl

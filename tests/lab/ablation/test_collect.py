@@ -12,7 +12,7 @@ from strop.base.types import InputError
 from strop.cli import app
 from strop.lab.ablation.collect import Ablation, collect
 from strop.lab.ablation.manifest import write_manifest
-from strop.lab.ablation.table import COLUMNS, cells
+from strop.lab.ablation.table import COLUMNS, cells, notes
 from strop.report.ablation_report import write_report
 from strop.report.figures.ablation import averaged, plot_ablation
 
@@ -108,6 +108,30 @@ def test_means_and_differences_by_value(tmp_path: Path) -> None:
     assert curve is not None and curve.seeds == 2
     assert curve.compute.tolist() == [0, 10, 20] and curve.rate[-1] == pytest.approx(0.565)
     assert curve.half[-1] == pytest.approx(0.09 / 2**0.5 / 2**0.5)
+
+
+@pytest.mark.parametrize(
+    ("change", "rates", "said"),
+    [
+        ("optim.lr=1e-4", ([0.1, 0.2, 0.3, 0.4],) * 2, "slow: its runs repeat the base's"),
+        ("algorithm.loss.clip_high=0.3", ([0.1, 0.2, 0.3, 0.4],) * 2, "losses of the ratio differ once it leaves 1"),
+        ("optim.lr=1e-4", ([0.1, 0.2, 0.3, 0.4], [0.1, 0.2, 0.31, 0.4]), None),
+        ("optim.lr=1e-4", ([0.0, 0.0, 0.0, 0.0],) * 2, None),  # alike by themselves
+        ("optim.lr=1e-4", ([0.1, 0.2],) * 2, None),  # sampled before anything was changed
+    ],
+)
+def test_a_variant_that_changes_nothing_is_said_to(
+    tmp_path: Path, change: str, rates: tuple[list[float], list[float]], said: str | None
+) -> None:
+    manifest = small_plan(tmp_path, (0, 1), [f"slow:{change}"])
+    write_manifest(tmp_path / "out", manifest)
+    for run in manifest.runs:
+        write_run(tmp_path / "out", manifest, run, rates[run.variant == "slow"])
+    found = collect(tmp_path / "out")
+    assert found.variants[1].repeats_base == (said is not None) and not found.variants[0].repeats_base
+    assert ("repeat the base's" in " ".join(notes(found))) == (said is not None)
+    assert said is None or said in " ".join(notes(found))
+    assert ("losses of the ratio" in " ".join(notes(found))) == (said is not None and "loss" in change)
 
 
 def test_the_report_is_written_beside_the_runs(known: Path, found: Ablation) -> None:

@@ -135,6 +135,7 @@ def notes(found: Ablation) -> list[str]:
     """Notes below the table: failures, refused fits, verdicts in words, what was left out."""
     lines = [f"{run.label} failed: {run.error}" for run in found.failures]
     for variant in found.variants:
+        lines += [_repeated(variant)] if variant.repeats_base else []
         lines += [f"{variant.name}: {reason}" for reason in _refusals(variant)]
         if variant.comparison is not None:
             lines.append(f"{variant.name} against base by their fits: {variant.comparison}")
@@ -143,6 +144,13 @@ def notes(found: Ablation) -> list[str]:
     if len(found.manifest.seeds) == 1:
         lines.append("one seed says nothing about seeds: no intervals over them; add some with --seeds 0,1,2")
     return lines
+
+
+def _repeated(variant: VariantResult) -> str:
+    said = f"{variant.name}: its runs repeat the base's, completion by completion: what it changes did nothing here"
+    if all(key.startswith("algorithm.loss") for key in variant.changes):
+        said += "; losses of the ratio differ once it leaves 1: more than one update a step, or a lag"
+    return said
 
 
 def _refusals(variant: VariantResult) -> list[str]:
