@@ -118,6 +118,21 @@ def test_a_column_that_is_not_recognised_can_be_named(tmp_path: Path, row: dict[
         JsonLines(path=write_lines(tmp_path / "a.jsonl", [row])).load()
 
 
+@pytest.mark.parametrize(("row", "lacks"), [({"prompt": "1+1="}, "answer"), ({"answer": "2"}, "prompt")])
+def test_a_row_without_what_those_before_it_have_is_to_be_filled_in(
+    tmp_path: Path, row: dict[str, object], lacks: str
+) -> None:
+    """Another column would be wrong for the rows before; of the first row alone it may be right."""
+    later = write_lines(tmp_path / "a.jsonl", [*ROWS, row])
+    found = f"a.jsonl:{len(ROWS) + 1}: no column '{lacks}'.*; the rows before it have one: fill it in, or leave "
+    for columns in (Columns(), Columns(prompt="prompt", answer="answer")):
+        with pytest.raises(InputError, match=found) as caught:
+            JsonLines(path=later, columns=columns).load()
+        assert "data.source.columns" not in str(caught.value)
+    with pytest.raises(InputError, match=f"a.jsonl:1: no column '{lacks}'.*; set data.source.columns.{lacks}=COLUMN$"):
+        JsonLines(path=write_lines(tmp_path / "a.jsonl", [row, *ROWS])).load()
+
+
 def test_columns(tmp_path: Path) -> None:
     chat = [{"role": "user", "content": "1+1="}]
     row = {"chat": chat, "reward_model": {"ground_truth": "2"}, "uid": 7, "level": "easy"}

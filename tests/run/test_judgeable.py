@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -10,6 +12,7 @@ from tests.runs import small_config
 
 from strop.base.types import InputError, Problem
 from strop.base.view import SilentView
+from strop.prepare import parse_config, prepare
 from strop.run.judgeable import caution
 from strop.run.questions import Preview, preview
 from strop.run.run import train
@@ -65,10 +68,29 @@ def test_a_dry_run_and_a_run_say_it(tmp_path: Path) -> None:
         assert [line for line in lines if line.startswith("8 of 12 references, such as \\frac{1}{2}: ")]
 
 
+STEP = '{ piece = "Verifiable", verifier = "Answer" }'
+OUT = re.escape(f"strop data prepare with the step {STEP} mends or drops them, or choose another verifier")
+
+
 @pytest.mark.parametrize("part", ["data.source", "data.held_out.source"])
 def test_both_refuse_what_can_never_be_judged(part: str, tmp_path: Path) -> None:
     named = source(tmp_path, "1", ["2", "3"]).replace("data.source", part)
     sets = (named, *(("data.held_out=none", "evaluation.every=none") if part == "data.source" else ()))
     for begin in (preview, lambda config, view: train(config, tmp_path / "run", view)):
-        with pytest.raises(InputError, match="problem 'rows-2': .*the reference is list; choose another verifier"):
+        with pytest.raises(InputError, match=f"1 of 2 .* the first of them 'rows-2': .*the reference is list; {OUT}"):
             begin(small_config(*sets), SilentView())
+
+
+def test_what_is_refused_is_counted_over_both_parts_of_a_source(tmp_path: Path) -> None:
+    """The way out of the message works, unless the verifier can judge nothing of the source."""
+    lists = [["2", "3"], ["4", "5"], ["6", "7"]]
+    every = ("data.held_out=none", "evaluation.every=none")
+    sets = (source(tmp_path, "1", "2", "3", *lists), "data.held_out.count=3", "evaluation.every=none")
+    with pytest.raises(InputError, match=f"rows.jsonl: Answer cannot judge 3 of 6 problems, the first .*; {OUT}"):
+        preview(small_config(*sets), SilentView())
+    files = {"sources": [{"path": str(tmp_path / "rows.jsonl")}], "out": str(tmp_path / "out")}
+    prepare(parse_config(files | tomllib.loads(f"steps = [{STEP}]")), SilentView())
+    mended = preview(small_config(f"data.source={tmp_path / 'out' / 'train.parquet'}", *every), SilentView())
+    assert len(mended.data.train) == 3
+    with pytest.raises(InputError, match="cannot judge 3 of 3 problems, .* the reference is list; choose another"):
+        preview(small_config(source(tmp_path, *lists), *every), SilentView())

@@ -20,7 +20,7 @@ from strop.verifiers.answer import Answer
 from strop.verifiers.function import PythonFunction
 from strop.verifiers.isolation import Isolation
 from strop.verifiers.judge import InlineJudge, Judge
-from strop.verifiers.judges import ProcessJudge, first_refusal, judge_for
+from strop.verifiers.judges import ProcessJudge, judge_for, refusals
 from strop.verifiers.math.verifier import MathVerifier
 from strop.verifiers.process_pool import ProcessPool, WorkersLost
 
@@ -374,10 +374,11 @@ def test_problems_travel_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     judge.close()
 
 
-def test_the_first_problem_that_cannot_be_judged() -> None:
-    problems = [Problem("a", "", "1"), Problem("b", "", r"\frac{1}{"), Problem("c", "", "9^{9^{9^9}}")]
-    found = first_refusal(MathVerifier(), problems)
-    assert found is not None
-    assert found[0].id == "b"
-    assert first_refusal(MathVerifier(), [problems[0]] * 3) is None
-    assert first_refusal(Answer(), [Problem("a", "", [1])]) is not None
+def test_why_problems_cannot_be_judged_in_their_order() -> None:
+    references = ("1", r"\frac{1}{", "9^{9^{9^9}}", "2")
+    problems = [Problem(str(place), "", text) for place, text in enumerate(references)]
+    found = refusals(MathVerifier(), problems)
+    assert [reason is None for reason in found] == [True, False, False, True]
+    assert found[1] == MathVerifier().refuses(problems[1])
+    assert refusals(MathVerifier(), [problems[0]] * 3) == [None] * 3
+    assert refusals(Answer(), [Problem("a", "", [1])]) != [None]

@@ -80,12 +80,15 @@ class Columns(Settings):
         answer = self.answer or first_present(row, ANSWERS) or next(iter(boxed), "answer")
         return self.model_copy(update={"prompt": prompt, "answer": answer})
 
-    def advice(self, row: Mapping[str, Any]) -> str:
-        """Which settings would find what this row lacks, by the names that other sets have for it."""
+    def advice(self, row: Mapping[str, Any], first: bool) -> str:
+        """How to mend what this row lacks: by a setting, unless it is not the `first` and others have it."""
         settings = []
         for field, present, names in (("prompt", self.prompt, PROMPTS), ("answer", self.answer, ANSWERS + SOLUTIONS)):
             if present is None or not has(row, present):
                 settings.append(f"data.source.columns.{field}={first_present(row, names) or 'COLUMN'}")
+        if settings and not first:
+            skipping = 'strop data prepare does, with broken_rows = "skip"'
+            return f"the rows before it have one: fill it in, or leave such rows out ({skipping})"
         return f"set {' and '.join(settings or ['data.source.columns'])}"
 
     def asked(self, row: Mapping[str, Any]) -> Prompt:
@@ -164,7 +167,7 @@ class RowSource(ProblemSource):
                 problem = self._problem(row, columns)
                 check_problem(problem, self.needs_answers)
             except NoColumn as error:
-                raise InputError(f"{row.where}: {error}; {columns.advice(row.columns)}") from error
+                raise InputError(f"{row.where}: {error}; {columns.advice(row.columns, kept == 1)}") from error
             except ValueError as error:
                 raise InputError(f"{row.where}: {error}") from error
             yield problem

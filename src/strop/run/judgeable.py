@@ -8,21 +8,30 @@ from strop.base.types import InputError, Problem
 from strop.data.dataset import Data
 from strop.verifiers.answer import stated_answer
 from strop.verifiers.base import Verifier, shortened
-from strop.verifiers.judges import first_refusal
+from strop.verifiers.judges import refusals
 
 
 def refuse_unjudgeable(verifier: Verifier, data: Data) -> None:
     """Refuse training or held-out problems that the verifier can never judge.
 
     Raises:
-        InputError: naming the first of them and why.
+        InputError: how many of their source they are, the first of them and why, and the way out.
     """
-    held_out = () if data.held_out is None else data.held_out.problems
-    refused = first_refusal(verifier, [*data.train.problems, *held_out])  # at once: it may need processes of its own
-    if refused is not None:
-        problem, reason = refused
-        within = data.train if data.held_out is None or problem not in held_out else data.held_out
-        raise InputError(f"{within.name}: problem {problem.id!r}: {reason}; choose another verifier")
+    parts = [part for part in (data.train, data.held_out) if part is not None]
+    asked = [(part.name, problem) for part in parts for problem in part.problems]
+    reasons = refusals(verifier, [problem for _, problem in asked])  # at once: it may need processes of its own
+    refused = [(*one, reason) for one, reason in zip(asked, reasons, strict=True) if reason is not None]
+    if not refused:
+        return
+    source, problem, reason = refused[0]
+    count, total = (sum(one[0] == source for one in of) for of in (refused, asked))
+    piece = verifier.piece_name()
+    step = f'{{ piece = "Verifiable", verifier = "{piece}" }}'
+    prepared = f"strop data prepare with the step {step} mends or drops them, or " if count < total else ""
+    raise InputError(
+        f"{source}: {piece} cannot judge {count:,} of {total:,} problems, the first of them {problem.id!r}: {reason}; "
+        f"{prepared}choose another verifier"
+    )
 
 
 def caution(verifier: Verifier, problems: Sequence[Problem]) -> tuple[str, str] | None:

@@ -147,17 +147,15 @@ class DomainJudge(Judge):
             member.close()
 
 
-def first_refusal(verifier: Verifier, problems: Sequence[Problem]) -> tuple[Problem, str] | None:
-    """The first problem that a verifier can never judge, and why; asked of all workers at once where it needs them."""
+def refusals(verifier: Verifier, problems: Sequence[Problem]) -> list[str | None]:
+    """Of each problem why a verifier can never judge it, or None; all workers are asked at once where it needs them."""
     if type(verifier).refuses is Verifier.refuses:
-        return None
+        return [None] * len(problems)
     if verifier.isolated() is None or len(problems) < 2:
-        refusals = ((problem, verifier.refuses(problem)) for problem in problems)
-    else:
-        pool = ProcessPool(verifier)
-        try:
-            results = dict(pool.completed([pool.submit("refuses", problem) for problem in problems]))
-        finally:
-            pool.close()
-        refusals = ((problem, results[place].refusal) for place, problem in enumerate(problems))
-    return next(((problem, reason) for problem, reason in refusals if reason is not None), None)
+        return [verifier.refuses(problem) for problem in problems]
+    pool = ProcessPool(verifier)
+    try:
+        results = dict(pool.completed([pool.submit("refuses", problem) for problem in problems]))
+    finally:
+        pool.close()
+    return [results[place].refusal for place in range(len(problems))]
