@@ -29,7 +29,7 @@ from strop.run.trained_on import questions_of, write_questions
 from strop.run.watchdog import NotingView, Watch
 from strop.training import checkpoint
 from strop.training.memory import Device
-from strop.training.sft import planned
+from strop.training.sft import Plan, planned
 from strop.verifiers.base import shortened
 
 __all__ = ["load_model", "preview", "preview_resume", "resume", "stored_config", "train"]
@@ -93,7 +93,7 @@ def _previewed(config: SftConfig, view: View) -> list[str]:
         view.note(line)
     batch, epoch = config.training.tokens_per_batch, sum(map(len, plan.fitting))
     view.note(f"{counted(len(plan.batches), 'updates')} of up to {batch:,} tokens; an epoch has {epoch:,}")
-    warnings = _warnings(config, data)
+    warnings = _warnings(config, data, plan)
     longest, budget = max(map(len, plan.fitting)), config.training.tokens_per_microbatch
     lengths = largest_microbatch(longest, max(map(len, plan.batches)), budget)
     device: Device = "cuda" if pick_device(config.device).type == "cuda" else "cpu"
@@ -114,7 +114,7 @@ def _described(config: SftConfig, data: FineTuningData) -> list[str]:
     ]
 
 
-def _warnings(config: SftConfig, data: FineTuningData) -> list[str]:
+def _warnings(config: SftConfig, data: FineTuningData, plan: Plan) -> list[str]:
     """What speaks against learning from them so, a line each."""
     found = []
     if data.answered_before:
@@ -124,8 +124,8 @@ def _warnings(config: SftConfig, data: FineTuningData) -> list[str]:
         )
     large = large_adapters(config.model)
     found += [] if large is None else [large.line]
-    plan, training = planned(data.demonstrations, shuffled(config)), config.training
     found += [] if plan.overflow is None else [plan.overflow]
+    training = config.training
     if training.epochs is not None and len(plan.batches) < FEW_UPDATES:
         found.append(
             f"{counted(training.epochs, 'epochs')} of so few demonstrations are only "
@@ -139,7 +139,8 @@ def _run(
     config: SftConfig, data: FineTuningData, folder: RunFolder, view: View, step: int | None, tuner: Tuner | None
 ) -> Path:
     """Fine-tune from the checkpoint of `step`, in this process or in ranks; the folder of the model."""
-    for line in (*_described(config, data), *_warnings(config, data)):
+    plan = planned(data.demonstrations, shuffled(config))
+    for line in (*_described(config, data), *_warnings(config, data, plan)):
         view.note(line)
     with Watch(folder.path, None, view) as watch:
         if tuner is None:

@@ -209,6 +209,8 @@ def validation_sets(
 
 
 def _trained_benchmarks(config: RunConfig, sets: Sequence[ValidationSet], data: Data) -> Iterator[str]:
+    if not sets:
+        return
     record, seen = ProblemRecord.of(data), trained_before(config.model.path)
     for one in sets:
         problems = one.dataset.problems

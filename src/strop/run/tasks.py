@@ -22,7 +22,7 @@ from strop.config.edits import explain, flatten
 from strop.config.parse import edit
 from strop.config.schema import RunConfig, evaluation_sampling
 from strop.data.dataset import Dataset, Example, build_dataset, load_data, make_example
-from strop.data.source import ProblemSource
+from strop.data.source import ProblemSource, question_digest
 from strop.engines.build import build_engine
 from strop.engines.protocol import Engine, Request, Sampling
 from strop.evaluation.evaluate import evaluate, reporting_to
@@ -367,8 +367,8 @@ def problems_of(asked: Asked, tokenizer: PreTrainedTokenizerBase, view: View) ->
         none = " (the run holds out none)" if asked.own else ""
         kind = "held-out problems" if data.held_out is not None else f"problems{none}"
     place = asked.config.model.path if asked.run is None else str(asked.run)
-    known = questions_of(place) is not None
-    trained_on = sum(map(trained_before(place), chosen.problems)) if known else None
+    learned = questions_of(place)
+    trained_on = None if learned is None else sum(question_digest(one) in learned for one in chosen.problems)
     view.note(f"{len(chosen)} {kind} of {chosen.name}")
     if trained_on:
         which = f"{trained_on} of these {len(chosen)} problems"
