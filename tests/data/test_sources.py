@@ -70,16 +70,23 @@ def test_json_lines_gzipped_with_byte_order_mark_and_limit(tmp_path: Path) -> No
     ids=["verl", "trl", "gsm8k", "null", "open-r1"],
 )
 def test_usual_columns_are_recognised(tmp_path: Path, row: dict[str, object]) -> None:
-    """The first row decides for all; what GSM8K writes before its answer is kept."""
+    """The first row decides for all; a worked solution that the answer is taken from is kept."""
     path = write_lines(tmp_path / "a.jsonl", [row, row])
-    assert [(found.prompt, found.reference) for found in JsonLines(path=path).load()] == [
-        ("1+1", "2" if "answer" in row or "ground_truth" in str(row) else row["solution"])
-    ] * 2  # fmt: skip
-    solution = str(row.get("answer"))
-    assert JsonLines(path=path).load()[0].extra == ({"solution": solution} if "####" in solution else {})
+    assert [(found.prompt, found.reference) for found in JsonLines(path=path).load()] == [("1+1", "2")] * 2
+    solution = next((str(text) for text in row.values() if "####" in str(text) or "boxed" in str(text)), None)
+    assert JsonLines(path=path).load()[0].extra == ({"solution": solution} if solution else {})
     other = write_lines(tmp_path / "b.jsonl", [row, {"input": "1+1", "target": "2"}])
     with pytest.raises(InputError, match=r"b\.jsonl:2: no column '"):
         JsonLines(path=other).load()
+
+
+def test_a_solution_without_a_box_among_others_is_refused_unless_it_is_named(tmp_path: Path) -> None:
+    rows = [{"problem": "1+1", "solution": r"$1 + \boxed{2} - 0$"}, {"problem": "2+2", "solution": "Surely four."}]
+    path = write_lines(tmp_path / "a.jsonl", rows)
+    with pytest.raises(InputError, match=r"a\.jsonl:2: the solution has no \\boxed{answer}"):
+        JsonLines(path=path).load()
+    named = JsonLines(path=path, columns=Columns(answer="solution")).load()
+    assert [problem.reference for problem in named] == [row["solution"] for row in rows]
 
 
 GSM8K = "She has 1,000 + 250 = <<1000+250=1250>>1,250.\n#### 1,250"

@@ -51,7 +51,8 @@ class Columns(Settings):
         prompt: text, or a list of chat messages. None: the first of the usual names that the first row has: prompt,
             question, problem, messages, ….
         answer: the reference answer, or the tests of a program. None: answer, ground_truth, final_answer, …, or a
-            solution that boxes its answer. Of a worked solution that ends as GSM8K's do (`#### 72`) it is the result.
+            solution that boxes its answer. Of a worked solution that ends as GSM8K's do (`#### 72`) it is the result,
+            of a solution what it boxes.
         answer_json: the answer is JSON written as text, and a list of one is what is in it (Skywork-OR1-RL-Data:
             `["42"]`).
         id: None numbers the rows under the source's name.
@@ -197,7 +198,8 @@ class RowSource(ProblemSource):
     def _problem(self, row: Row, columns: Columns) -> Problem:
         """The problem of a row; `columns` are those of the source with every name known."""
         identity = pick(row.columns, columns.id) if columns.id is not None else f"{self.name}-{row.number}"
-        reference, solution = stated(columns.reference(row.columns), self.domain)
+        worked = self.columns.answer is None and columns.answer in SOLUTIONS
+        reference, solution = stated(columns.reference(row.columns), self.domain, worked)
         extra = {name: pick(row.columns, name) for name in columns.extra}
         return Problem(
             id=str(identity),

@@ -1,4 +1,4 @@
-"""What prompts and answers are called in the tables that people bring, and how GSM8K marks an answer."""
+"""What prompts and answers are called in the tables that people bring, and how worked solutions mark an answer."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from strop.data.boxes import boxed_answer
 from strop.data.columns import NoColumn, pick
 
 # In the sets of GSM8K, verl, TRL, open-r1 and others; dots reach into nested columns.
@@ -61,12 +62,18 @@ def final_answer(solution: object) -> str:
     return answer
 
 
-def stated(reference: Any, domain: str) -> tuple[Any, dict[str, Any]]:
+def stated(reference: Any, domain: str, worked: bool = False) -> tuple[Any, dict[str, Any]]:
     """A reference, and what `Problem.extra` keeps with it.
 
-    Of a worked solution that ends as GSM8K's do that is the result, and the solution. Everything else stays as it is:
-    a text with headings (`#### Notes`), and what programs are judged by.
+    Of a worked solution that ends as GSM8K's do, or is known as one (`worked`) and boxes its answer, that is the
+    result, and the solution. Everything else stays as it is: a text with headings (`#### Notes`), and what programs
+    are judged by.
+
+    Raises:
+        ValueError: `worked`, and no answer is marked.
     """
-    if domain == CODE or not isinstance(reference, str) or RESULT.search(reference) is None:
+    if domain == CODE or not isinstance(reference, str):
         return reference, {}
-    return final_answer(reference), {"solution": reference}
+    if RESULT.search(reference) is not None:
+        return final_answer(reference), {"solution": reference}
+    return (boxed_answer(reference), {"solution": reference}) if worked else (reference, {})

@@ -11,9 +11,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from strop.base.seeds import derive
+from strop.data.boxes import boxed_answer
 from strop.data.columns import pick
 from strop.data.usual import ANSWERS, PROMPTS, SOLUTIONS, final_answer, first_present
-from strop.verifiers.extract import last_boxed
 
 Columns = Mapping[str, Any]
 
@@ -49,10 +49,7 @@ def math_answer(row: Columns) -> str:
     """
     if any(_has(row, name) for name in ANSWERS):
         return _answer_text(_first(row, ANSWERS, "answer"))
-    boxed = last_boxed(_text(_first(row, SOLUTIONS, "answer")))
-    if boxed is None:
-        raise ValueError("no column with the answer, and the solution holds no \\boxed{}")
-    return boxed
+    return boxed_answer(_text(_first(row, SOLUTIONS, "answer")))
 
 
 def gsm8k_answer(row: Columns) -> str:

@@ -11,12 +11,12 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from strop.base.types import Prompt
+from strop.data.boxes import boxed_answer
 from strop.data.columns import pick
 from strop.data.rows import as_prompt
 from strop.data.usual import ANSWERS, PROMPTS, SOLUTIONS, final_answer, first_present
 from strop.evaluation.benchmarks import CATALOGUE
 from strop.verifiers.code.forms import standard_tests
-from strop.verifiers.extract import last_boxed
 
 Row = Mapping[str, Any]
 
@@ -86,21 +86,9 @@ def any_table(row: Row) -> Fields:
     """
     prompt = _first(row, PROMPTS, "prompt")
     name = _first(row, ANSWERS + SOLUTIONS, "answer")
-    answer = boxed(pick(row, name)) if name in SOLUTIONS else pick(row, name)
+    answer = boxed_answer(pick(row, name)) if name in SOLUTIONS else pick(row, name)
     extra = {name: row[name] for name in ("id", "solution") if isinstance(row.get(name), str | int)}
     return Fields(_bare_prompt(pick(row, prompt)), answer_text(answer), extra)
-
-
-def boxed(solution: Any) -> str:
-    """The answer that a worked solution boxes.
-
-    Raises:
-        ValueError: it boxes none.
-    """
-    found = last_boxed(str(solution))
-    if not found:
-        raise ValueError("the solution has no \\boxed{answer}")
-    return found
 
 
 def _first(row: Row, names: Sequence[str], what: str) -> str:
@@ -156,7 +144,7 @@ def _only_answer(value: Any) -> Any:
 def _math_train(row: Row) -> Fields:
     solution = pick(row, "solution")
     extra = {"solution": solution, "level": row.get("level"), "type": row.get("type")}
-    return Fields(pick(row, "problem"), boxed(solution), extra)
+    return Fields(pick(row, "problem"), boxed_answer(solution), extra)
 
 
 def _tulu3(row: Row) -> Fields:

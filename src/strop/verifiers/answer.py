@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 
 from strop.base.types import Problem, Status, Verdict
+from strop.data.boxes import last_boxed
 from strop.data.templates import Instruction
 from strop.verifiers.base import Verifier, Where, reference_text, response, shortened
-from strop.verifiers.extract import extract_answer, instruction_for, last_boxed
+from strop.verifiers.extract import extract_answer, instruction_for
 from strop.verifiers.numbers import canonical, normalise, same_answer
 
 # A LaTeX command, a power, an index, a fraction, a tuple or an interval.

@@ -3,23 +3,13 @@
 from __future__ import annotations
 
 import re
-from typing import NamedTuple
 
+from strop.data.boxes import last_boxed
 from strop.data.templates import BOXED, TAGGED, Instruction
 from strop.verifiers.base import Where
 from strop.verifiers.numbers import NUMBER
 
-_BRACES = re.compile(r"\\(?:boxed|fbox)\s*\{|\\.|[{}]", re.DOTALL)
 _LAST_NUMBER = re.compile(rf"(?<![\w.]){NUMBER}", re.ASCII)
-
-
-class Box(NamedTuple):
-    """A closed box `text[outer_begin:outer_end]` and its answer `text[begin:end]`."""
-
-    outer_begin: int
-    outer_end: int
-    begin: int
-    end: int
 
 
 def extract_answer(text: str, where: Where, box_required: bool = False) -> str | None:
@@ -57,35 +47,6 @@ def after_thinking(text: str) -> str | None:
     return None if "<think>" in final else final
 
 
-def last_boxed(text: str) -> str | None:
-    r"""The content of the last balanced `\boxed{…}` or `\fbox{…}`, the outermost of nested ones.
-
-    `\boxed{1} or \boxed{\frac{1}{2}}` gives `\frac{1}{2}`; a box that is never closed does not count.
-    """
-    found = boxes(text)
-    return text[found[-1].begin : found[-1].end].strip() if found else None
-
-
-def boxes(text: str) -> list[Box]:
-    """Every balanced box in the order in which they close; of nested ones the outermost alone."""
-    found: list[Box] = []
-    open_braces: list[tuple[int, int] | None] = []  # of a box, where it and its content begin; None for other braces
-    for match in _BRACES.finditer(text):
-        token = match.group()
-        if token == "}":
-            opened = open_braces.pop() if open_braces else None
-            if opened is not None:
-                closed = _close(text, *opened, match.start(), found[-1] if found else None)
-                while found and found[-1].outer_begin > closed.outer_begin:
-                    found.pop()
-                found.append(closed)
-        elif token == "{":
-            open_braces.append(None)
-        elif token.endswith("{") and len(token) > 2:  # not an escaped brace
-            open_braces.append((match.start(), match.end()))
-    return found
-
-
 def answer_tag(text: str, box_required: bool = False) -> str | None:
     """The content of the last `<answer>…</answer>`: its last box, else (unless `box_required`) all of it."""
     end = text.rfind("</answer>")
@@ -105,12 +66,3 @@ def last_number(text: str) -> str | None:
     for match in _LAST_NUMBER.finditer(text.replace("\N{MINUS SIGN}", "-")):
         last = match.group()
     return last
-
-
-def _close(text: str, outer_begin: int, begin: int, end: int, inner: Box | None) -> Box:
-    """The box closed at `end`; where a box inside is all that it holds, that one's answer is its answer."""
-    if inner is not None and inner.outer_begin >= begin:
-        around = text[begin : inner.outer_begin] + text[inner.outer_end : end]
-        if not around.strip():
-            return Box(outer_begin, end + 1, inner.begin, inner.end)
-    return Box(outer_begin, end + 1, begin, end)

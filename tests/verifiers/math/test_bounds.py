@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from strop.base.imports import allow_module
 from strop.base.types import Problem, Status, Verdict
-from strop.verifiers.extract import boxes
+from strop.data.boxes import boxes
 from strop.verifiers.isolation import Isolation
 from strop.verifiers.math import MathVerifier
 from strop.verifiers.math.bounds import Bounds

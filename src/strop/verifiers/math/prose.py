@@ -11,8 +11,9 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from strop.data.boxes import Box, boxes, last_boxed
 from strop.verifiers.base import shortened
-from strop.verifiers.extract import Box, after_thinking, answer_tag, boxes, last_boxed
+from strop.verifiers.extract import after_thinking, answer_tag
 from strop.verifiers.math.bounds import Bounds
 from strop.verifiers.math.expressions import Node, TooMuch, Unreadable
 from strop.verifiers.math.grammar import Reading, read
