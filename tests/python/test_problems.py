@@ -75,6 +75,9 @@ def test_columns_are_named_or_guessed() -> None:
     for known in (None, {"prompt": "question", "answer": "answer"}):
         (marked,) = problems_of([{"question": "q", "answer": "so\n#### 1,250"}], known)
         assert marked.reference == "1250" and marked.extra == {"answer": "so\n#### 1,250"}
+    for text, reference in ((r"so \boxed{2} m", "2"), ("surely 2", "surely 2")):
+        (worked,) = problems_of([{"question": "q", "solution": text}])
+        assert worked.reference == reference and worked.extra == {"solution": text}
     rows = [{"text": "q", "final": np.float64(0.5), "question": "other"}]
     for columns in ({"prompt": "text", "answer": "final"}, Columns(prompt="text", answer="final")):
         (named,) = problems_of(rows, columns)

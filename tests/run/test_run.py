@@ -597,6 +597,22 @@ def test_a_gain_is_of_evaluations_on_the_same_terms(
     assert run.gain(4) is not None and (run.gain(6) is not None) == compares
 
 
+def test_the_best_step_is_of_evaluations_on_the_same_terms(finished: Path, tmp_path: Path) -> None:
+    """Pass rates of before and after a change of the evaluations competed, and the best checkpoint was not kept."""
+    out = tmp_path / "run"
+    shutil.copytree(finished, out)
+    before = json.loads((out / "summary.json").read_text())["best_step"]
+    sets = ["steps=7", "evaluation.every=1", "checkpoint.keep=1", "verifier.extract=any", "sampling.max_new_tokens=2"]
+    resume(out, SilentView(), sets=sets)
+    resume(out, SilentView(), sets=["steps=8"])  # the terms are those of the resume before
+    rates = {row["step"]: row.get("evaluation/pass_rate") for row in read_metrics(out / "metrics.jsonl")}
+    best = max((5, 6, 7, 8), key=lambda step: (rates[step], -step))
+    assert rates[before] > rates[best], "or this test shows nothing"
+    assert json.loads((out / "summary.json").read_text())["best_step"] == best
+    kept = {int(path.name.removeprefix("step-")) for path in (out / "checkpoints").glob("step-*")}
+    assert kept == {before, best, 8}
+
+
 def test_the_users_modules_are_recorded_and_named_in_every_command(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -160,10 +160,11 @@ def _problem(number: int, row: object, columns: Columns | None) -> Problem:
     reference = chosen.reference(fields) if answered else None
     given = fields.get("domain")
     domain = given if isinstance(given, str) else "math"
+    worked = columns is None and chosen.answer in SOLUTIONS and r"\boxed" in str(reference)
     return Problem(
         id=str(fields.get(chosen.id or "id", f"row-{number}")),
         prompt=chosen.asked(fields),
-        reference=stated(reference, domain)[0],
+        reference=stated(reference, domain, worked)[0],
         domain=domain,
         source="python",
         extra={name: value for name, value in fields.items() if name not in (chosen.prompt, "id")},

@@ -57,6 +57,7 @@ class Validation:
         self._untrained = untrained
         self._note = note
         self._known: set[int] = set()
+        self._since = 0  # the step after which held-out problems are measured as they are now
 
     # ------------------------------------------------------------------ evaluations
 
@@ -99,22 +100,26 @@ class Validation:
             self._results[measured.step] = found
             self.held_out[measured.step] = found.pass_rate
             if measured.step == 0:
-                terms = self._sets[HELD_OUT].terms
-                write_json(self._untrained, {"terms": terms, "pass_rates": by_problem(found)})
+                write_json(self._untrained, {"terms": self._terms(), "pass_rates": by_problem(found)})
             elif self._untrained.exists():
                 row |= gain(read_json(self._untrained)["pass_rates"], found) if self._compares() else NO_GAIN
         return row | {f"{PREFIX}/seconds": measured.seconds} | self._compute.evaluated(measured.device_seconds)
 
     def _compares(self) -> bool:
         """Whether the untrained model was measured on the terms that hold for held-out problems now."""
-        return bool(read_json(self._untrained).get("terms") == self._sets[HELD_OUT].terms)
+        return bool(read_json(self._untrained).get("terms") == self._terms())
 
     # ------------------------------------------------------------------ the best step
 
     def best_step(self) -> int | None:
-        """The earliest step with the highest held-out pass rate; the untrained model does not compete."""
-        trained = {step: rate for step, rate in self.held_out.items() if step > 0}
-        return max(trained, key=lambda step: (trained[step], -step), default=None)
+        """The earliest step with the highest held-out pass rate.
+
+        The untrained model does not compete, nor do steps that were measured on other terms.
+        """
+        return self._best(step for step in self.held_out if step > self._since)
+
+    def _best(self, steps: Iterable[int]) -> int | None:
+        return max(steps, key=lambda step: (self.held_out[step], -step), default=None)
 
     def may_be_best(self, step: int) -> bool:
         """Whether `step` is the best so far, or may turn out to be."""
@@ -123,15 +128,21 @@ class Validation:
         return step > 0 and (awaited or step == self.best_step())
 
     def retention(self, settings: CheckpointSettings) -> Retention:
-        """Which checkpoints stay; those of outstanding evaluations in any case."""
-        best = int(settings.keep_best)
-        return Retention(last=settings.keep, best=best, metrics=dict(self.held_out), pinned=self.outstanding)
+        """Which checkpoints stay; those of outstanding evaluations in any case, and the best of the terms before."""
+        rates = {step: rate if step > self._since else None for step, rate in self.held_out.items()}
+        before = self._best(step for step in self.held_out if 0 < step <= self._since) if settings.keep_best else None
+        pinned = self.outstanding if before is None else (*self.outstanding, before)
+        return Retention(last=settings.keep, best=int(settings.keep_best), metrics=rates, pinned=pinned)
 
     # ------------------------------------------------------------------ state
 
     def state(self) -> dict[str, Any]:
-        """JSON-able: pass rates, and steps whose evaluation is owed."""
-        return {"held_out": self.held_out, "owed": list(self.outstanding)}
+        """JSON-able: pass rates, the terms of the last of them, and steps whose evaluation is owed."""
+        terms = {"terms": self._terms(), "terms_since": self._since}
+        return {"held_out": self.held_out, **terms, "owed": list(self.outstanding)}
+
+    def _terms(self) -> dict[str, Any] | None:
+        return self._sets[HELD_OUT].terms if HELD_OUT in self._sets else None
 
     def load(self, state: Mapping[str, Any], rows: Iterable[Mapping[str, float | None]], step: int) -> tuple[int, ...]:
         """Take back what `state()` gave, and what came in later: `rows` of metrics.jsonl up to `step`.
@@ -144,6 +155,7 @@ class Validation:
                 "held-out problems are measured otherwise than before training (sampling, verifier or environment): "
                 "later pass rates are of something else, and no gain since step 0 is told"
             )
+        self._since = state.get("terms_since", 0) if state.get("terms") in (None, self._terms()) else step
         self.held_out = {int(at): rate for at, rate in state["held_out"].items()}
         self._known = set(self.held_out)
         for row in rows:

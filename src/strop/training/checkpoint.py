@@ -48,14 +48,14 @@ class Retention(Settings):
     """Which checkpoints stay: the `last` newest, and the `best` ones by their metric.
 
     Fields:
-        metrics: by step; known since, or instead of what was given at `save`.
+        metrics: by step; known since, or instead of what was given at `save`. A step with None does not compete.
         pinned: steps that stay whatever their metric, which is not known yet.
     """
 
     last: Annotated[int, Field(ge=1)] = 2
     best: Annotated[int, Field(ge=0)] = 1
     mode: Literal["max", "min"] = "max"
-    metrics: dict[int, float] = {}
+    metrics: dict[int, float | None] = {}
     pinned: tuple[int, ...] = ()
 
 
