@@ -15,7 +15,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
 LINK = re.compile(r"\]\(([^)\s]+)\)")
-WORDS_AT_MOST = 36_500
+WORDS_AT_MOST = 34_934
 
 
 def prose(page: Path) -> str:
@@ -72,9 +72,9 @@ def test_the_sites_navigation_names_pages_that_are_there() -> None:
 
 
 def test_the_readme_is_a_screen_and_the_pages_can_be_read() -> None:
-    """What is generated, held against papers by other tests, or a log of measurements is looked up, not read."""
+    """What is generated, held against papers and runs by tests, or a log of measurements is looked up, not read."""
     assert len((ROOT / "README.md").read_text().splitlines()) <= 160
-    looked_up = ("settings.md", "models.md", "claims.md", "benchmarks.md")
+    looked_up = ("settings.md", "models.md", "claims.md", "benchmarks.md", "metrics.md")
     read = [page for page in PAGES if "docs" in page.parts and not {"measured", "numbers"} & set(page.parts)]
     words = sum(len(page.read_text().split()) for page in read if page.name not in looked_up)
     assert words <= WORDS_AT_MOST, words

@@ -12,7 +12,7 @@ from typing import Any, get_args
 from pydantic import BaseModel, ValidationError
 
 from strop.base.near import near
-from strop.base.pieces import Piece, Settings, complaint, field_type, find, first_model, spoken
+from strop.base.pieces import Piece, Settings, choices, complaint, field_type, find, first_model, spoken
 from strop.base.types import InputError
 
 
@@ -99,14 +99,14 @@ def apply_edits(data: dict[str, Any], edits: dict[str, Any], model: type[BaseMod
 
 
 def _merge_field(old: Any, new: Any, model: type[BaseModel] | None, path: str, admits_none: bool) -> Any:
-    if model is None:
+    if model is None or (new is None and admits_none):
         return "none" if new is None and not admits_none else new
-    given = f"={new!r}" if isinstance(new, str) else ""
+    given = "" if isinstance(new, dict) else f"={new!r}"
     try:
         if issubclass(model, Piece) and isinstance(new, str):
             new = model.from_text(new)
         if not isinstance(new, dict):
-            return new
+            raise ValueError(_inner(model, path))
         if not issubclass(model, Piece):
             return apply_edits(old if isinstance(old, dict) else {}, new, model, path)
         # A piece that is a family of its own needs no name.
@@ -118,6 +118,13 @@ def _merge_field(old: Any, new: Any, model: type[BaseModel] | None, path: str, a
     same = isinstance(old, dict) and old.get("piece") == name
     base = dict(old) if same and isinstance(old, dict) else {"piece": name}
     return apply_edits(base, new, target, path)
+
+
+def _inner(model: type[BaseModel], path: str) -> str:
+    """What to give in place of a single value where settings or a piece stand."""
+    if issubclass(model, Piece) and inspect.isabstract(model):
+        return f"name one of {', '.join(sorted(choices(model)))}"
+    return f"it has settings of its own; set one of {', '.join(path + name for name in model.model_fields)}"
 
 
 def _model_of(model: type[BaseModel], key: str) -> type[BaseModel] | None:
@@ -145,6 +152,5 @@ def explain(error: ValidationError) -> str:
     key = ".".join(str(part) for part in first["loc"]) or "(whole)"
     if first["type"] == "missing":
         return f"{key}: missing"
-    if isinstance(first["input"], dict):
-        return f"{key}: {complaint(first)}"
-    return f"{key}={first['input']!r}: {complaint(first)}"
+    given = "" if isinstance(first["input"], dict) else f"={first['input']!r}"
+    return f"{key}{given}: {complaint(first)}"
