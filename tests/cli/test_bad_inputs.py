@@ -38,7 +38,7 @@ FILES = {
     "other.json": '{"recipe": "x"}\n',
     "raises.py": "def recipe():\n    return 1 / 0\n",
     "nothing.py": "x = 3\n",
-    "mine.py": (
+    "made.py": (
         "from strop.algorithms.rewards import Reward\n\n\n"
         "class Short(Reward):\n    def __call__(self, completion):\n        return 1.0\n\n\n"
         "def judge(text):\n    return True\n\n\nnumber = 3\n"
@@ -89,7 +89,7 @@ CASES = (
     ("train grpo --set model=Qwen/Qwen3-0.6B", "it has settings of its own; set one of model.path"),
     ("train grpo --set data.held_out=4", "data.held_out=4: it has settings of its own; set one of data.held_out.count"),
     ("train grpo --set verifier=3", "verifier=3: name one of Answer, "),
-    ("train grpo --set verifier=PythonFunction --set verifier.function=mine:judge", "allow it with --import mine"),
+    ("train grpo --set verifier=PythonFunction --set verifier.function=made:judge", "allow it with --import made"),
     ("train grpo --set sampling.top_p=0.9", "training needs the whole distribution"),
     ("train grpo --set batch.updates_per_step=64", "exceeds batch.prompts_per_step"),
     ("train grpo --set critic.updates_per_step=2", "never reads the critic"),
@@ -144,14 +144,14 @@ CASES = (
     (f"{EMBEDDED} --import nowhere", "No module named 'nowhere'"),
     (f"{EMBEDDED} --import syntax.py", "syntax.py, line 1: SyntaxError"),
     (f"{EMBEDDED} --import needs.py", "needs.py, line 1: ModuleNotFoundError"),
-    (f"{EMBEDDED} --import mine.py --set algorithm.reward=mine:Short", "is called with (self, completion, verdict)"),
-    (f"{EMBEDDED} --import mine.py --set algorithm.reward=mine:Long", "no Reward is called 'mine:Long'"),
+    (f"{EMBEDDED} --import made.py --set algorithm.reward=made:Short", "is called with (self, completion, verdict)"),
+    (f"{EMBEDDED} --import made.py --set algorithm.reward=made:Long", "no Reward is called 'made:Long'"),
     (
-        f'{EMBEDDED} --import mine.py --set \'verifier={{piece="PythonFunction", function="mine:judge"}}\'',
+        f'{EMBEDDED} --import made.py --set \'verifier={{piece="PythonFunction", function="made:judge"}}\'',
         "is called with (problem, text)",
     ),
     (
-        f'{EMBEDDED} --import mine.py --set \'verifier={{piece="PythonFunction", function="mine:number"}}\'',
+        f'{EMBEDDED} --import made.py --set \'verifier={{piece="PythonFunction", function="made:number"}}\'',
         "has no function 'number'",
     ),
     # folders
@@ -229,7 +229,7 @@ def there(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     before = set(sys.modules)
     yield folder
     for name in set(sys.modules) - before:
-        if name in ("mine", "needs", "syntax", "raises", "nothing"):
+        if name in ("made", "needs", "syntax", "raises", "nothing"):
             del sys.modules[name]
 
 
