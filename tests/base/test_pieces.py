@@ -166,7 +166,7 @@ class _Flags(Settings):
         ({"level": 0.0}, "--level 0: must be above 0 and below 1"),
         ({"at_most": 0}, "--at-most 0: must be at least 1 and at most 2000000"),
         ({"method": "foo"}, "--method foo: must be one or other"),
-        ({"at_most": "x"}, "--at-most x: input should be a valid integer, unable to parse string as an integer"),
+        ({"at_most": "x"}, "--at-most x: must be an integer"),
     ],
 )
 def test_a_refused_flag_is_named_with_what_is_allowed(given: dict[str, object], line: str) -> None:

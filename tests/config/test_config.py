@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from strop.algorithms.advantages import GroupRelative
 from strop.algorithms.losses import Cispo, PpoClip
 from strop.base.types import InputError
 from strop.config.checks import validated
-from strop.config.edits import parse_set
+from strop.config.edits import flatten, parse_set
 from strop.config.parse import edit, parse
 from strop.config.schema import RunConfig
 from strop.data.gsm8k import Gsm8k
@@ -76,7 +77,7 @@ def test_a_path_takes_the_fresh_model_back() -> None:
         ("algoritm.loss=Cispo", r"unknown setting algoritm=.*; did you mean algorithm\?"),
         ("algorithm.loss=Cipso", "algorithm.loss='Cipso': no PolicyLoss is called 'Cipso'; did you mean 'Cispo'"),
         ("algorithm.loss.clip_hihg=1", r"algorithm.loss.clip_hihg=1; did you mean algorithm.loss.clip_high\?"),
-        ("optim.lr=fast", "optim.lr='fast': .*valid number"),
+        ("optim.lr=fast", "optim.lr='fast': must be a number"),
         ("optim.lr=-1", "optim.lr=-1: must be above 0"),
         ("batch.prompts_per_step=0", "batch.prompts_per_step=0: must be at least 1"),
         ("batch.updates_per_step=17", "updates_per_step=17 exceeds batch.prompts_per_step=16.*lower it to 16"),
@@ -228,3 +229,21 @@ def test_a_tiny_form_takes_its_executor_and_held_out_problems_from_what_is_set()
     assert held_out is not None and held_out.source is None and held_out.count == 16
     own = resolve("grpo", ["data.source=a.jsonl", "data.held_out.source=b.jsonl"], small=True).data.held_out
     assert own is not None and own.source is not None and own.source.label == "b.jsonl"
+
+
+WRONG = ["word", "-1", "0", "1.5", "1e400", "true", "none", "", "[]", "[1]", "[[1]]", "{}", "{a=1}", "{piece=3}",]
+WRONG += ["9" * 25, "x" * 300]
+
+
+@pytest.mark.parametrize("recipe", ["grpo", "scalerl", "open_reasoner_zero.7b", "skywork_or1.math_7b", "archer.math"])
+def test_whatever_a_setting_is_given_is_taken_or_refused_in_words(recipe: str) -> None:
+    """`data.path=3` was a traceback, and `model=Qwen/Qwen3-0.6B` named the class of the settings."""
+    config = resolve(recipe)
+    for key, _ in flatten(config.model_dump(mode="json")):
+        for value in WRONG:
+            try:
+                edit(config, [f"{key}={value}"])
+            except InputError as error:
+                said = str(error)
+                assert not re.search("input should|instance of", said), said
+                assert "\n" not in said

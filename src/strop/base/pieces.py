@@ -121,6 +121,10 @@ _BOUNDS = {
     "gt": "above", "ge": "at least", "lt": "below", "le": "at most",
     "exclusiveMinimum": "above", "minimum": "at least", "exclusiveMaximum": "below", "maximum": "at most",
 }  # fmt: skip
+_KINDS = {
+    "int": "an integer", "float": "a number", "finite": "a finite number", "bool": "true or false", "string": "text",
+    "tuple": "a list", "dict": "a table", "model": "a table of settings",
+}  # fmt: skip
 
 
 def complaint(first: ErrorDetails) -> str:
@@ -131,6 +135,9 @@ def complaint(first: ErrorDetails) -> str:
         return bounds
     if first["type"] == "literal_error":
         return f"must be {str(context['expected']).replace(chr(39), '')}"
+    kind, _, fault = first["type"].partition("_")
+    if kind in _KINDS and fault in ("type", "parsing", "number", "from_float"):
+        return f"must be {_KINDS[kind]}"
     message = first["msg"].removeprefix("Value error, ")
     return message if first["type"] == "value_error" else f"{message[0].lower()}{message[1:]}"
 

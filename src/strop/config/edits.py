@@ -148,9 +148,14 @@ def _unknown(path: str, key: str, value: Any, model: type[BaseModel]) -> str:
 
 def explain(error: ValidationError) -> str:
     """The first complaint of pydantic as one line: key, value, reason."""
-    first = error.errors(include_url=False)[0]
-    key = ".".join(str(part) for part in first["loc"]) or "(whole)"
+    first, *others = error.errors(include_url=False)
+    loc, reason = first["loc"], complaint(first)
+    if loc and loc[-1] == "bool":  # the first alternative of a union, which pydantic names
+        loc = loc[:-1]
+        rest = (complaint(one).removeprefix("must be ") for one in others if one["loc"][:-1] == loc)
+        reason = " or ".join([reason, *rest])
+    key = ".".join(map(str, loc)) or "(whole)"
     if first["type"] == "missing":
         return f"{key}: missing"
     given = "" if isinstance(first["input"], dict) else f"={first['input']!r}"
-    return f"{key}{given}: {complaint(first)}"
+    return f"{key}{given}: {reason}"

@@ -19,7 +19,7 @@ from typing import Any
 from strop.base.types import InputError, Problem, first_line
 from strop.data.problem_table import from_columns, is_problem_table
 from strop.data.rows import BrokenRow, Columns, Row, RowSource
-from strop.data.source import files_in
+from strop.data.source import SUFFIXES
 
 _WILD = "*?"
 
@@ -182,3 +182,14 @@ def _parse_line(line: bytes) -> Mapping[str, Any]:
     if not isinstance(value, dict):
         raise ValueError(f"a line must be a JSON object, not {type(value).__name__}")
     return value
+
+
+def files_in(folder: str) -> str:
+    """How the files of a folder are named as a source, for messages: a set often lies there in splits and shards."""
+    names = sorted(entry.name for entry in Path(folder).expanduser().iterdir() if entry.name.endswith(tuple(SUFFIXES)))
+    if not names:
+        return f"name a file; it holds none that ends in {', '.join(SUFFIXES)}"
+    name = next((name for name in names if "train" in name), names[0])
+    pattern = re.sub(r"\d.*(?=\.(?:jsonl\.gz|\w+)$)", "*", name)
+    several = sum(Path(other).match(pattern) for other in names) > 1
+    return f"name a file in it, or several by a pattern: {Path(folder) / (pattern if several else name)}"

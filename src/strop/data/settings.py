@@ -22,7 +22,7 @@ class _WithSource(Settings):
     @model_validator(mode="before")
     @classmethod
     def _expand_source(cls, fields: Any) -> Any:
-        if not isinstance(fields, dict):
+        if not isinstance(fields, dict) or not isinstance(fields.get("path"), str | None):
             return fields
         source, path = fields.get("source"), fields.get("path")
         if isinstance(source, str):

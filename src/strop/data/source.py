@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import hashlib
 import math
+import os
 import re
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator
 from itertools import islice
-from pathlib import Path
 from typing import Any, ClassVar
 
 from pydantic import ValidationError
@@ -192,24 +192,13 @@ def expand_source(text: str, path: str | None = None) -> dict[str, Any]:
         return {"piece": SUFFIXES[suffix], "path": text}
     if colon:
         return add_path({"piece": find(ProblemSource, text).piece_name()}, path)
-    if (folder := Path(text).expanduser()).is_dir():
-        return add_path({"piece": "HubDataset", "dataset": str(folder)}, path)
+    if os.path.isdir(folder := os.path.expanduser(text)):  # unlike Path's, for a text of any length
+        return add_path({"piece": "HubDataset", "dataset": folder}, path)
     if _HUB_NAME.fullmatch(text) and not text.endswith((".txt", ".arrow")):
         return add_path({"piece": "HubDataset", "dataset": text}, path)
-    if Path(text).is_file():
+    if os.path.isfile(text):
         raise ValueError(f"no source is called {text!r}; the files that are read end in {', '.join(SUFFIXES)}")
     raise ValueError(f"no source is called {text!r}; {nearest(text, (*SHORT_NAMES, *FORMS))}")
-
-
-def files_in(folder: str) -> str:
-    """How the files of a folder are named as a source, for messages: a set often lies there in splits and shards."""
-    names = sorted(entry.name for entry in Path(folder).expanduser().iterdir() if entry.name.endswith(tuple(SUFFIXES)))
-    if not names:
-        return f"name a file; it holds none that ends in {', '.join(SUFFIXES)}"
-    name = next((name for name in names if "train" in name), names[0])
-    pattern = re.sub(r"\d.*(?=\.(?:jsonl\.gz|\w+)$)", "*", name)
-    several = sum(Path(other).match(pattern) for other in names) > 1
-    return f"name a file in it, or several by a pattern: {Path(folder) / (pattern if several else name)}"
 
 
 def add_path(source: dict[str, Any], path: str | None) -> dict[str, Any]:

@@ -19,10 +19,10 @@ from strop.base.near import nearest
 from strop.base.pieces import Settings, choices
 from strop.base.types import InputError, Problem
 from strop.data.columns import Where, condition, pick
-from strop.data.files import ParquetFile, matching
+from strop.data.files import ParquetFile, files_in, matching
 from strop.data.problem_table import from_columns
 from strop.data.rows import BrokenRow, Columns, HubDataset, Row, RowSource
-from strop.data.source import SUFFIXES, ProblemSource, check_problem, expand_source, files_in
+from strop.data.source import SUFFIXES, ProblemSource, check_problem, expand_source
 from strop.data.usual import stated
 from strop.prepare.mappings import MAPPINGS, Fields, ReadyMapping, answer_text, any_table, table
 
