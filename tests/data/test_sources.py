@@ -385,3 +385,11 @@ def test_hub_dataset_reads_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert [(p.id, p.reference) for p in source.load()] == [("sums-1", "2"), ("sums-2", "4")]
     with pytest.raises(InputError, match="folder .* cannot be loaded"):
         HubDataset(dataset=str(folder), split="nothing").load()
+
+
+@pytest.mark.parametrize("column", ["prompt", "answer"])
+def test_half_a_character_is_refused_where_it_stands(column: str, tmp_path: Path) -> None:
+    row = {"prompt": "q", "answer": "1"}
+    path = write_lines(tmp_path / "a.jsonl", [row, row | {"prompt": "p", column: "\ud800"}])
+    with pytest.raises(InputError, match=r"a\.jsonl:2: prompt or answer holds half of a surrogate pair"):
+        JsonLines(path=path).load()

@@ -112,11 +112,11 @@ def check_problem(problem: Problem, needs_answer: bool = True) -> None:
             raise ValueError("the prompt is empty")
     else:
         _check_messages(problem.prompt)
-    try:
-        problem.question.encode()
-    except UnicodeEncodeError as error:
-        raise ValueError("the prompt holds half of a surrogate pair, which is no character") from error
     reference = problem.reference
+    try:
+        f"{problem.question}{reference if isinstance(reference, str) else ''}".encode()
+    except UnicodeEncodeError as error:
+        raise ValueError("prompt or answer holds half of a surrogate pair, which is no character") from error
     if (reference is None and needs_answer) or (isinstance(reference, str) and not reference.strip()):
         raise ValueError("the answer is empty; fill it in, or leave such rows out (a data source has `where` for it)")
     if isinstance(reference, float) and not math.isfinite(reference):
