@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from strop.base.types import InputError, Problem
+from strop.data.files import JsonLines
 from strop.data.rows import HubDataset
 from strop.data.templates import ChatTemplate, OpenReasonerZero, Plain
 from strop.evaluation.benchmarks import (
@@ -217,7 +218,7 @@ def test_what_was_looked_for_is_named(tmp_path: Path) -> None:
     [
         ([{"problem": "x", "answer": "1"}, {"problem": "x"}], r":2: no column with the answer"),
         ([{"text": "x", "answer": "1"}], r":1: no column with the question; looked for prompt, question"),
-        ([{"problem": 3, "answer": "1"}], r":1: expected a text"),
+        ([{"problem": 3, "answer": "1"}], r":1: the prompt must be text or a list of chat"),
         ([{"problem": "x", "answer": None, "solution": "no box"}], r":1: .*no \\boxed"),
         ([{"problem": "x", "answer": True}], r":1: True is no answer"),
         ([{"problem": " ", "answer": "1"}], r":1: the prompt is empty"),
@@ -226,6 +227,46 @@ def test_what_was_looked_for_is_named(tmp_path: Path) -> None:
 def test_a_broken_row_is_named(tmp_path: Path, rows: list[dict[str, Any]], place: str) -> None:
     with pytest.raises(InputError, match=rf"math500\.jsonl{place}"):
         load_problems(benchmark("math500"), write(tmp_path / "math500.jsonl", rows))
+
+
+CHAT = [
+    {"role": "system", "content": "Be brief."}, {"role": "user", "content": "Remember x = 1."},
+    {"role": "assistant", "content": "I do."}, {"role": "user", "content": ASKED},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("chat", [CHAT, CHAT[:1] + CHAT[3:], CHAT[1:], CHAT[3:]])
+@pytest.mark.parametrize("style", ["messages", "sharegpt", "answered"])
+def test_a_file_of_chats_asks_what_training_on_it_asks(chat: list[dict[str, str]], style: str, tmp_path: Path) -> None:
+    """Only the user's turns were asked, in one: without the system message, and unlike what had been trained on."""
+    names = {"user": "human", "assistant": "gpt", "system": "system"}
+    turns = [{"from": names[turn["role"]], "value": turn["content"]} for turn in chat]
+    row = {"messages": chat if style == "messages" else turns, "answer": "2"}
+    file = write(tmp_path / "chats.jsonl", [row])
+    (trained,) = JsonLines(path=file).load()
+    if style == "answered":  # as Open-Reasoner-Zero publishes its problems
+        turns.append({"from": "assistant", "ground_truth": {"value": "2"}})
+        write(file, [row])
+    (problem,) = load_problems(benchmark(str(file)))
+    assert problem.question == trained.question
+    assert problem.prompt == (trained.prompt if len(chat) > 1 else ASKED)
+
+
+@pytest.mark.parametrize("name", ["choices", "options", "passage", "system"])
+def test_a_file_whose_question_stands_in_two_columns_is_refused(name: str, tmp_path: Path) -> None:
+    """Multiple-choice questions were asked without their options, and measured at nothing."""
+    file = write(tmp_path / "exam.jsonl", [{"question": "Which?", name: ["p", "q"], "answer": "B"}])
+    with pytest.raises(InputError, match=f"exam.jsonl:1: .*'question' alone, without what stands in '{name}'"):
+        load_problems(benchmark(str(file)))
+
+
+def test_a_file_with_columns_of_its_own_says_how_it_is_measured(tmp_path: Path) -> None:
+    file = write(tmp_path / "frage.jsonl", [{"frage": "1+1", "loesung": "2"}])
+    with pytest.raises(InputError) as caught:
+        load_problems(benchmark(str(file)))
+    said = str(caught.value)
+    assert "frage.jsonl:1: no column with the question; looked for prompt, question" in said
+    assert f"strop eval MODEL --source {file} --set data.source.columns.prompt=COLUMN" in said
 
 
 @pytest.mark.parametrize("content", ["{", '{"a": 1}', "[3]"])

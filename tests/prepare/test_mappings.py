@@ -144,6 +144,22 @@ def test_orz_as_it_is_published_a_list_of_lists(tmp_path: Path) -> None:
     assert isinstance(second, BrokenRow) and second.where.endswith("orz.json: entry 2")
 
 
+def test_a_table_of_no_set_keeps_whole_chats_and_refuses_parts_of_questions(tmp_path: Path) -> None:
+    """A system message in ShareGPT's form was lost, and a question was kept without its options."""
+    turns = [{"from": "system", "value": "S"}, {"from": "human", "value": "P"}, {"from": "gpt", "value": "A"}]
+    rows = [
+        {"conversations": turns, "prompt": turns, "answer": "3"}, {"prompt": turns[1:], "answer": "3"},
+        {"prompt": "Which?", "choices": ["p", "q"], "answer": "B"},
+    ]  # fmt: skip
+    whole, alone, part = read(Source(path=str(write_lines(tmp_path / "a.jsonl", rows))))
+    assert isinstance(whole, Problem) and whole.prompt == (
+        {"role": "system", "content": "S"}, {"role": "user", "content": "P"},
+    )  # fmt: skip
+    assert isinstance(alone, Problem) and alone.prompt == "P"
+    assert isinstance(part, BrokenRow) and "without what stands in 'choices'" in part.reason
+    assert "leave 'choices' out: columns = { prompt = \"prompt\", answer = \"answer\" }" in part.reason
+
+
 def test_aime_before_2024_leaves_2024_out(tmp_path: Path) -> None:
     rows = [{"ID": f"{year}-1", "Year": year, "Question": f"P{year}", "Answer": "1"} for year in (2023, 2024)]
     path = write_lines(tmp_path / "a.jsonl", rows)

@@ -20,7 +20,7 @@ from strop.data.columns import pick
 from strop.data.files import JsonLines
 from strop.data.rows import Columns, Row
 from strop.data.source import check_problem
-from strop.data.usual import HALVES, PROMPTS, first_present, has, unseen
+from strop.data.usual import HALVES, PROMPTS, first_present, has, refuse_unseen
 
 COMPLETION, CHAT = "completion", "messages"
 ASSISTANT = "assistant"
@@ -83,12 +83,8 @@ def _problem(row: Row, columns: Columns) -> Problem:
     prompt = chat if learned == chat else columns.prompt or first_present(cells, PROMPTS) or "prompt"
     if not has(cells, prompt):
         raise ValueError(f"no column {prompt!r}; {nearest(prompt, cells)}; set columns.prompt=COLUMN, of the prompts")
-    apart = unseen(cells, prompt) if columns.prompt is None and learned != chat else None
-    if apart is not None:
-        raise ValueError(
-            f"the prompt would be {prompt!r} alone, without what stands in {apart!r}; put both into one column, or "
-            f"leave {apart!r} out: columns.prompt={prompt}"
-        )
+    if columns.prompt is None and learned != chat:
+        refuse_unseen(cells, prompt, f"columns.prompt={prompt}")
     identity = row.where if columns.id is None else str(pick(cells, columns.id))
     try:
         problem = Problem(identity, columns.model_copy(update={"prompt": prompt}).asked(cells), completion)

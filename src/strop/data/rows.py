@@ -19,10 +19,11 @@ from strop.base.pieces import Settings
 from strop.base.types import InputError, Message, Problem, Prompt, first_line
 from strop.data.columns import NoColumn, Where, condition, pick
 from strop.data.source import ProblemSource, check_problem
-from strop.data.usual import ANSWERS, PROMPTS, SOLUTIONS, first_present, has, stated, unseen
+from strop.data.usual import ANSWERS, PROMPTS, SOLUTIONS, first_present, has, refuse_unseen, stated
 
 _CHAT = re.compile(r'\s*\[\s*\{\s*"(?:role|from|content|value)"\s*:')
 SPEAKERS = {"human": "user", "gpt": "assistant"}  # ShareGPT's names of the roles
+USERS = ("user", "human")
 
 
 class Row(NamedTuple):
@@ -164,7 +165,8 @@ class RowSource(ProblemSource):
             kept += 1
             columns = columns or self.columns.named(row.columns)
             try:
-                self._refuse_unseen(row, columns)
+                if self.columns.prompt is None and columns.prompt is not None:
+                    refuse_unseen(row.columns, columns.prompt, f"data.source.columns.prompt={columns.prompt}")
                 problem = self._problem(row, columns)
                 check_problem(problem, self.needs_answers)
             except NoColumn as error:
@@ -174,16 +176,6 @@ class RowSource(ProblemSource):
             yield problem
         if left_out and not kept:
             raise InputError(f"{self.label}: where={self.where!r} holds of none of its {left_out} rows")
-
-    def _refuse_unseen(self, row: Row, columns: Columns) -> None:
-        """Refuse a question of which the column that was taken for its prompt holds a part only."""
-        prompt = columns.prompt or "prompt"
-        name = None if self.columns.prompt is not None else unseen(row.columns, prompt)
-        if name is not None:
-            raise ValueError(
-                f"the prompt would be {prompt!r} alone, without what stands in {name!r}; put both into one column, or "
-                f"leave {name!r} out: data.source.columns.prompt={prompt}"
-            )
 
     def _wanted(self, row: Row) -> bool:
         try:
@@ -278,6 +270,20 @@ def as_prompt(value: Any) -> Prompt:
     if not isinstance(value, list | tuple) or not all(isinstance(message, Mapping) for message in value):
         raise ValueError(f"the prompt must be text or a list of chat messages, not {type(value).__name__}")
     return tuple(map(_message, value))
+
+
+def question_asked(value: Any) -> Prompt:
+    """`as_prompt` up to the user's last turn, after which published sets hold an answer; one turn alone as its text.
+
+    Raises:
+        ValueError: as `as_prompt`.
+    """
+    if isinstance(value, list) and all(isinstance(turn, Mapping) for turn in value):
+        users = [number for number, turn in enumerate(value, 1) if turn.get("role", turn.get("from")) in USERS]
+        value = value[: users[-1]] if users else value
+    prompt = as_prompt(value)
+    alone = not isinstance(prompt, str) and [turn["role"] for turn in prompt] == ["user"]
+    return prompt[0]["content"] if alone and not isinstance(prompt, str) else prompt
 
 
 def _written_chat(text: str) -> list[Any] | None:

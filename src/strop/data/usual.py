@@ -49,6 +49,25 @@ def unseen(row: Mapping[str, Any], prompt: str) -> str | None:
     return next((name for name in parts if row.get(name) not in (None, "", "None", [])), None)
 
 
+def refuse_unseen(row: Mapping[str, Any], prompt: str, enough: str) -> None:
+    """Refuse a row of whose question `prompt`, the column that was taken for it, holds a part only.
+
+    Args:
+        row: by columns.
+        prompt: the column.
+        enough: how to say that the column is enough, behind "leave … out: "; empty where there is no way.
+
+    Raises:
+        ValueError: it does.
+    """
+    name = unseen(row, prompt)
+    if name is not None:
+        way_out = f", or leave {name!r} out: {enough}" if enough else ""
+        raise ValueError(
+            f"the prompt would be {prompt!r} alone, without what stands in {name!r}; put both into one column{way_out}"
+        )
+
+
 def final_answer(solution: object) -> str:
     """The text after the last `####`, thousands commas removed: `"… #### 1,250"` gives `"1250"`.
 

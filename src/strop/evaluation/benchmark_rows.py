@@ -11,9 +11,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from strop.base.seeds import derive
+from strop.base.types import Message, Prompt
 from strop.data.boxes import boxed_answer
-from strop.data.columns import pick
-from strop.data.usual import ANSWERS, PROMPTS, SOLUTIONS, final_answer, first_present
+from strop.data.columns import NoColumn, pick
+from strop.data.rows import question_asked
+from strop.data.usual import ANSWERS, PROMPTS, SOLUTIONS, final_answer, first_present, refuse_unseen
 
 Columns = Mapping[str, Any]
 
@@ -26,16 +28,27 @@ INSTRUCTIONS = (
 )
 
 
-def math_question(row: Columns) -> str:
-    """The question; the context that OlympiadBench gives goes before it.
+def math_question(row: Columns, whole: bool) -> Prompt:
+    """The question, or the chat that ends with it; the context that OlympiadBench gives goes before it.
+
+    Args:
+        row: of the benchmark.
+        whole: refuse a row in which other columns belong to the question too.
 
     Raises:
-        ValueError: there is no column with it.
+        ValueError: there is no column with it, or `whole` and one holds a part of it only.
     """
-    question = _text(_first(row, PROMPTS, "question"))
+    asked = question_asked(_first(row, PROMPTS, "question"))
+    if whole:
+        refuse_unseen({**row, "context": None}, str(first_present(row, PROMPTS)), "")
+    if isinstance(asked, str):
+        return _bare(asked, row.get("context"))
+    return (*asked[:-1], Message(role=asked[-1]["role"], content=_bare(asked[-1]["content"], row.get("context"))))
+
+
+def _bare(question: str, context: object) -> str:
     for instruction in INSTRUCTIONS:
         question = question.removesuffix(instruction).rstrip()
-    context = row.get("context")
     return f"{context}\n{question}" if isinstance(context, str) and context.strip() else question
 
 
@@ -49,7 +62,7 @@ def math_answer(row: Columns) -> str:
     """
     if any(_has(row, name) for name in ANSWERS):
         return _answer_text(_first(row, ANSWERS, "answer"))
-    return boxed_answer(_text(_first(row, SOLUTIONS, "answer")))
+    return boxed_answer(_text(_first(row, (*SOLUTIONS, *ANSWERS), "answer")))
 
 
 def gsm8k_answer(row: Columns) -> str:
@@ -138,23 +151,13 @@ def _first(row: Columns, names: Sequence[str], what: str) -> Any:
     found = first_present(row, names)
     if found is not None and _has(row, found):
         return pick(row, found)
-    raise ValueError(f"no column with the {what}; looked for {', '.join(names)}, there are {', '.join(row)}")
+    raise NoColumn(f"no column with the {what}; looked for {', '.join(names)}, there are {', '.join(row)}")
 
 
 def _text(value: Any) -> str:
-    """A text; of chat turns (`role` and `content`, or `from` and `value`) the user's.
-
-    Raises:
-        ValueError: it is neither.
-    """
-    if isinstance(value, str):
-        return value
-    if isinstance(value, list) and value and all(isinstance(turn, Mapping) for turn in value):
-        turns = [(turn.get("role", turn.get("from")), turn.get("content", turn.get("value"))) for turn in value]
-        said = [text for speaker, text in turns if speaker in ("user", "human") and isinstance(text, str)]
-        if said:
-            return "\n".join(said)
-    raise ValueError(f"expected a text or chat turns, not {value!r:.60}")
+    if not isinstance(value, str):
+        raise ValueError(f"expected a text, not {value!r:.60}")
+    return value
 
 
 def _answer_text(value: Any) -> str:

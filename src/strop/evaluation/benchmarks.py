@@ -13,6 +13,7 @@ from typing import Literal
 from strop.base.near import nearest
 from strop.base.pieces import Settings
 from strop.base.types import InputError, Problem
+from strop.data.columns import NoColumn
 from strop.data.reasoning_gym import ReasoningGym
 from strop.data.rows import HubDataset, Row
 from strop.data.source import check_problem
@@ -265,10 +266,20 @@ def _problems(found: Benchmark, rows: Iterable[Row]) -> Iterator[Problem]:
             problem = _problem(found, row)
             if problem is not None:
                 check_problem(problem)
+        except NoColumn as error:
+            raise InputError(f"{row.where}: {error}{_way_out(found)}") from error
         except (ValueError, TypeError, KeyError) as error:  # a nested value of another type than the format has
             raise InputError(f"{row.where}: {str(error) or type(error).__name__}") from error
         if problem is not None:
             yield problem
+
+
+def _way_out(found: Benchmark) -> str:
+    """How a file of the user's own is measured whose columns have other names."""
+    if found.path is None:
+        return ""
+    columns = " ".join(f"--set data.source.columns.{name}=COLUMN" for name in ("prompt", "answer"))
+    return f"; rename it, or ask its problems as a source: strop eval MODEL --source {found.path} {columns}"
 
 
 def _problem(found: Benchmark, row: Row) -> Problem | None:
@@ -286,5 +297,6 @@ def _problem(found: Benchmark, row: Row) -> Problem | None:
     if found.kind == "choice":
         prompt, letter = choice_question(columns, str(columns.get("Record ID", identity)))
         return Problem(identity, prompt, letter, domain=found.domain, source=found.family)
+    asked = math_question(columns, whole=found.path is not None)
     answer = gsm8k_answer(columns) if found.family == "gsm8k" else math_answer(columns)
-    return Problem(identity, math_question(columns), answer, domain="math", source=found.family)
+    return Problem(identity, asked, answer, domain="math", source=found.family)

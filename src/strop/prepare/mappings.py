@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 from strop.base.types import Prompt
 from strop.data.boxes import boxed_answer
 from strop.data.columns import pick
-from strop.data.rows import as_prompt
-from strop.data.usual import ANSWERS, PROMPTS, SOLUTIONS, final_answer, first_present
+from strop.data.rows import as_prompt, question_asked
+from strop.data.usual import ANSWERS, PROMPTS, SOLUTIONS, final_answer, first_present, refuse_unseen
 from strop.evaluation.benchmarks import CATALOGUE
 from strop.verifiers.code.forms import standard_tests
 
@@ -82,10 +82,11 @@ def any_table(row: Row) -> Fields:
     in `extra`.
 
     Raises:
-        ValueError: there is no such column.
+        ValueError: there is no such column, or the one for prompts holds a part of the question only.
     """
     prompt = _first(row, PROMPTS, "prompt")
     name = _first(row, ANSWERS + SOLUTIONS, "answer")
+    refuse_unseen(row, prompt, f'columns = {{ prompt = "{prompt}", answer = "{name}" }}')
     answer = boxed_answer(pick(row, name)) if name in SOLUTIONS else pick(row, name)
     extra = {name: row[name] for name in ("id", "solution") if isinstance(row.get(name), str | int)}
     return Fields(_bare_prompt(pick(row, prompt)), answer_text(answer), extra)
@@ -100,17 +101,7 @@ def _first(row: Row, names: Sequence[str], what: str) -> str:
 
 def _bare_prompt(value: Any) -> Prompt:
     """A prompt of one user turn as its text, without the instruction that the Skywork sets end with."""
-    if (
-        isinstance(value, list | tuple)
-        and value
-        and all(isinstance(turn, Mapping) and "from" in turn for turn in value)
-    ):
-        value = [
-            {"role": "user", "content": pick(turn, "value")} for turn in value if turn["from"] in ("user", "human")
-        ]
-    prompt = as_prompt(value)
-    if not isinstance(prompt, str) and len(prompt) == 1 and prompt[0]["role"] == "user":
-        prompt = prompt[0]["content"]
+    prompt = question_asked(value)
     return prompt.removesuffix(SKYWORK_AFTER) if isinstance(prompt, str) else prompt
 
 
