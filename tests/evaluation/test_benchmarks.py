@@ -243,7 +243,7 @@ def test_a_file_of_chats_asks_what_training_on_it_asks(chat: list[dict[str, str]
     turns = [{"from": names[turn["role"]], "value": turn["content"]} for turn in chat]
     row = {"messages": chat if style == "messages" else turns, "answer": "2"}
     file = write(tmp_path / "chats.jsonl", [row])
-    (trained,) = JsonLines(path=file).load()
+    (trained,) = JsonLines(path=str(file)).load()
     if style == "answered":  # as Open-Reasoner-Zero publishes its problems
         turns.append({"from": "assistant", "ground_truth": {"value": "2"}})
         write(file, [row])
