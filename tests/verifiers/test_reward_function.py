@@ -126,7 +126,7 @@ def test_functions_that_return_a_bool_say_what_is_right() -> None:
     assert [each.score for each in found] == [1.0, 0.0, 0.0]
     assert [each.status for each in found] == [Status.CORRECT, Status.WRONG, Status.WRONG]
     assert [each.reward for each in found] == pytest.approx([1.1 - 1.25, 0.1 - 1.25, 1.0 - 0.25])
-    assert found[0].detail == "right 1; boxed 1; short -5"
+    assert found[0].detail == "right True; boxed True; short -5"
     # What has a negative weight should not be so; what weighs nothing has no say.
     assert [verdict_of(right, boxed, weights=(1.0, -0.5), text=text).score for text in ("2", "box 2")] == [1.0, 0.0]
     assert verdict_of(right, boxed, weights=(1.0, 0.0)).score == 1.0

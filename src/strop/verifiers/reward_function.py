@@ -67,7 +67,7 @@ class RewardFunction(Verifier):
         return self.functions
 
     def judge(self, problem: Problem, text: str, truncated: bool) -> Verdict:
-        """The weighted sum; its detail says what each of several functions returned."""
+        """The weighted sum; its detail says what each of several functions returned, bools as such."""
         weights = self.weights or (1.0,) * len(self.functions)
         total = whole = 0.0
         said, answers, outside = [], [], []
@@ -82,7 +82,7 @@ class RewardFunction(Verifier):
             if value is not None:
                 total += weight * value
                 whole += abs(weight)
-                said.append(f"{_shown(name)} {value:g}")
+                said.append(f"{_shown(name)} {value if isinstance(value, bool) else format(value, 'g')}")
                 if not 0 <= value <= 1:
                     outside.append(f"{_shown(name)} returned {value:g}")
                 if isinstance(value, bool) and weight:
