@@ -72,7 +72,9 @@ def read_problems(config: RunConfig, tokenizer: PreTrainedTokenizerBase, view: V
         InputError: they cannot be read, or the verifier can never judge one of them.
     """
     data = load_data(config.data, tokenizer, config.instruction, trained_before(config.model.path))
-    for line in (*data.report(), *first_prompt(data.train, config.data.template, tokenizer)):
+    unmeasured = data.held_out is not None and config.evaluation.every is None
+    later = ["held out: measured by strop eval; with evaluation.every=N in training too"] * unmeasured
+    for line in (*data.report(), *later, *first_prompt(data.train, config.data.template, tokenizer)):
         view.note(line)
     refuse_unjudgeable(config.verifier, data)
     narrow, few = caution(config.verifier, data.train.problems), few_to_train_on(config, data)
