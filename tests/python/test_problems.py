@@ -69,6 +69,16 @@ def test_chat_messages_and_texts_are_prompts() -> None:
     assert [problem.reference for problem in source_of([chat, text]).load()] == [2, None]
 
 
+def test_a_question_that_stands_in_two_columns_is_refused_unless_named() -> None:
+    row = {"question": "Which?", "choices": ["p", "q"], "answer": "B"}
+    with pytest.raises(InputError, match="row 1: .*without what stands in 'choices'; .*columns="):
+        problems_of([row])
+    (named,) = problems_of([row], {"prompt": "question", "answer": "answer"})
+    (whole,) = problems_of([{**row, "prompt": "Which, p or q?"}])
+    assert (named.prompt, whole.prompt) == ("Which?", "Which, p or q?")
+    assert named.extra["choices"] == whole.extra["choices"] == ["p", "q"]
+
+
 def test_columns_are_named_or_guessed() -> None:
     (guessed,) = problems_of([{"question": "q", "solution": "long", "answer": "short", "id": 5}])
     assert (guessed.id, guessed.prompt, guessed.reference) == ("5", "q", "short")

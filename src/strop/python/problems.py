@@ -22,8 +22,9 @@ from strop.data.files import ParquetFile
 from strop.data.problem_table import ProblemWriter, to_columns
 from strop.data.rows import Columns, RowSource
 from strop.data.source import ProblemSource, check_problem, parse_source
-from strop.data.usual import ANSWERS, PROMPTS, SOLUTIONS, first_present, stated
+from strop.data.usual import ANSWERS, PROMPTS, SOLUTIONS, first_present, refuse_unseen, stated
 
+WHOLE = ("prompt", "messages")  # what TRL and others call the whole of what is asked, whatever stands beside it
 ROW_NUMBER = "__index_level_"  # what Arrow calls the index of a pandas table
 
 
@@ -156,6 +157,8 @@ def _problem(number: int, row: object, columns: Columns | None) -> Problem:
         raise ValueError(f"a row is a dictionary, a Problem or a text, not {type(row).__name__}")
     fields = {str(name): _plain(value) for name, value in row.items()}
     chosen = _columns(fields) if columns is None else columns
+    if columns is None and chosen.prompt not in (None, *WHOLE):
+        refuse_unseen(fields, chosen.prompt, f'columns={{"prompt": "{chosen.prompt}", "answer": "{chosen.answer}"}}')
     answered = columns is not None or chosen.answer in fields
     reference = chosen.reference(fields) if answered else None
     given = fields.get("domain")
