@@ -80,6 +80,12 @@ def test_mathematics_in_every_published_shape(tmp_path: Path, name: str, file: s
     assert problem.id == f"{name}-1"
 
 
+def test_a_file_of_gsm8ks_solutions_is_asked_for_their_results(tmp_path: Path) -> None:
+    file = write(tmp_path / "mine.jsonl", [{"question": ASKED, "answer": "It is <<1+1=2>>2.\n#### 1,002"}])
+    (problem,) = load_problems(benchmark(str(file)))
+    assert problem.reference == "1002"
+
+
 def test_several_answers_and_a_context(tmp_path: Path) -> None:
     row = {"question": ASKED, "context": "Let $x=1$.", "final_answer": ["$x=1$", "$x=2$"]}
     problem = only("olympiadbench", write(tmp_path / "olympiadbench.jsonl", [row]))

@@ -15,7 +15,7 @@ from strop.base.types import Message, Prompt
 from strop.data.boxes import boxed_answer
 from strop.data.columns import NoColumn, pick
 from strop.data.rows import question_asked
-from strop.data.usual import ANSWERS, PROMPTS, SOLUTIONS, final_answer, first_present, refuse_unseen
+from strop.data.usual import ANSWERS, PROMPTS, SOLUTIONS, final_answer, first_present, refuse_unseen, stated
 
 Columns = Mapping[str, Any]
 
@@ -53,7 +53,8 @@ def _bare(question: str, context: object) -> str:
 
 
 def math_answer(row: Columns) -> str:
-    """The reference answer: a column with it, else the last box of the solution (Minerva).
+    """The reference answer: a column with it (or with a solution that states it as GSM8K's do), else the last box of the
+    solution (Minerva).
 
     A whole number that a file holds as a float is written without its fraction; several answers are joined by commas.
 
@@ -61,7 +62,7 @@ def math_answer(row: Columns) -> str:
         ValueError: there is none.
     """
     if any(_has(row, name) for name in ANSWERS):
-        return _answer_text(_first(row, ANSWERS, "answer"))
+        return str(stated(_answer_text(_first(row, ANSWERS, "answer")), "math")[0])
     return boxed_answer(_text(_first(row, (*SOLUTIONS, *ANSWERS), "answer")))
 
 
