@@ -53,7 +53,7 @@ def _bare(question: str, context: object) -> str:
 
 
 def math_answer(row: Columns) -> str:
-    """The reference answer: a column with it (or with a solution that states it as GSM8K's do), else the last box of the
+    """The reference answer: a column with it, or with a solution that ends as GSM8K's do; else the last box of the
     solution (Minerva).
 
     A whole number that a file holds as a float is written without its fraction; several answers are joined by commas.
