@@ -69,6 +69,11 @@ def test_chat_messages_and_texts_are_prompts() -> None:
     assert [problem.reference for problem in source_of([chat, text]).load()] == [2, None]
 
 
+def test_the_rows_of_verl_have_their_answers() -> None:
+    (found,) = problems_of([{"prompt": CHAT, "reward_model": {"ground_truth": "2", "style": "rule"}}])
+    assert found.reference == "2"
+
+
 def test_a_question_that_stands_in_two_columns_is_refused_unless_named() -> None:
     row = {"question": "Which?", "choices": ["p", "q"], "answer": "B"}
     with pytest.raises(InputError, match="row 1: .*without what stands in 'choices'; .*columns="):

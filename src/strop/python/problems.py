@@ -22,7 +22,7 @@ from strop.data.files import ParquetFile
 from strop.data.problem_table import ProblemWriter, to_columns
 from strop.data.rows import Columns, RowSource
 from strop.data.source import ProblemSource, check_problem, parse_source
-from strop.data.usual import ANSWERS, PROMPTS, SOLUTIONS, first_present, refuse_unseen, stated
+from strop.data.usual import ANSWERS, PROMPTS, SOLUTIONS, first_present, has, refuse_unseen, stated
 
 WHOLE = ("prompt", "messages")  # what TRL and others call the whole of what is asked, whatever stands beside it
 ROW_NUMBER = "__index_level_"  # what Arrow calls the index of a pandas table
@@ -159,7 +159,7 @@ def _problem(number: int, row: object, columns: Columns | None) -> Problem:
     chosen = _columns(fields) if columns is None else columns
     if columns is None and chosen.prompt not in (None, *WHOLE):
         refuse_unseen(fields, chosen.prompt, f'columns={{"prompt": "{chosen.prompt}", "answer": "{chosen.answer}"}}')
-    answered = columns is not None or chosen.answer in fields
+    answered = columns is not None or (chosen.answer is not None and has(fields, chosen.answer))
     reference = chosen.reference(fields) if answered else None
     given = fields.get("domain")
     domain = given if isinstance(given, str) else "math"
