@@ -29,7 +29,7 @@ TORCH := $(shell sed -n 's/^\(torch==[^ ]*\).*/\1/p' constraints.txt)
 # reasoning-gym (the extra `gym`) builds a C extension. Its own stamp makes it install once a compiler has appeared.
 CC_FOUND := $(shell command -v cc 2>/dev/null)
 comma := ,
-EXTRAS := dev,hub,ray,tensorboard,wandb$(if $(CC_FOUND),$(comma)gym)
+EXTRAS := dev,hub,openenv,ray,tensorboard,trackio,wandb$(if $(CC_FOUND),$(comma)gym)
 
 READY := $(VENV)/.strop-venv
 CORE := $(VENV)/.strop-core

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import re
-import threading
 from collections import Counter
 from collections.abc import Iterator
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+from functools import partial
 from typing import Annotated, Any, NamedTuple
 
 from pydantic import Field, model_validator
@@ -15,6 +15,7 @@ from pydantic import Field, model_validator
 from strop.base.seeds import derive
 from strop.base.types import InputError, Problem, StropError
 from strop.engines.endpoint.client import ChatEndpoint, EndpointError, NoChatTemplate, NoRoom, Reply
+from strop.engines.endpoint.side_by_side import Callers, Patience
 from strop.prepare.stage import Dropped, Journal, Stage, Step
 
 CRITERIA = {
@@ -39,6 +40,8 @@ Problem:
 """
 REACHED = {"url", "api_key_env", "timeout", "retries", "backoff"}
 NOTHING = Reply("", 0, 0, 0)
+POLL_SECONDS = 0.5
+GRACE_SECONDS = 0.5  # in which votes that are on their way may still come in
 READING = 2  # raise it when answers are read otherwise: votes that were kept are then asked for again
 # \b and \f are LaTeX (\beta, \frac) rather than the control characters that JSON would make of them.
 _ESCAPE = re.compile(r'\\(["\\/nrt]|u[0-9a-fA-F]{4})?')
@@ -158,7 +161,9 @@ class _Polling:
     def __init__(self, step: Judges, stage: Stage) -> None:
         self._step, self._stage = step, stage
         self._journal = Journal(stage.folder / "votes.jsonl")
-        self._stopped = threading.Event()
+        self._patience = Patience()
+        # Problems that a thread asks about, with the votes that it has got so far.
+        self._running: dict[Future[None], list[dict[str, Any]]] = {}
         self._done = 0
         self.votes: dict[str, list[Vote | None]] = {}
         for entry in self._journal.entries:
@@ -170,25 +175,36 @@ class _Polling:
         return len(self._journal.entries)
 
     def run(self) -> None:
-        """Until every problem is decided."""
+        """Until every problem is decided.
+
+        An error or a Ctrl-C waits no longer than `GRACE_SECONDS` for what is on its way.
+        """
         waiting = self._undecided()
-        running: set[Future[list[dict[str, Any]]]] = set()
-        with ThreadPoolExecutor(self._step.concurrency) as pool:
-            try:
-                while True:
-                    while len(running) < 2 * self._step.concurrency:
-                        problem = next(waiting, None)
-                        if problem is None:
-                            break
-                        running.add(pool.submit(self._ask, problem.id, problem.question, list(self._seats(problem.id))))
-                    if not running:
-                        return
-                    done, running = wait(running, return_when=FIRST_COMPLETED)
-                    self._take(done)
-            except BaseException:
-                self._stopped.set()
-                self._take(wait(running).done, raising=False)
-                raise
+        callers = Callers(self._step.concurrency)
+        try:
+            while self._fill(callers, waiting):
+                done, _ = wait(self._running, POLL_SECONDS, FIRST_COMPLETED)
+                for line in self._patience.news():
+                    self._stage.view.note(line)
+                self._take(done)
+        except BaseException:
+            self._patience.give_up()
+            callers.close()
+            wait(self._running, GRACE_SECONDS)
+            self._take(set(self._running), raising=False)
+            raise
+        callers.close()
+
+    def _fill(self, callers: Callers, waiting: Iterator[Problem]) -> bool:
+        """Have more problems asked about, while there are any; whether something is asked at all."""
+        while len(self._running) < 2 * self._step.concurrency:
+            problem = next(waiting, None)
+            if problem is None:
+                break
+            entries: list[dict[str, Any]] = []
+            ask = partial(self._ask, problem.id, problem.question, list(self._seats(problem.id)), entries)
+            self._running[callers.submit(ask)] = entries
+        return bool(self._running)
 
     def close(self) -> None:
         """Close the journal."""
@@ -233,11 +249,12 @@ class _Polling:
         valid = sum(vote is not None and vote.valid is True for vote in seats)
         return valid >= self._step.threshold or valid + left < self._step.threshold
 
-    def _ask(self, problem_id: str, question: str, seats: list[Vote | None]) -> list[dict[str, Any]]:
-        """In a thread: one problem, seat by seat (the judges take turns); an error comes last, after what was got."""
-        entries: list[dict[str, Any]] = []
+    def _ask(
+        self, problem_id: str, question: str, seats: list[Vote | None], entries: list[dict[str, Any]]
+    ) -> None:
+        """In a thread: one problem, seat by seat (the judges take turns), into `entries`; an error comes last."""
         for seat in range(len(seats)):
-            if self._stopped.is_set() or self._decided(seats):
+            if self._patience.given_up or self._decided(seats):
                 break
             if seats[seat] is not None:
                 continue
@@ -245,7 +262,7 @@ class _Polling:
             seed = derive(self._stage.seed, "judge", problem_id, seat)
             messages = [{"role": "user", "content": self._step.instruction + question}]
             try:
-                reply = judge.chat(messages, self._step.temperature, self._step.max_tokens, seed)
+                reply = judge.chat(messages, self._step.temperature, self._step.max_tokens, seed, self._patience)
             except NoRoom as error:
                 # The other problems are not the worse for one that is too long for this judge.
                 vote = seats[seat] = Vote(None, (), str(error)[:300])
@@ -260,13 +277,15 @@ class _Polling:
                 break
             vote = seats[seat] = read_vote(reply.text)
             entries.append({"id": problem_id, "seat": seat, **vote._asdict(), **_counted(reply)})
-        return entries
 
-    def _take(self, done: set[Future[list[dict[str, Any]]]], raising: bool = True) -> None:
-        """Journal what came back; then raise what went wrong, once every vote that was got is safe."""
+    def _take(self, done: set[Future[None]], raising: bool = True) -> None:
+        """Journal what came back; then raise what went wrong, once every vote that was got is safe.
+
+        Without `raising` a problem may still be asked about: its votes so far are taken.
+        """
         errors: list[StropError] = []
         for future in done:
-            for entry in future.result():
+            for entry in tuple(self._running.pop(future)):
                 if "error" in entry:
                     errors.append(entry["error"])
                 else:
@@ -275,6 +294,8 @@ class _Polling:
                     self._journal.add(entry)
                     if self._decided(self._seats(entry["id"])):
                         self._count()
+            if raising:
+                future.result()  # what is no StropError
         if errors and raising:
             raise errors[0]
 

@@ -1,7 +1,7 @@
 """A run as Python sees it: its curves and rollouts as Arrow tables, its model to be asked and measured.
 
     run = strop.load("runs/grpo")
-    run.metrics.to_pandas(), run.rollouts(40, columns=["problem_id", "completion", "reward"])
+    run.metrics.to_pylist(), run.rollouts(40, columns=["problem_id", "completion", "reward"])
 """
 
 from __future__ import annotations

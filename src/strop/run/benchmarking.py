@@ -124,7 +124,7 @@ def _engine(
     if plan.remote is not None:
         endpoint = plan.remote.endpoint(model.place)
         weights = f"behind an endpoint: {model.place}"  # what it serves under a name is its own affair
-        return EndpointEngine(endpoint, plan.remote.concurrency), EndpointTokenizer(), weights
+        return EndpointEngine(endpoint, plan.remote.concurrency, view.note), EndpointTokenizer(), weights
     view.stage(f"load {model.label}", None)
     policy, tokenizer = open_model(config, view, model.stored)
     return open_engine(config, policy, tokenizer, model.stored), tokenizer, fingerprint(policy)

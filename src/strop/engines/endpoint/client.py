@@ -19,6 +19,7 @@ from pydantic import Field, field_validator
 
 from strop.base.pieces import Settings
 from strop.base.types import InputError, StropError, first_line
+from strop.engines.endpoint.side_by_side import Patience
 
 TRANSIENT = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 529})
 LONGEST_BODY, LONGEST_ERROR = 16 * 2**20, 64 * 2**10
@@ -28,6 +29,10 @@ Answer = TypeVar("Answer")
 
 class EndpointError(StropError):
     """An endpoint that does not answer, after every retry."""
+
+
+class GivenUp(EndpointError):
+    """A request that is not sent again, because its user has given up all requests."""
 
 
 class NoRoom(InputError):
@@ -80,53 +85,81 @@ class ChatEndpoint(Settings):
         """Dollars."""
         return (prompt_tokens * self.prompt_price + completion_tokens * self.completion_price) / 1e6
 
-    def chat(self, messages: list[dict[str, str]], temperature: float, max_tokens: int, seed: int) -> Reply:
-        """One completion.
+    def chat(
+        self, messages: list[dict[str, str]], temperature: float, max_tokens: int, seed: int,
+        patience: Patience | None = None,
+    ) -> Reply:  # fmt: skip
+        """One completion; `patience` as of `ask`.
 
         Raises:
             EndpointError, InputError: see `ask`.
         """
         body = {"messages": messages, "temperature": temperature, "max_tokens": max_tokens, "seed": seed % 2**31}
-        value, retries = self.ask("chat/completions", body, _reply)
+        value, retries = self.ask("chat/completions", body, _reply, patience)
         return value._replace(retries=retries)
 
-    def ask(self, path: str, body: dict[str, Any], read: Callable[[Any], Answer]) -> tuple[Answer, int]:
+    def ask(
+        self, path: str, body: dict[str, Any], read: Callable[[Any], Answer], patience: Patience | None = None
+    ) -> tuple[Answer, int]:
         """`read` of the JSON that POST `path` answers, and how often the request had to be sent again.
 
         An answer that `read` cannot make sense of (`ValueError`, `LookupError`, `TypeError`) is asked for again too.
+        `patience` is shared by requests that are given up together; None is one of its own.
 
         Raises:
             EndpointError: it does not answer after all retries.
+            GivenUp: `patience` has ended before.
             NoRoom: it refuses a prompt that is too long.
             NoChatTemplate: it refuses messages, because the model has no form for them.
             InputError: it refuses the request (key, model, form), which no retry would mend.
         """
+        patience = Patience() if patience is None else patience
         request = Request(
             f"{self.url}/{path}",
             json.dumps({"model": self.model, **body}).encode(),
             {"Content-Type": "application/json", **self._key()},
         )
         for attempt in range(self.retries + 1):
+            if patience.given_up:
+                raise GivenUp(f"{self.url} is asked no more")
+            began = time.monotonic()
             try:
                 with urlopen(request, timeout=self.timeout) as answer:
-                    return read(json.loads(answer.read(LONGEST_BODY))), attempt
+                    found = read(json.loads(answer.read(LONGEST_BODY)))
+                patience.answered(self.url)
+                return found, attempt
             except HTTPError as error:
-                message, code = _message(error)
-                reason = f"HTTP {error.code}: {message}"
-                if error.code not in TRANSIENT:
-                    known = {"context_length_exceeded": NoRoom}
-                    kind = NoChatTemplate if "chat template" in message else known.get(code or "", InputError)
-                    raise kind(f"{self.url} refuses a request to {self.model!r} ({reason})") from error
-                wait = _retry_after(error)
+                reason, wait = self._in_passing(error), _retry_after(error)
             except (URLError, HTTPException, OSError, ValueError, LookupError, TypeError) as error:
                 # No connection, a connection cut off, or an answer that is not a chat completion.
                 reason, wait = f"{type(error).__name__}: {first_line(error)}", None
             if attempt < self.retries:
                 # Spread out, or all that were sent away together would come back together.
-                time.sleep(self._pause(attempt) if wait is None else wait * random.uniform(1.0, 1.5))
+                pause = self._pause(attempt) if wait is None else wait * random.uniform(1.0, 1.5)
+                patience.failed(self.url, reason, pause + self._left(attempt, time.monotonic() - began))
+                patience.pause(pause)
         raise EndpointError(
             f"{self.url} does not answer for {self.model!r} after {self.retries + 1} attempts ({reason})"
         )
+
+    def _in_passing(self, error: HTTPError) -> str:
+        """Why a request failed that is sent again.
+
+        Raises:
+            InputError: sending it again would not mend it.
+        """
+        message, code = _message(error)
+        reason = f"HTTP {error.code}: {message}"
+        if error.code not in TRANSIENT:
+            known = {"context_length_exceeded": NoRoom}
+            kind = NoChatTemplate if "chat template" in message else known.get(code or "", InputError)
+            raise kind(f"{self.url} refuses a request to {self.model!r} ({reason})") from error
+        return reason
+
+    def _left(self, attempt: int, took: float) -> float:
+        """About how many seconds the attempts after the next pause take, each as long as this one `took`."""
+        later = sum(min(self.backoff * 2**each, LONGEST_PAUSE) for each in range(attempt + 1, self.retries))
+        return later + (self.retries - attempt) * took
 
     def _pause(self, attempt: int) -> float:
         return min(self.backoff * 2**attempt, LONGEST_PAUSE) * random.uniform(0.75, 1.25)

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from collections.abc import Callable
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,6 +19,7 @@ import numpy as np
 from strop.base.seeds import derive
 from strop.base.types import Completion, FinishReason, FloatArray, InputError, IntArray, VersionSpan
 from strop.engines.endpoint.client import ChatEndpoint, NoChatTemplate
+from strop.engines.endpoint.side_by_side import Callers, Patience
 from strop.engines.protocol import Capabilities, Health, KvMode, PauseMode, Request, Sampling, WeightSource
 
 UNKNOWN = -1  # a token id that the endpoint does not give
@@ -61,11 +64,12 @@ class EndpointEngine:
     """An `Engine` that asks `endpoint`, `concurrency` requests at a time; each sample is a request of its own.
 
     A sample's seed follows from the request's and its index. What an endpoint cannot be asked for is refused.
+    `tell` hears, from `step`, that the endpoint does not answer, and that it does again.
     """
 
-    def __init__(self, endpoint: ChatEndpoint, concurrency: int) -> None:
-        self._endpoint = endpoint
-        self._pool = ThreadPoolExecutor(concurrency, "strop-endpoint")
+    def __init__(self, endpoint: ChatEndpoint, concurrency: int, tell: Callable[[str], None] | None = None) -> None:
+        self._endpoint, self._tell = endpoint, tell
+        self._callers, self._patience = Callers(concurrency), Patience()
         self._futures: dict[Future[tuple[Said, int]], tuple[Request, int]] = {}
         self._cancelled: list[Completion] = []
         self._version = 0
@@ -103,7 +107,7 @@ class EndpointEngine:
         path, body = _body(text, request.sampling)
         for index in range(request.n):
             seeded = {**body, "seed": derive(request.seed, "sample", index) % 2**31}
-            future = self._pool.submit(self._endpoint.ask, path, seeded, read_said)
+            future = self._callers.submit(partial(self._endpoint.ask, path, seeded, read_said, self._patience))
             self._futures[future] = request, index
 
     def step(self) -> list[Completion]:
@@ -115,6 +119,9 @@ class EndpointEngine:
         """
         found, self._cancelled = self._cancelled, []
         done, _ = wait(self._futures, STEP_SECONDS, FIRST_COMPLETED)
+        if self._tell is not None:
+            for line in self._patience.news():
+                self._tell(line)
         for future in done:
             request, index = self._futures.pop(future)
             try:
@@ -160,9 +167,10 @@ class EndpointEngine:
         return Health(True, "ok", running, len(self._futures) - running)
 
     def close(self) -> None:
-        """Forget what was asked; requests on their way end by themselves."""
+        """Forget what was asked: no request is sent again, those on their way end by themselves."""
+        self._patience.give_up()
         self._futures = {}
-        self._pool.shutdown(wait=False, cancel_futures=True)
+        self._callers.close()
 
 
 def read_said(value: Any) -> Said:

@@ -1,0 +1,233 @@
+"""An endpoint that does not answer: who is told, how long it is asked again, and that nothing outlives an error."""
+
+from __future__ import annotations
+
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import wait
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.prepare.test_judges import judging, said, serving
+from tests.prepare.working import questions, write_lines
+
+from strop.base.types import InputError
+from strop.base.view import SilentView
+from strop.engines.endpoint import side_by_side
+from strop.engines.endpoint.client import ChatEndpoint, EndpointError, GivenUp
+from strop.engines.endpoint.engine import EndpointEngine, EndpointTokenizer
+from strop.engines.endpoint.side_by_side import Callers, Patience
+from strop.engines.protocol import Request, Sampling
+from strop.prepare import parse_config, prepare
+
+
+@pytest.fixture
+def dead() -> Iterator[str]:
+    """The URL of a port that nobody listens at, and that nobody else is given meanwhile."""
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        yield f"http://127.0.0.1:{held.getsockname()[1]}/v1"
+
+
+@pytest.fixture
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(side_by_side, "TOLD_AFTER", 0.0)
+
+
+def asking(url: str, *texts: str, told: list[str], **settings: Any) -> EndpointEngine:
+    """An engine with a chat for each of `texts` on its way."""
+    endpoint = ChatEndpoint(url=url, model="m", **settings)
+    engine = EndpointEngine(endpoint, 8, told.append)
+    for text in texts:
+        tokens = EndpointTokenizer().apply_chat_template(
+            [{"role": "user", "content": text}], tokenize=False, add_generation_prompt=True
+        ).encode()  # fmt: skip
+        engine.submit(Request(text, np.array(list(tokens), np.int32), Sampling(max_new_tokens=4), 0, 1))
+    return engine
+
+
+def finish(engine: EndpointEngine) -> int:
+    found = 0
+    while engine.unfinished:
+        found += len(engine.step())
+    return found
+
+
+def threads() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name == "strop-endpoint"]
+
+
+def test_a_dead_port_is_told_once_for_all_requests_and_until_when(dead: str, at_once: None) -> None:
+    told: list[str] = []
+    engine = asking(dead, *"abcdef", told=told, retries=2, backoff=0.5)
+    with pytest.raises(EndpointError, match="after 3 attempts .*Connection refused"):
+        finish(engine)
+    engine.close()
+    # It is asked again for 0.5 and 1 s, of which some 0.5 are over.
+    [line] = told
+    assert re.match(rf"{dead} does not answer \(URLError: .*refused.*\); it is asked again for about [12] s$", line)
+
+
+def test_one_failure_for_good_ends_the_pauses_of_all(at_once: None) -> None:
+    def answer(body: dict[str, Any], number: int) -> tuple[int, dict[str, str], Any]:
+        if body["messages"][0]["content"] == "refused":
+            while len(server.bodies) < 4:
+                time.sleep(0.01)
+            return 400, {}, {"error": "no"}
+        return 503, {"Retry-After": "60"}, {}
+
+    others = set(threads())
+    with serving(answer) as server:
+        engine = asking(server.url, "a", "b", "c", "refused", told=[])
+        with pytest.raises(InputError, match="refuses a request"):
+            finish(engine)
+        began = time.monotonic()
+        engine.close()
+        for thread in set(threads()) - others:
+            thread.join(5)
+        assert time.monotonic() - began < 1 and not set(threads()) - others
+        assert len(server.bodies) == 4  # none was sent again
+
+
+def test_an_endpoint_that_is_back_is_told_too(at_once: None) -> None:
+    told: list[str] = []
+    with serving(lambda body, number: (503, {}, {"error": "busy"}) if number <= 2 else said("4")) as server:
+        engine = asking(server.url, "a", told=told, backoff=0.4)
+        assert finish(engine) == 1
+        engine.close()
+        first, second = told
+        assert first.startswith(f"{server.url} does not answer (HTTP 503: ")
+        # 0.4 + 0.8 s, each a quarter more or less
+        assert re.match(rf"{server.url} answers again, after [12] s$", second)
+
+
+def test_a_moments_silence_is_not_told_nor_one_that_follows_another() -> None:
+    patience = Patience()
+    patience.failed("url", "busy", 9.0)
+    assert patience.news() == []
+    patience._outages["url"].began -= 2.0
+    assert len(patience.news()) == 1 and patience.news() == []
+    patience.answered("url")
+    assert len(patience.news()) == 1
+    patience.failed("url", "busy", 9.0)
+    patience._outages["url"].began -= 2.0
+    assert patience.news() == []
+    patience._told["url"] -= 60.0
+    assert len(patience.news()) == 1
+
+
+def test_a_request_that_is_given_up_is_not_sent(dead: str) -> None:
+    patience = Patience()
+    patience.give_up()
+    with pytest.raises(GivenUp, match=dead):
+        ChatEndpoint(url=dead, model="m").chat([], 1.0, 10, 0, patience)
+
+
+def test_calls_that_no_thread_has_begun_are_cancelled() -> None:
+    free, callers = threading.Event(), Callers(1)
+    first, second = callers.submit(free.wait), callers.submit(free.wait)
+    while not first.running():
+        time.sleep(0.001)
+    callers.close()
+    assert second.cancelled() and not first.done()
+    free.set()
+    assert first.result(5) is True
+
+
+def test_what_a_call_raises_is_raised_where_its_result_is_asked_for() -> None:
+    callers = Callers(2)
+    failed = callers.submit(lambda: 1 // 0)
+    wait([failed], 5)
+    with pytest.raises(ZeroDivisionError):
+        failed.result()
+    callers.close()
+
+
+class Heard(SilentView):
+    """Keeps the notes."""
+
+    def __init__(self) -> None:
+        self.notes: list[str] = []
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)
+
+
+def polled(folder: Path, view: Heard, url: str, rows: list[dict[str, Any]], **judge: Any) -> None:
+    step = {"piece": "Judges", "judges": [{"url": url, "model": "m", **judge}], "votes": 2, "threshold": 2}
+    source = write_lines(folder / "set.jsonl", rows)
+    prepare(parse_config({"out": str(folder / "out"), "sources": [{"path": str(source)}], "steps": [step]}), view)
+
+
+def test_dead_judges_are_told_once(tmp_path: Path, dead: str, at_once: None) -> None:
+    view = Heard()
+    with pytest.raises(EndpointError, match="after 3 attempts .*0 votes are kept"):
+        polled(tmp_path, view, dead, questions(*"abcd"), retries=2, backoff=0.5)
+    assert len([note for note in view.notes if note.startswith(f"{dead} does not answer")]) == 1
+
+
+def test_an_error_waits_for_no_judge_and_keeps_the_votes_that_were_got(tmp_path: Path) -> None:
+    """A problem has its first vote and waits for the second when another is refused."""
+    over, waits = threading.Event(), threading.Event()
+
+    def answer(body: dict[str, Any], number: int) -> tuple[int, dict[str, str], Any]:
+        if "other" in body["messages"][-1]["content"]:
+            waits.wait(10)
+            return 400, {}, {"error": "no"}
+        if sum("slow" in each["messages"][-1]["content"] for each in server.bodies) == 2:
+            waits.set()
+            over.wait(30)
+        return judging(body, number)
+
+    with serving(answer) as server:
+        began = time.monotonic()
+        try:
+            with pytest.raises(InputError, match="refuses a request"):
+                polled(tmp_path, Heard(), server.url, questions("slow", "other"))
+            assert time.monotonic() - began < 10
+        finally:
+            over.set()
+    votes = next((tmp_path / "out").rglob("votes.jsonl")).read_text().splitlines()
+    assert len(votes) == 1
+
+
+PROGRAM = """
+import sys, numpy as np
+from strop.engines.endpoint.client import ChatEndpoint
+from strop.engines.endpoint.engine import EndpointEngine
+from strop.engines.protocol import Request, Sampling
+engine = EndpointEngine(ChatEndpoint(url=sys.argv[1], model="m"), 2)
+engine.submit(Request("r", np.array([51], np.int32), Sampling(max_new_tokens=4), 0, 4))
+try:
+    print("asking", flush=True)
+    while True:
+        engine.step()
+finally:
+    engine.close()
+"""
+
+
+@pytest.mark.parametrize("listens", [True, False])
+def test_ctrl_c_ends_a_program_at_once(listens: bool) -> None:
+    """Requests that a server has taken and does not answer, or that wait for their next attempt."""
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        if listens:
+            held.listen(8)
+        url = f"http://127.0.0.1:{held.getsockname()[1]}/v1"
+        with subprocess.Popen([sys.executable, "-c", PROGRAM, url], stdout=subprocess.PIPE,
+                              stderr=subprocess.DEVNULL) as program:  # fmt: skip
+            assert program.stdout is not None and program.stdout.readline() == b"asking\n"
+            time.sleep(0.3)
+            began = time.monotonic()
+            program.send_signal(signal.SIGINT)
+            program.wait(30)
+            assert time.monotonic() - began < 3
