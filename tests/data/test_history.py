@@ -9,9 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.runs import metrics, small_config
+from typer.testing import CliRunner
 
 from strop.base.types import InputError, Problem
 from strop.base.view import SilentView
+from strop.cli.commands import app
 from strop.data.dataset import load_data
 from strop.data.history import DropSolved, HardOnly, History, PassRateBetween, Visit
 from strop.data.pass_rates import Asked, add_up, deciles, read_pass_rates, recalled, together
@@ -173,6 +175,15 @@ def test_a_visit_that_several_files_have_counts_once(
         assert (sum(v.samples for v in visits[0]), sum(v.passed for v in visits[0])) == (attempts, passed)
         # In files of an older strop equal numbers alone say which visits are one, and that is said.
         assert guessed == unsure and bool(guessed) is (older and len(set(named)) > 1)
+
+
+def test_the_command_counts_each_once_and_says_where_that_is_a_guess(tmp_path: Path) -> None:
+    for older in (False, True):
+        (tmp_path / str(older)).mkdir()
+        files = chained(tmp_path / str(older), older)
+        done = CliRunner().invoke(app, ["data", "pass-rates", files[ONE], files[TWO]])
+        assert "1 problem, 24 attempts" in done.stdout
+        assert done.stderr.count("without the run that made them") == older
 
 
 def test_a_run_is_known_wherever_its_file_is_moved_and_however_far_it_has_come(tmp_path: Path) -> None:
