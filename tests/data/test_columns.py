@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
+from tests.prepare.working import run
 
 from strop.base.types import InputError, Problem
 from strop.config.parse import edit
@@ -17,7 +19,7 @@ from strop.data.columns import NoColumn, condition, pick
 from strop.data.files import JsonLines, ParquetFile
 from strop.data.flat_files import CsvFile
 from strop.data.problem_table import ProblemWriter
-from strop.data.rows import Columns
+from strop.data.rows import BrokenRow, Columns
 from strop.prepare.sources import Source
 from strop.recipes.resolve import resolve
 
@@ -105,8 +107,15 @@ def test_errors_name_the_column() -> None:
         condition("lvl == 1")(ROW)
     with pytest.raises(ValueError, match=r"column 'ability' holds a text \('math'\), which cannot be compared with 3"):
         condition("ability == 3")(ROW)
-    with pytest.raises(ValueError, match='write "3"'):
-        condition("ability in 3..4")(ROW)
+    for text in ("ability == 3", "ability != 3", "ability in [3, 4]"):
+        with pytest.raises(ValueError, match='compared with 3; write "3"$'):
+            condition(text)(ROW)
+    for text, value in (("ability in 3..4", "3"), ("ability < 3", "3"), ("ability > '3'", "'3'")):
+        said = f'compared with {value} as a number; leave such rows out before it, `ability` != "math" and …'
+        with pytest.raises(ValueError, match=re.escape(said)):
+            condition(text)(ROW)
+    with pytest.raises(ValueError, match="column 'level' holds a number"):
+        condition("level > '2'")(ROW)
     with pytest.raises(ValueError, match="column 'easy' holds true or false"):
         condition("easy == 0")(ROW)
     with pytest.raises(ValueError, match="column 'extra_info' holds nested"):
@@ -184,11 +193,83 @@ def test_a_run_and_a_preparation_take_the_same_condition(file: str) -> None:
         Source.model_validate({"source": "chain_sum", "where": "a == 1"})
 
 
-def test_cells_of_a_csv_file_are_text(tmp_path: Path) -> None:
-    (tmp_path / "p.csv").write_text("prompt,answer,level\n1+1,2,3\n2+2,4,5\n")
-    assert len(CsvFile(path=str(tmp_path / "p.csv"), where='level == "3"').load()) == 1
-    with pytest.raises(InputError, match=r"column 'level' holds a text \('3'\).*write \"3\""):
-        CsvFile(path=str(tmp_path / "p.csv"), where="level == 3").load()
+CELLS = {"a": "1", "b": "2", "c": "10", "d": "", "e": "02", "f": "2.5", "g": " 3", "h": "1e1", "i": "-4"}
+
+
+@pytest.mark.parametrize(
+    ("where", "kept"),
+    [
+        ("level >= 2", "bcefgh"),
+        ("level >= '2'", "bcefgh"),  # by letters 10 comes before 2
+        ("level < 2", "ai"),
+        ("level > '-5' and level < '.5'", "i"),
+        ("level in 2..20", "bcefgh"),
+        ("level in 2..2", "be"),
+        ("level == 2", "be"),
+        ("level != 2", "acfghi"),
+        ("not level == 2", "acdfghi"),
+        ("level == '02'", "e"),  # a text as it stands
+        ("level == '2'", "b"),
+        ("level in ['2', '10']", "bc"),
+        ("level in [2, '10']", "bce"),
+        ("level in [2, 10]", "bceh"),
+        ("level == null", "d"),
+        ("level != null", "abcefghi"),
+        ("level in [null, 1]", "ad"),
+        ("level == ''", "d"),
+        ("level in ['', 1]", "ad"),
+        ("level != ''", "abcefghi"),
+        ("level != '2'", "acefghi"),  # nor is an empty cell unequal to anything
+        ("id < 'c'", "ab"),
+        ("code == '007'", "a"),
+    ],
+)
+@pytest.mark.parametrize("kind", ["csv", "tsv"])
+def test_cells_of_a_file_of_texts_are_numbers_where_numbers_are_asked_for(
+    tmp_path: Path, where: str, kept: str, kind: str
+) -> None:
+    sign = "\t" if kind == "tsv" else ","
+    rows = [("id", "prompt", "answer", "level", "code")]
+    rows += [(name, f"{name}?", name, cell, "007" if name == "a" else "7") for name, cell in CELLS.items()]
+    path = tmp_path / f"p.{kind}"
+    path.write_text("".join(sign.join(row) + "\n" for row in rows))
+    sets = [f"data.source={path}", f"data.source.where={where}", "data.source.columns.id=id"]
+    problems = edit(resolve("grpo"), [*sets, 'data.source.columns.extra=["level", "code"]']).data.source.load()
+    assert "".join(problem.id for problem in problems) == kept
+    assert [problem.extra["level"] for problem in problems] == [CELLS[name] for name in kept]  # as they stand
+    source = {"path": str(path), "where": where, "columns": {"id": "id", "extra": ["level"]}}
+    prepared = run(tmp_path, [source], [])
+    assert [(one.reference, one.extra["level"]) for one in prepared.kept] == [(name, CELLS[name]) for name in kept]
+    nulls = [{"id": name, "level": cell or None, "code": "007" if name == "a" else "7"} for name, cell in CELLS.items()]
+    if "''" not in where:  # an empty cell is as null is
+        assert "".join(row["id"] for row in nulls if condition(where)(row)) == kept
+
+
+def test_a_cell_that_is_no_number_has_no_order_with_one(tmp_path: Path) -> None:
+    path = tmp_path / "p.csv"
+    path.write_text("prompt,answer,level\n1+1,2,3\n2+2,4,n/a\n3+3,6,10\n")
+    for value in ("2", '"2"'):
+        said = r"p.csv:3: where=.* column 'level' holds a text \('n/a'\).*`level` != \"n/a\""
+        with pytest.raises(InputError, match=said):
+            CsvFile(path=str(path), where=f"level >= {value}").load()
+        advised = CsvFile(path=str(path), where=f'`level` != "n/a" and level >= {value}').load()
+        assert [problem.reference for problem in advised] == ["2", "6"]
+    assert len(CsvFile(path=str(path), where='level == "n/a"').load()) == 1
+    broken = [row for row in Source(path=str(path), where="level >= 2").problems() if isinstance(row, BrokenRow)]
+    assert [row.where for row in broken] == [f"{path}:3"]
+
+
+@given(st.lists(st.one_of(st.integers(-(10**6), 10**6), st.floats(-1e9, 1e9)), min_size=2, max_size=2))
+def test_texts_of_numbers_are_ordered_as_the_numbers(pair: list[float]) -> None:
+    cell, value = pair
+    for sign, holds in (("<", cell < value), (">=", cell >= value)):
+        for written in (repr(value), f"'{value!r}'"):
+            assert condition(f"x {sign} {written}")({"x": repr(cell)}) is holds
+
+
+def test_an_empty_text_of_a_table_with_nulls_is_a_text() -> None:
+    assert condition("x == ''")({"x": ""}) and not condition("x == null")({"x": ""})
+    assert condition("x != 'a'")({"x": ""}) and not condition("x != 'a'", texts=True)({"x": ""})
 
 
 def test_a_prepared_file_is_asked_for_the_fields_of_its_problems(tmp_path: Path) -> None:

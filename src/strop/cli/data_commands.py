@@ -128,7 +128,8 @@ def pass_rates(
 ) -> None:
     """Show how often each training problem was passed: how many are how hard, and the hardest of them.
 
-    Over several runs attempts are added up. `--json` has all problems of the range.
+    Over several runs attempts are added up, those that one run took over from another once. `--json` has all problems
+    of the range.
 
     \b
     strop data pass-rates runs/grpo --to 0.1
@@ -137,14 +138,16 @@ def pass_rates(
     from strop.base.types import InputError
     from strop.base.view import counted
     from strop.data.history import PassRateBetween
-    from strop.data.pass_rates import add_up, deciles
+    from strop.data.pass_rates import add_up, deciles, guess_said
     from strop.run.folder import near_run
 
     for run in map(Path, runs):
         if not run.exists():
             raise InputError(f"there is no run folder {run}{near_run(run)}")
     wanted = PassRateBetween(low=low, high=high, unseen="drop")
-    found = add_up(runs, wanted)
+    found, guessed = add_up(runs, wanted)
+    if guessed:
+        print(guess_said(guessed), file=sys.stderr)
 
     def text() -> None:
         print_table(("pass rate", "problems"), [(name, f"{number:,}") for name, number in deciles(found)])

@@ -8,7 +8,10 @@
     COLUMN       a name, dots reaching into nested columns; in backticks where it holds other characters
     VALUE        a number, a text in quotes, true, false, or null
 
-An empty cell (null) equals null alone, and no other comparison holds of it. Nothing of the expression is run as Python.
+An empty cell (null) equals null alone, and no other comparison holds of it; in a table of texts (CSV) one without
+characters is empty, and equals '' too. A text that is written as a number is that number where it is compared with one,
+and where it is put in order with such a text: `level >= 2` and `level >= '2'` keep '10', `id == '007'` '007' alone.
+Nothing of the expression is run as Python.
 """
 
 from __future__ import annotations
@@ -30,6 +33,7 @@ Scalar = str | float | int | bool | None
 
 LONGEST = 2_000  # characters of an expression
 DEEPEST = 50  # parentheses in parentheses
+SHORT = 40  # characters of a cell that an error repeats
 _ORDERS: dict[str, Callable[[Any, Any], bool]] = {
     "==": operator.eq, "=": operator.eq, "!=": operator.ne, "<": operator.lt, "<=": operator.le, ">": operator.gt,
     ">=": operator.ge,
@@ -45,6 +49,7 @@ _TOKEN = re.compile(
     )""",
     re.VERBOSE,
 )
+_NUMBER = re.compile(r"\s*[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?\s*")
 _CONSTANTS: dict[str, Scalar] = {"true": True, "false": False, "null": None, "none": None}
 _WORDS = ("and", "or", "not", "in")
 
@@ -76,25 +81,30 @@ def pick(columns: Row, name: str) -> Any:
 
 
 @lru_cache(maxsize=64)
-def condition(text: str) -> Predicate:
+def condition(text: str, texts: bool = False) -> Predicate:
     """The condition that an expression states: from a row's columns to whether the row is wanted.
 
     Called with a row it raises `ValueError`, which names the column, where the row has no such column or where its
-    value cannot be compared with the one of the expression (a text with a number).
+    value cannot be compared with the one of the expression (a text that is no number with a number).
+
+    Args:
+        text: the expression.
+        texts: whether every cell is a text, so that one without characters is empty.
 
     Raises:
         ValueError: the text is no expression; says where it breaks off.
     """
     if len(text) > LONGEST:
         raise ValueError(f"an expression of {len(text)} characters; at most {LONGEST}")
-    return _Parser(text).whole()
+    return _Parser(text, texts).whole()
 
 
 class _Parser:
     """Recursive descent over the tokens of an expression."""
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, texts: bool) -> None:
         self.text = text
+        self.texts = texts
         self.tokens = _tokens(text)
         self.place = 0
         self.depth = 0
@@ -162,7 +172,7 @@ class _Parser:
         value = self._value()
         if value is None and sign.value not in ("==", "=", "!="):
             raise ValueError(f"{self.text!r}: null has no order; compare it with == or !=")
-        return _compared(column.value, sign.value, value)
+        return _compared(column.value, sign.value, value, self.texts)
 
     def _membership(self, column: str) -> Predicate:
         if self._take("sign", "["):
@@ -171,14 +181,14 @@ class _Parser:
                 values.append(self._value())
             if not self._take("sign", "]"):
                 raise self._expected("a comma or a closing bracket")
-            return _listed(column, values)
+            return _listed(column, values, self.texts)
         low = self._value()
         if not self._take("sign", ".."):
             raise self._expected("LOW..HIGH or [VALUE, …]")
         high = self._value()
         if not (_is_number(low) and _is_number(high)) or low > high:  # type: ignore[operator]
             raise ValueError(f"{self.text!r}: a range is of two numbers, the lower one first")
-        above, below = _compared(column, ">=", low), _compared(column, "<=", high)
+        above, below = (_compared(column, *bound, self.texts) for bound in ((">=", low), ("<=", high)))
         return lambda row: above(row) and below(row)
 
     def _value(self) -> Scalar:
@@ -228,19 +238,46 @@ def _kind(value: Any) -> str:
     return {bool: "true or false", str: "a text"}.get(type(value), "nested")
 
 
-def _refused(column: str, cell: Any, value: Scalar) -> ValueError:
-    hint = f"; write {json.dumps(str(value))}" if isinstance(cell, str) and _is_number(value) else ""
+def _number_in(text: str) -> float | int | None:
+    """The number that a text is written as, blanks around it aside; None of any other text."""
+    if len(text) > LONGEST or not _NUMBER.fullmatch(text):
+        return None
+    return float(text) if set(text) & set(".eE") else int(text)
+
+
+def _is_empty(cell: Any, texts: bool) -> bool:
+    return cell is None or (texts and isinstance(cell, str) and not cell.strip())
+
+
+def _refused(column: str, cell: Any, value: Scalar, ordered: bool = False) -> ValueError:
+    hint = ""
+    if isinstance(cell, str) and ordered and len(cell) <= SHORT:
+        hint = f" as a number; leave such rows out before it, `{column}` != {_written(cell)} and …"
+    elif isinstance(cell, str) and _is_number(value) and not ordered:
+        hint = f"; write {_written(str(value))}"
     held = f"{_kind(cell)} ({cell!r:.40})"
     return ValueError(f"column {column!r} holds {held}, which cannot be compared with {value!r}{hint}")
 
 
-def _compared(column: str, sign: str, value: Scalar) -> Predicate:
+def _compared(column: str, sign: str, value: Scalar, texts: bool) -> Predicate:
     order = _ORDERS[sign]
+    ordered = sign not in ("==", "=", "!=")
+    wanted: Scalar = value
+    if isinstance(value, str) and ordered:
+        written = _number_in(value)  # by their letters 10 would come before 2
+        wanted = value if written is None else written
 
     def holds(row: Row) -> bool:
         cell = pick(row, column)
-        if cell is None or value is None:
-            return order(cell, value) if sign in ("==", "=", "!=") and value is None else False
+        if _is_empty(cell, texts):
+            return sign in ("==", "=") and (value is None or cell == value)
+        if value is None:
+            return sign == "!="
+        if isinstance(cell, str) and _is_number(wanted):
+            number = _number_in(cell)
+            if number is None:
+                raise _refused(column, cell, value, ordered)
+            return bool(order(number, wanted))
         if _kind(cell) != _kind(value):
             raise _refused(column, cell, value)
         return bool(order(cell, value))
@@ -248,16 +285,18 @@ def _compared(column: str, sign: str, value: Scalar) -> Predicate:
     return holds
 
 
-def _listed(column: str, values: Sequence[Scalar]) -> Predicate:
+def _listed(column: str, values: Sequence[Scalar], texts: bool) -> Predicate:
     kinds = {_kind(value) for value in values if value is not None}
 
     def holds(row: Row) -> bool:
         cell = pick(row, column)
-        if cell is None:
-            return None in values
-        if kinds and _kind(cell) not in kinds:
+        if _is_empty(cell, texts):
+            return None in values or cell in values
+        number = _number_in(cell) if isinstance(cell, str) else None
+        forms = [cell] if number is None else [cell, number]
+        if kinds and kinds.isdisjoint(map(_kind, forms)):
             raise _refused(column, cell, next(value for value in values if value is not None))
-        return any(_kind(cell) == _kind(value) and cell == value for value in values)
+        return any(_kind(form) == _kind(value) and form == value for form in forms for value in values)
 
     return holds
 

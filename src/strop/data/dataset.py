@@ -15,7 +15,7 @@ from strop.base.seeds import permutation
 from strop.base.types import InputError, IntArray, Problem
 from strop.base.view import counted
 from strop.data.history import EARLIER, Visit
-from strop.data.pass_rates import recalled
+from strop.data.pass_rates import guess_said, recalled
 from strop.data.settings import DataSettings, HeldOutSettings
 from strop.data.source import problem_key, question_key
 from strop.data.templates import Instruction, PromptTemplate, Tokenizer, encode_prompt, opening
@@ -101,6 +101,7 @@ class Data:
         spoilt: problems that were not held out because the model was trained on them before.
         deselected: training problems that `data.select` left out.
         by_id: files of `data.history` whose problems were told by their ids alone.
+        guessed: files of `data.history` with visits whose run is not known.
     """
 
     train: Dataset
@@ -109,6 +110,7 @@ class Data:
     deselected: int = 0
     spoilt: int = 0
     by_id: tuple[str, ...] = ()
+    guessed: tuple[str, ...] = ()
 
     def report(self) -> tuple[str, ...]:
         """Lines for the user: how many problems there are, and how many were left out and why."""
@@ -136,6 +138,8 @@ class Data:
                 f"data.history={','.join(self.by_id)}: names no questions (an older strop wrote it), so its problems "
                 "are matched by id alone; leave it out where these ids were other questions"
             )
+        if self.guessed:
+            lines.append(f"data.history={guess_said(self.guessed)}")
         return tuple(lines)
 
 
@@ -188,8 +192,8 @@ def _with_history(data: Data, settings: DataSettings) -> Data:
     """The data with what earlier runs found, and without the training problems that `settings.select` drops by it."""
     if not settings.history:
         return data
-    visits, by_id = recalled(settings.history, data.train.problems)
-    data = replace(data, by_id=by_id)
+    visits, by_id, guessed = recalled(settings.history, data.train.problems)
+    data = replace(data, by_id=by_id, guessed=guessed)
     if settings.select is None:
         return replace(data, train=replace(data.train, visits=visits))
     # As in a stage that follows the earlier run: a filter that asks for the stage before finds that run.

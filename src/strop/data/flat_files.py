@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import json
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 from strop.base.types import InputError, first_line
 from strop.data.files import FileSource, existing_file
@@ -15,12 +15,13 @@ LONGEST_CELL = 2**31 - 1
 
 
 class CsvFile(FileSource):
-    """A CSV file with a header; every cell is text.
+    """A CSV file with a header; every cell is text. To `where` one that is written as a number can be that number.
 
     Fields:
         delimiter: what parts the cells; by default a tab where the name ends in `.tsv`, else a comma.
     """
 
+    texts: ClassVar[bool] = True
     delimiter: str | None = None
 
     def records_of(self, path: str) -> Iterator[Row | BrokenRow]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Annotated, Literal, NamedTuple, Self
+from typing import Annotated, Any, Literal, NamedTuple, Self
 
 from pydantic import Field, model_validator
 
@@ -22,12 +22,15 @@ EARLIER = -1  # the stage of visits that another run made
 
 
 class Visit(NamedTuple):
-    """A group of `samples` judged completions, of which `passed` are right, at step `step` of stage `stage`."""
+    """A group of `samples` judged completions, of which `passed` are right, at step `step` of stage `stage`, made in
+    the run with the id `run`: empty for a run's own visits until they are written, and in files of an older strop.
+    """
 
     step: int
     stage: int
     samples: int
     passed: float
+    run: str = ""
 
     @property
     def pass_rate(self) -> float:
@@ -53,16 +56,13 @@ class History:
     def __len__(self) -> int:
         return len(self._visits)
 
-    def state(self) -> dict[str, list[list[float]]]:
+    def state(self) -> dict[str, list[list[float | str]]]:
         """JSON-able."""
         return {str(index): [list(visit) for visit in visits] for index, visits in self._visits.items()}
 
-    def load(self, state: Mapping[str, Sequence[Sequence[float]]]) -> None:
-        """Take back what `state` gave."""
-        self._visits = {
-            int(index): [Visit(int(step), int(stage), int(samples), passed) for step, stage, samples, passed in visits]
-            for index, visits in state.items()
-        }
+    def load(self, state: Mapping[str, Sequence[Sequence[Any]]]) -> None:
+        """Take back what `state` gave; that of an older strop names no runs."""
+        self._visits = {int(index): [Visit(*visit) for visit in visits] for index, visits in state.items()}
 
     def recall(self, visits: Mapping[int, Sequence[Visit]]) -> None:
         """Begin with what earlier runs found, as visits of a stage before the first."""
@@ -70,10 +70,10 @@ class History:
             for visit in found:
                 self.add(index, visit._replace(stage=EARLIER))
 
-    def lines(self, problems: Sequence[Problem]) -> Iterable[str]:
-        """A JSON line a visited problem: id, question, attempts, pass rates over all and over the last, the visits."""
+    def lines(self, problems: Sequence[Problem], run: str = "") -> Iterable[str]:
+        """A JSON line a visited problem of the run called `run`: id, question, attempts, pass rates, the visits."""
         for index in sorted(self._visits):
-            visits = self._visits[index]
+            visits = [it if it.run or it.stage == EARLIER else it._replace(run=run) for it in self._visits[index]]
             found = rate_of(problems[index].id, visits)._asdict() | {"visits": [visit._asdict() for visit in visits]}
             yield json.dumps({"question": question_digest(problems[index]), **found})
 

@@ -11,7 +11,7 @@ from abc import abstractmethod
 from collections.abc import Iterator, Mapping
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from strop.base import hub
 from strop.base.extras import require
@@ -127,8 +127,10 @@ class RowSource(ProblemSource):
         columns: which column holds what.
         domain: of the problems.
         where: only rows of which this expression over their columns holds (see `data.columns`), such as
-            `difficulty in 1..15`; None keeps all.
+            `difficulty in 1..15`; None keeps all. A text written as a number is compared with numbers as that number.
     """
+
+    texts: ClassVar[bool] = False  # whether every cell is a text, so that `where` takes one without characters as null
 
     columns: Columns = Columns()
     domain: str = "math"
@@ -179,7 +181,7 @@ class RowSource(ProblemSource):
 
     def _wanted(self, row: Row) -> bool:
         try:
-            return self.where is None or condition(self.where)(self._fields(row))
+            return self.where is None or condition(self.where, self.texts)(self._fields(row))
         except ValueError as error:
             raise InputError(f"{row.where}: where={self.where!r}: {error}") from error
 

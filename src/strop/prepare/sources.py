@@ -61,7 +61,7 @@ class Source(Settings):
         columns: which column is what. Without it and without a mapping, usual names are recognised (`any_table`).
         where: only rows of which an expression over their columns holds (see `data.columns`), such as
             `level >= 3 and source != 'synthetic'`; also as columns with the values wanted:
-            `{source = ["olympiads", "amc_aime"]}`.
+            `{source = ["olympiads", "amc_aime"]}`. A text written as a number is compared with numbers as that number.
         domain: of the problems; by default the mapping's, or math.
         limit: the first so many rows.
     """
@@ -129,7 +129,7 @@ class Source(Settings):
             if isinstance(record, BrokenRow):
                 yield record
                 continue
-            made = self._problem(record, label, whole)
+            made = self._problem(record, label, whole, table.texts)
             if made is not None:
                 yield made
 
@@ -146,12 +146,12 @@ class Source(Settings):
             domain = problem.domain if self.domain is None else self.domain
             yield replace(problem, source=label, domain=domain)
 
-    def _problem(self, row: Row, label: str, whole: bool) -> Problem | BrokenRow | None:
+    def _problem(self, row: Row, label: str, whole: bool, texts: bool) -> Problem | BrokenRow | None:
         ready = self._ready
         try:
             prepared = from_columns(row.columns) if whole and self.columns is None and self.mapping is None else None
             fields_of = row.columns if prepared is None else vars(prepared)
-            if self.where is not None and not condition(self.where)(fields_of):
+            if self.where is not None and not condition(self.where, texts)(fields_of):
                 return None
             if prepared is not None:
                 return prepared

@@ -1,7 +1,7 @@
 """The folder of a run: everything that a run writes, in one place, readable without strop.
 
-    run.json                     marks the folder as a run: layout format, version of strop, when it began, and the
-                                 user's own modules that its configuration names
+    run.json                     marks the folder as a run: layout format, version of strop, its id, when it began, and
+                                 the user's own modules that its configuration names
     config.json                  the resolved configuration; a run can be started from this file alone
     changes.json                 after which steps a resume changed the configuration, and what of it
     metrics.jsonl                a line a step: {"step": 12, "time": 1760000000.0, "pass_rate": 0.41, …}; evaluations
@@ -33,6 +33,7 @@ import fcntl
 import json
 import os
 import re
+import secrets
 import shutil
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -86,7 +87,7 @@ class RunFolder:
         imports.allow_settings(key for key, *_ in imports.code_settings(config))  # this user's own
         began = time.strftime("%Y-%m-%dT%H:%M:%S%z")
         marker = {
-            "format": FORMAT, "strop": strop.__version__, "began": began,
+            "format": FORMAT, "strop": strop.__version__, "id": _new_id(), "began": began,
             "imports": imports.to_record(json.dumps(config)),
         }  # fmt: skip
         if is_run(target):
@@ -145,6 +146,8 @@ class RunFolder:
         for left_over in run.path.rglob(f"*{TEMPORARY}"):
             if left_over.is_file():
                 left_over.unlink()
+        if not run.identity:
+            run.write_json(MARKER, {**run.read_json(MARKER), "id": _new_id()})
         return run
 
     # ------------------------------------------------------------------ where things are
@@ -153,6 +156,15 @@ class RunFolder:
     def fine_tunes(self) -> bool:
         """Whether the run is one of supervised fine-tuning rather than of RL."""
         return "demonstrations" in self.read_json("config.json")
+
+    @property
+    def identity(self) -> str:
+        """What tells the run from all others, wherever its folder is; an older strop's has it once it is resumed.
+
+        Raises:
+            InputError: see `read_json`.
+        """
+        return str(self.read_json(MARKER).get("id", ""))
 
     @property
     def config_path(self) -> Path:
@@ -322,6 +334,10 @@ def check_free(path: Path, replace: bool = False) -> None:
             )
     elif path.is_dir() and any(path.iterdir()):
         raise InputError(f"{path} is not empty and not a run of strop; choose another folder with --out")
+
+
+def _new_id() -> str:
+    return secrets.token_hex(8)
 
 
 def holds_out(model: str) -> bool:

@@ -377,7 +377,8 @@ class _Run:
         }
         keep, metric = self.validation.retention(self.config.checkpoint), self.validation.held_out.get(step)
         entry = checkpoint.Entry(self.folder.checkpoints.resolve(), step, state, metric, keep)
-        self.saver.begin(entry, list(self.loop.curriculum.history.lines(self.parts.data.train.problems)))
+        history = self.loop.curriculum.history.lines(self.parts.data.train.problems, self.folder.identity)
+        self.saver.begin(entry, list(history))
         if last:
             self.saver.settle(wait=True, last=True)
 
