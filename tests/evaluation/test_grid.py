@@ -68,6 +68,14 @@ def test_values() -> None:
         value_of(found, "maj@8")
 
 
+def test_an_error_of_a_metric_names_the_evaluation_that_has_too_few_samples(tmp_path: Path) -> None:
+    found = grid({("rl", "aime"): result([[1, 1, 0, 0]]), ("rl", "gsm8k"): result([[1, 0]])})
+    with pytest.raises(InputError, match="^rl on gsm8k: pass@4 cannot be estimated from 2 samples"):
+        table(found, ("avg", "pass@4"))
+    with pytest.raises(InputError, match="^rl on gsm8k: pass@4"):
+        write_report(found, tmp_path, ("pass@4",), pictures=False)
+
+
 def test_a_majority_is_not_known_where_the_verifier_tells_no_answers(tmp_path: Path) -> None:
     """Of programs, and of rewards from Python: 0 % would look like a rate."""
     untold = replace(result(EASY), answers=((None, None),) * 4)

@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 from tests.runs import small_config
+from typer.testing import CliRunner
 
 from strop.base.types import InputError
-from strop.base.view import SilentView
+from strop.base.view import SilentView, View
+from strop.cli import app
 from strop.config.parse import edit
 from strop.config.schema import RunConfig
 from strop.recipes.quickstart import calculator, recipe
@@ -35,6 +37,20 @@ def test_the_run_says_that_its_model_is_asked_for_no_form(
     assert begun[0].data.template.model_dump()["instruct"] is False
 
 
+def test_the_quickstart_of_several_turns_has_a_folder_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It replaced the first one, which the next lines of the page are about."""
+    folders: list[Path] = []
+
+    def begin(seed: int, out: Path, view: View, environment: bool) -> None:
+        folders.append(out)
+        raise InputError("enough")
+
+    monkeypatch.setattr("strop.run.quickstart.run", begin)
+    for arguments in ([], ["--environment"], ["--environment", "--out", "mine"]):
+        assert CliRunner().invoke(app, ["quickstart", *arguments]).exit_code != 0
+    assert [str(folder) for folder in folders] == ["runs/quickstart", "runs/quickstart-environment", "mine"]
+
+
 def test_only_a_quickstart_is_replaced(tmp_path: Path) -> None:
     """A run of anybody's in the folder stays; a quickstart of another seed goes on to the work that replaces it."""
     other = tmp_path / "other"
@@ -48,7 +64,7 @@ def test_only_a_quickstart_is_replaced(tmp_path: Path) -> None:
 
     class Impatient(SilentView):
         def note(self, text: str) -> None:
-            raise Began
+            raise Began(text)
 
         def stage(self, name: str, total: int | None, unit: str = "steps") -> None:
             raise Began
@@ -56,7 +72,7 @@ def test_only_a_quickstart_is_replaced(tmp_path: Path) -> None:
     for number, made in enumerate((recipe(), calculator())):
         former = tmp_path / str(number)
         RunFolder.create(former, edit(made, ["seed=7"]).model_dump(mode="json")).close()
-        with pytest.raises(Began):
+        with pytest.raises(Began, match=f"the quickstart in .*{number} is replaced"):
             run(0, former, Impatient())
 
 

@@ -439,6 +439,30 @@ def test_groups_that_taught_nothing_are_written_down(tmp_path: Path) -> None:
     assert all(row["groups/trained"] == 1 for row in rows)
 
 
+class Slow(Verifier):
+    """As one that asks a model over a network."""
+
+    def judge(self, problem: Problem, text: str, truncated: bool) -> Verdict:
+        time.sleep(0.01)
+        return Verdict(1.0, Status.CORRECT, "")
+
+
+def test_verdicts_that_are_waited_for_are_counted(tmp_path: Path) -> None:
+    """A verifier that takes seconds left a step silent until the last verdict was there."""
+    heard: list[tuple[int, int]] = []
+
+    class Hears(SilentView):
+        def aside(self, what: str, done: int, total: int) -> None:
+            if what == "verdicts":
+                heard.append((done, total))
+
+    config = small_config("steps=1").model_copy(update={"verifier": Slow()})
+    train(config, tmp_path / "run", Hears())
+    total = config.batch.prompts_per_step * config.batch.samples_per_prompt
+    assert heard and {each for _, each in heard} == {total}
+    assert [done for done, _ in heard] == sorted(done for done, _ in heard) and heard[-1][0] < total
+
+
 class OftenFails(Verifier):
     """Cannot judge three completions of five."""
 

@@ -60,7 +60,7 @@ def until(true: Callable[[], bool], seconds: float = 30.0) -> None:
         ({"prompt": "a", "zzz": 1, "yyy": 2}, "zzz", "'zzz', 'yyy'"),
         ({"prompt": "a", "temperature": -1}, "temperature", "must be at least 0"),
         ({"prompt": "a", "temperature": 1e-9}, "temperature", "at least 0.01"),
-        ({"prompt": "a", "temperature": "1"}, "temperature", "valid number"),
+        ({"prompt": "a", "temperature": "1"}, "temperature", "must be a number"),
         ({"prompt": "a", "top_p": 0}, "top_p", "must be above 0"),
         ({"prompt": "a", "top_k": 2**40}, "top_k", "must be at most"),
         ({"prompt": "a", "n": 0}, "n", "must be at least 1"),

@@ -28,9 +28,14 @@ AsJson = Annotated[
 
 def quickstart(
     seed: Annotated[int, typer.Option(help="Model, problems and sampling follow from it.", min=0)] = 0,
-    out: Annotated[Path, typer.Option(metavar="FOLDER", help="The run folder; a quickstart in it is replaced.")] = Path(
-        "runs/quickstart"
-    ),
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FOLDER",
+            help="The run folder, by default runs/quickstart, with --environment runs/quickstart-environment; a "
+            "quickstart in it is replaced.",
+        ),
+    ] = None,
     environment: Annotated[
         bool, typer.Option("--environment", help="Several turns: it learns to call a calculator on longer sums.")
     ] = False,
@@ -51,7 +56,8 @@ def quickstart(
     from strop.cli.run_endings import report_quickstart
     from strop.run import quickstart as heavy
 
-    said = "stopped; begin again with: strop quickstart"
+    out = out or Path(f"runs/quickstart{'-environment' * environment}")
+    said = f"stopped; begin again with: strop quickstart{' --environment' * environment}"
     with viewing(plain, f"strop · quickstart · {out}", said) as view, followed(dashboard, out, view):
         heavy.run(seed, out, view, environment)
     report_quickstart(out)

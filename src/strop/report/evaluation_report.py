@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -114,12 +115,22 @@ def _models(grid: Grid, metrics: Sequence[str]) -> dict[str, dict[str, Any]]:
     for (model, name), result in grid.results.items():
         shown = {}
         for metric in metrics:
-            values = values_of(result, metric)
+            with _of(model, name):
+                values = values_of(result, metric)
             known = {"value": float(values.mean()), "interval": list(rate_interval(values))} if len(values) else {}
             title = metric_title(metric, result.samples_per_problem)
             shown[title] = {"value": None, "interval": None, "problems": len(values), **known}
         models[model][name] = {**result.summary(), "metrics": shown}
     return models
+
+
+@contextmanager
+def _of(model: str, benchmark: str) -> Iterator[None]:
+    """Errors inside name the model and the benchmark."""
+    try:
+        yield
+    except InputError as error:
+        raise InputError(f"{model} on {benchmark}: {error}; leave it out of --metric") from error
 
 
 def _average(grid: Grid, benchmarks: Sequence[str]) -> dict[str, Any]:
@@ -162,7 +173,11 @@ def table(grid: Grid, metrics: Sequence[str] = ("avg",)) -> str:
             found = [grid.results.get((model, column.name)) for model in grid.models]
             counts = sorted({result.samples_per_problem for result in found if result is not None})
             heads.append(f"{column.title} {'/'.join(metric_title(metric, count) for count in counts)}")
-            columns.append(_percents([None if result is None else value_of(result, metric) for result in found]))
+            means: list[float | None] = []
+            for model, result in zip(grid.models, found, strict=True):
+                with _of(model, column.name):
+                    means.append(None if result is None else value_of(result, metric))
+            columns.append(_percents(means))
     everywhere = grid.shared(grid.models)
     if len(everywhere) > 1 and everywhere == tuple(column.name for column in grid.columns):
         heads.append(AVERAGE)

@@ -183,9 +183,13 @@ class Loop:
                 self._write_down(request_id, sample, answer)
 
     def _report(self) -> None:
-        """Say how far the rollout is, where anything moved since the last report: tokens, or a completion."""
+        """Say how far the rollout is, where anything moved since the last report: tokens, a completion, a verdict."""
         if progress.CURRENT.count > self._reported:
-            progress.part("completions", *self.ledger.completions)
+            made, wanted = self.ledger.completions
+            if self.judge.pending and not self.executor.unfinished:
+                progress.part("verdicts", wanted - self.judge.pending, wanted)
+            else:
+                progress.part("completions", made, wanted)
             self._reported = progress.CURRENT.count
 
     def _patience(self) -> float:

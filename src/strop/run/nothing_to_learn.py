@@ -31,11 +31,12 @@ def nothing_to_learn(config: RunConfig, step: int, groups: Sequence[Group], batc
             groups,
         )
     rate = values(group_metrics(groups, ()))["pass_rate"]
+    passed = "unknown" if rate is None else f"{rate:.1%}"
     broken = ", or training has broken it (optim.lr too high?)" if step else ""
     refill = "algorithm.selection.refill=false and " if selection.refill else ""
     return NothingToLearn(
-        f"{said} had no rollouts of different outcome (pass rate of the last ones: {rate}): the problems are too hard "
-        f"or too easy for this model{broken}; take others or a better starting model, or train on all groups with "
+        f"{said} had no rollouts of different outcome (pass rate of the last ones: {passed}): the problems are too "
+        f"hard or too easy for this model{broken}; take others or a better starting model, or train on all groups with "
         f"{refill}algorithm.selection.zero_variance=keep",
         groups,
     )

@@ -48,6 +48,8 @@ def run(seed: int, out: Path, view: View, environment: bool = False) -> Quicksta
         InputError: `out` holds a run with other settings, which is somebody's work.
     """
     _refuse_other(out)
+    if is_run(out):
+        view.note(f"the quickstart in {out} is replaced")
     begin = time.perf_counter()
     config = resolve("quickstart.calculator" if environment else "quickstart", [f"seed={seed}"])
     base = located(config.model, seed, view).path
