@@ -256,7 +256,7 @@ def train(**selection):
     ("ending", "said"),
     [
         ("train(zero_variance='drop')", "line 8: step 1: 50 batches' worth of groups in a row had no rollouts of "
-         "different outcome (pass rate of the last ones: 0.0): the problems are too hard or too easy for this model; "
+         "different outcome (pass rate of the last ones: 0.0%): the problems are too hard or too easy for this model; "
          "take others or a better starting model, or train on all groups with algorithm.selection.zero_variance=keep"),
         ("strop.train(None, [])", "line 11: problems: there is none"),
         ("strop.load('nowhere')", "line 11: there is no run folder nowhere; strop runs lists those that there are"),
