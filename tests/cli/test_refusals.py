@@ -96,9 +96,11 @@ def test_answers_the_verifier_can_never_judge(tmp_path: Path) -> None:
     file = tmp_path / "q.jsonl"
     file.write_text('{"prompt": "1+1=", "answer": [2]}\n')
     sets = (f"data.source={json.dumps(str(file))}", "data.held_out=none", "evaluation.every=none")
-    with pytest.raises(InputError, match="the reference is list; choose another verifier"):
+    with pytest.raises(InputError, match="is list; set data.source.columns.answer_json=true, .* or choose another"):
         train(edit(small_config("evaluation.every=none"), sets), tmp_path / "run", SilentView())
     assert not (tmp_path / "run").exists()
+    taken = edit(small_config(), [*sets, "data.source.columns.answer_json=true"])
+    assert [problem.reference for problem in taken.data.source.load()] == [2]
 
 
 def fails(problem: object, text: str) -> bool:

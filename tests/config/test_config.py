@@ -76,7 +76,7 @@ def test_a_path_takes_the_fresh_model_back() -> None:
         ("optim.lrr=3", r"unknown setting optim.lrr=3; did you mean optim.lr\?"),
         ("algoritm.loss=Cispo", r"unknown setting algoritm=.*; did you mean algorithm\?"),
         ("algorithm.loss=Cipso", "algorithm.loss='Cipso': no PolicyLoss is called 'Cipso'; did you mean 'Cispo'"),
-        ("algorithm.loss.clip_hihg=1", r"algorithm.loss.clip_hihg=1; did you mean algorithm.loss.clip_high\?"),
+        ("algorithm.loss.clip_hihg=1", r"algorithm.loss.clip_hihg=1 of PpoClip .*; did you mean algorithm.loss.clip_high\?"),
         ("optim.lr=fast", "optim.lr='fast': must be a number"),
         ("optim.lr=-1", "optim.lr=-1: must be above 0"),
         ("batch.prompts_per_step=0", "batch.prompts_per_step=0: must be at least 1"),
@@ -146,6 +146,14 @@ def test_toml_changes_a_recipe(tmp_path: Path) -> None:
         ('recipe = "scalerl"\nstep = 7\n', r"mine.toml: unknown setting step=7; did you mean steps\?"),
         ("recipe = ", "mine.toml: not TOML"),
         ('recipe = "scalerl"\nsteps = 0\n', "mine.toml: steps=0"),
+        (
+            'recipe = "grpo"\nverifier = "MathVerifier"\nverifier.extract = "any"\n',
+            r'mine.toml: not TOML: Cannot overwrite .*named with .piece, as in verifier.piece = "MathVerifier"',
+        ),
+        (
+            'recipe = "grpo"\n[data.source]\npath = "x.csv"\n',
+            r"unknown setting data.source.path='x.csv' of ChainSum \(another is named with data.source.piece\)",
+        ),
     ],
 )
 def test_bad_toml_names_the_file(tmp_path: Path, text: str, message: str) -> None:

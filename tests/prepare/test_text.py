@@ -119,6 +119,8 @@ def test_a_tenth_of_the_words_may_change(second: str, expected: bool) -> None:
         (f"{WORDS} twice", f"{WORDS} thrice"),
         (f"{WORDS} in 2 of 5 years", f"{WORDS} in 5 of 2 years"),
         (f"Find the least number: {WORDS}", f"Find the greatest number: {WORDS}"),
+        (f"How many up quarks does it contain? {WORDS}", f"How many down quarks does it contain? {WORDS}"),
+        (f"What is the magnitude of z? {WORDS}", f"What is the real part of z? {WORDS}"),
         (f"{WORDS} where x + 3 = y", f"{WORDS} where x - 3 = y"),
         (rf"{WORDS} at \sin 30", rf"{WORDS} at \cos 30"),
     ],

@@ -143,19 +143,18 @@ def _unknown(path: str, key: str, value: Any, model: type[BaseModel]) -> str:
     inner = {field: f"{name}.{field}" for name, section in sections for field in section.model_fields}
     meant = near(key, known) or inner.get(near(key, inner) or "")
     hint = f"did you mean {path}{meant}?" if meant else f"known here: {', '.join(path + name for name in known)}"
-    return f"unknown setting {path}{key}={value!r}; {hint}"
+    of = f" of {model.piece_name()} (another is named with {path}piece)" if issubclass(model, Piece) else ""
+    return f"unknown setting {path}{key}={value!r}{of}; {hint}"
 
 
 def explain(error: ValidationError) -> str:
     """The first complaint of pydantic as one line: key, value, reason."""
     first, *others = error.errors(include_url=False)
     loc, reason = first["loc"], complaint(first)
-    if loc and loc[-1] == "bool":  # the first alternative of a union, which pydantic names
+    if loc[-1:] == ("bool",):  # the first alternative of a union, which pydantic names
         loc = loc[:-1]
         rest = (complaint(one).removeprefix("must be ") for one in others if one["loc"][:-1] == loc)
         reason = " or ".join([reason, *rest])
     key = ".".join(map(str, loc)) or "(whole)"
-    if first["type"] == "missing":
-        return f"{key}: missing"
     given = "" if isinstance(first["input"], dict) else f"={first['input']!r}"
-    return f"{key}{given}: {reason}"
+    return f"{key}: missing" if first["type"] == "missing" else f"{key}{given}: {reason}"

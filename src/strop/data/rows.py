@@ -54,8 +54,8 @@ class Columns(Settings):
         answer: the reference answer, or the tests of a program. None: answer, ground_truth, final_answer, …, or a
             solution that boxes its answer. Of a worked solution that ends as GSM8K's do (`#### 72`) it is the result,
             of a solution what it boxes.
-        answer_json: the answer is JSON written as text, and a list of one is what is in it (Skywork-OR1-RL-Data:
-            `["42"]`).
+        answer_json: the answer is JSON, written as text or not, and a list of one is what is in it
+            (Skywork-OR1-RL-Data: `["42"]`).
         id: None numbers the rows under the source's name.
         extra: columns that are kept in `Problem.extra`.
         without: an instruction that the set's own prompts end with, taken off where they do.
@@ -126,7 +126,7 @@ class RowSource(ProblemSource):
     Fields:
         columns: which column holds what.
         domain: of the problems.
-        where: only rows of which this expression over their columns holds (see `data.columns`), such as
+        where: only rows of which this expression over their columns holds (see docs/data.md), such as
             `difficulty in 1..15`; None keeps all. A text written as a number is compared with numbers as that number.
     """
 
@@ -248,10 +248,10 @@ class HubDataset(RowSource):
 
 def _answer(value: Any, is_json: bool) -> Any:
     """A column's answer; raises `ValueError` where it should be JSON and is not."""
-    if not is_json or not isinstance(value, str):
+    if not is_json or not isinstance(value, str | list):
         return value
     try:
-        found = json.loads(value)
+        found = json.loads(value) if isinstance(value, str) else value
     except json.JSONDecodeError as error:
         raise ValueError(f"the answer {value!r:.60} is not JSON: {error.msg}") from error
     return found[0] if isinstance(found, list) and len(found) == 1 else found

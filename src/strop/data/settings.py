@@ -62,8 +62,8 @@ class DataSettings(_WithSource):
     """The problems of a run and their prompts.
 
     Fields:
-        source: a source, or its short name: `gsm8k`, `chain_sum`, `reasoning-gym:TASK`, a `.jsonl` or `.parquet` file,
-            `OWNER/NAME` or `hub:NAME` for a data set of the hub.
+        source: a source, or its short name: `gsm8k`, `chain_sum`, `reasoning-gym:TASK`, a `.jsonl`, `.csv` or
+            `.parquet` file, `OWNER/NAME` or `hub:NAME` for a data set of the hub.
         path: short for `source.path`; None once resolved.
         template: how a problem becomes a prompt.
         max_prompt_tokens: problems whose prompt is longer are left out, counted and reported.

@@ -49,7 +49,7 @@ def hub_rows(source: HubDataset, name: str, file: str) -> Iterator[Row]:
     except InputError as error:
         raise InputError(
             f"benchmark {name}: {error}; or put a copy into a folder as {file}.jsonl or {file}.parquet and "
-            "name the folder with --data"
+            "name the folder with --data (of a run: evaluation.benchmark_data; from Python name the file itself)"
         ) from error
 
 

@@ -79,11 +79,19 @@ def _from_json(path: Path, sets: Sequence[str]) -> RunConfig:
         raise InputError(f"{path}: it is nested too deeply") from error
 
 
+# What `--set verifier=NAME --set verifier.extract=any` is in TOML, where a key is either a value or a table.
+PIECE_AND_SETTINGS = (
+    '; a piece that has settings below it is named with .piece, as in verifier.piece = "MathVerifier", a data file as '
+    'in data.source.piece = "CsvFile" and data.source.path = "FILE"'
+)
+
+
 def _from_toml(path: Path) -> RunConfig:
     try:
         changes = tomllib.loads(_text(path))
     except tomllib.TOMLDecodeError as error:
-        raise InputError(f"{path}: not TOML: {error}") from error
+        way_out = PIECE_AND_SETTINGS if "Cannot overwrite" in str(error) else ""
+        raise InputError(f"{path}: not TOML: {error}{way_out}") from error
     except RecursionError as error:
         raise InputError(f"{path}: it is nested too deeply") from error
     name = changes.pop("recipe", None)
