@@ -76,7 +76,7 @@ def test_a_path_takes_the_fresh_model_back() -> None:
         ("optim.lrr=3", r"unknown setting optim.lrr=3; did you mean optim.lr\?"),
         ("algoritm.loss=Cispo", r"unknown setting algoritm=.*; did you mean algorithm\?"),
         ("algorithm.loss=Cipso", "algorithm.loss='Cipso': no PolicyLoss is called 'Cipso'; did you mean 'Cispo'"),
-        ("algorithm.loss.clip_hihg=1", r"algorithm.loss.clip_hihg=1 of PpoClip .*; did you mean algorithm.loss.clip_high\?"),
+        ("algorithm.loss.clip_hihg=1", r"loss.clip_hihg=1 of PpoClip .*; did you mean algorithm.loss.clip_high\?"),
         ("optim.lr=fast", "optim.lr='fast': must be a number"),
         ("optim.lr=-1", "optim.lr=-1: must be above 0"),
         ("batch.prompts_per_step=0", "batch.prompts_per_step=0: must be at least 1"),
