@@ -240,7 +240,9 @@ def test_cells_of_a_file_of_texts_are_numbers_where_numbers_are_asked_for(
     source = {"path": str(path), "where": where, "columns": {"id": "id", "extra": ["level"]}}
     prepared = run(tmp_path, [source], [])
     assert [(one.reference, one.extra["level"]) for one in prepared.kept] == [(name, CELLS[name]) for name in kept]
-    nulls = [{"id": name, "level": cell or None, "code": "007" if name == "a" else "7"} for name, cell in CELLS.items()]
+    nulls: list[dict[str, Any]] = [
+        {"id": name, "level": cell or None, "code": "007" if name == "a" else "7"} for name, cell in CELLS.items()
+    ]
     if "''" not in where:  # an empty cell is as null is
         assert "".join(row["id"] for row in nulls if condition(where)(row)) == kept
 

@@ -246,7 +246,7 @@ CHAT = [
 def test_a_file_of_chats_asks_what_training_on_it_asks(chat: list[dict[str, str]], style: str, tmp_path: Path) -> None:
     """Only the user's turns were asked, in one: without the system message, and unlike what had been trained on."""
     names = {"user": "human", "assistant": "gpt", "system": "system"}
-    turns = [{"from": names[turn["role"]], "value": turn["content"]} for turn in chat]
+    turns: list[dict[str, Any]] = [{"from": names[turn["role"]], "value": turn["content"]} for turn in chat]
     row = {"messages": chat if style == "messages" else turns, "answer": "2"}
     file = write(tmp_path / "chats.jsonl", [row])
     (trained,) = JsonLines(path=str(file)).load()

@@ -147,7 +147,7 @@ def test_orz_as_it_is_published_a_list_of_lists(tmp_path: Path) -> None:
 def test_a_table_of_no_set_keeps_whole_chats_and_refuses_parts_of_questions(tmp_path: Path) -> None:
     """A system message in ShareGPT's form was lost, and a question was kept without its options."""
     turns = [{"from": "system", "value": "S"}, {"from": "human", "value": "P"}, {"from": "gpt", "value": "A"}]
-    rows = [
+    rows: list[dict[str, Any]] = [
         {"conversations": turns, "prompt": turns, "answer": "3"}, {"prompt": turns[1:], "answer": "3"},
         {"prompt": "Which?", "choices": ["p", "q"], "answer": "B"},
     ]  # fmt: skip

@@ -629,7 +629,8 @@ def test_the_best_step_is_of_evaluations_on_the_same_terms(finished: Path, tmp_p
     sets = ["steps=7", "evaluation.every=1", "checkpoint.keep=1", "verifier.extract=any", "sampling.max_new_tokens=2"]
     resume(out, SilentView(), sets=sets)
     resume(out, SilentView(), sets=["steps=8"])  # the terms are those of the resume before
-    rates = {row["step"]: row.get("evaluation/pass_rate") for row in read_metrics(out / "metrics.jsonl")}
+    rows = read_metrics(out / "metrics.jsonl")
+    rates = {int(row["step"] or 0): row.get("evaluation/pass_rate") or 0.0 for row in rows}
     best = max((5, 6, 7, 8), key=lambda step: (rates[step], -step))
     assert rates[before] > rates[best], "or this test shows nothing"
     assert json.loads((out / "summary.json").read_text())["best_step"] == best

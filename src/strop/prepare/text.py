@@ -43,7 +43,8 @@ CONTRASTS = {
         "<product": "product", "<quotient": "quotient", "<less": "less fewer", "<more": "more", "<increase": "increase "
         "increases increased increasing", "<decrease": "decrease decreases decreased decreasing",
         "<up": "up upward upwards", "<down": "down downward downwards", "<real": "real", "<imaginary": "imaginary",
-        "<magnitude": "magnitude modulus", "<inside": "inside", "<outside": "outside", "<before": "before", "<after": "after",
+        "<magnitude": "magnitude modulus", "<inside": "inside", "<outside": "outside",
+        "<before": "before", "<after": "after",
     }.items()
     for word in words.split()
 }  # fmt: skip
