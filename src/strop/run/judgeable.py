@@ -27,8 +27,8 @@ def refuse_unjudgeable(verifier: Verifier, data: Data) -> None:
     count, total = (sum(one[0] == source for one in of) for of in (refused, asked))
     piece = verifier.piece_name()
     step = f'{{ piece = "Verifiable", verifier = "{piece}" }}'
-    one = isinstance(problem.reference, list) and len(problem.reference) == 1
-    taken = "set data.source.columns.answer_json=true, which takes the answer out of a list of one, or " * one
+    alone = isinstance(problem.reference, list) and len(problem.reference) == 1
+    taken = "set data.source.columns.answer_json=true, which takes the answer out of a list of one, or " * alone
     prepared = f"strop data prepare with the step {step} mends or drops them, or " if count < total else ""
     raise InputError(
         f"{source}: {piece} cannot judge {count:,} of {total:,} problems, the first of them {problem.id!r}: {reason}; "
