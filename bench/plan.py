@@ -41,7 +41,7 @@ BASE = ("optim.lr=1e-9", "evaluation.every=none", "checkpoint.every=1000", "algo
 def table_9() -> None:
     """Skywork-OR1, Table 9."""
     from strop.lab.planning import simulate
-    from strop.lab.planning.published import SKYWORK_LENGTHS, SKYWORK_ROLLOUT_SECONDS, skywork_table_9
+    from strop.lab.planning.costs import SKYWORK_LENGTHS, SKYWORK_ROLLOUT_SECONDS, skywork_table_9
 
     for devices, published in SKYWORK_ROLLOUT_SECONDS.items():
         found = simulate(*skywork_table_9(devices), SKYWORK_LENGTHS, steps=20).mean
@@ -51,8 +51,8 @@ def table_9() -> None:
 def schedules() -> None:
     """ScaleRL's split of 80 devices, under PipelineRL-k and PPO-off-policy-k."""
     from strop.lab.planning import settled_bound, simulate
-    from strop.lab.planning.published import SCALERL, SCALERL_LENGTHS, scalerl_costs
-    from strop.lab.planning.search import alternatives
+    from strop.lab.planning.costs import SCALERL, SCALERL_LENGTHS, scalerl_costs
+    from strop.lab.planning.question import alternatives
 
     for setup in alternatives(SCALERL, (0, 1, 4, 8)):
         found = simulate(setup, scalerl_costs(), SCALERL_LENGTHS, steps=max(6, 40 // setup.updates_per_step))
@@ -66,7 +66,7 @@ def schedules() -> None:
 
 def predictions(steps: int, clock: str, folder: Path) -> None:
     """Runs here against what was planned from others."""
-    from strop.lab.planning.measure import measure
+    from strop.lab.planning.question import measure
     from strop.run.folder import RunFolder
 
     runs = {
@@ -96,8 +96,8 @@ def predict(name: str, sources: list[Path], target: Path) -> None:
     """Plan the run `target` from the costs of `sources`, and say how far off that is."""
     from strop.config.parse import parse
     from strop.lab.planning import Empirical, simulate
-    from strop.lab.planning.measure import measure
-    from strop.lab.planning.setup import setup_of
+    from strop.lab.planning.costs import setup_of
+    from strop.lab.planning.question import measure
     from strop.run.folder import RunFolder
 
     known = measure([RunFolder.open(source) for source in sources])

@@ -29,7 +29,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Literal, NamedTuple
 
-from strop.lab.ablation.statistics import Paired, mean, paired
+from strop.lab.ablation.collect import Paired, mean, paired
 
 Says = Literal["above", "same", "apart", "not above"]
 Verdict = Literal["agrees", "disagrees", "undecided", "not tried"]

@@ -17,7 +17,7 @@ from strop.cli.options import Imports, Json, Plain, Sets, Tiny, allow, bar, prin
 if TYPE_CHECKING:
     from strop.lab.ablation.collect import Ablation
     from strop.lab.ablation.manifest import Manifest
-    from strop.lab.ablation.runner import Runner
+    from strop.lab.ablation.runners import Runner
 
 SHOW = "show"
 
@@ -109,7 +109,7 @@ def _runner(ray: bool, address: str | None, jobs: int, cpus: float, gpus: int) -
         from strop.lab.ablation.ray_runner import Needs, RayRunner
 
         return RayRunner(address, jobs, Needs(cpus, gpus))
-    from strop.lab.ablation.local_runner import LocalRunner
+    from strop.lab.ablation.runners import LocalRunner
 
     return LocalRunner(jobs)
 

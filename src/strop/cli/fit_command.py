@@ -99,8 +99,8 @@ def fit(
     """
     from strop.base.files import write_json
     from strop.base.types import InputError
-    from strop.lab.scaling import arguments
-    from strop.lab.scaling.sources import read_sources
+    from strop.lab.scaling import study
+    from strop.lab.scaling.curves import read_sources
     from strop.lab.scaling.study import as_json as plain_values
     from strop.lab.scaling.study import fit_study
 
@@ -110,8 +110,8 @@ def fit(
     }  # fmt: skip
     if plot is not None and plot.suffix not in (".png", ".svg"):
         raise InputError(f"--plot {plot}: name a .png (the .svg is written beside it)")
-    chosen = arguments.fit_settings(settings, a_grid, c_mid_grid)
-    computes, ranges = arguments.computes("--predict", predict), arguments.windows(windows)
+    chosen = study.fit_settings(settings, a_grid, c_mid_grid)
+    computes, ranges = study.computes("--predict", predict), study.windows(windows)
     recipes = read_sources(sources, x, r0, metric)
     with bar("fitting", sum(map(len, recipes.values()))) as tell:
         found = fit_study(recipes, chosen, computes, ranges, margin, tell)

@@ -130,7 +130,7 @@ def _remember(target: str | None, sets: list[str], gib: float, as_json: bool) ->
 
 def _print(value: dict[str, Any]) -> None:
     from strop.base.view import number, percent
-    from strop.lab.planning.published import DEFAULTS_ARE
+    from strop.lab.planning.costs import DEFAULTS_ARE
 
     measured = value.get("measured")
     if measured is not None:

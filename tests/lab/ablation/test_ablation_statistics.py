@@ -2,7 +2,7 @@
 
 import pytest
 
-from strop.lab.ablation.statistics import Paired, mean, paired, spikes, verdict
+from strop.lab.ablation.collect import Paired, mean, paired, spikes, verdict
 
 
 def test_mean_and_standard_error() -> None:

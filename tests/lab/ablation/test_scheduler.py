@@ -16,11 +16,10 @@ from tests.runs import metrics, parameters, small_config
 
 from strop.base.types import InputError
 from strop.base.view import SilentView
-from strop.lab.ablation import run_process
+from strop.lab.ablation import runners
 from strop.lab.ablation.collect import collect
-from strop.lab.ablation.local_runner import environment
 from strop.lab.ablation.manifest import read_manifest, write_manifest
-from strop.lab.ablation.runner import Ended, RunJob
+from strop.lab.ablation.runners import Ended, RunJob, environment
 from strop.lab.ablation.scheduler import LOSSES, Progress, execute
 from strop.run.folder import RunFolder
 from strop.run.run import train
@@ -169,7 +168,7 @@ def test_a_run_with_another_configuration_is_left_alone(tmp_path: Path) -> None:
     config = small_config().model_dump(mode="json")
     RunFolder.create(tmp_path / "run", config | {"steps": 99}).close()
     with pytest.raises(InputError, match="is not that of the ablation; remove"):
-        run_process._run(tmp_path / "run", config, [])
+        runners._run(tmp_path / "run", config, [])
     assert lines(tmp_path / "run") == 0
 
 

@@ -10,8 +10,7 @@ from tests.runs import small_config
 
 from strop.base.types import InputError
 from strop.config.parse import edit
-from strop.lab.ablation.differences import differences
-from strop.lab.ablation.variants import VariantRequest, split, variants
+from strop.lab.ablation.variants import VariantRequest, differences, split, variants
 from strop.recipes.resolve import resolve
 
 

@@ -14,9 +14,9 @@ from typer.testing import CliRunner
 from strop.base.types import Group, InputError
 from strop.cli import app
 from strop.config.schema import RunConfig
+from strop.lab.planning.costs import SKYWORK_COSTS, SKYWORK_LENGTHS, default_lengths
 from strop.lab.planning.lengths import Constant, Empirical, LogNormal, Straggling, parse_lengths
-from strop.lab.planning.measure import decode_steps, measure
-from strop.lab.planning.published import SKYWORK_COSTS, SKYWORK_LENGTHS, default_lengths
+from strop.lab.planning.question import decode_steps, measure
 from strop.run.folder import RunFolder
 
 STEP, SEQUENCE, UPDATE, TOKEN, RECORD, RECORD_TOKEN, PUBLISH = 0.02, 0.001, 0.3, 0.0005, 0.05, 0.0002, 0.01

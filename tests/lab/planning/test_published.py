@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from strop.lab.planning import Simulation, simulate
-from strop.lab.planning.published import (
+from strop.lab.planning.costs import (
     SCALERL,
     SCALERL_LENGTHS,
     SKYWORK_LENGTHS,

@@ -8,7 +8,7 @@ import pytest
 
 from strop.base.types import InputError
 from strop.lab.planning import Constant, Costs, LogNormal, Setup, simulate
-from strop.lab.planning.search import alternatives, best_split, splits
+from strop.lab.planning.question import alternatives, best_split, splits
 
 
 def test_splits_use_every_device() -> None:

@@ -10,7 +10,7 @@ from scipy.optimize import curve_fit
 from tests.lab.scaling.cases import COMPUTE, R_0, TABLE_1, drawn, noise, truth
 
 from strop.lab.scaling import Curve, Fit, FitSettings, Sigmoid, fit
-from strop.lab.scaling.paper_grid import mid_values
+from strop.lab.scaling.sigmoid import mid_values
 
 QUICK = FitSettings(bootstrap=40)
 PAPER = FitSettings(method="paper", bootstrap=20)

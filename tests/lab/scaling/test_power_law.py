@@ -5,7 +5,7 @@ import pytest
 from tests.lab.scaling.cases import COMPUTE, R_0, drawn, truth
 
 from strop.lab.scaling import Curve, FitSettings, fit, fit_power_law
-from strop.lab.scaling.power_law import growth_error, line_error
+from strop.lab.scaling.support import growth_error, line_error
 
 ONES = np.ones(len(COMPUTE))
 

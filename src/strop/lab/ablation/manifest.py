@@ -22,8 +22,7 @@ from strop.base.types import InputError
 from strop.config.edits import explain
 from strop.config.parse import parse
 from strop.config.schema import RunConfig
-from strop.lab.ablation.differences import differences
-from strop.lab.ablation.variants import Variant, Variants
+from strop.lab.ablation.variants import Variant, Variants, differences
 from strop.run.folder import SUMMARY, is_run
 
 FILE = "ablation.json"

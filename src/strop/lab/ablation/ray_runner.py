@@ -16,9 +16,8 @@ from strop.base.child_process import import_path
 from strop.base.extras import require
 from strop.base.threads import thread_environment
 from strop.base.types import InputError, StropError
-from strop.lab.ablation.local_runner import RunProcess
 from strop.lab.ablation.manifest import FILE
-from strop.lab.ablation.runner import Ended, RunJob
+from strop.lab.ablation.runners import Ended, RunJob, RunProcess
 from strop.orchestration.ray_workers import RayWorkers
 from strop.orchestration.settings import RaySettings
 

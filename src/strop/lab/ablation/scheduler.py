@@ -12,9 +12,8 @@ from pathlib import Path
 from strop.base.interrupt import on_interrupt
 from strop.base.types import StropError
 from strop.base.view import View, counted, duration, percent
-from strop.lab.ablation.local_runner import LocalRunner
 from strop.lab.ablation.manifest import Manifest, RunEntry, held, is_finished, merged, write_manifest
-from strop.lab.ablation.runner import Ended, RunJob, Runner, Running
+from strop.lab.ablation.runners import Ended, LocalRunner, RunJob, Runner, Running
 
 LOSSES = 3  # of what a run is made on, after which it is not begun again
 INTERVAL = 0.2  # seconds between two looks at the runs

@@ -10,9 +10,8 @@ from typing import Any
 
 from strop.base.markdown import markdown_table
 from strop.base.view import number
-from strop.lab.ablation.collect import Ablation, RunResult, VariantResult
-from strop.lab.ablation.statistics import Mean, Paired, mean
-from strop.lab.scaling.fitted import Fit, Parameter
+from strop.lab.ablation.collect import Ablation, Mean, Paired, RunResult, VariantResult, mean
+from strop.lab.scaling.fitting import Fit, Parameter
 from strop.lab.scaling.tables import slope, slope_mean
 
 COLUMNS = (

@@ -8,9 +8,8 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from strop.lab.planning.costs import Costs
+from strop.lab.planning.costs import Costs, Setup
 from strop.lab.planning.lengths import Lengths
-from strop.lab.planning.setup import Setup
 from strop.lab.planning.simulate import Simulation
 
 DRAWS = 2000

@@ -9,10 +9,9 @@ found = fit(read_curve("runs/scalerl"), FitSettings(fit_until=8000))
 
 from strop.lab.scaling.compare import Comparison, compare, joint_refit, refit
 from strop.lab.scaling.curves import Curve, read_curve
-from strop.lab.scaling.fitted import Fit, FitSettings, HeldBack, Prediction
-from strop.lab.scaling.fitting import fit
-from strop.lab.scaling.power_law import PowerLaw, fit_power_law
+from strop.lab.scaling.fitting import Fit, FitSettings, HeldBack, Prediction, fit
 from strop.lab.scaling.sigmoid import Sigmoid
+from strop.lab.scaling.support import PowerLaw, fit_power_law
 
 __all__ = [
     "Comparison", "Curve", "Fit", "FitSettings", "HeldBack", "PowerLaw", "Prediction", "Sigmoid", "compare", "fit",

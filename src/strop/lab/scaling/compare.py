@@ -17,10 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from strop.lab.scaling.curves import Curve
-from strop.lab.scaling.fitted import Fit, FitSettings, Interval, quantiles
-from strop.lab.scaling.fitting import fit, r0_weight, redraw
-from strop.lab.scaling.sigmoid import Sigmoid
-from strop.lab.scaling.solve import FitProblem, solve
+from strop.lab.scaling.fitting import Fit, FitSettings, Interval, fit, quantiles, r0_weight, redraw
+from strop.lab.scaling.sigmoid import FitProblem, Sigmoid, solve
 
 Array = NDArray[np.float64]
 

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from strop.base.view import number
-from strop.lab.ablation.statistics import Mean, mean
+from strop.lab.ablation.collect import Mean, mean
 from strop.lab.scaling.compare import Refit
-from strop.lab.scaling.fitted import Fit
+from strop.lab.scaling.fitting import Fit
 from strop.lab.scaling.study import Study
 
 

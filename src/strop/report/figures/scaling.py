@@ -11,7 +11,7 @@ import numpy as np
 from strop.base.types import InputError
 from strop.base.view import number
 from strop.lab.scaling.compare import MARGIN, Refit
-from strop.lab.scaling.fitted import Fit
+from strop.lab.scaling.fitting import Fit
 from strop.lab.scaling.tables import slope
 from strop.report.figures.writer import (
     DOTTED,

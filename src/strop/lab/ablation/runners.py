@@ -5,14 +5,74 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Mapping
-from typing import Any
+import sys
+import traceback
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, Protocol
 
-from strop.base.child_process import start_module
+from strop.base.child_process import connect_to_parent, start_module
 from strop.base.files import writing
 from strop.base.framing import Channel
 from strop.base.threads import thread_environment
-from strop.lab.ablation.runner import Ended, RunJob
+from strop.base.types import InputError, StropError
+from strop.base.view import PlainView
+
+Outcome = Literal["finished", "failed", "stopped", "lost"]
+
+
+class RunJob(NamedTuple):
+    """A run to make: its name, its folder, its configuration as plain data, and where what it says is written."""
+
+    label: str
+    folder: Path
+    config: Mapping[str, Any]
+    log: Path
+    imports: Sequence[str] = ()
+
+
+class Ended(NamedTuple):
+    """How a job ended.
+
+    Attributes:
+        outcome: `stopped`: it was asked to, and can go on; `lost`: what it ran on is gone, it can go on elsewhere.
+        error: one line; None where all went well.
+    """
+
+    outcome: Outcome
+    error: str | None = None
+
+
+class Running(Protocol):
+    """A job under way."""
+
+    def poll(self) -> Ended | None:
+        """How it ended; None while it runs, or waits for room to run.
+
+        Raises:
+            StropError: it can never run here.
+        """
+        ...
+
+    def stop(self) -> None:
+        """Ask it to save its last finished step and end; may be called again."""
+        ...
+
+    def close(self) -> None:
+        """End it at once where it still runs, and let go of what it holds."""
+        ...
+
+
+class Runner(Protocol):
+    """Starts runs."""
+
+    def start(self, job: RunJob, slot: int) -> Running:
+        """Begin a job, in place `slot` of those side by side (from 0), and return without waiting for it."""
+        ...
+
+    def close(self) -> None:
+        """Let go of the runner; its jobs are closed before."""
+        ...
 
 
 class LocalRunner:
@@ -47,7 +107,7 @@ class RunProcess:
         with writing(job.log):
             job.log.parent.mkdir(parents=True, exist_ok=True)
             log = job.log.open("a+b")
-        self._child, end = start_module("strop.lab.ablation.run_process", environment, log)
+        self._child, end = start_module("strop.lab.ablation.runners", environment, log)
         self._channel = Channel(end)
         work = {"folder": str(job.folder), "config": dict(job.config), "imports": list(job.imports)}
         with contextlib.suppress(OSError):  # it died at once; `poll` says how
@@ -104,3 +164,50 @@ def _gpus() -> list[str]:
     import torch
 
     return [str(number) for number in range(torch.cuda.device_count())]
+
+
+def main() -> int:
+    """Do the job and return the exit code."""
+    channel = Channel(connect_to_parent())
+    job: dict[str, Any] = json.loads(channel.next())
+    error, code = None, 0
+    try:
+        _run(Path(job["folder"]), job["config"], job["imports"])
+    except StropError as problem:
+        error, code = str(problem), problem.exit_code
+    except KeyboardInterrupt:
+        error, code = "stopped at once", 130
+    except Exception as problem:  # whatever a variant does wrong is recorded, and the other variants go on
+        traceback.print_exc()
+        error, code = f"{type(problem).__name__}: {problem}".splitlines()[0], 1
+    if error is not None:
+        sys.stderr.write(f"{error}\n")
+    channel.send_all(json.dumps({"error": error}).encode())
+    return code
+
+
+def _run(folder: Path, data: dict[str, Any], imports: list[str]) -> None:
+    from strop.base.imports import allow_module, allow_settings, code_settings
+    from strop.config.parse import parse
+    from strop.run.folder import RunFolder, is_run
+    from strop.run.run import resume, train
+
+    for module in imports:
+        allow_module(module)
+    config = parse(data, str(folder), to_run=False)  # what was allowed is the business of the process that asks
+    allow_settings(key for key, *_ in code_settings(data))
+    view = PlainView(sys.stderr)
+    try:
+        if not is_run(folder):
+            train(config, folder, view)
+            return
+        kept = RunFolder.open(folder)
+        if parse(kept.read_json("config.json"), str(kept.config_path), to_run=False) != config:
+            raise InputError(f"{kept.config_path} is not that of the ablation; remove {folder} to run it again")
+        resume(folder, view)
+    finally:
+        view.close()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
