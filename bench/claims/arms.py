@@ -182,8 +182,8 @@ ARMS: dict[str, Arm] = {
     "no_std": Arm("advantages not divided", ("algorithm.advantage.normalization=none",)),
     # λ of OPEFO (6.5)
     "opefo_static": Arm("OPEFO with a constant λ of 0.001", (_loss('piece="Opefo", balance=0.001'),)),
-    "opefo_up": Arm("OPEFO on S+ alone", (_loss('piece="Opefo", sides="increasing"'),)),
-    "opefo_down": Arm("OPEFO on S− alone", (_loss('piece="Opefo", sides="decreasing"'),)),
+    "opefo_up": Arm("OPEFO on S+ only", (_loss('piece="Opefo", sides="increasing"'),)),
+    "opefo_down": Arm("OPEFO on S− only", (_loss('piece="Opefo", sides="decreasing"'),)),
     # precision (ScaleRL 3.2, A.19)
     "bf16": Arm("bfloat16, its heads too", (*BF16, *_heads(False)), weight=0.5),
     "bf16_head": Arm("bfloat16 with float32 heads", (*BF16, *_heads(True)), weight=0.5),

@@ -6,5 +6,5 @@
     write_report(collect(folder))
 
 Every variant of a seed starts from the same model and sees the same problems in the same order; differences to the base
-are taken seed by seed. Each run is a run folder of its own, which all other commands read.
+are taken seed by seed. Each run has its own run folder, which all other commands read.
 """

@@ -1,4 +1,4 @@
-"""The results of an ablation's runs, from their folders alone; while they run as well as afterwards."""
+"""The results of an ablation's runs, read from their folders, while they run and afterwards."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Verdict = Literal["better", "worse", "same", "undecided"]
 
 
 class Mean(NamedTuple):
-    """A mean over `n` seeds; its standard error is None where there is one seed alone."""
+    """A mean over `n` seeds; its standard error is None where there is only one seed."""
 
     value: float
     stderr: float | None
@@ -30,7 +30,7 @@ class Mean(NamedTuple):
 
 
 class Paired(NamedTuple):
-    """The mean over `n` seeds of variant minus base; `interval` by Student's t, None where there is one seed alone."""
+    """The mean over `n` seeds of variant minus base; `interval` by Student's t, None where there is only one seed."""
 
     value: float
     interval: Interval | None

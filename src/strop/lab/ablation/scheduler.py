@@ -42,7 +42,7 @@ def execute(
         folder: of the ablation; further seeds and variants may be added to what it holds.
         wanted: what to run (`manifest.plan`).
         jobs: how many runs side by side.
-        imports: modules of pieces of one's own.
+        imports: the user's modules with pieces.
         runner: what makes them; None: this machine, the cores and GPUs shared out. The caller closes it.
 
     Raises:
@@ -111,7 +111,7 @@ class Progress:
             return False
         self._offset += len(whole)
         for row in rows:
-            self.step = max(self.step, int(row["step"]))  # an evaluation beside training comes late
+            self.step = max(self.step, int(row["step"]))  # an asynchronous evaluation comes late
             self.pass_rate = row.get("evaluation/pass_rate", self.pass_rate)
         return self.step != before
 

@@ -298,7 +298,7 @@ def _reverted(base: RunConfig, baseline: RunConfig, name: str) -> Iterator[tuple
         else:
             return
     for key, why in refused.items():
-        yield f"no-{_label(key)}", f"{key} cannot go back to that of {name} alone: {why}"
+        yield f"no-{_label(key)}", f"{key} cannot be changed to that of {name} by itself: {why}"
 
 
 def _back(base: RunConfig, theirs: dict[str, Any], keys: list[str]) -> Variant:

@@ -23,7 +23,7 @@ class Bound:
         seconds: the bound.
         trainer: seconds of update, publication and recording, one after the other.
         generation: seconds that the generators need for a step's tokens with as many sequences at once as there can be.
-        longest: mean seconds of the longest completion of a step, alone in its generator.
+        longest: mean seconds of the longest completion of a step, with nothing else in its generator.
         limit: which of them it is; `longest` with more than one version counts 1 / (k + 1) of it.
     """
 
@@ -44,7 +44,7 @@ def pipeline_bound(setup: Setup, costs: Costs, lengths: Lengths, draws: int = DR
         C = (tokens of a step)·(a / n + b) / N + c·(contexts of all its decode steps) / N
         D = E[max over the P·G completions of a step of length·(a + b)] + verdict
 
-        k = 0:  T ≥ max(C, D) + U                    nothing runs beside anything
+        k = 0:  T ≥ max(C, D) + U                    generation and training take turns
         k ≥ 1:  T ≥ max(U, C, (D + U) / (k + 1))     colocated: T ≥ max(C + U, (D + U) / (k + 1))
 
     The last: groups admitted under version v must be trained by the step that makes version v + k + 1, so that each
@@ -79,12 +79,12 @@ def settled_bound(plan: Simulation, costs: Costs) -> Bound:
     before = plan.generation[settled.start - 1].most if settled.start else 0.0
     generation = max(plan.generation[settled.stop - 1].least - before, 0.0) / (plan.setup.generators * count)
     training = np.array(plan.training[settled])
-    alone = np.array(plan.longest[settled]) * (costs.decode_step + costs.decode_sequence) + costs.verdict
+    longest = np.array(plan.longest[settled]) * (costs.decode_step + costs.decode_sequence) + costs.verdict
     apart = plan.setup.max_lag + 1
     most = [0.0] * apart  # of what lies before a step, with `apart` steps that hold nothing before the first
-    for seconds in (alone + training).tolist()[apart - 1 :]:
+    for seconds in (longest + training).tolist()[apart - 1 :]:
         most.append(max(most[-1], most[-apart] + seconds))
-    return _combine(plan.setup, float(training.mean()), generation, float(alone.mean()), most[-1] / count)
+    return _combine(plan.setup, float(training.mean()), generation, float(longest.mean()), most[-1] / count)
 
 
 def _contexts(group: NDArray[np.int64], prompt: float) -> float:

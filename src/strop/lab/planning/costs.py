@@ -30,7 +30,7 @@ class Costs(Settings):
         decode_sequence: more for each running sequence.
         decode_context: more for each token of their contexts (attention over the KV cache).
         start_sequence: to start a sequence; its share of the prompt's prefill.
-        verdict: from a completion's last token to its verdict, beside generation.
+        verdict: from a completion's last token to its verdict, while generation goes on.
         train_step: an update phase whatever it holds (old and reference scores, offloading).
         train_update: each optimizer update.
         train_token: each token, prompts included, on one rank.
@@ -221,7 +221,7 @@ def default_lengths(limit: int) -> LogNormal:
 
 
 def skywork_table_9(devices: int) -> tuple[Setup, Costs]:
-    """The setting of Table 9 on so many GPUs: generation alone, samples spread evenly over the engines."""
+    """The setting of Table 9 on so many GPUs: generation only, samples spread evenly over the engines."""
     setup = Setup(64, 16, generators=devices, trainers=devices, colocated=True, assign="sample")
     rollout = Costs(decode_step=SKYWORK_COSTS.decode_step, decode_sequence=SKYWORK_COSTS.decode_sequence)
     return setup, rollout

@@ -215,7 +215,7 @@ def _notes(config: RunConfig, steps: Sequence[_Step]) -> tuple[str, ...]:
 
 COARSE = 12
 BOUND_DRAWS = 400
-SEARCH_STEPS = 12  # settled ones, beside those that fill and drain the pipeline
+SEARCH_STEPS = 12  # settled ones, on top of those that fill and drain the pipeline
 Split = tuple[int, int]  # generators, trainers
 
 
@@ -282,7 +282,7 @@ def _best(found: dict[Split, Simulation]) -> Split:
 
 
 def alternatives(setup: Setup, lags: Sequence[int]) -> list[Setup]:
-    """For each k PipelineRL-k (k = 0: synchronous), and for k ≥ 2 PPO-off-policy-k beside it."""
+    """For each k PipelineRL-k (k = 0: synchronous), and for k ≥ 2 also PPO-off-policy-k."""
     found: list[Setup] = []
     for k in lags:
         found.append(setup.pipeline(k))

@@ -283,7 +283,7 @@ def simulate(
 ) -> Simulation:
     """Simulate `steps` training steps.
 
-    The lengths of a group follow from seed and ticket alone: two setups are compared on the same completions.
+    The lengths of a group depend only on seed and ticket: two setups are compared on the same completions.
 
     Raises:
         StropError: no batch is ever kept, for `setup.drop` is too near to 1.

@@ -4,7 +4,7 @@ A curve is the pass rate on held-out problems against what was spent, with the p
 apart from its points. Shapes: n points.
 
 A CSV has a header with `compute` and `pass_rate`, optionally `stderr`, `steps` and `tokens`; columns of other names are
-left alone. A row at compute 0 is R_0. Of a run folder the rows of metrics.jsonl with an evaluation are read; step 0 is
+ignored. A row at compute 0 is R_0. Of a run folder the rows of metrics.jsonl with an evaluation are read; step 0 is
 R_0. The x-axis is one of three (ScaleRL A.20):
 
     compute   `compute/device_seconds` where the run recorded it (device-seconds of generators and trainers so far),
@@ -121,7 +121,7 @@ def read_curve(
         x: the x-axis.
         r0: R_0, exact. It takes the place of what rows at compute 0 say, as a note then says; None takes those.
         name: by default the name of the folder, or of the file without its ending.
-        metric: of a run, the evaluation metric; its standard error is beside it, under `stderr`.
+        metric: of a run, the evaluation metric; its standard error has the same name with `stderr`.
 
     Raises:
         InputError: it cannot be read, a value is no number, or R_0 is neither measured nor given.
@@ -282,11 +282,11 @@ def _spent(rows: Sequence[Mapping[str, float | None]], x: XAxis, recorded: bool)
 
 
 def read_sources(sources: Sequence[str], x: str, r0: float | None, metric: str) -> dict[str, list[Curve]]:
-    """Curves by recipe; every curve has a name of its own.
+    """Curves by recipe; every curve has a different name.
 
     `NAME=PATH` names a curve; several of one name are seeds of that recipe. Of the others, run folders whose
     configurations differ in nothing but `seed` are seeds of one recipe; every other curve is a recipe by itself. The
-    folder of an ablation stands for its runs as far as they are, each under its variant's name; beside other sources
+    folder of an ablation stands for its runs so far, each under its variant's name; among other sources
     the name of the folder goes before it.
 
     Raises:

@@ -128,7 +128,7 @@ class Noise:
     known: bool
 
     def chance(self, excess: float, parameters: int) -> float:
-        """How likely noise alone lets `parameters` more parameters gain `excess` weighted squared error."""
+        """The probability that `parameters` more parameters gain `excess` weighted squared error from noise only."""
         from scipy.special import chdtrc, fdtrc
 
         if excess <= 0:
@@ -141,7 +141,7 @@ def noise_of(error: float, weight: Array, known: bool, parameters: int = 3, shar
     """The noise that a fit with weighted squared error `error` shows.
 
     With known standard errors it is theirs, unless the fit misses the points by significantly more than they allow
-    (training has noise of its own): then everything is widened to what is seen. Where all points are of the same
+    (training is noisy too): then everything is widened to what is seen. Where all points are of the same
     problems (`shared`), their standard errors have a part in common, which moves the curve and bends nothing: points
     that lie significantly closer to the fit than their errors say are judged by what is seen too.
     """
@@ -223,7 +223,7 @@ def _width(curve: Curve) -> int:
 
 
 def _local_noise(rate: Array) -> float:
-    """The noise of single points from second differences, which a smooth trend leaves alone."""
+    """The noise of single points from second differences, which a smooth trend does not change."""
     if len(rate) < 4:
         return 0.0
     return float(np.sqrt(np.mean(np.diff(rate, 2) ** 2) / 6.0))
