@@ -35,7 +35,7 @@ ALIKE = (
     "base", "nsgd2", "nsgd4", "grpo8", "opefo", "clip_higher", "bonus_low", "bonus_high", "keep", "batch8",
 )
 PREDICTS = m.correlation(m.first(ENTROPY, 3), m.last(PASS), ALIKE)
-MANY = "each arm has a change of its own against `base`; how their outcomes go together is what is asked"
+MANY = "each arm changes something else in `base`; how their outcomes go together is what is asked"
 SPLIT = "eight updates take 1/√8 of the learning rate of one (OPEFO, footnote 2)"
 METHODS = "OPEFO's Table 1 compares methods whole: itself strictly on-policy, its baselines with eight updates a step"
 EQUAL_MINI_BATCHES = "as many updates on as many prompts each: four of a step's sixteen, or a step of four"
