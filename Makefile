@@ -50,16 +50,16 @@ $(READY):
 		&& $(PYTHON) -m pip --python $(BIN)/python install $(PIP_FLAGS) pip; }
 	@touch $@
 
-$(CORE): pyproject.toml constraints.txt | $(READY)
+$(CORE): pyproject.toml packages/verify/pyproject.toml constraints.txt | $(READY)
 	@echo "Installing $(TORCH) (the large one), then strop and its dependencies, into $(VENV) ..."
 	$(PIP) $(TORCH)
-	$(PIP) -q -e .
+	$(PIP) -q -e packages/verify -e .
 	@touch $@
 
 $(FULL): pyproject.toml constraints.txt $(CORE)
 	@test -n "$(CC_FOUND)" || echo "No C compiler (cc) here: leaving out the extra gym (reasoning-gym); its tests are skipped."
 	@echo "Installing the extras $(EXTRAS) ..."
-	$(PIP) -q -e '.[$(EXTRAS)]'
+	$(PIP) -q -e packages/verify -e '.[$(EXTRAS)]'
 	@touch $@
 
 install: $(FULL)
@@ -92,7 +92,7 @@ test-vllm: $(FULL) $(if $(VLLM_PYTHON),,$(VLLM_READY))
 # The extra `docs` is needed for this alone. Pages, README and what they link to are laid side by side as they lie here;
 # a link or an anchor that leads nowhere ends it.
 $(DOCS_READY): pyproject.toml constraints.txt | $(CORE)
-	$(PIP) -q -e '.[docs]'
+	$(PIP) -q -e packages/verify -e '.[docs]'
 	@touch $@
 
 docs: $(DOCS_READY)

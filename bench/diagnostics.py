@@ -20,8 +20,9 @@ from strop.algorithms.advantages import GroupRelative
 from strop.algorithms.diagnostics.credit import credit_metrics
 from strop.algorithms.diagnostics.step import step_diagnostics
 from strop.algorithms.diagnostics.texts import length_metrics, reflection_metrics, repetition_metrics
-from strop.base.types import Completion, Group, Problem, Rollout, Status, Verdict, VersionSpan
+from strop.base.types import Completion, Group, Problem, Rollout, Verdict, VersionSpan
 from strop.training.samples import make_samples
+from strop_verify.verdict import Status
 
 LIMIT = 0.5  # seconds of a step of 256 completions of 4,096 characters
 GROUP = 16

@@ -19,15 +19,15 @@ from collections.abc import Callable
 import atheris
 
 with atheris.instrument_imports(include=["strop"]):
-    from strop.verifiers.code.compare import difference
-    from strop.verifiers.extract import extract_answer
-    from strop.verifiers.math.bounds import Bounds
-    from strop.verifiers.math.compare import Rules, judge
-    from strop.verifiers.math.expressions import TooMuch
-    from strop.verifiers.math.grammar import Reading
-    from strop.verifiers.math.prose import Finder
-    from strop.verifiers.sandbox.guest.codec import CodecError, decode, encode
-    from strop.verifiers.sandbox.guest.frames import FrameError, FrameReader
+    from strop_verify.code.compare import difference
+    from strop_verify.extract import extract_answer
+    from strop_verify.math.bounds import Bounds
+    from strop_verify.math.compare import Rules, judge
+    from strop_verify.math.expressions import TooMuch
+    from strop_verify.math.grammar import Reading
+    from strop_verify.math.prose import Finder
+    from strop_verify.sandbox.guest.codec import CodecError, decode, encode
+    from strop_verify.sandbox.guest.frames import FrameError, FrameReader
 
 SECONDS_AN_INPUT = 2.0
 WHERE = ("boxed", "answer_tag", "last_number", "any")

@@ -22,7 +22,7 @@ import numpy as np
 import torch
 from torch.multiprocessing.spawn import start_processes
 
-from strop.base.types import Completion, Group, Problem, Rollout, Status, Verdict, VersionSpan
+from strop.base.types import Completion, Group, Problem, Rollout, Verdict, VersionSpan
 from strop.base.view import SilentView
 from strop.config.parse import edit
 from strop.config.schema import RunConfig
@@ -32,6 +32,7 @@ from strop.run.rank_worker import join
 from strop.training.checkpoint import Retention
 from strop.training.learner import Learner
 from strop.training.optimizer import own_part
+from strop_verify.verdict import Status
 
 SETS = (
     "model.fresh.hidden_size=384", "model.fresh.layers=6", "model.fresh.heads=6", "model.fresh.kv_heads=2",

@@ -32,8 +32,8 @@ import mutations
 from strop.base.types import Problem, Verdict
 from strop.evaluation.benchmarks import benchmark, load_problems
 from strop.verifiers.isolation import Isolation
-from strop.verifiers.math import MathVerifier
-from strop.verifiers.math.cases import Case, judge_cases, read_cases
+from strop.verifiers.math_cases import Case, judge_cases, read_cases
+from strop.verifiers.math_verifier import MathVerifier
 from strop.verifiers.process_pool import ProcessPool
 
 HANGS = {

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 
-from strop.base.types import Message, Status, Verdict
+from strop.base.types import Message, Verdict
 from strop.environments.base import Environment
 from strop.environments.session import Reply, Session
+from strop_verify.verdict import Status
 
 
 class Timed(Environment):

@@ -92,5 +92,5 @@ def forking() -> Iterator[None]:
         return starts(command, **options)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("strop.base.child_process.subprocess.Popen", started)
+        patch.setattr("strop_verify.child_process.subprocess.Popen", started)
         yield

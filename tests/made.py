@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from strop.base.types import Completion, FinishReason, Group, Problem, Rollout, Status, Verdict, VersionSpan
+from strop.base.types import Completion, FinishReason, Group, Problem, Rollout, Verdict, VersionSpan
+from strop_verify.verdict import Status
 
 PROBLEM = Problem(id="p", prompt="1+1=", reference="2")
 

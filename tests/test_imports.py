@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import strop
+import strop_verify
 
 ROOT = Path(strop.__file__).parent
 
@@ -49,6 +50,14 @@ def test_imports_point_down() -> None:
             if ROOMS.index(imported) > ROOMS.index(part):
                 up.append(f"{file.relative_to(ROOT)} imports strop.{imported}")
     assert not up, "\n".join(up)
+
+
+def test_strop_verify_imports_nothing_of_strop_and_no_torch() -> None:
+    for file in sorted(Path(strop_verify.__file__).parent.rglob("*.py")):
+        for node in ast.walk(ast.parse(file.read_text())):
+            names = [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            names += [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            assert not {name.partition(".")[0] for name in names} & {"strop", "torch", "pydantic"}, file
 
 
 def module_names() -> dict[str, Path]:

@@ -7,7 +7,8 @@ from tests.made import PROBLEM, completion, group, rollout
 
 from strop.algorithms.rewards import BinaryReward
 from strop.algorithms.selection import Selection
-from strop.base.types import Rollout, Status, Verdict
+from strop.base.types import Rollout, Verdict
+from strop_verify.verdict import Status
 
 
 def test_uniform_groups_are_dropped_or_kept() -> None:

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from tests.made import completion
 
 from strop.algorithms.rewards import LengthPenalty, LengthShaping, OverlongShaping
-from strop.base.types import Status, Verdict
+from strop.base.types import Verdict
+from strop_verify.verdict import Status
 
 RIGHT, WRONG = Verdict(1.0, Status.CORRECT), Verdict(0.0, Status.WRONG)
 

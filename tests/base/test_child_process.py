@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from strop.base.child_process import ChildProcess, exit_reason
+from strop_verify.child_process import ChildProcess, exit_reason
 
 
 def python(code: str, output: bool = False) -> ChildProcess:
@@ -73,7 +73,7 @@ def test_a_program_that_is_not_there_is_an_error_here() -> None:
 
 PARENT = """
 import sys, threading, time
-from strop.base.child_process import start_module
+from strop_verify.child_process import start_module
 kept = []
 def start():
     child, end = start_module("tests.base.dying", {})

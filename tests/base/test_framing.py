@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from strop.base.framing import Channel, framed
+from strop_verify.framing import Channel, framed
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from strop.base.clock import Clock
 from strop.base.metrics import Maximum, Mean, Minimum, Stat, Total, merge, values
 from strop.base.sample import Sample
 from strop.base.seeds import derive
-from strop.base.types import Status
+from strop_verify.verdict import Status
 
 
 @given(st.lists(st.floats(-5, 5), min_size=1, max_size=12), st.integers(1, 11))

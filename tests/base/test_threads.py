@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from strop.base.threads import thread_environment, wait_politely
+from strop_verify.threads import thread_environment, wait_politely
 
 
 @pytest.mark.parametrize(

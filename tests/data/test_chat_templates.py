@@ -14,8 +14,8 @@ from strop.data.templates import BOXED, DATE, Auto, ChatTemplate, Plain
 from strop.model.byte_tokenizer import byte_tokenizer
 from strop.verifiers.answer import Answer
 from strop.verifiers.by_domain import ByDomain
-from strop.verifiers.code.verifier import CodeVerifier
-from strop.verifiers.math.verifier import MathVerifier
+from strop.verifiers.code_verifier import CodeVerifier
+from strop.verifiers.math_verifier import MathVerifier
 from strop.verifiers.simple import ExactMatch, MultipleChoice
 
 SYSTEM = Message(role="system", content="Be brief.")

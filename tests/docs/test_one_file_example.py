@@ -19,7 +19,7 @@ from strop.algorithms.advantages import GroupRelative
 from strop.algorithms.aggregation import PromptMean
 from strop.algorithms.losses import Cispo
 from strop.algorithms.objective import Objective, UpdateContext
-from strop.base.types import Completion, Group, Problem, Rollout, Status, Verdict, VersionSpan
+from strop.base.types import Completion, Group, Problem, Rollout, Verdict, VersionSpan
 from strop.engines.protocol import Request, Sampling
 from strop.engines.torch import EngineSettings, TorchEngine
 from strop.model.attention import NAME
@@ -30,6 +30,7 @@ from strop.training.samples import make_candidates, make_samples
 from strop.training.settings import AdamW
 from strop.training.sft import SupervisedLoss
 from strop.training.step import Trainer
+from strop_verify.verdict import Status
 
 FILE = Path(__file__).parents[2] / "examples" / "one_file_grpo.py"
 

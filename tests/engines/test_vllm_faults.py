@@ -42,7 +42,7 @@ def still_while_forking(servers: Iterable[ServedModel], patch: pytest.MonkeyPatc
                 held.enter_context(server.changed)
             return starts(*command, **options)
 
-    patch.setattr("strop.base.child_process.subprocess.Popen", started)
+    patch.setattr("strop_verify.child_process.subprocess.Popen", started)
 
 
 def test_servers_that_go_wrong_cost_no_group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, forked: None) -> None:

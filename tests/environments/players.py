@@ -10,10 +10,11 @@ import time
 
 from transformers import PreTrainedTokenizerFast
 
-from strop.base.types import Message, Problem, Status, Verdict
+from strop.base.types import Message, Problem, Verdict
 from strop.environments.base import Environment
 from strop.environments.session import Reply, Session, Unjudged
 from strop.model.byte_tokenizer import byte_tokenizer
+from strop_verify.verdict import Status
 
 # The shape of Qwen's templates: tool results in the user's name, thinking dropped from earlier turns.
 QWEN_LIKE = (

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from pydantic import TypeAdapter
 
-from strop.base.types import InputError, Problem, Status, Verdict
+from strop.base.types import InputError, Problem, Verdict
 from strop.environments.base import Environment
 from strop.environments.games import GridGame, GuessingGame
 from strop.environments.python_tool import PythonTool
@@ -16,6 +16,7 @@ from strop.environments.retry import Retry
 from strop.environments.search import Bm25, Search
 from strop.environments.session import Outcome, Reply, Session
 from strop.verifiers.answer import Answer
+from strop_verify.verdict import Status
 
 
 def begun(environment: Environment, reference: object = "8", seed: int = 0) -> Session:

@@ -13,13 +13,14 @@ import pytest
 from tests.environments.players import Chatty
 from typer.testing import CliRunner
 
-from strop.base.types import InputError, Problem, Status, Verdict
+from strop.base.types import InputError, Problem, Verdict
 from strop.cli.commands import app
 from strop.environments.base import Environment
 from strop.environments.calculator import Calculator
 from strop.environments.check import check, environment_of, written
 from strop.environments.session import SEED, Reply, Session
 from strop.environments.source import FromEnvironment
+from strop_verify.verdict import Status
 
 PROBLEM = Problem("p", "3+5=", "8")
 

@@ -9,10 +9,11 @@ import pytest
 from tests.environments.agents import LOOK_UP
 
 from strop.base.imports import allow_module
-from strop.base.types import Problem, Status, Verdict
+from strop.base.types import Problem, Verdict
 from strop.environments.agent import Agent
 from strop.environments.session import Outcome, Reply
 from strop.environments.sessions import Host, Turn
+from strop_verify.verdict import Status
 
 openai = pytest.importorskip("openai", reason="needs the package openai (extra dev)")
 HERE = __name__

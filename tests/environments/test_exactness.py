@@ -21,7 +21,7 @@ from strop.algorithms.aggregation import Aggregation, PromptMean, SampleMean, To
 from strop.algorithms.losses import PpoClip
 from strop.algorithms.objective import Objective
 from strop.base.sample import Sample, sample_id
-from strop.base.types import Completion, Group, Observation, Problem, Rollout, Status, Verdict, VersionSpan
+from strop.base.types import Completion, Group, Observation, Problem, Rollout, Verdict, VersionSpan
 from strop.base.view import SilentView
 from strop.environments.turns import joined
 from strop.model.policy import Packed, Policy, load_policy
@@ -32,6 +32,7 @@ from strop.training.packing import pack
 from strop.training.samples import as_samples, make_candidates, make_samples
 from strop.training.settings import AdamW
 from strop.training.step import Trainer
+from strop_verify.verdict import Status
 
 KEY = ("r", 0)
 

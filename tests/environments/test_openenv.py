@@ -11,11 +11,12 @@ from typing import Any
 
 import pytest
 
-from strop.base.types import Problem, Status, Verdict
+from strop.base.types import Problem, Verdict
 from strop.environments.openenv import OpenEnv
 from strop.environments.session import Outcome, Reply
 from strop.environments.sessions import Host, Turn
 from strop.environments.source import FromEnvironment
+from strop_verify.verdict import Status
 
 pytest.importorskip("websockets", reason="needs the extra openenv")
 server = pytest.importorskip("openenv.core.env_server", reason="needs the package openenv (0.10 was tried)")

@@ -9,9 +9,10 @@ import pytest
 from pydantic import ValidationError
 
 from strop.base.imports import allow_module
-from strop.base.types import Problem, Status, Verdict
+from strop.base.types import Problem, Verdict
 from strop.environments.outside import OutsideClass
 from strop.environments.session import Reply
+from strop_verify.verdict import Status
 
 CLASS = '''
 class Counter:

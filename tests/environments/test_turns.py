@@ -10,17 +10,7 @@ from tests.environments.players import Praising
 
 from strop.algorithms.diagnostics.groups import environment_metrics
 from strop.base.metrics import values
-from strop.base.types import (
-    Completion,
-    FinishReason,
-    Group,
-    Observation,
-    Problem,
-    Rollout,
-    Status,
-    Verdict,
-    VersionSpan,
-)
+from strop.base.types import Completion, FinishReason, Group, Observation, Problem, Rollout, Verdict, VersionSpan
 from strop.data.templates import Plain
 from strop.engines.protocol import Interruption, Sampling
 from strop.environments.judge import Play
@@ -32,6 +22,7 @@ from strop.environments.worker import read_outcome, write_outcome
 from strop.model.byte_tokenizer import byte_tokenizer
 from strop.verifiers.answer import Answer
 from strop.verifiers.judge import InlineJudge
+from strop_verify.verdict import Status
 
 
 def said(

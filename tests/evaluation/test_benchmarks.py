@@ -24,9 +24,9 @@ from strop.evaluation.benchmarks import (
     load_problems,
     with_instruction,
 )
-from strop.verifiers.code.verifier import CodeVerifier
+from strop.verifiers.code_verifier import CodeVerifier
 from strop.verifiers.gym import ReasoningGymScorer
-from strop.verifiers.math import MathVerifier
+from strop.verifiers.math_verifier import MathVerifier
 from strop.verifiers.simple import MultipleChoice
 
 

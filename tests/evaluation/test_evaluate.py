@@ -12,7 +12,7 @@ import torch
 from tests.evaluation.scripted import ScriptedEngine
 from tests.tiny import tiny_qwen3
 
-from strop.base.types import Completion, FinishReason, InputError, Problem, Rollout, Status, StropError, Verdict
+from strop.base.types import Completion, FinishReason, InputError, Problem, Rollout, StropError, Verdict
 from strop.base.view import SilentView, Values
 from strop.data.chain_sum import ChainSum
 from strop.data.dataset import Dataset, build_dataset
@@ -26,6 +26,7 @@ from strop.model.policy import Packed
 from strop.verifiers.answer import Answer
 from strop.verifiers.base import Verifier
 from strop.verifiers.judge import Judge, Key
+from strop_verify.verdict import Status
 
 TOKENIZER = byte_tokenizer()
 

@@ -12,9 +12,9 @@ from strop.data.templates import ChatTemplate, OpenReasonerZero
 from strop.engines.protocol import Interruption, Sampling
 from strop.evaluation.benchmarks import benchmark, benchmarks_named
 from strop.evaluation.protocols import PLAIN, PROTOCOLS, changed, in_words, parse_metric, protocol, template_named
-from strop.verifiers.code.verifier import CodeVerifier
+from strop.verifiers.code_verifier import CodeVerifier
 from strop.verifiers.combined import AnyOf
-from strop.verifiers.math import MathVerifier
+from strop.verifiers.math_verifier import MathVerifier
 from strop.verifiers.simple import MultipleChoice
 
 

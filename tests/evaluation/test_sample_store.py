@@ -11,12 +11,13 @@ import pytest
 from tests.evaluation.results import VERIFIER, digits, keep, says, settings
 
 from strop.base import rollout_table
-from strop.base.types import InputError, Problem, Rollout, Status, Verdict
+from strop.base.types import InputError, Problem, Rollout, Verdict
 from strop.engines.protocol import Sampling
 from strop.evaluation.evaluate import evaluate
 from strop.evaluation.sample_store import SampleStore, load_result
 from strop.verifiers.answer import Answer
 from strop.verifiers.base import Verifier
+from strop_verify.verdict import Status
 
 ANSWERS = {"1": ["1", "so 1", "9", "8"], "2": ["2", "3", "3", "2…"], "3": ["4", "none", "4", "4"]}
 

@@ -22,7 +22,7 @@ from strop.run.benchmark_plan import Plan, parse_models
 from strop.run.benchmarking import measure
 from strop.run.questions import validation_sets
 from strop.run.run import train
-from strop.verifiers.math import MathVerifier
+from strop.verifiers.math_verifier import MathVerifier
 
 ROOM = 400
 

@@ -14,12 +14,12 @@ from typing import Any
 import numpy as np
 from bench.simulated import SimulatedEngine, Simulation, load
 
-from strop.base.framing import framed
 from strop.base.types import Completion, FloatArray, IntArray
 from strop.engines.protocol import KvMode, Request, WeightSource
 from strop.orchestration.connection import ControllerConnection
 from strop.orchestration.generator import serve
 from strop.orchestration.messages import Finished, StoredWeights
+from strop_verify.framing import framed
 
 
 @dataclass(frozen=True)

@@ -15,13 +15,14 @@ from typing import Any
 
 from bench.simulated import SimulatedEngine, Simulation, load
 
-from strop.base.types import Completion, Problem, Status, Verdict
+from strop.base.types import Completion, Problem, Verdict
 from strop.engines.protocol import Request
 from strop.orchestration.connection import Death, WorkerHandle, WorkerSpec
 from strop.orchestration.generator import Server
 from strop.orchestration.messages import Ready
 from strop.orchestration.worker_process import LOOPBACK
 from strop.verifiers.judge import Judge, Key
+from strop_verify.verdict import Status
 
 KILLED = "it was ended by SIGKILL"
 

@@ -16,7 +16,7 @@ from tests.orchestration.simulation import PROMPTS, Made, beside, made
 from strop.base import progress
 from strop.base.imports import allow_module
 from strop.base.seeds import derive
-from strop.base.types import IntArray, Status, StropError
+from strop.base.types import IntArray, StropError
 from strop.engines.protocol import Request, Sampling
 from strop.orchestration.executor import Publication
 from strop.orchestration.fleet import Supervision
@@ -24,6 +24,7 @@ from strop.run.loop import WeightMismatch
 from strop.verifiers.function import PythonFunction
 from strop.verifiers.isolation import Isolation
 from strop.verifiers.judges import ProcessJudge
+from strop_verify.verdict import Status
 
 STEPS = 6
 ALL = list(range(STEPS * PROMPTS))
@@ -200,7 +201,7 @@ def test_stale_groups_are_dropped_counted_and_cancelled(tmp_path: Path) -> None:
 def test_a_verifier_that_hangs_or_dies_costs_single_samples(
     tmp_path: Path, lag: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("strop.verifiers.process_pool.ANSWER_SECONDS", 1.0)
+    monkeypatch.setattr("strop_verify.pool.ANSWER_SECONDS", 1.0)
     allow_module("tests.orchestration.harmful")
     isolation = Isolation(workers=2, seconds=0.6, retry_seconds=0.3)
     judge = ProcessJudge(PythonFunction(function="tests.orchestration.harmful:judge", isolation=isolation))

@@ -15,7 +15,6 @@ from pathlib import Path
 
 import pytest
 
-from strop.base.child_process import process_state, start_ticks
 from strop.base.types import InputError
 from strop.orchestration.process_registry import (
     Worker,
@@ -25,6 +24,7 @@ from strop.orchestration.process_registry import (
     stacks_path,
     write_processes,
 )
+from strop_verify.child_process import process_state, start_ticks
 
 WORKER = """
 import sys, threading, time

@@ -12,13 +12,14 @@ from tests.tiny import byte_tokenizer, tiny_qwen3
 
 from strop.base.imports import allow_module
 from strop.base.seeds import derive
-from strop.base.types import InputError, Problem, Status, StropError, Verdict
+from strop.base.types import InputError, Problem, StropError, Verdict
 from strop.data.templates import Auto
 from strop.model.files import export
 from strop.model.location import asked_with
 from strop.prepare import Difficulty
 from strop.recipes.resolve import resolve
 from strop.verifiers.base import Verifier
+from strop_verify.verdict import Status
 
 allow_module(__name__)
 

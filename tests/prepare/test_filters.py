@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from strop.base.imports import allow_module
-from strop.base.types import Problem, Status, StropError, Verdict
+from strop.base.types import Problem, StropError, Verdict
 from strop.prepare import (
     AnswersAgree,
     Dropped,
@@ -25,8 +25,9 @@ from strop.prepare import (
 )
 from strop.prepare.code_tests import count_tests
 from strop.verifiers.answer import Answer
-from strop.verifiers.code.forms import standard_tests
 from strop.verifiers.function import PythonFunction
+from strop_verify.code.forms import standard_tests
+from strop_verify.verdict import Status
 
 allow_module(__name__)
 

@@ -9,8 +9,8 @@ from tests.prepare.working import run, write_lines
 
 from strop.base.types import InputError
 from strop.verifiers.answer import Answer
-from strop.verifiers.code.verifier import CodeVerifier
-from strop.verifiers.sandbox import probe
+from strop.verifiers.code_verifier import CodeVerifier
+from strop_verify.sandbox import probe
 
 TOWER = "9^{9^{9^{9^{9}}}}"
 ROWS = [

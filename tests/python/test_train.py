@@ -18,7 +18,7 @@ from tests.runs import metrics, small_config
 import strop
 from strop.algorithms.losses import PpoClip
 from strop.base import session
-from strop.base.types import InputError, Problem, Status, Verdict
+from strop.base.types import InputError, Problem, Verdict
 from strop.config.parse import parse
 from strop.config.schema import RunConfig
 from strop.data.chain_sum import ChainSum
@@ -29,6 +29,7 @@ from strop.run import preflight
 from strop.run.folder import RunFolder
 from strop.run.nothing_to_learn import NothingToLearn
 from strop.verifiers.answer import Answer
+from strop_verify.verdict import Status
 
 PROBLEMS = [{"prompt": sum.prompt, "answer": sum.reference} for sum in ChainSum(terms=2, count=40).load()]
 FEW: dict[str, Any] = {"settings": {"evaluation.every": None}, "held_out": 0, "quiet": True}

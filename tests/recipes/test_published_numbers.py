@@ -19,9 +19,9 @@ from strop.lab.scaling import FitSettings
 from strop.lab.scaling.compare import MARGIN
 from strop.model.settings import ModelSettings
 from strop.prepare import Difficulty
-from strop.verifiers.code.outcome import Settings
-from strop.verifiers.code.verifier import CodeVerifier
-from strop.verifiers.sandbox import Limits
+from strop.verifiers.code_verifier import CodeVerifier
+from strop_verify.code.outcome import Settings
+from strop_verify.sandbox import Limits
 
 
 @pytest.mark.parametrize(("tests", "seconds"), [(1, 12.0), (2, 19.0), (42, 299.0), (43, 300.0), (500, 300.0)])

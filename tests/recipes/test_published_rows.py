@@ -12,16 +12,17 @@ from typing import Any
 
 import pytest
 
-from strop.base.types import Problem, Status
+from strop.base.types import Problem
 from strop.data.files import JsonLines
 from strop.data.mixture import Mixture
 from strop.data.rows import HubDataset
 from strop.data.source import ProblemSource
 from strop.data.templates import ChatTemplate, OpenReasonerZero
 from strop.recipes.resolve import resolve
-from strop.verifiers.code.tests import read_tests
-from strop.verifiers.code.verifier import CodeVerifier
-from strop.verifiers.sandbox import probe
+from strop.verifiers.code_verifier import CodeVerifier
+from strop_verify.code.tests import read_tests
+from strop_verify.sandbox import probe
+from strop_verify.verdict import Status
 
 INSTRUCTION = " Let's think step by step and output the final answer within \\boxed{}."
 

@@ -20,7 +20,7 @@ from tests.recipes.by_hand import Answer, Model, Name, Shape
 from tests.tiny import tiny_qwen3
 from torch import Tensor, nn
 
-from strop.base.types import Completion, Group, Problem, Rollout, Status, Verdict, VersionSpan
+from strop.base.types import Completion, Group, Problem, Rollout, Verdict, VersionSpan
 from strop.config.parse import edit
 from strop.config.schema import RunConfig
 from strop.model.critic import Critic
@@ -30,6 +30,7 @@ from strop.training.learner import Learner, objective_of
 from strop.training.packing import Update
 from strop.training.samples import is_trained_on
 from strop.training.step import Trainer
+from strop_verify.verdict import Status
 
 TOLERANCE = 2e-5
 SAMPLES = 4

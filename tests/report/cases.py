@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from strop.base.types import Completion, Group, Problem, Rollout, Status, Verdict, VersionSpan
+from strop.base.types import Completion, Group, Problem, Rollout, Verdict, VersionSpan
 from strop.model.byte_tokenizer import byte_tokenizer
+from strop_verify.verdict import Status
 
 
 def row(ticket: int = 0, tokens: int = 3, status: str = "correct", **changes: Any) -> dict[str, Any]:

@@ -10,12 +10,13 @@ import pytest
 from tests.report.cases import Parsed, group
 from tests.runs import small_config
 
-from strop.base.types import UNDECIDED, InputError, Status, Verdict
+from strop.base.types import InputError, Verdict
 from strop.cli.run_endings import report_run
 from strop.model.byte_tokenizer import byte_tokenizer
 from strop.report.build import undecided_answers, write_report
 from strop.report.runs import read_runs
 from strop.run.folder import RunFolder
+from strop_verify.verdict import UNDECIDED, Status
 
 HOSTILE = "</pre></svg><script>alert(1)</script><img src=x onerror=alert(2)>\" onclick='alert(3)' \u202e\x00"
 TOKEN_PICTURES = {"token-entropy.png", "entropy-spread.png"}

@@ -13,7 +13,7 @@ from tests.run.test_run import StopsAfter
 from tests.runs import assert_same_run, metrics, parameters, small_config
 
 from strop.base.imports import allow_module
-from strop.base.types import InputError, Problem, Status, StropError, Verdict
+from strop.base.types import InputError, Problem, StropError, Verdict
 from strop.base.view import SilentView
 from strop.config.parse import edit
 from strop.model.files import export
@@ -27,6 +27,7 @@ from strop.run.tasks import export_checkpoint, open_checkpoint
 from strop.training import checkpoint
 from strop.training.learner import Learner
 from strop.verifiers.base import Verifier
+from strop_verify.verdict import Status
 
 allow_module(__name__)
 

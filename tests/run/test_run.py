@@ -26,7 +26,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from strop.base import imports
 from strop.base.imports import allow_module
 from strop.base.metrics_file import read_metrics
-from strop.base.types import InputError, IntArray, Problem, Status, StropError, Verdict
+from strop.base.types import InputError, IntArray, Problem, StropError, Verdict
 from strop.base.view import SilentView
 from strop.cli.run_endings import report_run
 from strop.config.parse import edit
@@ -48,6 +48,7 @@ from strop.run.validation import Validation
 from strop.training import checkpoint
 from strop.training.step import NonFiniteLoss, Trainer
 from strop.verifiers.base import Verifier
+from strop_verify.verdict import Status
 
 
 @pytest.fixture(scope="module")

@@ -12,9 +12,10 @@ import pytest
 
 from strop.base.files import replacing
 from strop.base.metrics_file import MetricsFile, read_metrics
-from strop.base.types import Completion, Group, InputError, Problem, Rollout, Status, StropError, Verdict, VersionSpan
+from strop.base.types import Completion, Group, InputError, Problem, Rollout, StropError, Verdict, VersionSpan
 from strop.run.folder import RunFolder
 from strop.training.samples import after_prompt, as_samples
+from strop_verify.verdict import Status
 
 
 def a_group(ticket: int = 3, samples: int = 2) -> Group:

@@ -11,7 +11,7 @@ from tests.run.test_run import StopsAfter
 from tests.runs import assert_same_run, metrics, small_config
 
 from strop.base.imports import allow_module
-from strop.base.types import Group, InputError, Problem, Status, StropError, Verdict
+from strop.base.types import Group, InputError, Problem, StropError, Verdict
 from strop.base.view import SilentView
 from strop.config.parse import edit
 from strop.config.schema import RunConfig, evaluation_sampling, stage_configs
@@ -22,6 +22,7 @@ from strop.run.run import Interrupted, resume, train
 from strop.run.tasks import configure, evaluate_model
 from strop.training import checkpoint
 from strop.verifiers.base import Verifier
+from strop_verify.verdict import Status
 
 allow_module("operator")
 allow_module(__name__)

@@ -12,9 +12,10 @@ from strop.algorithms.advantages import GroupRelative
 from strop.algorithms.settings import TruncationMask
 from strop.algorithms.value_advantages import Gae
 from strop.base.sample import Sample
-from strop.base.types import Completion, Group, Restart, Rollout, Status
+from strop.base.types import Completion, Group, Restart, Rollout
 from strop.recipes.resolve import resolve
 from strop.training.samples import is_trained_on, make_candidates, make_samples, token_versions
+from strop_verify.verdict import Status
 
 CENTRED = GroupRelative(normalization="none")
 

@@ -15,7 +15,7 @@ from tests.runs import small_config
 from tests.training.several import together
 
 from strop.base.metrics import values
-from strop.base.types import Group, Rollout, Status, Verdict
+from strop.base.types import Group, Rollout, Verdict
 from strop.base.view import SilentView
 from strop.config.schema import RunConfig
 from strop.run.assembly import assemble
@@ -23,6 +23,7 @@ from strop.training import sharding
 from strop.training.learner import Learner
 from strop.training.optimizer import own_part
 from strop.training.step import NonFiniteLoss
+from strop_verify.verdict import Status
 
 MODEL = ("model.fresh.hidden_size=36", "model.fresh.intermediate_size=50", "batch.tokens_per_microbatch=40",
          "evaluation.every=none", "optim.lr=1e-2", "optim.eps=1e-4")  # fmt: skip

@@ -9,10 +9,11 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from strop.base.types import Problem, Status
+from strop.base.types import Problem
 from strop.verifiers.answer import Answer
-from strop.verifiers.base import Where
-from strop.verifiers.numbers import as_number, canonical, normalise, same_answer
+from strop_verify.extract import Where
+from strop_verify.numbers import as_number, canonical, normalise, same_answer
+from strop_verify.verdict import Status
 
 
 def problem(reference: Any, **extra: Any) -> Problem:

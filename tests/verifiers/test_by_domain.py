@@ -7,13 +7,14 @@ from dataclasses import replace
 
 from tests.made import completion
 
-from strop.base.types import Problem, Status, Verdict
+from strop.base.types import Problem, Verdict
 from strop.verifiers.answer import Answer
 from strop.verifiers.by_domain import ByDomain
-from strop.verifiers.code.verifier import CodeVerifier
+from strop.verifiers.code_verifier import CodeVerifier
 from strop.verifiers.judges import DomainJudge, judge_for
-from strop.verifiers.math import MathVerifier
+from strop.verifiers.math_verifier import MathVerifier
 from strop.verifiers.simple import MultipleChoice
+from strop_verify.verdict import Status
 
 MATH = Problem("m", "1/2 + 1/2 = ?", "1", domain="math")
 CODE = Problem("c", "Echo a number.", {"inputs": ["3\n"], "outputs": ["3\n"]}, domain="code")

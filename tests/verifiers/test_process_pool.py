@@ -14,15 +14,17 @@ import numpy as np
 import pytest
 
 from strop.base.imports import allow_module
-from strop.base.types import Completion, Problem, Status, Verdict, VersionSpan
-from strop.verifiers import process_pool
+from strop.base.types import Completion, Problem, Verdict, VersionSpan
 from strop.verifiers.answer import Answer
 from strop.verifiers.function import PythonFunction
 from strop.verifiers.isolation import Isolation
 from strop.verifiers.judge import InlineJudge, Judge
 from strop.verifiers.judges import ProcessJudge, judge_for, refusals
-from strop.verifiers.math.verifier import MathVerifier
-from strop.verifiers.process_pool import ProcessPool, WorkersLost
+from strop.verifiers.math_verifier import MathVerifier
+from strop.verifiers.process_pool import ProcessPool
+from strop_verify import pool as pool_module
+from strop_verify.pool import WorkersLost
+from strop_verify.verdict import Status
 
 QUICK = Isolation(workers=2, seconds=0.6, retry_seconds=0.4, memory_mib=256)
 MODULE = '''
@@ -220,8 +222,8 @@ def test_a_killed_supervisor_is_started_again_and_no_verdict_is_lost(module: str
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Silence is found out within a second."""
-    monkeypatch.setattr(process_pool, "QUIET_SECONDS", 0.2)
-    monkeypatch.setattr(process_pool, "ANSWER_SECONDS", 1.0)
+    monkeypatch.setattr(pool_module, "QUIET_SECONDS", 0.2)
+    monkeypatch.setattr(pool_module, "ANSWER_SECONDS", 1.0)
 
 
 @pytest.mark.usefixtures("impatient")
@@ -258,7 +260,7 @@ def test_jobs_that_two_supervisors_leave_in_silence_are_given_up_and_then_the_ru
     judge = ProcessJudge(pool.verifier, pool)
     submit(judge, ["fine"])
     collect(judge)
-    monkeypatch.setattr(process_pool, "START_SECONDS", 1.0)
+    monkeypatch.setattr(pool_module, "START_SECONDS", 1.0)
     stopped: list[int] = []
 
     def silence() -> None:
@@ -278,7 +280,7 @@ def test_jobs_that_two_supervisors_leave_in_silence_are_given_up_and_then_the_ru
         return found
 
     verdict = silenced()[0]
-    assert (verdict.status, verdict.detail) == (Status.TIMEOUT, "the verifier's processes did not answer twice")
+    assert (verdict.status, verdict.detail) == (Status.TIMEOUT, "the worker processes did not answer twice")
     with pytest.raises(WorkersLost, match="4 times in a row: it did not answer"):
         silenced()
     assert len(set(stopped)) == 4 and until(lambda: not any(map(alive, stopped)))
@@ -289,7 +291,7 @@ def test_jobs_that_two_supervisors_leave_in_silence_are_given_up_and_then_the_ru
 def test_a_stopped_supervisor_does_not_keep_the_pool_from_closing(
     module: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(process_pool, "CLOSING_SECONDS", 0.5)
+    monkeypatch.setattr(pool_module, "CLOSING_SECONDS", 0.5)
     pool = ProcessPool(PythonFunction(function=f"{module}:odd", isolation=QUICK))
     os.kill(pool.pid, signal.SIGSTOP)
     pool.close()
@@ -335,7 +337,7 @@ def test_nothing_is_left_after_close(module: str) -> None:
 @pytest.mark.parametrize("stopped", [False, True])
 def test_nothing_is_left_after_the_trainer_is_killed(stopped: bool) -> None:
     code = (
-        "import time\nfrom strop.verifiers.math.verifier import MathVerifier\n"
+        "import time\nfrom strop.verifiers.math_verifier import MathVerifier\n"
         "from strop.verifiers.process_pool import ProcessPool\n"
         "from strop.base.types import Problem\npool = ProcessPool(MathVerifier())\n"
         "pool.submit('judge', Problem('p', '', '1'))\n"

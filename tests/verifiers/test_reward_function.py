@@ -14,10 +14,11 @@ from tests.made import completion
 from strop.algorithms.rewards import DirectReward
 from strop.algorithms.selection import Selection
 from strop.base import session
-from strop.base.types import Group, InputError, Problem, Rollout, Status, Verdict
+from strop.base.types import Group, InputError, Problem, Rollout, Verdict
 from strop.verifiers.judge import InlineJudge
 from strop.verifiers.judges import judge_for
 from strop.verifiers.reward_function import RewardFunction, reward_functions, takes_lists
+from strop_verify.verdict import Status
 
 PROBLEM = Problem("p", "1+1=", "2", extra={"answer": "2", "level": 3})
 CHAT = Problem("c", ({"role": "user", "content": "1+1?"},), "2", extra={"answer": "2"})

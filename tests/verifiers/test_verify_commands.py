@@ -7,12 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from strop.base.types import Status, Verdict
+from strop.base.types import Verdict
 from strop.cli import main
 from strop.cli.verify_commands import summarise
-from strop.verifiers.code.cases import summary
-from strop.verifiers.code.outcome import CodeResult, Outcome
-from strop.verifiers.math.cases import Judged
+from strop.verifiers.code_cases import summary
+from strop.verifiers.math_cases import Judged
+from strop_verify.code.outcome import CodeResult, Outcome
+from strop_verify.verdict import Status
 
 CASES = (
     '{"gold": "1/2", "response": "it is \\\\boxed{0.5}", "expected": true}\n'

@@ -5,11 +5,12 @@ from __future__ import annotations
 import pytest
 from pydantic import ValidationError
 
-from strop.base.types import Problem, Status, Verdict
+from strop.base.types import Problem, Verdict
 from strop.verifiers.answer import Answer
 from strop.verifiers.base import Verifier
 from strop.verifiers.combined import WeightedSum
-from strop.verifiers.math import MathVerifier
+from strop.verifiers.math_verifier import MathVerifier
+from strop_verify.verdict import Status
 
 PROBLEM = Problem("p", "1+1=", "2")
 

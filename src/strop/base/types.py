@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import StrEnum
 from typing import Any, Literal, NamedTuple, TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
+
+from strop_verify import verdict
+from strop_verify.verdict import VerifyError
 
 IntArray = NDArray[np.int32]
 FloatArray = NDArray[np.float32]
@@ -20,18 +22,12 @@ BoolArray = NDArray[np.bool_]
 ExpertArray = NDArray[np.int16]
 
 
-class StropError(Exception):
-    """A problem the user can mend: its message is one line that names what is wrong and the way out.
+class StropError(VerifyError):
+    """A problem the user can solve. Its message is one line that names what is wrong and the way out.
 
-    The command line prints the message alone, without a traceback, and exits with `exit_code`; a script that
-    `strop.train` ends and a notebook show it so too.
+    The command line prints only the message and exits with `exit_code`; a script that `strop.train` ends and a
+    notebook print it the same way.
     """
-
-    exit_code = 1
-
-    def _render_traceback_(self) -> list[str]:
-        """The lines that IPython shows, which asks an exception for them by this name."""
-        return [f"{type(self).__name__}: {self}"]
 
 
 class InputError(StropError):
@@ -198,59 +194,25 @@ class Completion:
         return (*found, TokenSequence(prompt_ids, start, len(self.token_ids)))
 
 
-class Status(StrEnum):
-    """How a verdict came about; `timeout` and `error` are the verifier's own failures and never a reward."""
-
-    CORRECT = "correct"
-    WRONG = "wrong"
-    UNPARSED = "unparsed"
-    TIMEOUT = "timeout"
-    ERROR = "error"
-
-
-UNDECIDED = "unknown: "  # begins the detail of a wrong verdict on an answer that was proved neither right nor wrong
-
-
 @dataclass(frozen=True)
-class Verdict:
-    """A verifier's judgement of one completion.
+class Verdict(verdict.Verdict):
+    """A verifier's judgement of one completion, with what reward functions and environments add to it.
 
     Attributes:
-        score: in [0, 1]; 1 is right, and pass rates count how many are.
-        status: how it came about.
-        detail: why, in a few words.
         reward: what reward functions of the user's own returned, any finite number; None from verifiers.
         turn_scores: what an environment gave for each turn it answered, in order, any finite numbers; the score is
             apart from them. Empty where there are none.
         malformed_calls: calls of tools in the trajectory that could not be read or did not fit the tool.
     """
 
-    score: float
-    status: Status
-    detail: str = ""
     reward: float | None = None
     turn_scores: tuple[float, ...] = ()
     malformed_calls: int = 0
 
     @property
-    def usable(self) -> bool:
-        """False where the verifier itself failed: the sample then leaves the loss and the group's statistics."""
-        return self.status not in (Status.TIMEOUT, Status.ERROR)
-
-    @property
-    def passed(self) -> bool:
-        """Whether the answer is right, which is a score of 1: what every pass rate counts."""
-        return self.score == 1.0
-
-    @property
     def value(self) -> float:
         """The number by which completions differ: the reward of the user's own functions, else the score."""
         return self.score if self.reward is None else self.reward
-
-    @property
-    def undecided(self) -> bool:
-        """Whether the verifier proved neither that the answer is right nor that it is wrong; no reward either way."""
-        return self.status is Status.WRONG and self.detail.startswith(UNDECIDED)
 
 
 @dataclass(frozen=True, eq=False)

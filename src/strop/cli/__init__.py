@@ -20,9 +20,9 @@ from typing import Any
 
 import typer
 
-from strop.base.threads import wait_politely
 from strop.cli.commands import app
 from strop.cli.options import INTERRUPTED
+from strop_verify.threads import wait_politely
 
 __all__ = ["app", "main"]
 

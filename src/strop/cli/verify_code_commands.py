@@ -41,8 +41,8 @@ def code(
     strop verify code cases.jsonl --out verdicts.jsonl
     strop verify code cases.jsonl --out verdicts.jsonl --test-seconds 2 --json
     """
-    from strop.verifiers.code.cases import read_cases, summary, verify_cases, write_results
-    from strop.verifiers.code.verifier import CodeVerifier
+    from strop.verifiers.code_cases import read_cases, summary, verify_cases, write_results
+    from strop.verifiers.code_verifier import CodeVerifier
 
     read = read_cases(str(cases))
     verifier = CodeVerifier(

@@ -49,8 +49,8 @@ def math(
     """
     from strop.base.files import replacing
     from strop.verifiers.isolation import Isolation
-    from strop.verifiers.math import MathVerifier
-    from strop.verifiers.math.cases import Judged, judge_cases, read_cases
+    from strop.verifiers.math_cases import Judged, judge_cases, read_cases
+    from strop.verifiers.math_verifier import MathVerifier
     from strop.verifiers.process_pool import ProcessPool
 
     base = MathVerifier(extract=extract, explain=explain, isolation=Isolation(workers=workers))

@@ -20,8 +20,9 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from strop.base.pieces import Settings
-from strop.base.types import InputError, Status
+from strop.base.types import InputError
 from strop.run.folder import RunFolder
+from strop_verify.verdict import Status
 
 LIGHT = ("problem_id", "ticket", "sample", "reward", "score", "status", "finish_reason")
 SHOWN = ("prompt", "completion", "reference", "detail")

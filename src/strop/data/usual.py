@@ -6,8 +6,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from strop.data.boxes import boxed_answer
 from strop.data.columns import NoColumn, pick
+from strop_verify.boxes import boxed_answer
 
 # In the sets of GSM8K, verl, TRL, open-r1 and others; dots reach into nested columns.
 PROMPTS = (

@@ -22,11 +22,12 @@ from typing import TYPE_CHECKING, Any
 from pydantic import field_validator
 
 from strop.base.named import function_named
-from strop.base.types import Message, Problem, Status, Verdict
+from strop.base.types import Message, Problem, Verdict
 from strop.environments.base import Environment
 from strop.environments.parsing import OPEN, Call, tool_calls
 from strop.environments.session import Outcome, Reply, Session
 from strop.verifiers.base import scored
+from strop_verify.verdict import Status
 
 if TYPE_CHECKING:
     from strop.environments.conversations import Asked, Endpoint

@@ -11,11 +11,12 @@ import json
 from typing import Any
 
 from strop.base.extras import require
-from strop.base.types import Message, Problem, Status, Verdict
+from strop.base.types import Message, Problem, Verdict
 from strop.environments.base import Environment
 from strop.environments.parsing import END_OF_THINKING
 from strop.environments.session import Reply, Session
 from strop.verifiers.base import scored
+from strop_verify.verdict import Status
 
 
 class OpenEnv(Environment):

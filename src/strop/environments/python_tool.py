@@ -16,8 +16,8 @@ from pydantic import Field
 from strop.base.types import Problem
 from strop.environments.session import Tool
 from strop.environments.tools import ToolEnvironment, ToolFailed, Tools
-from strop.verifiers.sandbox.limits import MIB, Kind, Limits
-from strop.verifiers.sandbox.pool import shared
+from strop_verify.sandbox.limits import MIB, Kind, Limits
+from strop_verify.sandbox.pool import shared
 
 # Runs in the sandbox: earlier programs without their output, then the last one; a last expression is shown, as in a
 # notebook. What an earlier program raised was told when it ran.

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from pydantic import SerializeAsAny
 
-from strop.base.types import Message, Problem, Status, Verdict
+from strop.base.types import Message, Problem, Verdict
 from strop.environments.base import Environment
 from strop.environments.session import Reply, Session
 from strop.verifiers.base import Verifier
+from strop_verify.verdict import Status
 
 
 class Retry(Environment):

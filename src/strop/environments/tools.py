@@ -7,10 +7,11 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from strop.base.types import Message, Problem, Status, Verdict
+from strop.base.types import Message, Problem, Verdict
 from strop.environments.base import Environment
 from strop.environments.parsing import Call, Malformed, misfit, tool_calls
 from strop.environments.session import Reply, Session, Tool
+from strop_verify.verdict import Status
 
 Count = Annotated[int, Field(ge=1)]
 

@@ -19,13 +19,15 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from strop.base.carried import accept
-from strop.base.child_process import connect_to_parent
-from strop.base.framing import Channel
-from strop.base.types import Message, Status, Verdict
+from strop.base.types import Message, Verdict
 from strop.environments.base import Environment
 from strop.environments.session import Outcome, Reply, Unjudged
 from strop.environments.sessions import Host, Turn, failed
-from strop.verifiers.jobs import numbered, read_problem, split_number
+from strop.verifiers.process_pool import read_problem
+from strop_verify.child_process import connect_to_parent
+from strop_verify.framing import Channel
+from strop_verify.pool import numbered, split_number
+from strop_verify.verdict import Status
 
 READY = 0  # the number of the message that says so; turns count from 1
 MOST_STUCK = 32  # threads lost to steps that never returned, after which the process gives up and is replaced

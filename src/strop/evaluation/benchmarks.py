@@ -30,9 +30,9 @@ from strop.evaluation.benchmark_rows import (
 )
 from strop.evaluation.livecodebench import Window, parse_window
 from strop.verifiers.base import Verifier
-from strop.verifiers.code.verifier import CodeVerifier
+from strop.verifiers.code_verifier import CodeVerifier
 from strop.verifiers.gym import ReasoningGymScorer
-from strop.verifiers.math import MathVerifier
+from strop.verifiers.math_verifier import MathVerifier
 from strop.verifiers.simple import MultipleChoice
 
 Kind = Literal["math", "choice", "code", "gym"]

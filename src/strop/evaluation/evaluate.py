@@ -10,7 +10,7 @@ from collections.abc import Callable
 import numpy as np
 
 from strop.base.seeds import derive
-from strop.base.types import Completion, InputError, Observation, Problem, Rollout, Status, StropError, Verdict
+from strop.base.types import Completion, InputError, Observation, Problem, Rollout, StropError, Verdict
 from strop.base.view import View
 from strop.data.dataset import Dataset
 from strop.engines.protocol import Engine, Request, Sampling
@@ -18,6 +18,7 @@ from strop.environments.turns import counted, joined, next_turn, out_of_room, un
 from strop.evaluation.result import EvaluationResult
 from strop.verifiers.base import Verifier
 from strop.verifiers.judge import InlineJudge, Key, Responder
+from strop_verify.verdict import Status
 
 Progress = Callable[[int, int, Rollout], None]  # see `evaluate`
 

@@ -21,9 +21,10 @@ import numpy as np
 
 from strop.base import rollout_table
 from strop.base.files import read_json, replacing, write_json
-from strop.base.types import Group, InputError, Rollout, Status, first_line
+from strop.base.types import Group, InputError, Rollout, first_line
 from strop.evaluation.result import EvaluationResult
 from strop.verifiers.base import Verifier
+from strop_verify.verdict import Status
 
 SETTINGS, SAMPLES, SUMMARY = "settings.json", "samples.parquet", "summary.json"
 TRAINED_ON = "trained_on"  # of a summary: how many of the problems the model was trained on, as far as runs tell

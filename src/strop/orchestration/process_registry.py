@@ -23,9 +23,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TextIO
 
-from strop.base.child_process import process_state, start_ticks
 from strop.base.files import write_json, writing
 from strop.base.types import InputError, StropError
+from strop_verify.child_process import process_state, start_ticks
 
 PROCESSES = "processes.json"
 STACKS = "stacks"

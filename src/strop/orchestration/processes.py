@@ -18,13 +18,13 @@ import time
 from pathlib import Path
 from typing import IO
 
-from strop.base.child_process import ChildProcess, start_module
-from strop.base.framing import Channel
 from strop.base.types import StropError
 from strop.orchestration.connection import WorkerSpec
 from strop.orchestration.process_registry import ProcessRegistry, Worker
 from strop.orchestration.watched_handles import WatchedHandle, WatchingLauncher
 from strop.orchestration.worker_process import environment_of, setup_of, written
+from strop_verify.child_process import ChildProcess, start_module
+from strop_verify.framing import Channel
 
 LOGS = "logs"
 _LOOK_SECONDS = 0.5

@@ -25,7 +25,6 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from strop.base.child_process import import_path
 from strop.base.extras import require
 from strop.base.types import StropError
 from strop.orchestration.connection import WorkerSpec
@@ -35,6 +34,7 @@ from strop.orchestration.ray_host import Collected, Hello, Host
 from strop.orchestration.settings import RaySettings
 from strop.orchestration.watched_handles import WatchedHandle, WatchingLauncher
 from strop.orchestration.worker_process import environment_of, setup_of, written
+from strop_verify.child_process import import_path
 
 START_SECONDS = 600.0  # for an actor's process: its node may have to read an environment over a network first
 _LOOK_SECONDS = 1.0

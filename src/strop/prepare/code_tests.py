@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from strop.verifiers.code.forms import StandardTests
+from strop_verify.code.forms import StandardTests
 
 
 def count_tests(reference: Any) -> int:

@@ -25,7 +25,7 @@ from strop.model.settings import ModelSettings
 from strop.prepare.stage import Dropped, Journal, Stage, Step
 from strop.verifiers.base import Verifier
 from strop.verifiers.judges import judge_for
-from strop.verifiers.math import MathVerifier
+from strop.verifiers.math_verifier import MathVerifier
 
 BASE_SEED = 0  # of the embedded base and of fresh models: another seed of the samples is not another model
 STALL_SECONDS = 1800.0

@@ -10,13 +10,14 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from strop.base import hub
-from strop.base.types import InputError, Problem, Status, Verdict, first_line
+from strop.base.types import InputError, Problem, Verdict, first_line
 from strop.prepare.code_tests import count_tests, is_code, select_tests
 from strop.prepare.stage import Dropped, FilterStep
 from strop.prepare.symbols import fold
 from strop.prepare.text import collapsed
 from strop.prepare.verifier_calls import CallResult, JudgeCall, RefusesCall, VerifierCall, VerifierFilter
-from strop.verifiers.code.forms import standard_tests
+from strop_verify.code.forms import standard_tests
+from strop_verify.verdict import Status
 
 NO_ANSWERS = frozenset(
     ("proof", "notfound", "not found", "none", "null", "nan", "n/a", "na", "unknown", "unanswered", "see solution",

@@ -11,12 +11,12 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from strop.base.types import Prompt
-from strop.data.boxes import boxed_answer
 from strop.data.columns import pick
 from strop.data.rows import as_prompt, question_asked
 from strop.data.usual import ANSWERS, PROMPTS, SOLUTIONS, final_answer, first_present, refuse_unseen
 from strop.evaluation.benchmarks import CATALOGUE
-from strop.verifiers.code.forms import standard_tests
+from strop_verify.boxes import boxed_answer
+from strop_verify.code.forms import standard_tests
 
 Row = Mapping[str, Any]
 

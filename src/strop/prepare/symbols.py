@@ -14,7 +14,7 @@ from enum import IntEnum, auto
 from itertools import pairwise
 from typing import NamedTuple
 
-from strop.verifiers.math.notation import CHARACTERS, RAISED
+from strop_verify.math.notation import CHARACTERS, RAISED
 
 _TOKEN = re.compile(
     r"\\(?:begin|end)\s?\{[a-z]+\*?\}"  # an environment

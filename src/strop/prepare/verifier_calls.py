@@ -12,9 +12,8 @@ from pydantic import SerializeAsAny
 from strop.base.types import Problem, Verdict
 from strop.prepare.stage import Dropped, FilterStep, Stage, settle
 from strop.verifiers.base import Verifier
-from strop.verifiers.jobs import Result
-from strop.verifiers.math.verifier import MathVerifier
-from strop.verifiers.process_pool import ProcessPool
+from strop.verifiers.math_verifier import MathVerifier
+from strop.verifiers.process_pool import ProcessPool, Result
 
 AHEAD = 256  # problems with a call under way before the result of the first of them is waited for
 

@@ -19,7 +19,6 @@ from strop.algorithms.losses import PolicyLoss
 from strop.algorithms.rewards import DirectReward
 from strop.base import imports
 from strop.base.pieces import Piece
-from strop.base.threads import wait_politely
 from strop.base.types import InputError
 from strop.base.view import SilentView, View
 from strop.config.edits import apply_edits, flatten, nested
@@ -37,6 +36,7 @@ from strop.run.folder import RunFolder, is_run
 from strop.run.runs import free_folder
 from strop.verifiers.base import Verifier
 from strop.verifiers.reward_function import RewardFunction
+from strop_verify.threads import wait_politely
 
 HELD_OUT = 64  # problems at most, and a fifth of those given
 EVALUATIONS = 4  # of a run whose recipe does not say how often

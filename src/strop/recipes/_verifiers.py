@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from strop.verifiers.base import Verifier
 from strop.verifiers.by_domain import ByDomain
-from strop.verifiers.code.verifier import CodeVerifier
+from strop.verifiers.code_verifier import CodeVerifier
 from strop.verifiers.combined import AnyOf
-from strop.verifiers.math import MathVerifier
+from strop.verifiers.math_verifier import MathVerifier
 
 
 def math_verifier() -> Verifier:

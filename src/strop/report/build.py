@@ -9,7 +9,7 @@ from pathlib import Path
 from transformers import PreTrainedTokenizerBase
 
 from strop.base.files import write_text
-from strop.base.types import UNDECIDED, InputError
+from strop.base.types import InputError
 from strop.report.figures.tokens import TokenBatch, entropy_chart, spread_chart, token_batch, token_lists
 from strop.report.figures.training import not_drawn, training_charts
 from strop.report.figures.writer import PageFigures
@@ -17,6 +17,7 @@ from strop.report.page import Block, Figures, Kinds, Page, Samples, Table, Text
 from strop.report.runs import RunData, read_runs
 from strop.report.samples import recorded_answers, tokenizer_of
 from strop.report.summary import evaluations, summary
+from strop_verify.verdict import UNDECIDED
 
 PAGE = "report.html"
 SAMPLES = 8

@@ -8,11 +8,12 @@ from typing import NamedTuple
 import numpy as np
 
 from strop.algorithms.rewards import LengthShaping
-from strop.base.types import Completion, Status, Verdict, VersionSpan
+from strop.base.types import Completion, Verdict, VersionSpan
 from strop.base.view import counted
 from strop.config.schema import RunConfig, stage_configs
 from strop.data.dataset import Data
 from strop.model.settings import ModelSettings
+from strop_verify.verdict import Status
 
 USUAL_SCALE = 4  # the most that adapters are usually multiplied by
 

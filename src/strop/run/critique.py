@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from transformers import PreTrainedTokenizerBase
 
-from strop.base.types import InputError, Problem, Status
+from strop.base.types import InputError, Problem
 from strop.base.view import SilentView, View, amount, counted, duration, percent
 from strop.config.parse import edit, parse
 from strop.config.schema import RunConfig, stage_configs
@@ -40,6 +40,7 @@ from strop.run.tasks import measured, open_model
 from strop.run.trained_on import trained_before
 from strop.training.embedded_base import tokenizer_of
 from strop.verifiers.answer import stated_answer
+from strop_verify.verdict import Status
 
 # How an answer may be given, by what a prompt that asks for it mentions; `bare` needs no asking.
 FORMS = {"boxed": "\\boxed{%s}", "<answer>": "<answer> %s </answer>", "####": "#### %s", "bare": "%s"}

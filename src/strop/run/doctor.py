@@ -86,7 +86,7 @@ def _compiler() -> Finding:
 
 def _sandbox() -> list[Finding]:
     """Code verifiers run a model's programs: which layers of isolation were built here, and which could not be."""
-    from strop.verifiers.sandbox.layers import LAYERS, probe
+    from strop_verify.sandbox.layers import LAYERS, probe
 
     found = probe()
     if not found.isolated:

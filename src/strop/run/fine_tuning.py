@@ -30,7 +30,7 @@ from strop.run.watchdog import NotingView, Watch
 from strop.training import checkpoint
 from strop.training.memory import Device
 from strop.training.sft import Plan, planned
-from strop.verifiers.base import shortened
+from strop_verify.verdict import shortened
 
 __all__ = ["load_model", "preview", "preview_resume", "resume", "stored_config", "train"]
 

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from strop.base.types import InputError, Problem
 from strop.data.dataset import Data
 from strop.verifiers.answer import stated_answer
-from strop.verifiers.base import Verifier, shortened
+from strop.verifiers.base import Verifier
 from strop.verifiers.judges import refusals
+from strop_verify.verdict import shortened
 
 
 def refuse_unjudgeable(verifier: Verifier, data: Data) -> None:

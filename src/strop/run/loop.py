@@ -40,7 +40,7 @@ from strop.base.metrics import merge, values
 from strop.base.sample import Sample
 from strop.base.seeds import derive
 from strop.base.states import States
-from strop.base.types import UNDECIDED, Completion, Group, InputError, Observation, StropError, Verdict
+from strop.base.types import Completion, Group, InputError, Observation, StropError, Verdict
 from strop.base.view import View
 from strop.config.schema import RunConfig
 from strop.data.dataset import Dataset
@@ -56,6 +56,7 @@ from strop.run.nothing_to_learn import nothing_to_learn
 from strop.training.result import TrainResult
 from strop.training.samples import is_trained_on
 from strop.verifiers.judge import Responder
+from strop_verify.verdict import UNDECIDED
 
 EMPTY_BATCHES_BEFORE_GIVING_UP = 50
 JUDGE_SECONDS = 0.2

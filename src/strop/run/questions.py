@@ -37,7 +37,7 @@ from strop.run.judgeable import caution, refuse_unjudgeable
 from strop.run.memory import TooLarge, noted
 from strop.run.trained_on import trained_before
 from strop.training.embedded_base import EmbeddedBase, tokenizer_of
-from strop.verifiers.base import shortened
+from strop_verify.verdict import shortened
 
 SHOWN_IDS = 24
 

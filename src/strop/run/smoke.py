@@ -15,11 +15,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from strop.base.child_process import ChildProcess, import_path
 from strop.base.markdown import markdown_table
 from strop.base.types import InputError
 from strop.engines.vllm.settings import PYTHON_VARIABLE
 from strop.run.accelerators import Finding
+from strop_verify.child_process import ChildProcess, import_path
 
 if TYPE_CHECKING:
     from strop.run.smoke_checks import Plan

@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from strop.base.child_process import die_with_parent
 from strop.base.machine import GIB, memory
 from strop.base.metrics import values
 from strop.base.resident import resident
@@ -37,6 +36,7 @@ from strop.run.rank_worker import join
 from strop.training.learner import Learner
 from strop.training.packing import pack
 from strop.training.scoring import score_samples
+from strop_verify.child_process import die_with_parent
 
 # Weights are large enough that a distribution is far from uniform, so that a wrong one shows in log-probs.
 SHAPE = (

@@ -10,13 +10,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from strop.base.child_process import process_state
 from strop.base.imports import command
 from strop.base.metrics_file import by_step
 from strop.base.view import benchmark_rates
 from strop.orchestration.process_registry import Worker, read_processes
 from strop.run.folder import PLACEMENT, SUMMARY, RunFolder
 from strop.run.watchdog import STATUS
+from strop_verify.child_process import process_state
 
 State = Literal["new", "running", "stalled", "finished", "interrupted", "failed", "stuck", "dead", "unknown"]
 Rows = Sequence[dict[str, float | None]]

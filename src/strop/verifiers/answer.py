@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 
-from strop.base.types import Problem, Status, Verdict
-from strop.data.boxes import last_boxed
+from strop.base.types import Problem, Verdict
 from strop.data.templates import Instruction
-from strop.verifiers.base import Verifier, Where, reference_text, response, shortened
-from strop.verifiers.extract import extract_answer, instruction_for
-from strop.verifiers.numbers import canonical, normalise, same_answer
+from strop.verifiers.base import Verifier, instruction_for, reference_text, response
+from strop_verify.boxes import last_boxed
+from strop_verify.extract import Where, extract_answer
+from strop_verify.numbers import canonical, normalise, same_answer
+from strop_verify.verdict import Status, shortened
 
 # A LaTeX command, a power, an index, a fraction, a tuple or an interval.
 _FORMULA = re.compile(r"\\[a-zA-Z]|[\w)}]\s*(?:\^|_\{)|\d\s*/\s*\d|^[(\[{].*,.*[)\]}]$")

@@ -11,14 +11,14 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from decimal import Decimal
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 from strop.base.pieces import Piece
-from strop.base.types import Problem, Status, Verdict
-from strop.data.templates import Instruction
+from strop.base.types import Problem, Verdict
+from strop.data.templates import BOXED, TAGGED, Instruction
 from strop.verifiers.isolation import Isolation
-
-Where = Literal["boxed", "answer_tag", "any", "last_number"]  # where an answer stands, see `extract.extract_answer`
+from strop_verify.extract import Where
+from strop_verify.verdict import Status
 
 
 class Verifier(Piece):
@@ -31,8 +31,8 @@ class Verifier(Piece):
     modules: ClassVar[tuple[str, ...]] = (
         "strop.verifiers.answer",
         "strop.verifiers.simple",
-        "strop.verifiers.math.verifier",
-        "strop.verifiers.code.verifier",
+        "strop.verifiers.math_verifier",
+        "strop.verifiers.code_verifier",
         "strop.verifiers.combined",
         "strop.verifiers.by_domain",
         "strop.verifiers.function",
@@ -121,7 +121,6 @@ def scored(score: float, detail: str, partial_credit: bool) -> Verdict:
     return Verdict(score if partial_credit else 0.0, Status.WRONG, detail)
 
 
-def shortened(text: str, limit: int = 60) -> str:
-    """`text` on one line, at most `limit` characters."""
-    line = " ".join(text.split())
-    return line if len(line) <= limit else f"{line[: limit - 1]}…"
+def instruction_for(where: Where) -> Instruction | None:
+    """The instruction of a prompt, so that the answer stands there; None where the last number is taken anyway."""
+    return {"boxed": BOXED, "any": BOXED, "answer_tag": TAGGED, "last_number": None}[where]

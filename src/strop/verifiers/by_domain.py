@@ -6,9 +6,10 @@ from typing import Annotated
 
 from pydantic import Field, SerializeAsAny
 
-from strop.base.types import Problem, Status, Verdict
+from strop.base.types import Problem, Verdict
 from strop.data.templates import Instruction
 from strop.verifiers.base import Verifier, response
+from strop_verify.verdict import Status
 
 
 class ByDomain(Verifier):

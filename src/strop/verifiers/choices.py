@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import re
 
-from strop.data.boxes import last_boxed
-from strop.verifiers.base import Where
-from strop.verifiers.extract import after_thinking, answer_tag, extract_answer
+from strop_verify.boxes import last_boxed
+from strop_verify.extract import Where, after_thinking, answer_tag, extract_answer
 
 _CHOICE = re.compile(
     r"(?:\\(?:text|textbf|mathrm|mathbf)\s*\{)?\s*(?:\(([A-Za-z])\)|([A-Za-z]))(?:\}|$|[.:)].*|(?<=\))\s.*)",

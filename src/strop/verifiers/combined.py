@@ -6,12 +6,13 @@ from typing import Annotated, Self
 
 from pydantic import Field, SerializeAsAny, model_validator
 
-from strop.base.types import Problem, Status, Verdict
+from strop.base.types import Problem, Verdict
 from strop.data.templates import Instruction
 from strop.verifiers.answer import Answer
 from strop.verifiers.base import Verifier, response, scored
 from strop.verifiers.isolation import Isolation
-from strop.verifiers.math.verifier import MathVerifier
+from strop.verifiers.math_verifier import MathVerifier
+from strop_verify.verdict import Status
 
 _WORTH = {Status.CORRECT: 4, Status.WRONG: 3, Status.UNPARSED: 2, Status.TIMEOUT: 1, Status.ERROR: 0}
 Members = Annotated[tuple[SerializeAsAny[Verifier], ...], Field(min_length=1)]

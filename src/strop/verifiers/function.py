@@ -10,9 +10,10 @@ from pydantic import field_validator
 
 from strop.base import imports
 from strop.base.named import function_named
-from strop.base.types import Problem, Status, Verdict
-from strop.verifiers.base import Verifier, scored, shortened
+from strop.base.types import Problem, Verdict
+from strop.verifiers.base import Verifier, scored
 from strop.verifiers.isolation import Isolation
+from strop_verify.verdict import Status, shortened
 
 
 class PythonFunction(Verifier):

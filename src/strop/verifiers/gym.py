@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from strop.base.types import Problem, Status, Verdict
+from strop.base.types import Problem, Verdict
 from strop.data.templates import Instruction
-from strop.verifiers.base import Verifier, Where, response, scored, shortened
-from strop.verifiers.extract import extract_answer, instruction_for
-from strop.verifiers.numbers import canonical
+from strop.verifiers.base import Verifier, instruction_for, response, scored
+from strop_verify.extract import Where, extract_answer
+from strop_verify.numbers import canonical
+from strop_verify.verdict import Status, shortened
 
 
 class ReasoningGymScorer(Verifier):

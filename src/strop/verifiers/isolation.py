@@ -23,15 +23,3 @@ class Isolation(Settings):
     memory_mib: PositiveInt = 1024
 
 
-_is_worker = False
-
-
-def enter_worker() -> None:
-    """Called once in a new worker: verifiers then judge right here."""
-    global _is_worker
-    _is_worker = True
-
-
-def in_worker() -> bool:
-    """Whether this process is a worker, which is killed from outside when it hangs."""
-    return _is_worker

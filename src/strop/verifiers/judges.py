@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-from strop.base.types import Completion, Problem, Status, Verdict
+from strop.base.types import Completion, Problem, Verdict
 from strop.verifiers.base import Verifier
 from strop.verifiers.by_domain import ByDomain
-from strop.verifiers.code.verifier import CodeVerifier
+from strop.verifiers.code_verifier import CodeVerifier
 from strop.verifiers.judge import InlineJudge, Judge, Key, Responder
 from strop.verifiers.process_pool import ProcessPool
+from strop_verify.verdict import Status
 
 
 def judge_for(verifier: Verifier) -> Judge:
@@ -22,7 +23,7 @@ def judge_for(verifier: Verifier) -> Judge:
     if isinstance(verifier, ByDomain):
         return DomainJudge({domain: judge_for(member) for domain, member in verifier.members.items()})
     if isinstance(verifier, CodeVerifier):
-        from strop.verifiers.code.sandbox_judge import SandboxJudge
+        from strop.verifiers.sandbox_judge import SandboxJudge
 
         return SandboxJudge(verifier)
     return InlineJudge(verifier) if verifier.isolated() is None else ProcessJudge(verifier)

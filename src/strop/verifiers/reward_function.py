@@ -18,8 +18,9 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from strop.base import session
-from strop.base.types import UNDECIDED, InputError, Problem, Status, Verdict
-from strop.verifiers.base import Verifier, shortened
+from strop.base.types import InputError, Problem, Verdict
+from strop.verifiers.base import Verifier
+from strop_verify.verdict import UNDECIDED, Status, shortened
 
 PROMPTS, COMPLETIONS = "prompts", "completions"
 # What TRL passes besides, and a verifier does not know.

@@ -7,12 +7,13 @@ from typing import Literal
 
 from pydantic import Field, NonNegativeFloat, model_validator
 
-from strop.base.types import Problem, Status, Verdict
+from strop.base.types import Problem, Verdict
 from strop.data.templates import LETTER, Instruction
-from strop.verifiers.base import Verifier, Where, reference_text, response, shortened
+from strop.verifiers.base import Verifier, instruction_for, reference_text, response
 from strop.verifiers.choices import chosen_letter, letter_of
-from strop.verifiers.extract import after_thinking, extract_answer, instruction_for
-from strop.verifiers.numbers import canonical, measured_number
+from strop_verify.extract import Where, after_thinking, extract_answer
+from strop_verify.numbers import canonical, measured_number
+from strop_verify.verdict import Status, shortened
 
 
 class MultipleChoice(Verifier):

@@ -16,8 +16,9 @@ from strop.algorithms.diagnostics.reflection import is_reflective, reflections
 from strop.algorithms.diagnostics.step import step_diagnostics
 from strop.base.metrics import Metrics, merge, values
 from strop.base.sample import Sample
-from strop.base.types import FinishReason, Group, Restart, Rollout, Status, Verdict
+from strop.base.types import FinishReason, Group, Restart, Rollout, Verdict
 from strop.training.samples import make_candidates, make_samples
+from strop_verify.verdict import Status
 
 
 def rollout(

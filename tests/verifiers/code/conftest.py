@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from strop.verifiers.code.outcome import CodeResult, Settings
-from strop.verifiers.code.run import run_tests
-from strop.verifiers.code.tests import read_tests
-from strop.verifiers.sandbox import Limits, Sandbox, probe
+from strop_verify.code.outcome import CodeResult, Settings
+from strop_verify.code.tests import read_tests
+from strop_verify.code.verifier import run_tests
+from strop_verify.sandbox import Limits, Sandbox, probe
 
 Judge = Callable[..., CodeResult]
 

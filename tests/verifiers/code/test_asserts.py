@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from strop.verifiers.code.outcome import Outcome
+from strop_verify.code.outcome import Outcome
 
 P, W, R = Outcome.PASS, Outcome.WRONG, Outcome.RUNTIME_ERROR
 ADD = ["assert add(1, 2) == 3", "assert add(5, 5) == 10"]
@@ -157,7 +157,7 @@ def test_no_trick_passes(judge: Any, program: str, asserts: list[str]) -> None:
 
 
 def test_tests_that_are_no_python_are_our_failure() -> None:
-    from strop.verifiers.code.tests import read_tests
+    from strop_verify.code.tests import read_tests
 
     with pytest.raises(ValueError, match="assertion 2 is no Python"):
         read_tests({"asserts": ["assert True", "assert ("]})

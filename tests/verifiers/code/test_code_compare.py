@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strop.verifiers.code.compare import difference
-from strop.verifiers.code.values import matches
-from strop.verifiers.sandbox.guest.codec import encode
+from strop_verify.code.compare import difference
+from strop_verify.code.values import matches
+from strop_verify.sandbox.guest.codec import encode
 
 
 @pytest.mark.parametrize(

@@ -14,17 +14,18 @@ from tests.made import completion
 from tests.verifiers.sandbox.machine import groups, processes_below
 from typer.testing import CliRunner
 
-from strop.base.types import Completion, InputError, Problem, Status, Verdict
+from strop.base.types import Completion, InputError, Problem, Verdict
 from strop.base.view import SilentView
 from strop.cli import app
 from strop.verifiers.base import Verifier
-from strop.verifiers.code.cases import read_cases, verify_cases
-from strop.verifiers.code.extract import last_python_block
-from strop.verifiers.code.outcome import Outcome
-from strop.verifiers.code.sandbox_judge import SandboxJudge
-from strop.verifiers.code.verifier import CodeVerifier
-from strop.verifiers.sandbox import probe
-from strop.verifiers.sandbox.pool import Sandbox
+from strop.verifiers.code_cases import read_cases, verify_cases
+from strop.verifiers.code_verifier import CodeVerifier
+from strop.verifiers.sandbox_judge import SandboxJudge
+from strop_verify.code.extract import last_python_block
+from strop_verify.code.outcome import Outcome
+from strop_verify.sandbox import probe
+from strop_verify.sandbox.pool import Sandbox
+from strop_verify.verdict import Status
 
 needs_walls = pytest.mark.skipif(not probe().isolated, reason="no isolation on this machine")
 TESTS = {"inputs": ["1\n", "2\n"], "outputs": ["2\n", "4\n"]}

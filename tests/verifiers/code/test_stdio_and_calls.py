@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from strop.verifiers.code.outcome import Outcome
+from strop_verify.code.outcome import Outcome
 
 P, W, R = Outcome.PASS, Outcome.WRONG, Outcome.RUNTIME_ERROR
 

@@ -14,15 +14,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from strop.base.imports import allow_module
-from strop.base.types import Problem, Status, Verdict
-from strop.data.boxes import boxes
+from strop.base.types import Problem, Verdict
 from strop.verifiers.isolation import Isolation
-from strop.verifiers.math import MathVerifier
-from strop.verifiers.math.bounds import Bounds
-from strop.verifiers.math.expressions import TooMuch, Unreadable
-from strop.verifiers.math.grammar import read
-from strop.verifiers.math.latex import tokens
-from strop.verifiers.math.prose import Finder
+from strop.verifiers.math_verifier import MathVerifier
+from strop_verify.boxes import boxes
+from strop_verify.math.bounds import Bounds
+from strop_verify.math.expressions import TooMuch, Unreadable
+from strop_verify.math.grammar import read
+from strop_verify.math.latex import tokens
+from strop_verify.math.prose import Finder
+from strop_verify.verdict import Status
 
 TOO_MUCH = {
     "9^{9^{9^{9}}}": "exponent",
@@ -129,14 +130,17 @@ def test_no_text_chooses_a_timeout(pairs: Sequence[tuple[str, str]]) -> None:
 
 STUCK = """
 import time
-from strop.verifiers.math import MathVerifier
+from strop.verifiers.math_verifier import MathVerifier
+from strop_verify.pool import in_worker
 
 class Stuck(MathVerifier):
     def warm(self):
         pass
 
-    def _judge(self, gold, text):
-        time.sleep(100.0)
+    def judge(self, problem, text, truncated):
+        if in_worker():
+            time.sleep(100.0)
+        return super().judge(problem, text, truncated)
 """
 
 

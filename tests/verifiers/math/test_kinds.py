@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from strop.verifiers.math.compare import Rules, judge
-from strop.verifiers.math.expressions import TooMuch, Unreadable
-from strop.verifiers.math.grammar import read
-from strop.verifiers.math.units import counts, read_unit, table
+from strop_verify.math.compare import Rules, judge
+from strop_verify.math.expressions import TooMuch, Unreadable
+from strop_verify.math.grammar import read
+from strop_verify.math.units import counts, read_unit, table
 
 RULES = Rules()
 
@@ -192,7 +192,7 @@ def test_units_have_dimension_and_factor() -> None:
 
 @pytest.mark.parametrize("words", ["lakh", "k", "north", "and 3 km", "cm cm cm or", "/", "per"])
 def test_what_is_no_unit(words: str) -> None:
-    from strop.verifiers.math.latex import tokens
+    from strop_verify.math.latex import tokens
 
     assert read_unit(tokens(words)) is None
 

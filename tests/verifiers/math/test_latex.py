@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from strop.verifiers.math.compare import Rules, judge
-from strop.verifiers.math.expressions import TooMuch, Unreadable
-from strop.verifiers.math.grammar import read
-from strop.verifiers.math.latex import tokens
+from strop_verify.math.compare import Rules, judge
+from strop_verify.math.expressions import TooMuch, Unreadable
+from strop_verify.math.grammar import read
+from strop_verify.math.latex import tokens
 
 SAME = {
     # fonts, sizes, colours, tags, spacing

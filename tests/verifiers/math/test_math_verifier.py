@@ -8,11 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from strop.base.types import InputError, Problem, Status, Verdict
+from strop.base.types import InputError, Problem, Verdict
 from strop.verifiers.isolation import Isolation
-from strop.verifiers.math import MathVerifier
-from strop.verifiers.math.cases import Case, judge_cases, read_cases
+from strop.verifiers.math_cases import Case, judge_cases, read_cases
+from strop.verifiers.math_verifier import MathVerifier
 from strop.verifiers.process_pool import ProcessPool
+from strop_verify.verdict import Status
 
 CASES = Path(__file__).with_name("cases.jsonl")
 

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from strop.verifiers.math.bounds import Bounds
-from strop.verifiers.math.compare import Rules, judge
-from strop.verifiers.math.expressions import TooMuch, Unreadable
-from strop.verifiers.math.grammar import Reading, read
-from strop.verifiers.math.prose import Finder
+from strop_verify.math.bounds import Bounds
+from strop_verify.math.compare import Rules, judge
+from strop_verify.math.expressions import TooMuch, Unreadable
+from strop_verify.math.grammar import Reading, read
+from strop_verify.math.prose import Finder
 
 TIMES = int(os.environ.get("STROP_EXAMPLES", "1"))
 

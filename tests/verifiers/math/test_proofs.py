@@ -15,14 +15,14 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from strop.verifiers.math import evaluate
-from strop.verifiers.math.compare import Rules, judge
-from strop.verifiers.math.expressions import Effort, TooMuch
-from strop.verifiers.math.grammar import read
-from strop.verifiers.math.latex import tokens
-from strop.verifiers.math.normal import Field
-from strop.verifiers.math.parser import Parser
-from strop.verifiers.math.proof import Outcome, compare
+from strop_verify.math import evaluate
+from strop_verify.math.compare import Rules, judge
+from strop_verify.math.expressions import Effort, TooMuch
+from strop_verify.math.grammar import read
+from strop_verify.math.latex import tokens
+from strop_verify.math.normal import Field
+from strop_verify.math.parser import Parser
+from strop_verify.math.proof import Outcome, compare
 
 TIMES = int(os.environ.get("STROP_EXAMPLES", "1"))  # how many times as many pairs are drawn as in every run
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from strop.verifiers.math.bounds import Bounds
-from strop.verifiers.math.compare import Rules, judge
-from strop.verifiers.math.grammar import Reading, read
-from strop.verifiers.math.prose import Finder
+from strop_verify.math.bounds import Bounds
+from strop_verify.math.compare import Rules, judge
+from strop_verify.math.grammar import Reading, read
+from strop_verify.math.prose import Finder
 
 FINDER = Finder(Bounds())
 

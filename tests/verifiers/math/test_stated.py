@@ -8,12 +8,12 @@ import pytest
 
 from strop.base.types import Problem
 from strop.verifiers.isolation import Isolation
-from strop.verifiers.math import MathVerifier
-from strop.verifiers.math.bounds import Bounds
-from strop.verifiers.math.compare import Rules, judge
-from strop.verifiers.math.expressions import TooMuch, Unreadable
-from strop.verifiers.math.grammar import Reading, read
-from strop.verifiers.math.prose import Finder
+from strop.verifiers.math_verifier import MathVerifier
+from strop_verify.math.bounds import Bounds
+from strop_verify.math.compare import Rules, judge
+from strop_verify.math.expressions import TooMuch, Unreadable
+from strop_verify.math.grammar import Reading, read
+from strop_verify.math.prose import Finder
 
 FINDER = Finder(Bounds())
 

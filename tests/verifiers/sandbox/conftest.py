@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from strop.verifiers.sandbox import Limits, Sandbox, probe
+from strop_verify.sandbox import Limits, Sandbox, probe
 
 MIB = 1 << 20
 LIMITS = Limits(memory=256 * MIB, output=MIB, files=8 * MIB, processes=32)

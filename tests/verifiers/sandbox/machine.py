@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from strop.verifiers.sandbox import Run, Sandbox
-from strop.verifiers.sandbox.cgroups import NAME
-from strop.verifiers.sandbox.layers import probe
-from strop.verifiers.sandbox.tree import descendants
+from strop_verify.sandbox import Run, Sandbox
+from strop_verify.sandbox.cgroups import NAME
+from strop_verify.sandbox.layers import probe
+from strop_verify.sandbox.tree import descendants
 
 
 def processes_below() -> set[int]:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from tests.verifiers.sandbox.machine import processes_below
 
-from strop.verifiers.sandbox import Kind, Run, Sandbox
+from strop_verify.sandbox import Kind, Run, Sandbox
 
 SECONDS = 8.0
 

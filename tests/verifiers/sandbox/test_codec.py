@@ -14,9 +14,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strop.verifiers.sandbox.guest import codec
-from strop.verifiers.sandbox.guest.codec import MAX_DEPTH, CodecError, decode, encode
-from strop.verifiers.sandbox.guest.frames import FrameError, FrameReader, frame, parse
+from strop_verify.sandbox.guest import codec
+from strop_verify.sandbox.guest.codec import MAX_DEPTH, CodecError, decode, encode
+from strop_verify.sandbox.guest.frames import FrameError, FrameReader, frame, parse
 
 plain = st.one_of(
     st.none(), st.booleans(), st.integers(), st.integers(min_value=-(10**60), max_value=10**60), st.text(),

@@ -13,13 +13,13 @@ from dataclasses import replace
 import pytest
 from tests.verifiers.sandbox.machine import groups, mounts, processes_below, run_all
 
-from strop.base.child_process import start_ticks
 from strop.run.doctor import examine
-from strop.verifiers.sandbox import Kind, Limits, NoIsolation, Sandbox, SandboxFailure, cgroups, probe
-from strop.verifiers.sandbox.cgroups import Hierarchies
-from strop.verifiers.sandbox.launchers import ForkServer
-from strop.verifiers.sandbox.layers import Capabilities, attempt, require
-from strop.verifiers.sandbox.plan import outermost, plan_for
+from strop_verify.child_process import start_ticks
+from strop_verify.sandbox import Kind, Limits, NoIsolation, Sandbox, SandboxFailure, cgroups, probe
+from strop_verify.sandbox.cgroups import Hierarchies
+from strop_verify.sandbox.launchers import ForkServer
+from strop_verify.sandbox.layers import Capabilities, attempt, require
+from strop_verify.sandbox.plan import outermost, plan_for
 
 SMALL = Limits(memory=256 << 20, output=1 << 20, processes=16)
 ECHO = "print(input())"
@@ -66,7 +66,7 @@ def test_a_dead_fork_server_is_replaced(sandbox: Sandbox) -> None:
 
 DRIVER = """
 import sys, threading, time
-from strop.verifiers.sandbox import Limits, Sandbox
+from strop_verify.sandbox import Limits, Sandbox
 sandbox = Sandbox(Limits(memory=256 << 20), workers=2)
 for _ in range(2):
     program = "import os\\nos.fork()\\nos.setsid() if os.getpgrp() != os.getpid() else 0\\nwhile True: pass"
@@ -82,7 +82,7 @@ def test_a_killed_trainer_leaves_nothing(sandbox: Sandbox) -> None:
     driver = subprocess.Popen([sys.executable, "-c", DRIVER], stdout=subprocess.PIPE, text=True)
     assert driver.stdout is not None
     assert driver.stdout.readline() == "running\n"
-    from strop.verifiers.sandbox.tree import descendants
+    from strop_verify.sandbox.tree import descendants
 
     below = set(descendants(driver.pid)) - {driver.pid}
     assert len(below) >= 6
@@ -124,7 +124,7 @@ def test_a_fork_server_without_isolation_is_seen_through() -> None:
 
 def test_without_isolation_it_refuses_unless_told(monkeypatch: pytest.MonkeyPatch) -> None:
     bare = Capabilities(plan_for("none", ("user", "proc", "ipc")), Hierarchies(), "", {"user": "forbidden"})
-    monkeypatch.setattr("strop.verifiers.sandbox.layers.probe", lambda: bare)
+    monkeypatch.setattr("strop_verify.sandbox.layers.probe", lambda: bare)
     with pytest.raises(NoIsolation, match=r"user: forbidden.*allow_unsafe_sandbox"):
         Sandbox(SMALL)
     assert require(allow_unsafe=True) is bare

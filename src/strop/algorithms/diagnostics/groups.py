@@ -8,7 +8,8 @@ import numpy as np
 
 from strop.base.metrics import Maximum, Mean, Metrics, Total
 from strop.base.sample import Sample, completions_of
-from strop.base.types import Group, Rollout, Status
+from strop.base.types import Group, Rollout
+from strop_verify.verdict import Status
 
 _LAST_BIN = 8
 

@@ -1,0 +1,112 @@
+"""Testing a program: by which kind of tests, once more where the sandbox fails, and the verdict on a response.
+
+    run(program, {"inputs": ["1 2\\n"], "outputs": ["3\\n"]})            # CodeResult(outcome="pass", …)
+    verify({"asserts": ["assert add(1, 2) == 3"]}, response)            # Verdict(score=1.0, status="correct", …)
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import replace
+
+from strop_verify.code.asserts import run_asserts
+from strop_verify.code.calls import run_calls
+from strop_verify.code.extract import last_python_block
+from strop_verify.code.outcome import CodeResult, Outcome, Settings, Tally
+from strop_verify.code.stdio import run_stdio
+from strop_verify.code.tests import Tests, read_tests
+from strop_verify.sandbox.limits import SandboxFailure
+from strop_verify.sandbox.pool import Sandbox, Slot, shared
+from strop_verify.verdict import Status, Verdict, shortened
+
+RUNNERS = {"stdio": run_stdio, "call": run_calls, "assert": run_asserts}
+
+
+def run(program: str, tests: object, limits: Settings | None = None, allow_unsafe_sandbox: bool = False) -> CodeResult:
+    """Run a program against tests in the sandbox that this process shares; blocks until the tests are over.
+
+    Args:
+        program: its source.
+        tests: in one of the forms that `tests.read_tests` reads.
+        limits: seconds, memory, tolerance; the first call with other limits starts another sandbox.
+        allow_unsafe_sandbox: run with limits only where this machine offers no isolation.
+
+    Raises:
+        ValueError: the tests cannot be read.
+        NoIsolation: this machine cannot isolate untrusted programs.
+    """
+    settings = limits or Settings()
+    return run_tests(shared(settings.limits, None, allow_unsafe_sandbox), program, read_tests(tests), settings)
+
+
+def verify(
+    tests: object, response: str, limits: Settings | None = None, partial_credit: bool = False,
+    allow_unsafe_sandbox: bool = False,
+) -> Verdict:  # fmt: skip
+    """The verdict on the last closed ```python block of a response; see `run`.
+
+    With `partial_credit` the score is the share of tests passed; set `limits.stop` to false with it.
+    """
+    settings = limits or Settings()
+    sandbox = shared(settings.limits, None, allow_unsafe_sandbox)
+    return verify_in(sandbox, tests, response, settings, partial_credit)
+
+
+def verify_all(
+    pairs: Iterable[tuple[object, str]], limits: Settings | None = None, partial_credit: bool = False,
+    allow_unsafe_sandbox: bool = False,
+) -> Iterator[tuple[int, Verdict]]:  # fmt: skip
+    """The verdicts on (tests, response) pairs as they come, each with the place of its pair; one program a core."""
+    settings = limits or Settings()
+    sandbox = shared(settings.limits, None, allow_unsafe_sandbox)
+    with ThreadPoolExecutor(sandbox.workers) as threads:
+        running = {
+            threads.submit(verify_in, sandbox, tests, response, settings, partial_credit): place
+            for place, (tests, response) in enumerate(pairs)
+        }
+        for done in as_completed(running):
+            yield running[done], done.result()
+
+
+def run_tests(sandbox: Sandbox, program: str, tests: Tests, settings: Settings) -> CodeResult:
+    """Test a program; blocks, from any thread. After a failure of the sandbox it is tried once more in a fresh one."""
+    began = time.monotonic()
+    with sandbox.slot() as slot:
+        result = _once(slot, program, tests, settings)
+        if result.outcome is Outcome.SANDBOX_ERROR:
+            result = _once(slot, program, tests, settings)
+    return replace(result, milliseconds=(time.monotonic() - began) * 1000)
+
+
+def _once(slot: Slot, program: str, tests: Tests, settings: Settings) -> CodeResult:
+    tally = Tally(settings, len(tests))
+    try:
+        RUNNERS[tests.kind](slot, program, tests, settings, tally)
+    except SandboxFailure as error:
+        return CodeResult(Outcome.SANDBOX_ERROR, str(error), 0, len(tests))
+    return tally.result()
+
+
+def verify_in(sandbox: Sandbox, reference: object, text: str, settings: Settings, partial_credit: bool) -> Verdict:
+    """Run the last block of Python in a response against the tests in `reference`; blocks until they are over."""
+    try:
+        tests = read_tests(reference)
+    except ValueError as error:
+        return Verdict(0.0, Status.ERROR, f"tests that cannot be used: {shortened(str(error), 200)}")
+    program = last_python_block(text)
+    if program is None:
+        return Verdict(0.0, Status.UNPARSED, "no closed ```python block")
+    return verdict_of(run_tests(sandbox, program, tests, settings), partial_credit)
+
+
+def verdict_of(result: CodeResult, partial_credit: bool) -> Verdict:
+    """A result as a verdict: what the program caused is wrong, what failed in the sandbox is an error."""
+    detail = shortened(": ".join(part for part in (result.outcome.value, result.detail) if part), 200)
+    if result.outcome is Outcome.SANDBOX_ERROR:
+        return Verdict(0.0, Status.ERROR, detail)
+    if result.outcome is Outcome.PASS:
+        return Verdict(1.0, Status.CORRECT, detail)
+    share = result.passed / result.total
+    return Verdict(min(share, 1.0 - 1e-9) if partial_credit else 0.0, Status.WRONG, detail)

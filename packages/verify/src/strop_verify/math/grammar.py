@@ -1,0 +1,405 @@
+r"""Answers by kind: what a text is (a quantity, a word, a time, an interval …) is decided before it is compared.
+
+One recursive reader over the tokens: `;`, then "or", "and" and `,`, then relations, then what stands alone. The kinds
+are those of `expressions`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import NamedTuple
+
+from strop_verify.math import expressions as ex
+from strop_verify.math.choices import choice_letters, lower_choice
+from strop_verify.math.conditions import begins_condition, index_of, subset_of
+from strop_verify.math.expressions import Node, Token, Unreadable
+from strop_verify.math.latex import tokens
+from strop_verify.math.matrices import matrix_of
+from strop_verify.math.parser import Parser
+from strop_verify.math.quantities import quantity_of
+from strop_verify.math.token_lists import (
+    OPENERS,
+    closing_place,
+    depth_of,
+    is_symbol,
+    pieces_of,
+    split_at,
+    text_of,
+    trimmed,
+)
+from strop_verify.math.wordings import as_words, date_of, special_kind, unlabelled, words
+
+
+class Reading(NamedTuple):
+    """An answer as it was read.
+
+    Attributes:
+        answer: by kind.
+        letters: the letters of the choices that it may be, commas between those that are listed; None where it is none.
+        tokens: what it was read from.
+    """
+
+    answer: Node
+    letters: str | None
+    tokens: tuple[Token, ...]
+
+    @property
+    def text(self) -> str:
+        """What was read, with the same spacing for the same tokens."""
+        return " ".join(token.text for token in self.tokens)
+
+    @property
+    def kind(self) -> str:
+        """What it is, in a word."""
+        op = self.answer.op
+        return "choice" if self.letters else op if op in ex.KINDS or not self.answer.args else "expression"
+
+
+_RELATIONS = ("=", "≠", "<", ">", "≤", "≥", "≈", "≡", "∈", "∉")
+_MODULO = ("pmod", "mod", "modulo")
+_CONDITIONS = ("where", "for", "if", "when", "with", "see", "but", "which", "maybe")
+_PARTS = (*"abcdefgh", "i", "ii", "iii", "iv")  # of a question
+_EXCEPT = re.compile(r"(?:all )?(?:real numbers|reals)(?: x)? (?:except|except for|other than|but)")
+
+
+def read(text: str) -> Reading:
+    """Read an answer.
+
+    Raises:
+        Unreadable: it is of no kind.
+        TooMuch: it is of a kind, and too large.
+    """
+    return read_tokens(trimmed(tokens(text)))
+
+
+def read_tokens(found: list[Token]) -> Reading:
+    """Read an answer from its tokens."""
+    letters = choice_letters(found)
+    reason = next((place for place, token in enumerate(found) if token.text.lower() in ("since", "because")), 0)
+    try:
+        answer = _answer(found)
+    except Unreadable:
+        if reason:  # 8, since 2^3 = 8
+            return read_tokens(trimmed(found[: reason - is_symbol(found[reason - 1], "(")]))
+        if letters is None and lower_choice(found) is None:
+            raise
+        answer = words(letters or text_of(found))
+    return Reading(answer, letters, tuple(found))
+
+
+def is_region(answer: Node) -> bool:
+    """Whether an answer is a set of real numbers that intervals or inequalities describe."""
+    if answer.op == "relation":
+        return set(answer.value) <= {"<", ">", "≤", "≥", "≠"} or (answer.value == ("∈",) and is_region(answer.args[1]))
+    return answer.op in ("interval", "∪", "∩", "∖")
+
+
+# ---------------------------------------------------------------------- what is said of several things
+
+
+def _answer(found: Sequence[Token]) -> Node:
+    found = unlabelled(trimmed(found))
+    if not found:
+        raise Unreadable("nothing stands there")
+    return as_words(found) or special_kind(found) or _by_part(found) or _groups(found)
+
+
+def _groups(found: Sequence[Token]) -> Node:
+    return _joined("set", [_listed(group) for group in pieces_of(found, ";")])
+
+
+def _by_part(found: Sequence[Token]) -> Node | None:
+    """The answers to the parts of a question, in the order of their labels: `(a) 3, (b) 4`, `i) 3 ii) 4`."""
+    begins = [
+        place - (place > 0 and is_symbol(found[place - 1], "("))
+        for place, token in enumerate(found[:-1])
+        if token.text in _PARTS and is_symbol(found[place + 1], ")") and token.kind != "number"
+    ]
+    if len(begins) < 2 or begins[0] > 0:
+        return None
+    answers: dict[str, Node] = {}
+    for begin, end in pairwise([*begins, len(found)]):
+        named = begin + is_symbol(found[begin], "(")
+        try:
+            answers[found[named].text] = _listed(trimmed(found[named + 2 : end]))
+        except Unreadable:
+            return None
+    order = next((order for order in (_PARTS[:8], _PARTS[8:]) if set(answers) == set(order[: len(begins)])), ())
+    return Node("tuple", tuple(answers[name] for name in order[: len(begins)])) if order else None
+
+
+def _listed(found: Sequence[Token]) -> Node:
+    residues = _residues(found)
+    if residues is not None:
+        return residues
+    inequality = any(is_symbol(token, "<", ">", "≤", "≥") for token in found)  # x ≤ -3 ∪ x ≥ 5
+    for word, op in (("or", "∪"), ("and", "∩")):
+        parts = pieces_of(found, word, op) if inequality else pieces_of(found, word)
+        if len(parts) > 1:
+            compound = quantity_of([token for token in found if token.text != "and"]) if word == "and" else None
+            if compound is not None and compound.op == "measure" and compound.value.unit is not None:
+                return compound  # 2 hours and 30 minutes
+            read_parts = list(map(_listed, parts))
+            if all(map(is_region, read_parts)):
+                return Node(op, tuple(read_parts))
+            labels = {
+                each.op.removeprefix("apply ") if each.op.startswith("apply ") else each.value
+                for part in read_parts
+                if (each := label(part)) is not None
+            }
+            choice = any(part.op in ("words", "title", "name") for part in read_parts) or len(labels) > 1
+            joined = _joined("set", read_parts)
+            return joined._replace(op="set", value="or") if word == "or" and choice else joined
+    pieces = pieces_of(found, ",")
+    if not pieces:
+        raise Unreadable("nothing stands there")
+    date = date_of(found) if len(pieces) > 1 else None
+    if date is not None:
+        return date
+    index = index_of(pieces[-1]) if len(pieces) > 1 else None
+    if index is not None:
+        rest = [token for piece in pieces[:-1] for token in (Token("symbol", ","), *piece)]
+        return _family(_listed(rest[1:]), *index)
+    said = next((place for place in range(1, len(found)) if begins_condition(found, place)), None)
+    index = index_of(found[said:]) if said is not None else None
+    if index is not None:  # 7m + 5 for integers m
+        return _family(_listed(found[:said]), *index)
+    found_parts = list(map(_related, pieces))
+    if any(
+        part.op == "relation" and "∈" in part.value or (part.op == "words" and part.value[0] in _CONDITIONS)
+        for part in found_parts[1:]
+    ):
+        raise Unreadable("a condition")
+    first = found_parts[0]
+    if label(first) is not None and all(part.op != "relation" for part in found_parts[1:]):  # x = 1, 2
+        found_parts[1:] = [Node("relation", (first.args[0], part), ("=",)) for part in found_parts[1:]]
+    return _joined("list", found_parts)
+
+
+def _residues(found: Sequence[Token]) -> Node | None:
+    r"""Several residues of one modulus, `n \equiv 0, 1 \pmod 4`, `1 \text{ or } 3 \pmod 8`."""
+    joined = [Token("symbol", ",") if token.text in ("or", "and") else token for token in found]
+    last = next((place for place, token in enumerate(joined) if token.text in _MODULO), len(joined))
+    rest = pieces_of(joined[last:], ",")
+    if len(rest) != 1 or len(pieces_of(joined[:last], ",")) < 2:
+        return None
+    return _residue(joined) if sum(token.text in _MODULO for token in joined) == 1 else None
+
+
+def _family(body: Node, index: str, numbers: Node) -> Node:
+    """An answer for each of some numbers; one without the name is not, unless it runs over all real numbers."""
+    if index not in ex.names_in(body) and numbers != words("ℝ"):
+        raise Unreadable("a condition")
+    return Node("family", (body, numbers), index)
+
+
+def _joined(how: str, found: list[Node]) -> Node:
+    """Parts as one answer; lists joined by words become one, and what has one name is a set: `x = 1, x = 2`."""
+    if len(found) == 1:
+        return found[0]
+    if how == "set":
+        found = [part for each in found for part in (each.args if each.op in ("list", "set") else (each,))]
+    if all(part.op == "residue" and part.args[1:] == found[0].args[1:] for part in found):
+        return Node("residue", (Node("list", tuple(part.args[0] for part in found)), *found[0].args[1:]))
+    names = [label(part) for part in found]
+    assigned = _assigned(found, names)
+    if assigned is not None:
+        return assigned
+    if None not in names and len(set(names)) in (1, len(names)):  # values of one name; a value of each of several
+        how = "set" if len(set(names)) == 1 else "list"
+    return Node(how, tuple(found))
+
+
+def _assigned(found: list[Node], names: list[Node | None]) -> Node | None:
+    """Values of several names, given more than once: `p = 5, q = 2; p = 7, q = 2` as a set of tuples; None otherwise.
+
+    A tuple begins where a name comes again, and each of them has the same names.
+    """
+    groups: list[dict[Node, Node]] = [{}]
+    if all(part.op == "tuple" and all(label(each) is not None for each in part.args) for part in found):
+        return Node("set", tuple(found)) if len(found) > 1 else None
+    for name, part in zip(names, found, strict=True):
+        if name is None:
+            return None
+        if name in groups[-1]:
+            groups.append({})
+        groups[-1][name] = part
+    if len(groups) == 1 or len(groups[0]) == 1 or any(group.keys() != groups[0].keys() for group in groups):
+        return None
+    return Node("set", tuple(Node("tuple", tuple(group.values())) for group in groups))
+
+
+def label(part: Node) -> Node | None:
+    """What an equation gives the value of: a name, a function of names, |AB|, words; None for anything else."""
+    if part.op != "relation" or not set(part.value) <= {"=", "≈"}:
+        return None
+    first = part.args[0]
+    if first.op in ("name", "words", "title", "tuple") or first.op.startswith("apply "):
+        return first
+    return first if first.op in ("abs", "norm", "det") and ex.names_in(first) and not ex.holds(first, "sum") else None
+
+
+def _related(found: Sequence[Token]) -> Node:
+    found = unlabelled(trimmed(found))
+    residue = _residue(found)
+    if residue is not None:
+        return residue
+    function = _mapping(found)
+    if function is not None:
+        return function
+    sides, ops = split_at(found, lambda token: is_symbol(token, *_RELATIONS))
+    if not ops:
+        return _alone(found)
+    if len(ops) == 1 and ops[0] == "≡" and text_of(sides[0]) in ("f", "g", "h"):  # f ≡ 0
+        ops = ("=",)
+    named = [words(side[0].text) if text_of(side) in ("max", "min") else _alone(side) for side in map(trimmed, sides)]
+    return Node("relation", tuple(named), ops)
+
+
+def _mapping(found: Sequence[Token]) -> Node | None:
+    r"""`f : x \mapsto x^2` as `f(x) = x^2`; without a name it is f."""
+    arrow = next((place for place, token in enumerate(found) if token.text == "mapsto"), 0)
+    name = found[0].text if arrow == 3 and is_symbol(found[1], ":") else "f"
+    if arrow not in (1, 3) or found[arrow - 1].kind != "letter":
+        return None
+    applied = ex.call(f"apply {name}", ex.name(found[arrow - 1].text))
+    return Node("relation", (applied, _alone(found[arrow + 1 :])), ("=",))
+
+
+def _residue(found: Sequence[Token]) -> Node | None:
+    r"""`x \equiv 5 \pmod{7}`, `5 \pmod 7`, `5 (mod 7)`; not `17 \bmod 5 = 2`."""
+    place = next((place for place, token in enumerate(found) if place and token.text in _MODULO), None)
+    if place is None:
+        return None
+    before = [token for token in found[: place - is_symbol(found[place - 1], "(")] if not is_symbol(token, ",")]
+    named, ops = split_at(before, lambda token: is_symbol(token, "≡"))
+    modulus = [token for token in found[place + 1 :] if not is_symbol(token, "(", ")", "{", "}")]
+    marked = found[place].text == "pmod" or is_symbol(found[place - 1], "(") or bool(ops)
+    if not marked or not modulus or any(is_symbol(token, *_RELATIONS) for token in modulus):
+        return None
+    residue = found[len(before) - len(named[-1]) : place - is_symbol(found[place - 1], "(")]
+    left = [Parser(side).whole() for side in named[:-1] if side]
+    left = [side for side in left if side.op != "name" and ex.names_in(side)]  # 2x, which is no value of x
+    return Node("residue", (_listed(residue), Parser(modulus).whole(), *left))
+
+
+# ---------------------------------------------------------------------- what stands alone
+
+
+def _alone(found: Sequence[Token]) -> Node:
+    found = trimmed(found)
+    if not found:
+        raise Unreadable("nothing stands there")
+    if len(found) == 1 and is_symbol(found[0], "∅", "∄", "…", *"ℝℤℕℚℂ"):
+        return Node("…") if found[0].text == "…" else words(found[0].text)
+    special = as_words(found) or special_kind(found)
+    if special is not None:
+        return special
+    if is_symbol(found[0], "ℝ") and len(found) > 1 and (which := subset_of(found[1:])):
+        return words(f"{which} real numbers")
+    found = _difference(found)
+    for op in ("∪", "∖", "∩"):
+        parts, ops = split_at(found, lambda token, op=op: is_symbol(token, op))  # type: ignore[misc]
+        if ops:
+            return Node(op, tuple(map(_alone, parts)))
+    if found[0][:2] == ("command", "begin cases"):
+        return _cases(found[1:-1])
+    enclosed = _enclosed(found)
+    if enclosed is not None:
+        return enclosed
+    ratio, colons = split_at(found, lambda token: is_symbol(token, ":") or token.text == "to")
+    if colons:
+        nodes = tuple(Parser(part).whole() for part in ratio)
+        return ex.over(*nodes) if len(nodes) == 2 else Node("ratio", nodes)
+    quantity = quantity_of(found)
+    if quantity is None:
+        raise Unreadable(f"cannot be read: {text_of(found)[:60]}")
+    return matrix_of(quantity) or quantity
+
+
+def _difference(found: Sequence[Token]) -> list[Token]:
+    r"""`\mathbb{R} - \{2\}`, "all real numbers except 2" with the sign of a difference of sets."""
+    minus, braces = Token("symbol", "∖"), (Token("symbol", "⦃"), Token("symbol", "⦄"))
+    if len(found) > 2 and is_symbol(found[0], *"ℝℤℕℚℂ") and is_symbol(found[1], "-"):
+        return [found[0], minus, *found[2:]]
+    end = next((place for place, token in enumerate(found) if token.kind not in ("word", "letter")), 0)
+    if end and _EXCEPT.fullmatch(text_of(found[:end]).lower()):
+        return [Token("symbol", "ℝ"), minus, braces[0], *found[end:], braces[1]]
+    return list(found)
+
+
+def _enclosed(found: Sequence[Token]) -> Node | None:
+    """Intervals, tuples and sets: what one pair of brackets encloses; `]a, b[` is an interval, too."""
+    first, last, inner = found[0], found[-1], found[1:-1]
+    opens, closes = is_symbol(first, "(", "["), is_symbol(last, "[", "]")
+    turned = (is_symbol(first, "]") and closes) or (opens and is_symbol(last, "["))
+    if not turned and not (is_symbol(first, *OPENERS) and closing_place(found) == len(found) - 1):
+        return None
+    if is_symbol(first, "⦃"):
+        return _set(inner)
+    parts = pieces_of(inner, ",", ";")
+    if len(parts) > 1 and is_symbol(first, "(") and all(any(is_symbol(t, "=") for t in part) for part in parts):
+        return Node("tuple", tuple(map(_related, parts)))  # (p = 5, q = 2)
+    if len(parts) < 2:
+        return (
+            _alone(inner)
+            if inner and all(token.kind in ("number", "letter", "word") or depth_of(token) for token in inner)
+            else None
+        )
+    nodes = tuple(map(_alone, parts))
+    closed = (is_symbol(first, "["), is_symbol(last, "]"))
+    if len(nodes) == 2 and (any(closed) or turned or any(map(ex.is_infinite, nodes))):
+        return Node("interval", nodes, closed)
+    return Node("list" if all(closed) else "tuple", nodes)
+
+
+def _set(inner: Sequence[Token]) -> Node:
+    r"""What stands in `\{ \}`: members, or a condition after a bar."""
+    bar = next((place for place, token in enumerate(inner) if is_symbol(token, "|", ":")), 0)
+    named = any(token.kind == "letter" for token in inner[:bar])  # not 1:2
+    if named and sum(is_symbol(token, "|") for token in inner) % 2 == (inner[bar].text == "|"):
+        return _built(inner[:bar], inner[bar + 1 :])
+    found = _groups(inner) if inner else words("∅")
+    if not inner:
+        return found
+    return found._replace(op="set") if found.op in ("list", "set") else Node("set", (found,))
+
+
+def _built(member: Sequence[Token], condition: Sequence[Token]) -> Node:
+    r"""`\{x : x > 2\}` as its condition, `\{2k : k = 1, 2\}` as a set, `\{2k : k \in \mathbb{Z}\}` as a family."""
+    member = trimmed(member)
+    if member and member[0].kind == "letter" and (len(member) == 1 or text_of(member[1:]) == "∈ ℝ"):
+        return _listed(condition)
+    body, index = _related(member), index_of(condition)
+    if index is not None and not (body.op == "relation" and "∈" in body.value):
+        return _family(body, *index)
+    try:
+        said = _listed(condition)
+    except Unreadable:
+        said = words(text_of(condition))
+    values = said.args if said.op in ("list", "set") else (said,)
+    names = {label(value) for value in values}
+    if names != {None} and len(names) == 1 and not ex.names_in(Node("list", tuple(value.args[-1] for value in values))):
+        return Node("set", tuple(ex.replaced(body, value.args[0], value.args[-1]) for value in values))
+    return Node("case", (body, said))
+
+
+def _cases(inner: Sequence[Token]) -> Node:
+    rows = []
+    for row in pieces_of(inner, "\\\\"):
+        parts = pieces_of(row, "&")
+        if not any(is_symbol(token, "&") for token in inner):  # a system of equations
+            return _joined("set", [_listed(each) for each in pieces_of(inner, "\\\\")])
+        if len(parts) != 2:
+            raise Unreadable("a case without its condition")
+        condition = [
+            token for token in parts[1] if token.text.lower() not in ("if", "for", "when", "where", "is", "are")
+        ]
+        try:
+            read_condition = _listed(condition)
+        except Unreadable:
+            read_condition = words(text_of(condition))
+        rows.append(Node("case", (_answer(parts[0]), read_condition)))
+    return Node("cases", tuple(rows))

@@ -1,0 +1,326 @@
+r"""Tokens of an answer, from the LaTeX, Unicode and plain text that models write.
+
+Everything that is only looks goes here: fonts, colours, tags, spacing, `\left`, full-width and superscript digits. The
+tables are the whole list; one pass over the text, linear in its length.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from itertools import accumulate
+
+from strop_verify.math.expressions import Token, Unreadable
+from strop_verify.math.notation import (
+    CHARACTERS,
+    DROPPED,
+    FUNCTIONS,
+    GREEK,
+    LAYOUT,
+    LOWERED,
+    NOTHING,
+    ORDINALS,
+    RAISED,
+    SAME,
+    SETS,
+    SHORT_WORDS,
+    SPACES,
+    TEXT,
+    UPRIGHT,
+)
+from strop_verify.math.units import known_unit
+
+_VULGAR = re.compile("[¼-¾⅐-⅞↉]")
+_SPECIAL = re.compile(r"<\|[A-Za-z0-9_]{1,40}\|>")
+_TWICE_ESCAPED = re.compile(r"(?<!\\)\\\\(?=(?:[dtc]?frac|sqrt|boxed|fbox|left|right|pi|text|cdot|times)\b)")
+_MARKED = re.compile(r"(?<![\d.])(?<![^\\],)[1-9]\d{0,2}(?:(?:\{,\}|,\\!|\\[,!;: ]|~)\s{0,2}\d{3})+(?!\d)")
+_DECIMAL_COMMA = re.compile(r"(?<![\d.,}])(0\{,\}\d{1,20}|[1-9]\d{0,20}\{,\}(?:\d{1,2}|\d{4,20}))(?![\d.]|\{?,)")
+_SCIENCE = re.compile(r"(?<=\d)\\(?:mathrm|text)\s?\{[eE]\}\s?(\{[+-]?\d{1,6}\}|[+-]?\d{1,6})")  # 1.6\mathrm{e}{-19}
+_COMBINATIONS = re.compile(  # {}_{10}C_3, ^nC_k
+    r"(?<![\w)\]}|!'])(?:\{\})?[_^]\s?\{?(\w{1,6})\}?\s?(?:\\(?:mathrm|text)\s?\{C\}|C)_\s?\{?(\w{1,6})\}?"
+)
+_NOT_DIGIT = re.compile(r"\D")
+_SPACED = re.compile(r"\s*(-?[1-9]\d{0,2}(?: \d{3})+(?:\.\d+)?)\s*")
+_REPEATING = re.compile(
+    r"(?<![\d.])(\d{0,20})\.(\d{0,20})(?:\\(?:overline|bar|dot)\s?\{?(\d{1,20})\}?|\((\d{1,20})\))(?!\d)"
+)
+_ERA = re.compile(r"\b(?:B\.C\.E|B\.C|A\.D|C\.E)\.")
+_ELLIPSIS = re.compile(r"(?<![\d.])(\d{0,20})\.(\d{0,20}?)(\d{1,9})\3\3?(?:\\[lc]?dots(?![A-Za-z])|\.\.\.|…)")
+_TOKEN = re.compile(
+    r"(?P<space>\s+|~)|\\(?P<command>operatorname\*|[A-Za-z]+|.)"
+    r"|(?P<science>(?:\d+(?:\.\d+)?|\.\d+)[eE][+-]?\d{1,6}(?!\w|\.\d))"
+    r"|(?P<grouped>(?<!\d,)[1-9]\d{0,2}(?:,\d{3})+(?!,?\d)(?:\.\d+)?)"
+    r"|(?P<number>\d+\.\d+|\.\d+|\d+(?:\.(?=\s?[/*+^)-]))?)|(?P<letters>[^\W\d_]+)"
+    r"|(?P<symbol>\.\.\.|<=|>=|!=|==|->|=>|\*\*|.)",
+    re.DOTALL,
+)
+
+
+def unescaped(text: str) -> str:
+    r"""`text` of which every backslash was doubled on its way, mended: `\\boxed{…}` is taken for `\boxed{…}`."""
+    return _TWICE_ESCAPED.sub(r"\\", text)
+
+
+def tokens(text: str) -> list[Token]:
+    """The tokens of an answer.
+
+    Raises:
+        Unreadable: a group is never closed.
+    """
+    text = _SPECIAL.sub(" ", unescaped(text))
+    if not text.isascii():
+        text = re.sub(r"⁻(?=\d)", "-", text)
+        text = re.sub(f"[{''.join(RAISED)}]+", lambda run: f"^{{{''.join(map(RAISED.__getitem__, run[0]))}}}", text)
+        text = re.sub(f"[{''.join(LOWERED)}]+", lambda run: f"_{{{''.join(map(LOWERED.__getitem__, run[0]))}}}", text)
+        text = _VULGAR.sub(lambda part: rf"\frac{{{unicodedata.normalize('NFKC', part[0]).replace('⁄', '}{')}}}", text)
+        text = re.sub("((?:\\d[\u0305\u0304\u0307])+)", lambda run: rf"\overline{{{_NOT_DIGIT.sub('', run[0])}}}", text)
+        text = unicodedata.normalize("NFKC", text.translate(CHARACTERS)).translate(CHARACTERS)
+    text = _ERA.sub(lambda era: era[0].replace(".", ""), text.strip("*` \n").rstrip("\\"))
+    text = _MARKED.sub(lambda match: _NOT_DIGIT.sub("", match[0]), text)
+    text = _SCIENCE.sub(lambda match: rf"\times10^{{{match[1].strip('{}')}}}", text)
+    text = _COMBINATIONS.sub(lambda match: rf"\binom{{{match[1]}}}{{{match[2]}}}", text)
+    text = _DECIMAL_COMMA.sub(lambda match: match[0].replace("{,}", "."), text)
+    spaced = _SPACED.fullmatch(text)
+    text = spaced[1].replace(" ", "") if spaced is not None else text
+    text = _REPEATING.sub(lambda match: _repeating(match[1], match[2], match[3] or match[4]), text)
+    text = _ELLIPSIS.sub(lambda match: _repeating(match[1], match[2], match[3]), text)
+    return _joined(_prefixed(_Tokenizer(text).run()))
+
+
+def _repeating(whole: str, fixed: str, period: str) -> str:
+    """A repeating decimal as a fraction in braces."""
+    top = int(whole + fixed + period) - int(whole + fixed or "0")
+    return rf"{{\frac{{{top}}}{{{10 ** len(fixed) * (10 ** len(period) - 1)}}}}}"
+
+
+class _Tokenizer:
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.found: list[Token] = []
+        self.space = False
+        self.aligned = False
+        self.depth = 0  # of brackets, in which a comma separates
+
+    def run(self) -> list[Token]:
+        self._range(0, len(self.text), upright=False)
+        return _in_lines(self.found) if self.aligned else self.found
+
+    def _range(self, place: int, end: int, upright: bool) -> None:
+        while place < end:
+            match = _TOKEN.match(self.text, place, end)
+            assert match is not None  # the last alternative takes anything
+            kind = str(match.lastgroup)
+            text, place = match[kind], match.end()
+            if kind == "space":
+                self.space = True
+            elif kind == "command":
+                place = self._command(text, place, end)
+            elif kind == "grouped" and self.depth == 0:
+                self._add("number", text.replace(",", ""))
+            elif kind == "grouped":
+                first = text.partition(",")[0]
+                self._add("number", first)
+                place = match.start() + len(first)
+            elif kind == "number":
+                self._number(text)
+            elif kind == "science":
+                digits, _, exponent = text.lower().partition("e")
+                self._range_of(rf"{digits}*10^{{{exponent.lstrip('+')}}}")
+            elif kind == "letters":
+                self._letters(text, upright)
+            elif text == "$":
+                self._dollar(place)
+            elif text not in '"`':
+                self._symbol(SAME[text] if len(text) > 1 or text == "'" else text)
+
+    def _range_of(self, text: str) -> None:
+        inner = _Tokenizer(text)
+        inner.space = self.space
+        self.found += inner.run()
+        self.space = False
+
+    def _add(self, kind: str, text: str) -> None:
+        self.found.append(Token(kind, text, self.space))
+        self.space = False
+
+    def _number(self, text: str) -> None:
+        r"""A number; after `\frac` its first digits are the arguments: `\frac12`."""
+        if len(text) > 1 and text.isdigit():
+            last, before = [*([("", "")] * 2), *(token[:2] for token in self.found[-2:])][:-3:-1]
+            takes = [("command", "frac"), ("command", "binom")]
+            base = (before, last) == (("command", "log"), ("symbol", "_"))  # `\log_28` is log₂8, `\log_10 2` log₁₀2
+            second = before in takes and last[0] == "number" and len(last[1]) == 1 and not self.space
+            if last in takes or base or second:
+                length = 2 if base and text.startswith("10") else 1
+                self._add("number", text[:length])
+                return self._number(text[length:]) if text[length:] else None
+        self._add("number", text)
+
+    def _letters(self, text: str, upright: bool) -> None:
+        """Upright or long ones are a word; others a function, a Greek letter, a word or the names of a product."""
+        if upright:
+            return self._add("word", text)
+        last = self.found[-1] if self.found else None
+        apart = self.space or last is None or last.kind == "word"
+        unit = (
+            known_unit(text) is not None
+            and len(text) > 1
+            and (apart or (last is not None and (last.kind == "number" or last.text == "/")))
+        )
+        if text in FUNCTIONS or text in ("pi", "np", "lg", "binom", "abs"):
+            return self._add("command", SAME.get(text, text))
+        if text in GREEK:
+            return self._add("letter", text)
+        if text in ("infinity", "oo"):
+            return self._add("symbol", "∞")
+        if text[:-1] in FUNCTIONS:  # sinx
+            self._add("command", text[:-1])
+            return self._add("letter", text[-1])
+        title = len(text) > 2 and text[0].isupper() and text[1:].islower()
+        long = len(text) > 3 and not text.isupper()
+        after_number = last is not None and last.kind == "number" and not self.space
+        if text in ORDINALS and after_number:  # 5th
+            return None
+        if unit or long or title or not text.isascii() or (apart and text.lower() in SHORT_WORDS):
+            return self._add("word", text)
+        for letter in text:
+            self._add("letter", letter)
+
+    def _dollar(self, place: int) -> None:
+        """A sign of currency where it is the only one and a number follows, else a delimiter."""
+        if self.text.count("$") % 2 and self.text[place : place + 1].isdigit():
+            self._add("symbol", "$")
+        else:
+            self.space = True
+
+    def _symbol(self, text: str) -> None:
+        self.depth += (text in ("(", "[", "⦃")) - (text in (")", "]", "⦄"))
+        self._add("word" if text in ("and", "or") else "symbol", text)
+
+    def _command(self, text: str, place: int, end: int) -> int:
+        """Take a command and what it needs to be understood; returns where to go on."""
+        spacing = re.match(r"q?quad(?=[A-Za-z])", text)
+        if spacing is not None:  # `\quadx`
+            self.space = True
+            return place - len(text) + spacing.end()
+        if text in SPACES or text.isspace():
+            self.space = True
+        elif text in NOTHING:
+            place += text in ("left", "right") and self.text[place : place + 1] == "."
+        elif text in DROPPED:
+            place = self._group(place, end)[1]
+        elif text == "fcolorbox":
+            place = self._group(self._group(place, end)[1], end)[1]
+        elif text in ("begin", "end"):
+            first, place = self._group(place, end)
+            environment = self.text[first + 1 : place - 1].strip("* ")
+            if environment not in LAYOUT:
+                self._add("command", f"{text} {environment}")
+            else:
+                self.aligned = True
+        elif text in TEXT or text in UPRIGHT:
+            place = self._upright(text, place, end)
+        elif text in ("mathbb", "Bbb"):
+            first, place = self._group(place, end)
+            letter = self.text[first:place].strip("{} ")
+            self._add("symbol", SETS.get(letter, letter))
+        else:
+            text = SAME.get(text, text)
+            named = text.isascii() and text.isalpha() and text not in ("and", "or")
+            self._add("letter" if text in GREEK else "command", text) if named else self._symbol(text)
+        return place
+
+    def _upright(self, command: str, place: int, end: int) -> int:
+        first, last = self._group(place, end)
+        braced = self.text[first] == "{" if first < end else False
+        content = self.text[first + braced : last - braced].strip()
+        content = SAME.get(content, content) if command.startswith("operatorname") else content
+        if content in FUNCTIONS or (command.startswith("operatorname") and content.isalpha()):
+            self._add("command", content)
+            return last
+        self.space = self.space or command in TEXT
+        self._range(first + braced, last - braced, upright=True)
+        self.space = self.space or command in TEXT
+        return last
+
+    def _group(self, place: int, end: int) -> tuple[int, int]:
+        """Where the argument at `place` begins and ends, its braces included."""
+        while place < end and self.text[place].isspace():
+            place += 1
+        if self.text[place : place + 1] != "{":
+            command = re.compile(r"\\(?:[A-Za-z]+|.)|.", re.DOTALL).match(self.text, place, end)
+            return place, command.end() if command is not None else place
+        depth = 0
+        for at in range(place, end):
+            if self.text[at] in "{}" and self.text[at - 1 : at] != "\\":
+                depth += 1 if self.text[at] == "{" else -1
+                if depth == 0:
+                    return place, at + 1
+        raise Unreadable("a brace is never closed")
+
+
+def _in_lines(found: list[Token]) -> list[Token]:
+    """Aligned lines as one chain where they begin with a sign, else as several answers; a matrix as it is."""
+    if any(token.text.startswith("begin ") for token in found):
+        return found
+    found = [token for token in found if token.text != "&"]
+    signs = ("=", "<", ">", "≤", "≥", "≈", "≡")
+    return [
+        token._replace(text=";") if token.text == "\\\\" else token
+        for token, after in zip(found, [*found[1:], None], strict=True)
+        if token.text != "\\\\" or (after is not None and after.text not in signs)
+    ]
+
+
+def _prefixed(found: list[Token]) -> list[Token]:
+    r"""Fractions and binomials that stand between their arguments, `{a \over b}`, as commands before them."""
+    for place in reversed(range(len(found))):
+        if found[place][:2] not in (("command", "over"), ("command", "choose")):
+            continue
+        depths = list(accumulate((token.text == "{") - (token.text == "}") for token in found))
+        inside = depths[place]
+        opener = next((at + 1 for at in range(place, -1, -1) if depths[at] < inside), 0)
+        begin = opener + (inside > 0)
+        end = next((at for at in range(place, len(found)) if depths[at] < inside), len(found))
+        command = Token("command", "frac" if found[place].text == "over" else "binom", True)
+        left, right = Token("symbol", "{"), Token("symbol", "}")
+        parts = (left, *found[begin:place], right, left, *found[place + 1 : end], right)
+        found = [*found[:begin], command, *parts, *found[end:]]
+    return found
+
+
+def _joined(found: list[Token]) -> list[Token]:
+    r"""`^\circ`, `^{\prime}` and `\not=` as signs of their own, `{:}` without braces, no `th` after numbers."""
+    out: list[Token] = []
+    place = 0
+    while place < len(found):
+        token, texts = found[place], [each.text for each in found[place : place + 3]]
+        if token[:2] == ("command", "min") and out and out[-1].kind == "number" and texts[1:2] not in (["("], ["{"]):
+            token = token._replace(kind="word")  # 30 minutes
+        if token[:2] == ("command", "not") and texts[1:2] and texts[1] in "=∈≡<>":
+            out.append(Token("symbol", {"=": "≠", "∈": "∉"}.get(texts[1], "≢"), token.space))
+            place += 2
+            continue
+        if token.text == "^":
+            braced = texts[1:2] == ["{"]
+            at = end = place + 1 + braced
+            while end < len(found) and (
+                found[end].text in ("°", "′")
+                or (found[end].text == "o" and out and out[-1].kind == "number")
+                or (found[end].kind == "word" and found[end].text in ORDINALS)
+            ):
+                end += 1
+            if end > at and (not braced or (end < len(found) and found[end].text == "}")):
+                out += [
+                    Token("symbol", "°") if each.text == "o" else each for each in found[at:end] if each.kind != "word"
+                ]
+                place = end + braced
+                continue
+        if texts[:1] == ["{"] and texts[2:] == ["}"] and texts[1] in (":", ",", ";"):
+            out.append(found[place + 1])
+            place += 3
+            continue
+        if not (token.text in ORDINALS and token.kind == "word" and out and out[-1].kind == "number"):
+            out.append(token)
+        place += 1
+    return out

@@ -1,0 +1,395 @@
+r"""Expressions out of tokens: operator precedence, implicit products, functions with and without parentheses.
+
+An expression ends at what cannot belong to one: a word, a comma, a relation, a number after a number.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+
+from strop_verify.math import expressions as ex
+from strop_verify.math.cursor import CLOSERS, END, Cursor
+from strop_verify.math.expressions import Node, Token, Unreadable
+from strop_verify.math.matrices import determinant
+from strop_verify.math.notation import FUNCTIONS
+from strop_verify.math.undone import undone
+
+_BARS = {"|": "abs", "‖": "norm", "⌊": "floor", "⌈": "ceil"}
+_DEEPEST = 60
+_INVERSES = {"sin": "arcsin", "cos": "arccos", "tan": "arctan", "cot": "arccot"}
+_APPLIED = frozenset("fghFGHPQ")  # a letter before parentheses that is always a function of what is in them
+_ACCENTS = frozenset(("hat", "vec", "dot", "ddot", "tilde", "overline", "widehat"))
+_SEVERAL = ("max", "min", "gcd", "lcm")
+_DIFFERENTIAL = re.compile(r"(?:d|partial)(?: \^ \{? ?(\d) ?\}?)? ?(.*)")
+
+
+class Parser(Cursor):
+    """Reads expressions from tokens; `place` is where it stands.
+
+    Raises `Unreadable` where what stands there is no expression.
+    """
+
+    def whole(self) -> Node:
+        """The expression that all the tokens are."""
+        found = self.expression()
+        if self.next is not END:
+            raise Unreadable(f"{self.next.text!r} after the expression")
+        return found
+
+    def expression(self) -> Node:
+        """The longest expression from here on."""
+        self._depth += 1
+        if self._depth > _DEEPEST:
+            raise Unreadable("too deeply nested")
+        terms: list[Node] = []
+        while True:
+            sign = self.next.text if self._at("+", "-", "±", "∓") else ""
+            if not sign and terms:
+                break
+            self.place += bool(sign)
+            while sign in ("+", "-") and self._at("+", "-"):  # `- -1`
+                sign = "+" if self._step() == sign else "-"
+            term = self._product()
+            terms.append(ex.minus(term) if sign == "-" else ex.call(sign, term) if sign in ("±", "∓") else term)
+        self._depth -= 1
+        return ex.plus(*terms)
+
+    def _product(self) -> Node:
+        factors = [self._power()]
+        while True:
+            if self._at("*", "/"):
+                divides = self._step() == "/"
+                factor = self._signed()
+                factors.append(ex.power(factor, ex.MINUS_ONE) if divides else factor)
+            elif self._begins_factor():
+                factors.append(self._power())
+            elif self.next.text == "mod" and self.next.kind != "symbol":
+                self.place += 1
+                return ex.call("mod", ex.times(*factors), self._product())
+            else:
+                return ex.times(*factors)
+
+    def _signed(self) -> Node:
+        if self._at("-", "+"):
+            return ex.minus(self._signed()) if self._step() == "-" else self._signed()
+        return self._power()
+
+    def _begins_factor(self) -> bool:
+        """Whether what comes next is multiplied with what stands before it; a number is not, nor a word."""
+        token, before = self.next, self.tokens[self.place - 1]
+        if before.text == "°" and token.text in ("N", "S", "E", "W"):  # 30° N
+            return False
+        if token.kind in ("letter", "command"):
+            return token.text not in ("mod", "pmod") and not token.text.startswith("end ")
+        if token.kind == "number":
+            return before.kind == "symbol" and before.text in (")", "]", "}", "!")
+        if token.text == "{":  # a group; after a number not one of digits
+            following = self.tokens[self.place + 1 : self.place + 2]
+            return before.kind != "number" or not following or following[0].kind != "number"
+        word = token.kind == "word" and token.text in ("e", "i")
+        return word or self._at("(", "[", "⌊", "⌈", "∞") or (self._at("|", "‖") and not self._bars)
+
+    def _power(self) -> Node:
+        base = self._postfix(self._primary())
+        if not self._at("^"):
+            return base
+        self.place += 1
+        exponent = self._exponent()
+        if base.op == "name" and base.value in _APPLIED and self._at("("):  # f^{-1}(x)
+            return ex.call(f"apply {base.value}^{exponent}", *self._arguments())
+        return self._postfix(ex.power(base, exponent))
+
+    def _exponent(self) -> Node:
+        if self._at("-", "+"):
+            return ex.minus(self._exponent()) if self._step() == "-" else self._exponent()
+        if self._at("*"):
+            return ex.name(self._step())  # the dual, the conjugate: x^*
+        base = self._postfix(self._primary())
+        if self._at("^"):
+            self.place += 1
+            return ex.power(base, self._exponent())
+        return base
+
+    def _postfix(self, node: Node) -> Node:
+        while self._at("!", "°", "%", "‰") or (self._at("′") and node.op != "name"):
+            sign = self._step()
+            if sign == "°":
+                node = self._degrees(node)
+            elif sign in ("%", "‰"):
+                node = ex.over(node, ex.number(100 if sign == "%" else 1000))
+            elif sign == "!" and self._at("!"):
+                self.place += 1
+                node = _double_factorial(node)
+            else:
+                node = ex.call("factorial" if sign == "!" else "prime", node)
+        return node
+
+    def _degrees(self, node: Node) -> Node:
+        """Degrees, with minutes and seconds of arc where they follow: `30^\\circ 15'`."""
+        share = 60
+        while self.next.kind == "number" and [token.text for token in self.tokens[self.place + 1 : self.place + 2]] == [
+            "′"
+        ]:
+            node = ex.plus(node, ex.over(_number(self._step()), ex.number(share)))
+            share *= 60
+            while self._at("′"):
+                self.place += 1
+        return ex.call("degree", node)
+
+    # ------------------------------------------------------------------ what stands alone
+
+    def _primary(self) -> Node:
+        token = self.next
+        if token.kind == "number":
+            return self._mixed()
+        if token.kind == "letter" or (token.kind == "word" and len(token.text) == 1):
+            return self._letter()
+        if token.kind == "command":
+            return self._command(self._step())
+        if self._at("(", "[", "{"):
+            inner = self._arguments()
+            return inner[0] if len(inner) == 1 else Node("tuple", inner)
+        if self._at(*_BARS):
+            self.place += 1
+            self._bars += token.text in "|‖"
+            inner = (self.expression(),)
+            self._bars -= token.text in "|‖"
+            self._take(CLOSERS[token.text])
+            return Node(_BARS[token.text], inner)
+        if self._at("∞"):
+            self.place += 1
+            return ex.INFINITY
+        raise Unreadable(f"no expression at {token.text!r}" if token is not END else "the expression breaks off")
+
+    def _mixed(self) -> Node:
+        """A number, or a mixed one: `1\\frac12`, `1 1/2`."""
+        whole, begin = _number(self._step()), self.place
+        if self.next[:2] == ("command", "frac"):
+            self.place += 1
+            top, bottom = self._argument(), self._argument()
+        elif self.next.kind == "number" and [token.text for token in self.tokens[begin + 1 : begin + 2]] == ["/"]:
+            top = _number(self._step())
+            self.place += 1
+            bottom = self._primary()
+        else:
+            return whole
+        if whole.op == top.op == bottom.op == "number":
+            if not 0 < top.value < bottom.value:
+                raise Unreadable("a number before a fraction that is not below 1")
+            return ex.plus(whole, ex.over(top, bottom))
+        self.place = begin
+        return whole
+
+    def _letter(self) -> Node:
+        text = self._step()
+        indexed = self._indexed(text)
+        if text in ("e", "i") and indexed == text:
+            return ex.E if text == "e" else ex.UNIT
+        if text == "d" and self.next.kind == "letter" and not self.next.space:  # dy/dt
+            texts = [token.text for token in self.tokens[self.place : self.place + 4]]
+            if len(texts) == 4 and texts[1:3] == ["/", "d"] and self.tokens[self.place + 3].kind == "letter":
+                self.place += 4
+                return ex.call("derivative", ex.name(texts[0]), ex.name(texts[3]), ex.ONE)
+        return (
+            ex.call(f"apply {indexed}", *self._arguments())
+            if self._at("(") and self._applies(text)
+            else ex.name(indexed)
+        )
+
+    def _indexed(self, text: str) -> str:
+        """A name with its index and primes: `a_{n+1}`, `y'`."""
+        while self._at("_", "′"):
+            if self._step() == "′":
+                text += "'"
+                continue
+            inner = self.inside("{") if self._at("{") else [Token("", self._step())]
+            text += "_" + "".join(token.text for token in inner)
+        return text
+
+    def _applies(self, text: str) -> bool:
+        """Whether a name before parentheses is a function of what is in them, no factor: `f(x+1)`, `x(t)`, `I(0)`."""
+        begin = self.place
+        inner = self.inside("(")
+        self.place = begin
+        alone = len(inner) == 1 and inner[0].kind in ("number", "letter") and inner[0].text != text
+        return text in _APPLIED or alone or any(token.text == "," for token in inner)
+
+    def _argument(self) -> Node:
+        """The argument of a command: a group, a number or a letter."""
+        if self.next.kind == "number":
+            return _number(self._step())
+        if self.next.kind == "letter":
+            text = self._step()
+            return {"e": ex.E, "i": ex.UNIT}.get(text, ex.name(text))
+        return self._primary()
+
+    def _arguments(self) -> tuple[Node, ...]:
+        """What stands in a pair of brackets, at the commas apart."""
+        opener = self.next.text
+        if not self._at("(", "[", "⦃", "{"):
+            return (self._argument(),)
+        self.place += 1
+        bars, self._bars = self._bars, 0
+        inner = Cursor(self.tokens, self.place - 1).inside("(") if opener == "(" else []
+        conditional = sum(token.text == "|" for token in inner) == 1
+        self._bars += conditional
+        found = [self.expression()]
+        if conditional and self._at("|"):  # P(A | B)
+            self.place += 1
+            found = [ex.call("given", *found, self.expression())]
+        while self._at(",", ";") and opener != "{":
+            self.place += 1
+            found.append(self.expression())
+        self._take(CLOSERS[opener])
+        self._bars = bars
+        return tuple(found)
+
+    # ------------------------------------------------------------------ commands
+
+    def _command(self, text: str) -> Node:
+        if text == "frac":
+            return self._fraction()
+        if text == "sqrt":
+            degree = Parser(self.inside("[")).whole() if self._at("[") else ex.number(2)
+            return ex.power(self._argument(), ex.over(ex.ONE, degree))
+        if text == "binom":
+            return ex.call("binom", *(self._arguments() if self._at("(") else (self._argument(), self._argument())))
+        if text == "pi":
+            return ex.PI
+        if text in FUNCTIONS or text == "abs":
+            return self._function(text)
+        if text in ("sum", "prod", "int", "lim"):
+            return self._undone(text)
+        if text in _ACCENTS:
+            inner = "".join(token.text for token in self.inside("{")) if self._at("{") else self._step()
+            if inner.isdigit():
+                raise Unreadable("a line over digits")
+            return ex.name(self._indexed(f"{text} {inner}"))
+        if text in ("angle", "triangle"):
+            begin = self.place
+            while self.next.kind in ("letter", "word") or (self._at("_") and self.place > begin):
+                if self._step() == "_":
+                    self.inside("{") if self._at("{") else self._step()
+            return ex.name(" ".join((text, "".join(token.text for token in self.tokens[begin : self.place]))))
+        if text == "np" and self._at("."):
+            self.place += 1
+            return self._primary()
+        if text.startswith("begin ") and text.endswith(("matrix", "array")):
+            return self._matrix(text.removeprefix("begin "))
+        raise Unreadable(f"{text} is no part of an expression")
+
+    def _fraction(self) -> Node:
+        """A fraction, or a derivative: `\\frac{dy}{dt}`, `\\frac{d^2}{dx^2} y`."""
+        begin = self.place
+        if self._at("{"):
+            upper = self.inside("{")
+            top = _DIFFERENTIAL.fullmatch(" ".join(token.text for token in upper))
+            if top is not None and self._at("{"):
+                below = [token.text for token in self.inside("{")]
+                if below[:1] in (["d"], ["partial"]) and below[1:2] and below[1].isalpha():
+                    rest = upper[len(upper) - len(top[2].split()) :]
+                    what = Parser(rest).whole() if rest else self._product()
+                    return ex.call("derivative", what, ex.name(below[1]), ex.number(int(top[1] or 1)))
+        self.place = begin
+        return ex.over(self._argument(), self._argument())
+
+    def _function(self, text: str) -> Node:
+        """A named function of what follows: parentheses, or the product up to the next function."""
+        base = exponent = None
+        while self._at("_", "^"):
+            if self._step() == "_":
+                base = self._primary()
+            else:
+                exponent = self._exponent()
+        if text in _SEVERAL:
+            found = ex.call(text, *self._arguments())
+        else:
+            argument = self._function_argument()
+            if exponent == ex.MINUS_ONE and text in _INVERSES:
+                text, exponent = _INVERSES[text], None
+            if text == "exp":
+                found = ex.power(ex.E, argument)
+            elif text == "log" and base is not None:
+                found = ex.call("ln", argument) if base == ex.E else ex.call("log", argument, base)
+            else:
+                found = ex.call(text, argument)
+        return found if exponent is None else ex.power(found, exponent)
+
+    def _function_argument(self) -> Node:
+        if self._at("(", "[", "{", "|", "⌊"):
+            bars, self._bars = self._bars, 0
+            inner = self._primary()
+            self._bars = bars
+            return inner
+        factors = [self._signed()]
+        while self._begins_factor() and self.next.text not in FUNCTIONS and not self._at("(", "["):
+            factors.append(self._power())
+        return ex.times(*factors)
+
+    def _matrix(self, kind: str) -> Node:
+        """A matrix; between bars its determinant."""
+        rows: list[tuple[Node, ...]] = []
+        row: list[Node] = []
+        if kind == "array" and self._at("{"):  # how its columns are aligned
+            self.inside("{")
+        while self.next.text != f"end {kind}":
+            if self._at("\\\\"):
+                rows.append(tuple(row))
+                row = []
+            if self._at("\\\\", "&"):
+                self.place += 1
+            else:
+                row.append(self.expression())
+        self.place += 1
+        rows += [tuple(row)] if row else []
+        if not rows or len({len(each) for each in rows}) != 1:
+            raise Unreadable("rows of different lengths")
+        return determinant(rows) if kind == "vmatrix" else Node("matrix", tuple(Node("row", each) for each in rows))
+
+    def _undone(self, text: str) -> Node:
+        """A sum, product, integral or limit: its body, and as a name what it runs over."""
+        bounds: dict[str, list[str]] = {"_": [], "^": []}
+        while self._at("_", "^"):
+            bound = bounds[self._step()]
+            begin = self.place
+            if self._at("{"):
+                bound += [token.text for token in self.inside("{")]
+                continue
+            if self.next.kind in ("number", "letter"):  # ^n_{k = 1}: n has no index
+                self.place += 1
+            else:
+                self._exponent()
+            bound += [token.text for token in self.tokens[begin : self.place]]
+        by = ""
+        if text == "int":
+            end = next(
+                (place for place in range(self.place, len(self.tokens)) if _is_differential(self.tokens, place)), None
+            )
+            if end is None:
+                raise Unreadable("an integral without its differential")
+            body = Parser(self.tokens[self.place : end]).whole() if end > self.place else ex.ONE
+            by, self.place = self.tokens[end + 1].text, end + 2
+        else:
+            body = self._product()
+        op = {"int": "integral", "lim": "limit", "prod": "Π"}.get(text, "Σ")
+        return undone(op, body, bounds["_"], bounds["^"], by)
+
+
+def _double_factorial(node: Node) -> Node:
+    """n!! = n (n − 2) (n − 4) ⋯; of a name nothing is known."""
+    if node.op != "number" or not 0 <= node.value <= 1000:
+        return ex.call("apply !!", node)
+    return ex.number(math.prod(range(int(node.value), 0, -2)))
+
+
+def _number(text: str) -> Node:
+    """A number as it is written: with a point a decimal, which keeps its digits."""
+    text = text.rstrip(".")
+    return Node("decimal", (), text if text[0] != "." else f"0{text}") if "." in text else ex.number(int(text))
+
+
+def _is_differential(tokens: Sequence[Token], place: int) -> bool:
+    pair = tokens[place : place + 2]
+    return len(pair) == 2 and pair[0].text == "d" and pair[1].kind == "letter" and not pair[1].space

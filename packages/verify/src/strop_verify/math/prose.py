@@ -1,0 +1,344 @@
+r"""Where a response states its answer: a marked place, or a sentence that asserts it.
+
+Markers come first, the last of them counts: boxes, an answer tag, `####`, "Answer:", "the answer is". Without one it
+is a formula that is, or ends, the text, or the last sentence that says what something is. A sentence that denies,
+compares, guesses or revises states nothing, nor do two in one, and a number is never picked out of one.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from strop_verify.boxes import Box, boxes, last_boxed
+from strop_verify.extract import after_thinking, answer_tag
+from strop_verify.math.bounds import Bounds
+from strop_verify.math.expressions import Node, TooMuch, Unreadable
+from strop_verify.math.grammar import Reading, read
+from strop_verify.math.latex import unescaped
+from strop_verify.math.wordings import NO_VALUE
+from strop_verify.verdict import shortened
+
+OPEN_THINKING = "the think block is never closed"
+NO_ANSWER = "no answer"
+_WINDOW = 2400
+_LONGEST = 300  # characters of an answer in a sentence
+_BETWEEN = 70  # characters between boxes that belong together
+
+
+def _pattern(text: str) -> re.Pattern[str]:
+    return re.compile(text, re.IGNORECASE | re.VERBOSE)
+
+
+_CHAT = re.compile(r"<\|[A-Za-z0-9_]{1,40}\|>(?:\s*(?:user|assistant|system))?")
+_MARKER = _pattern(
+    r"""(?m)^[ ]*(?:\#\#\#\#|A:|\**\s*(?:final\s+)?answer\s*\**\s*(?::|$))\s*\** | \b(?:final\s+)?answer\s*:\s*\**
+    | \b(?:answer|option|choice|result)\b(?:\s+(?:to|of|for)\b[^.\n$]{0,60})?
+      \s+(?:is|are|must\ be|should\ be|equals|=)(?![a-z])\s*:?
+    | \bI\s+(?:choose|pick|select)\b(?=\s+(?:(?:option|choice|answer)\s+)?\(?[A-J]\b)"""
+)
+_NEGATED = _pattern(
+    r"""\b(?:not|never|isn't|cannot|wrong|incorrect|rather\ than|instead\ of|either|between|at\ (?:least|most)
+    |twice|half|double|triple|(?:square|cube|root|half|negative|opposite|inverse|reciprocal|multiple|divisor)\ of
+    |(?:less|more|fewer|greater|larger|smaller)\ than)[\s:$*{(\\\[]*(?:text\{)?\s*$"""
+)
+_TAKEN_BACK = _pattern(
+    r"\W{0,8}(?:is|was|would\ be|seems|looks)\s+(?:wrong|incorrect|not|false|impossible|a\ mistake|too)\b"
+)
+# What makes a clause say that something is not, or may not be, the answer; what takes an answer back after it.
+_DOUBTED = _pattern(
+    r"""\b(?:not|never|\w{2,6}n't|false|untrue|unsure|doubt\w*|whether|if|some|suppose|assume|others|nobody|no\ one
+    |unlikely|(?:might|may|could|would)\ (?:think|say|guess|believe|expect))\b [^.,;:!?\n]*$"""
+)
+# What is not so of the things that are counted: "the number of integers that are not divisible by 3 is …".
+_RELATIVE = _pattern(r"\b(?:that|which|who)\s+(?:are|is|were|was|do|does|did|have|has|can)(?:\s+not|n't)\b")
+_REVISED = _pattern(r"\b(?:wait|actually|oops|sorry|correction|(?:is|was)\ (?:wrong|incorrect)|mistake)\b")
+_HEDGED = _pattern(
+    r"""\b(?:not|never|isn't|aren't|doesn't|don't|won't|can't|cannot|wrong|incorrect|maybe|perhaps|possibly|probably
+    |might|may\ be|could|guess|unsure|at\ least|at\ most|between|exceeds?|unless|if|either|neither|nor|suppose|assume
+    |know|no\ longer|claimed|almost|nearly|(?:greater|less|more|fewer|larger|smaller)\ than)\b"""
+)
+# What is said of another answer, or of a number that is made from the answer.
+_OTHER = _pattern(
+    r"""\b(?:of|twice|half|double|triple|not|wrong|incorrect|possible|estimated|previous|earlier|first|initial|original|old
+    |his|her|their|says|said|claims?|thinks?|thought)\ (?:that\ )?(?:(?:the|our|my)\ )?(?:(?:final|correct)\ )?
+      (?:answer|guess)\b
+    | \banswer\ (?:plus|minus|times|divided|has|have|contains?|ends|begins)\b | \b(?:upper|lower)\ bound\b"""
+)
+_REVISES = _pattern(
+    r"""\b(?:but|thus|so|hence|therefore|then|final|finally|actually|wait|instead|however|no|not|wrong|correct|corrected
+    |correction|incorrect|again|attempt|check|simplif\w{1,6}|which|implies|rather|becomes|equals|gives|i\.e)\b
+    | \\(?:Right|right|implies|Long)\w{0,20}arrow | ^\s*(?:=|\\approx|\\equiv)"""
+)
+_JOINED = re.compile(r"\b(?:and|or)\b")
+_SEPARATOR = re.compile(r"\b(?:and|or)\b|[,;&]")
+_WORD = re.compile(r"(?<![\\A-Za-z])[A-Za-z]{2,}")
+_SENTENCE_END = re.compile(r"[.!?]\s*(?:\$|\\\)|\\\])?\s+[A-Z]")
+_SENTENCES = re.compile(r"(?<=[.!?])(?:\s*[\"')\]$*]+)?\s+(?=[A-Z$\\(\[*#<\"'-])|\n\s*\n|\n(?=\S)")
+_DELIMITED = re.compile(r"\$\$(.+?)\$\$|\$(.+?)\$|\\\((.+?)\\\)|\\\[(.+?)\\\]", re.DOTALL)
+# What follows a box: its unit, a percent sign, a base; an operator by which the box is only a part of a formula.
+_UNIT_AFTER = _pattern(
+    r"\s*((?:\\(?:text|mathrm|mbox|textrm)\s?\{[^{}]{0,40}\}|\\?%|\^\s?\{?\s?\\circ\s?\}?|°)(?:\s?\^\s?\{?\d\}?)?)"
+)
+_PERCENT_AFTER = _pattern(r"\s*(?:\$|\\\)|\\\])?\s*(?:\\?%|percent\b|percentage\b|pct\b)")
+_BASE_AFTER = re.compile(r"\s*_\s*(?:\{\s*(\d{1,2})\s*\}|(\d{1,2}))")
+_GOES_ON = re.compile(
+    r"\s*(?:[\^!*/·×÷+_\d]|\.\d|\\(?:times|cdot|pm|sqrt|frac|div|pi|infty|ln|log|sin|cos|tan|left|[lc]?dots)(?![A-Za-z])"
+    r"|-\s*(?:[\d\\(]|[a-z](?![a-z]))|[a-zπ√](?![A-Za-z]))"
+)
+_COMPARED_AFTER = re.compile(  # also beyond the end of the formula
+    r"(?:\s|\$|\\[)\]])*(?:[=<>≤≥≠?]|\\(?:[lg]eq?|neq?|b?mod|pmod)(?![A-Za-z])|b?mod\b|or\b\s*[\d$\\]|and\b\s*[$\d])"
+)
+_COMES_FROM = re.compile(
+    r"(?:[-+*/^·×÷(<≤≥≠]|(?<![-=])>|[\^_]\s?\{|(?:^|[^\w.])\d+\.?"
+    r"|\\(?:times|cdot|pm|sqrt|div|left\(|[lg]eq?|neq?|log|ln|sin|cos|tan)|\\(?:[dt]?frac|sqrt)\s?\{|\}\s?\{)$"
+)
+_MARKUP = re.compile(r"&|\*\*|</?[a-z]{1,12}>|\\(?:text)?color\s?\{\w+\}")
+_BULLET = re.compile(r"(?:^|\n)\s*[-+*>]+\s+$")
+_OPENED = re.compile(r"(?:\s|\$|\\[(\[])+$")  # the delimiter of a formula
+_ASIDE = _pattern(r"(?s)[,;]?\s+(?:see|as|since|because|where|so\ that|i\.e\.|when)\b.*$")
+_SAYS = _pattern(
+    r"""\b(?:is|are|was|were|equals?|be|gives?|gets?|got|have|has|had|costs?|makes?|made|needs?|pays?|earns?|takes?|uses?
+    |spends?|saves?|sells?|sold|bought|eats?|ate|lost|won|received|leaves?|left\ with|contains?|becomes?|yields?|totals?
+    |(?:amounts?|comes?|leads?)\ to|(?:in|de)creases\ by|(?:find|conclude)(?:\ that)?|obtain|approximately|exactly|only
+    |about|roughly)\b\s*:? | :(?!\d)"""
+)
+_LEADS = _pattern(
+    r"""^(?:so|thus|hence|therefore|then|finally|now|and|that\ is|i\.e\.|in\ total|altogether|overall|or|also
+    |yes(?=\W+\w)|step\ \d+|we\ (?:get|have|find)|it\ follows\ that|(?:this|which)\ gives)\b[\s,:]*
+    | ^[\s,:>*\#]+(?=\S)"""
+)
+_IS_ANSWER = r"is\ (?:the|our|my)\ (?:final\ |correct\ |required\ |desired\ )?(?:answer|solution|result)"
+_ANSWER_ENDS = _pattern(rf"\s+{_IS_ANSWER}\s*$")
+_ENDS = _pattern(
+    rf"""\s+(?:{_IS_ANSWER}|left(?:\s+over)?|in\ total|in\ all|altogether|total|remaining|each|respectively|more|now|too
+    |long|old|away|apart|tall|high|wide|deep)\s*$"""
+)
+_CORRECT_OPTION = _pattern(
+    r"(?:.*[,:]\s+)?(?:the\ )?(?:option|choice|answer)\ \(?([A-J])\)?\ is\ (?:the\ )?(?:correct|right)\W*"
+)
+# A text that is a choice and nothing else.
+_CHOICE = re.compile(r"\s*\$?(?:\\(?:text|math)[a-z]{0,2}\{)?\(?([A-J])\)?\}?\$?\s*\.?\s*")
+_NOT_THAT = re.compile(r"[,(]\s*(?:and )?not\b[^,;]*$")
+_TWO = re.compile(r"\d.*\b(?:and|but|while|whereas)\b", re.DOTALL)
+
+
+class Finder(NamedTuple):
+    """Finds answers and reads them.
+
+    Attributes:
+        bounds: what is too large to be read.
+        latex: formulas in delimiters are looked for where nothing marks the answer.
+        plain: so are plain sentences.
+    """
+
+    bounds: Bounds
+    latex: bool = True
+    plain: bool = True
+
+    def find(self, text: str, where: str, box_required: bool = False) -> Reading | str:
+        """The answer of a response as it was read, or why there is none.
+
+        Args:
+            text: the whole response.
+            where: `boxed`, `answer_tag` or `any`.
+            box_required: an answer tag without a box in it is none.
+
+        Raises:
+            TooMuch: what is marked is too large to be read.
+        """
+        final = after_thinking(text)
+        if final is None:
+            return OPEN_THINKING
+        final = unescaped(final)
+        if where == "any":
+            return self.in_prose(final)
+        found = last_boxed(final) if where == "boxed" else answer_tag(final, box_required)
+        return NO_ANSWER if found is None else self.read(found)
+
+    def read(self, text: str) -> Reading | str:
+        """An answer of which the extent is known, or why it cannot be read."""
+        reason = self.bounds.refuse(text)
+        if reason is not None:
+            return reason
+        try:
+            return read(text)
+        except Unreadable as error:
+            return f"cannot be read: {shortened(text)}: {error}"
+
+    def in_prose(self, text: str) -> Reading | str:
+        """The answer of a text that may state it in any way; references are read by it too."""
+        text = _CHAT.sub(" ", unescaped(text)).strip()
+        found = boxes(text)
+        tagged = answer_tag(text)
+        if tagged is not None and text.rfind("<answer>") > (found[-1].outer_end if found else 0):
+            return self.read(tagged)
+        if found:
+            after = text[found[-1].outer_end :][-_WINDOW:]
+            said = list(_MARKER.finditer(after))
+            later = self._asserted(after[said[-1].end() :], marked=True) if said else NO_ANSWER
+            return later if isinstance(later, Reading) else self._boxed(text, found)
+        if tagged is not None:
+            return self.read(tagged)
+        text = _window(text.replace("**", " "))
+        markers = list(_MARKER.finditer(text))
+        if not markers:
+            return self._unmarked(text)
+        before, after = text[: markers[-1].start()][-200:], text[markers[-1].end() :]
+        in_sentence = re.search(r"\s(?:is|are|be|equals|=)\b", markers[-1][0]) is not None
+        if in_sentence and (_NEGATED.search(before[-40:]) or _DOUBTED.search(before)):
+            return "the answer is denied"
+        if _OTHER.search(before[-60:] + markers[-1][0]):
+            return "another answer is meant"
+        if _REVISED.search(after):
+            return "the answer is taken back"
+        return self._asserted(after, marked=True)
+
+    def _boxed(self, text: str, found: list[Box]) -> Reading | str:
+        """The contents of the last boxes that belong together; a base, unit or percent sign after them too.
+
+        A box that is denied, or only a part of a formula, states no answer.
+        """
+        group = [found[-1]]
+        for box in reversed(found[:-1]):
+            if not _belong_together(text[box.outer_end : group[0].outer_begin]):
+                break
+            group.insert(0, box)
+        contents = list(dict.fromkeys(content for box in group if (content := text[box.begin : box.end].strip())))
+        if len(group) > 1 or not contents:
+            worded = _JOINED.search(text[group[0].outer_end : group[-1].outer_begin]) is not None
+            return self.read((r"\text{ and }" if worded else ",").join(contents)) if contents else NO_ANSWER
+        before = _MARKUP.sub("", text[: group[0].outer_begin][-200:])
+        after = _MARKUP.sub("", text[group[0].outer_end :][:80])
+        if _NEGATED.search(before[-40:]) or _DOUBTED.search(_RELATIVE.sub(" ", before)) or _TAKEN_BACK.match(after):
+            return "the boxed answer is denied"
+        answer, base, percent = contents[0], _BASE_AFTER.match(after), _PERCENT_AFTER.match(after)
+        if base is not None and answer.isalnum():
+            return self.read(f"{answer}_{{{base[1] or base[2]}}}")
+        if percent is not None:
+            return self.read(answer if answer.endswith("%") else rf"{answer}\%")
+        unit = _UNIT_AFTER.match(after)
+        rest = after[unit.end() if unit is not None else 0 :]
+        if _is_part(before, rest):
+            return "the box is part of a formula"
+        return self.read(answer + (unit[1] if unit is not None else ""))
+
+    def _unmarked(self, text: str) -> Reading | str:
+        """The answer of the last sentence that asserts one; where a later one hedges or revises, there is none."""
+        letter = _CHOICE.fullmatch(text)
+        if letter is not None and self.plain:
+            return self.read(letter[1])
+        sentences = [sentence for sentence in _SENTENCES.split(text.strip()) if sentence.strip()]
+        for sentence in reversed(sentences[-3:]):
+            hedged = _HEDGED.search(_DELIMITED.sub(" ", sentence))
+            option = _CORRECT_OPTION.fullmatch(sentence)
+            if option is not None and self.plain and not hedged:
+                return self.read(option[1])
+            found = self._asserted(sentence, marked=False) if self.plain else NO_ANSWER
+            if isinstance(found, str) and self.latex and not hedged:
+                found = self._last_formula(sentence)
+            if isinstance(found, Reading):
+                return found
+            if hedged or _REVISES.search(sentence):
+                return "no sentence asserts an answer"
+        return NO_ANSWER
+
+    def _last_formula(self, sentence: str) -> Reading | str:
+        r"""The delimited formula, or list of them, that ends a sentence or is called the answer: `$x=3$ or $x=4$.`"""
+        whole = sentence.rstrip(" \n.,;!")
+        stripped = _ANSWER_ENDS.sub("", whole)
+        formulas = list(_DELIMITED.finditer(stripped))
+        if not formulas or formulas[-1].end() != len(stripped):
+            return NO_ANSWER
+        begin = formulas[-1].start()
+        for earlier in reversed(formulas[:-1]):
+            if not re.fullmatch(r"\s*(?:,|;|,?\s*(?:and|or))\s*", stripped[earlier.end() : begin]):
+                break
+            begin = earlier.start()
+        if _NEGATED.search(stripped[:begin][-40:]):
+            return "the formula is denied, or only a part of the answer"
+        if stripped != whole and _stripped(stripped[:begin]):
+            return NO_ANSWER  # who calls it the answer, or what is done with it first, is not known
+        return self.read(stripped[begin:])
+
+    def _asserted(self, text: str, marked: bool) -> Reading | str:
+        """What a sentence says that something is; `marked`: it begins where the answer is announced."""
+        sentence = _NOT_THAT.sub("", _first_sentence(text) if marked else text.strip())
+        said = _DELIMITED.sub(" ", sentence)
+        if _HEDGED.search(said) or _OTHER.search(said):
+            return "the sentence is no assertion"
+        for begin, candidate in _candidates(sentence):
+            try:
+                found = read(candidate)
+            except (Unreadable, TooMuch):
+                continue
+            if _states(found, marked):
+                earlier = (sentence[verb.end() : begin] for verb in _SAYS.finditer(sentence[:begin]))
+                return "a sentence with several answers" if not marked and any(map(_TWO.search, earlier)) else found
+        return self.read(_stripped(sentence)) if marked and sentence else NO_ANSWER
+
+
+def _is_part(before: str, after: str) -> bool:
+    """Whether a box is an operand of what stands before or after it."""
+    if _GOES_ON.match(after) or _COMPARED_AFTER.match(after):
+        return True
+    opened = _OPENED.sub("", before)
+    number = opened[-1:].isdigit() or opened.endswith(".")
+    if (number and opened != before) or _BULLET.search(before) or (opened.endswith("(") and after.startswith(")")):
+        return False
+    return _COMES_FROM.search(opened) is not None
+
+
+def _window(text: str) -> str:
+    """The end of a long text; no `$` pair is cut in two."""
+    if len(text) <= _WINDOW:
+        return text
+    cut = len(text) - _WINDOW
+    cut = text.find("\n", cut, cut + _WINDOW // 2) + 1 or cut
+    if text.count("$", 0, cut) % 2:
+        cut = text.find("$", cut) + 1 or cut
+    return text[cut:]
+
+
+def _belong_together(between: str) -> bool:
+    """Whether boxes with this text between them are one answer: nothing in it revises, and words only join."""
+    if len(between) >= _BETWEEN or _REVISES.search(between) or _SENTENCE_END.search(between):
+        return False
+    return not _WORD.search(between) or _SEPARATOR.search(between) is not None
+
+
+def _first_sentence(text: str) -> str:
+    parts = [part for part in _SENTENCES.split(text.strip()) if part.strip(" $*\n")]
+    first = parts[0] if parts else ""
+    return text.strip()[:_LONGEST] if first.count("$") % 2 and "\n" in text else first  # a display has its own lines
+
+
+def _stripped(text: str) -> str:
+    before = None
+    while before != text:
+        before, text = text, _LEADS.sub("", text.strip().rstrip(".!,;"))
+    return text
+
+
+def _candidates(sentence: str) -> Iterator[tuple[int, str]]:
+    """Parts of a sentence that may be the answer: all of it, then what follows each verb, the last one first."""
+    begins = [0, *reversed([match.end() for match in _SAYS.finditer(sentence)])]
+    for whole in dict.fromkeys((sentence, _ASIDE.sub("", sentence))):
+        for begin in begins:
+            text = _stripped(whole[begin:])
+            yield from ((begin, each) for each in (text, _ENDS.sub("", text)) if each and len(each) <= _LONGEST)
+
+
+def _states(found: Reading, marked: bool) -> bool:
+    """Whether what was read is mathematics alone, or, where the answer is announced, a choice."""
+    if marked and found.letters is not None:
+        return True
+    return _is_clean(found.answer) and (marked or found.letters is None or len(found.letters) > 1)
+
+
+def _is_clean(answer: Node) -> bool:
+    """Whether no words belong to an answer."""
+    if answer.op in ("tuple", "list", "set", "relation"):
+        return all(map(_is_clean, answer.args[answer.op == "relation" :]))
+    return (answer.op != "words" or answer.value in NO_VALUE) and not (answer.op == "measure" and answer.value.words)

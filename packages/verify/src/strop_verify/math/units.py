@@ -1,0 +1,200 @@
+r"""What a number counts or is measured in: known units with dimension and factor, multiples in words, counted things.
+
+Whatever is not in these tables is part of the answer: `12 lakh` is a multiple, `5 km north` a unit and a word.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from fractions import Fraction
+from functools import cache
+from typing import NamedTuple
+
+from strop_verify.math.expressions import Token
+
+# A line: the definition, a colon, names. A definition is a factor and units, defined before or new (`#`), with powers.
+_DEFINITIONS = """
+1 #m: m meter meters metre metres
+1 #g: g gm gms gram grams
+1 #s: s sec secs second seconds
+1 #A: A amp amps ampere amperes
+1 #K: K kelvin kelvins
+1 #mol: mol mole moles
+1 #bit: bit bits
+1 #usd: $ usd dollar dollars
+1 #eur: € eur euro euros
+1 #gbp: £ gbp
+1 #yen: ¥ yen
+1 #inr: ₹ inr rupee rupees rs
+1 #peso: peso pesos
+1 #celsius: °C celsius
+1 #fahrenheit: °F fahrenheit
+1 #year: year years yr yrs
+1 #rad: rad rads radian radians
+1: unit units
+8 bit: B byte bytes
+1/100 $: cent cents ¢ penny pennies
+1/100 £: pence
+60 s: min mins minute minutes
+60 min: h hr hrs hour hours
+24 h: day days
+7 day: week weeks wk wks
+1/12 year: month months mo
+254/10000 m: in inch inches
+12 in: ft foot feet
+3 ft: yd yds yard yards
+1760 yd: mi mile miles
+45359237/100000 g: lb lbs pound pounds
+1/16 lb: oz ounce ounces
+2000 lb: ton tons
+1000000 g: tonne tonnes
+1/1000 m^3: L l liter liters litre litres
+3785411784/1000000000 L: gal gallon gallons
+1/4 gal: qt quart quarts
+1/2 qt: pt pint pints
+1/2 pt: cup cups
+1/16 cup: tbsp tablespoon tablespoons
+1/3 tbsp: tsp teaspoon teaspoons
+10000 m^2: ha hectare hectares
+4840 yd^2: acre acres
+1 mi h^-1: mph
+1000 m h^-1: kph kmh kmph
+1000 g m s^-2: N newton newtons
+1 N m: J joule joules
+1 J s^-1: W watt watts
+1 N m^-2: Pa pascal pascals
+1 s^-1: Hz hertz
+1 A s: C coulomb coulombs
+1 J C^-1: V volt volts
+1 V A^-1: Ω Omega ohm ohms
+1 C V^-1: F farad farads
+1 V s m^-2: T tesla teslas
+1602176634/10000000000000000000000000000 J: eV
+4184/1000 J: cal calorie calories
+101325 Pa: atm
+"""
+_PREFIXES = {"k": 3, "M": 6, "G": 9, "T": 12, "c": -2, "d": -1, "m": -3, "μ": -6, "mu": -6, "u": -6, "n": -9, "p": -12}
+_LONG_PREFIXES = {"kilo": 3, "mega": 6, "giga": 9, "centi": -2, "deci": -1, "milli": -3, "micro": -6, "nano": -9}
+_PREFIXED = "m g s A mol L l J W Pa Hz V N Ω Omega F C eV cal B bit K T"
+_LONG_PREFIXED = "meter metre gram liter litre second joule watt pascal hertz volt newton amp byte bit calorie ohm"
+
+MULTIPLES = {
+    "hundred": 10**2, "thousand": 10**3, "million": 10**6, "billion": 10**9, "trillion": 10**12, "quadrillion": 10**15,
+    "quintillion": 10**18, "lakh": 10**5, "crore": 10**7, "dozen": 12, "score": 20, "gross": 144,
+}  # fmt: skip
+CURRENCY = ("$", "€", "£", "¥", "₹")
+_POWERS = {"square": 2, "sq": 2, "cubic": 3, "cu": 3}
+_RAISED = {"squared": 2, "cubed": 3}
+# Nouns without an s that are counted; plurals that are none; what stands before a noun; what changes the number.
+_COUNTED = "people men women children mice geese sheep fish deer teeth person square dice"
+_UNCOUNTED = """
+times tens halves thirds quarters fourths fifths sixths sevenths eighths ninths tenths hundredths thousandths powers
+inverses reciprocals negatives squares cubes roots multiples factors pairs degrees does percents percentages always
+perhaps besides this upwards downwards backwards forwards clockwise hundreds thousands millions billions trillions
+dozens lakhs crores scores grosses elevenths twelfths twentieths millionths billionths factorials logarithms logs
+sines cosines tangents doubles triples ones twos threes fours fives sixes sevens eights nines quintillions googols
+"""
+_DETERMINERS = "any some different distinct possible such total unique ordered"
+_CHANGES = """
+or and not no more less fewer than if but to mod modulo plus minus by over per for when where unless except half
+quarter third point about between from through until without of negative positive each every other first last second
+inverse doubled tripled squared cubed basis
+"""
+
+
+class Unit(NamedTuple):
+    """A unit: its factor, and the powers of the base units in it; a plain count has none of these."""
+
+    factor: Fraction
+    dimension: tuple[tuple[str, int], ...] = ()
+
+    def __str__(self) -> str:
+        return " ".join((str(self.factor), *(f"{base}^{power}" for base, power in self.dimension)))
+
+    def times(self, other: Unit, exponent: int = 1) -> Unit:
+        """The product with a power of another unit."""
+        powers = dict(self.dimension)
+        for base, power in other.dimension:
+            powers[base] = powers.get(base, 0) + power * exponent
+        left = sorted((base, power) for base, power in powers.items() if power)
+        return Unit(self.factor * other.factor**exponent, tuple(left))
+
+
+_NONE = Unit(Fraction(1))
+
+
+@cache
+def table() -> dict[str, Unit]:
+    """Every known unit by its names."""
+    known: dict[str, Unit] = {}
+    for line in _DEFINITIONS.strip().splitlines():
+        definition, _, names = line.partition(": " if ": " in line else ":")
+        factor, *parts = definition.split()
+        unit = Unit(Fraction(factor))
+        for part in parts:
+            text, _, exponent = part.partition("^")
+            unit = unit.times(known.get(text) or Unit(Fraction(1), ((text[1:], 1),)), int(exponent or 1))
+        known |= dict.fromkeys(names.split(), unit)
+    longer = [*_LONG_PREFIXED.split(), *(f"{base}s" for base in _LONG_PREFIXED.split() if base != "hertz")]
+    for prefixes, bases in ((_PREFIXES, _PREFIXED.split()), (_LONG_PREFIXES, longer)):
+        for prefix, power in prefixes.items():
+            for base in bases:
+                known.setdefault(prefix + base, Unit(Fraction(10) ** power).times(known[base]))
+    return known
+
+
+def known_unit(text: str) -> Unit | None:
+    """The unit that a word names; longer words in any case."""
+    return table().get(text) or (table().get(text.lower()) if len(text) > 2 else None)
+
+
+def read_unit(tokens: Sequence[Token]) -> Unit | None:
+    r"""The unit that all of some tokens are: `\text{ km}/\text{h}`, `square meters`, `cm^2`; None for anything else."""
+    unit, sign, raised, place, found = _NONE, 1, 1, 0, False
+    while place < len(tokens):
+        text, two = tokens[place].text, "".join(token.text for token in tokens[place : place + 2])
+        place += 1
+        if text in ("/", "per", "*", "-", "."):
+            if (not found and text != "per") or place == len(tokens):
+                return None
+            sign = -1 if text in ("/", "per") else sign
+        elif text.lower() in _POWERS:
+            raised, found = _POWERS[text.lower()], found or place == len(tokens)
+        else:
+            compound = place < len(tokens) and (text in ("°", "mu") or tokens[place].text == "Omega") and two in table()
+            place += compound
+            base = known_unit(two if compound else text)
+            if base is None or tokens[place - 1].kind == "number":
+                return None
+            exponent, place = _exponent(tokens, place)
+            unit, found, raised = unit.times(base, sign * raised * exponent), True, 1
+    return unit if found else None
+
+
+def _exponent(tokens: Sequence[Token], place: int) -> tuple[int, int]:
+    """The exponent after a unit, and where it ends."""
+    texts = [token.text for token in tokens[place : place + 5]]
+    if texts and texts[0] in _RAISED:
+        return _RAISED[texts[0]], place + 1
+    if texts and texts[0] in ("2", "3") and not tokens[place].space:
+        return int(texts[0]), place + 1
+    if texts[:2] == ["^", "{"] and "}" in texts:
+        digits, end = "".join(texts[2 : texts.index("}")]), place + texts.index("}") + 1
+    else:
+        digits, end = "".join(texts[1:2]) if texts[:1] == ["^"] else "", place + 2
+    return (int(digits), end) if digits.lstrip("-").isdigit() and len(digits) < 3 else (1, place)
+
+
+def counts(words: Sequence[str]) -> bool:
+    """Whether words name things that are counted: `red apples`, `people`; none that change the number."""
+    barred = {*_CHANGES.split(), *MULTIPLES}
+    if "per" in words[1:-1]:  # cookies per day
+        at = words.index("per", 1)
+        return counts(words[:at]) and len(words) - at == 2 and words[-1].isalpha() and words[-1] not in barred
+    if not words or any(not word.replace("-", "").isalpha() or word in barred for word in words):
+        return False
+    last = words[-1]
+    if last in _COUNTED.split() or (len(words) > 1 and words[0] in _DETERMINERS.split()):
+        return True
+    plural = len(last) > 3 and last.endswith("s") and not last.endswith(("ss", "us", "is"))
+    return plural and last not in _UNCOUNTED.split()

@@ -1,0 +1,226 @@
+"""Is the answer of a response the same mathematics as the reference?
+
+    verify(r"\frac{1}{2}", r"so it is \boxed{0.5}")      # Verdict(score=1.0, status="correct", …), in a killable worker
+    verify_here(gold, response, settings)                # the same in this process, without a limit of time
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass, field
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Literal
+
+from strop_verify.math.bounds import Bounds
+from strop_verify.pool import Pool, Reply, WorkerLimits, ask
+from strop_verify.verdict import UNDECIDED, Status, Verdict, shortened
+
+if TYPE_CHECKING:
+    from strop_verify.math.grammar import Reading
+    from strop_verify.math.proof import Proof
+
+MatchType = Literal["latex", "expr"]
+GoldForm = Literal["bare", "raw"]
+KEPT = 8192
+SERVE = "strop_verify.math.verifier:serve"
+
+
+@dataclass(frozen=True)
+class MathSettings:
+    r"""How answers are found, read and compared.
+
+    Attributes:
+        extract: where the answer stands: `boxed` (the last balanced box after the thinking), `answer_tag`, or `any`
+            (the last of boxes, a tag, `####`, "Answer:" and the like; else a sentence that asserts it).
+        box_required: an answer tag without a box in it is unparsed (Open-Reasoner-Zero's code).
+        gold_form: `bare`: the reference is the answer; `raw`: it is a text with its own delimiters or boxes.
+        match_types: what is looked for where nothing marks the answer: `latex` in delimiters, plain `expr`essions.
+        precision: from how many digits on a decimal stands for a number that it only rounds; before the point one more.
+        strict: names count, else they match by their order (math-verify's `strict`).
+        allow_set_relation_comp: a relation also matches a reference that may be a pair (`0 < x < 1` for `(0, 1)`).
+        ordered_lists: a bare list of values (`1, 2`) has an order; false: it is a set of solutions.
+        bounds: what is too large to be read.
+        remember: keep the latest proofs: the samples of a group give the same few answers again and again.
+        explain: the detail says the kinds, the normal forms and the proof.
+    """
+
+    extract: Literal["boxed", "answer_tag", "any"] = "boxed"
+    box_required: bool = False
+    gold_form: GoldForm = "bare"
+    match_types: tuple[MatchType, ...] = ("latex", "expr")
+    precision: int = 6
+    strict: bool = True
+    allow_set_relation_comp: bool = False
+    ordered_lists: bool = True
+    bounds: Bounds = field(default_factory=Bounds)
+    remember: bool = True
+    explain: bool = False
+
+
+def verify(
+    gold: str, response: str, settings: MathSettings | None = None, limits: WorkerLimits | None = None
+) -> Verdict:
+    """The verdict on a response, made in a worker process that is killed where it takes too long.
+
+    Args:
+        gold: the reference answer.
+        response: the whole response of a model.
+        settings: how answers are found and compared.
+        limits: of the worker; calls with equal limits share one pool, which ends with this process.
+
+    Raises:
+        WorkersLost: worker processes cannot be kept alive.
+    """
+    job = _job(gold, response, settings or MathSettings())
+    return _verdict_of(ask(SERVE, None, limits or WorkerLimits(), job))
+
+
+def verify_all(
+    pairs: Iterable[tuple[str, str]], settings: MathSettings | None = None, limits: WorkerLimits | None = None
+) -> Iterator[tuple[int, Verdict]]:
+    """The verdicts on (gold, response) pairs as they come, each with the place of its pair; the workers share them.
+
+    Raises:
+        WorkersLost: worker processes cannot be kept alive.
+    """
+    chosen = settings or MathSettings()
+    pool = Pool(SERVE, None, limits)
+    try:
+        numbers = [pool.submit(_job(gold, response, chosen)) for gold, response in pairs]
+        for place, reply in pool.completed(numbers):
+            yield place, _verdict_of(reply)
+    finally:
+        pool.close()
+
+
+def verify_here(gold: str, text: str, settings: MathSettings) -> Verdict:
+    """The verdict, made in this process: correct, wrong (also where neither is proved), unparsed or error."""
+    reference = _reference(gold, settings.gold_form, settings.bounds)
+    if isinstance(reference, str):
+        return Verdict(0.0, Status.ERROR, reference)
+    found = _found(text, settings)
+    if isinstance(found, str):
+        return Verdict(0.0, Status.UNPARSED, found)
+    reason = settings.bounds.refuse_answer(found.answer)
+    if reason is not None and found.answer != reference.answer:
+        return Verdict(0.0, Status.UNPARSED, reason)
+    proof = _remembered(settings, reference, found) if settings.remember else _proof(settings, reference, found)
+    return _verdict(proof, reference, found, settings.explain)
+
+
+def unreadable(gold: str, settings: MathSettings) -> str | None:
+    """Why a reference can never be compared: it is beyond the bounds, cannot be read or has no value; else None."""
+    if not gold.strip():
+        return "the reference is empty"
+    if gold.strip().lstrip("-").isdigit() and len(gold) < settings.bounds.digits:
+        return None
+    reading = _reference(gold, settings.gold_form, settings.bounds)
+    return reading if isinstance(reading, str) else None
+
+
+def answer_key(text: str, settings: MathSettings) -> str | None:
+    """A text that is the same for equal simple numbers and for answers that are written alike; None without answer."""
+    from strop_verify.math.compare import exact_value
+
+    found = _found(text, settings)
+    if isinstance(found, str):
+        return None
+    exact: Any = exact_value(found.answer)
+    return str(exact) if exact is not None else found.text
+
+
+def warm(settings: MathSettings) -> None:
+    """Import what every verdict needs, and build its tables, before workers are forked."""
+    for gold, given in (
+        (r"\frac{1}{2}+x^{2}", "x^2+0.5"),
+        ("(1, 2]", r"\left(1, 2\right]"),
+        (r"3\text{ cm}", r"\sqrt{9}"),
+    ):
+        verify_here(gold, rf"so it is $\boxed{{{given}}}$.", settings)
+
+
+def serve(setup: None) -> Any:
+    """The function of the workers behind `verify` and `verify_all`."""
+    warm(MathSettings())
+    return _handle
+
+
+def _handle(job: dict[str, Any]) -> tuple[float, str, str]:
+    found = verify_here(job["gold"], job["response"], _read_settings(job["settings"]))
+    return found.score, str(found.status), found.detail
+
+
+def _job(gold: str, response: str, settings: MathSettings) -> dict[str, Any]:
+    return {"gold": gold, "response": response, "settings": asdict(settings)}
+
+
+def _read_settings(fields: dict[str, Any]) -> MathSettings:
+    return MathSettings(**fields | {"match_types": tuple(fields["match_types"]), "bounds": Bounds(**fields["bounds"])})
+
+
+def _verdict_of(reply: Reply) -> Verdict:
+    if reply.failure is not None:
+        return Verdict(0.0, reply.failure, reply.detail)
+    score, status, detail = reply.value
+    return Verdict(score, Status(status), detail)
+
+
+def _found(text: str, settings: MathSettings) -> Reading | str:
+    from strop_verify.math.expressions import TooMuch
+    from strop_verify.math.prose import Finder
+
+    finder = Finder(settings.bounds, "latex" in settings.match_types, "expr" in settings.match_types)
+    try:
+        return finder.find(text, settings.extract, settings.box_required)
+    except TooMuch as limit:
+        return f"beyond the bounds: {limit}"
+    except RecursionError:
+        return "beyond the bounds: too deeply nested"
+
+
+def _proof(settings: MathSettings, reference: Reading, found: Reading) -> Proof:
+    from strop_verify.math.compare import Rules, judge
+
+    rules = Rules(settings.precision, settings.strict, settings.allow_set_relation_comp, settings.ordered_lists)
+    return judge(reference, found, rules)
+
+
+@lru_cache(maxsize=2 * KEPT)
+def _remembered(settings: MathSettings, reference: Reading, found: Reading) -> Proof:
+    """The proof, which depends only on these three."""
+    return _proof(settings, reference, found)
+
+
+def _verdict(proof: Proof, reference: Reading, found: Reading, explain: bool) -> Verdict:
+    given, gold, why = shortened(found.text), shortened(reference.text), shortened(proof.why, 200)
+    if explain:
+        trees = [f"{each.kind} {shortened(str(each.answer), 200)}" for each in (reference, found)]
+        detail = f"reference: {trees[0]}; answer: {trees[1]}; {proof.outcome}: {why}"
+    else:
+        detail = given if proof.equal else f"{given}, not {gold}: {why}"
+    if proof.equal:
+        return Verdict(1.0, Status.CORRECT, detail)
+    return Verdict(0.0, Status.WRONG, detail if proof.outcome == "different" else f"{UNDECIDED}{detail}")
+
+
+@lru_cache(maxsize=KEPT)
+def _reference(text: str, form: GoldForm, bounds: Bounds) -> Reading | str:
+    """A reference as it was read, or why it is none; one that is `raw`, or marks its answer, is found in its text."""
+    from strop_verify.math.compare import without_value
+    from strop_verify.math.expressions import TooMuch
+    from strop_verify.math.prose import Finder
+
+    shown = shortened(text)
+    try:
+        finder = Finder(bounds)
+        marked = r"\boxed" in text or "####" in text
+        reading = finder.read(text) if form == "bare" and not marked else finder.in_prose(text)
+        if isinstance(reading, str):
+            verb = "is" if reading.startswith("beyond") else "cannot be parsed:"
+            return f"the reference {shown!r} {verb} {reading}"
+        reason = bounds.refuse_answer(reading.answer)
+        if reason is not None:
+            return f"the reference {shown!r} is {reason}"
+        return f"the reference {shown!r} has no value" if without_value(reading.answer) else reading
+    except TooMuch as error:
+        return f"the reference {shown!r} is beyond the bounds: {error}"

@@ -1,0 +1,189 @@
+r"""Answers that are no expressions: words, names of angles, times, dates, quotients with remainder, digits, choices."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from fractions import Fraction
+
+from strop_verify.math import expressions as ex
+from strop_verify.math.expressions import Node, Token
+from strop_verify.math.token_lists import is_symbol, text_of
+
+_MONTHS = "january february march april may june july august september october november december"
+COPULAS = ("is", "are", "equals", "be", "equal", "was")
+HEDGES = (
+    "not no never neither nor cannot wrong incorrect false more less fewer greater than most least over under between "
+    "maybe perhaps possibly probably might could if unless or either instead except almost nearly above below exceeds"
+)
+_SYNONYMS = {
+    **dict.fromkeys(("no solution", "no solutions", "no real solution", "no real solutions", "no real roots",
+                     "no values", "nothing", "empty", "empty set", "∅"), "none"),
+    **dict.fromkeys(("dne", "doesnotexist", "no limit", "∄"), "does not exist"),
+    **dict.fromkeys(("infinite", "infinity", "infinitely many", "infinitely many solutions"), "∞"),
+    **dict.fromkeys(("nonnegative real numbers", "all nonnegative real numbers", "all non-negative real numbers",
+                     "non-negative real numbers", "nonnegative reals"), "ℝ≥0"),
+    **dict.fromkeys(("positive real numbers", "all positive real numbers", "positive reals"), "ℝ>0"),
+    **dict.fromkeys(("set of real numbers", "set of all real numbers", "all real numbers", "all reals",
+                     "real numbers", "reals", "any real number"), "ℝ"),
+    **dict.fromkeys(("integers", "all integers", "set of integers", "set of all integers"), "ℤ"),
+    "not possible": "impossible", "not defined": "undefined",
+    "mon": "monday", "tue": "tuesday", "tues": "tuesday", "wed": "wednesday", "thu": "thursday", "thurs": "thursday",
+    "fri": "friday", "north": "n", "south": "s", "east": "e", "west": "w", "bce": "bc", "ce": "ad",
+}  # fmt: skip
+NO_VALUE = (("none",), ("does", "not", "exist"), ("∞",), ("ℝ",))  # what words say of solutions, limits and numbers
+_NUMBERS = "zero one two three four five six seven eight nine ten eleven twelve"
+# What a sentence says before "no solution" and the like; words at the end of a quantity that say nothing of it.
+_SAYS = re.compile(
+    r"^(?:limit|equation|system|problem|integral|series|inequality|value|sum|expression|there|it|this) "
+    r"(?:(?:is|are|has|have) )?(?=does not exist$|no (?:real )?solutions?$)"
+)
+_TIMES = {"noon": 720, "midnight": 0}
+_REMAINDERS = ("r", "remainder", "rem", "with remainder", "with a remainder of")
+_CLOCK = re.compile(r"(\d{1,2})(?: : (\d\d))?(?: : (\d\d))?(?: (a|p)(?: \.)? ?m(?: \.)?)?", re.IGNORECASE)
+
+
+def words(text: str) -> Node:
+    """Words, synonyms made one."""
+    text = _SAYS.sub("", re.sub(r"^(?:the|an?) ", "", text.lower()))
+    return Node("words", (), tuple(_SYNONYMS.get(text, text).split()))
+
+
+def unlabelled(found: Sequence[Token]) -> list[Token]:
+    """Without words in front that only say that the answer comes: `The answer is`, `Answer:`, `Area is`."""
+    end = next((place for place, token in enumerate(found) if token.kind not in ("word", "letter")), len(found))
+    if not end or found[0].kind != "word":
+        return list(found)
+    said = [token.text.lower() for token in found[:end]]
+    hedged = [place for place, word in enumerate(said) if word in HEDGES.split()]
+    if end < len(found) and is_symbol(found[end], ":") and not hedged:
+        return list(found[end + 1 :])
+    last = max((place for place, word in enumerate(said) if word in COPULAS and place < len(found) - 1), default=None)
+    return list(found) if last is None or any(place <= last for place in hedged) else list(found[last + 1 :])
+
+
+def as_words(found: Sequence[Token]) -> Node | None:
+    """The words that all of an answer are; small numbers in words are numbers."""
+    inner = ("-", "′", ".")  # well-known, Tom's, a.m.
+    if any(token.kind not in ("word", "letter") and not is_symbol(token, *inner) for token in found):
+        return None
+    if is_symbol(found[0], *inner) or is_symbol(found[-1], "-", "′"):
+        return None
+    text = " ".join(token.text for token in found if token.kind != "symbol").lower()
+    if not any(token.kind == "word" and len(token.text) > 1 for token in found):
+        return None
+    if {"and", "or"}.intersection(text.split()):
+        return None
+    if text in _TIMES:
+        return Node("clock", (), _TIMES[text])
+    numbers = _NUMBERS.split()
+    return ex.number(numbers.index(text)) if text in numbers else words(text)
+
+
+def special_kind(found: Sequence[Token]) -> Node | None:
+    """Names, times, dates, divisions, digits in a base, permutations."""
+    shape = found[0].text if found[0].text in ("angle", "triangle") else ""
+    letters = [token for token in found[1:] if not is_symbol(token, "{", "}")] if shape else found
+    named = bool(letters) and all(token.kind in ("letter", "word") and token.text.isupper() for token in letters)
+    if (
+        named
+        and (shape or len("".join(token.text for token in found)) > 1)
+        and not any(token.space for token in found[1:] if not shape)
+    ):
+        text = "".join(token.text for token in letters)
+        if shape == "angle" and len(text) == 3:  # ABC and CBA are one angle
+            text = min(text, text[::-1])
+        return Node("title", (), f"{shape} {text}".strip())
+    return _clock(found) or date_of(found) or _division(found) or _based(found) or _cycles(found)
+
+
+def _cycles(found: Sequence[Token]) -> Node | None:
+    r"""A permutation in cycles, `(1\ 2\ 3)(4\ 5)`: each moved member with the one that it becomes."""
+    cycles: list[list[str]] = []
+    for place, token in enumerate(found):
+        if is_symbol(token, "("):
+            cycles.append([])
+        elif is_symbol(token, ")"):
+            if place + 1 < len(found) and not is_symbol(found[place + 1], "("):
+                return None
+        elif not cycles or token.kind not in ("number", "letter") or (cycles[-1] and not token.space):
+            return None
+        else:
+            cycles[-1].append(token.text)
+    members = [member for cycle in cycles for member in cycle]
+    numbered = all(member.isdigit() for member in members)
+    if not numbered or len(members) != len(set(members)) or any(len(cycle) < 2 for cycle in cycles) or not cycles:
+        return None
+    moved = (pair for cycle in cycles for pair in zip(cycle, cycle[1:] + cycle[:1], strict=True))
+    return Node("permutation", (), frozenset(moved))
+
+
+def _clock(found: Sequence[Token]) -> Node | None:
+    """The minute of the day, with the seconds as a part of it; without am or pm as it stands."""
+    text = text_of([token for token in found if not is_symbol(token, "{", "}")]).lower()
+    match = _CLOCK.fullmatch(text.replace("12 : 00 noon", "12 pm").replace("12 noon", "12 pm"))
+    if match is None or (match[2] is None and match[4] is None):
+        return None
+    hour, minute, second = (int(match[place] or 0) for place in (1, 2, 3))
+    half = (match[4] or "").lower()
+    if hour > 24 or minute > 59 or second > 59 or (half and not 1 <= hour <= 12):
+        return None
+    return Node("clock", (), 60 * (hour % 12 + 12 * (half == "p") if half else hour) + minute + Fraction(second, 60))
+
+
+def date_of(found: Sequence[Token]) -> Node | None:
+    """Month, day and, where there is one, year."""
+    said = [token for token in found if not is_symbol(token, ",", ".") and token.text.lower() not in ("of", "the")]
+    numbers = [int(token.text) for token in said if token.kind == "number" and token.text.isdigit()]
+    months = [month for token in said if token.kind == "word" and (month := _month(token.text.lower()))]
+    if (
+        len(months) != 1
+        or not numbers
+        or len(said) != len(months) + len(numbers)
+        or len(numbers) > 2
+        or not 1 <= numbers[0] <= 31
+    ):
+        return None
+    return Node("date", (), (months[0], *numbers))
+
+
+def _month(word: str) -> int:
+    months = _MONTHS.split()
+    return next(
+        (
+            place
+            for place, month in enumerate(months, 1)
+            if word == month or (len(word) > 2 and word == month[: len(word)])
+        ),
+        0,
+    )
+
+
+def _division(found: Sequence[Token]) -> Node | None:
+    """Quotient and remainder: `5 R 2`, `5 \\text{ remainder } 2`."""
+    if (
+        len(found) < 3
+        or found[0].kind != "number"
+        or found[-1].kind != "number"
+        or text_of(found[1:-1]).lower() not in _REMAINDERS
+    ):
+        return None
+    return Node("division", (), (Fraction(found[0].text), Fraction(found[-1].text)))
+
+
+def _based(found: Sequence[Token]) -> Node | None:
+    """Digits and their base: `2516_8`."""
+    texts = [token.text for token in found if not is_symbol(token, "{", "}", "(", ")") and token.text != "in"]
+    texts[-2:-1] = ["_" if text == "base" else text for text in texts[-2:-1]]  # 1101 (base 2)
+    if len(texts) < 3 or texts[-2] != "_":
+        return None
+    numbers = {word: str(number) for number, word in enumerate(_NUMBERS.split())}
+    digits, said = "".join(texts[:-2]).upper(), numbers.get(texts[-1], texts[-1])
+    if said not in map(str, range(2, 37)):
+        return None
+    base = int(said)
+    begins = digits[0].isdigit() or (base == 16 and len(digits) > 1)
+    plain = digits.isalnum() and digits.isascii() and begins and len(digits) < 200
+    if not plain or any(int(digit, 36) >= base for digit in digits):
+        return None
+    return Node("digits", (), (digits.lstrip("0") or "0", base))

@@ -1,0 +1,332 @@
+"""A pool of killable worker processes: jobs in, replies out, a dead or silent supervisor replaced.
+
+    pool = Pool("package.module:serve", setup, WorkerLimits(seconds=2.0))  # serve(setup) returns the job function
+    number = pool.submit(job)                                              # jobs and replies are JSON
+    for place, reply in pool.completed([number]): ...
+
+The pool starts a supervisor (`supervisor.py`), which forks the workers and kills those that take too long.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import math
+import os
+import struct
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, NamedTuple
+
+from strop_verify.child_process import start_module
+from strop_verify.framing import Channel
+from strop_verify.threads import thread_environment
+from strop_verify.verdict import Status, VerifyError
+
+RESTARTS = 3  # in a row, without a single result between them
+CLOSING_SECONDS = 5.0
+QUIET_SECONDS = 1.0  # after which a supervisor with open jobs is asked whether it still runs
+ANSWER_SECONDS = 10.0  # for that answer: a supervisor only passes messages on, and answers within milliseconds
+START_SECONDS = 300.0  # for its first message: a user's module may take long to import
+
+
+HEARTBEAT = 0  # the number of the messages that check whether the supervisor runs; jobs count from 1
+_NUMBER = struct.Struct(">Q")
+
+
+class WorkersLost(VerifyError):
+    """The worker processes ended again and again."""
+
+
+@dataclass(frozen=True)
+class WorkerLimits:
+    """How many workers there are, and what each may use.
+
+    Attributes:
+        workers: how many; None: one less than the cores this process may use, at least 1 and at most 8.
+        seconds: wall time of one job before its worker is killed.
+        retry_seconds: wall time of the one further try, in a fresh worker; then the reply is a `timeout`.
+        memory_mib: address space that a worker may take beyond what the supervisor has.
+    """
+
+    workers: int | None = None
+    seconds: float = 2.0
+    retry_seconds: float = 0.6
+    memory_mib: int = 1024
+
+
+class Reply(NamedTuple):
+    """The reply to a job.
+
+    Attributes:
+        value: what the job's function returned; None where it failed.
+        failure: `timeout` or `error` where the worker gave no value, else None.
+        detail: why it failed.
+        milliseconds: the time it took in the worker.
+    """
+
+    value: Any = None
+    failure: Status | None = None
+    detail: str = ""
+    milliseconds: float = 0.0
+
+
+def numbered(number: int, body: bytes = b"") -> bytes:
+    """A message about job `number`."""
+    return _NUMBER.pack(number) + body
+
+
+def split_number(message: bytes) -> tuple[int, bytes]:
+    """The number of the job that a message is about, and the rest of the message."""
+    return _NUMBER.unpack_from(message)[0], message[_NUMBER.size :]
+
+
+def write_reply(reply: Reply) -> bytes:
+    """A reply as JSON."""
+    return json.dumps(reply).encode()
+
+
+def read_reply(body: bytes) -> Reply:
+    """The reply that `write_reply` wrote."""
+    value, failure, detail, milliseconds = json.loads(body)
+    return Reply(value, None if failure is None else Status(failure), detail, milliseconds)
+
+
+@dataclass
+class _OpenJob:
+    """A job without a result; `silences` counts the supervisors that stopped answering while they had it."""
+
+    message: bytes
+    silences: int = 0
+
+
+class Pool:
+    """Runs jobs in killable processes. Not thread-safe.
+
+    A new pool takes jobs at once; its supervisor first imports what it needs, and the jobs wait for that.
+
+    A supervisor that ends is replaced and gets the open jobs again. One that stays silent (a stopped process) is killed
+    and replaced as well; a job that two supervisors left in silence has the status `timeout`.
+
+    Args:
+        serve: `module:function`. The supervisor calls it once with `setup`; it returns the function that the workers
+            call with each job. What it imports and builds, all workers share.
+        setup: its argument, JSON-able.
+        limits: how many processes there are and what they may use.
+    """
+
+    def __init__(self, serve: str, setup: Any = None, limits: WorkerLimits | None = None) -> None:
+        self.limits = limits or WorkerLimits()
+        self.workers = self.limits.workers or default_workers()
+        self._serve, self._setup = serve, setup
+        self._owner = os.getpid()
+        self._next = HEARTBEAT + 1
+        self._open: dict[int, _OpenJob] = {}
+        self._restarts = 0
+        self._closed = False
+        self._start()
+
+    @property
+    def owned(self) -> bool:
+        """Whether this process made the pool; a fork of it must make its own."""
+        return self._owner == os.getpid()
+
+    @property
+    def pid(self) -> int:
+        """The supervisor's process id."""
+        return self._supervisor.pid
+
+    def submit(self, job: Any) -> int:
+        """Start a job and return its number.
+
+        Raises:
+            TypeError: the job cannot be written as JSON.
+            WorkersLost: the supervisor cannot be kept alive.
+        """
+        number = self._next
+        message = numbered(number, json.dumps(job).encode())
+        self._next += 1
+        self._open[number] = _OpenJob(message)
+        try:
+            self._channel.send(message)
+        except OSError:
+            self._restart()
+        return number
+
+    def receive(self, seconds: float | None = 0.0) -> list[tuple[int, Reply]]:
+        """The replies that are in; waits up to `seconds` (None: as long as it takes) where there are none.
+
+        Raises:
+            WorkersLost: the supervisor cannot be kept alive.
+        """
+        deadline = math.inf if seconds is None else time.monotonic() + seconds
+        while self._open:
+            found = self._collect() or self._check_heartbeat()
+            left = deadline - time.monotonic()
+            if found or left <= 0:
+                return found
+            self._channel.wait(min(left, QUIET_SECONDS))
+        return []
+
+    def completed(self, numbers: Sequence[int]) -> Iterator[tuple[int, Reply]]:
+        """The replies to these jobs as they come, each with the place of its number; those of other jobs are dropped.
+
+        Raises:
+            WorkersLost: the supervisor cannot be kept alive.
+        """
+        places = {number: place for place, number in enumerate(numbers)}
+        while places:
+            for number, reply in self.receive(None):
+                if number in places:
+                    yield places.pop(number), reply
+
+    def close(self) -> None:
+        """End the supervisor and its workers; may be called twice."""
+        if self._closed or not self.owned:
+            return
+        self._closed = True
+        self._end(CLOSING_SECONDS)
+        self._supervisor.close()
+
+    def _collect(self) -> list[tuple[int, Reply]]:
+        """The replies that are in; does not wait."""
+        found: list[tuple[int, Reply]] = []
+        lost = False
+        try:
+            self._channel.flush()
+            for message in self._channel.receive():
+                number, body = split_number(message)
+                self._heard, self._answer_due = time.monotonic(), math.inf
+                if self._open.pop(number, None) is not None:
+                    found.append((number, read_reply(body)))
+        except (EOFError, OSError):
+            lost = True
+        if found:
+            self._restarts = 0
+        if lost:
+            self._restart()
+        return found
+
+    def _check_heartbeat(self) -> list[tuple[int, Reply]]:
+        """Ask a quiet supervisor whether it runs and replace one that did not answer; returns the jobs given up."""
+        now = time.monotonic()
+        if now >= self._answer_due:
+            return self._replace_silent()
+        if self._answer_due == math.inf and now - self._heard >= QUIET_SECONDS:
+            self._answer_due = now + ANSWER_SECONDS
+            try:
+                self._channel.send(numbered(HEARTBEAT))
+            except OSError:
+                self._restart()
+        return []
+
+    def _replace_silent(self) -> list[tuple[int, Reply]]:
+        detail = "the worker processes did not answer twice"
+        given_up = [number for number, job in self._open.items() if job.silences]
+        for number in given_up:
+            del self._open[number]
+        for job in self._open.values():
+            job.silences += 1
+        self._end(0.0)
+        self._restart("it did not answer and was killed")
+        return [(number, Reply(None, Status.TIMEOUT, detail)) for number in given_up]
+
+    def _start(self) -> None:
+        output = tempfile.TemporaryFile()  # noqa: SIM115  (open as long as the supervisor lives)
+        try:
+            one_thread = thread_environment(1)  # a process that forks has no other
+            self._supervisor, end = start_module("strop_verify.supervisor", one_thread, output)
+        except OSError as error:
+            self._closed = True
+            raise WorkersLost(f"the worker processes cannot be started: {error}") from error
+        self._channel = Channel(end)
+        self._heard = time.monotonic()
+        self._answer_due = self._heard + START_SECONDS
+        setup = {
+            "serve": self._serve,
+            "setup": self._setup,
+            "limits": asdict(self.limits),
+            "workers": self.workers,
+            "path": sys.path,
+        }
+        self._channel.send(json.dumps(setup).encode())
+
+    def _restart(self, reason: str = "") -> None:
+        """Start another supervisor and give it every open job.
+
+        Raises:
+            WorkersLost: the pool was closed, or that happened too often, or no process can be started.
+        """
+        if self._closed:
+            raise WorkersLost("the worker processes were closed while replies were awaited")
+        self._end(CLOSING_SECONDS)
+        self._restarts += 1
+        reason = reason or f"it {self._supervisor.exit_reason()}"
+        self._supervisor.close()
+        if self._restarts > RESTARTS:
+            self._closed = True
+            raise WorkersLost(f"the supervisor of the workers ended {self._restarts} times in a row: {reason}")
+        try:
+            self._start()
+            for job in self._open.values():
+                self._channel.send(job.message)
+        except OSError:
+            self._restart()
+
+    def _end(self, grace: float) -> None:
+        self._channel.close()
+        self._supervisor.end(grace)
+
+
+def default_workers() -> int:
+    """One less than the cores this process may use, at least 1 and at most 8."""
+    return max(1, min(8, len(os.sched_getaffinity(0)) - 1))
+
+
+_lock = threading.Lock()
+_shared: dict[tuple[str, WorkerLimits], Pool] = {}
+
+
+def ask(serve: str, setup: Any, limits: WorkerLimits, job: Any) -> Reply:
+    """The reply to one job, from a pool that all calls with this `serve` and these limits share.
+
+    The pool is made at the first call, with that call's `setup`, and ends with this process. Thread-safe.
+
+    Raises:
+        TypeError: the job cannot be written as JSON.
+        WorkersLost: the supervisor cannot be kept alive.
+    """
+    with _lock:
+        pool = _shared.get((serve, limits))
+        if pool is None or not pool.owned:
+            pool = _shared[serve, limits] = Pool(serve, setup, limits)
+        return next(pool.completed([pool.submit(job)]))[1]
+
+
+def close_shared() -> None:
+    """End the shared pools; the next call makes new ones."""
+    with _lock:
+        for pool in _shared.values():
+            pool.close()
+        _shared.clear()
+
+
+atexit.register(close_shared)
+
+
+_is_worker = False
+
+
+def enter_worker() -> None:
+    """Called once in a new worker."""
+    global _is_worker
+    _is_worker = True
+
+
+def in_worker() -> bool:
+    """Whether this process is a worker, which is killed from outside when it hangs."""
+    return _is_worker

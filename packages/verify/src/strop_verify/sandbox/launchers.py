@@ -1,0 +1,250 @@
+"""What starts sandbox processes: a warm fork server, or bubblewrap with a cold interpreter for each program."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from strop_verify.child_process import ChildProcess
+from strop_verify.sandbox.cgroups import Group, Hierarchies
+from strop_verify.sandbox.guest.isolate import NOBODY
+from strop_verify.sandbox.limits import Limits, SandboxFailure
+from strop_verify.sandbox.plan import GUEST, Plan, command
+
+START_SECONDS = 60.0
+CLOSING_SECONDS = 2.0
+MESSAGE = 1 << 16
+
+
+class Launcher(Protocol):
+    """Starts sandbox processes, one at a time."""
+
+    isolated: bool
+    group: Group | None
+    resident: int  # bytes that a sandbox process shares with its launcher when it begins
+
+    def launch(self, request: dict[str, Any], descriptors: Sequence[int]) -> tuple[int, int]:
+        """Start a sandbox process: the id of the first process in it and a pidfd of that one, which the caller closes.
+
+        Raises:
+            SandboxFailure: none could be started.
+        """
+        ...
+
+    def done(self) -> int:
+        """A descriptor that is readable when every process in the sandbox has ended, or the launcher failed."""
+        ...
+
+    def collect(self) -> None:
+        """Reap the sandbox process, after `done`.
+
+        Raises:
+            SandboxFailure: the launcher itself ended.
+        """
+        ...
+
+    def abort(self) -> None:
+        """Kill the launcher, from any thread; the thread that uses it meets a `SandboxFailure` and closes it."""
+        ...
+
+    def close(self) -> None:
+        """End the launcher and every process, folder and group of its sandbox; in the thread that used it last."""
+        ...
+
+
+class ForkServer:
+    """A warm interpreter that forks sandbox processes, see `guest.fork_server`."""
+
+    def __init__(self, plan: Plan, limits: Limits, hierarchies: Hierarchies) -> None:
+        self.isolated = plan.mode != "none"
+        self.group: Group | None = None
+        self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            arguments = command("main", limits.stack, str(theirs.fileno()))
+            environment = {"LANG": "C.UTF-8", "PYTHONHASHSEED": "0"}
+            try:
+                self._process = ChildProcess(arguments, environment, pass_fds=[theirs.fileno()], folder="/")
+            except OSError as error:
+                self._control.close()
+                raise SandboxFailure(f"the fork server does not start: {error}") from error
+        try:
+            if hierarchies.described:
+                self.group = Group(hierarchies)
+                self.group.add(self._process.pid)
+            self._control.settimeout(START_SECONDS)
+            self._control.send(json.dumps(plan.wire(self.group.folders if self.group else ())).encode())
+            self._expect("ready")
+        except (SandboxFailure, OSError) as error:
+            self.close()
+            if isinstance(error, SandboxFailure):
+                raise
+            raise SandboxFailure(f"start: {error}") from error
+        self.resident = resident_bytes(self._process.pid)
+
+    @property
+    def pid(self) -> int:
+        """The fork server's process id."""
+        return self._process.pid
+
+    def launch(self, request: dict[str, Any], descriptors: Sequence[int]) -> tuple[int, int]:
+        """Ask for a sandbox process; the descriptors stay the caller's."""
+        try:
+            socket.send_fds(self._control, [json.dumps(request).encode()], list(descriptors))
+            data, received, _, _ = socket.recv_fds(self._control, MESSAGE, 1)
+        except OSError as error:
+            raise SandboxFailure(f"the fork server does not answer: {error}") from error
+        return int(_reply(data, "pid")), received[0]
+
+    def done(self) -> int:
+        return self._control.fileno()
+
+    def collect(self) -> None:
+        """Read that the sandbox process was reaped."""
+        self._expect("reaped")
+
+    def abort(self) -> None:
+        """Kill the fork server; the first process in its sandbox dies with it."""
+        self._process.kill()
+
+    def close(self) -> None:
+        """Close the socket: the fork server then kills its sandbox process and ends, or is killed with it."""
+        self._control.close()
+        self._process.end(CLOSING_SECONDS)
+        if self.group is not None:
+            _remove(self.group)
+            self.group = None
+
+    def _expect(self, key: str) -> None:
+        try:
+            data = self._control.recv(MESSAGE)
+        except OSError as error:
+            raise SandboxFailure(f"the fork server does not answer: {error}") from error
+        _reply(data, key)
+
+
+class Bubblewrap:
+    """Starts sandbox processes through bwrap: slower, but it works where only bwrap may make namespaces."""
+
+    isolated = True
+    resident = 0
+
+    def __init__(self, plan: Plan, limits: Limits, path: str, hierarchies: Hierarchies) -> None:
+        self._plan, self._limits, self._path = plan, limits, path
+        self.group = Group(hierarchies) if hierarchies.described else None
+        self._process: ChildProcess | None = None
+        self._first = -1
+
+    def launch(self, request: dict[str, Any], descriptors: Sequence[int]) -> tuple[int, int]:
+        """Start bwrap and wait until it names the first process of its namespace."""
+        reading, writing = os.pipe()
+        try:
+            everything = json.dumps([self._plan.wire(), request, list(descriptors)])
+            arguments = [
+                *_in_group(self.group), *self._wrapped(request["limits"], writing),
+                *command("single", self._limits.stack, everything),
+            ]  # fmt: skip
+            self._process = ChildProcess(arguments, {}, pass_fds=[*descriptors, writing], folder="/")
+        except OSError as error:
+            os.close(reading)
+            raise SandboxFailure(f"bubblewrap does not start: {error}") from error
+        finally:
+            os.close(writing)
+        with open(reading, "rb") as info:
+            written = info.read()
+        try:
+            pid = int(json.loads(written)["child-pid"])
+            self._first = os.pidfd_open(pid)
+        except (ValueError, KeyError, OSError) as error:
+            self.collect()
+            raise SandboxFailure("bubblewrap started no process") from error
+        return pid, os.dup(self._first)
+
+    def _wrapped(self, limits: dict[str, int], info: int) -> list[str]:
+        words = [self._path, "--unshare-all", "--clearenv", "--cap-drop", "ALL", "--new-session", "--die-with-parent"]
+        words += ["--uid", str(NOBODY), "--gid", str(NOBODY), "--setenv", "PYTHONHASHSEED", "0", "--info-fd", str(info)]
+        words += ["--dev", "/dev", "--proc", "/proc"]
+        for path in ("/tmp", "/dev/shm"):  # before the binds: Python itself may live below /tmp
+            words += ["--size", str(limits["tmp_bytes"]), "--tmpfs", path]
+        for path in (*self._plan.binds, str(GUEST)):
+            words += ["--ro-bind", path, path]
+        for path, target in self._plan.links:
+            words += ["--symlink", target, path]
+        return [*words, "--remount-ro", "/", "--chdir", "/tmp", "--"]
+
+    def done(self) -> int:
+        return self._first
+
+    def collect(self) -> None:
+        """Reap bwrap itself."""
+        if self._process is not None:
+            self._process.end(CLOSING_SECONDS)
+            self._process = None
+        if self._first >= 0:
+            os.close(self._first)
+            self._first = -1
+
+    def abort(self) -> None:
+        """Kill bwrap; everything in its sandbox dies with it."""
+        process = self._process
+        if process is not None:
+            process.kill()
+
+    def close(self) -> None:
+        """Kill what runs in the sandbox, if anything does."""
+        if self._first >= 0:
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self._first, signal.SIGKILL)
+        self.collect()
+        if self.group is not None:
+            _remove(self.group)
+            self.group = None
+
+
+def _reply(data: bytes, key: str) -> Any:
+    """The value of `key` in a message of the fork server.
+
+    Raises:
+        SandboxFailure: it has failed, or has ended.
+    """
+    reply: dict[str, Any] = json.loads(data) if data else {}
+    if "failed" in reply:
+        raise SandboxFailure(": ".join(reply["failed"]))
+    if key not in reply:
+        raise SandboxFailure("the fork server has ended")
+    return reply[key]
+
+
+def resident_bytes(pid: int) -> int:
+    """What a process has in memory; 0 where it is gone."""
+    try:
+        return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except (FileNotFoundError, ProcessLookupError):
+        return 0
+
+
+def _in_group(group: Group | None) -> list[str]:
+    """A command that joins the group, then becomes the command that follows."""
+    if group is None:
+        return []
+    files = [f"{folder}/cgroup.procs" for folder in group.folders]
+    joins = " && ".join(f"echo $$ > '{file}'" for file in files)
+    return ["/bin/sh", "-c", f'{joins} && exec "$@"', "sh"]
+
+
+def _remove(group: Group) -> None:
+    """A group is busy for a moment after its last process has ended."""
+    for attempt in range(100):
+        try:
+            group.remove()
+            return
+        except OSError:
+            if attempt == 99:
+                raise
+            time.sleep(0.02)

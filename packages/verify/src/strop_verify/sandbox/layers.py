@@ -1,0 +1,212 @@
+"""The layers of isolation that this machine offers, found out once a process by building them and trying to get out.
+
+The first way that holds is used: a fork server as root, a fork server in a user namespace, bubblewrap; a fork server
+without isolation only where the user says `allow_unsafe_sandbox`.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import shutil
+import socket
+import tempfile
+from dataclasses import dataclass, field
+
+from strop_verify.sandbox import cgroups
+from strop_verify.sandbox.cgroups import Hierarchies
+from strop_verify.sandbox.guest.isolate import NOBODY, OPTIONAL
+from strop_verify.sandbox.launchers import Bubblewrap, ForkServer, Launcher
+from strop_verify.sandbox.limits import Kind, Limits, Run, SandboxFailure
+from strop_verify.sandbox.plan import Mode, Plan, plan_for
+from strop_verify.sandbox.process import SandboxProcess, finish
+from strop_verify.verdict import VerifyError
+
+TRIAL_SECONDS = 20.0
+# Tries to leave the sandbox in the ways that must be shut; prints what it found.
+TRIAL = """
+import json, os, socket
+def opens(action):
+    try:
+        action()
+        return True
+    except OSError:
+        return False
+def connect():
+    s = socket.socket(socket.AF_UNIX)
+    s.connect({address!r})
+print(json.dumps({{
+    "uid": os.getuid(), "pid": os.getpid(), "file": opens(lambda: open({file!r})), "network": opens(connect),
+    "writes": opens(lambda: open("/usr/strop-trial", "w")),
+}}))
+"""
+LAYERS = {
+    "user": "a user namespace of its own (counts processes apart)",
+    "proc": "a /proc of its own (/dev/stdin)",
+    "ipc": "namespaces for IPC and host name",
+    "seccomp": "a system-call filter",
+}
+
+
+@dataclass(frozen=True)
+class Capabilities:
+    """What was found.
+
+    Attributes:
+        plan: how sandbox processes are isolated; its mode is `none` where they cannot be.
+        hierarchies: control groups that can be used.
+        bubblewrap: the path of bwrap, "" where there is none.
+        missing: what does not work here, with the reason.
+    """
+
+    plan: Plan
+    hierarchies: Hierarchies
+    bubblewrap: str = ""
+    missing: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def isolated(self) -> bool:
+        """Whether foreign programs can be run safely."""
+        return self.plan.mode != "none"
+
+    @property
+    def runner(self) -> str:
+        """The way in use, in words."""
+        return {
+            "root": "warm fork server, namespaces as root", "user": "warm fork server, user namespace",
+            "bubblewrap": "bubblewrap, a cold interpreter a program", "none": "none",
+        }[self.plan.mode]  # fmt: skip
+
+    def launcher(self, limits: Limits) -> Launcher:
+        """A new launcher of this kind.
+
+        Raises:
+            SandboxFailure: it does not start.
+        """
+        return _launcher(self.plan, limits, self.hierarchies, self.bubblewrap)
+
+
+class NoIsolation(VerifyError):
+    """This machine cannot isolate foreign programs."""
+
+
+@functools.cache
+def probe() -> Capabilities:
+    """What this machine can do; takes a fraction of a second, once."""
+    hierarchies, reason = cgroups.find()
+    found = _probe(hierarchies, reason)
+    if not found.isolated and hierarchies.described:
+        without_groups = _probe(Hierarchies(), "they can be made, but sandboxes do not work in them")
+        return without_groups if without_groups.isolated else found
+    return found
+
+
+def _probe(hierarchies: Hierarchies, reason: str) -> Capabilities:
+    bubblewrap = shutil.which("bwrap") or ""
+    missing = {} if hierarchies.described else {"control groups": reason}
+    if not bubblewrap:
+        missing["bubblewrap"] = "not installed"
+    for mode in candidates(bubblewrap, hierarchies):
+        plan, why = attempt(mode, hierarchies, bubblewrap)
+        if plan is not None:
+            missing.update({LAYERS[step]: reason for step, reason in why.items() if step in LAYERS})
+            return Capabilities(plan, hierarchies, bubblewrap, missing)
+        missing[mode] = "; ".join(why.values())
+    return Capabilities(plan_for("none", OPTIONAL), hierarchies, bubblewrap, missing)
+
+
+def candidates(bubblewrap: str, hierarchies: Hierarchies) -> list[Mode]:
+    """The runners to try, best first.
+
+    A process that stays root outside is not held by the limit on processes, so for root the last two need a control
+    group that counts them.
+    """
+    modes: list[Mode] = []
+    if os.geteuid() == 0:
+        modes.append("root")
+    if os.geteuid() != 0 or hierarchies.unified or hierarchies.pids:
+        modes.append("user")
+        if bubblewrap:
+            modes.append("bubblewrap")
+    return modes
+
+
+def attempt(mode: Mode, hierarchies: Hierarchies, bubblewrap: str) -> tuple[Plan | None, dict[str, str]]:
+    """A plan of this mode that was seen to hold, optional layers left out one by one; None and why where none does."""
+    without: dict[str, str] = {}
+    while True:
+        plan = plan_for(mode, without)
+        try:
+            run = _trial(plan, hierarchies, bubblewrap)
+        except SandboxFailure as error:
+            step, why = _failed(str(error))
+        else:
+            if run.ending.kind is Kind.ENDED:
+                return (plan, without) if not (hole := holes(run)) else (None, {"trial": hole})
+            step, why = _failed(run.ending.detail)
+        if step not in OPTIONAL or step in without:
+            return None, {step: why}
+        without[step] = why
+
+
+def require(allow_unsafe: bool) -> Capabilities:
+    """What this machine can do.
+
+    Raises:
+        NoIsolation: it cannot isolate programs, and `allow_unsafe` does not say that this is fine.
+    """
+    found = probe()
+    if not found.isolated and not allow_unsafe:
+        reasons = "; ".join(f"{name}: {reason}" for name, reason in found.missing.items())
+        raise NoIsolation(
+            f"no isolation for foreign programs on this machine ({reasons}); install bubblewrap or allow unprivileged "
+            "user namespaces (see `strop doctor`), or set allow_unsafe_sandbox=true if a program may do what you may"
+        )
+    return found
+
+
+def holes(run: Run) -> str:
+    """What the trial program got through, in words; "" for nothing."""
+    try:
+        facts = json.loads(run.stdout)
+    except ValueError:
+        return "the trial program printed nonsense"
+    found = {
+        "the user is not nobody": facts["uid"] != NOBODY,
+        "processes of the machine can be seen": facts["pid"] > 50,
+        "files of the machine can be read": facts["file"],
+        "sockets of the machine can be reached": facts["network"],
+        "system folders can be written": facts["writes"],
+    }
+    return ", ".join(name for name, open_ in found.items() if open_)
+
+
+def _trial(plan: Plan, hierarchies: Hierarchies, bubblewrap: str) -> Run:
+    limits = Limits()
+    with tempfile.NamedTemporaryFile(mode="w") as secret, socket.socket(socket.AF_UNIX) as listener:
+        os.chmod(secret.name, 0o644)
+        address = f"\0strop-trial-{os.getpid()}-{os.urandom(4).hex()}"
+        listener.bind(address)
+        listener.listen()
+        program = TRIAL.format(address=address, file=secret.name)
+        launcher = _launcher(plan, limits, hierarchies, bubblewrap)
+        try:
+            process = SandboxProcess(launcher, "main", program, b"", limits, TRIAL_SECONDS)
+            try:
+                return finish(process, TRIAL_SECONDS)
+            finally:
+                process.close()
+        finally:
+            launcher.close()
+
+
+def _launcher(plan: Plan, limits: Limits, hierarchies: Hierarchies, bubblewrap: str) -> Launcher:
+    if plan.mode == "bubblewrap":
+        return Bubblewrap(plan, limits, bubblewrap, hierarchies)
+    return ForkServer(plan, limits, hierarchies)
+
+
+def _failed(text: str) -> tuple[str, str]:
+    step, _, why = text.partition(": ")
+    return step, why or text

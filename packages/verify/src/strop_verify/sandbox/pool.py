@@ -1,0 +1,173 @@
+"""Many programs at once: a fixed number of slots, each with a warm fork server, started when it is first needed.
+
+    sandbox = Sandbox()
+    run = sandbox.run("print(int(input()) + 1)", b"41\\n", seconds=6.0)
+    run.ending.kind, run.stdout                     # ended, b"42\\n"
+
+`run` blocks and may be called from any number of threads. After a failure of the sandbox itself a program is tried once
+more with a fresh fork server.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import queue
+import threading
+import weakref
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from strop_verify.sandbox.launchers import Launcher
+from strop_verify.sandbox.layers import Capabilities, require
+from strop_verify.sandbox.limits import Ending, Kind, Limits, Run, SandboxFailure
+from strop_verify.sandbox.process import Role, SandboxProcess, finish
+
+CLOSE_SECONDS = 60.0
+
+
+class Slot:
+    """Runs one program at a time: a launcher, and a second one where two programs talk to each other."""
+
+    def __init__(self, capabilities: Capabilities, limits: Limits) -> None:
+        self._capabilities, self._limits = capabilities, limits
+        self._launchers: list[Launcher | None] = [None, None]
+        self._lock = threading.Lock()
+        self._closed = False
+
+    @contextmanager
+    def process(
+        self, role: Role, source: str, stdin: bytes, seconds: float, channels: Sequence[int] = (),
+        report: int | None = None, place: int = 0,
+    ) -> Iterator[SandboxProcess]:  # fmt: skip
+        """A sandbox process, which is ended with the block; after a failure of ours the next one has a new launcher.
+
+        Raises:
+            SandboxFailure: it could not be started, or would not end.
+        """
+        launcher = self._launcher(place)
+        try:
+            process = SandboxProcess(launcher, role, source, stdin, self._limits, seconds, channels, report)
+            try:
+                yield process
+            finally:
+                process.close()
+            if process.ending.kind is Kind.SANDBOX_ERROR:
+                self._discard(place)
+        except SandboxFailure:
+            self._discard(place)
+            raise
+
+    def abort(self) -> None:
+        """End what runs here, from another thread."""
+        with self._lock:
+            self._closed = True
+            for launcher in self._launchers:
+                if launcher is not None:
+                    launcher.abort()
+
+    def close(self) -> None:
+        """End the launchers; nothing may run here any more."""
+        self._closed = True
+        for place in range(len(self._launchers)):
+            self._discard(place)
+
+    def _launcher(self, place: int) -> Launcher:
+        with self._lock:
+            launcher = self._launchers[place]
+            if self._closed:
+                raise SandboxFailure("the sandbox is closed")
+            if launcher is None:
+                launcher = self._launchers[place] = self._capabilities.launcher(self._limits)
+            return launcher
+
+    def _discard(self, place: int) -> None:
+        with self._lock:
+            launcher, self._launchers[place] = self._launchers[place], None
+        if launcher is not None:
+            launcher.close()
+
+
+class Sandbox:
+    """Runs foreign programs isolated from the machine, `workers` at once.
+
+    Args:
+        limits: what each program may use.
+        workers: programs at once; by default the usable cores.
+        allow_unsafe: run them even where this machine cannot isolate them.
+        capabilities: the layers of isolation to use; by default those that `probe` found.
+
+    Raises:
+        NoIsolation: this machine cannot isolate foreign programs.
+    """
+
+    def __init__(
+        self, limits: Limits | None = None, workers: int | None = None, allow_unsafe: bool = False,
+        capabilities: Capabilities | None = None,
+    ) -> None:  # fmt: skip
+        self.limits = limits or Limits()
+        self.capabilities = capabilities or require(allow_unsafe)
+        self.workers = workers or len(os.sched_getaffinity(0))
+        self._slots = [Slot(self.capabilities, self.limits) for _ in range(self.workers)]
+        self._free: queue.LifoQueue[Slot] = queue.LifoQueue()
+        for slot in self._slots:
+            self._free.put(slot)
+        self._closed = False
+        atexit.register(_close, weakref.ref(self))
+
+    @contextmanager
+    def slot(self) -> Iterator[Slot]:
+        """A slot for this thread, as soon as one is free."""
+        slot = self._free.get()
+        try:
+            yield slot
+        finally:
+            self._free.put(slot)
+
+    def run(self, program: str, stdin: bytes = b"", seconds: float = 6.0) -> Run:
+        """Run a program to its end, at most `seconds` of wall clock; never raises for what the program does."""
+        run = self._run(program, stdin, seconds)
+        return self._run(program, stdin, seconds) if run.ending.kind is Kind.SANDBOX_ERROR else run
+
+    def close(self) -> None:
+        """End everything, also what still runs; afterwards no process, group or file of the sandbox is left."""
+        if self._closed:
+            return
+        self._closed = True
+        for slot in self._slots:
+            slot.abort()
+        for _ in self._slots:
+            self._free.get(timeout=CLOSE_SECONDS).close()
+
+    def __enter__(self) -> Sandbox:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _run(self, program: str, stdin: bytes, seconds: float) -> Run:
+        with self.slot() as slot:
+            try:
+                with slot.process("main", program, stdin, seconds) as process:
+                    return finish(process, seconds)
+            except SandboxFailure as error:
+                return Run(Ending(Kind.SANDBOX_ERROR, str(error)))
+
+
+_shared: dict[tuple[int, Limits, int | None, bool], Sandbox] = {}
+_sharing = threading.Lock()
+
+
+def shared(limits: Limits, workers: int | None = None, allow_unsafe: bool = False) -> Sandbox:
+    """The sandbox of this process with these settings, made at the first call and closed when the process ends."""
+    key = (os.getpid(), limits, workers, allow_unsafe)
+    with _sharing:
+        if key not in _shared:
+            _shared[key] = Sandbox(limits, workers, allow_unsafe)
+        return _shared[key]
+
+
+def _close(reference: weakref.ref[Sandbox]) -> None:
+    sandbox = reference()
+    if sandbox is not None:
+        sandbox.close()

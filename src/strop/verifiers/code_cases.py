@@ -1,0 +1,132 @@
+"""Files of programs with their tests, one JSON object a line: `strop verify code`."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from strop.base.files import replacing
+from strop.base.types import InputError
+from strop.base.view import View
+from strop.data.files import JsonLines
+from strop.verifiers.code_verifier import CodeVerifier
+from strop_verify.code.extract import FENCE
+from strop_verify.code.outcome import CodeResult, Outcome
+from strop_verify.code.tests import Tests, read_tests
+from strop_verify.code.verifier import run_tests
+
+KINDS = ("stdio", "call", "assert")
+IN_A_FENCE = "a Markdown fence (```) is no Python: give only the program that stands inside it"
+
+
+@dataclass(frozen=True)
+class Case:
+    """A program and its tests; `id` is its own or its place in the file, from 0."""
+
+    id: str | int
+    program: str
+    tests: Tests
+
+
+def read_cases(path: str) -> list[Case]:
+    """The cases of a file: fields program, tests, and, where given, id, kind and mode; others are ignored.
+
+    Raises:
+        InputError: the file or a line cannot be used; names the line.
+    """
+    cases = [_case(place, row.columns, row.where) for place, row in enumerate(JsonLines(path=path).rows())]
+    if not cases:
+        raise InputError(f"{path}: no cases in it")
+    return cases
+
+
+def verify_cases(cases: Sequence[Case], verifier: CodeVerifier, view: View) -> list[CodeResult]:
+    """Test every program, in order; several at once.
+
+    Raises:
+        NoIsolation: this machine cannot isolate foreign programs.
+    """
+    results: dict[int, CodeResult] = {}
+    sandbox = verifier.open_sandbox()
+    threads = ThreadPoolExecutor(sandbox.workers)
+    try:
+        view.stage("verify", len(cases), "cases")
+        futures = {
+            threads.submit(run_tests, sandbox, case.program, case.tests, verifier.settings): place
+            for place, case in enumerate(cases)
+        }
+        for done, future in enumerate(as_completed(futures), start=1):
+            place = futures[future]
+            results[place] = _with_reason(cases[place].program, future.result())
+            view.advance(done, {})
+    finally:
+        for future in futures:
+            future.cancel()
+        sandbox.close()
+        threads.shutdown()
+    fenced = sum(IN_A_FENCE in result.detail for result in results.values())
+    if fenced:
+        view.note(f"{fenced} of {len(cases)} programs: {IN_A_FENCE}")
+    return [results[place] for place in range(len(cases))]
+
+
+def _with_reason(program: str, result: CodeResult) -> CodeResult:
+    """The result, which says where a fence of Markdown is why a program is no Python."""
+    if result.outcome is Outcome.SYNTAX_ERROR and any(line.lstrip().startswith(FENCE) for line in program.split("\n")):
+        return replace(result, detail=f"{result.detail}; {IN_A_FENCE}".removeprefix("; "))
+    return result
+
+
+def write_results(path: Path, cases: Sequence[Case], results: Sequence[CodeResult]) -> None:
+    """One line a case, in order: id, verdict, milliseconds, detail, and how many tests were passed.
+
+    Raises:
+        StropError: the file cannot be written.
+    """
+    with replacing(path) as temporary:
+        temporary.write_text("".join(f"{json.dumps(line)}\n" for line in _lines(cases, results)), encoding="utf-8")
+
+
+def summary(results: Sequence[CodeResult]) -> dict[str, Any]:
+    """How many cases, how many of each verdict, how long they took (milliseconds)."""
+    times = [result.milliseconds for result in results]
+    return {
+        "cases": len(results),
+        "verdicts": dict(Counter(result.outcome.value for result in results).most_common()),
+        "milliseconds_p50": round(median(times), 1),
+        "milliseconds_max": round(max(times), 1),
+    }
+
+
+def _lines(cases: Sequence[Case], results: Sequence[CodeResult]) -> Iterator[dict[str, Any]]:
+    for case, result in zip(cases, results, strict=True):
+        yield {
+            "id": case.id, "verdict": result.outcome.value, "milliseconds": round(result.milliseconds, 1),
+            "detail": result.detail, "passed": result.passed, "tests": result.total,
+        }  # fmt: skip
+
+
+def _case(place: int, columns: Any, where: str) -> Case:
+    program, name = columns.get("program"), columns.get("id", place)
+    if not isinstance(program, str):
+        raise InputError(f"{where}: needs the field program, a text")
+    if "tests" not in columns:
+        raise InputError(f"{where}: needs the field tests")
+    if not isinstance(name, str | int):
+        raise InputError(f"{where}: id must be a text or a number, not {type(name).__name__}")
+    try:
+        tests = read_tests(columns["tests"])
+    except ValueError as error:
+        raise InputError(f"{where}: {error}") from error
+    wanted = columns.get("mode", columns.get("kind", tests.kind))
+    if wanted not in KINDS:
+        raise InputError(f"{where}: mode, or else kind, must be one of {', '.join(KINDS)}, not {wanted!r}")
+    if wanted != tests.kind:
+        raise InputError(f"{where}: its tests are of the kind {tests.kind}, not {wanted}")
+    return Case(name, program, tests)

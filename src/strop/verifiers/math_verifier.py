@@ -1,0 +1,128 @@
+"""`MathVerifier`: is the response's answer the same mathematics as the reference? The comparison is strop_verify's."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from functools import lru_cache
+from typing import Literal
+
+from pydantic import NonNegativeInt, PositiveInt
+
+from strop.base.pieces import Settings
+from strop.base.types import Problem, Verdict
+from strop.data.templates import Instruction
+from strop.verifiers.base import Verifier, instruction_for, reference_text, response
+from strop.verifiers.isolation import Isolation
+from strop_verify.math import Bounds, MathSettings
+from strop_verify.math.verifier import GoldForm, MatchType, answer_key, unreadable, verify_here, warm
+from strop_verify.pool import in_worker
+from strop_verify.verdict import Status
+
+
+class MathBounds(Settings):
+    r"""How large an answer may be.
+
+    Fields:
+        characters: its length.
+        parentheses: how deep `(`, `[` may nest.
+        braces: how deep `{` may nest.
+        digits: of one number.
+        exponent: the largest literal exponent; a power of numbers may have four times as many bits.
+        factorial: the largest number before a `!`.
+        binomial: the largest number in a binomial coefficient.
+        members: of a list, set, matrix or sum.
+        signs: how many `\pm`; each doubles the answer.
+    """
+
+    characters: PositiveInt = 4000
+    parentheses: PositiveInt = 16
+    braces: PositiveInt = 24
+    digits: PositiveInt = 1000
+    exponent: PositiveInt = 100_000
+    factorial: PositiveInt = 3000
+    binomial: PositiveInt = 20_000
+    members: PositiveInt = 64
+    signs: PositiveInt = 4
+
+
+class MathVerifier(Verifier):
+    r"""Compares mathematics: `\frac{1}{2}` is `0.5`, `x > 2` is `(2, \infty)`, `\{1, 2\}` is `\{2, 1\}`.
+
+    The answer is found, both sides are read by one grammar of kinds (a quantity, a word, a time, an interval …), and
+    each kind has its rule. Equal means proved equal; what is proved neither equal nor different is wrong, with a detail
+    that begins with `unknown:`. It runs in a worker process that can be killed, also when called directly.
+
+    Fields:
+        extract: where the answer stands: `boxed` (the last balanced box after the thinking), `answer_tag`, or `any`
+            (the last of boxes, a tag, `####`, "Answer:" and the like; else a sentence that asserts it).
+        box_required: an answer tag without a box in it is unparsed (Open-Reasoner-Zero's code).
+        gold_form: `bare`: the reference is the answer; `raw`: it is a text with delimiters or boxes of its own.
+        match_types: what is looked for where nothing marks the answer: `latex` in delimiters, plain `expr`essions.
+        precision: from how many digits on a decimal stands for a number that it only rounds; before the point one more.
+        strict: names count, else they match by their order (math-verify's `strict`).
+        allow_set_relation_comp: a relation also matches a reference that may be a pair (`0 < x < 1` for `(0, 1)`).
+        ordered_lists: a bare list of values (`1, 2`) has an order; false: it is a set of solutions.
+        bounds: what is too large to be read.
+        remember: a worker keeps its latest verdicts: the samples of a group give the same few answers again and again.
+        explain: the detail says the kinds, the normal forms and the proof.
+        isolation: the processes in which it runs.
+    """
+
+    extract: Literal["boxed", "answer_tag", "any"] = "boxed"
+    box_required: bool = False
+    gold_form: GoldForm = "bare"
+    match_types: tuple[MatchType, ...] = ("latex", "expr")
+    precision: NonNegativeInt = 6
+    strict: bool = True
+    allow_set_relation_comp: bool = False
+    ordered_lists: bool = True
+    bounds: MathBounds = MathBounds()
+    remember: bool = True
+    explain: bool = False
+    isolation: Isolation = Isolation()
+
+    def isolated(self) -> Isolation:
+        """It runs in processes: whatever bounds its work, a worker that hangs can be killed."""
+        return self.isolation
+
+    def warm(self) -> None:
+        """Import what every verdict needs, and build its tables, before workers are forked."""
+        warm(self.settings)
+
+    @property
+    def settings(self) -> MathSettings:
+        """How answers are found, read and compared."""
+        return _settings(self)
+
+    def judge(self, problem: Problem, text: str, truncated: bool) -> Verdict:
+        """Correct, wrong (also where neither is proved), unparsed (no answer, unreadable, too large) or error."""
+        reference = reference_text(problem)
+        if reference is None:
+            return Verdict(0.0, Status.ERROR, f"the reference is {type(problem.reference).__name__}, not an answer")
+        if not in_worker():
+            from strop.verifiers.process_pool import judge_in_worker
+
+            return judge_in_worker(self, problem, text, truncated)
+        found = verify_here(reference, text, self.settings)
+        return Verdict(found.score, found.status, found.detail)
+
+    def refuses(self, problem: Problem) -> str | None:
+        """A reference that is neither text nor number, is beyond the bounds, cannot be read, or has no value."""
+        gold = reference_text(problem)
+        if gold is None:
+            return f"MathVerifier compares answers, and the reference is {type(problem.reference).__name__}"
+        return unreadable(gold, self.settings)
+
+    def instruction(self, problem: Problem) -> Instruction | None:
+        """To put the answer where `extract` looks for it."""
+        return instruction_for(self.extract)
+
+    def answer(self, problem: Problem, text: str) -> str | None:
+        """A text that is the same for equal simple numbers, and for answers that are written alike."""
+        return answer_key(response(problem, text), self.settings)
+
+
+@lru_cache(maxsize=256)
+def _settings(verifier: MathVerifier) -> MathSettings:
+    same = {each.name: getattr(verifier, each.name) for each in fields(MathSettings) if each.name != "bounds"}
+    return MathSettings(**same, bounds=Bounds(**verifier.bounds.model_dump()))
