@@ -21,6 +21,8 @@ FloatArray = NDArray[np.float32]
 BoolArray = NDArray[np.bool_]
 ExpertArray = NDArray[np.int16]
 
+Status = verdict.Status
+
 
 class StropError(VerifyError):
     """A problem the user can solve. Its message is one line that names what is wrong and the way out.
