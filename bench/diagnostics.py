@@ -17,9 +17,13 @@ from collections.abc import Callable
 import numpy as np
 
 from strop.algorithms.advantages import GroupRelative
-from strop.algorithms.diagnostics.credit import credit_metrics
-from strop.algorithms.diagnostics.step import step_diagnostics
-from strop.algorithms.diagnostics.texts import length_metrics, reflection_metrics, repetition_metrics
+from strop.algorithms.diagnostics.step import (
+    credit_metrics,
+    length_metrics,
+    reflection_metrics,
+    repetition_metrics,
+    step_diagnostics,
+)
 from strop.base.types import Completion, Group, Problem, Rollout, Verdict, VersionSpan
 from strop.training.samples import make_samples
 from strop_verify.verdict import Status

@@ -41,8 +41,7 @@ from strop.orchestration.connection import WorkerSpec, end
 from strop.orchestration.fleet import Fleet, Supervision
 from strop.orchestration.messages import StoredWeights
 from strop.orchestration.processes import Processes
-from strop.orchestration.weight_store import MEMORY, WeightStore
-from strop.orchestration.weight_transport import WeightTransport
+from strop.orchestration.weight_store import MEMORY, WeightStore, WeightTransport
 from strop.recipes.resolve import resolve
 from strop.run.loop import Loop
 from strop.verifiers.judge import InlineJudge

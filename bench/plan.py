@@ -142,14 +142,14 @@ def train(out: Path, sets: tuple[str, ...], steps: int, clock: str) -> Path:
     """A run of the quickstart's recipe in this process."""
     import torch
 
-    import strop.base.clock
+    import strop.run.loop
     from strop.base.view import SilentView
     from strop.recipes.resolve import resolve
     from strop.run.run import train as run
 
     torch.set_num_threads(1)
     if clock == "cpu":
-        strop.base.clock.time = SimpleNamespace(perf_counter=time.process_time)  # type: ignore[assignment]
+        strop.run.loop.time = SimpleNamespace(perf_counter=time.process_time)  # type: ignore[assignment]
     run(resolve("quickstart", [*BASE, f"steps={steps}", *sets]), out, SilentView())
     return out
 

@@ -199,8 +199,7 @@ class SimulatedLearner:
         pass
 
     def learn(self, groups: Sequence[Group], survivors: Collection[int], step: int, states: Mapping[str, Any]) -> Any:
-        from strop.training.result import TrainResult
-        from strop.training.samples import make_candidates
+        from strop.training.samples import TrainResult, make_candidates
 
         self.before(step + 1)
         begin = time.perf_counter()

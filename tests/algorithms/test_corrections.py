@@ -8,8 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from strop.algorithms.corrections import Correction, IcePop, SequenceMask, TokenTis
-from strop.algorithms.losses import Reinforce
+from strop.algorithms.losses import Correction, IcePop, Reinforce, SequenceMask, TokenTis
 from strop.algorithms.objective import Objective, UpdateContext
 from strop.algorithms.tokens import Tokens
 

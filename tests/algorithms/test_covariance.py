@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.algorithms.cases import rows, tokens_of
 
-from strop.algorithms.covariance import ClipCov, KlCov
-from strop.algorithms.hashing import mix, token_hash
+from strop.algorithms.entropy_losses import ClipCov, KlCov, mix, token_hash
 from strop.algorithms.statistics import token_covariance
 from strop.algorithms.tokens import Tokens
 from strop.base.metrics import values

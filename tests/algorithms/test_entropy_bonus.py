@@ -8,7 +8,7 @@ import pytest
 import torch
 from tests.algorithms.cases import tokens_of
 
-from strop.algorithms.entropy_bonus import AdaptiveEntropy, EntropyBonus
+from strop.algorithms.regularizers import AdaptiveEntropy, EntropyBonus
 from strop.base.pieces import State
 
 ENTROPY = torch.tensor([0.3, 1.2], dtype=torch.float64)

@@ -10,15 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.algorithms.cases import Outcome, rows, run, scores, table, tokens_of
 
-from strop.algorithms.covariance import ClipCov, KlCov
-from strop.algorithms.entropy_bonus import AdaptiveEntropy, EntropyBonus
-from strop.algorithms.entropy_losses import ArcherClip, LowEntropyMask
-from strop.algorithms.kl import KlPenalty
-from strop.algorithms.losses import Cispo, PolicyLoss, PpoClip, Reinforce
+from strop.algorithms.entropy_losses import ArcherClip, ClipCov, KlCov, LowEntropyMask
+from strop.algorithms.losses import Cispo, Gspo, PolicyLoss, PpoClip, Reinforce
 from strop.algorithms.objective import Objective, UpdateContext
 from strop.algorithms.opefo import Opefo
-from strop.algorithms.regularizers import Regularizer
-from strop.algorithms.sequence_losses import Gspo
+from strop.algorithms.regularizers import AdaptiveEntropy, EntropyBonus, KlPenalty, Regularizer
 from strop.algorithms.token_types import EntropyQuantile
 from strop.base.pieces import choices
 

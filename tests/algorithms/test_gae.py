@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from strop.algorithms.advantages import Outcomes, gae
-from strop.algorithms.value_advantages import Gae
+from strop.algorithms.value import Gae
 from strop.base.types import StropError
 
 VALUES = np.array([0.5, 0.4, 0.8])

@@ -12,9 +12,9 @@ import torch
 from tests.algorithms.cases import tokens_of
 from torch import Tensor
 
-from strop.algorithms.kl import Estimator, KlInReward, KlPenalty, estimate
 from strop.algorithms.losses import Reinforce
 from strop.algorithms.objective import Objective, UpdateContext
+from strop.algorithms.regularizers import Estimator, KlInReward, KlPenalty, estimate
 from strop.algorithms.tokens import Tokens
 from strop.base.metrics import values
 

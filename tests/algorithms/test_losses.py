@@ -6,13 +6,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from strop.algorithms.covariance import KlCov
-from strop.algorithms.entropy_bonus import AdaptiveEntropy, EntropyBonus
-from strop.algorithms.entropy_losses import ArcherClip
-from strop.algorithms.losses import Cispo, PolicyLoss, PpoClip, Reinforce, surrogate_clips
+from strop.algorithms.entropy_losses import ArcherClip, KlCov
+from strop.algorithms.losses import Cispo, Gspo, PolicyLoss, PpoClip, Reinforce, surrogate_clips
 from strop.algorithms.objective import Objective, UpdateContext
-from strop.algorithms.regularizers import Regularizer
-from strop.algorithms.sequence_losses import Gspo
+from strop.algorithms.regularizers import AdaptiveEntropy, EntropyBonus, Regularizer
 from strop.algorithms.token_types import EntropyQuantile
 from strop.algorithms.tokens import Tokens
 from strop.base.metrics import values

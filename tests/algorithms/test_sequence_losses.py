@@ -8,7 +8,7 @@ import pytest
 import torch
 from tests.algorithms.cases import tokens_of
 
-from strop.algorithms.sequence_losses import Gspo, sequence_ratio
+from strop.algorithms.losses import Gspo, sequence_ratio
 from strop.base.metrics import values
 
 SEQUENCE = [0, 0, 1, 1, 1]

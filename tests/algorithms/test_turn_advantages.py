@@ -7,9 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strop.algorithms.advantages import GroupRelative, Outcomes
+from strop.algorithms.advantages import GroupRelative, Outcomes, TurnLevel
 from strop.algorithms.selection import Selection
-from strop.algorithms.turn_advantages import TurnLevel
 from strop.base.types import Completion, Problem, Rollout, Verdict
 from strop_verify.verdict import Status
 

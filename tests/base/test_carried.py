@@ -11,13 +11,13 @@ from collections.abc import Iterator
 import pytest
 
 from strop.base import session
-from strop.base.carried import accept, carried
+from strop.base.session import accept, carried
 from strop.base.types import InputError
 
 HERE = """
 import json, math
 from strop.base import session
-from strop.base.carried import carried
+from strop.base.session import carried
 
 FACTOR = 6
 def times(text):
@@ -34,8 +34,8 @@ print(json.dumps([names, carried(json.dumps(names)), carried("data: plain")]))
 THERE = """
 import json, sys
 from strop.base import session
-from strop.base.carried import accept
-from strop.base.named import found_by_name
+from strop.base.session import accept
+from strop.base.imports import found_by_name
 
 names, code = json.load(sys.stdin)
 accept(code)

@@ -9,7 +9,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from strop.base.connections import Connections
+from strop.engines.vllm.client import Connections
 
 
 class Server:

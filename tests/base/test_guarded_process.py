@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from strop.base.guarded_process import GuardedProcess
+from strop.engines.vllm.server import GuardedProcess
 
 
 def guarded(place: Path, script: str) -> GuardedProcess:
@@ -82,7 +82,7 @@ def test_it_dies_with_us_however_we_end(tmp_path: Path) -> None:
     code = (
         "import os, signal, sys\n"
         "from pathlib import Path\n"
-        "from strop.base.guarded_process import GuardedProcess\n"
+        "from strop.engines.vllm.server import GuardedProcess\n"
         "process = GuardedProcess(['/bin/sh', '-c', 'sleep 600 & echo $!; wait'], os.environ, Path(sys.argv[1]))\n"
         "print(process.pid, flush=True)\n"
         "os.kill(os.getpid(), signal.SIGKILL)\n"

@@ -11,10 +11,10 @@ from tests.made import group, rollout
 
 from strop.algorithms.diagnostics.groups import lag_metrics, verifier_failures
 from strop.algorithms.diagnostics.step import step_diagnostics
-from strop.base.clock import Clock
 from strop.base.metrics import Maximum, Mean, Minimum, Stat, Total, merge, values
 from strop.base.sample import Sample
 from strop.base.seeds import derive
+from strop.run.loop import Clock
 from strop_verify.verdict import Status
 
 

@@ -12,8 +12,7 @@ from tests.runs import assert_same_run, metrics, small_config
 
 from strop.algorithms.rewards import BinaryReward, Reward
 from strop.base.imports import allow_module
-from strop.base.pieces import State, StatefulPiece
-from strop.base.states import States, stateful_pieces
+from strop.base.pieces import State, StatefulPiece, States, stateful_pieces
 from strop.base.types import Completion, InputError, Verdict
 from strop.config.parse import edit
 from strop.recipes.resolve import resolve

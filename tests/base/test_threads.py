@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from strop_verify.threads import thread_environment, wait_politely
+from strop_verify.child_process import thread_environment, wait_politely
 
 
 @pytest.mark.parametrize(

@@ -9,9 +9,8 @@ from tests.engines.runs import drain, engine_of, policy_logprobs
 from tests.tiny import byte_tokenizer, tiny_qwen3
 
 from strop.base.types import FinishReason
-from strop.engines.continuation import Chain, Continuation, Ending, Phase, Plan, Watch
+from strop.engines.continuation import Chain, Continuation, Ending, Phase, Plan, StopStrings, Watch
 from strop.engines.protocol import Request, Sampling
-from strop.engines.stops import StopStrings
 
 PROMPT = np.array([5, 17, 80], np.int32)
 EOS = 256

@@ -21,10 +21,9 @@ from tests.prepare.working import questions, write_lines
 
 from strop.base.types import InputError
 from strop.base.view import SilentView
-from strop.engines.endpoint import side_by_side
-from strop.engines.endpoint.client import ChatEndpoint, EndpointError, GivenUp
+from strop.engines.endpoint import client
+from strop.engines.endpoint.client import Callers, ChatEndpoint, EndpointError, GivenUp, Patience
 from strop.engines.endpoint.engine import EndpointEngine, EndpointTokenizer
-from strop.engines.endpoint.side_by_side import Callers, Patience
 from strop.engines.protocol import Request, Sampling
 from strop.prepare import parse_config, prepare
 
@@ -39,7 +38,7 @@ def dead() -> Iterator[str]:
 
 @pytest.fixture
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(side_by_side, "TOLD_AFTER", 0.0)
+    monkeypatch.setattr(client, "TOLD_AFTER", 0.0)
 
 
 def asking(url: str, *texts: str, told: list[str], **settings: Any) -> EndpointEngine:

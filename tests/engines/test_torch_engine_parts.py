@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from scipy import stats
 from tests.tiny import byte_tokenizer
 
+from strop.engines.continuation import StopStrings
 from strop.engines.protocol import Sampling
 from strop.engines.sampling import Draw, draw, stream_key, truncate, uniforms
-from strop.engines.stops import StopStrings
 
 # The first two uniforms of (seed 0, sample 0) and of (seed 2^63 - 1, sample 7).
 PINNED = [[0.16006461874122768, 0.4563472190783746], [0.19980902070006545, 0.09561532976144316]]

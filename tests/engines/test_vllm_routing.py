@@ -20,12 +20,11 @@ from strop.base.seeds import derive
 from strop.base.types import ExpertArray, InputError
 from strop.base.view import SilentView
 from strop.engines.build import build_engine
+from strop.engines.continuation import StopStrings
 from strop.engines.protocol import EngineLost, Request, Sampling
 from strop.engines.requests import Limits, checked
-from strop.engines.stops import StopStrings
 from strop.engines.vllm.client import Chunk
-from strop.engines.vllm.engine import VllmEngine
-from strop.engines.vllm.sample import Sample
+from strop.engines.vllm.engine import Sample, VllmEngine
 from strop.engines.vllm.settings import PYTHON_VARIABLE, Vllm
 from strop.model.folder import ModelFolder
 from strop.model.policy import Packed, Policy, load_policy

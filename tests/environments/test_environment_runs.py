@@ -25,8 +25,7 @@ from tests.environments.runs import (
 from tests.run.test_run import StopsAfter
 from tests.runs import assert_same_run, metrics, small_config
 
-from strop.algorithms.advantages import Outcomes
-from strop.algorithms.turn_advantages import TurnLevel
+from strop.algorithms.advantages import Outcomes, TurnLevel
 from strop.base.imports import allow_module
 from strop.base.sample import sample_id
 from strop.base.view import SilentView

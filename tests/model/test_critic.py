@@ -21,7 +21,7 @@ from transformers import AutoModel, Qwen3Model
 from strop.algorithms.aggregation import TokenMean
 from strop.algorithms.objective import UpdateContext
 from strop.algorithms.tokens import Tokens
-from strop.algorithms.value_loss import ValueLoss
+from strop.algorithms.value import ValueLoss
 from strop.base.metrics import ExplainedVariance, Variance, values
 from strop.base.sample import Sample
 from strop.base.types import InputError

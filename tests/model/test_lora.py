@@ -19,8 +19,7 @@ from strop.base.types import InputError
 from strop.engines.torch import EngineSettings, TorchEngine
 from strop.model.critic import Critic
 from strop.model.files import export
-from strop.model.lora import Adapters, export_adapter
-from strop.model.lora_layers import AdaptedExperts, AdaptedLinear, Adapter
+from strop.model.lora import AdaptedExperts, AdaptedLinear, Adapter, Adapters, export_adapter
 from strop.model.policy import Packed, Policy, WithoutAdapters, load_policy
 from strop.model.settings import FreshModel, Lora, ModelSettings
 from strop.training.packing import pack

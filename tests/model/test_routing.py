@@ -19,8 +19,7 @@ from strop.base.sample import Sample
 from strop.base.types import Completion, InputError
 from strop.engines.protocol import Sampling
 from strop.model.files import cast_parameters
-from strop.model.policy import Packed, Policy
-from strop.model.routing import UNKNOWN
+from strop.model.policy import UNKNOWN, Packed, Policy
 from strop.training.packing import pack
 from strop.training.samples import as_samples
 

@@ -10,8 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from strop.algorithms.tokens import send
-from strop.model.attention import PackedContext
-from strop.model.variable_length import adapted
+from strop.model.attention import PackedContext, adapted
 
 LENGTHS = (3, 7, 1, 5)
 

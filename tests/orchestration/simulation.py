@@ -22,8 +22,7 @@ from strop.orchestration.connection import Launcher, WorkerSpec
 from strop.orchestration.fleet import Fleet, Supervision
 from strop.orchestration.messages import StoredWeights
 from strop.orchestration.processes import Processes
-from strop.orchestration.weight_store import WeightStore
-from strop.orchestration.weight_transport import WeightTransport
+from strop.orchestration.weight_store import WeightStore, WeightTransport
 from strop.run.loop import Loop, StepRecord
 from strop.verifiers.judge import InlineJudge, Judge
 

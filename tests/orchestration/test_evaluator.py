@@ -29,11 +29,11 @@ from strop.lab.scaling.curves import read_curve
 from strop.model.byte_tokenizer import byte_tokenizer
 from strop.orchestration.connection import WorkerSpec
 from strop.orchestration.evaluator import InProcessEvaluator, Measured, WeightsOf
+from strop.orchestration.evaluator_process import WorkerEvaluator
 from strop.orchestration.fleet import Supervision
 from strop.orchestration.messages import StoredWeights
 from strop.orchestration.processes import Processes
 from strop.orchestration.weight_store import EVALUATED, WeightStore
-from strop.orchestration.worker_evaluator import WorkerEvaluator
 from strop.run.assembly import assemble
 from strop.run.benchmark_plan import Plan, parse_models
 from strop.run.benchmarking import measure

@@ -6,8 +6,7 @@ import numpy as np
 from tests.made import PROBLEM, completion, group, rollout
 
 from strop.base.types import Observation
-from strop.orchestration.ledger import OpenGroup
-from strop.orchestration.stale import StaleGroups
+from strop.orchestration.ledger import OpenGroup, StaleGroups
 
 LINE = "dropped that could not be trained within max_lag"
 

@@ -23,8 +23,7 @@ from torch import Tensor
 from strop.base.types import StropError
 from strop.base.view import SilentView
 from strop.orchestration.messages import StoredWeights
-from strop.orchestration.weight_store import WeightStore, claim, read, sweep
-from strop.orchestration.weight_transport import WeightTransport
+from strop.orchestration.weight_store import WeightStore, WeightTransport, claim, read, sweep
 from strop.run.run import train
 from strop.training.checkpoint import DiskFull
 
@@ -130,7 +129,7 @@ def test_a_full_memory_is_left_for_the_run_folder(small_disk: Path, tmp_path: Pa
 def test_no_room_anywhere_ends_the_run_with_one_line(
     small_disk: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("strop.orchestration.weight_transport.DISK_FULL_SECONDS", 0.01)
+    monkeypatch.setattr("strop.orchestration.weight_store.DISK_FULL_SECONDS", 0.01)
     (small_disk / "full").write_bytes(bytes((1 << 20) - 100_000))
     run = made(
         tmp_path / "run",

@@ -9,9 +9,8 @@ from hypothesis import strategies as st
 from strop.config.parse import edit
 from strop.lab.planning import Constant, Costs, Lengths, Setup, Simulation, Straggling
 from strop.lab.planning.simulate import _Run
-from strop.orchestration.lag_gate import LagGate
+from strop.orchestration.lag_gate import LagGate, Window
 from strop.orchestration.settings import WindowMode
-from strop.orchestration.window import Window
 from strop.recipes.resolve import resolve
 
 

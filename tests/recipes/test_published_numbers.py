@@ -7,13 +7,13 @@ import pytest
 import torch
 from tests.algorithms.cases import tokens_of
 
-from strop.algorithms.covariance import ClipCov, KlCov
-from strop.algorithms.diagnostics.reflection import PATTERNS
 from strop.algorithms.diagnostics.repetition import WINDOW
+from strop.algorithms.diagnostics.step import PATTERNS
+from strop.algorithms.entropy_losses import ClipCov, KlCov
+from strop.algorithms.losses import Gspo
 from strop.algorithms.opefo import Opefo
 from strop.algorithms.rewards import LengthPenalty, OverlongShaping
-from strop.algorithms.sequence_losses import Gspo
-from strop.algorithms.value_loss import ValueLoss
+from strop.algorithms.value import ValueLoss
 from strop.engines.protocol import PHRASE
 from strop.lab.scaling import FitSettings
 from strop.lab.scaling.compare import MARGIN

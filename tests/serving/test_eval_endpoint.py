@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 
 from strop.base.types import InputError
 from strop.cli import app
-from strop.engines.endpoint import side_by_side
+from strop.engines.endpoint import client
 from strop.engines.endpoint.client import ChatEndpoint, EndpointError
 from strop.engines.endpoint.engine import EndpointEngine, EndpointTokenizer, read_said
 from strop.engines.protocol import Request, Sampling
@@ -98,7 +98,7 @@ def test_an_endpoint_that_is_not_there_is_told(tmp_path: Path, problems: Path, m
 def test_while_an_endpoint_does_not_answer_the_terminal_says_so(
     tmp_path: Path, problems: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(side_by_side, "TOLD_AFTER", 0.0)
+    monkeypatch.setattr(client, "TOLD_AFTER", 0.0)
     monkeypatch.setattr(ChatEndpoint, "_pause", lambda self, attempt: 0.2)
     dead = ("--endpoint", "http://127.0.0.1:9/v1", "--benchmark", str(problems), "--set", "verifier=ExactMatch")
     done = CliRunner().invoke(app, ["eval", "tiny", *dead, "--out", str(tmp_path / "out"), "--plain"])

@@ -15,7 +15,7 @@ from strop.base.view import SilentView
 from strop.run.assembly import assemble
 from strop.training.learner import Learner
 from strop.training.samples import as_samples
-from strop.training.scoring import score_samples
+from strop.training.step import score_samples
 
 STILL = ("optim.lr=1e-12", "evaluation.every=none", "algorithm.advantage.normalization=none", "steps=1")
 

@@ -12,7 +12,7 @@ import pytest
 from strop.base.types import InputError, StropError
 from strop.run.rank_group_learner import RankSettings
 from strop.run.rank_worker import Scattered
-from strop.training.rendezvous import interface_of, open_store, reach_store, use_interface_of
+from strop.training.ranks import interface_of, open_store, reach_store, use_interface_of
 
 NOBODY = "192.0.2.1"  # of no machine (RFC 5737)
 

@@ -10,7 +10,7 @@ from tests.made import PROBLEM, completion, group, rollout
 
 from strop.algorithms.advantages import GroupRelative
 from strop.algorithms.settings import TruncationMask
-from strop.algorithms.value_advantages import Gae
+from strop.algorithms.value import Gae
 from strop.base.sample import Sample
 from strop.base.types import Completion, Group, Restart, Rollout
 from strop.recipes.resolve import resolve

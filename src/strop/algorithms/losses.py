@@ -10,17 +10,18 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, ClassVar
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from strop.algorithms.tokens import Tokens, scalar
+from strop.algorithms.tokens import Tokens, scalar, sequence_mean, sequence_sum
 from strop.base.lazy import torch
 from strop.base.metrics import Maximum, Mean, Metrics, Minimum
 from strop.base.pieces import Piece
 
 if TYPE_CHECKING:
     from torch import Tensor
+
 
 Ratio = Annotated[float, Field(gt=0)]
 LOG_RATIO_LIMIT = 20.0
@@ -59,10 +60,8 @@ class PolicyLoss(Piece):
 
     modules: ClassVar[tuple[str, ...]] = (
         "strop.algorithms.losses",
-        "strop.algorithms.sequence_losses",
         "strop.algorithms.entropy_losses",
         "strop.algorithms.opefo",
-        "strop.algorithms.covariance",
     )
 
     @property
@@ -217,3 +216,114 @@ class Cispo(PolicyLoss):
         ratio = importance_ratio(tokens, logprob)
         weight = ratio.clamp(max=self.max_ratio).detach()
         return -weight * tokens.advantage * logprob, ratio_metrics(ratio, self.clipped(tokens, logprob))
+
+
+class Gspo(PolicyLoss):
+    r"""Group sequence policy optimisation: PPO-clip on the geometric mean of a sequence's token ratios.
+
+        s = exp( (1/|o|) Σ_t (log π_t − log π_anchor,t) )
+        loss_t = −min(s_t A_t, clip(s_t, 1 − clip_low, 1 + clip_high) A_t),   s_t = sg(s) · π_t / sg(π_t)
+
+    Every token has the value of its sequence's loss, and its gradient is that of log π_t times the sequence's ratio
+    (the paper's token form, GSPO-token). Averaged over the tokens of a sequence (`SampleMean`) with one advantage a
+    sequence, that is exactly the gradient of the sequence form; other aggregations weigh sequences otherwise.
+    |o| counts trained tokens. Defaults are ScaleRL's (A.18.3: 3e-3 and 4e-3, or 5e-3; the 1e-4 scale of the original
+    did not work for them).
+    """
+
+    clip_low: Annotated[float, Field(gt=0, le=1)] = 3e-3
+    clip_high: Ratio = 4e-3
+
+    def clipped(self, tokens: Tokens, logprob: Tensor) -> Clipped:
+        """All tokens of sequences whose ratio is beyond the bound that their advantage rewards."""
+        ratio = sequence_ratio(tokens, logprob.detach())
+        return surrogate_clips(ratio, tokens.advantage, self.clip_low, self.clip_high, None)
+
+    def __call__(self, tokens: Tokens, logprob: Tensor) -> tuple[Tensor, Metrics]:
+        whole = sequence_ratio(tokens, logprob.detach())
+        ratio = whole * torch.exp(logprob - logprob.detach())
+        loss = clipped_surrogate(ratio, tokens.advantage, self.clip_low, self.clip_high, None)
+        return loss, ratio_metrics(whole, self.clipped(tokens, logprob))
+
+
+def sequence_ratio(tokens: Tokens, logprob: Tensor) -> Tensor:
+    """s of each token's own sequence, [M]: the exponential of the mean log-ratio of its trained tokens."""
+    return torch.exp(sequence_mean(logprob - tokens.anchor_logprob, tokens.sequence))
+
+
+Positive = Annotated[float, Field(gt=0)]
+
+
+class Correction(Piece):
+    """From the log-ratio of anchor and generator to a factor per token."""
+
+    @abstractmethod
+    def __call__(self, gap: Tensor, sequence: Tensor) -> Tensor:
+        """The factor of each token, [M].
+
+        Args:
+            gap: floating point [M], log π_anchor − log π_gen of each trained token.
+            sequence: int64 [M], the token's sequence; whole sequences only.
+        """
+
+
+class TokenTis(Correction):
+    """Truncated importance sampling by token: min(w_t, cap)."""
+
+    cap: Positive = 2.0
+
+    def __call__(self, gap: Tensor, sequence: Tensor) -> Tensor:
+        return torch.exp(gap).clamp(max=self.cap)
+
+
+class SequenceMask(Correction):
+    r"""Whole sequences leave the loss where their ratio is outside [low, high].
+
+        geometric: s = exp((1/|o|) Σ_t gap_t)        product: s = exp(Σ_t gap_t), the probability ratio of the sequence
+
+    Fields:
+        low, high: the range of s in which a sequence is kept; None: no bound on that side.
+        ratio: which s. The product needs a wide range: it grows with the length.
+        factor: what kept tokens carry: `one` (rejection alone), `token` (w_t) or `sequence` (s).
+
+    The defaults reject alone, by the geometric mean; `ratio="product", factor="sequence", low=None` is what trainers
+    offer as a sequence-level importance mask.
+    """
+
+    low: Positive | None = 0.5
+    high: Positive | None = 2.0
+    ratio: Literal["geometric", "product"] = "geometric"
+    factor: Literal["one", "token", "sequence"] = "one"
+
+    @model_validator(mode="after")
+    def _bounds_in_order(self) -> SequenceMask:
+        if self.low is not None and self.high is not None and self.low >= self.high:
+            raise ValueError(f"low={self.low} must be below high={self.high}")
+        return self
+
+    def __call__(self, gap: Tensor, sequence: Tensor) -> Tensor:
+        whole = torch.exp((sequence_mean if self.ratio == "geometric" else sequence_sum)(gap, sequence))
+        kept = torch.ones_like(whole, dtype=torch.bool)
+        if self.low is not None:
+            kept &= whole >= self.low
+        if self.high is not None:
+            kept &= whole <= self.high
+        carried = {"one": torch.ones_like(gap), "token": torch.exp(gap), "sequence": whole}[self.factor]
+        return torch.where(kept, carried, torch.zeros_like(carried))
+
+
+class IcePop(Correction):
+    """Tokens whose ratio is outside [low, high] leave the loss, the others carry it: w_t · 1[low ≤ w_t ≤ high]."""
+
+    low: Positive = 0.5
+    high: Positive = 5.0
+
+    @model_validator(mode="after")
+    def _bounds_in_order(self) -> IcePop:
+        if self.low >= self.high:
+            raise ValueError(f"low={self.low} must be below high={self.high}")
+        return self
+
+    def __call__(self, gap: Tensor, sequence: Tensor) -> Tensor:
+        ratio = torch.exp(gap)
+        return torch.where((ratio >= self.low) & (ratio <= self.high), ratio, torch.zeros_like(ratio))

@@ -8,10 +8,8 @@ from pydantic import Field, SerializeAsAny
 
 from strop.algorithms.advantages import Advantage
 from strop.algorithms.aggregation import Aggregation
-from strop.algorithms.corrections import Correction
-from strop.algorithms.kl import KlInReward
-from strop.algorithms.losses import PolicyLoss
-from strop.algorithms.regularizers import Regularizer
+from strop.algorithms.losses import Correction, PolicyLoss
+from strop.algorithms.regularizers import KlInReward, Regularizer
 from strop.algorithms.rewards import LengthShaping, Reward
 from strop.algorithms.selection import Selection
 from strop.algorithms.token_types import TokenTypes

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal
 
-from strop.algorithms.kl import estimate
 from strop.algorithms.losses import Clipped
+from strop.algorithms.regularizers import estimate
 from strop.algorithms.tokens import Tokens
 from strop.base.lazy import torch
 from strop.base.metrics import Covariance, Deviation, Maximum, Mean, Metrics, Minimum, Ratio, Total

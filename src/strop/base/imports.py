@@ -220,3 +220,63 @@ def _shown(file: str) -> str:
     """A path as a user would write it: below the current folder without that."""
     path = Path(file)
     return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else file
+
+
+def require(module: str, extra: str, purpose: str) -> Any:
+    """Import an optional package.
+
+    Example: `datasets = require("datasets", extra="hub", purpose="data sets of the Hugging Face hub")`.
+
+    Raises:
+        InputError: the package is not installed; the line says which extra brings it.
+    """
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name != module.partition(".")[0]:
+            raise  # the package is there and one of its own imports is not: installing the extra would not mend that
+        raise _absent(module, extra, purpose) from error
+
+
+def refuse_absent(module: str, extra: str, purpose: str) -> None:
+    """Refuse where an optional package is not installed, without importing it.
+
+    Raises:
+        InputError: as `require`.
+    """
+    if importlib.util.find_spec(module) is None:
+        raise _absent(module, extra, purpose)
+
+
+def _absent(module: str, extra: str, purpose: str) -> InputError:
+    return InputError(f'{purpose} need the package {module}: pip install "strop[{extra}]"')
+
+
+def found_by_name(text: str, kind: str = "function") -> Any:
+    """The object called `module:name`; None where its module has none of this name.
+
+    Args:
+        kind: what is named, for the error.
+
+    Raises:
+        ValueError: it is not written so, or its module was not allowed.
+    """
+    module, _, name = text.partition(":")
+    if not module or not name:
+        raise ValueError(f"{text!r} is not written module:{kind}")
+    if not is_allowed(module):
+        raise ValueError(not_allowed(text, module))
+    return vars(importlib.import_module(module)).get(name)
+
+
+def function_named(text: str) -> Any:
+    """The function called `module:name`.
+
+    Raises:
+        ValueError: see `found_by_name`, or the module has no such function.
+    """
+    found = found_by_name(text)
+    if not callable(found):
+        module, _, name = text.partition(":")
+        raise ValueError(f"module {module!r} has no function {name!r}")
+    return found

@@ -22,7 +22,7 @@ import typer
 
 from strop.cli.commands import app
 from strop.cli.options import INTERRUPTED
-from strop_verify.threads import wait_politely
+from strop_verify.child_process import wait_politely
 
 __all__ = ["app", "main"]
 

@@ -174,7 +174,7 @@ def print_markdown(text: str) -> None:
 
 def print_report(text: str) -> None:
     """Markdown whose tables are drawn as narrow as the terminal, those that are wider in several parts."""
-    from strop.base.markdown import parsed_table
+    from strop.base.view import parsed_table
 
     blocks = text.strip().split("\n\n")
     for before, block in zip(["|", *blocks], blocks, strict=False):

@@ -19,9 +19,8 @@ from strop.base.types import InputError, StropError
 from strop.base.view import View
 from strop.dashboard.reading import Runs
 from strop.dashboard.server import PORT, Server, opened
-from strop_verify.child_process import ChildProcess, connect_to_parent, start_module
+from strop_verify.child_process import ChildProcess, connect_to_parent, start_module, thread_environment
 from strop_verify.framing import Channel
-from strop_verify.threads import thread_environment
 
 NICENESS = 10
 LOOK_SECONDS = 0.2

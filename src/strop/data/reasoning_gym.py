@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 from pydantic import Field, JsonValue, field_validator
 
-from strop.base.extras import require
+from strop.base.imports import require
 from strop.base.near import nearest
 from strop.base.types import InputError, Problem
 from strop.data.source import ProblemSource

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
 from strop.base import hub
-from strop.base.extras import require
+from strop.base.imports import require
 from strop.base.pieces import Settings
 from strop.base.types import InputError, Message, Problem, Prompt, first_line
 from strop.data.columns import NoColumn, Where, condition, pick

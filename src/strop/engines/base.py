@@ -10,12 +10,10 @@ from numpy.typing import NDArray
 from transformers import PreTrainedTokenizerBase
 
 from strop.base.types import Completion, ExpertArray, FinishReason, FloatArray, InputError, IntArray, StropError
-from strop.engines.continuation import Chain, Plan
-from strop.engines.open_requests import OpenRequests
-from strop.engines.protocol import Capabilities, Drawn, EngineLost, PauseMode, Request, Sampling, Scores
+from strop.engines.continuation import Chain, Plan, StopStrings
+from strop.engines.protocol import Capabilities, Drawn, EngineLost, OpenRequests, PauseMode, Request, Sampling, Scores
 from strop.engines.requests import Limits, checked
 from strop.engines.slots import Entry
-from strop.engines.stops import StopStrings
 
 Row = Sequence[float] | NDArray[np.int64] | NDArray[np.float32]
 

@@ -24,6 +24,7 @@ from strop.base.types import Completion, FloatArray, InputError, IntArray, Strop
 if TYPE_CHECKING:
     from torch import Tensor
 
+
 Count = Annotated[int, Field(ge=1)]
 NonEmpty = Annotated[str, Field(min_length=1)]
 
@@ -298,3 +299,18 @@ class Scoring(Protocol):
                 score at this temperature.
         """
         ...
+
+
+class OpenRequests(dict[str, int]):
+    """Samples that were not yet reported, by the id of their request, which leaves with the last of them."""
+
+    def begin(self, request: Request) -> None:
+        """A request was accepted."""
+        self[request.id] = request.n
+
+    def reported(self, completions: Iterable[Completion]) -> None:
+        """These were handed out."""
+        for completion in completions:
+            self[completion.request_id] -= 1
+            if not self[completion.request_id]:
+                del self[completion.request_id]

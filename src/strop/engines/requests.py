@@ -10,10 +10,9 @@ import numpy as np
 from transformers import PreTrainedTokenizerBase
 
 from strop.base.types import InputError, IntArray
-from strop.engines.continuation import Plan, Watch
+from strop.engines.continuation import Plan, StopStrings, Watch
 from strop.engines.protocol import Request, Sampling
 from strop.engines.slots import Entry
-from strop.engines.stops import StopStrings
 from strop.model.attention_kinds import longest_sequence
 
 

@@ -42,7 +42,7 @@ class Entry:
         return self.ids[:-1]
 
 
-class Sequence:
+class RunningSequence:
     """One running sample."""
 
     def __init__(self, entry: Entry, index: int) -> None:
@@ -73,7 +73,7 @@ class Slots:
 
     def __init__(self, count: int, longest: int) -> None:
         self.count = count
-        self.sequences: list[Sequence | None] = [None] * count
+        self.sequences: list[RunningSequence | None] = [None] * count
         self.prompt_of: list[Entry | None] = [None] * count
         self.active = np.zeros(count, np.bool_)
         self.token, self.position, self.first, self.phase_end, self.sampled_from, self.top_k, self.prompt_epoch = (
@@ -97,7 +97,7 @@ class Slots:
         """Slots that hold a running sequence, in order."""
         return [int(slot) for slot in np.flatnonzero(self.active)]
 
-    def occupy(self, slot: int, sequence: Sequence, epoch: int) -> None:
+    def occupy(self, slot: int, sequence: RunningSequence, epoch: int) -> None:
         """Start a sequence in a free slot, whose keys and values of the prompt are of weights `epoch`."""
         entry = sequence.entry
         sampling = entry.request.sampling

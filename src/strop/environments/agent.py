@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import field_validator
 
-from strop.base.named import function_named
+from strop.base.imports import function_named
 from strop.base.types import Message, Problem, Verdict
 from strop.environments.base import Environment
 from strop.environments.parsing import OPEN, Call, tool_calls

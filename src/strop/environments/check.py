@@ -14,8 +14,7 @@ from typing import Any, NamedTuple
 
 from pydantic import TypeAdapter, ValidationError
 
-from strop.base.imports import allow_module
-from strop.base.named import found_by_name
+from strop.base.imports import allow_module, found_by_name
 from strop.base.pieces import complaint
 from strop.base.types import InputError, Problem, Verdict, first_line
 from strop.environments.base import Environment

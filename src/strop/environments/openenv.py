@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from strop.base.extras import require
+from strop.base.imports import require
 from strop.base.types import Message, Problem, Verdict
 from strop.environments.base import Environment
 from strop.environments.parsing import END_OF_THINKING

@@ -17,7 +17,7 @@ from typing import Any, get_args, get_origin, get_type_hints
 
 from pydantic import field_validator
 
-from strop.base.named import found_by_name
+from strop.base.imports import found_by_name
 from strop.base.types import Problem, Verdict
 from strop.environments.session import Tool
 from strop.environments.tools import ToolEnvironment, Tools, ToolSession

@@ -17,7 +17,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from strop.base.carried import carried
+from strop.base.session import carried
 from strop.base.types import StropError
 from strop.environments.base import Environment
 from strop.environments.session import Outcome, Reply
@@ -25,10 +25,9 @@ from strop.environments.sessions import Turn, failed
 from strop.environments.worker import READY, read_outcome
 from strop.verifiers.judge import Key
 from strop.verifiers.process_pool import problem_fields
-from strop_verify.child_process import ChildProcess, start_module
+from strop_verify.child_process import ChildProcess, start_module, thread_environment
 from strop_verify.framing import Channel
 from strop_verify.pool import default_workers, numbered, split_number
-from strop_verify.threads import thread_environment
 
 GRACE_SECONDS = 10.0  # beyond a step's own time, in which a process with running turns must be heard of
 CLOSING_SECONDS = 5.0

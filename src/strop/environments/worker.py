@@ -18,7 +18,7 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from strop.base.carried import accept
+from strop.base.session import accept
 from strop.base.types import Message, Verdict
 from strop.environments.base import Environment
 from strop.environments.session import Outcome, Reply, Unjudged

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from strop.engines.open_requests import OpenRequests
+from strop.engines.protocol import OpenRequests
 from strop.orchestration.connection import ControllerConnection
 from strop.orchestration.messages import (
     Cancel,

@@ -12,8 +12,7 @@ from pathlib import Path
 from strop.base import progress
 from strop.base.interrupt import breakable
 from strop.base.types import IntArray
-from strop.engines.open_requests import OpenRequests
-from strop.engines.protocol import Engine, KvMode, Request
+from strop.engines.protocol import Engine, KvMode, OpenRequests, Request
 from strop.model.policy import Policy
 from strop.orchestration.executor import Event, Publication
 

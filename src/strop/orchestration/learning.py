@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from strop.orchestration.messages import StoredWeights
     from strop.orchestration.weight_store import WeightStore
     from strop.training import checkpoint
-    from strop.training.result import Sizes, TrainResult
+    from strop.training.samples import Sizes, TrainResult
     from strop.training.settings import LearnerSettings
 
 

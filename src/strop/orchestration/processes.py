@@ -20,8 +20,7 @@ from typing import IO
 
 from strop.base.types import StropError
 from strop.orchestration.connection import WorkerSpec
-from strop.orchestration.process_registry import ProcessRegistry, Worker
-from strop.orchestration.watched_handles import WatchedHandle, WatchingLauncher
+from strop.orchestration.process_registry import ProcessRegistry, WatchedHandle, WatchingLauncher, Worker
 from strop.orchestration.worker_process import environment_of, setup_of, written
 from strop_verify.child_process import ChildProcess, start_module
 from strop_verify.framing import Channel

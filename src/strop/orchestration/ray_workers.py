@@ -25,14 +25,13 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from strop.base.extras import require
+from strop.base.imports import require
 from strop.base.types import StropError
 from strop.orchestration.connection import WorkerSpec
 from strop.orchestration.messages import StoredWeights, Update
-from strop.orchestration.process_registry import ProcessRegistry
+from strop.orchestration.process_registry import ProcessRegistry, WatchedHandle, WatchingLauncher
 from strop.orchestration.ray_host import Collected, Hello, Host
 from strop.orchestration.settings import RaySettings
-from strop.orchestration.watched_handles import WatchedHandle, WatchingLauncher
 from strop.orchestration.worker_process import environment_of, setup_of, written
 from strop_verify.child_process import import_path
 

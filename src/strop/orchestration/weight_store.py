@@ -24,14 +24,15 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import Self, TextIO
+from typing import Self, TextIO, TypeAlias
 
 from torch import Tensor
 
 from strop.base.files import TEMPORARY
+from strop.base.imports import command
 from strop.base.types import StropError
 from strop.model import tensor_file
 from strop.orchestration.messages import StoredWeights
@@ -242,3 +243,73 @@ def sweep(memory: Path = MEMORY) -> list[Path]:
         except OSError:
             continue  # a living run's, another user's, or gone meanwhile
     return swept
+
+
+Publish: TypeAlias = Callable[[WeightStore, int], StoredWeights]
+
+DISK_FULL_TRIES = 3
+DISK_FULL_SECONDS = 1.0
+
+
+class WeightTransport:
+    """Stores versions where workers read them, and removes those that are no longer needed.
+
+    Args:
+        version_bytes: about how large a version is, to choose where the files lie.
+        note: receives a line where a place is full.
+        memory: the folder for files in memory; None stores in the run's folder only.
+        within: the name of the folder in the run's folder.
+
+    Attributes:
+        places: the folders that are used, the present one last; none before `start`.
+    """
+
+    def __init__(
+        self, version_bytes: int, note: Callable[[str], None], memory: Path | None = MEMORY, within: str = FOLDER
+    ) -> None:
+        self.places: list[Claim] = []
+        self._version_bytes = version_bytes
+        self._note = note
+        self._memory = memory
+        self._within = within
+        self._folder = Path()
+        self._needed: set[int] = set()
+
+    def start(self, folder: Path) -> None:
+        """Find a place for the versions of the run in `folder`."""
+        self._folder = folder
+        self.places = [claim(folder, self._version_bytes, self._memory, self._within)]
+
+    def publish(self, publish: Publish, version: int) -> StoredWeights:
+        """Store a version, which `publish` writes into the store that it is given; earlier versions stay.
+
+        Raises:
+            StropError: there is no room for it, in memory or in the run's folder.
+        """
+        for attempt in range(DISK_FULL_TRIES):
+            try:
+                return publish(WeightStore(self.places[-1].path), version)
+            except DiskFull as error:
+                self.keep(self._needed)
+                on_disk = Claim(self._folder / self._within, None)
+                if self.places[-1].path != on_disk.path:
+                    self.places.append(on_disk)
+                    self._note(f"{error}; from now on they go to {on_disk.path}")
+                elif attempt + 1 < DISK_FULL_TRIES:
+                    self._note(f"{error}; trying again")
+                    time.sleep(DISK_FULL_SECONDS)
+        raise StropError(
+            f"the weights of version {version} could not be published in {DISK_FULL_TRIES} tries: no space in "
+            f"{self.places[-1].path}; free some, then go on with: {command('train --resume', self._folder)}"
+        )
+
+    def keep(self, versions: Collection[int]) -> None:
+        """Remove the files of all other versions; a worker that has one mapped keeps what it reads."""
+        self._needed = set(versions)
+        for place in self.places:
+            WeightStore(place.path).keep(versions)
+
+    def release(self) -> None:
+        """Remove all weights; may be called twice."""
+        for place in self.places:
+            place.release()

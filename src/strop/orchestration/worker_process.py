@@ -22,15 +22,14 @@ from pathlib import Path
 from typing import Any
 
 from strop.base import progress
-from strop.base.carried import Code, accept, carried
+from strop.base.session import Code, accept, carried
 from strop.base.types import StropError
 from strop.engines.protocol import EngineLost
 from strop.orchestration.connection import ControllerGone, WorkerSpec
 from strop.orchestration.messages import Failed, Heartbeat
 from strop.orchestration.process_registry import register_dump, stacks_path
-from strop_verify.child_process import connect_to_parent
+from strop_verify.child_process import connect_to_parent, thread_environment
 from strop_verify.framing import Channel
-from strop_verify.threads import thread_environment
 
 HEARTBEAT_SECONDS = 1.0
 LOOPBACK = "127.0.0.1"

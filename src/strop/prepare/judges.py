@@ -14,8 +14,7 @@ from pydantic import Field, model_validator
 
 from strop.base.seeds import derive
 from strop.base.types import InputError, Problem, StropError
-from strop.engines.endpoint.client import ChatEndpoint, EndpointError, NoChatTemplate, NoRoom, Reply
-from strop.engines.endpoint.side_by_side import Callers, Patience
+from strop.engines.endpoint.client import Callers, ChatEndpoint, EndpointError, NoChatTemplate, NoRoom, Patience, Reply
 from strop.prepare.stage import Dropped, Journal, Stage, Step
 
 CRITERIA = {

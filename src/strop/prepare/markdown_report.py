@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from strop.base.markdown import markdown_table
-from strop.base.view import counted
+from strop.base.view import counted, markdown_table
 from strop.prepare.config import PrepareConfig
 
 NUMBERS = ("in", "out", "seconds")

@@ -36,7 +36,7 @@ from strop.run.folder import RunFolder, is_run
 from strop.run.runs import free_folder
 from strop.verifiers.base import Verifier
 from strop.verifiers.reward_function import RewardFunction
-from strop_verify.threads import wait_politely
+from strop_verify.child_process import wait_politely
 
 HELD_OUT = 64  # problems at most, and a fifth of those given
 EVALUATIONS = 4  # of a run whose recipe does not say how often

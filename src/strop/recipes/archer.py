@@ -12,7 +12,7 @@ from __future__ import annotations
 from strop.algorithms.advantages import GroupRelative
 from strop.algorithms.aggregation import TokenMean
 from strop.algorithms.entropy_losses import ArcherClip
-from strop.algorithms.kl import KlPenalty
+from strop.algorithms.regularizers import KlPenalty
 from strop.algorithms.rewards import BinaryReward
 from strop.algorithms.selection import Selection
 from strop.algorithms.settings import AlgorithmSettings

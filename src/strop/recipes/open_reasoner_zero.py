@@ -15,8 +15,7 @@ from strop.algorithms.losses import PpoClip
 from strop.algorithms.rewards import BinaryReward
 from strop.algorithms.selection import Selection
 from strop.algorithms.settings import AlgorithmSettings
-from strop.algorithms.value_advantages import Gae
-from strop.algorithms.value_loss import ValueLoss
+from strop.algorithms.value import Gae, ValueLoss
 from strop.config.schema import RunConfig, Stage
 from strop.data.history import HardOnly
 from strop.data.settings import DataSettings, HeldOutSettings

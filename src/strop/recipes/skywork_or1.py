@@ -13,8 +13,8 @@ from typing import Any
 
 from strop.algorithms.advantages import GroupRelative
 from strop.algorithms.aggregation import TokenMean
-from strop.algorithms.entropy_bonus import AdaptiveEntropy
 from strop.algorithms.losses import PpoClip
+from strop.algorithms.regularizers import AdaptiveEntropy
 from strop.algorithms.rewards import BinaryReward
 from strop.algorithms.selection import Selection
 from strop.algorithms.settings import AlgorithmSettings

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from strop.base.files import distinct_names
-from strop.base.metrics_file import by_step
+from strop.base.metrics import by_step
 from strop.base.types import InputError
 from strop.base.view import benchmark_rates, counted, duration
 from strop.config.edits import differing

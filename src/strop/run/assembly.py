@@ -22,7 +22,7 @@ from strop.model.policy import Policy, load_policy
 from strop.model.settings import ModelSettings
 from strop.orchestration.connection import Launcher, WorkerSpec
 from strop.orchestration.evaluator import Evaluator, InProcessEvaluator
-from strop.orchestration.evaluator_worker import EvaluatorSettings
+from strop.orchestration.evaluator_process import EvaluatorSettings, WorkerEvaluator
 from strop.orchestration.executor import Executor
 from strop.orchestration.fleet import Fleet, Supervision
 from strop.orchestration.generator import GeneratorSettings
@@ -32,9 +32,7 @@ from strop.orchestration.placement import EVALUATOR, GENERATOR, TRAINER, Placeme
 from strop.orchestration.process_registry import ProcessRegistry
 from strop.orchestration.processes import Processes
 from strop.orchestration.ray_workers import RayWorkers
-from strop.orchestration.weight_store import MEMORY
-from strop.orchestration.weight_transport import WeightTransport
-from strop.orchestration.worker_evaluator import WorkerEvaluator
+from strop.orchestration.weight_store import MEMORY, WeightTransport
 from strop.run.devices import driver_device, local_placement, seat, seen_gpus
 from strop.run.learner_parts import make_learner, modules_of
 from strop.run.memory import known, noted
@@ -134,7 +132,7 @@ def _worker_evaluator(
         device=given.device,
         sets=sets,
     )
-    entry = "strop.orchestration.evaluator_worker:main"
+    entry = "strop.orchestration.evaluator_process:main"
     return WorkerEvaluator(
         launcher=launcher,
         spec=WorkerSpec(EVALUATOR, entry, settings, threads, given.environment, given.gpus),

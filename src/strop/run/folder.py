@@ -44,7 +44,7 @@ import strop
 from strop.base import imports
 from strop.base.files import TEMPORARY, beside, read_json, replacing, write_json, write_text, writing
 from strop.base.imports import MARKER
-from strop.base.metrics_file import MetricsFile, read_metrics
+from strop.base.metrics import MetricsFile, read_metrics
 from strop.base.sample import Sample
 from strop.base.types import Group, InputError
 from strop.data.history import PASS_RATES

@@ -23,7 +23,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from numbers import Real
 from typing import Any
@@ -35,11 +36,10 @@ from strop.algorithms.diagnostics.groups import lag_metrics, verifier_failures
 from strop.algorithms.diagnostics.step import step_diagnostics
 from strop.algorithms.rewards import LengthShaping, Reward
 from strop.base import progress
-from strop.base.clock import Clock
 from strop.base.metrics import merge, values
+from strop.base.pieces import States
 from strop.base.sample import Sample
 from strop.base.seeds import derive
-from strop.base.states import States
 from strop.base.types import Completion, Group, InputError, Observation, StropError, Verdict
 from strop.base.view import View
 from strop.config.schema import RunConfig
@@ -49,14 +49,40 @@ from strop.environments.turns import counted, next_turn, out_of_room, unspoken, 
 from strop.orchestration.executor import PROBE_TOLERANCE, Executor, Lost, Publication, Quarantined
 from strop.orchestration.lag_gate import BatchTickets, LagGate
 from strop.orchestration.learning import Learning
-from strop.orchestration.ledger import Ledger, OpenGroup
-from strop.orchestration.stale import StaleGroups
+from strop.orchestration.ledger import Ledger, OpenGroup, StaleGroups
 from strop.run.curriculum import Curriculum
 from strop.run.nothing_to_learn import nothing_to_learn
-from strop.training.result import TrainResult
-from strop.training.samples import is_trained_on
+from strop.training.samples import TrainResult, is_trained_on
 from strop.verifiers.judge import Responder
 from strop_verify.verdict import UNDECIDED
+
+
+class Clock:
+    """Seconds by section since the last `lap`; sections do not nest, what no section claims is `other`."""
+
+    def __init__(self) -> None:
+        self._begin = time.perf_counter()
+        self._sections: dict[str, float] = {}
+
+    @contextmanager
+    def section(self, name: str) -> Iterator[None]:
+        """Count the block towards `name`."""
+        begin = time.perf_counter()
+        try:
+            yield
+        finally:
+            self._sections[name] = self._sections.get(name, 0.0) + time.perf_counter() - begin
+
+    def lap(self) -> dict[str, float]:
+        """Seconds of each section, `other` and `step` (their sum) since the last lap; starts the next."""
+        now = time.perf_counter()
+        whole = now - self._begin
+        spent = {name: self._sections.get(name, 0.0) for name in ("rollout", "verify", "update")}
+        spent |= self._sections
+        lap = {**spent, "other": max(whole - sum(spent.values()), 0.0), "step": whole}
+        self._begin, self._sections = now, {}
+        return lap
+
 
 EMPTY_BATCHES_BEFORE_GIVING_UP = 50
 JUDGE_SECONDS = 0.2

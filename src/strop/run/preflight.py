@@ -18,8 +18,7 @@ from pydantic import ValidationError
 
 from strop import recipes
 from strop.base import machine, session
-from strop.base.extras import refuse_absent
-from strop.base.imports import MAIN, command, not_allowed, refuse_code
+from strop.base.imports import MAIN, command, not_allowed, refuse_absent, refuse_code
 from strop.base.machine import GIB
 from strop.base.types import InputError
 from strop.base.view import amount

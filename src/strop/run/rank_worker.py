@@ -36,9 +36,8 @@ from strop.run.learner_parts import Modules, check_tokens, make_learner, wants_r
 from strop.run.rank_group_learner import RankSettings
 from strop.training.embedded_base import located
 from strop.training.learner import Learner
-from strop.training.ranks import Together
-from strop.training.rendezvous import open_store, reach_store, use_interface_of
-from strop.training.result import TrainResult
+from strop.training.ranks import Together, open_store, reach_store, use_interface_of
+from strop.training.samples import TrainResult
 from strop.training.sharding import Place, sharded_critic, sharded_policy
 from strop.training.storage import Storage
 

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from strop.base.markdown import markdown_table
 from strop.base.types import InputError
+from strop.base.view import markdown_table
 from strop.engines.vllm.settings import PYTHON_VARIABLE
 from strop.run.accelerators import Finding
 from strop_verify.child_process import ChildProcess, import_path

@@ -19,7 +19,6 @@ import torch
 
 from strop.base.machine import GIB, memory
 from strop.base.metrics import values
-from strop.base.resident import resident
 from strop.base.sample import Sample
 from strop.base.types import Completion, IntArray, StropError, first_line
 from strop.config.schema import RunConfig
@@ -35,8 +34,19 @@ from strop.run.learner_parts import Modules, make_learner
 from strop.run.rank_worker import join
 from strop.training.learner import Learner
 from strop.training.packing import pack
-from strop.training.scoring import score_samples
+from strop.training.step import score_samples
 from strop_verify.child_process import die_with_parent
+
+
+def resident(peak: bool = False) -> int:
+    """Bytes of memory that this process has taken, now or at its peak.
+
+    Not the peak that getrusage knows, which a process inherits from the one that started it.
+    """
+    field = "VmHWM" if peak else "VmRSS"
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(field))
+
 
 # Weights are large enough that a distribution is far from uniform, so that a wrong one shows in log-probs.
 SHAPE = (

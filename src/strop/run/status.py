@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from strop.base.imports import command
-from strop.base.metrics_file import by_step
+from strop.base.metrics import by_step
 from strop.base.view import benchmark_rates
 from strop.orchestration.process_registry import Worker, read_processes
 from strop.run.folder import PLACEMENT, SUMMARY, RunFolder

@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
-from strop.base.extras import require
+from strop.base.imports import require
 from strop.base.types import InputError
 from strop.run.folder import RunFolder
 

@@ -36,11 +36,9 @@ from strop.training import checkpoint
 from strop.training.compute import devices_of
 from strop.training.optimizer import own_part
 from strop.training.packing import pack, split_into_updates
-from strop.training.result import Sizes, TrainResult
-from strop.training.samples import Candidate, make_candidates, make_samples
-from strop.training.scoring import by_sample, score_samples
+from strop.training.samples import Candidate, Sizes, TrainResult, make_candidates, make_samples
 from strop.training.settings import CriticSettings, LearnerSettings
-from strop.training.step import NonFiniteLoss, Trainer
+from strop.training.step import NonFiniteLoss, Trainer, by_sample, score_samples
 from strop.training.storage import Storage
 
 Stored = TypeVar("Stored", covariant=True)

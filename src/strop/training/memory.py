@@ -31,7 +31,7 @@ from strop.model.kernels import native
 from strop.model.kernels.modules import fuse
 from strop.model.kernels.native import LayerKernels
 from strop.model.kernels.products import Products
-from strop.model.lora_layers import AdaptedLinear
+from strop.model.lora import AdaptedLinear
 from strop.model.policy import Policy
 from strop.training.sharding import decoder_layers
 

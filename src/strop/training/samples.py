@@ -15,9 +15,30 @@ import numpy as np
 
 from strop.algorithms.advantages import Advantage, Outcomes
 from strop.algorithms.settings import AlgorithmSettings, TruncationMask
-from strop.algorithms.value_advantages import ValueAdvantage
+from strop.algorithms.value import ValueAdvantage
+from strop.base.metrics import Metrics
 from strop.base.sample import Sample, sample_id
 from strop.base.types import Completion, ExpertArray, FloatArray, Group, IntArray, Rollout
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """The policy's parameters, those of them that a token is multiplied with, and the devices that train it.
+
+    Devices are GPUs, or cores on a machine without.
+    """
+
+    parameters: int
+    computing_parameters: int
+    devices: int
+
+
+@dataclass(frozen=True)
+class TrainResult:
+    """The samples that were trained on, with their advantages, and the metrics of the updates."""
+
+    samples: tuple[Sample, ...]
+    metrics: Metrics
 
 
 @dataclass(frozen=True, eq=False)

@@ -9,7 +9,7 @@ from typing import Annotated, ClassVar, Literal, Self
 from pydantic import Field, SerializeAsAny, field_validator, model_validator
 
 from strop.algorithms.settings import AlgorithmSettings
-from strop.algorithms.value_loss import ValueLoss
+from strop.algorithms.value import ValueLoss
 from strop.base.pieces import Piece, Settings
 from strop.base.types import MAX_SAMPLES
 

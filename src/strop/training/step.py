@@ -14,17 +14,20 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, Protocol, runtime_checkable
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
+from strop.algorithms.aggregation import TokenMean
 from strop.algorithms.objective import UpdateContext
 from strop.algorithms.tokens import Tokens, concatenate
 from strop.base import progress
 from strop.base.interrupt import hold
 from strop.base.metrics import Mean, Metrics, Total, merge
-from strop.base.types import StropError
+from strop.base.sample import Sample
+from strop.base.types import FloatArray, StropError
 from strop.training.optimizer import MasterAdamW
-from strop.training.packing import MicroBatch, Update
+from strop.training.packing import MicroBatch, Update, pack
 from strop.training.ranks import ALONE, Ranks, Share
 from strop.training.settings import AdamW
 
@@ -313,3 +316,34 @@ def _split(tokens: Tokens, sizes: Sequence[int]) -> list[Tokens]:
         parts.append(replace(tokens, **rows))
         start += size
     return parts
+
+
+def score_samples(
+    module: nn.Module,
+    samples: Sequence[Sample],
+    temperature: float,
+    tokens_per_microbatch: int,
+    ranks: Ranks = ALONE,
+) -> tuple[list[FloatArray], list[FloatArray]]:
+    """The module's two outputs for every trained token of every sample, float32 [L] each, 0 elsewhere.
+
+    Each of `ranks` computes its share and has everything.
+
+    Raises:
+        NothingToTrain: no sample has a trained token.
+    """
+    update = pack(samples, TokenMean(), tokens_per_microbatch, ranks.teams)
+    first, second = zip(*score(module, update, temperature, ranks=ranks), strict=True)
+    return by_sample(update, first, samples), by_sample(update, second, samples)
+
+
+def by_sample(update: Update, values: Sequence[Tensor], samples: Sequence[Sample]) -> list[FloatArray]:
+    """Values [M] of each micro-batch of an update of these samples, laid out by sample: float32 [L], 0 elsewhere."""
+    found: list[FloatArray] = [np.zeros(len(sample), dtype=np.float32) for sample in samples]
+    for batch, column in zip(update.micro_batches, values, strict=True):
+        given = column.float().cpu().numpy()
+        sequence, position = batch.tokens.sequence.numpy(), batch.tokens.position.numpy()
+        for index in np.unique(sequence):
+            rows = np.flatnonzero(sequence == index)
+            found[index][position[rows]] = given[rows]
+    return found

@@ -9,7 +9,7 @@ import numpy as np
 from pydantic import field_validator
 
 from strop.base import imports
-from strop.base.named import function_named
+from strop.base.imports import function_named
 from strop.base.types import Problem, Verdict
 from strop.verifiers.base import Verifier, scored
 from strop.verifiers.isolation import Isolation

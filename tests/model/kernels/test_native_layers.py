@@ -19,9 +19,8 @@ from transformers.models.qwen3.modeling_qwen3 import apply_rotary_pos_emb
 
 from strop.base.types import StropError
 from strop.model.kernels import native
-from strop.model.kernels.modules import fuse
+from strop.model.kernels.modules import Layout, fuse
 from strop.model.kernels.native import LayerKernels
-from strop.model.kernels.sharing import Layout
 from strop.model.policy import Packed, Policy
 from strop.model.settings import FreshModel, ModelSettings
 

@@ -20,6 +20,27 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
+SPINS = "1000"
+
+
+def wait_politely() -> None:
+    """Let the threads of this process and of its children spin for microseconds only, if the user has said nothing.
+
+    It has an effect here as long as torch has not been imported.
+    """
+    os.environ.update(_waiting())
+
+
+def thread_environment(threads: int) -> dict[str, str]:
+    """The environment variables that give the numerical libraries of a child so many threads."""
+    return dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), str(threads)) | _waiting()
+
+
+def _waiting() -> dict[str, str]:
+    said = {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT"} & set(os.environ)
+    return {} if said else {"GOMP_SPINCOUNT": SPINS}
+
+
 _PR_SET_PDEATHSIG = 1
 _TAIL_BYTES = 4096
 

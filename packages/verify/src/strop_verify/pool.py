@@ -22,9 +22,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
-from strop_verify.child_process import start_module
+from strop_verify.child_process import start_module, thread_environment
 from strop_verify.framing import Channel
-from strop_verify.threads import thread_environment
 from strop_verify.verdict import Status, VerifyError
 
 RESTARTS = 3  # in a row, without a single result between them

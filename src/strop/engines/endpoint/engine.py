@@ -18,8 +18,7 @@ import numpy as np
 
 from strop.base.seeds import derive
 from strop.base.types import Completion, FinishReason, FloatArray, InputError, IntArray, VersionSpan
-from strop.engines.endpoint.client import ChatEndpoint, NoChatTemplate
-from strop.engines.endpoint.side_by_side import Callers, Patience
+from strop.engines.endpoint.client import Callers, ChatEndpoint, NoChatTemplate, Patience
 from strop.engines.protocol import Capabilities, Health, KvMode, PauseMode, Request, Sampling, WeightSource
 
 UNKNOWN = -1  # a token id that the endpoint does not give

@@ -10,9 +10,8 @@ from itertools import islice
 
 import numpy as np
 
-from strop.engines.slots import Entry, Sequence, Slots
-from strop.engines.torch.kept import KeptKeys
-from strop.engines.torch.kv import BLOCK, PrefillJob, SlotCache, keys_read, spans
+from strop.engines.slots import Entry, RunningSequence, Slots
+from strop.engines.torch.kv import BLOCK, KeptKeys, PrefillJob, SlotCache, keys_read, spans
 
 # The row count from which the rows of a float32 matrix product no longer depend on it.
 LEAST_ROWS = 16
@@ -65,7 +64,7 @@ class Scheduler:
             donor = self._donor(entry)
             for slot in taken:
                 del free[slot]
-                self.slots.occupy(slot, Sequence(entry, entry.next_index), self.epoch)
+                self.slots.occupy(slot, RunningSequence(entry, entry.next_index), self.epoch)
                 entry.next_index += 1
             if donor is not None:
                 self.cache.copy([donor], [slot for slot in taken if slot != donor], len(entry.prefix))

@@ -12,14 +12,13 @@ import os
 import time
 from typing import Any, NamedTuple
 
-from strop.base.extras import require
+from strop.base.imports import require
 from strop.base.types import InputError, StropError
 from strop.lab.ablation.manifest import FILE
 from strop.lab.ablation.runners import Ended, RunJob, RunProcess
 from strop.orchestration.ray_workers import RayWorkers
 from strop.orchestration.settings import RaySettings
-from strop_verify.child_process import import_path
-from strop_verify.threads import thread_environment
+from strop_verify.child_process import import_path, thread_environment
 
 INTERVAL = 0.2
 SHARED = ("STROP_CACHE", "XDG_CACHE_HOME", "HF_HOME")  # of the environment, what a node of a running cluster lacks

@@ -14,9 +14,8 @@ from typing import Any, Literal, NamedTuple, Protocol
 from strop.base.files import writing
 from strop.base.types import InputError, StropError
 from strop.base.view import PlainView
-from strop_verify.child_process import connect_to_parent, start_module
+from strop_verify.child_process import connect_to_parent, start_module, thread_environment
 from strop_verify.framing import Channel
-from strop_verify.threads import thread_environment
 
 Outcome = Literal["finished", "failed", "stopped", "lost"]
 

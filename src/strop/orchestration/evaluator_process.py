@@ -14,17 +14,32 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from strop.base import progress
 from strop.base.types import StropError
 from strop.base.view import SilentView, View
-from strop.orchestration.connection import Death, Launcher, WorkerHandle, WorkerSpec, end, lively, overdue
+from strop.orchestration.connection import (
+    ControllerConnection,
+    Death,
+    Launcher,
+    WorkerHandle,
+    WorkerSpec,
+    end,
+    lively,
+    overdue,
+)
 from strop.orchestration.evaluator import Measured, Weights
 from strop.orchestration.fleet import Supervision
-from strop.orchestration.messages import Evaluate, Evaluated, Evaluating, Ready, StoredWeights, Update, Updated
-from strop.orchestration.weight_store import EVALUATED
-from strop.orchestration.weight_transport import WeightTransport
+from strop.orchestration.generator import GeneratorSettings
+from strop.orchestration.messages import Evaluate, Evaluated, Evaluating, Ready, StoredWeights, Update, Updated, Work
+from strop.orchestration.weight_store import EVALUATED, WeightTransport
+
+if TYPE_CHECKING:
+    from strop.engines.protocol import Engine
+    from strop.evaluation.validation import ValidationSet
+    from strop.verifiers.judges import Judges
+
 
 AT_ONCE = 2  # one under way, one that waits
 _LOOK_SECONDS = 1.0
@@ -169,3 +184,79 @@ class WorkerEvaluator:
     def _remove_old_weights(self) -> None:
         """All but those of evaluations that are under way or wait."""
         self._transport.keep({item.stored.version for item in self._open})
+
+
+IDLE_SECONDS = 1.0
+REPORT_SECONDS = 1.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluatorSettings(GeneratorSettings):
+    """The settings from which an evaluator builds its engine, as a generator does, and the sets that it may measure."""
+
+    sets: tuple[ValidationSet, ...]
+
+
+def main(connection: ControllerConnection, settings: EvaluatorSettings) -> None:
+    """The entry of a worker with an engine of its own."""
+    from strop.engines.build import own_engine
+
+    serve(connection, own_engine(settings.engine, settings.model, settings.seed, settings.device), settings.sets)
+
+
+def serve(connection: ControllerConnection, engine: Engine, sets: Sequence[ValidationSet]) -> None:
+    """Measure what comes until the connection is closed (`ControllerGone` is raised then)."""
+    from strop.verifiers.judges import Judges
+
+    judges = Judges()
+    waiting: list[object] = []
+    connection.send(Ready())
+    try:
+        while True:
+            waiting += connection.receive(0.0 if waiting else IDLE_SECONDS)
+            if waiting:
+                _take(waiting.pop(0), connection, engine, sets, judges, waiting)
+    finally:
+        judges.close()
+
+
+def _take(
+    message: object,
+    connection: ControllerConnection,
+    engine: Engine,
+    sets: Sequence[ValidationSet],
+    judges: Judges,
+    waiting: list[object],
+) -> None:
+    """Do what a message asks for; what comes in meanwhile waits."""
+    from strop.evaluation.validation import by_name, measure
+    from strop.orchestration.weight_store import read
+
+    begin = time.perf_counter()
+    if isinstance(message, Update):
+        engine.update_weights(read(message.weights), message.weights.version)
+        connection.send(Updated(message.weights.version, time.perf_counter() - begin, Work()))
+        return
+    if not isinstance(message, Evaluate):
+        raise TypeError(f"an evaluator knows no message {type(message).__name__}")
+    report = _ProgressReport(connection, message.step)
+    # Between two tokens it is checked whether the controller still listens.
+    results = measure(
+        engine, by_name(sets, message.names), judges, report, turn=lambda: waiting.extend(connection.receive(0.0))
+    )
+    connection.send(Evaluated(message.step, results, time.perf_counter() - begin))
+
+
+class _ProgressReport:
+    """Sends how far an evaluation is, once a second."""
+
+    def __init__(self, connection: ControllerConnection, step: int) -> None:
+        self._connection = connection
+        self._step = step
+        self._said = time.monotonic()
+
+    def __call__(self, name: str, done: int, total: int) -> None:
+        """`done` of `total` samples of a set are judged."""
+        if done == total or time.monotonic() - self._said >= REPORT_SECONDS:
+            self._said = time.monotonic()
+            self._connection.send(Evaluating(self._step, name, done, total))
